@@ -1,0 +1,49 @@
+# One library per room, one test binary per room; warnings and sanitizers are the same for all.
+include(GoogleTest)
+
+add_library(eplb_warnings INTERFACE)
+target_compile_options(eplb_warnings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
+  "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>")
+if(EPLB_WERROR)
+  target_compile_options(eplb_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
+endif()
+if(EPLB_SANITIZE)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${EPLB_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
+  add_link_options("-fsanitize=${EPLB_SANITIZE}")
+endif()
+
+# eplb_add_library(placement SOURCES a.cc b.cc DEPS absl::statusor [PRIVATE_DEPS OpenSSL::Crypto])
+# makes the target eplb_placement with the alias eplb::placement.
+function(eplb_add_library room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(eplb_${room} STATIC ${ARG_SOURCES})
+  add_library(eplb::${room} ALIAS eplb_${room})
+  target_include_directories(eplb_${room} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+  target_link_libraries(eplb_${room} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} eplb_warnings)
+endfunction()
+
+# eplb_add_binary(eplbd SOURCES main.cc DEPS eplb::server) puts build/<preset>/bin/eplbd.
+function(eplb_add_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} eplb_warnings)
+endfunction()
+
+# eplb_add_test(placement_test SOURCES a_test.cc DEPS eplb::placement [LABELS unit] [TIMEOUT 60])
+# registers every TEST of the binary with ctest. Tests find their data under EPLB_TEST_DATA.
+function(eplb_add_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_compile_definitions(${name} PRIVATE EPLB_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main eplb_warnings)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,21 @@
+// Relabels slots inside GPUs so that as little as possible moves.
+#ifndef EPLB_PLACEMENT_ALIGN_H_
+#define EPLB_PLACEMENT_ALIGN_H_
+
+#include "absl/status/statusor.h"
+
+#include "placement/placement.h"
+
+namespace eplb {
+
+// Gives each GPU of each layer the same multiset of experts as `next` does, but an expert that the
+// GPU already holds in `previous` keeps its slot there, and an expert whose previous primary slot
+// still holds it keeps that primary. Arrivals take the freed slots in rising order of slot and of
+// their slot in `next`. A new primary is the lowest slot among the replicas that survive, else
+// `next`'s primary. The other replicas follow in rising slots. GPU loads do not change. errors:
+// InvalidArgument when topologies differ. cost: O(L * (S + E) * log S).
+absl::StatusOr<Placement> Align(const Placement& previous, const Placement& next);
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_ALIGN_H_

@@ -1,0 +1,110 @@
+#include "placement/load.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+namespace {
+
+std::string Cell(Eigen::Index layer, Eigen::Index expert) {
+  return absl::StrCat("layer ", layer, " expert ", expert);
+}
+
+absl::Status CheckNotEmpty(Eigen::Index rows, Eigen::Index cols) {
+  constexpr int64_t kMaxCells = int64_t{1} << 28;
+  if (rows < 1 || cols < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load is ", rows, " layers x ", cols, " experts; both must be at least 1"));
+  }
+  if (rows > kMaxCells / cols) {
+    return absl::InvalidArgumentError(absl::StrCat("load has ", rows, " x ", cols,
+                                                   " cells; at most ", kMaxCells, " are accepted"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Load> Load::FromCounts(LoadMatrix counts) {
+  if (absl::Status status = CheckNotEmpty(counts.rows(), counts.cols()); !status.ok())
+    return status;
+  for (Eigen::Index layer = 0; layer < counts.rows(); ++layer) {
+    int64_t sum = 0;
+    for (Eigen::Index expert = 0; expert < counts.cols(); ++expert) {
+      const int64_t cell = counts(layer, expert);
+      if (cell < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("load: ", Cell(layer, expert), " is ", cell, ", counts must be >= 0"));
+      }
+      if (__builtin_add_overflow(sum, cell, &sum)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("load: the sum of layer ", layer, " is above 2^63-1"));
+      }
+    }
+  }
+  return Load(std::move(counts));
+}
+
+absl::StatusOr<Load> Load::FromEstimates(RealMatrix estimates) {
+  if (absl::Status status = CheckNotEmpty(estimates.rows(), estimates.cols()); !status.ok()) {
+    return status;
+  }
+  for (Eigen::Index layer = 0; layer < estimates.rows(); ++layer) {
+    double sum = 0;
+    for (Eigen::Index expert = 0; expert < estimates.cols(); ++expert) {
+      const double cell = estimates(layer, expert);
+      if (!std::isfinite(cell) || cell < 0) {
+        return absl::InvalidArgumentError(absl::StrCat("load: ", Cell(layer, expert), " is ", cell,
+                                                       ", counts must be finite and >= 0"));
+      }
+      sum += cell;
+    }
+    if (!std::isfinite(sum)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("load: the sum of layer ", layer, " is above the range of double"));
+    }
+  }
+  return Load(std::move(estimates));
+}
+
+int32_t Load::num_layers() const {
+  return std::visit([](const auto& m) { return static_cast<int32_t>(m.rows()); }, cells_);
+}
+
+int32_t Load::num_experts() const {
+  return std::visit([](const auto& m) { return static_cast<int32_t>(m.cols()); }, cells_);
+}
+
+RealMatrix Load::ToDouble() const {
+  return std::visit([](const auto& m) -> RealMatrix { return m.template cast<double>(); }, cells_);
+}
+
+absl::StatusOr<FloatMatrix> Load::ToFloat() const {
+  if (is_counts()) return FloatMatrix(counts().cast<float>());
+  const RealMatrix& cells = std::get<RealMatrix>(cells_);
+  FloatMatrix result(cells.rows(), cells.cols());
+  for (Eigen::Index layer = 0; layer < cells.rows(); ++layer) {
+    for (Eigen::Index expert = 0; expert < cells.cols(); ++expert) {
+      const double cell = cells(layer, expert);
+      if (cell > static_cast<double>(std::numeric_limits<float>::max())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("load: ", Cell(layer, expert), " is ", cell, ", above float32's range"));
+      }
+      result(layer, expert) = static_cast<float>(cell);
+    }
+  }
+  return result;
+}
+
+bool operator==(const Load& a, const Load& b) {
+  if (a.num_layers() != b.num_layers() || a.num_experts() != b.num_experts()) return false;
+  if (a.is_counts() != b.is_counts()) return false;
+  if (a.is_counts()) return (a.counts() == b.counts()).all();
+  return (std::get<RealMatrix>(a.cells_) == std::get<RealMatrix>(b.cells_)).all();
+}
+
+}  // namespace eplb

@@ -1,0 +1,49 @@
+// Tokens routed to each logical expert of each layer: the input of every decision.
+#ifndef EPLB_PLACEMENT_LOAD_H_
+#define EPLB_PLACEMENT_LOAD_H_
+
+#include <cstdint>
+#include <variant>
+
+#include "absl/status/statusor.h"
+
+#include <Eigen/Core>
+
+namespace eplb {
+
+using LoadMatrix = Eigen::Array<int64_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using RealMatrix = Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using FloatMatrix = Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+// A checked load [layers, experts]: either exact token counts (int64) or estimates (double, e.g. an
+// exponential average). Every cell is finite and >= 0, and no layer's sum overflows int64 (counts)
+// or double (estimates).
+class Load {
+ public:
+  // errors: InvalidArgument for an empty matrix, a negative or non-finite cell, a sum that
+  // overflows; it names the cell.
+  static absl::StatusOr<Load> FromCounts(LoadMatrix counts);
+  static absl::StatusOr<Load> FromEstimates(RealMatrix estimates);
+
+  int32_t num_layers() const;
+  int32_t num_experts() const;
+  bool is_counts() const { return std::holds_alternative<LoadMatrix>(cells_); }
+  // REQUIRES: is_counts().
+  const LoadMatrix& counts() const { return std::get<LoadMatrix>(cells_); }
+
+  RealMatrix ToDouble() const;
+  // Rounds each cell once, to nearest even; int64 counts go to float32 directly, never through
+  // double. errors: InvalidArgument when a cell is above float32's range.
+  absl::StatusOr<FloatMatrix> ToFloat() const;
+
+  friend bool operator==(const Load& a, const Load& b);
+
+ private:
+  explicit Load(std::variant<LoadMatrix, RealMatrix> cells) : cells_(std::move(cells)) {}
+
+  std::variant<LoadMatrix, RealMatrix> cells_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_LOAD_H_

@@ -1,0 +1,96 @@
+// The transfers that turn one placement into another: who sends which expert to whom, in which
+// round. A plan names layers, experts, GPUs and slots and never an address; every rank computes it
+// and gets the same hash.
+#ifndef EPLB_PLACEMENT_MIGRATION_PLAN_H_
+#define EPLB_PLACEMENT_MIGRATION_PLAN_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/digest.h"
+#include "placement/ids.h"
+#include "placement/placement.h"
+
+namespace eplb {
+
+// Where an expert's optimizer state lives.
+enum class StateResidency { kWithPrimary, kEveryReplica };
+
+struct MigrationOptions {
+  int64_t weight_bytes = 0;  // of one expert of one layer, role weight
+  int64_t state_bytes = 0;   // likewise, role state
+  StateResidency state_residency = StateResidency::kEveryReplica;
+};
+
+// One (layer, expert, destination GPU): weights, state or both of an expert go into one or more
+// slots of that GPU. With source == destination it is a local copy between slots of one GPU, has no
+// round (-1) and costs no link.
+struct Transfer {
+  LayerId layer;
+  ExpertId expert;
+  GpuId source;
+  GpuId destination;
+  SlotId source_slot;
+  std::vector<SlotId>
+      weight_slots;  // slots of `destination` that receive the weights, rising; may be empty
+  std::vector<SlotId>
+      state_slots;  // slots of `destination` that receive the state, rising; may be empty
+  int32_t round = -1;
+
+  bool is_local() const { return source == destination; }
+  friend bool operator==(const Transfer&, const Transfer&) = default;
+};
+
+struct MigrationPlan {
+  std::vector<Transfer>
+      transfers;  // between GPUs: by round, then source, then destination, layer, expert
+  std::vector<Transfer> local;  // inside a GPU: by GPU, then layer, then expert
+  int32_t num_rounds = 0;       // = the largest number of sends or receives of any GPU
+  int64_t link_bytes =
+      0;  // bytes between GPUs: each transfer counts its weights and its state once
+  int64_t cross_node_transfers = 0;  // source and destination on different nodes
+  int32_t max_incoming_per_gpu_and_layer =
+      0;        // rows of staging that the fullest GPU needs in one layer, local included
+  Digest hash;  // SHA-256 over shape, options, transfers and local copies
+};
+
+// The plan from `current` to `target` over `layers` (rising; all layers when empty). Source: a GPU
+// of the destination's node first, then the one with the fewest sends queued, then the lowest;
+// state always comes from the old primary under kWithPrimary, and then the weights too. A slot that
+// keeps its expert is never touched, except that a change of primary moves state. Rounds by edge
+// colouring of the bipartite multigraph (Koenig), so their number is the maximum degree. errors:
+// InvalidArgument when topologies differ or a layer is out of range. cost: O(T * (G + rounds)) for
+// T transfers.
+absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Placement& target,
+                                            std::span<const LayerId> layers,
+                                            const MigrationOptions& options);
+
+// Layers that are switched together, and the whole placement in force afterwards.
+struct Chunk {
+  std::vector<LayerId> layers;  // rising, each differs between the placements
+  Placement after;
+};
+
+// Cuts a migration into chunks of at most `layers_per_chunk` changed layers, in rising order. Every
+// `after` is a complete and valid placement; the last one equals `target`; equal placements give no
+// chunk. errors: InvalidArgument when topologies differ or layers_per_chunk < 1.
+absl::StatusOr<std::vector<Chunk>> CutIntoChunks(const Placement& current, const Placement& target,
+                                                 int32_t layers_per_chunk);
+
+// What changes between two placements, summed over layers.
+struct MoveSummary {
+  int64_t transfers = 0;      // (layer, expert, GPU) where that GPU did not hold the expert before
+  int64_t slots_changed = 0;  // slots whose expert differs
+  int64_t max_per_gpu = 0;    // most transfers into one GPU in one layer
+  int64_t cross_node = 0;     // transfers with no source on the node
+};
+
+// errors: InvalidArgument when topologies differ.
+absl::StatusOr<MoveSummary> SummariseMoves(const Placement& previous, const Placement& next);
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_MIGRATION_PLAN_H_

@@ -1,0 +1,87 @@
+// Which expert each slot holds: the value everything else is about.
+#ifndef EPLB_PLACEMENT_PLACEMENT_H_
+#define EPLB_PLACEMENT_PLACEMENT_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/ids.h"
+#include "placement/topology.h"
+
+#include <Eigen/Core>
+
+namespace eplb {
+
+using IndexMatrix = Eigen::Array<int32_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+// One layer of a placement, as it travels in a proposal.
+struct LayerPlacement {
+  LayerId layer;
+  std::vector<int32_t> physical_to_logical;  // [S]
+  std::vector<int32_t>
+      replica_rank;  // [S], rank of each slot among its expert's replicas; 0 is the primary
+
+  friend bool operator==(const LayerPlacement&, const LayerPlacement&) = default;
+};
+
+// The three maps, derived once from the slots and always consistent. Threads: immutable.
+class Placement {
+ public:
+  // Orders an expert's replicas by rising slot; the lowest slot is the primary.
+  // physical_to_logical: [L, S].
+  // errors: InvalidArgument, naming layer and slot: wrong shape, id outside 0..E-1, expert without
+  // a slot.
+  static absl::StatusOr<Placement> FromSlots(
+      const Topology& topology, const Eigen::Ref<const IndexMatrix>& physical_to_logical);
+
+  // As above, with the order of an expert's replicas given: replica_rank [L, S] is, for each
+  // expert, a permutation of 0..count-1 over its slots. errors: also InvalidArgument for ranks that
+  // are not such a permutation.
+  static absl::StatusOr<Placement> FromSlotsAndRanks(
+      const Topology& topology, const Eigen::Ref<const IndexMatrix>& physical_to_logical,
+      const Eigen::Ref<const IndexMatrix>& replica_rank);
+
+  // The layout before any decision: slot j holds expert j for j < E, spare slot E + i holds expert
+  // i mod E.
+  static Placement Static(const Topology& topology);
+
+  // This placement with some layers replaced. errors: as FromSlotsAndRanks, or a layer given twice
+  // or out of range.
+  absl::StatusOr<Placement> WithLayers(std::span<const LayerPlacement> layers) const;
+  LayerPlacement Layer(LayerId layer) const;
+
+  const Topology& topology() const { return topology_; }
+  const IndexMatrix& physical_to_logical_map() const { return physical_to_logical_; }  // [L, S]
+  const IndexMatrix& replica_rank() const { return replica_rank_; }                    // [L, S]
+  const IndexMatrix& logical_replica_count() const { return replica_count_; }          // [L, E]
+  // [L, E * X] with X = max_replicas(); entry e * X + r is the slot of replica r, -1 at the tail.
+  const IndexMatrix& logical_to_physical_map() const { return logical_to_physical_; }
+  // X: the largest replica count of any layer and expert.
+  int32_t max_replicas() const { return max_replicas_; }
+
+  ExpertId ExpertIn(LayerId layer, SlotId slot) const;
+  int32_t ReplicaCount(LayerId layer, ExpertId expert) const;
+  // Slots of an expert in the order of replica rank; [0] is the primary.
+  std::span<const int32_t> ReplicasOf(LayerId layer, ExpertId expert) const;
+  SlotId PrimaryOf(LayerId layer, ExpertId expert) const;
+
+  friend bool operator==(const Placement& a, const Placement& b);
+
+ private:
+  explicit Placement(const Topology& topology) : topology_(topology) {}
+  absl::Status Derive();
+
+  Topology topology_;
+  IndexMatrix physical_to_logical_;
+  IndexMatrix replica_rank_;
+  IndexMatrix replica_count_;
+  IndexMatrix logical_to_physical_;
+  int32_t max_replicas_ = 0;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_PLACEMENT_H_

@@ -1,0 +1,36 @@
+// A policy computes a placement from a load. One file each under policies/, one row in registry.cc.
+#ifndef EPLB_PLACEMENT_POLICY_H_
+#define EPLB_PLACEMENT_POLICY_H_
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "placement/load.h"
+#include "placement/placement.h"
+#include "placement/topology.h"
+
+namespace eplb {
+
+struct PolicyInput {
+  const Load& load;          // [L, E]; not kept after the call
+  const Topology& topology;  // same L and E
+  const Placement* previous =
+      nullptr;  // the placement in force, or none; only some policies look at it
+};
+
+// Threads: safe, no state. Deterministic: equal input gives an equal placement on every machine.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual std::string_view name() const = 0;
+  // errors: InvalidArgument when the load does not fit the topology or the policy refuses the
+  // shape; says which number.
+  virtual absl::StatusOr<Placement> Solve(const PolicyInput& input) const = 0;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_POLICY_H_

@@ -1,0 +1,82 @@
+#include "placement/topology.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+namespace {
+
+constexpr int32_t kMaxCount = 1 << 20;
+constexpr int64_t kMaxCells = int64_t{1} << 28;
+
+absl::Status CheckRange(const char* name, int32_t value) {
+  if (value >= 1 && value <= kMaxCount) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", value, ", it must be in 1..", kMaxCount));
+}
+
+}  // namespace
+
+absl::StatusOr<Topology> Topology::Make(const TopologyOptions& options) {
+  const std::pair<const char*, int32_t> numbers[] = {
+      {"num_layers", options.num_layers}, {"num_experts", options.num_experts},
+      {"num_slots", options.num_slots},   {"num_gpus", options.num_gpus},
+      {"num_nodes", options.num_nodes},   {"num_groups", options.num_groups}};
+  for (const auto& [name, value] : numbers) {
+    if (absl::Status status = CheckRange(name, value); !status.ok()) return status;
+  }
+  if (int64_t{options.num_layers} * options.num_slots > kMaxCells) {
+    return absl::InvalidArgumentError(absl::StrCat("num_layers x num_slots is ", options.num_layers,
+                                                   " x ", options.num_slots, ", above ",
+                                                   kMaxCells));
+  }
+  if (options.num_slots < options.num_experts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num_slots is ", options.num_slots, ", fewer than the ", options.num_experts, " experts"));
+  }
+  if (options.num_slots < options.num_gpus) {
+    return absl::InvalidArgumentError(absl::StrCat("num_slots is ", options.num_slots,
+                                                   ", fewer than the ", options.num_gpus, " GPUs"));
+  }
+  if (options.num_gpus % options.num_nodes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num_gpus is ", options.num_gpus, ", not a multiple of the ", options.num_nodes, " nodes"));
+  }
+  return Topology(options);
+}
+
+int32_t Topology::max_slots_per_gpu() const {
+  return (options_.num_slots + options_.num_gpus - 1) / options_.num_gpus;
+}
+
+int32_t Topology::SlotsOf(GpuId gpu) const {
+  return options_.num_slots / options_.num_gpus +
+         (gpu.value < options_.num_slots % options_.num_gpus ? 1 : 0);
+}
+
+SlotId Topology::FirstSlotOf(GpuId gpu) const {
+  const int32_t base = options_.num_slots / options_.num_gpus;
+  const int32_t larger = options_.num_slots % options_.num_gpus;
+  return SlotId{gpu.value * base + (gpu.value < larger ? gpu.value : larger)};
+}
+
+GpuId Topology::GpuOf(SlotId slot) const {
+  const int32_t base = options_.num_slots / options_.num_gpus;
+  const int32_t larger = options_.num_slots % options_.num_gpus;
+  const int32_t border = larger * (base + 1);
+  if (slot.value < border) return GpuId{slot.value / (base + 1)};
+  return GpuId{larger + (slot.value - border) / base};
+}
+
+NodeId Topology::NodeOf(GpuId gpu) const {
+  return NodeId{gpu.value / (options_.num_gpus / options_.num_nodes)};
+}
+
+bool operator==(const Topology& a, const Topology& b) {
+  return a.num_layers() == b.num_layers() && a.num_experts() == b.num_experts() &&
+         a.num_slots() == b.num_slots() && a.num_gpus() == b.num_gpus() &&
+         a.num_nodes() == b.num_nodes() && a.num_groups() == b.num_groups();
+}
+
+}  // namespace eplb
