@@ -1,0 +1,163 @@
+// libeplb: what an MoE trainer embeds on every rank.
+//
+//   auto client = eplb::Client::Connect(options, exchange);          // collective; before weights
+//   exist
+//   ... allocate local slots as client->placement() says ...
+//   client->RegisterExperts(tensors);                                // collective
+//   for (step = 0; ...; ++step) {
+//     forward, backward, optimizer;  client->Record(layer, counts);  // per MoE layer
+//     client->StepBoundary(step);                                    // may migrate and switch;
+//     next forward after it
+//   }
+//   client->Close("finished");
+#ifndef EPLB_CLIENT_CLIENT_H_
+#define EPLB_CLIENT_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace eplb {
+
+// Everybody's bytes in rank order; see client/control/exchange.h.
+using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
+
+enum class Role { kWeight, kState };
+enum class StatePlacement { kWithPrimary, kEveryReplica };
+
+// One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride.
+struct ExpertTensorView {
+  std::string name;
+  int32_t layer = 0;
+  Role role = Role::kWeight;
+  void* base = nullptr;
+  int32_t num_rows = 0;
+  int64_t row_bytes = 0;
+  int64_t row_stride = 0;
+};
+
+struct ClientOptions {
+  std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
+  std::string incarnation;  // empty: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count,
+                            // else drawn by rank 0
+  int32_t rank = 0;
+  int32_t world_size = 1;  // lanes * num_gpus; lane = rank / num_gpus, GPU = rank % num_gpus
+  std::string endpoint;    // of eplbd, HOST:PORT or unix:PATH; empty: the job runs without a daemon
+  int32_t num_layers = 0;
+  int32_t num_experts = 0;
+  int32_t num_slots = 0;
+  int32_t num_gpus = 1;
+  int32_t num_nodes = 1;
+  int32_t num_groups = 1;
+  int32_t vote_every = 8;     // steps, constant in a run, equal on all ranks
+  int32_t report_every = 50;  // steps in a load window
+  int32_t report_max_steps =
+      1000;  // newest steps kept for a daemon that is away; older ones are dropped and counted
+  int32_t layers_per_chunk = 4;  // what staging is sized for
+  StatePlacement state_placement = StatePlacement::kEveryReplica;
+  std::string transport =
+      "auto";  // auto, host; inproc is for ranks that are threads (see client/inproc.h)
+  std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at
+  std::string initial_placement;  // path of a placement or placements.jsonl file, read by rank 0;
+                                  // empty: the daemon's, else static
+  std::string placements_path;    // rank 0 writes placements.jsonl here; empty: not written
+  std::string history_path;       // this rank's own log for the validator; empty: not written
+  absl::Duration start_deadline = absl::Seconds(60);
+  absl::Duration vote_deadline = absl::Seconds(600);
+  absl::Duration transfer_deadline = absl::Seconds(30);
+};
+
+// The placement in force on this rank. The spans stay valid, and keep their addresses, for the life
+// of the client; their contents change only inside StepBoundary.
+struct PlacementView {
+  int64_t version = 0;
+  std::string digest;  // hexadecimal
+  int32_t num_layers = 0, num_experts = 0, num_slots = 0;
+  int32_t first_local_slot = 0, num_local_slots = 0;  // of this rank's GPU
+  std::span<const int32_t> physical_to_logical_map;   // [L, S]
+  std::span<const int32_t> logical_replica_count;     // [L, E]
+  // [L, E, max_replicas], -1 padded, with max_replicas = S - E + 1: the most any expert can ever
+  // have.
+  std::span<const int32_t> logical_to_physical_map;
+  int32_t max_replicas = 0;
+};
+
+struct BoundaryResult {
+  bool voted = false;
+  bool switched = false;  // a chunk was committed: the next forward runs under `version`
+  int64_t version = 0;
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;
+  double pause_seconds = 0;  // time spent in this call
+  std::string reason;        // the daemon's sentence for a switch; or why a chunk was dropped
+};
+
+struct ClientStats {
+  bool connected = false;
+  int64_t reconnects = 0;
+  int64_t reports_sent = 0;
+  int64_t dropped_steps = 0;  // steps whose counts were dropped because the daemon was away
+  int64_t votes = 0;
+  int64_t commits = 0;
+  int64_t dropped_chunks = 0;  // second vote said no
+  double disconnected_seconds = 0;
+};
+
+// Threads: Record and StepBoundary from the training thread; placement() too, or with its own
+// ordering; stats() from any. EPLB_DISABLE=1 makes every call a no-op on all ranks; a rank that
+// differs from the others stops the start.
+class Client {
+ public:
+  // Chooses the first placement on rank 0, gives it to all ranks and compares what must be equal.
+  // Collective. errors: InvalidArgument for options, naming the field; FailedPrecondition when
+  // ranks differ, naming field and ranks; DeadlineExceeded naming the ranks that did not come. No
+  // daemon is no error.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, Exchange exchange);
+  ~Client();
+
+  // Collective: allocates staging, connects the transport and compares row sizes. The tensors must
+  // outlive the client.
+  absl::Status RegisterExperts(std::span<const ExpertTensorView> tensors);
+
+  // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
+  // capacity dropping, once per top-k choice, no padding. May be called several times a step
+  // (gradient accumulation).
+  absl::Status Record(int32_t layer, std::span<const int64_t> counts);
+
+  // Once per optimizer step, also a skipped one, on every rank; steps rise by one. Every vote_every
+  // steps all ranks vote and may migrate and switch one chunk. `stream` is the CUDA stream of
+  // expert work, nullptr on the host. errors: Aborted naming the missing ranks (the incarnation
+  // ends: stop), DataLoss (ranks ran different placements: stop), FailedPrecondition for a step out
+  // of order. After Aborted or DataLoss every later call returns the same.
+  absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
+
+  const PlacementView& placement() const;
+  ClientStats stats() const;
+  const std::string& incarnation() const;
+
+  // Says goodbye to the daemon; `reason` "finished" is the normal end. Bounded by 2 s. Called by
+  // the destructor if not before.
+  void Close(std::string_view reason);
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// An Exchange through the daemon, for launchers without a collective of their own. `endpoint` as in
+// ClientOptions. Each exchange fails on every rank with DeadlineExceeded after `timeout`, naming
+// the ranks that did not come.
+Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
+                            absl::Duration timeout);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_CLIENT_H_

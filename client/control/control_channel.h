@@ -1,0 +1,63 @@
+// A CPU channel among all ranks of a job, for votes. It never touches the training job's own
+// collectives.
+#ifndef EPLB_CLIENT_CONTROL_CONTROL_CHANNEL_H_
+#define EPLB_CLIENT_CONTROL_CONTROL_CHANNEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "client/control/exchange.h"
+#include "placement/ids.h"
+
+namespace eplb {
+
+// Collectives: every rank calls the same verbs in the same order. Threads: one caller at a time.
+// A failed collective breaks the channel for good: every later call returns the same error.
+class ControlChannel {
+ public:
+  virtual ~ControlChannel() = default;
+  virtual RankId rank() const = 0;
+  virtual int32_t world_size() const = 0;
+
+  // The element-wise minimum over all ranks. values: the same length (1..64) on every rank.
+  // errors: Aborted when a rank is gone, another length came, or `timeout` passed; the message
+  // names the ranks and MissingRanks() gives them. Returns within `timeout` plus a few seconds that
+  // let the names travel.
+  virtual absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
+                                                            absl::Duration timeout) = 0;
+  // errors: as AllReduceMin.
+  virtual absl::Status Barrier(absl::Duration timeout) = 0;
+};
+
+// The ranks that an error of a ControlChannel blames, rising; empty for other errors.
+std::vector<RankId> MissingRanks(const absl::Status& status);
+// An Aborted status that carries `ranks`: "vote: ranks 3, 5 are missing: connection closed".
+absl::Status MissingRanksError(std::string_view what, std::span<const RankId> ranks,
+                               std::string_view why);
+
+// One channel per rank for ranks that are threads of one process.
+std::vector<std::unique_ptr<ControlChannel>> MakeInprocControlChannels(int32_t world_size);
+
+struct TcpControlOptions {
+  RankId rank;
+  int32_t world_size = 1;
+  std::string bind_address = "127.0.0.1";  // numeric address of the interface that peers reach
+  std::string secret;  // per incarnation; a peer that cannot prove it is dropped
+  absl::Duration connect_timeout = absl::Seconds(60);
+};
+
+// Connects the ranks in a tree. Collective: calls `exchange` once, for the addresses.
+// errors: DeadlineExceeded naming the ranks that did not come; Unavailable when the address cannot
+// be bound.
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
+    const TcpControlOptions& options, const Exchange& exchange);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_CONTROL_CONTROL_CHANNEL_H_

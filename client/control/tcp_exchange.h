@@ -1,0 +1,31 @@
+// An Exchange through rank 0's address, for launchers that give MASTER_ADDR and MASTER_PORT and
+// nothing else.
+#ifndef EPLB_CLIENT_CONTROL_TCP_EXCHANGE_H_
+#define EPLB_CLIENT_CONTROL_TCP_EXCHANGE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "client/control/exchange.h"
+#include "placement/ids.h"
+
+namespace eplb {
+
+struct TcpExchangeOptions {
+  RankId rank;
+  int32_t world_size = 1;
+  std::string address = "127.0.0.1";  // of rank 0, numeric
+  uint16_t port = 0;  // rank 0 listens here; the others connect, again and again until `timeout`
+  absl::Duration timeout = absl::Seconds(60);  // of each exchange
+};
+
+// Rank 0 binds at once, so that a port in use is an error here. errors: Unavailable, naming address
+// and port; an exchange itself fails with DeadlineExceeded naming the ranks that did not come.
+// Blobs are at most 1 MiB.
+absl::StatusOr<Exchange> MakeTcpExchange(const TcpExchangeOptions& options);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_CONTROL_TCP_EXCHANGE_H_

@@ -1,0 +1,97 @@
+// Moves rows from the live memory of one GPU into the staging of another.
+#ifndef EPLB_CLIENT_MIGRATION_TRANSPORT_H_
+#define EPLB_CLIENT_MIGRATION_TRANSPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "client/control/exchange.h"
+#include "placement/ids.h"
+
+namespace eplb {
+
+// A row is a contiguous piece of one registered tensor. `row` numbers it within the post, the same
+// on both sides.
+struct RowSend {
+  RankId to;
+  int32_t row = 0;
+  int32_t round = 0;
+  std::span<const std::byte> bytes;  // live memory; read until the ticket is done or Abort returned
+  int64_t staging_offset = 0;        // in the receiver's arena
+};
+struct RowReceive {
+  RankId from;
+  int32_t row = 0;
+  int32_t round = 0;
+  int64_t staging_offset = 0;  // in our arena
+  int64_t num_bytes = 0;
+};
+struct RowMoves {
+  uint64_t post_id = 0;  // equal on all ranks, rising; a row of another post is never accepted
+  std::vector<RowSend> sends;        // by round
+  std::vector<RowReceive> receives;  // by round
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+using Ticket = int64_t;
+
+struct Progress {
+  bool done = false;  // all receives are in staging with matching checksums and all sends have left
+                      // our memory
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;
+};
+
+// One post at a time. Threads: one caller. The arena is written by peers only between Post and the
+// end of that post.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;
+  // The staging arena of this rank, allocated once, 64-byte aligned.
+  virtual std::span<std::byte> staging() = 0;
+
+  // errors: InvalidArgument for a row outside an arena, above the transport's largest message, or a
+  // rank out of range; FailedPrecondition while another post is open, or when a peer is known to be
+  // gone.
+  virtual absl::StatusOr<Ticket> Post(RowMoves moves) = 0;
+  // Makes progress for at most `max_wait`. errors: DeadlineExceeded (past the post's deadline,
+  // naming the peers that owe rows), Unavailable (a peer is gone, naming it), DataLoss (a checksum
+  // differs, naming peer and row). After an error the caller calls Abort.
+  virtual absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) = 0;
+  // Ends the open post, if any. When it returns, none of our own writes can still land anywhere,
+  // and rows of that post that arrive later are dropped.
+  virtual void Abort() = 0;
+};
+
+// Ranks that are threads of one process.
+absl::StatusOr<std::vector<std::unique_ptr<Transport>>> MakeInprocTransports(int32_t world_size,
+                                                                             int64_t staging_bytes);
+
+struct HostTransportOptions {
+  RankId rank;
+  int32_t world_size = 1;
+  int64_t staging_bytes = 0;
+  std::string bind_address = "127.0.0.1";
+  std::string secret;             // per incarnation; peers prove it with an HMAC
+  bool use_shared_memory = true;  // between ranks of one host; else TCP everywhere
+  int64_t max_row_bytes = int64_t{1} << 32;
+  absl::Duration connect_timeout = absl::Seconds(60);
+};
+
+// Processes: memfd shared memory between ranks of one host, TCP between hosts. Collective: calls
+// `exchange` once. errors: ResourceExhausted when the arena cannot be allocated, Unavailable,
+// DeadlineExceeded naming the ranks.
+absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const HostTransportOptions& options,
+                                                             const Exchange& exchange);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_TRANSPORT_H_

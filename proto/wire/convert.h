@@ -1,0 +1,37 @@
+// Between protobuf messages and plain values: the one door. Only server/rpc, client/session and
+// query stubs include it.
+#ifndef EPLB_PROTO_WIRE_CONVERT_H_
+#define EPLB_PROTO_WIRE_CONVERT_H_
+
+#include "absl/status/statusor.h"
+
+#include "proto/wire/messages.h"
+
+#include "eplb/v1/session.pb.h"
+#include "eplb/v1/types.pb.h"
+
+namespace eplb::wire {
+
+void ToProto(const TopologyOptions& shape, v1::Shape* out);
+// errors: InvalidArgument for a number that Topology::Make refuses.
+absl::StatusOr<Topology> FromProto(const v1::Shape& shape);
+
+void ToProto(const LayerPlacement& layer, v1::LayerPlacement* out);
+LayerPlacement FromProto(const v1::LayerPlacement& layer);
+
+void ToProto(const Placement& placement, int64_t version, v1::Placement* out);
+// Checks shape, every layer present once, and that the digest is that of the maps.
+// errors: InvalidArgument, naming the field.
+absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement);
+
+void ToProto(const UpMessage& message, v1::Up* out);
+void ToProto(const DownMessage& message, v1::Down* out);
+// errors: InvalidArgument, naming the field: no message set, a digest that is not 32 bytes, counts
+// of the wrong length or above 2^63-1, a version above 2^63-1, an unknown code, a job name with
+// other characters.
+absl::StatusOr<UpMessage> FromProto(const v1::Up& message);
+absl::StatusOr<DownMessage> FromProto(const v1::Down& message);
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_PROTO_WIRE_CONVERT_H_

@@ -1,0 +1,139 @@
+// The session's messages as plain values: what the daemon's core and a rank's member exchange,
+// without protobuf. proto/eplb/v1/session.proto says what each field means; names are the same.
+#ifndef EPLB_PROTO_WIRE_MESSAGES_H_
+#define EPLB_PROTO_WIRE_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "placement/digest.h"
+#include "placement/load.h"
+#include "placement/placement.h"
+
+namespace eplb::wire {
+
+struct Hello {
+  std::string job;
+  std::string incarnation;
+  uint64_t nonce = 0;
+  int32_t rank = 0;
+  int32_t world_size = 0;
+  int32_t gpu = 0;
+  int32_t lane = 0;
+  TopologyOptions shape;
+  int64_t running_version = 0;
+  Digest running_digest;
+  int64_t ready_version = 0;
+  int64_t highest_term = 0;
+  int64_t highest_version = 0;
+  int64_t step = 0;
+  int32_t vote_every = 0;
+  int32_t report_every = 0;
+  int64_t weight_bytes = 0;
+  int64_t state_bytes = 0;
+  int64_t staging_rows = 0;
+  std::string library_version;
+};
+
+struct LoadReport {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  LoadMatrix counts;  // [L, E], every cell >= 0
+  int64_t dropped_steps = 0;
+};
+
+struct Ready {
+  int64_t version = 0;
+  Digest digest;
+  Digest plan_hash;
+};
+
+enum class NackCode {
+  kStaleTerm = 1,
+  kStaleVersion,
+  kWrongBase,
+  kWrongDigest,
+  kInvalid,
+  kStagingTooSmall,
+  kBusy
+};
+
+struct Nack {
+  int64_t version = 0;
+  NackCode code = NackCode::kInvalid;
+  std::string detail;
+};
+
+struct Applied {
+  int64_t version = 0;
+  Digest digest;
+  int64_t step = 0;
+  int64_t received_bytes = 0;
+  double pause_seconds = 0;
+};
+
+enum class FailedCode { kRetracted = 1, kTransfer, kSuperseded };
+
+struct Failed {
+  int64_t version = 0;
+  FailedCode code = FailedCode::kSuperseded;
+  std::string detail;
+  int64_t step = 0;
+};
+
+struct PlacementBody {
+  int64_t version = 0;
+  Digest digest;
+  Placement placement;
+};
+
+struct Goodbye {
+  std::string reason;
+  std::vector<int32_t> missing_ranks;
+  bool failed = false;
+};
+
+using UpMessage =
+    std::variant<Hello, LoadReport, Ready, Nack, Applied, Failed, PlacementBody, Goodbye>;
+
+struct Welcome {
+  int64_t term = 0;
+  std::string server_version;
+};
+
+struct Propose {
+  int64_t term = 0;
+  int64_t version = 0;
+  int64_t base_version = 0;
+  Digest base_digest;
+  Digest digest;
+  std::vector<LayerPlacement> layers;
+  int32_t chunk = 0;
+  int32_t num_chunks = 1;
+  std::string reason;
+};
+
+struct Retract {
+  int64_t version = 0;
+  std::string reason;
+};
+
+struct Pace {
+  int32_t report_every = 0;
+};
+
+struct NeedPlacement {
+  Digest digest;
+};
+
+struct Drain {
+  int32_t grace_ms = 0;
+};
+
+using DownMessage = std::variant<Welcome, Propose, Retract, Pace, NeedPlacement, Drain>;
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_PROTO_WIRE_MESSAGES_H_

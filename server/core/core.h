@@ -1,0 +1,180 @@
+// The daemon's decisions: a deterministic library without gRPC, threads, clock or I/O.
+// Events come in one at a time with the time as a value; effects go out in the order in which they
+// must happen.
+#ifndef EPLB_SERVER_CORE_CORE_H_
+#define EPLB_SERVER_CORE_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "placement/load.h"
+#include "placement/placement.h"
+#include "proto/wire/messages.h"
+
+namespace eplb::core {
+
+// A stream of a rank, numbered by the caller; never used twice.
+using SessionId = int64_t;
+
+// What a restart must not lose of a job.
+struct StoredJob {
+  std::string job;
+  int64_t version = 0;       // of `placement`
+  int64_t next_version = 1;  // no proposal below this was ever sent
+  Placement placement;       // the newest one known to run
+};
+
+// One line of the audit log.
+struct JobEvent {
+  std::string job;
+  std::string name;  // proposed, committed, kept, nacked, retracted, held, released,
+                     // incarnation_started, ...
+  int64_t version = 0;
+  std::string reason;  // one sentence
+};
+
+struct Config {
+  std::string policy_name = "deepseek";
+  int32_t policy_every_steps = 200;  // decide at most once per so many steps
+  double min_gain = 0.05;            // least fall of the predicted peak load, as a fraction of it
+  int64_t freeze_first_step =
+      0;  // no proposals while the job's step is in [first, last]; 0..-1 = never
+  int64_t freeze_last_step = -1;
+  int32_t layers_per_chunk = 4;
+  double min_coverage = 0.95;       // share of ranks that must have reported a window
+  int32_t max_pending_windows = 4;  // incomplete windows kept per job
+  int32_t max_windows = 64;         // complete windows kept per job
+  absl::Duration solve_deadline = absl::Seconds(60);
+  absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last Ready
+  absl::Duration resolve_deadline =
+      absl::Seconds(660);  // last Ready to the last Applied; above the vote's 600 s
+  absl::Duration retract_deadline = absl::Seconds(60);
+  absl::Duration session_grace =
+      absl::Seconds(10);  // a rank may be away so long before its incarnation ends
+  int32_t max_jobs = 64;
+  int32_t max_ranks_per_job = 16384;
+  std::string server_version;
+};
+
+// ---- events ----
+struct SessionMessage {
+  SessionId session = 0;
+  wire::UpMessage message;
+};
+struct SessionClosed {  // the stream ended, whoever ended it
+  SessionId session = 0;
+  std::string reason;
+};
+struct Solved {
+  std::string job;
+  int64_t solve_id = 0;
+  absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
+  double seconds = 0;
+};
+struct StoreFailed {  // a Store effect failed; no later effect of the same decision was executed
+  std::string job;
+  absl::Status status;
+};
+struct Tick {};
+struct DrainRequested {
+  absl::Duration grace;
+};
+using Event =
+    std::variant<SessionMessage, SessionClosed, Solved, StoreFailed, Tick, DrainRequested>;
+
+// ---- effects ----
+struct Send {
+  SessionId session = 0;
+  wire::DownMessage message;
+};
+struct Close {  // ends the stream with this status
+  SessionId session = 0;
+  absl::Status status;
+};
+struct Store {  // written durably before any later effect is executed
+  StoredJob job;
+};
+struct StoreTerm {
+  int64_t term = 0;
+};
+struct Solve {  // answered by Solved with the same id
+  std::string job;
+  int64_t solve_id = 0;
+  std::string policy_name;
+  std::shared_ptr<const Load> load;
+  std::shared_ptr<const Placement> previous;
+};
+struct Record {  // appended to the audit log and to the daemon's log
+  JobEvent event;
+};
+using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, Record>;
+
+struct Decision {
+  std::vector<Effect> effects;
+  std::string reason;  // why, as one sentence; empty when nothing was decided
+};
+
+// What the daemon tells about a job.
+struct RankView {
+  int32_t rank = 0;
+  bool connected = false;
+  int64_t running_version = 0;
+  int64_t ready_version = 0;
+  int64_t step = 0;
+};
+struct JobView {
+  std::string job;
+  std::string incarnation;
+  std::string state;
+  absl::Duration state_age;
+  std::string waiting_for;
+  TopologyOptions shape;
+  int32_t world_size = 0;
+  int32_t connected_ranks = 0;
+  int64_t step = 0;
+  int64_t version = 0;
+  Digest digest;
+  double balancedness = 0;
+  int64_t last_window_first_step = 0;
+  int64_t last_window_last_step = 0;
+  int64_t commits = 0;
+  std::string last_reason;
+  std::vector<RankView> ranks;
+};
+
+struct State;
+
+// Threads: not safe; the caller serialises. Memory: bounded by Config's limits.
+class Core {
+ public:
+  // stored_term: the highest term ever stored; this core leads with stored_term + 1, which the
+  // caller stores first.
+  Core(Config config, int64_t stored_term, std::vector<StoredJob> stored_jobs, absl::Time now);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  // Never fails: what is wrong with an event is answered on its session.
+  Decision Handle(const Event& event, absl::Time now);
+
+  int64_t term() const;
+  std::vector<JobView> Jobs(absl::Time now) const;                                     // by name
+  absl::StatusOr<JobView> Job(const std::string& job, absl::Time now) const;           // NotFound
+  absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;  // NotFound
+  // Ok when proposals can be made; else the reason in one sentence.
+  absl::Status Readiness() const;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_CORE_H_
