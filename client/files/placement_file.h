@@ -1,0 +1,36 @@
+// Placement files, and the placements.jsonl that a run writes.
+#ifndef EPLB_CLIENT_FILES_PLACEMENT_FILE_H_
+#define EPLB_CLIENT_FILES_PLACEMENT_FILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/digest.h"
+#include "placement/placement.h"
+
+namespace eplb {
+
+// One line of placements.jsonl:
+// {"step":S,"version":V,"digest":"hex","placement":{eplb.placement.v1}}.
+struct LoggedPlacement {
+  int64_t step = 0;  // the first step that ran under it
+  int64_t version = 0;
+  Digest digest;
+  Placement placement;
+};
+
+// errors: InvalidArgument beginning with the path and saying where; NotFound when there is no such
+// file.
+absl::StatusOr<Placement> ReadPlacementFile(const std::string& path);
+// Also checks that steps and versions rise and that every digest is that of its placement; names
+// the line.
+absl::StatusOr<std::vector<LoggedPlacement>> ReadPlacementsLog(const std::string& path);
+// One line without a newline.
+std::string PlacementsLogLine(const LoggedPlacement& entry);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FILES_PLACEMENT_FILE_H_
