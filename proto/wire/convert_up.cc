@@ -1,98 +1,22 @@
-#include "proto/wire/convert.h"
-
-#include <algorithm>
 #include <cstring>
 #include <limits>
-#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/convert.h"
+#include "proto/wire/fields.h"
 
 namespace eplb::wire {
 namespace {
 
-constexpr size_t kMaxNameLength = 128;
-
-// Template helper so that each variant alternative has one visitor.
-template <class... Visitors>
-struct Overloaded : Visitors... {
-  using Visitors::operator()...;
-};
-template <class... Visitors>
-Overloaded(Visitors...) -> Overloaded<Visitors...>;
-
-std::string_view AsView(const std::string& bytes) { return bytes; }
-
-void SetDigest(const Digest& digest, std::string* out) {
-  out->assign(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
-}
-
-absl::StatusOr<Digest> GetDigest(const char* field, std::string_view bytes) {
-  Digest digest;
-  if (bytes.size() != digest.bytes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " has ", bytes.size(), " bytes, expected 32"));
-  }
-  std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
-  return digest;
-}
-
-absl::StatusOr<int64_t> GetCount(const char* field, uint64_t value) {
-  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", above 2^63-1"));
-  }
-  return static_cast<int64_t>(value);
-}
-
-absl::StatusOr<int32_t> GetSmall(const char* field, uint32_t value) {
-  if (value > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
-    return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", above 2^31-1"));
-  }
-  return static_cast<int32_t>(value);
-}
-
-absl::Status CheckName(const char* field, std::string_view name, bool plain) {
-  if (name.empty() || name.size() > kMaxNameLength) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " has ", name.size(), " characters, expected 1..", kMaxNameLength));
-  }
-  for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool allowed = plain ? absl::ascii_isalnum(byte) || c == '.' || c == '_' || c == '-'
-                               : absl::ascii_isgraph(byte);
-    if (!allowed) {
-      return absl::InvalidArgumentError(absl::StrCat(field, " has a character outside ",
-                                                     plain ? "[A-Za-z0-9._-]" : "printable ASCII"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-TopologyOptions OptionsOf(const Topology& topology) {
-  return {.num_layers = topology.num_layers(),
-          .num_experts = topology.num_experts(),
-          .num_slots = topology.num_slots(),
-          .num_gpus = topology.num_gpus(),
-          .num_nodes = topology.num_nodes(),
-          .num_groups = topology.num_groups()};
-}
-
-absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape) {
-  TopologyOptions options;
-  EPLB_ASSIGN_OR_RETURN(options.num_layers, GetSmall("shape.num_layers", shape.num_layers()));
-  EPLB_ASSIGN_OR_RETURN(options.num_experts, GetSmall("shape.num_experts", shape.num_experts()));
-  EPLB_ASSIGN_OR_RETURN(options.num_slots, GetSmall("shape.num_slots", shape.num_slots()));
-  EPLB_ASSIGN_OR_RETURN(options.num_gpus, GetSmall("shape.num_gpus", shape.num_gpus()));
-  EPLB_ASSIGN_OR_RETURN(options.num_nodes, GetSmall("shape.num_nodes", shape.num_nodes()));
-  EPLB_ASSIGN_OR_RETURN(options.num_groups, GetSmall("shape.num_groups", shape.num_groups()));
-  return options;
-}
-
-// ---- up ----
+static_assert(static_cast<int>(NackCode::kStaleTerm) == v1::Nack::STALE_TERM);
+static_assert(static_cast<int>(NackCode::kBusy) == v1::Nack::Code_MAX);
+static_assert(static_cast<int>(FailedCode::kRetracted) == v1::Failed::RETRACTED);
+static_assert(static_cast<int>(FailedCode::kSuperseded) == v1::Failed::Code_MAX);
 
 void HelloToProto(const Hello& hello, v1::Hello* out) {
   out->set_job(hello.job);
@@ -215,8 +139,8 @@ absl::StatusOr<UpMessage> LoadReportFromProto(const v1::LoadReport& in) {
                      " cells, expected ", cells));
   }
   report.counts.resize(in.num_layers(), in.num_experts());
-  EPLB_RETURN_IF_ERROR(narrow ? UnpackCounts<uint32_t>(AsView(in.counts_u32()), &report.counts)
-                              : UnpackCounts<uint64_t>(AsView(in.counts_u64()), &report.counts));
+  EPLB_RETURN_IF_ERROR(narrow ? UnpackCounts<uint32_t>(in.counts_u32(), &report.counts)
+                              : UnpackCounts<uint64_t>(in.counts_u64(), &report.counts));
   return report;
 }
 
@@ -275,106 +199,7 @@ absl::StatusOr<UpMessage> GoodbyeFromProto(const v1::Goodbye& in) {
   return goodbye;
 }
 
-// ---- down ----
-
-void ProposeToProto(const Propose& propose, v1::Propose* out) {
-  out->set_term(static_cast<uint64_t>(propose.term));
-  out->set_version(static_cast<uint64_t>(propose.version));
-  out->set_base_version(static_cast<uint64_t>(propose.base_version));
-  SetDigest(propose.base_digest, out->mutable_base_digest());
-  SetDigest(propose.digest, out->mutable_digest());
-  for (const LayerPlacement& layer : propose.layers) ToProto(layer, out->add_layers());
-  out->set_chunk(static_cast<uint32_t>(propose.chunk));
-  out->set_num_chunks(static_cast<uint32_t>(propose.num_chunks));
-  out->set_reason(propose.reason);
-}
-
-absl::StatusOr<DownMessage> ProposeFromProto(const v1::Propose& in) {
-  Propose propose;
-  EPLB_ASSIGN_OR_RETURN(propose.term, GetCount("term", in.term()));
-  EPLB_ASSIGN_OR_RETURN(propose.version, GetCount("version", in.version()));
-  EPLB_ASSIGN_OR_RETURN(propose.base_version, GetCount("base_version", in.base_version()));
-  EPLB_ASSIGN_OR_RETURN(propose.base_digest, GetDigest("base_digest", in.base_digest()));
-  EPLB_ASSIGN_OR_RETURN(propose.digest, GetDigest("digest", in.digest()));
-  for (const v1::LayerPlacement& layer : in.layers()) propose.layers.push_back(FromProto(layer));
-  EPLB_ASSIGN_OR_RETURN(propose.chunk, GetSmall("chunk", in.chunk()));
-  EPLB_ASSIGN_OR_RETURN(propose.num_chunks, GetSmall("num_chunks", in.num_chunks()));
-  propose.reason = in.reason();
-  return propose;
-}
-
-absl::StatusOr<DownMessage> WelcomeFromProto(const v1::Welcome& in) {
-  Welcome welcome;
-  EPLB_ASSIGN_OR_RETURN(welcome.term, GetCount("term", in.term()));
-  welcome.server_version = in.server_version();
-  return welcome;
-}
-
-absl::StatusOr<DownMessage> RetractFromProto(const v1::Retract& in) {
-  Retract retract;
-  EPLB_ASSIGN_OR_RETURN(retract.version, GetCount("version", in.version()));
-  retract.reason = in.reason();
-  return retract;
-}
-
 }  // namespace
-
-void ToProto(const TopologyOptions& shape, v1::Shape* out) {
-  out->set_num_layers(static_cast<uint32_t>(shape.num_layers));
-  out->set_num_experts(static_cast<uint32_t>(shape.num_experts));
-  out->set_num_slots(static_cast<uint32_t>(shape.num_slots));
-  out->set_num_gpus(static_cast<uint32_t>(shape.num_gpus));
-  out->set_num_nodes(static_cast<uint32_t>(shape.num_nodes));
-  out->set_num_groups(static_cast<uint32_t>(shape.num_groups));
-}
-
-absl::StatusOr<Topology> FromProto(const v1::Shape& shape) {
-  EPLB_ASSIGN_OR_RETURN(const TopologyOptions options, ShapeFromProto(shape));
-  return Topology::Make(options);
-}
-
-void ToProto(const LayerPlacement& layer, v1::LayerPlacement* out) {
-  out->set_layer(static_cast<uint32_t>(layer.layer.value));
-  out->mutable_physical_to_logical_map()->Assign(layer.physical_to_logical.begin(),
-                                                 layer.physical_to_logical.end());
-  out->mutable_replica_rank()->Assign(layer.replica_rank.begin(), layer.replica_rank.end());
-}
-
-LayerPlacement FromProto(const v1::LayerPlacement& layer) {
-  // A number above 2^31-1 becomes negative here and is refused as a layer out of range later.
-  return {LayerId{static_cast<int32_t>(layer.layer())},
-          {layer.physical_to_logical_map().begin(), layer.physical_to_logical_map().end()},
-          {layer.replica_rank().begin(), layer.replica_rank().end()}};
-}
-
-void ToProto(const Placement& placement, int64_t version, v1::Placement* out) {
-  ToProto(OptionsOf(placement.topology()), out->mutable_shape());
-  for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
-    ToProto(placement.Layer(LayerId{layer}), out->add_layers());
-  }
-  out->set_version(static_cast<uint64_t>(version));
-  SetDigest(DigestOf(placement), out->mutable_digest());
-}
-
-absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement) {
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, FromProto(placement.shape()));
-  EPLB_ASSIGN_OR_RETURN(const int64_t version, GetCount("placement.version", placement.version()));
-  EPLB_ASSIGN_OR_RETURN(const Digest digest, GetDigest("placement.digest", placement.digest()));
-  if (placement.layers_size() != topology.num_layers()) {
-    return absl::InvalidArgumentError(absl::StrCat("placement has ", placement.layers_size(),
-                                                   " layers, its shape says ",
-                                                   topology.num_layers()));
-  }
-  std::vector<LayerPlacement> layers;
-  layers.reserve(static_cast<size_t>(placement.layers_size()));
-  for (const v1::LayerPlacement& layer : placement.layers()) layers.push_back(FromProto(layer));
-  EPLB_ASSIGN_OR_RETURN(Placement value, Placement::Static(topology).WithLayers(layers));
-  if (DigestOf(value) != digest) {
-    return absl::InvalidArgumentError(absl::StrCat("placement.digest is ", digest.Hex(),
-                                                   ", the maps give ", DigestOf(value).Hex()));
-  }
-  return PlacementBody{version, digest, std::move(value)};
-}
 
 void ToProto(const UpMessage& message, v1::Up* out) {
   std::visit(
@@ -421,29 +246,6 @@ void ToProto(const UpMessage& message, v1::Up* out) {
       message);
 }
 
-void ToProto(const DownMessage& message, v1::Down* out) {
-  std::visit(
-      Overloaded{[&](const Welcome& m) {
-                   out->mutable_welcome()->set_term(static_cast<uint64_t>(m.term));
-                   out->mutable_welcome()->set_server_version(m.server_version);
-                 },
-                 [&](const Propose& m) { ProposeToProto(m, out->mutable_propose()); },
-                 [&](const Retract& m) {
-                   out->mutable_retract()->set_version(static_cast<uint64_t>(m.version));
-                   out->mutable_retract()->set_reason(m.reason);
-                 },
-                 [&](const Pace& m) {
-                   out->mutable_pace()->set_report_every(static_cast<uint32_t>(m.report_every));
-                 },
-                 [&](const NeedPlacement& m) {
-                   SetDigest(m.digest, out->mutable_need_placement()->mutable_digest());
-                 },
-                 [&](const Drain& m) {
-                   out->mutable_drain()->set_grace_ms(static_cast<uint32_t>(m.grace_ms));
-                 }},
-      message);
-}
-
 absl::StatusOr<UpMessage> FromProto(const v1::Up& message) {
   switch (message.message_case()) {
     case v1::Up::kHello:
@@ -465,34 +267,6 @@ absl::StatusOr<UpMessage> FromProto(const v1::Up& message) {
     case v1::Up::kGoodbye:
       return GoodbyeFromProto(message.goodbye());
     case v1::Up::MESSAGE_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("the stream message is empty or of an unknown kind");
-}
-
-absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
-  switch (message.message_case()) {
-    case v1::Down::kWelcome:
-      return WelcomeFromProto(message.welcome());
-    case v1::Down::kPropose:
-      return ProposeFromProto(message.propose());
-    case v1::Down::kRetract:
-      return RetractFromProto(message.retract());
-    case v1::Down::kPace: {
-      EPLB_ASSIGN_OR_RETURN(const int32_t every,
-                            GetSmall("report_every", message.pace().report_every()));
-      return Pace{every};
-    }
-    case v1::Down::kNeedPlacement: {
-      EPLB_ASSIGN_OR_RETURN(const Digest digest,
-                            GetDigest("digest", message.need_placement().digest()));
-      return NeedPlacement{digest};
-    }
-    case v1::Down::kDrain: {
-      EPLB_ASSIGN_OR_RETURN(const int32_t grace, GetSmall("grace_ms", message.drain().grace_ms()));
-      return Drain{grace};
-    }
-    case v1::Down::MESSAGE_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("the stream message is empty or of an unknown kind");
