@@ -153,6 +153,7 @@ class Client {
   void Close(std::string_view reason);
 
  private:
+  friend struct ClientFactory;  // behind Connect and client/inproc.h
   struct Impl;
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -102,10 +102,11 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
 }
 
 absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
-                                  bool disabled, const Exchange& exchange) {
-  StartRound round{.what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = {}};
+                                  bool disabled, const absl::Status& own_error,
+                                  const Exchange& exchange) {
+  StartRound round{.what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = own_error};
   std::string bytes;
-  if (options.rank == 0) {
+  if (options.rank == 0 && own_error.ok()) {
     absl::StatusOr<RunningPlacement> first =
         disabled ? Running(0, Placement::Static(topology)) : ChooseFirstPlacement(options, topology);
     round.error = first.status();

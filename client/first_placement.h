@@ -25,10 +25,12 @@ struct JobStart {
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
                                                       const Topology& topology);
 
-// Collective. disabled: EPLB_DISABLE on this rank; then the placement is static.
+// Collective. disabled: EPLB_DISABLE on this rank; then the placement is static. own_error: why this
+// rank cannot start, or OK.
 // errors: as RunStartRound.
 absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
-                                  bool disabled, const Exchange& exchange);
+                                  bool disabled, const absl::Status& own_error,
+                                  const Exchange& exchange);
 
 }  // namespace eplb
 

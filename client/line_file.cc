@@ -13,12 +13,10 @@
 
 namespace eplb {
 
-absl::StatusOr<LineFile> LineFile::Open(const std::string& path, Existing existing) {
-  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC |
-                    (existing == Existing::kReplace ? O_TRUNC : 0);
+absl::StatusOr<LineFile> LineFile::Open(const std::string& path) {
   LineFile file;
   file.path_ = path;
-  file.descriptor_ = open(path.c_str(), flags, 0644);
+  file.descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file.descriptor_ < 0) {
     return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
@@ -39,6 +37,11 @@ LineFile& LineFile::operator=(LineFile&& other) noexcept {
 
 LineFile::~LineFile() {
   if (descriptor_ >= 0) close(descriptor_);
+}
+
+absl::Status LineFile::Clear() {
+  if (descriptor_ < 0 || ftruncate(descriptor_, 0) == 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(path_, ": ", std::strerror(errno)));
 }
 
 void LineFile::Write(std::string line) {

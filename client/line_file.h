@@ -13,16 +13,18 @@ namespace eplb {
 // is told on stderr once; training goes on. Threads: Write is safe.
 class LineFile {
  public:
-  enum class Existing { kKeep, kReplace };
   // Writes nothing.
   LineFile() = default;
-  // errors: Unavailable, naming the path.
-  static absl::StatusOr<LineFile> Open(const std::string& path, Existing existing);
+  // Creates the file when there is none, and appends to it else. errors: Unavailable, naming the
+  // path.
+  static absl::StatusOr<LineFile> Open(const std::string& path);
   LineFile(LineFile&& other) noexcept;
   LineFile& operator=(LineFile&& other) noexcept;
   ~LineFile();
 
   bool is_open() const { return descriptor_ >= 0; }
+  // Drops the lines of earlier runs. errors: Unavailable, naming the path.
+  absl::Status Clear();
   // line: without the newline.
   void Write(std::string line);
 
