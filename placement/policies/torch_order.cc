@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace eplb {
 
@@ -25,8 +26,33 @@ std::span<const int32_t> DescendingOrder::Sort(std::span<const float> values) {
   return {order_.data(), count};
 }
 
+// Entries are distinct, so any sort of whole integers is stable. Long rows go digit by digit from
+// the lowest of the key: no comparison, no branch on data; the entries start in index order, which
+// each pass keeps among equal digits.
 void DescendingOrder::SortStable(size_t count) {
-  std::sort(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(count));
+  constexpr size_t kShortRow = 48;  // up to here a comparison sort is faster
+  if (count <= kShortRow) {
+    std::sort(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(count));
+    return;
+  }
+  constexpr size_t kDigitBits = 8;
+  constexpr size_t kDigits = 4;
+  constexpr size_t kDigitValues = size_t{1} << kDigitBits;
+  const auto digit_of = [](uint64_t entry, size_t digit) {
+    return (entry >> (32 + digit * kDigitBits)) % kDigitValues;
+  };
+  std::array<std::array<uint32_t, kDigitValues>, kDigits> starts{};
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t digit = 0; digit < kDigits; ++digit) ++starts[digit][digit_of(entries_[i], digit)];
+  }
+  for (size_t digit = 0; digit < kDigits; ++digit) {
+    std::array<uint32_t, kDigitValues>& start = starts[digit];
+    if (start[digit_of(entries_[0], digit)] == count) continue;  // all entries have this digit
+    uint32_t sum = 0;
+    for (uint32_t& value : start) sum += std::exchange(value, sum);
+    for (size_t i = 0; i < count; ++i) swap_[start[digit_of(entries_[i], digit)]++] = entries_[i];
+    entries_.swap(swap_);
+  }
 }
 
 }  // namespace eplb
