@@ -176,13 +176,14 @@ std::optional<ReferenceLayer> ReferenceRebalance(const std::vector<float>& weigh
   ReferenceLayer layer{std::vector<int>(shape.slots), std::vector<int>(shape.slots),
                        std::vector<int>(weight.size(), 0)};
   for (int node = 0; node < shape.nodes; ++node) {
-    const auto first = node_order.begin() + node * node_experts;
+    const auto first = node_order.begin() + ptrdiff_t{node} * node_experts;
     const std::vector<int> held(first, first + node_experts);
     std::vector<float> held_weight;
     for (const int expert : held) held_weight.push_back(weight[expert]);
     const std::vector<Replica> replicas = Replicate(held_weight, node_slots);
     for (const Replica& replica : replicas) ++layer.counts[held[replica.expert]];
     std::vector<float> loads;
+    loads.reserve(replicas.size());
     for (const Replica& replica : replicas) {
       const int expert = held[replica.expert];
       loads.push_back(weight[expert] / static_cast<float>(layer.counts[expert]));
