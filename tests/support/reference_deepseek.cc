@@ -179,6 +179,7 @@ std::optional<ReferenceLayer> ReferenceRebalance(const std::vector<float>& weigh
     const auto first = node_order.begin() + ptrdiff_t{node} * node_experts;
     const std::vector<int> held(first, first + node_experts);
     std::vector<float> held_weight;
+    held_weight.reserve(held.size());
     for (const int expert : held) held_weight.push_back(weight[expert]);
     const std::vector<Replica> replicas = Replicate(held_weight, node_slots);
     for (const Replica& replica : replicas) ++layer.counts[held[replica.expert]];
