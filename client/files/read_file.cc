@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace eplb {
 namespace {
@@ -72,7 +73,9 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 }
 
 absl::Status InLine(const std::string& path, int64_t line, const absl::Status& status) {
-  return {status.code(), absl::StrCat(path, ": line ", line, ": ", status.message())};
+  absl::string_view message = status.message();
+  absl::ConsumePrefix(&message, "line 1, ");
+  return {status.code(), absl::StrCat(path, ": line ", line, ": ", message)};
 }
 
 }  // namespace eplb

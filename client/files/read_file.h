@@ -28,7 +28,8 @@ struct TextLine {
 // Lines of `text` that are not blank; a final carriage return is cut off. Views into `text`.
 std::vector<TextLine> SplitLines(std::string_view text);
 
-// The same error with "path: " or "path: line 3: " before its message.
+// The same error with "path: " or "path: line 3: " before its message; what was read as a text of
+// one line says "line 1, column 5", of which the column stays.
 absl::Status InFile(const std::string& path, const absl::Status& status);
 absl::Status InLine(const std::string& path, int64_t line, const absl::Status& status);
 

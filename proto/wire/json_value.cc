@@ -18,6 +18,7 @@ using Kind = JsonValue::Kind;
 
 constexpr size_t kMaxDepth = 32;
 constexpr size_t kMaxKeys = 4096;
+constexpr int64_t kMaxNumbers = int64_t{1} << 28;
 constexpr size_t kMaxMessage = 160;
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -158,6 +159,9 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
       Put(kind, integer, real);
       return true;
     }
+    if (++num_numbers_ > kMaxNumbers) {
+      return Fail(absl::StrCat("more than ", kMaxNumbers, " numbers"));
+    }
     CountEntry(KindName(kind), true);
     JsonNumbers& numbers = frames_.back().value->numbers;
     if (numbers.num_numbers() == 0) leaf_depth_ = frames_.back().depth;
@@ -216,7 +220,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   JsonValue* root_;
   JsonValue ignored_;
   std::vector<Frame> frames_;
-  size_t leaf_depth_ = 0;  // of the numbers of the open array
+  int64_t num_numbers_ = 0;  // in arrays
+  size_t leaf_depth_ = 0;    // of the numbers of the open array
   std::string error_;
 };
 

@@ -58,7 +58,8 @@ std::string_view KindName(JsonValue::Kind kind);
 
 // Reads one JSON value and nothing after it. errors: InvalidArgument saying line and column: not
 // JSON, empty, a byte order mark, a key given twice in one object, nesting above 32, more than
-// 4096 keys in an object, a number outside double's range. Throws nothing. cost: O(text).
+// 4096 keys in an object or 2^28 numbers, a number outside double's range. Throws nothing. cost:
+// O(text).
 absl::StatusOr<JsonValue> ParseJson(std::string_view text);
 
 // Members of an object by type. errors: InvalidArgument: "num_layers is missing", "num_layers is a
