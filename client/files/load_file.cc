@@ -1,6 +1,7 @@
 #include "client/files/load_file.h"
 
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -11,7 +12,7 @@
 
 namespace eplb {
 
-absl::StatusOr<std::vector<LoadWindow>> ReadLoadFile(const std::string& path) {
+absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
   const std::string_view content = bytes;
   const size_t start = content.find_first_not_of(" \t\r\n");
@@ -20,11 +21,12 @@ absl::StatusOr<std::vector<LoadWindow>> ReadLoadFile(const std::string& path) {
   if (content.starts_with(kNpyMagic) || kNpyMagic.starts_with(content)) {
     absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(content);
     if (!windows.ok()) return InFile(path, windows.status());
-    return windows;
+    return LoadFile{*std::move(windows)};
   }
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content[start] == '[' || content[start] == '{' || content.starts_with(kByteOrderMark)) {
-    return ParseLoadJson(path, content);
+    EPLB_ASSIGN_OR_RETURN(std::vector<LoadWindow> windows, ParseLoadJson(path, content));
+    return LoadFile{std::move(windows)};
   }
   return absl::InvalidArgumentError(absl::StrCat(path, ": is no load; ", KnownLoadFormats()));
 }

@@ -3,7 +3,6 @@
 #define EPLB_CLIENT_FILES_LOAD_FILE_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -11,11 +10,11 @@
 
 namespace eplb {
 
-// At least one window, oldest first, all of one shape. The format is told from the content: .npy by
+// The format is told from the content: .npy by
 // its magic, JSON by its first character.
 // errors, beginning with `path` and of one line: as ReadRegularFile, ParseLoadJson and
 // ParseLoadNpy.
-absl::StatusOr<std::vector<LoadWindow>> ReadLoadFile(const std::string& path);
+absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path);
 
 }  // namespace eplb
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -17,6 +18,11 @@ struct LoadWindow {
   int64_t first_step = 0;
   int64_t last_step = 0;
   Load load;
+};
+
+// A load file or trace.
+struct LoadFile {
+  std::vector<LoadWindow> windows;  // at least one, oldest first, all of one shape
 };
 
 struct WindowRule {

@@ -12,6 +12,18 @@
 namespace eplb {
 namespace {
 
+// The keys about the decision, where they are given.
+absl::Status ReadDecision(const wire::JsonValue& object, LoggedPlacement& entry) {
+  if (object.Find("decided_first_step") != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(entry.decided_first_step, wire::GetInteger(object, "decided_first_step"));
+    EPLB_ASSIGN_OR_RETURN(entry.decided_last_step, wire::GetInteger(object, "decided_last_step"));
+  }
+  if (object.Find("reason") != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(entry.reason, wire::GetString(object, "reason"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LoggedPlacement> ParseLogLine(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(text));
   EPLB_ASSIGN_OR_RETURN(const int64_t step, wire::GetInteger(object, "step"));
@@ -29,7 +41,13 @@ absl::StatusOr<LoggedPlacement> ParseLogLine(std::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("digest is ", hex, ", that of its placement is ", own.Hex()));
   }
-  return LoggedPlacement{step, version, digest, std::move(placement)};
+  LoggedPlacement entry{.step = step,
+                        .version = version,
+                        .digest = digest,
+                        .placement = std::move(placement),
+                        .reason = {}};
+  EPLB_RETURN_IF_ERROR(ReadDecision(object, entry));
+  return entry;
 }
 
 absl::Status CheckRises(const LoggedPlacement& before, const LoggedPlacement& entry) {
@@ -71,8 +89,10 @@ absl::StatusOr<std::vector<LoggedPlacement>> ReadPlacementsLog(const std::string
 
 std::string PlacementsLogLine(const LoggedPlacement& entry) {
   return absl::StrCat("{\"step\":", entry.step, ",\"version\":", entry.version, ",\"digest\":\"",
-                      entry.digest.Hex(),
-                      "\",\"placement\":", wire::PlacementToJson(entry.placement), "}");
+                      entry.digest.Hex(), "\",\"decided_first_step\":", entry.decided_first_step,
+                      ",\"decided_last_step\":", entry.decided_last_step,
+                      ",\"reason\":", wire::JsonQuote(entry.reason),
+                      ",\"placement\":", wire::PlacementToJson(entry.placement), "}");
 }
 
 }  // namespace eplb

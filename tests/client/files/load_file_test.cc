@@ -20,19 +20,19 @@ TEST_F(LoadFileTest, TheContentTellsTheFormatNotTheName) {
   for (const std::string& content :
        {npy, std::string(" \n[[1,2]]"), std::string(R"({"format":"eplb.load.v1","load":[[1,2]]})"),
         std::string(R"({"first_step":0,"last_step":0,"load":[[1,2]]})")}) {
-    const auto windows = ReadLoadFile(Write("load.txt", content));
-    ASSERT_TRUE(windows.ok()) << windows.status();
-    EXPECT_EQ(windows->front().load.counts()(0, 1), 2);
+    const auto file = ReadLoadFile(Write("load.txt", content));
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(file->windows.front().load.counts()(0, 1), 2);
   }
 }
 
 TEST_F(LoadFileTest, ARecordedTraceIsReadWhole) {
-  const auto windows = ReadLoadFile(EPLB_TEST_DATA "/moe64_aux.jsonl");
-  ASSERT_TRUE(windows.ok()) << windows.status();
-  ASSERT_GT(windows->size(), 10U);
-  EXPECT_EQ(windows->front().load.num_layers(), 8);
-  EXPECT_EQ(windows->front().load.num_experts(), 64);
-  EXPECT_GT(windows->back().first_step, windows->front().last_step);
+  const auto file = ReadLoadFile(EPLB_TEST_DATA "/moe64_aux.jsonl");
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_GT(file->windows.size(), 10U);
+  EXPECT_EQ(file->windows.front().load.num_layers(), 8);
+  EXPECT_EQ(file->windows.front().load.num_experts(), 64);
+  EXPECT_GT(file->windows.back().first_step, file->windows.front().last_step);
 }
 
 TEST_F(LoadFileTest, WhatIsNoLoadIsRefusedWithItsPath) {

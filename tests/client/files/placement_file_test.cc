@@ -24,7 +24,13 @@ Placement Rotated(int32_t by) {
 
 LoggedPlacement Entry(int64_t step, int64_t version, int32_t by) {
   const Placement placement = Rotated(by);
-  return {step, version, DigestOf(placement), placement};
+  return {.step = step,
+          .version = version,
+          .digest = DigestOf(placement),
+          .placement = placement,
+          .decided_first_step = step - 8,
+          .decided_last_step = step - 1,
+          .reason = "predicted peak falls by \"5 %\"\n"};
 }
 
 TEST_F(PlacementFileTest, APlacementComesBack) {
@@ -47,8 +53,22 @@ TEST_F(PlacementFileTest, ALogComesBackInOrder) {
   ASSERT_EQ(log->size(), 3U);
   EXPECT_EQ((*log)[1].step, 48);
   EXPECT_EQ((*log)[1].version, 3);
+  EXPECT_EQ((*log)[1].decided_first_step, 40);
+  EXPECT_EQ((*log)[1].decided_last_step, 47);
+  EXPECT_EQ((*log)[1].reason, Entry(48, 3, 1).reason);
   EXPECT_EQ((*log)[2].placement, Rotated(2));
   EXPECT_EQ((*log)[2].digest, DigestOf(Rotated(2)));
+}
+
+TEST_F(PlacementFileTest, ALineWithoutItsDecisionWasNotDecided) {
+  const std::string path =
+      Write("log", "{\"step\":0,\"version\":0,\"digest\":\"" + DigestOf(Rotated(1)).Hex() +
+                       "\",\"placement\":" + wire::PlacementToJson(Rotated(1)) + "}\n");
+  const auto log = ReadPlacementsLog(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  EXPECT_EQ(log->front().decided_first_step, 0);
+  EXPECT_EQ(log->front().decided_last_step, -1);
+  EXPECT_EQ(log->front().reason, "");
 }
 
 TEST_F(PlacementFileTest, ABrokenLogNamesTheLine) {
@@ -61,6 +81,8 @@ TEST_F(PlacementFileTest, ABrokenLogNamesTheLine) {
       {PlacementsLogLine(forged), "that of its placement is"},
       {PlacementsLogLine(Entry(16, 3, 1)).substr(0, 200), "column"},
       {R"({"step":16,"version":3})", "digest is missing"},
+      {PlacementsLogLine(Entry(16, 3, 1)).replace(0, 1, "{\"reason\":1,"),
+       "key \"reason\" is given twice"},
       {"[]", "step is missing"},
   };
   for (const auto& [line, message] : cases) {
