@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 namespace eplb::testing {
@@ -75,6 +76,7 @@ struct Replica {
 
 std::vector<Replica> Replicate(const std::vector<float>& weight, int slots) {
   std::vector<Replica> replicas;
+  replicas.reserve(slots);
   std::vector<int> count(weight.size(), 1);
   for (int expert = 0; expert < static_cast<int>(weight.size()); ++expert) {
     replicas.push_back({expert, 0});
@@ -99,7 +101,7 @@ std::vector<int> NodeOrder(const std::vector<float>& weight, const ReferenceShap
   const int group_size = static_cast<int>(weight.size()) / shape.groups;
   std::vector<float> sums;
   for (int group = 0; group < shape.groups; ++group) {
-    const auto first = weight.begin() + group * group_size;
+    const auto first = weight.begin() + ptrdiff_t{group} * group_size;
     sums.push_back(ReferenceSum(std::vector<float>(first, first + group_size)));
   }
   const Packing packing = Pack(sums, shape.nodes, stable);
@@ -147,9 +149,9 @@ float ReferenceSum(const std::vector<float>& row) {
     for (size_t i = 0; i < n; ++i) sums[i < n / 4 * 4 ? i % 4 : 0] += row[i];
     return ((sums[0] + sums[1]) + sums[2]) + sums[3];
   }
-  const std::vector<float> blocks(row.begin(), row.begin() + static_cast<long>(n / 32 * 32));
-  const std::vector<float> vectors(row.begin() + static_cast<long>(n / 32 * 32),
-                                   row.begin() + static_cast<long>(n / 8 * 8));
+  const std::vector<float> blocks(row.begin(), row.begin() + static_cast<ptrdiff_t>(n / 32 * 32));
+  const std::vector<float> vectors(row.begin() + static_cast<ptrdiff_t>(n / 32 * 32),
+                                   row.begin() + static_cast<ptrdiff_t>(n / 8 * 8));
   float sum = 0;
   for (size_t i = n / 8 * 8; i < n; ++i) sum += row[i];
   for (size_t lane = 0; lane < 8; ++lane) {
@@ -174,13 +176,15 @@ std::optional<ReferenceLayer> ReferenceRebalance(const std::vector<float>& weigh
   ReferenceLayer layer{std::vector<int>(shape.slots), std::vector<int>(shape.slots),
                        std::vector<int>(weight.size(), 0)};
   for (int node = 0; node < shape.nodes; ++node) {
-    const auto first = node_order.begin() + node * node_experts;
+    const auto first = node_order.begin() + ptrdiff_t{node} * node_experts;
     const std::vector<int> held(first, first + node_experts);
     std::vector<float> held_weight;
+    held_weight.reserve(held.size());
     for (const int expert : held) held_weight.push_back(weight[expert]);
     const std::vector<Replica> replicas = Replicate(held_weight, node_slots);
     for (const Replica& replica : replicas) ++layer.counts[held[replica.expert]];
     std::vector<float> loads;
+    loads.reserve(replicas.size());
     for (const Replica& replica : replicas) {
       const int expert = held[replica.expert];
       loads.push_back(weight[expert] / static_cast<float>(layer.counts[expert]));

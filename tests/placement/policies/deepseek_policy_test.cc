@@ -13,7 +13,6 @@
 namespace eplb {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::PolicyContractTest;
