@@ -1,4 +1,5 @@
 // Client::StepBoundary: the vote, the chunk and the switch.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,8 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step) {
   log_.AddStep(step, running_.version, running_.digest);
   std::optional<wire::LoadReport> window = windows_.EndStep(step);
   if (session_ == nullptr) window.reset();  // nobody to tell
-  windows_.SetReportEvery(member_->FinishStep(step, std::move(window)));
+  const int32_t pace = member_->FinishStep(step, std::move(window));
+  windows_.SetReportEvery(std::min(pace, options_.report_max_steps));
   BoundaryResult result{.version = running_.version};
   if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
   result.pause_seconds = SecondsInBoundary();
@@ -55,8 +57,8 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   const bool agreed = decision.outcome == VoteOutcome::kRunChunk;
   if (target != nullptr) {
     log_.Write({.event = "vote",
-                .step = step,
-                .last_step = step,
+                .step = step + 1,
+                .last_step = step + 1,
                 .version = target->propose.version,
                 .digest = target->propose.digest,
                 .ok = agreed,
@@ -68,9 +70,8 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
 absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const int64_t version = proposal.propose.version;
-  const absl::StatusOr<Executor::Staged> staged =
-      executor_->Stage(proposal.plan, static_cast<uint64_t>(version),
-                       absl::Now() + options_.transfer_deadline);
+  const absl::StatusOr<Executor::Staged> staged = executor_->Stage(
+      proposal.plan, static_cast<uint64_t>(version), absl::Now() + options_.transfer_deadline);
   const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
@@ -95,15 +96,14 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
 }
 
 void Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
-  const wire::Propose propose = proposal.propose;  // the member lets go of the proposal
+  const wire::Propose& propose = proposal.propose;
   executor_->Commit();
-  running_ = {
-      .version = propose.version, .digest = propose.digest, .placement = proposal.target};
+  running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};
   tables_.Update(running_);
   ++commits_;
   log_.Write({.event = "commit",
-              .step = step,
-              .last_step = step,
+              .step = step + 1,
+              .last_step = step + 1,
               .version = propose.version,
               .digest = propose.digest,
               .reason = propose.reason});
@@ -120,8 +120,8 @@ void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& 
   executor_->Discard();
   ++dropped_chunks_;
   log_.Write({.event = "drop",
-              .step = step,
-              .last_step = step,
+              .step = step + 1,
+              .last_step = step + 1,
               .version = proposal.propose.version,
               .digest = proposal.propose.digest,
               .ok = false,
@@ -132,15 +132,15 @@ void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& 
 absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {
   const std::string reason(error.message());
   log_.Write({.event = "vote",
-              .step = step,
-              .last_step = step,
+              .step = step + 1,
+              .last_step = step + 1,
               .version = target == nullptr ? 0 : target->propose.version,
               .digest = target == nullptr ? Digest{} : target->propose.digest,
               .ok = false,
               .reason = reason});
   log_.Write({.event = "stop",
-              .step = step,
-              .last_step = step,
+              .step = step + 1,
+              .last_step = step + 1,
               .version = running_.version,
               .digest = running_.digest,
               .ok = false,

@@ -1,6 +1,5 @@
 #include "client/client.h"
 
-#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -40,8 +39,8 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool
                     .exchange = std::move(exchange),
                     .disabled = DisabledByEnvironment()};
   const absl::Status files = parts.disabled ? absl::OkStatus() : OpenFiles(parts.options, parts);
-  EPLB_ASSIGN_OR_RETURN(
-      parts.start, StartJob(parts.options, topology, parts.disabled, files, parts.exchange));
+  EPLB_ASSIGN_OR_RETURN(parts.start,
+                        StartJob(parts.options, topology, parts.disabled, files, parts.exchange));
   EPLB_RETURN_IF_ERROR(parts.placements.Clear());  // after an initial placement was read from it
   return parts;
 }
@@ -50,8 +49,7 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool
 
 struct ClientFactory {
   static std::unique_ptr<Client> Make(ClientParts parts) {
-    return std::unique_ptr<Client>(
-        new Client(std::make_unique<Client::Impl>(std::move(parts))));
+    return std::unique_ptr<Client>(new Client(std::make_unique<Client::Impl>(std::move(parts))));
   }
 };
 
@@ -165,14 +163,13 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   }
   std::vector<ExpertTensor> tensors;
   for (const ExpertTensorView& view : views) {
-    tensors.push_back(
-        {.name = view.name,
-         .layer = LayerId{view.layer},
-         .role = view.role == Role::kState ? TensorRole::kState : TensorRole::kWeight,
-         .base = view.base,
-         .num_rows = view.num_rows,
-         .row_bytes = view.row_bytes,
-         .row_stride = view.row_stride});
+    tensors.push_back({.name = view.name,
+                       .layer = LayerId{view.layer},
+                       .role = view.role == Role::kState ? TensorRole::kState : TensorRole::kWeight,
+                       .base = view.base,
+                       .num_rows = view.num_rows,
+                       .row_bytes = view.row_bytes,
+                       .row_stride = view.row_stride});
   }
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
@@ -186,9 +183,9 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
                                        .connect_timeout = options_.start_deadline};
     EPLB_ASSIGN_OR_RETURN(transport_, MakeHostTransport(host, exchange_));
   }
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                        Executor::Make(MakeExecutorOptions(), std::move(tensors),
-                                       std::move(transport_)));
+  EPLB_ASSIGN_OR_RETURN(
+      std::unique_ptr<Executor> executor,
+      Executor::Make(MakeExecutorOptions(), std::move(tensors), std::move(transport_)));
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
   executor_ = std::move(executor);
   StartSession(bytes);
@@ -209,7 +206,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
                     .num_gpus = options_.num_gpus,
                     .num_nodes = options_.num_nodes,
                     .num_groups = options_.num_groups},
-          .step = std::max<int64_t>(0, options_.first_step - 1),
+          .step = options_.first_step - 1,
           .vote_every = options_.vote_every,
           .report_every = options_.report_every,
           .weight_bytes = bytes.weight,
@@ -227,8 +224,8 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
   const uint64_t nonce = member.identity.nonce;
   const auto on_ready = [this](const Proposal& proposal, int64_t step) {
     log_.Write({.event = "ready",
-                .step = step,
-                .last_step = step,
+                .step = step + 1,
+                .last_step = step + 1,
                 .version = proposal.propose.version,
                 .digest = proposal.propose.digest});
   };
@@ -268,8 +265,8 @@ void Client::Impl::Close(std::string_view reason) {
     ended_ = absl::FailedPreconditionError("the client is closed");
     log_.FlushSteps();
     log_.Write({.event = "stop",
-                .step = next_step_ - 1,
-                .last_step = next_step_ - 1,
+                .step = next_step_,
+                .last_step = next_step_,
                 .version = running_.version,
                 .digest = running_.digest,
                 .ok = reason == "finished",

@@ -137,11 +137,11 @@ class Client {
   // (gradient accumulation).
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
 
-  // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every vote_every
-  // steps all ranks vote and may migrate and switch one chunk. `stream` is the CUDA stream of
-  // expert work, nullptr on the host. errors: Aborted naming the missing ranks (the incarnation
-  // ends: stop), DataLoss (ranks ran different placements: stop), FailedPrecondition for a step out
-  // of order. After Aborted or DataLoss every later call returns the same.
+  // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
+  // Every vote_every steps all ranks vote and may migrate and switch one chunk. `stream` is the
+  // CUDA stream of expert work, nullptr on the host. errors: Aborted naming the missing ranks (the
+  // incarnation ends: stop), DataLoss (ranks ran different placements: stop), FailedPrecondition
+  // for a step out of order. After Aborted or DataLoss every later call returns the same.
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;

@@ -68,9 +68,8 @@ absl::StatusOr<RunningPlacement> Receive(const StartFields& rank0, const std::st
   EPLB_ASSIGN_OR_RETURN(const int64_t version, FindNumber(rank0, "version"));
   EPLB_ASSIGN_OR_RETURN(const int64_t num_bytes, FindNumber(rank0, "placement_bytes"));
   EPLB_ASSIGN_OR_RETURN(const std::string digest, FindField(rank0, "digest"));
-  EPLB_ASSIGN_OR_RETURN(
-      const std::string received,
-      BroadcastBytes(bytes, static_cast<size_t>(num_bytes), rank, exchange));
+  EPLB_ASSIGN_OR_RETURN(const std::string received,
+                        BroadcastBytes(bytes, static_cast<size_t>(num_bytes), rank, exchange));
   EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementFromBytes(topology, received));
   RunningPlacement running = Running(version, std::move(placement));
   if (running.digest.Hex() != digest) {
@@ -92,8 +91,9 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
     return Running(stored->version, std::move(stored->placement));
   }
   if (stored.ok()) {
-    LogLine(absl::StrCat("eplbd at ", options.endpoint, " has a placement of another shape for job ",
-                         options.job, "; starting from the static one"));
+    LogLine(absl::StrCat("eplbd at ", options.endpoint,
+                         " has a placement of another shape for job ", options.job,
+                         "; starting from the static one"));
   } else if (!absl::IsNotFound(stored.status())) {
     LogLine(absl::StrCat("no stored placement from eplbd at ", options.endpoint, ": ",
                          stored.status().message(), "; starting from the static one"));
@@ -104,11 +104,12 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
 absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
                                   bool disabled, const absl::Status& own_error,
                                   const Exchange& exchange) {
-  StartRound round{.what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = own_error};
+  StartRound round{
+      .what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = own_error};
   std::string bytes;
   if (options.rank == 0 && own_error.ok()) {
-    absl::StatusOr<RunningPlacement> first =
-        disabled ? Running(0, Placement::Static(topology)) : ChooseFirstPlacement(options, topology);
+    absl::StatusOr<RunningPlacement> first = disabled ? Running(0, Placement::Static(topology))
+                                                      : ChooseFirstPlacement(options, topology);
     round.error = first.status();
     if (first.ok()) {
       bytes = PlacementBytes(*first->placement);

@@ -25,9 +25,8 @@ struct JobStart {
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
                                                       const Topology& topology);
 
-// Collective. disabled: EPLB_DISABLE on this rank; then the placement is static. own_error: why this
-// rank cannot start, or OK.
-// errors: as RunStartRound.
+// Collective. disabled: EPLB_DISABLE on this rank; then the placement is static. own_error: why
+// this rank cannot start, or OK. errors: as RunStartRound.
 absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
                                   bool disabled, const absl::Status& own_error,
                                   const Exchange& exchange);

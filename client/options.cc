@@ -32,8 +32,9 @@ absl::Status CheckName(std::string_view field, const std::string& text, bool may
 
 absl::Status CheckRanks(const ClientOptions& o) {
   if (o.world_size < 1 || o.world_size % o.num_gpus != 0) {
-    return Bad("world_size", absl::StrCat(o.world_size, ", expected a positive multiple of num_gpus ",
-                                          o.num_gpus));
+    return Bad(
+        "world_size",
+        absl::StrCat(o.world_size, ", expected a positive multiple of num_gpus ", o.num_gpus));
   }
   if (o.rank < 0 || o.rank >= o.world_size) {
     return Bad("rank", absl::StrCat(o.rank, ", expected 0..", o.world_size - 1));
@@ -48,8 +49,8 @@ absl::Status CheckSteps(const ClientOptions& o) {
     return Bad("report_every", absl::StrCat(o.report_every, ", expected >= 1"));
   }
   if (o.report_max_steps < o.report_every) {
-    return Bad("report_max_steps", absl::StrCat(o.report_max_steps, ", expected >= report_every ",
-                                                o.report_every));
+    return Bad("report_max_steps",
+               absl::StrCat(o.report_max_steps, ", expected >= report_every ", o.report_every));
   }
   if (o.layers_per_chunk < 1) {
     return Bad("layers_per_chunk", absl::StrCat(o.layers_per_chunk, ", expected >= 1"));
@@ -62,7 +63,8 @@ absl::Status CheckDeadlines(const ClientOptions& o) {
                                         {"vote_deadline", o.vote_deadline},
                                         {"transfer_deadline", o.transfer_deadline}}) {
     if (deadline <= absl::ZeroDuration() || deadline > absl::Hours(24)) {
-      return Bad(field, absl::StrCat(absl::FormatDuration(deadline), ", expected above 0, at most 24h"));
+      return Bad(field,
+                 absl::StrCat(absl::FormatDuration(deadline), ", expected above 0, at most 24h"));
     }
   }
   return absl::OkStatus();
@@ -100,9 +102,8 @@ std::string KnownIncarnation(const ClientOptions& options) {
     const char* id;
     const char* restarts;
   };
-  for (const Launcher& launcher :
-       {Launcher{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
-        Launcher{"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}}) {
+  for (const Launcher& launcher : {Launcher{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+                                   Launcher{"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}}) {
     const std::string id = Environment(launcher.id);
     const std::string restarts = Environment(launcher.restarts);
     if (id.empty() || id == "none") continue;

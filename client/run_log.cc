@@ -5,12 +5,11 @@
 namespace eplb {
 
 std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view incarnation) {
-  const nlohmann::ordered_json json = {
-      {"event", line.event},     {"rank", rank},
-      {"incarnation", incarnation}, {"step", line.step},
-      {"last_step", line.last_step}, {"version", line.version},
-      {"digest", line.digest.Hex()}, {"ok", line.ok},
-      {"reason", line.reason}};
+  const nlohmann::ordered_json json = {{"event", line.event},         {"rank", rank},
+                                       {"incarnation", incarnation},  {"step", line.step},
+                                       {"last_step", line.last_step}, {"version", line.version},
+                                       {"digest", line.digest.Hex()}, {"ok", line.ok},
+                                       {"reason", line.reason}};
   // A reason with bytes that are not UTF-8 is written with replacement characters.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

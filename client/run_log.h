@@ -14,22 +14,23 @@ namespace eplb {
 // JSON lines, one write each:
 // {"event":"start|ready|vote|commit|drop|steps|stop","rank":0,"incarnation":"..","step":17,
 //  "last_step":24,"version":3,"digest":"<hex>","ok":true,"reason":".."}
-// start  the first version and digest; step = the first step to run
+// start  the first version and digest
 // ready  this rank became READY for version and digest; before its Ready left
-// vote   a vote with a target had a result, ok = agreed; or a vote failed (ok false, reason)
+// vote   a vote with a target had a result, ok = agreed; or a vote failed (ok false, reason; version
+//        0 without a target)
 // commit, drop  version and digest were switched to, or given up
 // steps  ran [step, last_step] under version and digest; written before each vote and at the stop
 // stop   the incarnation ended on this rank; reason
-// vote, commit and drop: step = the boundary, i.e. the last step that ran before. ready: the last
-// finished step as far as the session's thread knows. stop: the last step that ran.
+// step: the next step to run, so that a commit at the boundary between steps 15 and 16 has step 16;
+// in "steps" the first of the range. See placement/history.h.
 struct RunLogLine {
   std::string_view event;
   int64_t step = 0;
   int64_t last_step = 0;  // step, except in "steps"
   int64_t version = 0;
-  Digest digest;
+  Digest digest = {};
   bool ok = true;
-  std::string_view reason;
+  std::string_view reason = {};
 };
 
 std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view incarnation);

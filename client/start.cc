@@ -26,13 +26,12 @@ std::string Shown(const std::string& value) {
 }
 
 std::string Ranks(const std::vector<int32_t>& ranks) {
-  std::vector<int32_t> named(ranks.begin(),
-                             ranks.begin() + std::min(ranks.size(), kMaxRanksNamed));
+  std::vector<int32_t> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kMaxRanksNamed));
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
                       ranks.size() > named.size()
                           ? absl::StrCat(" and ", ranks.size() - named.size(), " more have ")
-                          : ranks.size() == 1 ? " has "
-                                              : " have ");
+                      : ranks.size() == 1 ? " has "
+                                          : " have ");
 }
 
 // One rank's blob, taken apart.
@@ -126,9 +125,8 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
   EPLB_RETURN_IF_ERROR(round.error);  // said to the others first, so that they stop too
   if (!blobs.ok()) return blobs.status();
   if (static_cast<int32_t>(blobs->size()) != world_size) {
-    return absl::FailedPreconditionError(absl::StrCat(round.what, ": the exchange gave ",
-                                                      blobs->size(), " answers, world_size is ",
-                                                      world_size));
+    return absl::FailedPreconditionError(absl::StrCat(
+        round.what, ": the exchange gave ", blobs->size(), " answers, world_size is ", world_size));
   }
   std::vector<Said> ranks;
   for (size_t i = 0; i < blobs->size(); ++i) {
@@ -181,8 +179,7 @@ absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_vie
 
 std::string PlacementBytes(const Placement& placement) {
   std::string bytes;
-  for (const IndexMatrix* map :
-       {&placement.physical_to_logical_map(), &placement.replica_rank()}) {
+  for (const IndexMatrix* map : {&placement.physical_to_logical_map(), &placement.replica_rank()}) {
     bytes.append(reinterpret_cast<const char*>(map->data()),
                  static_cast<size_t>(map->size()) * sizeof(int32_t));
   }

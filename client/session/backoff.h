@@ -15,7 +15,8 @@ struct BackoffOptions {
 };
 
 // Full jitter: uniform between 0 and min(longest, first * 2^failures), so that the ranks of a job
-// do not come back all at once. failures: attempts since the last Welcome, >= 0. uniform: in [0, 1).
+// do not come back all at once. failures: attempts since the last Welcome, >= 0. uniform: in [0,
+// 1).
 inline absl::Duration BackoffDelay(const BackoffOptions& options, int32_t failures,
                                    double uniform) {
   const int64_t factor = int64_t{1} << std::min(failures, 20);  // 0.2 s * 2^20 is above any limit

@@ -2,12 +2,12 @@
 #ifndef EPLB_CLIENT_SESSION_CHANNEL_H_
 #define EPLB_CLIENT_SESSION_CHANNEL_H_
 
+#include <memory>
+#include <string>
+
 #include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
-
-#include <memory>
-#include <string>
 
 namespace eplb {
 
@@ -22,7 +22,7 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
-  arguments.SetMaxReceiveMessageSize(64 << 20);     // a placement of 128 layers x 2048 slots is 1 MB
+  arguments.SetMaxReceiveMessageSize(64 << 20);  // a placement of 128 layers x 2048 slots is 1 MB
   return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
 }
 

@@ -1,9 +1,5 @@
 #include "client/session/connection.h"
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/completion_queue.h>
-#include <grpcpp/support/async_stream.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -11,6 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/support/async_stream.h>
 
 #include "client/session/channel.h"
 #include "proto/wire/convert.h"
@@ -44,9 +43,9 @@ class Connection {
     while (pending_ > 0) {
       void* tag = nullptr;
       bool ok = false;
-      const gpr_timespec until =
-          gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                       gpr_time_from_millis(absl::ToInt64Milliseconds(kPollInterval), GPR_TIMESPAN));
+      const gpr_timespec until = gpr_time_add(
+          gpr_now(GPR_CLOCK_MONOTONIC),
+          gpr_time_from_millis(absl::ToInt64Milliseconds(kPollInterval), GPR_TIMESPAN));
       if (queue_.AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::GOT_EVENT) {
         --pending_;
         OnDone(static_cast<Operation>(reinterpret_cast<intptr_t>(tag)), ok);
@@ -210,8 +209,7 @@ void ConnectionFigures::OnEnd() {
 
 SessionStats ConnectionFigures::stats() const {
   const absl::MutexLock lock(&mutex_);
-  const Clock::duration away =
-      connected_ ? away_ : away_ + (Clock::now() - away_since_);
+  const Clock::duration away = connected_ ? away_ : away_ + (Clock::now() - away_since_);
   return {.connected = connected_,
           .reconnects = std::max<int64_t>(0, welcomes_ - 1),
           .reports_sent = reports_,

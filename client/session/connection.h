@@ -17,7 +17,7 @@
 namespace eplb {
 
 struct ConnectionOptions {
-  std::string endpoint;  // HOST:PORT or unix:PATH
+  std::string endpoint;                                 // HOST:PORT or unix:PATH
   absl::Duration welcome_deadline = absl::Seconds(10);  // connecting and Welcome together
   absl::Duration goodbye_deadline = absl::Seconds(2);   // half-close to the end of the stream
 };

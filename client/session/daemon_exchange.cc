@@ -1,12 +1,11 @@
 // MakeDaemonExchange of client/client.h: the rendezvous of a job without a collective of its own.
-#include <grpcpp/client_context.h>
-
 #include <chrono>
 #include <memory>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include <grpcpp/client_context.h>
 
 #include "client/client.h"
 #include "client/session/channel.h"
@@ -36,10 +35,10 @@ class DaemonExchange {
     request_.set_blob(bytes.data(), bytes.size());
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout_ + kAnswerGrace));
+    context.set_deadline(std::chrono::system_clock::now() +
+                         absl::ToChronoMilliseconds(timeout_ + kAnswerGrace));
     v1::ExchangeResponse response;
-    const absl::Status status =
-        wire::FromGrpc(stub_->Exchange(&context, request_, &response));
+    const absl::Status status = wire::FromGrpc(stub_->Exchange(&context, request_, &response));
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("exchange ", key, " through eplbd at ",
                                                       endpoint_, ": ", status.message()));
@@ -69,7 +68,8 @@ Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank,
   request.set_world_size(static_cast<uint32_t>(world_size));
   std::random_device device;
   request.set_nonce(uint64_t{device()} << 32 | device());
-  auto exchange = std::make_shared<DaemonExchange>(std::move(endpoint), std::move(request), timeout);
+  auto exchange =
+      std::make_shared<DaemonExchange>(std::move(endpoint), std::move(request), timeout);
   return [exchange](std::string_view bytes) { return exchange->Run(bytes); };
 }
 

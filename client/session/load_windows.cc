@@ -35,12 +35,12 @@ absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts)
   for (size_t expert = 0; expert < counts.size(); ++expert) {
     const int64_t count = counts[expert];
     if (count < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " expert ", expert,
-                                                     ": count ", count, ", expected >= 0"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, " expert ", expert, ": count ", count, ", expected >= 0"));
     }
     if (count > std::numeric_limits<int64_t>::max() - tokens) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " expert ", expert,
-                                                     ": the window's tokens exceed 2^63-1"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, " expert ", expert, ": the window's tokens exceed 2^63-1"));
     }
     tokens += count;
   }

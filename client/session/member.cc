@@ -54,7 +54,7 @@ Member::Member(MemberOptions options, RunningPlacement running)
     : options_(std::move(options)), running_(std::move(running)) {
   highest_version_ = running_.version;
   step_ = options_.identity.step;
-  last_applied_ = {.version = running_.version, .digest = running_.digest, .step = step_};
+  last_applied_ = {.version = running_.version, .digest = running_.digest, .step = FinishedStep()};
 }
 
 std::vector<wire::UpMessage> Member::OnDown(const wire::DownMessage& message) {
@@ -124,12 +124,12 @@ wire::Hello Member::MakeHello() const {
   hello.ready_version = ready_ == nullptr ? 0 : ready_->propose.version;
   hello.highest_term = highest_term_;
   hello.highest_version = highest_version_;
-  hello.step = step_;
+  hello.step = FinishedStep();
   return hello;
 }
 
 wire::Failed Member::MakeFailed(int64_t version, wire::FailedCode code, std::string detail) const {
-  return {.version = version, .code = code, .detail = std::move(detail), .step = step_};
+  return {.version = version, .code = code, .detail = std::move(detail), .step = FinishedStep()};
 }
 
 std::vector<wire::UpMessage> Member::OnRetract(const wire::Retract& retract) {
@@ -192,7 +192,7 @@ wire::UpMessage Member::OnApplied(int64_t received_bytes, double pause_seconds) 
               .placement = applied->target};
   last_applied_ = {.version = running_.version,
                    .digest = running_.digest,
-                   .step = step_,
+                   .step = FinishedStep(),
                    .received_bytes = received_bytes,
                    .pause_seconds = pause_seconds};
   in_vote_ = false;

@@ -8,6 +8,7 @@
 #ifndef EPLB_CLIENT_SESSION_MEMBER_H_
 #define EPLB_CLIENT_SESSION_MEMBER_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -53,11 +54,12 @@ enum class VoteOutcome {
 
 struct VoteDecision {
   VoteOutcome outcome = VoteOutcome::kNothing;
-  std::shared_ptr<const Proposal> proposal;  // of kRunChunk: the frozen one
+  std::shared_ptr<const Proposal> proposal = nullptr;  // of kRunChunk: the frozen one
 };
 
 struct MemberOptions {
-  // Job, incarnation, nonce, rank, shape and sizes; the rest of Hello is filled in from the state.
+  // Job, incarnation, nonce, rank, shape and sizes, and the last finished step (-1: none); the rest
+  // of Hello is filled in from the state.
   wire::Hello identity;
   MigrationOptions migration;
   // Ok when staging holds the plan's rows. Called by Prepare; thread-safe.
@@ -107,11 +109,13 @@ class Member {
   const RunningPlacement& running() const { return running_; }
   // The proposal this rank is READY for, or null.
   const std::shared_ptr<const Proposal>& ready() const { return ready_; }
+  int64_t step() const { return step_; }
   bool ended() const { return ended_; }
 
  private:
   std::vector<wire::UpMessage> OnRetract(const wire::Retract& retract);
   std::vector<wire::UpMessage> OnNeedPlacement(const wire::NeedPlacement& need) const;
+  int64_t FinishedStep() const { return std::max<int64_t>(step_, 0); }  // as messages say it
   wire::Failed MakeFailed(int64_t version, wire::FailedCode code, std::string detail) const;
 
   MemberOptions options_;
@@ -124,7 +128,7 @@ class Member {
   wire::Applied last_applied_;            // how running_ came about
   int64_t highest_term_ = 0;              // ever seen
   int64_t highest_version_ = 0;           // ever seen
-  int64_t step_ = 0;                      // last finished
+  int64_t step_ = 0;                      // last finished, -1 before any
   bool ended_ = false;
 };
 

@@ -1,8 +1,8 @@
 #include "client/session/query.h"
 
-#include <grpcpp/client_context.h>
-
 #include <chrono>
+
+#include <grpcpp/client_context.h>
 
 #include "client/session/channel.h"
 #include "placement/status_macros.h"
@@ -14,8 +14,7 @@
 namespace eplb {
 
 absl::StatusOr<wire::PlacementBody> FetchPlacement(const std::string& endpoint,
-                                                   const std::string& job,
-                                                   absl::Duration timeout) {
+                                                   const std::string& job, absl::Duration timeout) {
   const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(MakeChannel(endpoint));
   grpc::ClientContext context;
   context.set_wait_for_ready(true);

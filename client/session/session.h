@@ -55,7 +55,7 @@ class Session {
   const SessionOptions options_;
   SharedMember& member_;
   ConnectionFigures figures_;
-  LogOnce log_;            // the session's thread only
+  LogOnce log_;             // the session's thread only
   std::mt19937_64 jitter_;  // the session's thread only
   mutable absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -4,8 +4,7 @@
 
 namespace eplb {
 
-SharedMember::SharedMember(Member member, int64_t max_window_steps,
-                           std::function<void(const Proposal&)> on_ready)
+SharedMember::SharedMember(Member member, int64_t max_window_steps, OnReady on_ready)
     : on_ready_(std::move(on_ready)), member_(std::move(member)), windows_(max_window_steps) {}
 
 int32_t SharedMember::FinishStep(int64_t step, std::optional<wire::LoadReport> window) {
@@ -95,7 +94,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   Prepared prepared = PrepareProposal(*options, running, propose);  // milliseconds: no lock
   const absl::MutexLock lock(&mutex_);
   wire::UpMessage answer = member_.Finish(std::move(prepared));
-  if (std::holds_alternative<wire::Ready>(answer)) on_ready_(*member_.ready());
+  if (std::holds_alternative<wire::Ready>(answer)) on_ready_(*member_.ready(), member_.step());
   Push({std::move(answer)});
 }
 

@@ -29,10 +29,12 @@ class SharedMember {
   // up: the next Hello says it all.
   static constexpr size_t kMaxMessages = 64;
 
-  // max_window_steps: as WindowBuffer. on_ready: called before READY can be voted on or is told to
-  // the daemon.
-  SharedMember(Member member, int64_t max_window_steps,
-               std::function<void(const Proposal&)> on_ready);
+  // Told the proposal and the last finished step before READY can be voted on or is told to the
+  // daemon; called under the lock.
+  using OnReady = std::function<void(const Proposal&, int64_t step)>;
+
+  // max_window_steps: as WindowBuffer.
+  SharedMember(Member member, int64_t max_window_steps, OnReady on_ready);
 
   // ---- training thread ----
   // Counts the step, keeps a finished window; returns the steps per window that the daemon wants, 0
@@ -64,7 +66,7 @@ class SharedMember {
   void Push(std::vector<wire::UpMessage> messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPropose(const wire::Propose& propose);
 
-  const std::function<void(const Proposal&)> on_ready_;
+  const OnReady on_ready_;
   mutable absl::Mutex mutex_;
   Member member_ ABSL_GUARDED_BY(mutex_);
   WindowBuffer windows_ ABSL_GUARDED_BY(mutex_);
