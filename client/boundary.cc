@@ -11,7 +11,9 @@
 namespace eplb {
 
 absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step) {
-  if (disabled_) return BoundaryResult{.version = running_.version};
+  BoundaryResult result;
+  result.version = running_.version;
+  if (disabled_) return result;
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError("StepBoundary came before RegisterExperts");
@@ -27,7 +29,6 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step) {
   if (session_ == nullptr) window.reset();  // nobody to tell
   const int32_t pace = member_->FinishStep(step, std::move(window));
   windows_.SetReportEvery(std::min(pace, options_.report_max_steps));
-  BoundaryResult result{.version = running_.version};
   if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
   result.pause_seconds = SecondsInBoundary();
   return result;

@@ -193,26 +193,23 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
 }
 
 wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
-  return {.job = options_.job,
-          .incarnation = incarnation_,
-          .nonce = DrawNonce(),
-          .rank = options_.rank,
-          .world_size = options_.world_size,
-          .gpu = gpu().value,
-          .lane = options_.rank / options_.num_gpus,
-          .shape = {.num_layers = options_.num_layers,
-                    .num_experts = options_.num_experts,
-                    .num_slots = options_.num_slots,
-                    .num_gpus = options_.num_gpus,
-                    .num_nodes = options_.num_nodes,
-                    .num_groups = options_.num_groups},
-          .step = options_.first_step - 1,
-          .vote_every = options_.vote_every,
-          .report_every = options_.report_every,
-          .weight_bytes = bytes.weight,
-          .state_bytes = bytes.state,
-          .staging_rows = topology_.max_slots_per_gpu(),
-          .library_version = kLibraryVersion};
+  wire::Hello hello;
+  hello.job = options_.job;
+  hello.incarnation = incarnation_;
+  hello.nonce = DrawNonce();
+  hello.rank = options_.rank;
+  hello.world_size = options_.world_size;
+  hello.gpu = gpu().value;
+  hello.lane = options_.rank / options_.num_gpus;
+  hello.shape = ShapeOf(options_);
+  hello.step = options_.first_step - 1;
+  hello.vote_every = options_.vote_every;
+  hello.report_every = options_.report_every;
+  hello.weight_bytes = bytes.weight;
+  hello.state_bytes = bytes.state;
+  hello.staging_rows = topology_.max_slots_per_gpu();
+  hello.library_version = kLibraryVersion;
+  return hello;
 }
 
 void Client::Impl::StartSession(const ExpertBytes& bytes) {
@@ -232,7 +229,9 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
   member_ = std::make_unique<SharedMember>(Member(std::move(member), running_),
                                            options_.report_max_steps, on_ready);
   if (options_.endpoint.empty()) return;
-  SessionOptions session{.connection = {.endpoint = options_.endpoint}, .seed = nonce};
+  SessionOptions session;
+  session.connection.endpoint = options_.endpoint;
+  session.seed = nonce;
   const absl::MutexLock lock(&stats_mutex_);
   session_ = std::make_unique<Session>(std::move(session), *member_);
 }

@@ -34,11 +34,11 @@ struct ClientParts {
   Topology topology;
   Exchange exchange;
   bool disabled = false;
-  JobStart start;
-  LineFile history;
-  LineFile placements;                      // rank 0
-  std::unique_ptr<ControlChannel> control;  // null when disabled
-  std::unique_ptr<Transport> transport;     // of inproc ranks; else made by Register
+  JobStart start = {};
+  LineFile history = {};
+  LineFile placements = {};                      // rank 0
+  std::unique_ptr<ControlChannel> control = {};  // null when disabled
+  std::unique_ptr<Transport> transport = {};     // of inproc ranks; else made by Register
 };
 
 // Threads: the training thread, except Stats.

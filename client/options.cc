@@ -72,17 +72,21 @@ absl::Status CheckDeadlines(const ClientOptions& o) {
 
 }  // namespace
 
+TopologyOptions ShapeOf(const ClientOptions& o) {
+  return {.num_layers = o.num_layers,
+          .num_experts = o.num_experts,
+          .num_slots = o.num_slots,
+          .num_gpus = o.num_gpus,
+          .num_nodes = o.num_nodes,
+          .num_groups = o.num_groups};
+}
+
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   if (absl::Status status = CheckName("job", o.job, false); !status.ok()) return status;
   if (absl::Status status = CheckName("incarnation", o.incarnation, true); !status.ok()) {
     return status;
   }
-  absl::StatusOr<Topology> topology = Topology::Make({.num_layers = o.num_layers,
-                                                      .num_experts = o.num_experts,
-                                                      .num_slots = o.num_slots,
-                                                      .num_gpus = o.num_gpus,
-                                                      .num_nodes = o.num_nodes,
-                                                      .num_groups = o.num_groups});
+  absl::StatusOr<Topology> topology = Topology::Make(ShapeOf(o));
   if (!topology.ok()) return topology;
   if (absl::Status status = CheckRanks(o); !status.ok()) return status;
   if (absl::Status status = CheckSteps(o); !status.ok()) return status;

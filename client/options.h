@@ -15,6 +15,9 @@ namespace eplb {
 // Names this library in Hello and in the start's comparison.
 inline constexpr char kLibraryVersion[] = "0.1.0";
 
+// The numbers of the job's shape, unchecked.
+TopologyOptions ShapeOf(const ClientOptions& options);
+
 // The job's shape. errors: InvalidArgument beginning with the field at fault. `inproc` says whether
 // the caller brought its own channels, the only case for transport "inproc".
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& options, bool inproc);
