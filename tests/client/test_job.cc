@@ -121,7 +121,7 @@ absl::StatusOr<int64_t> TestRank::StepUntil(
   return absl::DeadlineExceededError("it did not happen within 30 s");
 }
 
-TestJob::TestJob(const std::string& endpoint, const Hooks& hooks) : ranks_(kTestRanks) {
+TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks_(kTestRanks) {
   std::vector<Exchange> exchanges = MakeThreadExchanges(kTestRanks);
   std::vector<std::unique_ptr<ControlChannel>> controls = MakeInprocControlChannels(kTestRanks);
   std::vector<std::unique_ptr<Transport>> transports =

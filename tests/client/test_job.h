@@ -50,15 +50,16 @@ using TransportHook =
 inline constexpr int32_t kTestRanks = 4;  // 2 GPUs, 2 lanes
 ClientOptions TestOptions(int32_t rank, const std::string& endpoint);
 
+struct TestJobHooks {
+  OptionsHook options = nullptr;
+  ControlHook control = nullptr;
+  TransportHook transport = nullptr;
+};
+
 // Connects kTestRanks ranks and registers their experts.
 class TestJob {
  public:
-  struct Hooks {
-    OptionsHook options = nullptr;
-    ControlHook control = nullptr;
-    TransportHook transport = nullptr;
-  };
-  explicit TestJob(const std::string& endpoint, const Hooks& hooks = {});
+  explicit TestJob(const std::string& endpoint, const TestJobHooks& hooks = {});
 
   TestRank& rank(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]; }
   // The first error of any rank's start.
