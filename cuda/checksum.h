@@ -1,0 +1,18 @@
+// 64-bit checksum of a row's bytes, equal on CPU and GPU: compared at source and in staging.
+#ifndef EPLB_CUDA_CHECKSUM_H_
+#define EPLB_CUDA_CHECKSUM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace eplb::cuda {
+
+// The sum modulo 2^64 of ChecksumLane over the 8-byte lanes of `bytes`, plus ChecksumLength.
+// Finds flips, swaps, shifts and truncation; it is no defence against an adversary. Any alignment.
+// cost: four multiplications a lane, several GB/s on one core. threads: safe, no state.
+uint64_t ChecksumOnHost(std::span<const std::byte> bytes);
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_CHECKSUM_H_

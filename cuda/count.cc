@@ -1,0 +1,68 @@
+#include "cuda/count.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb::cuda {
+namespace {
+
+// A block's histogram has 32 bits a bin: this many choices cannot overflow it on any grid.
+constexpr int64_t kMaxChoices = int64_t{1} << 31;
+constexpr int32_t kThreads = 256;
+constexpr int32_t kChoicesPerThread = 16;
+constexpr int32_t kBlocksPerMultiprocessor = 4;
+constexpr int32_t kMaxSharedBytes = 48 * 1024;  // what every device gives a block without asking
+
+template <class ExpertId>
+void CountAll(const CountArgs& args) {
+  const int64_t num_choices = args.num_tokens * args.top_k;
+  for (int64_t index = 0; index < num_choices; ++index) {
+    const int32_t bin = CountBin<ExpertId>(args, index);
+    if (bin != kNoBin) ++*CountCell(args, bin);
+  }
+}
+
+}  // namespace
+
+absl::Status CheckCountArgs(const CountArgs& args) {
+  if (args.num_tokens < 0 || args.top_k < 1 || args.num_experts < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("count of ", args.num_tokens, " tokens x ",
+                                                   args.top_k, " choices over ", args.num_experts,
+                                                   " experts; expected >= 0, >= 1 and >= 1"));
+  }
+  if (args.num_tokens > kMaxChoices / args.top_k) {
+    return absl::InvalidArgumentError(absl::StrCat("count of ", args.num_tokens, " tokens x ",
+                                                   args.top_k, " choices is above ", kMaxChoices));
+  }
+  if (args.num_tokens == 0) return absl::OkStatus();
+  if (args.expert_ids == nullptr || args.counts == nullptr || args.out_of_range == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("count of ", args.num_tokens,
+                     " tokens needs expert_ids, counts and out_of_range, one of them is null"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CountOnHost(const CountArgs& args) {
+  if (absl::Status status = CheckCountArgs(args); !status.ok()) return status;
+  if (args.id_type == ExpertIdType::kInt32) {
+    CountAll<int32_t>(args);
+  } else {
+    CountAll<int64_t>(args);
+  }
+  return absl::OkStatus();
+}
+
+CountGrid ChooseCountGrid(int64_t num_choices, int32_t num_experts, int32_t num_multiprocessors) {
+  if (num_choices == 0) return {};
+  constexpr int64_t kPerBlock = int64_t{kThreads} * kChoicesPerThread;
+  const int64_t wanted = (num_choices + kPerBlock - 1) / kPerBlock;
+  const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kBlocksPerMultiprocessor;
+  const int64_t shared = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
+  return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
+          .threads = kThreads,
+          .shared_bytes = shared <= kMaxSharedBytes ? static_cast<int32_t>(shared) : 0};
+}
+
+}  // namespace eplb::cuda

@@ -1,0 +1,43 @@
+// Counts tokens per expert from the router's top-k ids: the load that ranks report.
+#ifndef EPLB_CUDA_COUNT_H_
+#define EPLB_CUDA_COUNT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "cuda/kernels/count_body.h"
+
+#ifdef EPLB_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace eplb::cuda {
+
+// errors: InvalidArgument, naming the number: num_tokens < 0, top_k or num_experts < 1, num_tokens
+// * top_k above 2^31, a null pointer where there is work. No pointer is followed.
+absl::Status CheckCountArgs(const CountArgs& args);
+
+// Adds the counts on the CPU, with the body that the GPU runs. errors: as CheckCountArgs.
+// cost: O(num_tokens * top_k). threads: none; the arrays are the caller's.
+absl::Status CountOnHost(const CountArgs& args);
+
+struct CountGrid {
+  int32_t blocks = 0;  // 0 when there is nothing to count
+  int32_t threads = 0;
+  int32_t shared_bytes = 0;  // a histogram per block; 0: too many experts, blocks add to memory
+};
+
+// Enough blocks that a thread has 16 choices, at most 4 a multiprocessor, beyond which blocks only
+// add histograms to merge.
+CountGrid ChooseCountGrid(int64_t num_choices, int32_t num_experts, int32_t num_multiprocessors);
+
+#ifdef EPLB_WITH_CUDA
+// Adds the counts on the current device, in order with `stream`; asynchronous, safe under graph
+// capture, launches nothing for zero tokens. errors: as CheckCountArgs; Internal from CUDA.
+absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream);
+#endif
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_COUNT_H_

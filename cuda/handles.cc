@@ -1,0 +1,56 @@
+#include "cuda/handles.h"
+
+#include <utility>
+
+#include "cuda/status.h"
+#include "placement/status_macros.h"
+
+namespace eplb::cuda {
+namespace {
+
+constexpr int32_t kMovedFrom = -1;
+
+}  // namespace
+
+absl::StatusOr<Stream> MakeStream() {
+  cudaStream_t stream = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                                "cudaStreamCreateWithFlags"));
+  return Stream(stream);
+}
+
+absl::StatusOr<Event> MakeEvent() {
+  cudaEvent_t event = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                                "cudaEventCreateWithFlags"));
+  return Event(event);
+}
+
+absl::StatusOr<DeviceMemory> MakeDeviceMemory(int64_t bytes) {
+  void* memory = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc"));
+  return DeviceMemory(memory);
+}
+
+absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes) {
+  void* memory = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(
+      cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault), "cudaHostAlloc"));
+  return PinnedMemory(memory);
+}
+
+absl::StatusOr<DeviceGuard> DeviceGuard::Make(int32_t device) {
+  int previous = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&previous), "cudaGetDevice"));
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "cudaSetDevice"));
+  return DeviceGuard(previous);
+}
+
+DeviceGuard::DeviceGuard(DeviceGuard&& other) noexcept
+    : previous_(std::exchange(other.previous_, kMovedFrom)) {}
+
+DeviceGuard::~DeviceGuard() {
+  if (previous_ != kMovedFrom) (void)cudaSetDevice(previous_);
+}
+
+}  // namespace eplb::cuda

@@ -1,0 +1,49 @@
+// Owners of CUDA's handles and memory: one pointer each, no heap node, move-only. The only place
+// that allocates, frees or changes the current device.
+#ifndef EPLB_CUDA_HANDLES_H_
+#define EPLB_CUDA_HANDLES_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include <cuda_runtime_api.h>
+
+namespace eplb::cuda {
+
+template <class Handle, auto Destroy>
+struct HandleDeleter {
+  using pointer = Handle;
+  void operator()(Handle handle) const noexcept {
+    (void)Destroy(handle);  // a destructor cannot report
+  }
+};
+
+using Stream = std::unique_ptr<cudaStream_t, HandleDeleter<cudaStream_t, cudaStreamDestroy>>;
+using Event = std::unique_ptr<cudaEvent_t, HandleDeleter<cudaEvent_t, cudaEventDestroy>>;
+using DeviceMemory = std::unique_ptr<void, HandleDeleter<void*, cudaFree>>;
+using PinnedMemory = std::unique_ptr<void, HandleDeleter<void*, cudaFreeHost>>;
+
+// All on the current device; errors as ToStatus.
+absl::StatusOr<Stream> MakeStream();  // does not wait for the default stream
+absl::StatusOr<Event> MakeEvent();    // without timing, which costs
+absl::StatusOr<DeviceMemory> MakeDeviceMemory(int64_t bytes);
+absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes);
+
+// Makes a device current and, when it goes, the one before current again. One thread.
+class DeviceGuard {
+ public:
+  static absl::StatusOr<DeviceGuard> Make(int32_t device);
+  DeviceGuard(DeviceGuard&& other) noexcept;
+  DeviceGuard& operator=(DeviceGuard&&) = delete;
+  ~DeviceGuard();
+
+ private:
+  explicit DeviceGuard(int32_t previous) : previous_(previous) {}
+
+  int32_t previous_;  // kMovedFrom: nothing to restore
+};
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_HANDLES_H_

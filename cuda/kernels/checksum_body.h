@@ -1,0 +1,36 @@
+// The body of the row checksum: what one 8-byte lane adds to the sum.
+#ifndef EPLB_CUDA_KERNELS_CHECKSUM_BODY_H_
+#define EPLB_CUDA_KERNELS_CHECKSUM_BODY_H_
+
+#include <cstdint>
+
+#include "cuda/kernels/host_device.h"
+
+namespace eplb::cuda {
+
+inline constexpr int64_t kChecksumLaneBytes = 8;
+
+// A bijection of 64 bits in which every input bit moves about half of the output bits.
+// source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", SplitMix64.
+EPLB_HOST_DEVICE inline uint64_t Mix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+// `word` is lane `index` of the row, little-endian, the row's tail padded with zero bytes. Lanes
+// are added modulo 2^64, so any order and any grid give the same sum, but a lane elsewhere does
+// not.
+EPLB_HOST_DEVICE inline uint64_t ChecksumLane(uint64_t word, uint64_t index) {
+  return Mix64(word ^ Mix64(index));
+}
+
+// What the length adds, once: rows that differ only in zeros at the tail differ here.
+EPLB_HOST_DEVICE inline uint64_t ChecksumLength(uint64_t num_bytes) {
+  return Mix64(~num_bytes);  // ~: no length gives the value of a lane's index
+}
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_KERNELS_CHECKSUM_BODY_H_

@@ -1,0 +1,117 @@
+#include "cuda/checksum.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "cuda/kernels/checksum_body.h"
+
+namespace eplb::cuda {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes RandomBytes(size_t size, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Bytes bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// The definition, lane by lane from the last to the first.
+uint64_t Reference(Bytes bytes) {
+  uint64_t sum = ChecksumLength(bytes.size());
+  bytes.resize((bytes.size() + 7) / 8 * 8);
+  for (size_t lane = bytes.size() / 8; lane-- > 0;) {
+    uint64_t word = 0;
+    for (size_t i = 8; i-- > 0;) word = word << 8 | std::to_integer<uint64_t>(bytes[lane * 8 + i]);
+    sum += ChecksumLane(word, lane);
+  }
+  return sum;
+}
+
+TEST(ChecksumTest, EqualsTheDefinitionAtEverySizeAndAlignment) {
+  for (size_t size = 0; size <= 67; ++size) {
+    const Bytes bytes = RandomBytes(size, size);
+    ASSERT_EQ(ChecksumOnHost(bytes), Reference(bytes)) << size;
+    Bytes shifted(size + 8);
+    for (size_t offset = 1; offset < 8; ++offset) {
+      std::copy(bytes.begin(), bytes.end(), shifted.begin() + static_cast<std::ptrdiff_t>(offset));
+      ASSERT_EQ(ChecksumOnHost(std::span(shifted).subspan(offset, size)), Reference(bytes))
+          << size << " at offset " << offset;
+    }
+  }
+}
+
+TEST(ChecksumTest, ValueIsFixed) {
+  // What a rank on another build must find for the bytes 0..19.
+  Bytes bytes(20);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  EXPECT_EQ(ChecksumOnHost(bytes), 0xee61a56585c98971U);
+}
+
+TEST(ChecksumTest, EveryBitFlipIsFound) {
+  Bytes bytes = RandomBytes(253, 1);
+  const uint64_t sum = ChecksumOnHost(bytes);
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    const auto mask = static_cast<std::byte>(1 << bit % 8);
+    bytes[bit / 8] ^= mask;
+    ASSERT_NE(ChecksumOnHost(bytes), sum) << "bit " << bit;
+    bytes[bit / 8] ^= mask;
+  }
+}
+
+TEST(ChecksumTest, EverySwapOfTwoLanesIsFound) {
+  Bytes bytes = RandomBytes(64 * 8, 2);
+  const uint64_t sum = ChecksumOnHost(bytes);
+  const auto lane = [&](size_t index) {
+    return bytes.begin() + static_cast<std::ptrdiff_t>(8 * index);
+  };
+  for (size_t a = 0; a < 64; ++a) {
+    for (size_t b = a + 1; b < 64; ++b) {
+      std::swap_ranges(lane(a), lane(a) + 8, lane(b));
+      ASSERT_NE(ChecksumOnHost(bytes), sum) << a << " and " << b;
+      std::swap_ranges(lane(a), lane(a) + 8, lane(b));
+    }
+  }
+}
+
+TEST(ChecksumTest, ShiftsAreFound) {
+  Bytes bytes = RandomBytes(256, 3);
+  std::set<uint64_t> sums;
+  for (size_t shift = 0; shift < bytes.size(); ++shift) {
+    ASSERT_TRUE(sums.insert(ChecksumOnHost(bytes)).second) << "shift " << shift;
+    std::rotate(bytes.begin(), bytes.begin() + 1, bytes.end());
+  }
+}
+
+TEST(ChecksumTest, TruncationIsFoundEvenOfZeros) {
+  const Bytes zeros(300);
+  const Bytes bytes = RandomBytes(300, 4);
+  std::set<uint64_t> sums;
+  for (size_t size = 0; size <= 300; ++size) {
+    ASSERT_TRUE(sums.insert(ChecksumOnHost(std::span(zeros).first(size))).second) << size;
+    if (size == 0) continue;
+    ASSERT_TRUE(sums.insert(ChecksumOnHost(std::span(bytes).first(size))).second) << size;
+  }
+}
+
+TEST(ChecksumTest, PartsAddUpInAnyOrder) {
+  const Bytes bytes = RandomBytes(80, 5);
+  uint64_t sum = 0;
+  for (const uint64_t lane : {7, 2, 9, 0, 4, 1, 8, 3, 6, 5}) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + lane * 8, 8);
+    sum += ChecksumLane(word, lane);
+  }
+  EXPECT_EQ(sum + ChecksumLength(80), ChecksumOnHost(bytes));
+}
+
+}  // namespace
+}  // namespace eplb::cuda

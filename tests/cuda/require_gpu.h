@@ -1,0 +1,40 @@
+// GPU tests skip without a device, with the reason, and fail where EPLB_REQUIRE_GPU=1 says that
+// there must be one.
+#ifndef EPLB_TESTS_CUDA_REQUIRE_GPU_H_
+#define EPLB_TESTS_CUDA_REQUIRE_GPU_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "cuda/status.h"
+
+namespace eplb::cuda::testing {
+
+// "" when a device can be used, else why not.
+inline std::string WhyNoGpu() {
+  int count = 0;
+  const absl::Status status = ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  if (!status.ok()) return std::string(status.message());
+  return count > 0 ? "" : "cudaGetDeviceCount found no device";
+}
+
+inline bool GpuIsRequired() {
+  const char* value = std::getenv("EPLB_REQUIRE_GPU");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+}  // namespace eplb::cuda::testing
+
+// First line of every GPU test, or of its fixture's SetUp.
+#define EPLB_REQUIRE_GPU_OR_SKIP()                                                         \
+  do {                                                                                     \
+    if (const std::string why = ::eplb::cuda::testing::WhyNoGpu(); !why.empty()) {         \
+      if (::eplb::cuda::testing::GpuIsRequired()) FAIL() << "EPLB_REQUIRE_GPU=1: " << why; \
+      GTEST_SKIP() << why;                                                                 \
+    }                                                                                      \
+  } while (false)
+
+#endif  // EPLB_TESTS_CUDA_REQUIRE_GPU_H_
