@@ -95,8 +95,10 @@ struct BoundaryResult {
   int64_t version = 0;
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
-  double pause_seconds = 0;  // time spent in this call
-  std::string reason;        // the daemon's sentence for a switch; or why a chunk was dropped
+  double pause_seconds = 0;        // time spent in this call
+  int64_t decided_first_step = 0;  // of a switch: the steps whose load the daemon decided on
+  int64_t decided_last_step = 0;
+  std::string reason;  // the daemon's sentence for a switch; or why a chunk was dropped
 };
 
 struct ClientStats {

@@ -17,6 +17,8 @@ void ProposeToProto(const Propose& propose, v1::Propose* out) {
   out->set_chunk(static_cast<uint32_t>(propose.chunk));
   out->set_num_chunks(static_cast<uint32_t>(propose.num_chunks));
   out->set_reason(propose.reason);
+  out->set_decided_first_step(static_cast<uint64_t>(propose.decided_first_step));
+  out->set_decided_last_step(static_cast<uint64_t>(propose.decided_last_step));
 }
 
 absl::StatusOr<DownMessage> ProposeFromProto(const v1::Propose& in) {
@@ -30,6 +32,10 @@ absl::StatusOr<DownMessage> ProposeFromProto(const v1::Propose& in) {
   EPLB_ASSIGN_OR_RETURN(propose.chunk, GetSmall("chunk", in.chunk()));
   EPLB_ASSIGN_OR_RETURN(propose.num_chunks, GetSmall("num_chunks", in.num_chunks()));
   propose.reason = in.reason();
+  EPLB_ASSIGN_OR_RETURN(propose.decided_first_step,
+                        GetCount("decided_first_step", in.decided_first_step()));
+  EPLB_ASSIGN_OR_RETURN(propose.decided_last_step,
+                        GetCount("decided_last_step", in.decided_last_step()));
   return propose;
 }
 

@@ -138,7 +138,9 @@ TEST(ConvertTest, DownMessagesComeBackWhole) {
                      .layers = {SmallPlacement().Layer(LayerId{1})},
                      .chunk = 1,
                      .num_chunks = 2,
-                     .reason = "because"};
+                     .reason = "because",
+                     .decided_first_step = 150,
+                     .decided_last_step = 199};
   const Propose back = RoundTripDown(sent);
   EXPECT_EQ(back.term, 3);
   EXPECT_EQ(back.version, 8);
@@ -149,6 +151,8 @@ TEST(ConvertTest, DownMessagesComeBackWhole) {
   EXPECT_EQ(back.chunk, 1);
   EXPECT_EQ(back.num_chunks, 2);
   EXPECT_EQ(back.reason, "because");
+  EXPECT_EQ(back.decided_first_step, 150);
+  EXPECT_EQ(back.decided_last_step, 199);
   EXPECT_EQ(RoundTripDown(Retract{8, "late"}).version, 8);
   EXPECT_EQ(RoundTripDown(Pace{100}).report_every, 100);
   EXPECT_EQ(RoundTripDown(NeedPlacement{digest}).digest, digest);
