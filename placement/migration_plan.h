@@ -16,12 +16,13 @@
 
 namespace eplb {
 
-// Where an expert's optimizer state lives.
+// Where an expert's optimizer state lives: in the primary's slot alone, or beside every replica's
+// weights.
 enum class StateResidency { kWithPrimary, kEveryReplica };
 
 struct MigrationOptions {
   int64_t weight_bytes = 0;  // of one expert of one layer, role weight
-  int64_t state_bytes = 0;   // likewise, role state
+  int64_t state_bytes = 0;   // likewise, role state; 0: there is no state, and none is planned
   StateResidency state_residency = StateResidency::kEveryReplica;
 };
 
@@ -33,11 +34,9 @@ struct Transfer {
   ExpertId expert;
   GpuId source;
   GpuId destination;
-  SlotId source_slot;
-  std::vector<SlotId>
-      weight_slots;  // slots of `destination` that receive the weights, rising; may be empty
-  std::vector<SlotId>
-      state_slots;  // slots of `destination` that receive the state, rising; may be empty
+  SlotId source_slot;                // holds the expert in the placement in force
+  std::vector<SlotId> weight_slots;  // of `destination`, receive the weights, rising; may be empty
+  std::vector<SlotId> state_slots;   // of `destination`, receive the state, rising; may be empty
   int32_t round = -1;
 
   bool is_local() const { return source == destination; }
@@ -45,25 +44,33 @@ struct Transfer {
 };
 
 struct MigrationPlan {
-  std::vector<Transfer>
-      transfers;  // between GPUs: by round, then source, then destination, layer, expert
+  // Between GPUs: by round, then source, then destination, layer, expert.
+  std::vector<Transfer> transfers;
   std::vector<Transfer> local;  // inside a GPU: by GPU, then layer, then expert
   int32_t num_rounds = 0;       // = the largest number of sends or receives of any GPU
-  int64_t link_bytes =
-      0;  // bytes between GPUs: each transfer counts its weights and its state once
+  // Bytes between GPUs: each transfer counts its weights and its state once.
+  int64_t link_bytes = 0;
   int64_t cross_node_transfers = 0;  // source and destination on different nodes
-  int32_t max_incoming_per_gpu_and_layer =
-      0;        // rows of staging that the fullest GPU needs in one layer, local included
-  Digest hash;  // SHA-256 over shape, options, transfers and local copies
+  // Rows of staging that the fullest GPU needs in one layer: its transfers and local copies. Never
+  // above its number of slots.
+  int32_t max_incoming_per_gpu_and_layer = 0;
+  // SHA-256 over the digests of both placements (and so the shape), layers, options, transfers and
+  // local copies: equal on all ranks for equal input, and only then.
+  Digest hash;
 };
 
-// The plan from `current` to `target` over `layers` (rising; all layers when empty). Source: a GPU
-// of the destination's node first, then the one with the fewest sends queued, then the lowest;
-// state always comes from the old primary under kWithPrimary, and then the weights too. A slot that
-// keeps its expert is never touched, except that a change of primary moves state. Rounds by edge
-// colouring of the bipartite multigraph (Koenig), so their number is the maximum degree. errors:
-// InvalidArgument when topologies differ or a layer is out of range. cost: O(T * (G + rounds)) for
-// T transfers.
+// The plan from `current` to `target` over `layers` (rising; all layers when empty).
+// Source: the destination GPU itself when it holds the expert; else a GPU of the destination's
+//   node, then the one with the fewest sends queued, then the lowest; on it the lowest slot. State
+//   always comes from the old primary under kWithPrimary, and then the weights too.
+// A slot that keeps its expert is never touched, except that a change of primary moves state.
+// Copies read the placement in force: rows go through staging, so no order among them matters.
+// Rounds by edge colouring of the bipartite multigraph (edge_colouring.h), so their number is the
+//   maximum degree.
+// errors: InvalidArgument when topologies differ, a layer is out of range or not above the one
+//   before it, bytes are negative or their sum is above 2^63-1; ResourceExhausted as ColourEdges.
+// cost: O(T * (G + rounds)) for T transfers, plus O(L * S) and the digests.
+// threads: safe, no state.
 absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Placement& target,
                                             std::span<const LayerId> layers,
                                             const MigrationOptions& options);

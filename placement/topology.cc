@@ -79,4 +79,23 @@ bool operator==(const Topology& a, const Topology& b) {
          a.num_nodes() == b.num_nodes() && a.num_groups() == b.num_groups();
 }
 
+absl::Status CheckSameTopology(const char* first, const Topology& a, const char* second,
+                               const Topology& b) {
+  const struct {
+    const char* name;
+    int32_t in_a;
+    int32_t in_b;
+  } numbers[] = {
+      {"layers", a.num_layers(), b.num_layers()}, {"experts", a.num_experts(), b.num_experts()},
+      {"slots", a.num_slots(), b.num_slots()},    {"GPUs", a.num_gpus(), b.num_gpus()},
+      {"nodes", a.num_nodes(), b.num_nodes()},    {"groups", a.num_groups(), b.num_groups()}};
+  for (const auto& number : numbers) {
+    if (number.in_a == number.in_b) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the ", first, " placement has ", number.in_a,
+                                                   " ", number.name, ", the ", second,
+                                                   " placement has ", number.in_b));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace eplb

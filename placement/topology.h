@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "placement/ids.h"
@@ -50,6 +51,11 @@ class Topology {
 
   TopologyOptions options_;
 };
+
+// errors: InvalidArgument, naming the first number that differs and both values; `first` and
+// `second` say whose shapes they are, e.g. "previous" and "next".
+absl::Status CheckSameTopology(const char* first, const Topology& a, const char* second,
+                               const Topology& b);
 
 }  // namespace eplb
 
