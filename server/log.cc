@@ -1,12 +1,13 @@
 #include "server/log.h"
 
+#include <spdlog/async.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
 #include <memory>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include <spdlog/async.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include <nlohmann/json.hpp>
 
@@ -24,8 +25,8 @@ constexpr const char* kLoggerName = "eplbd";
 std::string LogLine(int64_t micros, LogLevel level, std::string_view event,
                     std::initializer_list<LogField> fields) {
   nlohmann::ordered_json line;
-  line["ts"] = absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::FromUnixMicros(micros),
-                                absl::UTCTimeZone());
+  line["ts"] =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::FromUnixMicros(micros), absl::UTCTimeZone());
   line["level"] = kLevelNames[static_cast<size_t>(level)];
   line["event"] = event;
   for (const LogField& field : fields) {

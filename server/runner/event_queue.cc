@@ -12,10 +12,9 @@ size_t BytesOf(const wire::UpMessage& message) {
   }
   if (const auto* body = std::get_if<wire::PlacementBody>(&message)) {
     const Placement& placement = body->placement;  // four maps, two of them [L, S]
-    return sizeof(int32_t) *
-           static_cast<size_t>(2 * placement.replica_rank().size() +
-                               placement.logical_replica_count().size() +
-                               placement.logical_to_physical_map().size());
+    return sizeof(int32_t) * static_cast<size_t>(2 * placement.replica_rank().size() +
+                                                 placement.logical_replica_count().size() +
+                                                 placement.logical_to_physical_map().size());
   }
   return 0;
 }
@@ -59,6 +58,11 @@ void EventQueue::Stop() {
     stopped_ = true;
   }
   not_empty_.notify_all();
+}
+
+void EventQueue::CountDroppedReport() {
+  const std::lock_guard lock(mutex_);
+  ++dropped_reports_;
 }
 
 int64_t EventQueue::dropped_reports() const {

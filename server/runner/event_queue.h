@@ -37,6 +37,7 @@ class EventQueue {
   // Wakes Pop for good; what is queued is not handed out any more.
   void Stop();
 
+  void CountDroppedReport();
   int64_t dropped_reports() const;
   size_t size() const;
 

@@ -13,8 +13,8 @@
 
 namespace eplb {
 
-// Latest wins: a message replaces the unsent one of its kind, so that a rank that does not read costs
-// at most one message of each kind. threads: safe; callbacks are called without a lock held.
+// Latest wins: a message replaces the unsent one of its kind, so that a rank that does not read
+// costs at most one message of each kind. threads: safe; callbacks are called without a lock held.
 class Mailbox {
  public:
   struct Callbacks {
