@@ -1,5 +1,6 @@
 #include "server/core/core.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -167,9 +168,14 @@ void On(Turn& turn, const StoreFailed& event) {
   }
 }
 
-void RetryStore(Turn& turn, Job& job) {
-  if (job.store_error.ok() || !job.known || job.proposal) return;
-  if (turn.now - job.store_attempt >= turn.state.config.store_retry) StoreJob(turn, job);
+// The last effect of a Tick, so that its failure drops nothing else.
+void RetryOneStore(Turn& turn) {
+  for (auto& [name, job] : turn.state.jobs) {
+    if (job.store_error.ok() || !job.known || job.proposal) continue;
+    if (turn.now - job.store_attempt < turn.state.config.store_retry) continue;
+    StoreJob(turn, job);
+    return;
+  }
 }
 
 void On(Turn& turn, const Tick&) {
@@ -183,8 +189,8 @@ void On(Turn& turn, const Tick&) {
                                 " gave no placement within ", absl::FormatDuration(deadline)));
     }
     NudgeHeld(turn, job);
-    RetryStore(turn, job);
   }
+  RetryOneStore(turn);
 }
 
 void On(Turn& turn, const DrainRequested& event) {
@@ -200,6 +206,18 @@ void On(Turn& turn, const DrainRequested& event) {
     job.chunks = {};
   }
   turn.decision.reason = "the daemon drains: no more proposals";
+}
+
+void Restore(State& state, StoredJob stored, absl::Time now) {
+  Job& job = state.jobs[stored.job];
+  job.name = stored.job;
+  job.phase_since = now;
+  job.nudged_at = now;
+  job.next_version = std::max(stored.next_version, stored.version + 1);
+  const Digest digest = DigestOf(stored.placement);
+  job.known =
+      Known{stored.version, digest, std::make_shared<const Placement>(std::move(stored.placement))};
+  job.stored = StoreStamp{stored.version, job.next_version, digest};
 }
 
 // The decision before was executed in full, unless this event says otherwise.
@@ -218,17 +236,7 @@ Core::Core(Config config, int64_t stored_term, std::vector<StoredJob> stored_job
     : state_(std::make_unique<State>()) {
   state_->config = std::move(config);
   state_->term = stored_term + 1;
-  for (StoredJob& stored : stored_jobs) {
-    Job& job = state_->jobs[stored.job];
-    job.name = stored.job;
-    job.phase_since = now;
-    job.nudged_at = now;
-    job.next_version = std::max(stored.next_version, stored.version + 1);
-    const Digest digest = DigestOf(stored.placement);
-    job.known = Known{stored.version, digest,
-                      std::make_shared<const Placement>(std::move(stored.placement))};
-    job.stored = StoreStamp{stored.version, job.next_version, digest};
-  }
+  for (StoredJob& stored : stored_jobs) Restore(*state_, std::move(stored), now);
 }
 
 Core::~Core() = default;

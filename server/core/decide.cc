@@ -20,6 +20,8 @@ namespace {
 
 // The candidate without the layers that need more staging than the ranks have.
 struct Affordable {
+  explicit Affordable(const Placement& incumbent) : target(incumbent) {}
+
   Placement target;
   int64_t num_layers = 0;
   int64_t transfers = 0;
@@ -29,7 +31,7 @@ struct Affordable {
 
 absl::StatusOr<Affordable> FitIntoStaging(const Question& question) {
   std::vector<LayerPlacement> kept;
-  Affordable result{.target = question.incumbent};
+  Affordable result{question.incumbent};
   for (int32_t index = 0; index < question.incumbent.topology().num_layers(); ++index) {
     const LayerId layer{index};
     LayerPlacement next = question.candidate.Layer(layer);

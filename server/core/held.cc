@@ -165,12 +165,12 @@ void NudgeHeld(Turn& turn, Job& job) {
   const Config& config = turn.state.config;
   if (job.phase != Phase::kHeld || turn.now - job.nudged_at < config.prepare_deadline) return;
   job.nudged_at = turn.now;
+  if (!IsHeldAndLive(job)) return;
   if (!job.stuck_recorded) {
     job.stuck_recorded = true;
     RecordEvent(turn, job, "stuck", job.known ? job.known->version : 0,
                 absl::StrCat("HELD, waiting for ", WaitingFor(job)));
   }
-  if (!IsHeldAndLive(job)) return;
   RetractLeftovers(turn, job);
   if (IsWaitingForBody(job)) AskForBody(turn, job, job.asked.rank + 1);
 }

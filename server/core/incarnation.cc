@@ -64,7 +64,9 @@ std::string FailureReason(const Speaker& speaker, const wire::Goodbye& goodbye) 
 
 absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(hello.shape));
-  Incarnation incarnation{.name = hello.incarnation, .shape = hello.shape, .topology = topology};
+  Incarnation incarnation(topology);
+  incarnation.name = hello.incarnation;
+  incarnation.shape = hello.shape;
   incarnation.vote_every = hello.vote_every;
   incarnation.report_every = hello.report_every;
   incarnation.migration.weight_bytes = hello.weight_bytes;
@@ -157,7 +159,9 @@ void EndLostIncarnations(Turn& turn, Job& job) {
     const auto away = RanksAway(*job.candidate, turn.now - grace);
     if (!away.empty()) DropCandidate(turn, job, sentence(away));
   }
-  if (job.current && job.current->ending == Ending::kLive && MayBeAway(*job.current)) {
+  // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
+  if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&
+      MayBeAway(*job.current)) {
     const auto away = RanksAway(*job.current, turn.now - grace);
     if (!away.empty()) EndIncarnation(turn, job, Ending::kLost, sentence(away));
   }

@@ -101,6 +101,8 @@ void Conclude(Turn& turn, Job& job) {
   const int32_t world_size = job.current->world_size();
   if (proposal.num_applied == world_size) {
     Commit(turn, job);
+  } else if (job.phase == Phase::kQuarantine) {
+    if (proposal.num_applied + proposal.num_failed == world_size) job.proposal.reset();
   } else if (proposal.num_applied > 0 && proposal.num_failed > 0) {
     Quarantine(turn, job,
                absl::StrCat("version ", proposal.message.version, " was applied by ",
@@ -144,7 +146,6 @@ void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, boo
                absl::StrCat("rank ", speaker.index, " applied version ", applied.version,
                             " after it had refused it"));
   }
-  if (!job.proposal) return;
   proposal.received_bytes += applied.received_bytes;
   proposal.longest_pause_seconds = std::max(proposal.longest_pause_seconds, applied.pause_seconds);
   SetAnswer(proposal, rank, Answer::kApplied);
@@ -329,7 +330,10 @@ void HandleRejoin(Turn& turn, Speaker speaker, const wire::Hello& hello) {
     SendTo(turn, rank,
            wire::Retract{hello.ready_version, "this daemon does not have it in flight"});
   }
-  if (rank.answer == Answer::kFailed) return;
+  if (rank.answer == Answer::kFailed) {
+    if (is_ready) RetractFrom(turn, rank, proposal);
+    return;
+  }
   if (job.phase != Phase::kPreparing) {
     // READY in RESOLVING is what is expected; else its answer was lost, and Retract brings another.
     if (!is_ready || job.phase != Phase::kResolving) RetractFrom(turn, rank, proposal);

@@ -47,6 +47,8 @@ enum class Ending { kLive, kLost, kFinal };
 
 // One launch of a job.
 struct Incarnation {
+  explicit Incarnation(const Topology& frame) : topology(frame) {}
+
   std::string name;
   TopologyOptions shape;
   Topology topology;
