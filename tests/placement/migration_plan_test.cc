@@ -51,7 +51,7 @@ Case RandomCase(testing::Random& random) {
     if (random() % 4 != 0) layers.push_back(LayerId{layer});
   }
   const MigrationOptions options{.weight_bytes = testing::Pick(random, 0, 100),
-                                 .state_bytes = 100 * testing::Pick(random, 0, 5),
+                                 .state_bytes = int64_t{100} * testing::Pick(random, 0, 5),
                                  .state_residency = random() % 2 == 0
                                                         ? StateResidency::kWithPrimary
                                                         : StateResidency::kEveryReplica};
