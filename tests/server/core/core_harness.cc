@@ -47,7 +47,9 @@ wire::Hello TestHello(int32_t rank) {
 }
 
 wire::LoadReport TestReport(int64_t first_step, int64_t last_step) {
-  wire::LoadReport report{.first_step = first_step, .last_step = last_step};
+  wire::LoadReport report;
+  report.first_step = first_step;
+  report.last_step = last_step;
   report.counts = LoadMatrix::Constant(4, 6, 10);
   report.counts.leftCols(2) = 100;
   return report;
@@ -220,7 +222,7 @@ void FakeRank::On(const wire::Propose& propose) {
     return refuse(wire::NackCode::kStaleVersion, "old version");
   }
   identity.highest_version = propose.version;
-  if (ready) return refuse(wire::NackCode::kBusy, absl::StrCat("READY for ", ready->version));
+  if (ready || computing) return refuse(wire::NackCode::kBusy, "another proposal is READY");
   if (propose.base_version != version || propose.base_digest != DigestOf(placement)) {
     return refuse(wire::NackCode::kWrongBase, absl::StrCat("running ", version));
   }
@@ -228,11 +230,18 @@ void FakeRank::On(const wire::Propose& propose) {
   if (DigestOf(next) != propose.digest) {
     return refuse(wire::NackCode::kWrongDigest, "another digest");
   }
-  ready = Candidate{propose.version, propose.digest, next};
-  outbox.emplace_back(wire::Ready{propose.version, propose.digest, Sha256("plan")});
+  computing = Candidate{propose.version, propose.digest, next};
+  if (!slow) FinishComputing();
+}
+
+void FakeRank::FinishComputing() {
+  if (!computing) return;
+  ready = std::exchange(computing, std::nullopt);
+  outbox.emplace_back(wire::Ready{ready->version, ready->digest, Sha256("plan")});
 }
 
 void FakeRank::On(const wire::Retract& retract) {
+  if (computing && computing->version == retract.version) computing.reset();
   if (ready && ready->version == retract.version) {
     Drop(wire::FailedCode::kRetracted, retract.reason);
   } else if (version == retract.version) {

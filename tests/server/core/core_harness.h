@@ -102,6 +102,7 @@ class FakeRank {
   // What the vote decided about the proposal that this rank is READY for.
   void Apply(int64_t step);
   void Drop(wire::FailedCode code, const std::string& detail);
+  void FinishComputing();
 
   struct Candidate {
     int64_t version = 0;
@@ -113,6 +114,9 @@ class FakeRank {
   Placement placement;
   int64_t version = 0;
   std::optional<Candidate> ready;
+  // A slow rank is READY only after FinishComputing; its Hello meanwhile tells of nothing.
+  bool slow = false;
+  std::optional<Candidate> computing;
   SessionId session = 0;
   std::deque<wire::UpMessage> outbox;
   bool silent = false;  // receives and answers nothing

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <string>
 
 #include "tests/server/core/core_harness.h"
 
@@ -11,14 +12,27 @@ namespace eplb::core {
 namespace {
 
 constexpr int kSeeds = 300;
-constexpr int kActions = 400;
+constexpr int kActions = 700;
+// What the runs must meet often enough to be worth their time.
+constexpr const char* kEvents[] = {"held",      "incarnation_ended", "incarnation_resumed",
+                                   "proposed",  "committed",         "retracting",
+                                   "withdrawn", "store_failed"};
+
+Config EagerConfig() {
+  Config config = TestConfig();
+  config.policy_every_steps = 10;
+  config.min_gain = 0;
+  return config;
+}
 
 class RandomRun {
  public:
-  explicit RandomRun(uint32_t seed) : random_(seed) {}
+  explicit RandomRun(uint32_t seed) : random_(seed), job_(EagerConfig()) {
+    for (FakeRank& one : job_.ranks) one.slow = true;
+  }
 
   void Run() {
-    for (int action = 0; action < kActions; ++action) Act(Draw(100));
+    for (int action = 0; action < kActions; ++action) Act(Draw(1000));
     Settle();
   }
 
@@ -31,24 +45,28 @@ class RandomRun {
   void Act(int kind) {
     const int32_t rank = Draw(3);
     FakeRank& one = job_.ranks[rank];
-    if (kind < 30) {
+    if (kind < 300) {
       DeliverOneDown(one);
-    } else if (kind < 60) {
+    } else if (kind < 520) {
       DeliverOneUp(one);
-    } else if (kind < 70) {
+    } else if (kind < 600) {
+      one.FinishComputing();
+    } else if (kind < 700) {
       if (one.session == 0) job_.Connect(rank);
-    } else if (kind < 73) {
+    } else if (kind < 712) {
       if (one.session != 0) job_.Disconnect(rank);
-    } else if (kind < 74) {
+    } else if (kind < 716) {
       RestartDaemon();
-    } else if (kind < 82) {
+    } else if (kind < 720) {
+      job_.daemon.store_works = !job_.daemon.store_works;
+    } else if (kind < 800) {
       Boundary();
-    } else if (kind < 90) {
+    } else if (kind < 900) {
       ReportNextWindow();
-    } else if (kind < 96) {
+    } else if (kind < 980) {
       Solve();
     } else {
-      job_.daemon.Advance(absl::Seconds(Draw(5)));
+      job_.daemon.Advance(absl::Seconds(Draw(8)));
     }
     CheckRanksAgree();
   }
@@ -109,10 +127,13 @@ class RandomRun {
 
   // Faults stop; everybody is connected and answers.
   void Settle() {
+    job_.daemon.store_works = true;
     for (int round = 0; round < 8; ++round) {
       for (int32_t rank = 0; rank < 3; ++rank) {
         if (job_.ranks[rank].session == 0) job_.Connect(rank);
       }
+      job_.Deliver();
+      for (FakeRank& one : job_.ranks) one.FinishComputing();
       job_.Deliver();
       Boundary();
       job_.Deliver();
@@ -131,6 +152,7 @@ class RandomRun {
 
 TEST(CoreRandomTest, TheDaemonEndsIdleWithThePlacementThatTheRanksRun) {
   int64_t commits = 0;
+  std::map<std::string, int64_t> events;
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomRun run(seed);
@@ -145,8 +167,10 @@ TEST(CoreRandomTest, TheDaemonEndsIdleWithThePlacementThatTheRanksRun) {
     EXPECT_EQ(job.daemon.CountEvents("quarantined"), 0);
     if (testing::Test::HasFailure()) return;
     commits += run.commits();
+    for (const char* name : kEvents) events[name] += job.daemon.CountEvents(name);
   }
-  EXPECT_GT(commits, kSeeds) << "the runs must do something";
+  EXPECT_GT(commits, kSeeds / 3);
+  for (const auto& [name, count] : events) EXPECT_GT(count, kSeeds / 20) << name << " is not met";
 }
 
 }  // namespace

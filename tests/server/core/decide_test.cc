@@ -38,14 +38,14 @@ TEST(JudgeTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheSentence) {
 TEST(JudgeTest, AGainBelowTheThresholdIsKeptWithTheReason) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({});
-  const Placement candidate = Exchanged({0});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
   Question question = AskAbout(load, incumbent, candidate);
-  question.min_gain = 0.2;  // one layer of four: 45 % / 4
+  question.min_gain = 0.5;
   const Verdict verdict = Judge(question).value();
   EXPECT_TRUE(verdict.chunks.empty());
   EXPECT_EQ(verdict.reason,
-            "steps 0..9: kept, predicted peak GPU load would fall 11.2 % (balancedness 0.400 -> "
-            "0.482), at least 20.0 % is asked for");
+            "steps 0..9: kept, predicted peak GPU load would fall 45.0 % (balancedness 0.400 -> "
+            "0.727), at least 50.0 % is asked for");
 }
 
 TEST(JudgeTest, NothingIsProposedThatGainsNothingEvenWithoutAThreshold) {

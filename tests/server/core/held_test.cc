@@ -8,7 +8,7 @@ namespace eplb::core {
 namespace {
 
 // All ranks run this as that version.
-void Run(TestJob& job, const Placement& placement, int64_t version) {
+void StartWith(TestJob& job, const Placement& placement, int64_t version) {
   for (FakeRank& rank : job.ranks) {
     rank.placement = placement;
     rank.version = version;
@@ -31,7 +31,7 @@ TEST(HeldTest, EndsOnlyWhenEveryRankSaidHello) {
 
 TEST(HeldTest, AnUnknownPlacementIsAskedForCheckedAndStored) {
   TestJob job;
-  Run(job, Exchanged({1, 2}), 7);
+  StartWith(job, Exchanged({1, 2}), 7);
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   EXPECT_EQ(job.daemon.state(), "HELD");
   EXPECT_NE(job.daemon.View().waiting_for.find("rank 0 to send the placement"), std::string::npos);
@@ -45,7 +45,7 @@ TEST(HeldTest, AnUnknownPlacementIsAskedForCheckedAndStored) {
 
 TEST(HeldTest, ABodyThatIsNotItsDigestEndsThatSessionAndAnotherRankIsAsked) {
   TestJob job;
-  Run(job, Exchanged({1, 2}), 7);
+  StartWith(job, Exchanged({1, 2}), 7);
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   job.daemon.Say(job.ranks[0].session,
                  wire::PlacementBody{7, DigestOf(Exchanged({1, 2})), Exchanged({1})});
@@ -57,7 +57,7 @@ TEST(HeldTest, ABodyThatIsNotItsDigestEndsThatSessionAndAnotherRankIsAsked) {
 
 TEST(HeldTest, ARankThatDoesNotAnswerIsPassedOverAfterTheDeadline) {
   TestJob job;
-  Run(job, Exchanged({1, 2}), 7);
+  StartWith(job, Exchanged({1, 2}), 7);
   job.ranks[0].silent = true;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "HELD");
@@ -69,7 +69,7 @@ TEST(HeldTest, ARankThatDoesNotAnswerIsPassedOverAfterTheDeadline) {
 
 TEST(HeldTest, ARankThatLeavesBeforeAnsweringIsPassedOverAtOnce) {
   TestJob job;
-  Run(job, Exchanged({1, 2}), 7);
+  StartWith(job, Exchanged({1, 2}), 7);
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   job.Disconnect(0);
   EXPECT_EQ(Only<wire::NeedPlacement>(job.SentTo(1)).size(), 1u);
@@ -83,7 +83,7 @@ TEST(HeldTest, RanksAreTheAuthorityOverTheStoredVersion) {
   job.Deliver();
   ASSERT_EQ(job.daemon.stored().at(kJob).version, 1);
   job.daemon.Restart();
-  Run(job, Exchanged({}), 0);  // restored from an older checkpoint
+  StartWith(job, Exchanged({}), 0);  // restored from an older checkpoint
   for (FakeRank& rank : job.ranks) rank.identity.incarnation = "launch-2";
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -104,7 +104,22 @@ TEST(HeldTest, ACommitThatSomeRanksStillHaveToReportIsWaitedFor) {
   job.Connect(2);  // its Hello already tells version 1, ranks 0 and 1 said 0
   EXPECT_EQ(job.daemon.state(), "HELD");
   job.DeliverUp(0);
+  EXPECT_EQ(job.daemon.View().waiting_for, "rank 1 to answer the Retract of an earlier proposal");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+}
+
+TEST(HeldTest, ARankInTheMiddleOfACommitIsNamed) {
+  TestJob job;
+  StartWith(job, Exchanged({1}), 1);
+  job.ranks[1].placement = Exchanged({});
+  job.ranks[1].version = 0;
+  job.ConnectAll();
   EXPECT_EQ(job.daemon.View().waiting_for, "rank 1 to apply version 1, which rank 0 runs");
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_NE(job.daemon.LastReason("stuck").find("rank 1 to apply version 1"), std::string::npos);
+  job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({1})), 12, 0, 0});
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 1);
@@ -127,7 +142,7 @@ TEST(HeldTest, AProposalOfAnEarlierDaemonIsRetractedFirst) {
 
 TEST(HeldTest, OneVersionWithTwoDigestsIsQuarantined) {
   TestJob job;
-  Run(job, Exchanged({1}), 3);
+  StartWith(job, Exchanged({1}), 3);
   job.ranks[2].placement = Exchanged({2});
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
