@@ -29,7 +29,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
   app.set_version_flag("--version", version);
   app.add_option("--config", options.sources.file, "TOML file; EPLB_* and flags override it");
   for (size_t i = 0; i < std::size(flags); ++i) app.add_option(flags[i].first, values[i], help[i]);
-  app.add_option("--set", settings, "any key of the configuration, KEY=VALUE");
+  app.add_option("--set", settings, "any key of the configuration, KEY=VALUE; may be repeated")
+      ->allow_extra_args(false);
   app.add_flag("--check-config", options.check_config, "check the configuration and exit: 0 or 2");
   app.add_flag("--insecure-network", options.insecure_network,
                "listen on addresses that other machines reach, without encryption");

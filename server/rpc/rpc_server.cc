@@ -32,6 +32,9 @@ constexpr int kKeepaliveTimeoutMs = 10000;  // and dropped without an answer: a 
 constexpr int kMinClientPingMs = 10000;
 constexpr mode_t kSocketMode = 0660;
 
+// Until a server listens, what gRPC says about it is in the error that Start returns.
+std::atomic<bool> grpc_errors_are_warnings = false;
+
 class BalancerService : public v1::Balancer::CallbackService {
  public:
   BalancerService(Runner* runner, int32_t messages_per_second, Rendezvous* rendezvous)
@@ -127,6 +130,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
         absl::StrCat("cannot listen on ", listen.Text(), ": ", WhyNot(listen)));
   }
   if (listen.is_unix()) (void)chmod(listen.unix_path.c_str(), kSocketMode);
+  grpc_errors_are_warnings = true;
   parts->address = listen.is_unix() ? listen : listen.WithPort(port);
   parts->ticker = std::make_unique<Ticker>(kTick, [raw = parts.get()](absl::Time now) {
     raw->options.runner->sessions().Expire(now);
@@ -162,7 +166,7 @@ void RpcServer::Shutdown(absl::Duration grace) {
 void RouteGrpcLog() {
   gpr_set_log_function([](gpr_log_func_args* args) {
     const bool error = args->severity == GPR_LOG_SEVERITY_ERROR;
-    Log(error ? LogLevel::kWarn : LogLevel::kDebug, "grpc",
+    Log(error && grpc_errors_are_warnings ? LogLevel::kWarn : LogLevel::kDebug, "grpc",
         {{"reason", std::string(args->message)}});
   });
 }

@@ -51,7 +51,7 @@ class RpcServer {
   std::unique_ptr<Parts> parts_;
 };
 
-// gRPC's own log lines become lines of ours, at level debug and error.
+// gRPC's own log lines become lines of ours: errors warnings, the rest at level debug.
 void RouteGrpcLog();
 // "1.51.1"
 std::string GrpcVersion();

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
                                                       std::unique_ptr<Store> store) {
   EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
-  Log(LogLevel::kInfo, "store_read",
+  Log(LogLevel::kDebug, "store_read",
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(
       new Runner(std::move(options), std::move(store), stored_term, std::move(jobs)));
