@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "client/cli/lint_rules.h"
-#include "client/cli/text.h"
 #include "client/files/load_file.h"
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
@@ -94,15 +93,9 @@ Output RunLint(const LintOptions& options) {
     absl::StrAppend(&output.out, "warning: ", options.placement, ": ", sentence, "\n");
   }
   output.exit_code = findings->broken.empty() ? kOk : kConditionNotMet;
-  output.message = absl::StrCat(
-      options.placement, ": ",
-      findings->broken.empty()
-          ? std::string("no rule is broken")
-          : Counted(static_cast<int64_t>(findings->broken.size()), "broken rule"),
-      findings->warnings.empty()
-          ? ""
-          : absl::StrCat(", ",
-                         Counted(static_cast<int64_t>(findings->warnings.size()), "warning")));
+  output.message =
+      absl::StrCat(options.placement, findings->broken.empty() ? ": no rule is broken" : ": broken",
+                   findings->warnings.empty() ? "" : ", with warnings");
   return output;
 }
 

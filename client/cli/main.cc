@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,11 +27,14 @@ namespace {
 using Command = std::function<Output(const Terminal& terminal)>;
 
 void AddFormat(CLI::App& app, Format& format) {
-  const std::map<std::string, Format> names = {{"table", Format::kTable}, {"json", Format::kJson}};
-  app.add_option("-o,--output", format, "What to print [table]")
-      ->transform(CLI::CheckedTransformer(names).description(""))
-      ->type_name("table|json")
-      ->default_str("");
+  app.add_option_function<std::string>(
+         "-o,--output",
+         [&format](const std::string& name) {
+           format = name == "json" ? Format::kJson : Format::kTable;
+         },
+         "What to print [table]")
+      ->check(CLI::IsMember({"table", "json"}).description(""))
+      ->type_name("table|json");
 }
 
 // One of some words.
@@ -166,6 +168,14 @@ std::string NameOf(const CLI::App& app, const std::string& name) {
   return NameOf(*named.front(), name + " " + named.front()->get_name());
 }
 
+// CLI11 calls an unknown command a missing one.
+std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
+  const std::vector<std::string> rest = root.remaining(true);
+  const std::string message = error.what();
+  const bool about_commands = message.find("subcommand is required") != std::string::npos;
+  return about_commands && !rest.empty() ? "unknown command \"" + rest.front() + "\"" : message;
+}
+
 int Print(const Output& output) {
   if (!output.message.empty()) {
     std::fprintf(stderr, "eplbctl: %s\n", Printable(output.message).c_str());
@@ -187,7 +197,7 @@ int Main(int argc, char** argv) {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
-    return Print(UsageFailure(absl::InvalidArgumentError(std::string(error.what()) + " (see " +
+    return Print(UsageFailure(absl::InvalidArgumentError(Explain(root, error) + " (see " +
                                                          NameOf(root, "eplbctl") + " --help)")));
   }
   return Print(command(DetectTerminal()));

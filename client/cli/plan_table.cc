@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -79,9 +80,8 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
       layers.size() == all ? "Layers"
                            : absl::StrCat(layers.size(), " least balanced of ", all, " layers"));
   text += "\n";
-  const char* before = report.has_previous ? "previous" : "static";
-  Table table{.heading = {"layer", absl::StrCat("balancedness ", before), "plan",
-                          absl::StrCat("fullest GPU ", before), "plan", "bound", "gap"},
+  const std::string before = report.has_previous ? "previous" : "static";
+  Table table{.heading = {"layer", before, "plan", "    " + before, "plan", "bound", "gap"},
               .right = std::vector<bool>(7, true),
               .rows = {}};
   for (const size_t layer : layers) {
@@ -91,7 +91,9 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
                           Tokens(report.after.max_gpu_load[layer]), Tokens(report.bounds[layer]),
                           Percent(report.gaps[layer])});
   }
-  return text + FormatTable(table, terminal);
+  constexpr char kOver[] = "         balancedness           tokens of the fullest GPU";
+  return absl::StrCat(text, Paint(terminal, Colour::kDim, kOver), "\n",
+                      FormatTable(table, terminal));
 }
 
 std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
@@ -120,16 +122,21 @@ std::string BarsOf(const std::vector<double>& before, const std::vector<double>&
   return text;
 }
 
-std::string ChartOf(const char* name, const std::vector<double>& loads, double full, Colour colour,
-                    const Terminal& terminal) {
+// Columns of GPUs from left to right, under each other before and after.
+std::string ChartOf(const std::string& name, const std::vector<double>& loads, double full,
+                    Colour colour, const Terminal& terminal) {
   constexpr int kLabel = 10;
   std::string text;
+  bool begun = false;
   const std::vector<std::string> lines =
       ColumnChart(loads, full, kChartHeight, terminal.width - kLabel, terminal);
   for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string line(absl::StripTrailingAsciiWhitespace(lines[i]));
     const bool last = i + 1 == lines.size();
+    begun = begun || last || !line.empty();
+    if (!begun) continue;  // lines above the highest column
     absl::StrAppend(&text, absl::StrFormat("%-*s", kLabel, last ? name : ""),
-                    Paint(terminal, colour, lines[i]), "\n");
+                    Paint(terminal, colour, line), "\n");
   }
   return text;
 }
@@ -148,9 +155,10 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
                    ", the worst before: mean ", Tokens(Sum(after) / num_gpus), " tokens\n");
   const char* name = report.has_previous ? "previous" : "static";
   if (report.placement.topology().num_gpus() > kMaxBarRows) {
-    absl::StrAppend(&text, ChartOf(name, before, full, Colour::kYellow, terminal),
-                    ChartOf("plan", after, full, Colour::kGreen, terminal), std::string(10, ' '),
-                    "GPUs from left to right, full height ", Tokens(full), "\n");
+    absl::StrAppend(&text, ChartOf(name, before, full, Colour::kYellow, terminal), "\n",
+                    ChartOf("plan", after, full, Colour::kGreen, terminal));
+    absl::StrAppend(&text, std::string(10, ' '), "GPUs from left to right; full height is ",
+                    Tokens(full), " tokens\n");
     return text;
   }
   const int half = std::min(kMaxBarWidth + 10, (terminal.width - 8) / 2);

@@ -147,16 +147,18 @@ std::vector<std::string> ColumnChart(std::span<const double> values, double full
     columns.push_back(*std::max_element(values.begin() + static_cast<ptrdiff_t>(i),
                                         values.begin() + static_cast<ptrdiff_t>(end)));
   }
+  const int repeat =
+      std::clamp(width / static_cast<int>(std::max<size_t>(columns.size(), 1)), 1, 3);
   std::vector<std::string> lines;
   for (int row = height - 1; row >= 0; --row) {
     std::string line;
     for (const double value : columns) {
       const int eighths = std::clamp(Eighths(value, full, height) - 8 * row, 0, 8);
-      if (terminal.unicode) {
-        line += eighths == 8 ? kFull : kUp[eighths];
-      } else {
-        line += eighths >= 4 ? '#' : (eighths > 0 ? '.' : ' ');
-      }
+      const char* ascii = eighths >= 4 ? "#" : (eighths > 0 ? "." : " ");
+      const char* block = eighths == 8 ? kFull : kUp[eighths];
+      // Wide columns keep a gap, so that GPUs can be told apart.
+      line += Repeated(terminal.unicode ? block : ascii, std::max(1, repeat - 1));
+      if (repeat > 1) line += ' ';
     }
     lines.push_back(std::move(line));
   }
