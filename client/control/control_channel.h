@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,8 +27,9 @@ class ControlChannel {
   virtual int32_t world_size() const = 0;
 
   // The element-wise minimum over all ranks. values: the same length (1..64) on every rank.
-  // errors: Aborted when a rank is gone, another length came, or `timeout` passed; the message
-  // names the ranks and MissingRanks() gives them. Returns within `timeout` plus a few seconds that
+  // errors: InvalidArgument for a length out of range (the channel stays whole); Aborted when a
+  // rank is gone, another verb or length came, or `timeout` passed; the message names the ranks and
+  // MissingRanks() gives them. Returns within `timeout` plus a few seconds that
   // let the names travel.
   virtual absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
                                                             absl::Duration timeout) = 0;
@@ -50,11 +52,14 @@ struct TcpControlOptions {
   std::string bind_address = "127.0.0.1";  // numeric address of the interface that peers reach
   std::string secret;  // per incarnation; a peer that cannot prove it is dropped
   absl::Duration connect_timeout = absl::Seconds(60);
+  // After a failure: what one level of the tree is given to name the missing ranks.
+  absl::Duration grace = absl::Milliseconds(500);
 };
 
 // Connects the ranks in a tree. Collective: calls `exchange` once, for the addresses.
-// errors: DeadlineExceeded naming the ranks that did not come; Unavailable when the address cannot
-// be bound.
+// errors: InvalidArgument for an empty secret or an address that peers cannot reach;
+// DeadlineExceeded naming the ranks that did not come; Unavailable when the address cannot be
+// bound.
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
     const TcpControlOptions& options, const Exchange& exchange);
 

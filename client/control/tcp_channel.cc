@@ -1,0 +1,444 @@
+// The control channel over TCP: a tree of fan-out 8. Minima go up, the result comes down. When
+// something is wrong, the rank that notices asks its subtree whom it misses (kQuery), tells its
+// parent (kReport) and waits for the verdict (kAbort), which the root sends down to everybody.
+// Whoever gets no verdict blames what it knows, or its own neighbour.
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "client/control/control_channel.h"
+#include "client/control/control_frame.h"
+#include "client/control/meeting.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr int32_t kFanOut = 8;
+
+int32_t ParentOf(int32_t rank) { return (rank - 1) / kFanOut; }
+
+// Levels below `rank`; the leftmost path is the longest.
+int32_t HeightOf(int32_t rank, int32_t world_size) {
+  int32_t height = 0;
+  for (int64_t r = int64_t{rank} * kFanOut + 1; r < world_size; r = r * kFanOut + 1) ++height;
+  return height;
+}
+
+struct Neighbour {
+  RankId rank;
+  FrameConnection connection;
+  bool gone = false;
+  bool answered = false;  // a child: its kUp or kReport of the running call is here
+};
+
+// What one neighbour did: a frame, or nothing when it is gone.
+struct Event {
+  Neighbour* from = nullptr;
+  std::optional<ControlFrame> frame;
+  std::string why;  // of being gone
+};
+
+// Why a call cannot go on.
+struct Trouble {
+  std::set<RankId> ranks;  // known to be missing
+  std::string why;
+  bool blame_late = false;         // a deadline passed: who does not answer is missing
+  bool final = false;              // the parent's verdict: nothing more to ask
+  std::optional<RankId> reporter;  // who gave up without a name
+};
+
+struct Call {
+  ControlOp op = ControlOp::kBarrier;
+  std::vector<int64_t> values;
+  absl::Time deadline;
+  absl::Duration timeout;
+  bool sent_up = false;
+
+  std::string Name() const {
+    return op == ControlOp::kBarrier ? std::string("Barrier")
+                                     : absl::StrCat("AllReduceMin of ", values.size(), " values");
+  }
+};
+
+class TcpChannel : public ControlChannel {
+ public:
+  TcpChannel(const TcpControlOptions& options, std::map<RankId, MetPeer> peers)
+      : options_(options), owner_(getpid()) {
+    const int32_t self = options.rank.value;
+    height_ = HeightOf(self, options.world_size);
+    // Each ancestor may spend a grace for each level below it and one for its own parent.
+    absl::Duration patience = options.grace;
+    for (int32_t r = self; r != 0; r = ParentOf(r)) {
+      patience += options.grace * (HeightOf(ParentOf(r), options.world_size) + 1);
+    }
+    verdict_patience_ = patience;
+    for (auto& [rank, peer] : peers) {
+      Neighbour neighbour{.rank = rank, .connection = FrameConnection(std::move(peer.fd))};
+      if (self != 0 && rank.value == ParentOf(self)) {
+        parent_ = std::make_unique<Neighbour>(std::move(neighbour));
+      } else {
+        children_.push_back(std::move(neighbour));
+      }
+    }
+  }
+
+  ~TcpChannel() override {
+    if (getpid() == owner_) HangUp();  // also where a forked child still holds the descriptors
+  }
+
+  RankId rank() const override { return options_.rank; }
+  int32_t world_size() const override { return options_.world_size; }
+
+  absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
+                                                    absl::Duration timeout) override {
+    if (values.empty() || values.size() > kMaxVoteValues) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("AllReduceMin takes 1..", kMaxVoteValues, " values, got ", values.size()));
+    }
+    Call call{.op = ControlOp::kAllReduceMin,
+              .values = std::vector<int64_t>(values.begin(), values.end()),
+              .deadline = absl::Now() + timeout,
+              .timeout = timeout};
+    return Run(call);
+  }
+
+  absl::Status Barrier(absl::Duration timeout) override {
+    Call call{.op = ControlOp::kBarrier,
+              .values = {},
+              .deadline = absl::Now() + timeout,
+              .timeout = timeout};
+    return Run(call).status();
+  }
+
+ private:
+  absl::StatusOr<std::vector<int64_t>> Run(Call& call) {
+    if (!broken_.ok()) return broken_;
+    if (getpid() != owner_) {
+      return absl::FailedPreconditionError("the control channel belongs to another process");
+    }
+    ++call_number_;
+    for (Neighbour& child : children_) child.answered = false;
+    std::optional<Trouble> trouble = GatherUp(call);
+    if (!trouble.has_value() && parent_ != nullptr) {
+      Send(*parent_, Frame(ControlFrameType::kUp, call));
+      call.sent_up = true;
+      trouble = AwaitDown(call);
+    }
+    if (trouble.has_value()) trouble = SettleTrouble(call, *std::move(trouble));
+    if (trouble.has_value()) return Break(call, *trouble);
+    // A child that cannot be reached any more is found by the next call; this result stands.
+    for (Neighbour& child : children_) Send(child, Frame(ControlFrameType::kDown, call));
+    return call.values;
+  }
+
+  // Waits for every child's minimum.
+  std::optional<Trouble> GatherUp(Call& call) {
+    std::optional<Trouble> trouble;
+    for (const Neighbour& child : children_) {
+      if (!child.gone) continue;  // it left after the last vote
+      Merge(Trouble{.ranks = {child.rank}, .why = "connection closed", .reporter = {}}, trouble);
+    }
+    while (!trouble.has_value() && !AllAnswered()) {
+      const std::vector<Event> events = Receive(call.deadline);
+      if (events.empty()) return TimedOut(call);
+      for (const Event& event : events) Merge(OnEvent(call, event), trouble);
+    }
+    return trouble;
+  }
+
+  // Waits for the parent's result.
+  std::optional<Trouble> AwaitDown(Call& call) {
+    std::optional<Trouble> trouble;
+    while (!trouble.has_value()) {
+      const std::vector<Event> events = Receive(call.deadline);
+      if (events.empty()) return TimedOut(call);
+      if (TookResult(call, events)) return std::nullopt;
+      for (const Event& event : events) Merge(OnEvent(call, event), trouble);
+    }
+    return trouble;
+  }
+
+  Trouble TimedOut(const Call& call) const {
+    return {.ranks = {},
+            .why = absl::StrCat("no answer in ", absl::FormatDuration(call.timeout)),
+            .blame_late = true,
+            .reporter = {}};
+  }
+
+  // True when the parent's result is among the events; `call` has its values then. Whatever else
+  // came with it is settled by the next call.
+  bool TookResult(Call& call, const std::vector<Event>& events) const {
+    for (const Event& event : events) {
+      if (event.from != parent_.get() || !event.frame.has_value() || !call.sent_up) continue;
+      const ControlFrame& frame = *event.frame;
+      if (frame.type != ControlFrameType::kDown || frame.call != call_number_ ||
+          frame.op != call.op || frame.values.size() != call.values.size()) {
+        continue;
+      }
+      call.values = frame.values;
+      return true;
+    }
+    return false;
+  }
+
+  std::optional<Trouble> OnEvent(Call& call, const Event& event) {
+    if (event.from == parent_.get()) return OnParent(call, event);
+    return OnChild(call, event);
+  }
+
+  std::optional<Trouble> OnChild(Call& call, const Event& event) {
+    Neighbour& child = *event.from;
+    if (!event.frame.has_value()) {
+      // Its vote is in: the result may still come, and the next call will notice.
+      if (child.answered) return std::nullopt;
+      return Trouble{.ranks = {child.rank}, .why = event.why, .reporter = {}};
+    }
+    const ControlFrame& frame = *event.frame;
+    if (frame.type == ControlFrameType::kReport) {
+      if (frame.call < call_number_) return std::nullopt;  // it got that result after all
+      child.answered = true;
+      Trouble trouble{.ranks = {frame.ranks.begin(), frame.ranks.end()},
+                      .why = frame.why,
+                      .blame_late = frame.blame_late,
+                      .reporter = {}};
+      if (frame.ranks.empty()) trouble.reporter = child.rank;
+      return trouble;
+    }
+    if (frame.type != ControlFrameType::kUp || child.answered || frame.call != call_number_ ||
+        frame.op != call.op || frame.values.size() != call.values.size()) {
+      return Mismatch(call, child.rank, frame);
+    }
+    for (size_t i = 0; i < call.values.size(); ++i) {
+      call.values[i] = std::min(call.values[i], frame.values[i]);
+    }
+    child.answered = true;
+    return std::nullopt;
+  }
+
+  std::optional<Trouble> OnParent(const Call& call, const Event& event) const {
+    if (!event.frame.has_value()) {
+      return Trouble{.ranks = {parent_->rank}, .why = event.why, .reporter = {}};
+    }
+    const ControlFrame& frame = *event.frame;
+    switch (frame.type) {
+      case ControlFrameType::kAbort:
+        return Trouble{.ranks = {frame.ranks.begin(), frame.ranks.end()},
+                       .why = frame.why,
+                       .final = true,
+                       .reporter = {}};
+      case ControlFrameType::kQuery:
+        // After our vote went up the verdict follows by itself.
+        if (call.sent_up || frame.call < call_number_) return std::nullopt;
+        return Trouble{
+            .ranks = {}, .why = frame.why, .blame_late = frame.blame_late, .reporter = {}};
+      default:
+        return Mismatch(call, parent_->rank, frame);
+    }
+  }
+
+  Trouble Mismatch(const Call& call, RankId peer, const ControlFrame& frame) const {
+    const Call other{.op = frame.op, .values = frame.values, .deadline = {}, .timeout = {}};
+    return {.ranks = {peer},
+            .why = absl::StrCat("it made call ", frame.call, " (", other.Name(), ") where rank ",
+                                options_.rank.value, " made call ", call_number_, " (", call.Name(),
+                                ")"),
+            .reporter = {}};
+  }
+
+  // Learns the names: from the subtree, then from the parent. Nothing is returned when the result
+  // came after all; it is in `call` then.
+  std::optional<Trouble> SettleTrouble(Call& call, Trouble trouble) {
+    if (!trouble.final) AskSubtree(call, trouble);
+    if (!trouble.final && parent_ != nullptr && !parent_->gone) {
+      if (AskParent(call, trouble)) return std::nullopt;
+    }
+    if (trouble.ranks.empty()) {
+      trouble.ranks.insert(
+          trouble.reporter.value_or(parent_ != nullptr ? parent_->rank : options_.rank));
+    }
+    return trouble;
+  }
+
+  void AskSubtree(Call& call, Trouble& trouble) {
+    ControlFrame query = Frame(ControlFrameType::kQuery, call);
+    query.why = trouble.why;
+    query.blame_late = trouble.blame_late;
+    for (Neighbour& child : children_) {
+      if (!child.answered) Send(child, query);
+    }
+    const absl::Time until = absl::Now() + options_.grace * std::max(height_, 1);
+    while (!AllAnswered() && !trouble.final && !(parent_ != nullptr && parent_->gone)) {
+      const std::vector<Event> events = Receive(until);
+      if (events.empty()) break;
+      for (const Event& event : events) Add(OnEvent(call, event), trouble);
+    }
+    if (trouble.final || !trouble.blame_late) return;
+    for (const Neighbour& child : children_) {
+      if (!child.answered) trouble.ranks.insert(child.rank);
+    }
+  }
+
+  // True when the result came instead of a verdict.
+  bool AskParent(Call& call, Trouble& trouble) {
+    ControlFrame report = Frame(ControlFrameType::kReport, call);
+    report.ranks.assign(trouble.ranks.begin(), trouble.ranks.end());
+    report.why = trouble.why;
+    report.blame_late = trouble.blame_late;
+    Send(*parent_, report);
+    const absl::Time until = absl::Now() + verdict_patience_;
+    while (!trouble.final && !parent_->gone) {
+      const std::vector<Event> events = Receive(until);
+      if (events.empty()) {
+        if (trouble.blame_late || trouble.ranks.empty()) trouble.ranks.insert(parent_->rank);
+        return false;
+      }
+      if (TookResult(call, events)) return true;
+      for (const Event& event : events) Add(OnEvent(call, event), trouble);
+    }
+    return false;
+  }
+
+  static void Merge(std::optional<Trouble> more, std::optional<Trouble>& trouble) {
+    if (trouble.has_value()) {
+      Add(std::move(more), *trouble);
+    } else {
+      trouble = std::move(more);
+    }
+  }
+
+  static void Add(std::optional<Trouble> more, Trouble& trouble) {
+    if (!more.has_value()) return;
+    trouble.blame_late = trouble.blame_late || more->blame_late;
+    const bool first_names = trouble.ranks.empty() && !more->ranks.empty();
+    trouble.ranks.insert(more->ranks.begin(), more->ranks.end());
+    if ((first_names || more->final) && !more->why.empty()) trouble.why = more->why;
+    trouble.final = trouble.final || more->final;
+    if (!trouble.reporter.has_value()) trouble.reporter = more->reporter;
+  }
+
+  absl::Status Break(const Call& call, const Trouble& trouble) {
+    ControlFrame abort = Frame(ControlFrameType::kAbort, call);
+    abort.ranks.assign(trouble.ranks.begin(), trouble.ranks.end());
+    abort.why = trouble.why;
+    for (Neighbour& child : children_) Send(child, abort);
+    broken_ = MissingRanksError(call.Name(), abort.ranks, trouble.why);
+    HangUp();
+    return broken_;
+  }
+
+  // Peers read what was sent before and then find us gone. The descriptors stay until the end: to
+  // close one with unread bytes could destroy what was sent.
+  void HangUp() {
+    if (parent_ != nullptr) parent_->connection.FinishSending();
+    for (Neighbour& child : children_) child.connection.FinishSending();
+  }
+
+  ControlFrame Frame(ControlFrameType type, const Call& call) const {
+    const bool carries_values = type == ControlFrameType::kUp || type == ControlFrameType::kDown;
+    return {.type = type,
+            .op = call.op,
+            .call = call_number_,
+            .values = carries_values ? call.values : std::vector<int64_t>{},
+            .ranks = {},
+            .why = {}};
+  }
+
+  // A neighbour that cannot take a frame is found to be gone, or late, by the reading side.
+  void Send(Neighbour& to, const ControlFrame& frame) {
+    if (!to.gone) (void)to.connection.Send(frame, absl::Now() + options_.grace);
+  }
+
+  bool AllAnswered() const {
+    return std::all_of(children_.begin(), children_.end(),
+                       [](const Neighbour& c) { return c.answered || c.gone; });
+  }
+
+  // Frames and closed connections of all neighbours; empty only when `until` has passed.
+  std::vector<Event> Receive(absl::Time until) {
+    while (true) {
+      std::vector<Event> events;
+      std::vector<pollfd> polled;
+      const auto take = [&](Neighbour& neighbour) {
+        if (neighbour.gone) return;
+        absl::StatusOr<std::optional<ControlFrame>> next = neighbour.connection.Next();
+        if (!next.ok()) {
+          neighbour.gone = true;
+          events.push_back({.from = &neighbour,
+                            .frame = std::nullopt,
+                            .why = std::string(next.status().message())});
+        } else if (next->has_value()) {
+          events.push_back({.from = &neighbour, .frame = *std::move(next), .why = {}});
+        }
+        polled.push_back({.fd = neighbour.connection.fd(), .events = POLLIN, .revents = 0});
+      };
+      if (parent_ != nullptr) take(*parent_);
+      for (Neighbour& child : children_) take(child);
+      if (!events.empty()) return events;
+      const absl::StatusOr<int> ready = PollUntil(polled, until);
+      if (!ready.ok() || *ready == 0) return {};
+    }
+  }
+
+  const TcpControlOptions options_;
+  const pid_t owner_;
+  int32_t height_ = 0;
+  absl::Duration verdict_patience_;
+  std::unique_ptr<Neighbour> parent_;
+  std::vector<Neighbour> children_;
+  uint64_t call_number_ = 0;
+  absl::Status broken_;
+};
+
+absl::Status CheckOptions(const TcpControlOptions& options) {
+  if (options.world_size < 1 || options.rank.value < 0 ||
+      options.rank.value >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("control channel: rank ", options.rank.value,
+                                                   " is not in 0..", options.world_size - 1));
+  }
+  if (options.secret.empty()) {
+    return absl::InvalidArgumentError("control channel: the secret is empty");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
+    const TcpControlOptions& options, const Exchange& exchange) {
+  EPLB_RETURN_IF_ERROR(CheckOptions(options));
+  const absl::Time start = absl::Now();
+  EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, exchange(listener.address));
+  if (addresses.size() != static_cast<size_t>(options.world_size)) {
+    return absl::FailedPreconditionError(absl::StrCat("control channel: the exchange gave ",
+                                                      addresses.size(), " answers, expected ",
+                                                      options.world_size));
+  }
+  const int32_t self = options.rank.value;
+  MeetOptions meet{.handshake = {.secret = options.secret,
+                                 .role = ConnectionRole::kControl,
+                                 .self = options.rank},
+                   .dial = {},
+                   .expect = {},
+                   .listeners = {&listener},
+                   .deadline = std::max(start, absl::Now()) + options.connect_timeout};
+  if (self != 0) {
+    const int32_t parent = ParentOf(self);
+    meet.dial.push_back({.rank = RankId{parent}, .addresses = {addresses[parent]}});
+  }
+  for (int64_t child = int64_t{self} * kFanOut + 1;
+       child <= int64_t{self} * kFanOut + kFanOut && child < options.world_size; ++child) {
+    meet.expect.push_back(RankId{static_cast<int32_t>(child)});
+  }
+  EPLB_ASSIGN_OR_RETURN(Meeting meeting, MeetPeers("control channel", meet));
+  return std::make_unique<TcpChannel>(options, std::move(meeting.peers));
+}
+
+}  // namespace eplb

@@ -1,0 +1,107 @@
+#include "client/control/tcp_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "client/control/socket.h"
+#include "tests/client/control/world.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A port that was free a moment ago.
+uint16_t FreePort() {
+  auto listener = ListenTcp("127.0.0.1", 0);
+  EXPECT_TRUE(listener.ok());
+  uint32_t port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(listener->address.substr(listener->address.rfind(':') + 1), &port));
+  return static_cast<uint16_t>(port);
+}
+
+TcpExchangeOptions Options(int32_t rank, int32_t world_size, uint16_t port) {
+  return {
+      .rank = RankId{rank}, .world_size = world_size, .port = port, .timeout = absl::Seconds(30)};
+}
+
+TEST(TcpExchangeTest, EveryRankGetsEverybodysBytesInRankOrderAgainAndAgain) {
+  for (const int32_t world_size : {1, 2, 7}) {
+    const uint16_t port = FreePort();
+    RunRanks(world_size, [&](int32_t rank) {
+      auto exchange = MakeTcpExchange(Options(rank, world_size, port));
+      ASSERT_TRUE(exchange.ok()) << exchange.status();
+      for (int32_t call = 0; call < 5; ++call) {
+        // Rank 2 sends nothing, rank 1 half a mebibyte.
+        const std::string own =
+            rank == 2 ? ""
+                      : std::string(rank == 1 ? 500'000 : 1, 'a') + absl::StrCat(rank, "/", call);
+        const auto all = (*exchange)(own);
+        ASSERT_TRUE(all.ok()) << all.status();
+        ASSERT_EQ(all->size(), static_cast<size_t>(world_size));
+        EXPECT_EQ((*all)[rank], own);
+        EXPECT_EQ((*all)[0], absl::StrCat("a0/", call));
+      }
+    });
+  }
+}
+
+TEST(TcpExchangeTest, RankThatDoesNotComeIsNamedOnEveryRank) {
+  const uint16_t port = FreePort();
+  RunRanks(2, [&](int32_t rank) {
+    TcpExchangeOptions options = Options(rank, 4, port);
+    options.timeout = absl::Milliseconds(200);
+    auto exchange = MakeTcpExchange(options);
+    ASSERT_TRUE(exchange.ok());
+    const absl::Status status = (*exchange)("x").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 2, 3 did not come")) << rank;
+  });
+}
+
+TEST(TcpExchangeTest, StrangersDoNotDisturb) {
+  const uint16_t port = FreePort();
+  auto root = MakeTcpExchange(Options(0, 2, port));
+  ASSERT_TRUE(root.ok());
+  std::vector<Fd> strangers;
+  for (int32_t i = 0; i < 10; ++i) {
+    auto fd = StartConnect(JoinAddress("127.0.0.1", port));
+    ASSERT_TRUE(fd.ok());
+    const std::string noise(i % 2 == 0 ? 0 : 100, 'z');
+    ASSERT_TRUE(
+        SendAll(fd->get(), std::as_bytes(std::span(noise)), absl::Now() + absl::Seconds(5)).ok());
+    strangers.push_back(*std::move(fd));
+  }
+  RunRanks(2, [&](int32_t rank) {
+    auto exchange = rank == 0 ? std::move(root) : MakeTcpExchange(Options(1, 2, port));
+    const auto all = (*exchange)(rank == 0 ? "zero" : "one");
+    ASSERT_TRUE(all.ok()) << all.status();
+    EXPECT_THAT(*all, ::testing::ElementsAre("zero", "one"));
+  });
+}
+
+TEST(TcpExchangeTest, PortInUseIsAnErrorAtOnce) {
+  auto taken = ListenTcp("127.0.0.1", 0);
+  ASSERT_TRUE(taken.ok());
+  uint32_t port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(taken->address.substr(taken->address.rfind(':') + 1), &port));
+  const absl::Status status = MakeTcpExchange(Options(0, 2, static_cast<uint16_t>(port))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(taken->address));
+}
+
+TEST(TcpExchangeTest, BlobAboveOneMebibyteIsRefused) {
+  auto exchange = MakeTcpExchange(Options(0, 1, FreePort()));
+  ASSERT_TRUE(exchange.ok());
+  EXPECT_EQ((*exchange)(std::string((1 << 20) + 1, 'x')).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE((*exchange)(std::string(1 << 20, 'x')).ok());
+}
+
+}  // namespace
+}  // namespace eplb
