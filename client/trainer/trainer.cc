@@ -21,7 +21,7 @@
 #include "client/files/load_file.h"
 #include "client/trainer/expert_state.h"
 #include "client/trainer/job_channel.h"
-#include "client/trainer/run_report.h"
+#include "client/files/run_report.h"
 #include "client/trainer/step_loads.h"
 #include "placement/evaluate.h"
 #include "placement/placement.h"

@@ -1,6 +1,12 @@
-#include "client/trainer/run_report.h"
+#include "client/files/run_report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "client/files/atomic_write.h"
 
 #include <nlohmann/json.hpp>
 
@@ -42,6 +48,35 @@ TEST(RunReportTest, MeansAfterTheFirstSwitchLeaveEarlierStepsOut) {
   EXPECT_EQ(json["summary"]["bytes_moved"], 111);
   EXPECT_EQ(json["summary"]["pause_seconds_max"], 0.25);
   EXPECT_EQ(json["steps"].size(), 4u);
+}
+
+class RunReportFileTest : public ::testing::Test {
+ protected:
+  const std::string path_ = ::testing::TempDir() + "/run_report_test.json";
+};
+
+TEST_F(RunReportFileTest, WhatIsWrittenIsRead) {
+  RunReport report = TwoDecisionsInThreeSwitches();
+  report.switches[2].reason = "steps 1..2";
+  ASSERT_TRUE(WriteRunReport(report, path_).ok());
+  const absl::StatusOr<RunReport> back = ReadRunReport(path_);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(RunReportToJson(*back), RunReportToJson(report));
+}
+
+TEST_F(RunReportFileTest, AMissingKeyIsNamedWithTheFile) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{", "not JSON"},
+      {"[]", "report is not an object"},
+      {R"({"format":"eplb.run.v1"})", "job is missing"},
+      {R"({"format":3})", "format is missing or not a string"}};
+  for (const auto& [text, expected] : cases) {
+    ASSERT_TRUE(WriteFileAtomically(path_, text).ok());
+    const std::string message(ReadRunReport(path_).status().message());
+    EXPECT_THAT(message, ::testing::HasSubstr(expected));
+    EXPECT_THAT(message, ::testing::StartsWith(path_));
+  }
+  EXPECT_EQ(ReadRunReport("/nonexistent").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(RunReportTest, AReasonThatIsNotUtf8IsStillJson) {

@@ -1,12 +1,12 @@
-// What a demonstration run did, as values and as JSON.
-#ifndef EPLB_CLIENT_TRAINER_RUN_REPORT_H_
-#define EPLB_CLIENT_TRAINER_RUN_REPORT_H_
+// What a run of the demonstration trainer did, as values and as JSON.
+#ifndef EPLB_CLIENT_FILES_RUN_REPORT_H_
+#define EPLB_CLIENT_FILES_RUN_REPORT_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace eplb {
 
@@ -51,7 +51,10 @@ struct RunReport {
 // balancedness_static_mean_after_first_switch, rebalances, switches, bytes_moved,
 // pause_seconds_max}. A rebalance is one decision of the daemon, applied in one or more switches.
 std::string RunReportToJson(const RunReport& report);
-// errors: Unavailable, naming the path.
+// Only what RunReportToJson writes. errors, beginning with the path: NotFound; InvalidArgument
+// naming the key.
+absl::StatusOr<RunReport> ReadRunReport(const std::string& path);
+// errors: as WriteFileAtomically.
 absl::Status WriteRunReport(const RunReport& report, const std::string& path);
 
 // Distinct decisions among the switches.
@@ -59,4 +62,4 @@ int64_t CountRebalances(const std::vector<SwitchRecord>& switches);
 
 }  // namespace eplb
 
-#endif  // EPLB_CLIENT_TRAINER_RUN_REPORT_H_
+#endif  // EPLB_CLIENT_FILES_RUN_REPORT_H_
