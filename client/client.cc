@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -221,8 +222,8 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
   const uint64_t nonce = member.identity.nonce;
   const auto on_ready = [this](const Proposal& proposal, int64_t step) {
     log_.Write({.event = "ready",
-                .step = step + 1,
-                .last_step = step + 1,
+                .step = std::max<int64_t>(step, 0),
+                .last_step = std::max<int64_t>(step, 0),
                 .version = proposal.propose.version,
                 .digest = proposal.propose.digest});
   };
@@ -264,8 +265,8 @@ void Client::Impl::Close(std::string_view reason) {
     ended_ = absl::FailedPreconditionError("the client is closed");
     log_.FlushSteps();
     log_.Write({.event = "stop",
-                .step = next_step_,
-                .last_step = next_step_,
+                .step = next_step_ - 1,
+                .last_step = next_step_ - 1,
                 .version = running_.version,
                 .digest = running_.digest,
                 .ok = reason == "finished",

@@ -67,8 +67,9 @@ class ClientTest : public ::testing::Test {
       ranks.push_back(ReadHistoryFile(absl::StrCat(directory_, "/rank-", rank, ".jsonl")).value());
     }
     std::vector<PlacementRecord> placements;
-    for (const LoggedPlacement& entry :
-         ReadPlacementsLog(directory_ + "/placements.jsonl").value()) {
+    const std::vector<LoggedPlacement> log =
+        ReadPlacementsLog(directory_ + "/placements.jsonl").value();
+    for (const LoggedPlacement& entry : log) {
       placements.push_back({entry.step, entry.version, entry.digest, entry.placement});
     }
     return FindViolations(ranks, placements);
@@ -115,7 +116,7 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
     EXPECT_EQ(applied->version, 7);
     EXPECT_EQ(applied->step, steps[0]);
     EXPECT_EQ(applied->received_bytes, 2 * (96 + 40));
-    EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(rank)->failed);
+    EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(rank).value().failed);
   }
   EXPECT_THAT(Violations(), IsEmpty());
   const auto log = ReadPlacementsLog(directory_ + "/placements.jsonl").value();
@@ -156,7 +157,7 @@ TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
   });
   EXPECT_THAT(steps, Each(steps[0]));
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    EXPECT_EQ(daemon.WaitFor<wire::Failed>(rank)->code, wire::FailedCode::kTransfer);
+    EXPECT_EQ(daemon.WaitFor<wire::Failed>(rank).value().code, wire::FailedCode::kTransfer);
   }
   EXPECT_THAT(Violations(), IsEmpty());
 }
