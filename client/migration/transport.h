@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -58,22 +60,31 @@ class Transport {
   // The staging arena of this rank, allocated once, 64-byte aligned.
   virtual std::span<std::byte> staging() = 0;
 
-  // errors: InvalidArgument for a row outside an arena, above the transport's largest message, or a
-  // rank out of range; FailedPrecondition while another post is open, or when a peer is known to be
-  // gone.
+  // errors: InvalidArgument for a row outside an arena, above the transport's largest row, rows
+  // that overlap in staging, a rank out of range or our own, or a post_id that does not rise;
+  // FailedPrecondition while another post is open, or when a peer of this post is known to be gone.
   virtual absl::StatusOr<Ticket> Post(RowMoves moves) = 0;
   // Makes progress for at most `max_wait`. errors: DeadlineExceeded (past the post's deadline,
-  // naming the peers that owe rows), Unavailable (a peer is gone, naming it), DataLoss (a checksum
-  // differs, naming peer and row). After an error the caller calls Abort.
+  // naming the peers that owe rows), Unavailable (a peer is gone, naming it), Aborted (a peer ended
+  // this post, naming it), DataLoss (a checksum differs, naming peer and row, or a peer sent what
+  // was not agreed). After an error the caller calls Abort; until then Poll returns the same error.
+  // A ticket that is done may be polled again.
   virtual absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) = 0;
   // Ends the open post, if any. When it returns, none of our own writes can still land anywhere,
   // and rows of that post that arrive later are dropped.
   virtual void Abort() = 0;
 };
 
-// Ranks that are threads of one process.
-absl::StatusOr<std::vector<std::unique_ptr<Transport>>> MakeInprocTransports(int32_t world_size,
-                                                                             int64_t staging_bytes);
+// Faults scripted on the inproc transport, for tests of what stands above it.
+struct InprocFaults {
+  // Called on the sender's thread once a row is in the receiver's staging and before it is
+  // announced; may change the bytes.
+  std::function<void(RankId from, RankId to, int32_t row, std::span<std::byte> staged)> after_copy;
+};
+
+// Ranks that are threads of one process. errors: InvalidArgument, ResourceExhausted.
+absl::StatusOr<std::vector<std::unique_ptr<Transport>>> MakeInprocTransports(
+    int32_t world_size, int64_t staging_bytes, InprocFaults faults = {});
 
 struct HostTransportOptions {
   RankId rank;
@@ -84,11 +95,18 @@ struct HostTransportOptions {
   bool use_shared_memory = true;  // between ranks of one host; else TCP everywhere
   int64_t max_row_bytes = int64_t{1} << 32;
   absl::Duration connect_timeout = absl::Seconds(60);
+  // The ranks that rows go to or come from, e.g. those of the lane; all others when empty. It is a
+  // connection each, so a large job names them. Symmetric: a names b if b names a.
+  std::vector<RankId> peers;
+  // Told, during construction, why rows to some ranks do not go through shared memory.
+  std::function<void(std::string_view line)> on_note;
 };
 
 // Processes: memfd shared memory between ranks of one host, TCP between hosts. Collective: calls
-// `exchange` once. errors: ResourceExhausted when the arena cannot be allocated, Unavailable,
-// DeadlineExceeded naming the ranks.
+// `exchange` once. Not for a forked child: there every call fails and the destructor disturbs
+// nobody. errors: InvalidArgument, ResourceExhausted when the arena cannot be allocated,
+// Unavailable when the address cannot be bound, DeadlineExceeded naming the ranks that did not
+// come.
 absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const HostTransportOptions& options,
                                                              const Exchange& exchange);
 

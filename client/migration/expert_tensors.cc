@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/migration/executor.h"
+#include "client/migration/staging_layout.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+const char* RoleName(TensorRole role) { return role == TensorRole::kWeight ? "weight" : "state"; }
+
+absl::Status Refuse(const ExpertTensor& tensor, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", why));
+}
+
+absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor& tensor) {
+  if (tensor.layer.value < 0 || tensor.layer.value >= topology.num_layers()) {
+    return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
+                                       topology.num_layers() - 1));
+  }
+  if (tensor.num_rows != topology.SlotsOf(gpu)) {
+    return Refuse(tensor, absl::StrCat("has ", tensor.num_rows, " rows, GPU ", gpu.value, " has ",
+                                       topology.SlotsOf(gpu), " slots"));
+  }
+  if (tensor.row_bytes < 1) {
+    return Refuse(tensor, absl::StrCat("row_bytes is ", tensor.row_bytes, ", expected at least 1"));
+  }
+  if (tensor.row_stride < tensor.row_bytes) {
+    return Refuse(tensor, absl::StrCat("row_stride ", tensor.row_stride, " is below row_bytes ",
+                                       tensor.row_bytes));
+  }
+  if (tensor.base == nullptr) return Refuse(tensor, "base is null");
+  return absl::OkStatus();
+}
+
+// A layer's tensors without their names: what must be equal in all layers.
+using Shape = std::multiset<std::pair<TensorRole, int64_t>>;
+
+absl::Status CompareShapes(const std::map<int32_t, Shape>& shapes, const Topology& topology) {
+  const Shape& first = shapes.begin()->second;
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    const auto found = shapes.find(layer);
+    if (found == shapes.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer,
+                                                     " has no expert tensors, layer ",
+                                                     shapes.begin()->first, " has ", first.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Each tensor must have a counterpart of its role and size in every other layer.
+absl::Status CheckCounterparts(const std::map<int32_t, Shape>& shapes,
+                               std::span<const ExpertTensor> tensors) {
+  for (const ExpertTensor& tensor : tensors) {
+    const std::pair<TensorRole, int64_t> kind = {tensor.role, tensor.row_bytes};
+    const size_t here = shapes.at(tensor.layer.value).count(kind);
+    for (const auto& [layer, shape] : shapes) {
+      if (shape.count(kind) >= here) continue;
+      return Refuse(tensor, absl::StrCat("a ", RoleName(tensor.role), " of ", tensor.row_bytes,
+                                         " bytes a row in layer ", tensor.layer.value,
+                                         " has no counterpart in layer ", layer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string DescribeTensors(std::span<const ExpertTensor> tensors) {
+  std::vector<const ExpertTensor*> sorted;
+  for (const ExpertTensor& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const ExpertTensor* a, const ExpertTensor* b) {
+    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
+  });
+  std::string text;
+  for (const ExpertTensor* tensor : sorted) {
+    absl::StrAppend(&text, "layer ", tensor->layer.value, " ", RoleName(tensor->role), " ",
+                    tensor->name, " row_bytes ", tensor->row_bytes, "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
+                                         std::span<const ExpertTensor> tensors) {
+  if (gpu.value < 0 || gpu.value >= topology.num_gpus()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("GPU ", gpu.value, " is not in 0..", topology.num_gpus() - 1));
+  }
+  if (tensors.empty()) return absl::InvalidArgumentError("no expert tensors are registered");
+  std::set<std::string> names;
+  std::map<int32_t, Shape> shapes;
+  for (const ExpertTensor& tensor : tensors) {
+    EPLB_RETURN_IF_ERROR(CheckTensor(topology, gpu, tensor));
+    if (!names.insert(tensor.name).second) return Refuse(tensor, "registered twice");
+    shapes[tensor.layer.value].insert({tensor.role, tensor.row_bytes});
+  }
+  EPLB_RETURN_IF_ERROR(CompareShapes(shapes, topology));
+  EPLB_RETURN_IF_ERROR(CheckCounterparts(shapes, tensors));
+  ExpertBytes bytes;
+  for (const auto& [role, row_bytes] : shapes.begin()->second) {
+    int64_t& sum = role == TensorRole::kWeight ? bytes.weight : bytes.state;
+    if (row_bytes > std::numeric_limits<int64_t>::max() / 4 - sum) {
+      return absl::InvalidArgumentError("an expert's tensors exceed 2^61 bytes");
+    }
+    sum += row_bytes;
+  }
+  return bytes;
+}
+
+absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
+                                     std::span<const ExpertTensor> tensors) {
+  EPLB_RETURN_IF_ERROR(CheckTensors(options.topology, options.gpu, tensors).status());
+  if (options.layers_per_chunk < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers_per_chunk is ", options.layers_per_chunk, ", expected at least 1"));
+  }
+  int64_t expert_bytes = 0;
+  for (const ExpertTensor& tensor : tensors) {
+    if (tensor.layer == tensors.front().layer) expert_bytes += RoundUpToStaging(tensor.row_bytes);
+  }
+  const int64_t experts =
+      int64_t{std::min(options.layers_per_chunk, options.topology.num_layers())} *
+      options.topology.max_slots_per_gpu();
+  if (expert_bytes > std::numeric_limits<int64_t>::max() / experts) {
+    return absl::InvalidArgumentError(absl::StrCat("staging for ", experts, " experts of ",
+                                                   expert_bytes, " bytes exceeds 2^63 bytes"));
+  }
+  return experts * expert_bytes;
+}
+
+}  // namespace eplb

@@ -1,0 +1,56 @@
+// Where each row of a migration plan lies in the staging of its destination: computed alike on
+// every rank, so that a sender knows its receivers' offsets.
+#ifndef EPLB_CLIENT_MIGRATION_STAGING_LAYOUT_H_
+#define EPLB_CLIENT_MIGRATION_STAGING_LAYOUT_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/migration/executor.h"
+#include "placement/migration_plan.h"
+
+namespace eplb {
+
+// Rows start at multiples of this in staging.
+inline constexpr int64_t kStagingAlignment = 64;
+
+int64_t RoundUpToStaging(int64_t bytes);
+
+// The tensors of each layer, by name.
+class TensorsByLayer {
+ public:
+  // REQUIRES: CheckTensors said ok; `tensors` outlives this.
+  TensorsByLayer(int32_t num_layers, std::span<const ExpertTensor> tensors);
+  std::span<const ExpertTensor* const> Of(LayerId layer) const { return layers_[layer.value]; }
+  int32_t num_layers() const { return static_cast<int32_t>(layers_.size()); }
+
+ private:
+  std::vector<std::vector<const ExpertTensor*>> layers_;
+};
+
+// One tensor's row of one transfer.
+struct StagedRow {
+  const Transfer* transfer = nullptr;
+  const ExpertTensor* tensor = nullptr;
+  int64_t offset = 0;  // in the destination's staging
+  int32_t row = 0;     // number of the row at its destination, for the transport
+};
+
+struct StagingLayout {
+  std::vector<StagedRow> rows;      // that `gpu` sends, receives or copies, in the plan's order
+  std::vector<int64_t> used_bytes;  // [G], staging that each GPU needs
+};
+
+// The rows of each destination follow plan.transfers, then plan.local; within a transfer the
+// tensors follow their names: weights when it has weight slots, state when it has state slots.
+// errors: InvalidArgument when the plan does not fit the topology: layer, GPU or slot.
+// cost: O(transfers * tensors of a layer). The plan must outlive the result.
+absl::StatusOr<StagingLayout> LayOutStaging(const MigrationPlan& plan, const Topology& topology,
+                                            const TensorsByLayer& tensors, GpuId gpu);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_STAGING_LAYOUT_H_
