@@ -36,7 +36,7 @@ std::string Grouped(int64_t number) {
   std::string digits = absl::StrCat(number);
   const int first = number < 0 ? 1 : 0;
   for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(static_cast<size_t>(at), 1, ',');
   }
   return digits;
 }
