@@ -14,6 +14,7 @@
 #include "client/cli/lint.h"
 #include "client/cli/output.h"
 #include "client/cli/plan.h"
+#include "client/cli/report.h"
 #include "client/cli/status.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
@@ -158,8 +159,30 @@ void AddGet(CLI::App& root, Command& command) {
   });
 }
 
+void AddReport(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ReportOptions>();
+  CLI::App& app =
+      *root.add_subcommand("report", "Check and sum up what a run left in its log directory");
+  app.add_option("directory", options->directory,
+                 "What eplb-trainer --log-dir and --report-json wrote")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--window-steps", options->window_steps,
+                 "Steps planned at once in the upper line [50]")
+      ->type_name("N");
+  app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
+  AddFormat(app, options->format);
+  app.footer(
+      "Example:\n"
+      "  eplbctl report build/demo --out report.json\n"
+      "Exit codes: 0 everything holds, 8 something does not, 2 not a run, 1 --out not written.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunReportCommand(*options, terminal); };
+  });
+}
+
 constexpr void (*kCommands[])(CLI::App& root, Command& command) = {&AddPlan, &AddLint, &AddStatus,
-                                                                   &AddGet};
+                                                                   &AddGet, &AddReport};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {

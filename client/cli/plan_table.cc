@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kMaxLayerRows = 10;
 constexpr int32_t kMaxBarRows = 16;  // more GPUs become columns of a chart
-constexpr int kMaxBarWidth = 60;
 constexpr int kChartHeight = 4;
+constexpr int kMaxHalf = 70;  // columns of one side of the bars
 
 std::string Fraction(double value) { return absl::StrFormat("%.4f", value); }
 
@@ -101,27 +101,6 @@ std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
   return {row.begin(), row.end()};
 }
 
-// One line a GPU, before and after side by side.
-std::string BarsOf(const std::vector<double>& before, const std::vector<double>& after, double full,
-                   const Terminal& terminal) {
-  constexpr int kLabel = 5;
-  constexpr int kNumber = 10;
-  const int width = std::min(kMaxBarWidth, (terminal.width - kLabel - 3) / 2 - kNumber);
-  std::string text;
-  for (size_t gpu = 0; gpu < before.size(); ++gpu) {
-    const std::string left = Bar(before[gpu], full, width, terminal);
-    const std::string right = Bar(after[gpu], full, width, terminal);
-    const auto space = [width](const std::string& bar) {
-      return std::string(static_cast<size_t>(width - DisplayWidth(bar)), ' ');
-    };
-    absl::StrAppend(&text, absl::StrFormat("%3d  ", gpu), Paint(terminal, Colour::kYellow, left),
-                    space(left), absl::StrFormat("%*s   ", kNumber, Tokens(before[gpu])));
-    absl::StrAppend(&text, Paint(terminal, Colour::kGreen, right), space(right),
-                    absl::StrFormat("%*s\n", kNumber, Tokens(after[gpu])));
-  }
-  return text;
-}
-
 // Columns of GPUs from left to right, under each other before and after.
 std::string ChartOf(const std::string& name, const std::vector<double>& loads, double full,
                     Colour colour, const Terminal& terminal) {
@@ -161,9 +140,9 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
                     Tokens(full), " tokens\n");
     return text;
   }
-  const int half = std::min(kMaxBarWidth + 10, (terminal.width - 8) / 2);
+  const int half = std::min(kMaxHalf, (terminal.width - 8) / 2);
   const std::string heading = absl::StrFormat("GPU  %-*s   plan\n", half, name);
-  return text + Paint(terminal, Colour::kDim, heading) + BarsOf(before, after, full, terminal);
+  return text + Paint(terminal, Colour::kDim, heading) + PairedBars(before, after, full, terminal);
 }
 
 }  // namespace

@@ -144,10 +144,13 @@ class HostTransport : public Transport {
   // One piece of every row of the round that has credit and room. True when something moved.
   bool SendRows() {
     bool moved = false;
-    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound()) {
-      if (outgoing.done) continue;
+    const auto ready = [this](RankId peer) {
+      const PeerLink& link = *LinkTo(peer);
+      return !link.gone() && link.posted == ledger_->post_id();
+    };
+    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
+      if (outgoing.done || !ready(outgoing.row.to)) continue;
       PeerLink& link = *LinkTo(outgoing.row.to);
-      if (link.gone() || link.posted != ledger_->post_id()) continue;
       if (link.has_output()) link.Flush();
       if (link.has_output()) continue;
       const auto row_bytes = static_cast<int64_t>(outgoing.row.bytes.size());

@@ -141,9 +141,11 @@ class InprocTransport : public Transport {
   // something moved.
   absl::StatusOr<bool> Turn(std::unique_lock<std::mutex>& lock) {
     bool moved = false;
-    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound()) {
-      if (outgoing.done) continue;
-      if (shared_->ranks[outgoing.row.to.value].open_post != ledger_->post_id()) continue;
+    const auto ready = [this](RankId peer) {
+      return shared_->ranks[peer.value].open_post == ledger_->post_id();
+    };
+    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
+      if (outgoing.done || !ready(outgoing.row.to)) continue;
       lock.unlock();
       const Landed landed = Copy(outgoing.row);
       lock.lock();

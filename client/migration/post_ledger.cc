@@ -149,13 +149,15 @@ void PostLedger::AddReceived(Incoming& incoming, int64_t bytes) {
   progress_.done = complete();
 }
 
-std::span<PostLedger::Outgoing> PostLedger::CurrentRound() {
-  while (round_begin_ < outgoing_.size() && outgoing_[round_begin_].done) ++round_begin_;
-  size_t end = round_begin_;
-  while (end < outgoing_.size() && outgoing_[end].row.round == outgoing_[round_begin_].row.round) {
-    ++end;
-  }
-  return std::span(outgoing_).subspan(round_begin_, end - round_begin_);
+std::span<PostLedger::Outgoing> PostLedger::CurrentRound(const std::function<bool(RankId)>& ready) {
+  while (first_open_ < outgoing_.size() && outgoing_[first_open_].done) ++first_open_;
+  const auto begin = std::find_if(
+      outgoing_.begin() + static_cast<ptrdiff_t>(first_open_), outgoing_.end(),
+      [&](const Outgoing& outgoing) { return !outgoing.done && ready(outgoing.row.to); });
+  const auto end = std::find_if(begin, outgoing_.end(), [&](const Outgoing& outgoing) {
+    return outgoing.row.round != begin->row.round;
+  });
+  return {begin, end};
 }
 
 void PostLedger::FinishSend(Outgoing& outgoing) {

@@ -54,8 +54,9 @@ class PostLedger {
   // Null for a row that `from` does not owe.
   Incoming* Find(RankId from, int32_t row);
   void AddReceived(Incoming& incoming, int64_t bytes);
-  // The sends of the lowest round that is not finished; empty when all are done.
-  std::span<Outgoing> CurrentRound();
+  // The sends of the lowest round with a row that is not done and whose receiver `ready` says may
+  // be written to; empty when there is none. A peer that has not posted holds up nobody else.
+  std::span<Outgoing> CurrentRound(const std::function<bool(RankId)>& ready);
   void FinishSend(Outgoing& outgoing);
 
   // Ranks that owe us rows, ranks that we owe rows, both or any at all; rising.
@@ -73,7 +74,7 @@ class PostLedger {
   std::map<std::pair<int32_t, int32_t>, size_t> index_;  // (from, row) -> incoming_
   size_t incoming_left_ = 0;
   size_t outgoing_left_ = 0;
-  size_t round_begin_ = 0;  // in outgoing_
+  size_t first_open_ = 0;  // all of outgoing_ before it is done
   Progress progress_;
 };
 

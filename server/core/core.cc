@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/answers.h"
 #include "server/core/decide.h"
 #include "server/core/held.h"
 #include "server/core/hello.h"
@@ -198,7 +199,7 @@ void On(Turn& turn, const DrainRequested& event) {
   const auto grace_ms = absl::ToInt64Milliseconds(event.grace);
   const wire::Drain drain{static_cast<int32_t>(std::clamp<int64_t>(grace_ms, 0, INT32_MAX))};
   for (const auto& [session, seat] : turn.state.seats) {
-    turn.decision.effects.emplace_back(Send{session, drain});
+    SendOn(turn, session, drain);
   }
   for (auto& [name, job] : turn.state.jobs) {
     if (job.phase == Phase::kSolving) AbandonSolve(turn, job, "kept, the daemon drains");

@@ -1,7 +1,6 @@
 #include "server/core/hello.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "server/core/answers.h"
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
-#include "server/core/proposal.h"
 
 namespace eplb::core {
 namespace {

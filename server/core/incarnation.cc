@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "server/core/answers.h"
 #include "server/core/held.h"
-#include "server/core/proposal.h"
 #include "server/core/sentences.h"
 
 namespace eplb::core {

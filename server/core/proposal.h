@@ -14,17 +14,14 @@ namespace eplb::core {
 // REQUIRES: job.known, job.chunks.rest not empty, no proposal in flight.
 void ProposeNextChunk(Turn& turn, Job& job);
 
-void HandleReady(Turn& turn, Speaker speaker, const wire::Ready& ready);
-void HandleNack(Turn& turn, Speaker speaker, const wire::Nack& nack);
-void HandleApplied(Turn& turn, Speaker speaker, const wire::Applied& applied);
-void HandleFailed(Turn& turn, Speaker speaker, const wire::Failed& failed);
+// A rank that is final has said the last about the proposal in flight.
+bool IsFinal(const Rank& rank);
+// Keeps the proposal's counts of answers. Conclude then looks whether they end the state.
+void SetAnswer(Proposal& proposal, Rank& rank, Answer answer);
+void Conclude(Turn& turn, Job& job);
 
-// A rank of the current incarnation is connected again while a proposal is in flight: what it runs
-// counts as Applied, what it is READY for as Ready, and what it missed is sent again.
-void HandleRejoin(Turn& turn, Speaker speaker, const wire::Hello& hello);
-// A rank said Goodbye while a proposal is in flight: it holds nothing any more.
-void HandleRankFinished(Turn& turn, Speaker speaker);
-
+// Asks one rank to forget the proposal in flight.
+void RetractFrom(Turn& turn, const Rank& rank, const Proposal& proposal);
 // Asks every rank that has not finally answered to forget the proposal; skips the next decisions
 // when `back_off`.
 void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off);

@@ -6,8 +6,11 @@
 namespace eplb::core {
 
 void SendTo(Turn& turn, const Rank& rank, wire::DownMessage message) {
-  if (rank.session == 0) return;
-  turn.decision.effects.emplace_back(Send{rank.session, std::move(message)});
+  if (rank.session != 0) SendOn(turn, rank.session, std::move(message));
+}
+
+void SendOn(Turn& turn, SessionId session, wire::DownMessage message) {
+  turn.decision.effects.emplace_back(Send{session, std::move(message)});
 }
 
 void SendToAll(Turn& turn, const Incarnation& incarnation, const wire::DownMessage& message) {

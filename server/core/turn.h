@@ -30,6 +30,7 @@ struct Speaker {
   bool is_current() const { return job.current && &*job.current == &incarnation; }
 };
 
+void SendOn(Turn& turn, SessionId session, wire::DownMessage message);
 // Does nothing for a rank that is away.
 void SendTo(Turn& turn, const Rank& rank, wire::DownMessage message);
 void SendToAll(Turn& turn, const Incarnation& incarnation, const wire::DownMessage& message);

@@ -1,14 +1,8 @@
 #include "server/rpc/rpc_server.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +13,7 @@
 #include "server/background/ticker.h"
 #include "server/log.h"
 #include "server/rpc/exchange.h"
+#include "server/rpc/listen_check.h"
 #include "server/rpc/query.h"
 #include "server/rpc/session.h"
 #include "server/runner/monotonic_clock.h"
@@ -63,24 +58,6 @@ class BalancerService : public v1::Balancer::CallbackService {
   std::atomic<bool> draining_ = false;
 };
 
-// Why the system does not let us listen; gRPC itself does not say.
-std::string WhyNot(const Address& address) {
-  if (address.is_unix()) return "not a writable place for a socket";
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (error != 0) return gai_strerror(error);
-  const int descriptor = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool bound = descriptor >= 0 && bind(descriptor, found->ai_addr, found->ai_addrlen) == 0;
-  const std::string why = bound ? "the address was in use a moment ago" : std::strerror(errno);
-  if (descriptor >= 0) (void)close(descriptor);
-  freeaddrinfo(found);
-  return why;
-}
-
 void Configure(const std::string& target, int* port, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(RpcServer::kMaxReceiveBytes);
   // Otherwise a second daemon binds the same port and gets every other rank.
@@ -119,6 +96,10 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   (void)reflection;
   auto parts = std::make_unique<Parts>(std::move(options));
   const Address& listen = parts->options.listen;
+  if (listen.is_unix() && IsServed(listen.unix_path)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", listen.Text(), ": another process serves there"));
+  }
   int port = 0;
   grpc::ServerBuilder builder;
   Configure(listen.Text(), &port, &builder);
@@ -127,7 +108,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr || port <= 0) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen.Text(), ": ", WhyNot(listen)));
+        absl::StrCat("cannot listen on ", listen.Text(), ": ", WhyNotListening(listen)));
   }
   if (listen.is_unix()) (void)chmod(listen.unix_path.c_str(), kSocketMode);
   grpc_errors_are_warnings = true;

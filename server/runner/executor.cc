@@ -42,7 +42,10 @@ std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
 
 std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) {
   const absl::Status status = Noted(sinks_.store->WriteTerm(effect.term));
-  if (status.ok()) return std::nullopt;
+  if (status.ok()) {
+    term_ = effect.term;
+    return std::nullopt;
+  }
   Log(LogLevel::kError, "store_failed",
       {{"term", effect.term}, {"reason", std::string(status.message())}});
   return core::StoreFailed{.job = "", .status = status};
@@ -50,7 +53,7 @@ std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) 
 
 void Executor::Record(const core::JobEvent& event) {
   Log(LogLevel::kInfo, event.name,
-      {{"job", event.job}, {"version", event.version}, {"reason", event.reason}});
+      {{"job", event.job}, {"term", term_}, {"version", event.version}, {"reason", event.reason}});
   const absl::Status status = Noted(sinks_.store->AppendEvent(absl::Now(), event));
   if (status.ok()) return;
   Log(LogLevel::kError, "event_not_stored",

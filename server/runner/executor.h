@@ -22,8 +22,9 @@ class Executor {
     Store* store = nullptr;
     Sessions* sessions = nullptr;
     std::function<void(core::Solve)> solve = {};
+    int64_t term = 0;  // for the log; a stored one replaces it
   };
-  explicit Executor(Sinks sinks) : sinks_(std::move(sinks)) {}
+  explicit Executor(Sinks sinks) : sinks_(std::move(sinks)), term_(sinks_.term) {}
 
   // When a Store or StoreTerm fails, the rest of the decision is skipped and the failure returned;
   // it is the core's next event. A Record that cannot be stored is logged and skips nothing: the
@@ -42,6 +43,7 @@ class Executor {
   absl::Status Noted(absl::Status status);
 
   const Sinks sinks_;
+  int64_t term_;
   std::atomic<bool> store_works_ = true;
 };
 

@@ -43,7 +43,8 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       solver_([this](core::Solved solved) { (void)queue_.Push(std::move(solved)); }),
       executor_({.store = store_.get(),
                  .sessions = &sessions_,
-                 .solve = [this](core::Solve request) { solver_.Post(std::move(request)); }}) {}
+                 .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
+                 .term = core_.term()}) {}
 
 Runner::~Runner() { Stop(); }
 

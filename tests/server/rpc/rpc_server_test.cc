@@ -380,7 +380,7 @@ TEST_F(RpcServerTest, APortInUseIsAnErrorThatSaysSo) {
       absl::StrCat("cannot listen on ", server_->address().Text(), ": Address already in use"));
 }
 
-TEST_F(RpcServerTest, AUnixSocketServesItsOwnerAndGroup) {
+TEST_F(RpcServerTest, AUnixSocketServesItsOwnerAndGroupAndIsNotTakenAway) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/eplb-rpc-", getpid(), ".sock");
   Start({.unix_path = path});
   EXPECT_EQ(server_->address().Text(), "unix:" + path);
@@ -388,6 +388,12 @@ TEST_F(RpcServerTest, AUnixSocketServesItsOwnerAndGroup) {
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777U, 0660U);
   (void)Join(0);
+  RpcOptions second;
+  second.listen = server_->address();
+  second.runner = runner_.get();
+  EXPECT_EQ(
+      RpcServer::Start(second).status(),
+      absl::UnavailableError("cannot listen on unix:" + path + ": another process serves there"));
 }
 
 }  // namespace

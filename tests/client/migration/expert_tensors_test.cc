@@ -1,0 +1,93 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/migration/executor.h"
+#include "tests/client/migration/expert_world.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ExpertTensorsTest : public ::testing::Test {
+ protected:
+  ExpertTensorsTest()
+      : topology_(
+            *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 5, .num_gpus = 2})),
+        memory_(topology_, GpuId{0},
+                {{.name = "w", .role = TensorRole::kWeight, .row_bytes = 100, .row_stride = 100},
+                 {.name = "m", .role = TensorRole::kState, .row_bytes = 8, .row_stride = 16}}),
+        tensors_(memory_.tensors()) {}
+
+  void ExpectRefused(const char* why) {
+    const absl::Status status = CheckTensors(topology_, GpuId{0}, tensors_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    tensors_ = memory_.tensors();
+  }
+
+  Topology topology_;
+  ExpertMemory memory_;
+  std::vector<ExpertTensor> tensors_;
+};
+
+TEST_F(ExpertTensorsTest, BytesOfAnExpertAreSummedByRole) {
+  const auto bytes = CheckTensors(topology_, GpuId{0}, tensors_);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(bytes->weight, 100);
+  EXPECT_EQ(bytes->state, 8);
+}
+
+TEST_F(ExpertTensorsTest, EachFaultIsRefusedByTheTensorsName) {
+  tensors_[1].name = tensors_[0].name;
+  ExpectRefused("\"layers.0.w\": registered twice");
+  tensors_[2].layer = LayerId{2};
+  ExpectRefused("\"layers.1.w\": layer 2 is not in 0..1");
+  tensors_[0].num_rows = 2;
+  ExpectRefused("\"layers.0.w\": has 2 rows, GPU 0 has 3 slots");
+  tensors_[0].row_stride = 99;
+  ExpectRefused("row_stride 99 is below row_bytes 100");
+  tensors_[0].base = nullptr;
+  ExpectRefused("base is null");
+  tensors_[3].row_bytes = 0;
+  ExpectRefused("row_bytes is 0");
+  tensors_[3].row_bytes = 9;
+  ExpectRefused(
+      "\"layers.0.m\": a state of 8 bytes a row in layer 0 has no counterpart in layer 1");
+  tensors_[3].role = TensorRole::kWeight;
+  ExpectRefused("no counterpart");
+  tensors_.pop_back();
+  ExpectRefused("\"layers.0.m\"");
+  tensors_.resize(2);
+  ExpectRefused("layer 1 has no expert tensors");
+  tensors_.clear();
+  ExpectRefused("no expert tensors");
+  EXPECT_EQ(CheckTensors(topology_, GpuId{2}, tensors_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ExpertTensorsTest, DescriptionIsEqualOnRanksWithOtherMemory) {
+  const ExpertMemory other(
+      topology_, GpuId{1},
+      {{.name = "m", .role = TensorRole::kState, .row_bytes = 8, .row_stride = 64},
+       {.name = "w", .role = TensorRole::kWeight, .row_bytes = 100, .row_stride = 128}});
+  EXPECT_EQ(DescribeTensors(tensors_), DescribeTensors(other.tensors()));
+  EXPECT_EQ(DescribeTensors(tensors_),
+            "layer 0 state layers.0.m row_bytes 8\nlayer 0 weight layers.0.w row_bytes 100\n"
+            "layer 1 state layers.1.m row_bytes 8\nlayer 1 weight layers.1.w row_bytes 100\n");
+  tensors_[0].row_bytes = 99;
+  EXPECT_NE(DescribeTensors(tensors_), DescribeTensors(other.tensors()));
+}
+
+TEST_F(ExpertTensorsTest, StagingHoldsTheFullestGpuForEachLayerOfAChunk) {
+  ExecutorOptions options{.topology = topology_, .gpu = GpuId{0}};
+  // 2 layers (of at most 4) * 3 slots * (128 + 64) bytes.
+  EXPECT_EQ(*StagingBytes(options, tensors_), 2 * 3 * 192);
+  options.layers_per_chunk = 1;
+  EXPECT_EQ(*StagingBytes(options, tensors_), 3 * 192);
+  options.layers_per_chunk = 0;
+  EXPECT_EQ(StagingBytes(options, tensors_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace eplb

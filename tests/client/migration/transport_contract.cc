@@ -1,0 +1,352 @@
+#include "tests/client/migration/transport_contract.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+
+#include "tests/client/control/world.h"
+
+namespace eplb {
+
+using ::testing::HasSubstr;
+
+std::vector<absl::StatusOr<Progress>> Drive(const Transports& transports,
+                                            const std::vector<Ticket>& tickets) {
+  std::vector<absl::StatusOr<Progress>> results(transports.size(), Progress{});
+  const absl::Time limit = absl::Now() + absl::Seconds(30);
+  bool open = true;
+  while (open && absl::Now() < limit) {
+    open = false;
+    for (size_t r = 0; r < transports.size(); ++r) {
+      if (transports[r] == nullptr || !results[r].ok() || results[r]->done) continue;
+      results[r] = transports[r]->Poll(tickets[r], absl::ZeroDuration());
+      open = open || (results[r].ok() && !results[r]->done);
+    }
+  }
+  EXPECT_FALSE(open) << "no end in 30 s";
+  return results;
+}
+
+Ticket MustPost(Transport& transport, RowMoves moves) {
+  const absl::StatusOr<Ticket> ticket = transport.Post(std::move(moves));
+  EXPECT_TRUE(ticket.ok()) << ticket.status();
+  return ticket.value_or(0);
+}
+
+namespace {
+
+constexpr std::byte kOld{0xEE};
+
+// A world's moves and what staging must hold afterwards.
+struct Traffic {
+  std::vector<RowMoves> moves;                  // by rank
+  std::vector<std::vector<std::byte>> staging;  // by rank
+  std::vector<std::vector<std::byte>> sources;  // live memory of the sends
+  int64_t total_bytes = 0;
+};
+
+Traffic RandomTraffic(std::mt19937& random, int32_t world_size, uint64_t post_id,
+                      int64_t staging_bytes, int32_t num_rows) {
+  Traffic traffic;
+  traffic.moves.resize(world_size);
+  traffic.staging.assign(world_size, std::vector<std::byte>(staging_bytes, kOld));
+  traffic.sources.reserve(num_rows);
+  std::vector<int64_t> used(world_size, 0);
+  for (RowMoves& moves : traffic.moves) {
+    moves.post_id = post_id;
+    moves.deadline = absl::Now() + absl::Seconds(30);
+  }
+  constexpr int64_t kSizes[] = {0, 1, 63, 64, 65, 4096, 262'144, 262'145, 600'001};
+  for (int32_t row = 0; row < num_rows; ++row) {
+    const auto from = static_cast<int32_t>(random() % world_size);
+    const int32_t to = (from + 1 + static_cast<int32_t>(random() % (world_size - 1))) % world_size;
+    const int64_t bytes = kSizes[random() % std::size(kSizes)];
+    if (used[to] + bytes > staging_bytes) continue;
+    const std::vector<std::byte>& source =
+        traffic.sources.emplace_back(RandomBytes(random, static_cast<size_t>(bytes)));
+    const int32_t round = row / 4;
+    traffic.moves[from].sends.push_back({.to = RankId{to},
+                                         .row = row,
+                                         .round = round,
+                                         .bytes = source,
+                                         .staging_offset = used[to]});
+    traffic.moves[to].receives.push_back({.from = RankId{from},
+                                          .row = row,
+                                          .round = round,
+                                          .staging_offset = used[to],
+                                          .num_bytes = bytes});
+    if (bytes > 0) std::memcpy(traffic.staging[to].data() + used[to], source.data(), source.size());
+    used[to] += (bytes + 63) / 64 * 64;
+    traffic.total_bytes += bytes;
+  }
+  return traffic;
+}
+
+RowMoves SendOne(RankId to, uint64_t post_id, std::span<const std::byte> bytes,
+                 int64_t offset = 0) {
+  return {.post_id = post_id,
+          .sends = {{.to = to, .row = 0, .round = 0, .bytes = bytes, .staging_offset = offset}},
+          .receives = {},
+          .deadline = absl::Now() + absl::Seconds(30)};
+}
+
+RowMoves ReceiveOne(RankId from, uint64_t post_id, int64_t bytes, int64_t offset = 0) {
+  return {.post_id = post_id,
+          .sends = {},
+          .receives =
+              {{.from = from, .row = 0, .round = 0, .staging_offset = offset, .num_bytes = bytes}},
+          .deadline = absl::Now() + absl::Seconds(30)};
+}
+
+RowMoves Nothing(uint64_t post_id) {
+  return {.post_id = post_id, .sends = {}, .receives = {}, .deadline = absl::InfiniteFuture()};
+}
+
+TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChanges) {
+  const uint32_t seed = 4711;
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  constexpr int64_t kStaging = 1'500'000;
+  for (const int32_t world_size : {2, 3, 5}) {
+    Transports transports = Make(world_size, kStaging);
+    for (uint64_t post_id = 1; post_id <= 3; ++post_id) {
+      const Traffic traffic = RandomTraffic(random, world_size, post_id, kStaging, 24);
+      for (auto& transport : transports) FillWith(transport->staging(), kOld);
+      std::vector<Progress> results(world_size);
+      RunRanks(world_size, [&](int32_t rank) {
+        const Ticket ticket = MustPost(*transports[rank], traffic.moves[rank]);
+        while (!results[rank].done) {
+          const auto progress = transports[rank]->Poll(ticket, absl::Seconds(1));
+          ASSERT_TRUE(progress.ok()) << progress.status();
+          results[rank] = *progress;
+        }
+      });
+      int64_t sent = 0;
+      int64_t received = 0;
+      for (int32_t rank = 0; rank < world_size; ++rank) {
+        EXPECT_TRUE(SameBytes(transports[rank]->staging(), traffic.staging[rank]));
+        sent += results[rank].sent_bytes;
+        received += results[rank].received_bytes;
+      }
+      EXPECT_EQ(sent, traffic.total_bytes);
+      EXPECT_EQ(received, traffic.total_bytes);
+    }
+  }
+}
+
+TEST_P(TransportContractTest, PostWithoutRowsIsDoneAndSoIsAWorldOfOne) {
+  Transports transports = Make(1, 0);
+  EXPECT_TRUE(transports[0]->staging().empty());
+  const Ticket ticket = MustPost(*transports[0], Nothing(1));
+  const auto progress = transports[0]->Poll(ticket, absl::ZeroDuration());
+  ASSERT_TRUE(progress.ok()) << progress.status();
+  EXPECT_TRUE(progress->done);
+  EXPECT_TRUE(transports[0]->Poll(ticket, absl::ZeroDuration())->done) << "done stays done";
+  EXPECT_EQ(transports[0]->Poll(ticket + 1, absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(TransportContractTest, StagingIsAlignedAndOfTheSizeAsked) {
+  Transports transports = Make(2, 1000);
+  for (auto& transport : transports) {
+    EXPECT_EQ(transport->staging().size(), 1000U);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(transport->staging().data()) % 64, 0U);
+  }
+}
+
+TEST_P(TransportContractTest, NothingIsWrittenBeforeTheReceiverPosts) {
+  std::mt19937 random(1);
+  Transports transports = Make(2, 4096);
+  const std::vector<std::byte> row = RandomBytes(random, 4096);
+  FillWith(transports[0]->staging(), kOld);
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
+  for (int32_t turn = 0; turn < 20; ++turn) {
+    const auto progress = transports[1]->Poll(send, absl::ZeroDuration());
+    ASSERT_TRUE(progress.ok()) << progress.status();
+    EXPECT_FALSE(progress->done);
+  }
+  EXPECT_TRUE(std::ranges::all_of(transports[0]->staging(), [](auto b) { return b == kOld; }));
+  const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 1, 4096));
+  for (const auto& result : Drive(transports, {receive, send})) EXPECT_TRUE(result.ok());
+  EXPECT_TRUE(SameBytes(transports[0]->staging(), row));
+}
+
+TEST_P(TransportContractTest, SecondPostIsRefusedWhileOneIsOpen) {
+  Transports transports = Make(2, 64);
+  (void)MustPost(*transports[0], ReceiveOne(RankId{1}, 1, 64));
+  EXPECT_EQ(transports[0]->Post(Nothing(2)).status().code(), absl::StatusCode::kFailedPrecondition);
+  transports[0]->Abort();
+  EXPECT_TRUE(transports[0]->Post(Nothing(2)).ok());
+}
+
+TEST_P(TransportContractTest, MovesThatCannotBeAreRefusedByRow) {
+  Transports transports = Make(2, 128);
+  const std::vector<std::byte> row(100);
+  const auto refused = [&](RowMoves moves, const char* why) {
+    const absl::Status status = transports[0]->Post(std::move(moves)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << why;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  };
+  refused(SendOne(RankId{1}, 1, row, 29), "outside the arena");
+  refused(SendOne(RankId{1}, 1, row, -1), "outside the arena");
+  refused(ReceiveOne(RankId{1}, 1, 100, 29), "outside the arena");
+  refused(ReceiveOne(RankId{1}, 1, 129), "row 0 from rank 1");
+  refused(ReceiveOne(RankId{1}, 1, -1), "row 0 from rank 1");
+  refused(SendOne(RankId{0}, 1, row), "not a peer");
+  refused(SendOne(RankId{2}, 1, row), "not a peer");
+  refused(ReceiveOne(RankId{-1}, 1, 1), "not a peer");
+  RowMoves twice = ReceiveOne(RankId{1}, 1, 10);
+  twice.receives.push_back(twice.receives[0]);
+  refused(twice, "given twice");
+  twice.receives[1].row = 1;
+  refused(twice, "overlap");
+  twice.receives[1].staging_offset = 64;
+  twice.receives[0].round = 1;
+  refused(twice, "comes after round");
+  const Ticket ticket = MustPost(*transports[0], Nothing(5));
+  EXPECT_TRUE(transports[0]->Poll(ticket, absl::ZeroDuration())->done);
+  refused(Nothing(5), "does not rise");
+}
+
+TEST_P(TransportContractTest, DeadlineNamesThePeersThatOweRows) {
+  std::mt19937 random(2);
+  Transports transports = Make(4, 4096);
+  const std::vector<std::byte> row = RandomBytes(random, 100);
+  RowMoves moves = ReceiveOne(RankId{1}, 1, 100);
+  moves.receives.push_back(
+      {.from = RankId{2}, .row = 1, .round = 0, .staging_offset = 128, .num_bytes = 100});
+  moves.sends.push_back({.to = RankId{3}, .row = 0, .round = 0, .bytes = row, .staging_offset = 0});
+  moves.deadline = absl::Now() + absl::Milliseconds(100);
+  const Ticket receive = MustPost(*transports[0], moves);
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
+  absl::StatusOr<Progress> sent = Progress{};
+  while (sent.ok() && !sent->done) sent = transports[1]->Poll(send, absl::Milliseconds(10));
+  ASSERT_TRUE(sent.ok()) << sent.status();
+  absl::StatusOr<Progress> result = Progress{};
+  while (result.ok()) result = transports[0]->Poll(receive, absl::Seconds(10));
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
+  const std::string text(result.status().message());
+  EXPECT_THAT(text, HasSubstr("rank 2 owes 1 row"));
+  EXPECT_THAT(text, HasSubstr("rank 3 has not taken 1 row"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("rank 1")));
+  EXPECT_EQ(transports[0]->Poll(receive, absl::ZeroDuration()).status(), result.status());
+}
+
+TEST_P(TransportContractTest, PeerThatDiesIsNamedAndLaterPostsWithItAreRefused) {
+  Transports transports = Make(3, 4096);
+  RowMoves moves = ReceiveOne(RankId{2}, 1, 64);
+  const Ticket ticket = MustPost(*transports[0], moves);
+  EXPECT_TRUE(transports[0]->Poll(ticket, absl::ZeroDuration()).ok());
+  transports[2].reset();
+  absl::StatusOr<Progress> result = Progress{};
+  while (result.ok()) result = transports[0]->Poll(ticket, absl::Seconds(1));
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 2 is gone"));
+  transports[0]->Abort();
+  const absl::Status again = transports[0]->Post(ReceiveOne(RankId{2}, 2, 64)).status();
+  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(again.message()), HasSubstr("rank 2 is gone"));
+
+  const std::vector<std::byte> row(64, std::byte{7});  // the others go on
+  const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 3, 64));
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 3, row));
+  const auto results = Drive(transports, {receive, send, 0});
+  EXPECT_TRUE(results[0].ok() && results[1].ok()) << results[0].status();
+}
+
+TEST_P(TransportContractTest, PeerThatFinishedAndLeftIsNoError) {
+  std::mt19937 random(3);
+  Transports transports = Make(3, 1 << 20);
+  const std::vector<std::byte> row = RandomBytes(random, 600'000);
+  RowMoves moves = ReceiveOne(RankId{1}, 1, 600'000);
+  moves.receives.push_back(
+      {.from = RankId{2}, .row = 0, .round = 0, .staging_offset = 600'064, .num_bytes = 64});
+  const Ticket receive = MustPost(*transports[0], moves);
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
+  const auto drive_pair = [&] {
+    const auto sent = transports[1]->Poll(send, absl::ZeroDuration());
+    const auto received = transports[0]->Poll(receive, absl::ZeroDuration());
+    EXPECT_TRUE(received.ok()) << received.status();
+    return sent.ok() && sent->done;
+  };
+  while (!drive_pair()) {
+  }
+  transports[1].reset();
+  const Ticket last =
+      MustPost(*transports[2], SendOne(RankId{0}, 1, std::span(row).first(64), 600'064));
+  const auto results = Drive(transports, {receive, 0, last});
+  EXPECT_TRUE(results[0].ok()) << results[0].status();
+  EXPECT_TRUE(SameBytes(transports[0]->staging().first(row.size()), row));
+}
+
+TEST_P(TransportContractTest, AbortIsToldToThePeersThatStillMatter) {
+  std::mt19937 random(4);
+  Transports transports = Make(2, 4096);
+  const std::vector<std::byte> row = RandomBytes(random, 64);
+  for (const bool sender_aborts : {true, false}) {
+    const uint64_t post_id = sender_aborts ? 1 : 2;
+    const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, post_id, 64));
+    const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, post_id, row));
+    transports[sender_aborts ? 1 : 0]->Abort();
+    const int32_t other = sender_aborts ? 0 : 1;
+    absl::StatusOr<Progress> result = Progress{};
+    while (result.ok() && !result->done) {
+      result = transports[other]->Poll(other == 0 ? receive : send, absl::Seconds(1));
+    }
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted) << result.status();
+    EXPECT_THAT(std::string(result.status().message()),
+                HasSubstr(sender_aborts ? "rank 1 ended it" : "rank 0 ended it"));
+    transports[other]->Abort();
+  }
+}
+
+TEST_P(TransportContractTest, StagingReusedAfterAnAbortSeesNoOldRow) {
+  std::mt19937 random(5);
+  constexpr size_t kBytes = 2'000'000;  // many pieces, more than any socket holds
+  Transports transports = Make(2, kBytes);
+  uint64_t post_id = 0;
+  for (const int32_t turns : {0, 1, 2, 3, 5}) {
+    std::vector<std::byte> old_row = RandomBytes(random, kBytes);
+    const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, ++post_id, kBytes));
+    const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, post_id, old_row));
+    for (int32_t turn = 0; turn < turns; ++turn) {
+      ASSERT_TRUE(transports[1]->Poll(send, absl::ZeroDuration()).ok());
+      if (turn % 2 == 0) {
+        ASSERT_TRUE(transports[0]->Poll(receive, absl::ZeroDuration()).ok());
+      }
+    }
+    transports[turns % 2]->Abort();
+    transports[1 - turns % 2]->Abort();
+    FillWith(old_row, std::byte{0x11});  // ours again once Abort returned
+    FillWith(transports[0]->staging(), kOld);
+
+    const std::vector<std::byte> row = RandomBytes(random, 300'000);
+    const Ticket receive_again =
+        MustPost(*transports[0], ReceiveOne(RankId{1}, ++post_id, 300'000, 64));
+    const Ticket send_again = MustPost(*transports[1], SendOne(RankId{0}, post_id, row, 64));
+    for (const auto& result : Drive(transports, {receive_again, send_again})) {
+      EXPECT_TRUE(result.ok()) << result.status();
+    }
+    std::vector<std::byte> expected(kBytes, kOld);
+    std::copy(row.begin(), row.end(), expected.begin() + 64);
+    EXPECT_TRUE(SameBytes(transports[0]->staging(), expected)) << turns << " turns";
+  }
+}
+
+TEST_P(TransportContractTest, SizesThatDifferBetweenTheEndsAreFoundByTheReceiver) {
+  const std::vector<std::byte> row(100, std::byte{1});
+  for (const int64_t expected : {99, 101}) {
+    Transports transports = Make(2, 4096);
+    const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 1, expected));
+    const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
+    const auto results = Drive(transports, {receive, send});
+    EXPECT_EQ(results[0].status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(results[0].status().message()), HasSubstr("rank 1"));
+    EXPECT_THAT(std::string(results[0].status().message()), HasSubstr("row 0"));
+  }
+}
+
+}  // namespace
+}  // namespace eplb

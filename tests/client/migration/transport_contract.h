@@ -1,0 +1,58 @@
+// What every Transport owes: the claims are in transport_contract.cc and run against each kind that
+// instantiates the suite.
+#ifndef EPLB_TESTS_CLIENT_MIGRATION_TRANSPORT_CONTRACT_H_
+#define EPLB_TESTS_CLIENT_MIGRATION_TRANSPORT_CONTRACT_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "client/migration/transport.h"
+
+namespace eplb {
+
+using Transports = std::vector<std::unique_ptr<Transport>>;
+using MakeTransports = Transports (*)(int32_t world_size, int64_t staging_bytes);
+
+class TransportContractTest : public ::testing::TestWithParam<MakeTransports> {
+ protected:
+  Transports Make(int32_t world_size, int64_t staging_bytes) {
+    Transports transports = GetParam()(world_size, staging_bytes);
+    EXPECT_EQ(transports.size(), static_cast<size_t>(world_size));
+    return transports;
+  }
+};
+
+inline std::vector<std::byte> RandomBytes(std::mt19937& random, size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (size_t at = 0; at < size; at += sizeof(uint32_t)) {
+    const auto word = static_cast<uint32_t>(random());
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), size - at));
+  }
+  return bytes;
+}
+
+// memset and memcmp: these tests handle megabytes in debug builds.
+inline void FillWith(std::span<std::byte> bytes, std::byte value) {
+  if (!bytes.empty()) std::memset(bytes.data(), std::to_integer<int>(value), bytes.size());
+}
+inline bool SameBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
+// Polls all ranks in turn from one thread, without waiting, until each is done or has failed; null
+// transports are skipped. The results by rank.
+std::vector<absl::StatusOr<Progress>> Drive(const Transports& transports,
+                                            const std::vector<Ticket>& tickets);
+
+// REQUIRES: the post is accepted.
+Ticket MustPost(Transport& transport, RowMoves moves);
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_CLIENT_MIGRATION_TRANSPORT_CONTRACT_H_
