@@ -56,6 +56,7 @@ struct ClientOptions {
   int32_t num_gpus = 1;
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
+  int64_t first_step = 0;     // of the first StepBoundary, e.g. that of a checkpoint
   int32_t vote_every = 8;     // steps, constant in a run, equal on all ranks
   int32_t report_every = 50;  // steps in a load window
   int32_t report_max_steps =
@@ -65,10 +66,13 @@ struct ClientOptions {
   std::string transport =
       "auto";  // auto, host; inproc is for ranks that are threads (see client/inproc.h)
   std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at
-  std::string initial_placement;  // path of a placement or placements.jsonl file, read by rank 0;
-                                  // empty: the daemon's, else static
-  std::string placements_path;    // rank 0 writes placements.jsonl here; empty: not written
-  std::string history_path;       // this rank's own log for the validator; empty: not written
+  std::string initial_placement;  // path of a placement file, or of a placements.jsonl (whose last
+                                  // line counts) by that ending, read by rank 0; empty: the
+                                  // daemon's, else static
+  std::string placements_path;    // rank 0 writes placements.jsonl here, anew at each start; empty:
+                                  // not written
+  std::string history_path;       // this rank's own log for the validator, appended to; empty: not
+                                  // written
   absl::Duration start_deadline = absl::Seconds(60);
   absl::Duration vote_deadline = absl::Seconds(600);
   absl::Duration transfer_deadline = absl::Seconds(30);
@@ -95,8 +99,10 @@ struct BoundaryResult {
   int64_t version = 0;
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
-  double pause_seconds = 0;  // time spent in this call
-  std::string reason;        // the daemon's sentence for a switch; or why a chunk was dropped
+  double pause_seconds = 0;        // time spent in this call
+  int64_t decided_first_step = 0;  // of a switch: the steps whose load the daemon decided on
+  int64_t decided_last_step = 0;
+  std::string reason;  // the daemon's sentence for a switch; or why a chunk was dropped
 };
 
 struct ClientStats {
@@ -131,11 +137,11 @@ class Client {
   // (gradient accumulation).
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
 
-  // Once per optimizer step, also a skipped one, on every rank; steps rise by one. Every vote_every
-  // steps all ranks vote and may migrate and switch one chunk. `stream` is the CUDA stream of
-  // expert work, nullptr on the host. errors: Aborted naming the missing ranks (the incarnation
-  // ends: stop), DataLoss (ranks ran different placements: stop), FailedPrecondition for a step out
-  // of order. After Aborted or DataLoss every later call returns the same.
+  // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
+  // Every vote_every steps all ranks vote and may migrate and switch one chunk. `stream` is the
+  // CUDA stream of expert work, nullptr on the host. errors: Aborted naming the missing ranks (the
+  // incarnation ends: stop), DataLoss (ranks ran different placements: stop), FailedPrecondition
+  // for a step out of order. After Aborted or DataLoss every later call returns the same.
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;
@@ -147,6 +153,7 @@ class Client {
   void Close(std::string_view reason);
 
  private:
+  friend struct ClientFactory;  // behind Connect and client/inproc.h
   struct Impl;
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -14,7 +14,10 @@ namespace {
 
 using Kind = HistoryRecord::Kind;
 
-constexpr int64_t kMaxStep = int64_t{1} << 62;  // one more than it never overflows
+constexpr int64_t kMaxStep = int64_t{1} << 62;
+
+// The step after `step`, for any number that a log may hold.
+int64_t After(int64_t step) { return step < kMaxStep ? step + 1 : kMaxStep; }
 
 std::string Short(const Digest& digest) { return digest.Hex().substr(0, 12); }
 
@@ -27,10 +30,28 @@ std::string Steps(int64_t first, int64_t last) {
   return absl::StrCat("steps ", first, "..", last);
 }
 
+// Incarnations that another one followed in some rank's log. placements.jsonl begins anew with each
+// incarnation, so it says nothing about these.
+std::set<std::string> FindSuperseded(std::span<const RankHistory> ranks) {
+  std::set<std::string> superseded;
+  for (const RankHistory& history : ranks) {
+    const HistoryRecord* last_start = nullptr;
+    for (const HistoryRecord& record : history.records) {
+      if (record.kind != Kind::kStart) continue;
+      if (last_start != nullptr && last_start->incarnation != record.incarnation) {
+        superseded.insert(last_start->incarnation);
+      }
+      last_start = &record;
+    }
+  }
+  return superseded;
+}
+
 // What the placement records say, once they are checked themselves.
 struct Recorded {
   std::map<int64_t, std::set<int64_t>> first_steps;  // by version
   std::set<std::array<uint8_t, 32>> digests;
+  std::set<std::string> superseded;  // incarnations that the records need not cover
 };
 
 Recorded CheckPlacements(std::span<const PlacementRecord> placements,
@@ -99,7 +120,7 @@ class RankCheck {
         CheckSteps(record);
         break;
       case Kind::kStop:
-        CheckNextStep(absl::StrCat("stopped at step ", record.step), record);
+        CheckNextStep(absl::StrCat("stopped after step ", record.step), record, After(record.step));
         incarnation_.reset();
         break;
       case Kind::kStart:
@@ -150,9 +171,9 @@ class RankCheck {
   }
 
   void CheckCommit(const HistoryRecord& record) {
-    const std::string did =
-        absl::StrCat("committed ", Name(record.version, record.digest), " at step ", record.step);
-    CheckNextStep(did, record);
+    const std::string did = absl::StrCat("committed ", Name(record.version, record.digest),
+                                         " after step ", record.step);
+    CheckNextStep(did, record, After(record.step));
     const auto ready = ready_.find(record.version);
     if (ready == ready_.end()) {
       Report(did, " without READY for it before");
@@ -163,10 +184,7 @@ class RankCheck {
     if (!versions_.empty() && record.version <= *versions_.rbegin()) {
       Report(did, ", not above version ", *versions_.rbegin(), " before it");
     }
-    const auto recorded = recorded_.first_steps.find(record.version);
-    if (recorded != recorded_.first_steps.end() && !recorded->second.contains(record.step)) {
-      Report(did, ", but its placement record begins at step ", *recorded->second.begin());
-    }
+    CheckFirstStep(did, record);
     Run(record);
   }
 
@@ -177,24 +195,34 @@ class RankCheck {
       Report(did, ", which is no range of steps");
       return;
     }
-    CheckNextStep(did, record);
-    next_step_ = record.last_step + 1;
+    CheckNextStep(did, record, record.step);
+    next_step_ = After(record.last_step);
     if (running_.has_value() && *running_ != std::pair(record.version, record.digest)) {
       Report(did, " while ", Name(running_->first, running_->second), " was in force");
     }
-    if (!recorded_.digests.contains(record.digest.bytes) &&
+    if (!recorded_.superseded.contains(record.incarnation) &&
+        !recorded_.digests.contains(record.digest.bytes) &&
         unrecorded_.insert(record.digest.bytes).second) {
       Report(did, ", which has no placement record");
     }
     Run(record);
   }
 
-  void CheckNextStep(const std::string& did, const HistoryRecord& record) {
-    if (next_step_.has_value() && *next_step_ != record.step) {
+  void CheckFirstStep(const std::string& did, const HistoryRecord& record) {
+    if (recorded_.superseded.contains(record.incarnation)) return;
+    const auto recorded = recorded_.first_steps.find(record.version);
+    if (recorded == recorded_.first_steps.end()) return;
+    if (recorded->second.contains(After(record.step))) return;
+    Report(did, ", but its placement record begins at step ", *recorded->second.begin());
+  }
+
+  // `next`: the step that the record takes for the next one.
+  void CheckNextStep(const std::string& did, const HistoryRecord& record, int64_t next) {
+    if (next_step_.has_value() && *next_step_ != next) {
       Report(did, " in incarnation ", record.incarnation, ", where step ", *next_step_,
              " was next");
     }
-    next_step_ = record.step;
+    next_step_ = next;
   }
 
   void Run(const HistoryRecord& record) {
@@ -288,13 +316,13 @@ class JobCheck {
     if (other.incarnation != record.incarnation) {
       violations_.push_back(absl::StrCat(
           "version ", record.version, " was committed in incarnation ", other.incarnation,
-          " at step ", other.step, " by rank ", other.rank.value, " and again in incarnation ",
-          record.incarnation, " at step ", record.step, " by rank ", record.rank.value));
+          " after step ", other.step, " by rank ", other.rank.value, " and again in incarnation ",
+          record.incarnation, " after step ", record.step, " by rank ", record.rank.value));
     } else if (other.step != record.step) {
-      violations_.push_back(absl::StrCat("version ", record.version, " of incarnation ",
-                                         record.incarnation, " was committed at step ", other.step,
-                                         " by rank ", other.rank.value, ", but at step ",
-                                         record.step, " by rank ", record.rank.value));
+      violations_.push_back(
+          absl::StrCat("version ", record.version, " of incarnation ", record.incarnation,
+                       " was committed after step ", other.step, " by rank ", other.rank.value,
+                       ", but after step ", record.step, " by rank ", record.rank.value));
     }
   }
 
@@ -341,7 +369,8 @@ class JobCheck {
 std::vector<std::string> FindViolations(std::span<const RankHistory> ranks,
                                         std::span<const PlacementRecord> placements) {
   std::vector<std::string> violations;
-  const Recorded recorded = CheckPlacements(placements, violations);
+  Recorded recorded = CheckPlacements(placements, violations);
+  recorded.superseded = FindSuperseded(ranks);
   std::set<RankId> seen;
   for (const RankHistory& history : ranks) {
     if (!seen.insert(history.rank).second) {

@@ -30,8 +30,9 @@ struct HistoryRecord {
   Kind kind = Kind::kStep;
   RankId rank;
   std::string incarnation;
-  // kStep: the first step of the range; all others: the next step to run, so a commit at the
-  // boundary between steps 15 and 16 has step 16.
+  // kStart: the first step to run. kStep: the first step of the range. kVote, kCommit, kDrop: the
+  // boundary, that is the last step that ran before it. kReady: likewise, as far as known; not
+  // looked at. kStop: the last step that ran.
   int64_t step = 0;
   int64_t last_step = 0;  // kStep only, >= step
   int64_t version = 0;    // kStart, kStep: running; kReady, kVote, kCommit, kDrop: target
@@ -71,6 +72,8 @@ struct PlacementRecord {
 // all ranks: a version has one digest in the job and is committed in one incarnation only (I2); the
 //   ranks of an incarnation start alike; they commit a version at one step (I5); a step of an
 //   incarnation runs under one version and digest (I1).
+// placements.jsonl begins anew with each incarnation: what is told of a record that is missing or
+// begins elsewhere holds for incarnations that no other one followed in any log.
 // A record at fault is then taken as it stands, so that later ones are not blamed for it.
 // cost: O(n log n) for n records. threads: safe, no state.
 std::vector<std::string> FindViolations(std::span<const RankHistory> ranks,

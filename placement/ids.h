@@ -11,6 +11,8 @@ namespace eplb {
 template <class Tag>
 struct Id {
   int32_t value = 0;
+  // clang-tidy 14 takes the 0 that rewritten comparisons compare with for a null pointer.
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   friend constexpr auto operator<=>(const Id&, const Id&) = default;
 };
 

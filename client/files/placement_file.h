@@ -13,13 +13,18 @@
 
 namespace eplb {
 
-// One line of placements.jsonl:
-// {"step":S,"version":V,"digest":"hex","placement":{eplb.placement.v1}}.
+// One line of placements.jsonl: {"step":S,"version":V,"digest":"hex","decided_first_step":A,
+// "decided_last_step":B,"reason":"..","placement":{eplb.placement.v1}}. The three keys about the
+// decision are optional when reading.
 struct LoggedPlacement {
   int64_t step = 0;  // the first step that ran under it
   int64_t version = 0;
   Digest digest;
   Placement placement;
+  int64_t decided_first_step =
+      0;  // the steps whose load was decided on; 0..-1 for the first placement
+  int64_t decided_last_step = -1;
+  std::string reason;  // one sentence
 };
 
 // errors: InvalidArgument beginning with the path and saying where; NotFound when there is no such

@@ -3,7 +3,7 @@ include(GoogleTest)
 
 add_library(eplb_warnings INTERFACE)
 target_compile_options(eplb_warnings INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion;-Wno-missing-field-initializers>"
   "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>")
 if(EPLB_WERROR)
   target_compile_options(eplb_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>")

@@ -113,6 +113,8 @@ struct Propose {
   int32_t chunk = 0;
   int32_t num_chunks = 1;
   std::string reason;
+  int64_t decided_first_step = 0;
+  int64_t decided_last_step = 0;
 };
 
 struct Retract {

@@ -12,6 +12,8 @@
 
 namespace eplb::wire {
 
+struct JsonValue;
+
 // One line, no newline; keys in the order of the format's description.
 std::string PlacementToJson(const Placement& placement);
 
@@ -20,6 +22,8 @@ std::string PlacementToJson(const Placement& placement);
 // key missing or given twice, a ragged or wrongly typed row, an id out of range, maps that
 // contradict each other, padding that is not -1 at the tail.
 absl::StatusOr<Placement> PlacementFromJson(std::string_view text);
+// As above for a value that is read already, e.g. a member of a line of placements.jsonl.
+absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object);
 
 }  // namespace eplb::wire
 

@@ -1,6 +1,16 @@
 // The daemon's decisions: a deterministic library without gRPC, threads, clock or I/O.
 // Events come in one at a time with the time as a value; effects go out in the order in which they
 // must happen.
+//
+// What the caller owes:
+// - It stores `term()` durably before it serves anybody, and executes the effects of one decision
+// in
+//   order before it hands in the next event.
+// - When a Store or StoreTerm fails it drops the rest of that decision and hands in StoreFailed as
+//   the very next event (job empty for a StoreTerm). Any other event means that they succeeded.
+// - A Send or Close to a session that is gone does nothing. After a Close nothing more of that
+//   session is handed in, but for its SessionClosed.
+// - A Tick at least once a second: deadlines and graces are looked at there only.
 #ifndef EPLB_SERVER_CORE_CORE_H_
 #define EPLB_SERVER_CORE_CORE_H_
 
@@ -20,7 +30,7 @@
 
 namespace eplb::core {
 
-// A stream of a rank, numbered by the caller; never used twice.
+// A stream of a rank, numbered by the caller from 1; never used twice.
 using SessionId = int64_t;
 
 // What a restart must not lose of a job.
@@ -34,8 +44,10 @@ struct StoredJob {
 // One line of the audit log.
 struct JobEvent {
   std::string job;
-  std::string name;  // proposed, committed, kept, nacked, retracted, held, released,
-                     // incarnation_started, ...
+  std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
+                     // released, kept, left_out, proposed, retracting, withdrawn, committed,
+                     // quarantined, stuck, window_incomplete, window_dropped, report_short,
+                     // store_failed
   int64_t version = 0;
   std::string reason;  // one sentence
 };
@@ -58,6 +70,7 @@ struct Config {
   absl::Duration retract_deadline = absl::Seconds(60);
   absl::Duration session_grace =
       absl::Seconds(10);  // a rank may be away so long before its incarnation ends
+  absl::Duration store_retry = absl::Seconds(10);  // between attempts while the store fails
   int32_t max_jobs = 64;
   int32_t max_ranks_per_job = 16384;
   std::string server_version;
@@ -78,8 +91,8 @@ struct Solved {
   absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
   double seconds = 0;
 };
-struct StoreFailed {  // a Store effect failed; no later effect of the same decision was executed
-  std::string job;
+struct StoreFailed {  // a Store failed; no later effect of the same decision was executed
+  std::string job;    // empty: it was a StoreTerm
   absl::Status status;
 };
 struct Tick {};
@@ -155,7 +168,7 @@ struct State;
 class Core {
  public:
   // stored_term: the highest term ever stored; this core leads with stored_term + 1, which the
-  // caller stores first.
+  // caller stores (from `term()`) before it serves.
   Core(Config config, int64_t stored_term, std::vector<StoredJob> stored_jobs, absl::Time now);
   ~Core();
   Core(const Core&) = delete;
@@ -168,7 +181,9 @@ class Core {
   std::vector<JobView> Jobs(absl::Time now) const;                                     // by name
   absl::StatusOr<JobView> Job(const std::string& job, absl::Time now) const;           // NotFound
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;  // NotFound
-  // Ok when proposals can be made; else the reason in one sentence.
+  // Ok when proposals can be made; else the reason in one sentence: the daemon drains, or what must
+  // be stored first cannot be stored. A job that is HELD does not count: its ranks still have to
+  // reach this daemon.
   absl::Status Readiness() const;
 
  private:

@@ -37,11 +37,15 @@ class Store {
   static constexpr int32_t kMaxEventsPerJob = 10000;
 };
 
-std::unique_ptr<Store> MakeMemoryStore();
-// Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version).
-// errors: Unavailable when the file cannot be opened or written, DataLoss when it is not a sound
-// database of ours, FailedPrecondition when a newer version of eplbd wrote it. Each names the path.
-absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path);
+// max_events: of a job, >= 1.
+std::unique_ptr<Store> MakeMemoryStore(int32_t max_events = Store::kMaxEventsPerJob);
+// Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version) and holds
+// `path`.lock while it is open, so that two daemons never write one database.
+// errors: Unavailable when the file cannot be opened or written or another process holds it,
+// DataLoss when it is not a sound database of ours, FailedPrecondition when a newer version of
+// eplbd wrote it. Each names the path.
+absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(
+    const std::string& path, int32_t max_events = Store::kMaxEventsPerJob);
 
 }  // namespace eplb
 

@@ -64,8 +64,8 @@ TEST(EdgeColouringTest, RandomMultigraphsNeedMaxDegreeColours) {
 
 TEST(EdgeColouringTest, CompleteGraphsNeedAsManyColoursAsVertices) {
   for (int32_t n = 1; n <= 17; ++n) {
-    std::vector<BipartiteEdge> edges;
-    for (int32_t i = 0; i < n * n; ++i) edges.push_back({i / n, i % n});
+    std::vector<BipartiteEdge> edges(static_cast<size_t>(n) * static_cast<size_t>(n));
+    for (int32_t i = 0; i < n * n; ++i) edges[static_cast<size_t>(i)] = {i / n, i % n};
     EXPECT_EQ(Check(edges, *ColourEdges(edges, n, n)), "") << n;
   }
 }

@@ -51,7 +51,7 @@ Case RandomCase(testing::Random& random) {
     if (random() % 4 != 0) layers.push_back(LayerId{layer});
   }
   const MigrationOptions options{.weight_bytes = testing::Pick(random, 0, 100),
-                                 .state_bytes = 100 * testing::Pick(random, 0, 5),
+                                 .state_bytes = int64_t{100} * testing::Pick(random, 0, 5),
                                  .state_residency = random() % 2 == 0
                                                         ? StateResidency::kWithPrimary
                                                         : StateResidency::kEveryReplica};
@@ -317,50 +317,6 @@ TEST(MigrationPlanTest, RefusesWhatItCannotPlan) {
               HasSubstr("weight_bytes is -1"));
   EXPECT_THAT(message(PlanMigration(a, swapped, {}, {.weight_bytes = INT64_MAX})),
               HasSubstr("more than 2^63-1"));
-}
-
-TEST(CutIntoChunksTest, RandomChunksChainFromCurrentToTarget) {
-  constexpr uint64_t kSeed = 92;
-  testing::Random random(kSeed);
-  for (int i = 0; i < 1000; ++i) {
-    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", i));
-    const Topology topology = testing::RandomTopology(random);
-    const Placement current = testing::RandomPlacement(random, topology);
-    const Placement target = testing::SwapSlots(random, current, testing::Pick(random, 0, 3));
-    const int32_t size = testing::Pick(random, 1, 4);
-    const auto chunks = CutIntoChunks(current, target, size);
-    ASSERT_TRUE(chunks.ok()) << chunks.status();
-    Placement before = current;
-    std::vector<LayerId> layers;
-    for (const Chunk& chunk : *chunks) {
-      ASSERT_LE(chunk.layers.size(), static_cast<size_t>(size));
-      ASSERT_FALSE(chunk.layers.empty());
-      for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-        const bool in_chunk = std::find(chunk.layers.begin(), chunk.layers.end(), LayerId{layer}) !=
-                              chunk.layers.end();
-        const Placement& wanted = in_chunk ? target : before;
-        ASSERT_EQ(chunk.after.Layer(LayerId{layer}), wanted.Layer(LayerId{layer}));
-        ASSERT_TRUE(!in_chunk || before.Layer(LayerId{layer}) != target.Layer(LayerId{layer}));
-      }
-      layers.insert(layers.end(), chunk.layers.begin(), chunk.layers.end());
-      before = chunk.after;
-    }
-    ASSERT_EQ(before, target);
-    ASSERT_TRUE(std::is_sorted(layers.begin(), layers.end()));
-    if (!chunks->empty()) {
-      ASSERT_EQ(chunks->size(),
-                (layers.size() + static_cast<size_t>(size) - 1) / static_cast<size_t>(size));
-    }
-  }
-}
-
-TEST(CutIntoChunksTest, RefusesEmptyChunksAndOtherShapes) {
-  const Placement placement = Placement::Static(TwoNodes());
-  EXPECT_THAT(CutIntoChunks(placement, placement, 0).status().message(),
-              HasSubstr("layers_per_chunk is 0"));
-  const Placement other =
-      Placement::Static(*Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 8}));
-  EXPECT_THAT(CutIntoChunks(placement, other, 1).status().message(), HasSubstr("layers"));
 }
 
 TEST(SummariseMovesTest, RandomSummariesAgreeWithCounting) {

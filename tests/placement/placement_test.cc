@@ -78,6 +78,7 @@ TEST(PlacementTest, LayersReadBackRebuildThePlacement) {
     const Topology topology = testing::RandomTopology(random);
     const Placement placement = testing::RandomPlacement(random, topology);
     std::vector<LayerPlacement> layers;
+    layers.reserve(static_cast<size_t>(topology.num_layers()));
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
       layers.push_back(placement.Layer(LayerId{layer}));
     }

@@ -1,0 +1,154 @@
+// Client::StepBoundary: the vote, the chunk and the switch.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "client/client_impl.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+
+absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step) {
+  BoundaryResult result;
+  result.version = running_.version;
+  if (disabled_) return result;
+  EPLB_RETURN_IF_ERROR(ended_);
+  if (executor_ == nullptr) {
+    return absl::FailedPreconditionError("StepBoundary came before RegisterExperts");
+  }
+  if (step != next_step_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("StepBoundary of step ", step, ", expected ", next_step_));
+  }
+  boundary_began_ = Clock::now();
+  ++next_step_;
+  log_.AddStep(step, running_.version, running_.digest);
+  std::optional<wire::LoadReport> window = windows_.EndStep(step);
+  if (session_ == nullptr) window.reset();  // nobody to tell
+  const int32_t pace = member_->FinishStep(step, std::move(window));
+  windows_.SetReportEvery(std::min(pace, options_.report_max_steps));
+  if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
+  result.pause_seconds = SecondsInBoundary();
+  return result;
+}
+
+double Client::Impl::SecondsInBoundary() const {
+  return std::chrono::duration<double>(Clock::now() - boundary_began_).count();
+}
+
+absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
+  log_.FlushSteps();
+  ++votes_;
+  result.voted = true;
+  const VoteSnapshot snapshot = member_->Enter();
+  const absl::StatusOr<std::vector<int64_t>> minimum =
+      control_->AllReduceMin(snapshot.values, options_.vote_deadline);
+  const Proposal* const target = snapshot.proposal.get();
+  if (!minimum.ok()) return End(step, minimum.status(), target);
+  const VoteDecision decision = member_->Decide(*minimum);
+  if (decision.outcome == VoteOutcome::kDiverged) {
+    return End(step,
+               absl::DataLossError(absl::StrCat(
+                   "after step ", step, " the ranks run different placements; this one version ",
+                   running_.version, " ", running_.digest.Hex())),
+               target);
+  }
+  const bool agreed = decision.outcome == VoteOutcome::kRunChunk;
+  if (target != nullptr) {
+    log_.Write({.event = "vote",
+                .step = step + 1,
+                .last_step = step + 1,
+                .version = target->propose.version,
+                .digest = target->propose.digest,
+                .ok = agreed,
+                .reason = agreed ? "" : "not all ranks are READY for it"});
+  }
+  return agreed ? RunChunk(step, *decision.proposal, result) : absl::OkStatus();
+}
+
+absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
+                                    BoundaryResult& result) {
+  const int64_t version = proposal.propose.version;
+  const absl::StatusOr<Executor::Staged> staged = executor_->Stage(
+      proposal.plan, static_cast<uint64_t>(version), absl::Now() + options_.transfer_deadline);
+  const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
+  const absl::StatusOr<std::vector<int64_t>> minimum =
+      control_->AllReduceMin(mine, options_.vote_deadline);
+  if (!minimum.ok()) {
+    executor_->Discard();
+    return End(step, minimum.status(), &proposal);
+  }
+  if ((*minimum)[1] != version || (*minimum)[2] != -version) {
+    executor_->Discard();
+    return End(step, absl::DataLossError("the ranks staged different versions"), &proposal);
+  }
+  if ((*minimum)[0] == 1) {
+    result.sent_bytes = staged->sent_bytes;
+    result.received_bytes = staged->received_bytes;
+    Commit(step, proposal, result);
+  } else {
+    result.reason = staged.ok() ? "the transfer failed on another rank"
+                                : std::string(staged.status().message());
+    Drop(step, proposal, result);
+  }
+  return absl::OkStatus();
+}
+
+void Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
+  const wire::Propose& propose = proposal.propose;
+  executor_->Commit();
+  running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};
+  tables_.Update(running_);
+  ++commits_;
+  log_.Write({.event = "commit",
+              .step = step + 1,
+              .last_step = step + 1,
+              .version = propose.version,
+              .digest = propose.digest,
+              .reason = propose.reason});
+  WritePlacement(step + 1, &propose);
+  result.switched = true;
+  result.version = propose.version;
+  result.decided_first_step = propose.decided_first_step;
+  result.decided_last_step = propose.decided_last_step;
+  result.reason = propose.reason;
+  member_->OnApplied(result.received_bytes, SecondsInBoundary());
+}
+
+void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
+  executor_->Discard();
+  ++dropped_chunks_;
+  log_.Write({.event = "drop",
+              .step = step + 1,
+              .last_step = step + 1,
+              .version = proposal.propose.version,
+              .digest = proposal.propose.digest,
+              .ok = false,
+              .reason = result.reason});
+  member_->OnDropped(result.reason);
+}
+
+absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {
+  const std::string reason(error.message());
+  log_.Write({.event = "vote",
+              .step = step + 1,
+              .last_step = step + 1,
+              .version = target == nullptr ? 0 : target->propose.version,
+              .digest = target == nullptr ? Digest{} : target->propose.digest,
+              .ok = false,
+              .reason = reason});
+  log_.Write({.event = "stop",
+              .step = step + 1,
+              .last_step = step + 1,
+              .version = running_.version,
+              .digest = running_.digest,
+              .ok = false,
+              .reason = reason});
+  ended_ = error;
+  member_->OnEnded(reason, MissingRanks(error));
+  return ended_;
+}
+
+}  // namespace eplb

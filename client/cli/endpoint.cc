@@ -1,0 +1,99 @@
+#include "client/cli/endpoint.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "client/files/read_file.h"
+#include "placement/status_macros.h"
+
+#define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+
+namespace eplb::cli {
+namespace {
+
+constexpr char kDefaultEndpoint[] = "127.0.0.1:29610";
+constexpr char kServiceSocket[] = "/run/eplb/eplbd.sock";
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::StatusOr<std::string> Checked(const std::string& source, const std::string& endpoint) {
+  if (absl::StartsWith(endpoint, "/")) return absl::StrCat("unix:", endpoint);
+  if (absl::StartsWith(endpoint, "unix:") && endpoint.size() > 5) return endpoint;
+  const size_t colon = endpoint.rfind(':');
+  uint32_t port = 0;
+  const bool has_port = colon != std::string::npos && colon > 0 &&
+                        absl::SimpleAtoi(endpoint.substr(colon + 1), &port) && port >= 1 &&
+                        port <= 65535;
+  // A second colon is an IPv6 address, which needs brackets.
+  const bool plain_host = has_port && (endpoint.find(':') == colon || endpoint[colon - 1] == ']');
+  if (plain_host && endpoint.find_first_of(" /\t\n") == std::string::npos) return endpoint;
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, ": endpoint is \"", endpoint, "\", expected HOST:PORT or unix:PATH"));
+}
+
+// The `endpoint` of the config file; empty when there is no file or no such key.
+absl::StatusOr<std::string> FromConfig(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return "";
+  if (!text.ok()) return text.status();
+  const toml::parse_result result = toml::parse(*text);
+  if (!result) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": line ",
+                                                   result.error().source().begin.line, ": ",
+                                                   std::string(result.error().description())));
+  }
+  std::string endpoint;
+  for (const auto& [key, value] : result.table()) {
+    const auto* text_value = value.as_string();
+    if (key.str() != "endpoint" || text_value == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(key.str()),
+                                                     ": expected only endpoint = \"HOST:PORT\""));
+    }
+    endpoint = text_value->get();
+  }
+  return endpoint;
+}
+
+std::string ConfigPath() {
+  const std::string home = Environment("XDG_CONFIG_HOME");
+  if (!home.empty()) return home + "/eplb/eplbctl.toml";
+  return Environment("HOME") + "/.config/eplb/eplbctl.toml";
+}
+
+bool IsSocket(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ResolveEndpoint(const std::string& flag) {
+  if (!flag.empty()) return Checked("--endpoint", flag);
+  const std::string variable = Environment("EPLB_ENDPOINT");
+  if (!variable.empty()) return Checked("EPLB_ENDPOINT", variable);
+  const std::string config = ConfigPath();
+  EPLB_ASSIGN_OR_RETURN(const std::string configured, FromConfig(config));
+  if (!configured.empty()) return Checked(config, configured);
+  std::vector<std::string> sockets = {kServiceSocket};
+  const std::string runtime = Environment("XDG_RUNTIME_DIR");
+  if (!runtime.empty()) sockets.push_back(runtime + "/eplb/eplbd.sock");
+  for (const std::string& socket : sockets) {
+    if (IsSocket(socket)) return absl::StrCat("unix:", socket);
+  }
+  return kDefaultEndpoint;
+}
+
+}  // namespace eplb::cli

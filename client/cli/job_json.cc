@@ -1,0 +1,77 @@
+#include "client/cli/job_json.h"
+
+#include <cmath>
+
+#include "absl/strings/escaping.h"
+
+#include "eplb/v1/query.pb.h"
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double Finite(double value) { return std::isfinite(value) ? value : 0; }
+
+Json JobToJson(const v1::JobStatus& job) {
+  Json ranks = Json::array();
+  for (const v1::RankStatus& rank : job.ranks()) {
+    ranks.push_back({{"rank", rank.rank()},
+                     {"connected", rank.connected()},
+                     {"running_version", rank.running_version()},
+                     {"ready_version", rank.ready_version()},
+                     {"step", rank.step()}});
+  }
+  const v1::Shape& shape = job.shape();
+  return {{"job", job.job()},
+          {"incarnation", job.incarnation()},
+          {"state", job.state()},
+          {"state_seconds", Finite(job.state_seconds())},
+          {"waiting_for", job.waiting_for()},
+          {"num_layers", shape.num_layers()},
+          {"num_logical_experts", shape.num_experts()},
+          {"num_slots", shape.num_slots()},
+          {"num_gpus", shape.num_gpus()},
+          {"num_nodes", shape.num_nodes()},
+          {"num_groups", shape.num_groups()},
+          {"world_size", job.world_size()},
+          {"connected_ranks", job.connected_ranks()},
+          {"step", job.step()},
+          {"version", job.version()},
+          {"digest", absl::BytesToHexString(job.digest())},
+          {"balancedness", Finite(job.balancedness())},
+          {"last_window_first_step", job.last_window_first_step()},
+          {"last_window_last_step", job.last_window_last_step()},
+          {"commits", job.commits()},
+          {"last_reason", job.last_reason()},
+          {"ranks", std::move(ranks)}};
+}
+
+Json JobsOf(const v1::GetStatusResponse& response) {
+  Json jobs = Json::array();
+  for (const v1::JobStatus& job : response.jobs()) jobs.push_back(JobToJson(job));
+  return jobs;
+}
+
+// Text of others: bytes that are not UTF-8 must not end the program.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string StatusToJson(const v1::GetStatusResponse& response) {
+  return Dump({{"server_version", response.server_version()},
+               {"term", response.term()},
+               {"uptime_seconds", Finite(response.uptime_seconds())},
+               {"ready", response.ready()},
+               {"not_ready_reason", response.not_ready_reason()},
+               {"jobs", JobsOf(response)}});
+}
+
+std::string JobsToJson(const v1::GetStatusResponse& response) {
+  return Dump({{"jobs", JobsOf(response)}});
+}
+
+}  // namespace eplb::cli

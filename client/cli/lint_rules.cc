@@ -1,0 +1,235 @@
+#include "client/cli/lint_rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "client/cli/lint_parts.h"
+
+namespace eplb::cli {
+namespace {
+
+using wire::JsonNumbers;
+using wire::JsonValue;
+using Sentences = std::vector<std::string>;
+
+constexpr double kShareTolerance = 1e-6;
+
+size_t Index(int64_t i) { return static_cast<size_t>(i); }
+
+// Whether each GPU holds -1 in all its slots of all layers.
+std::vector<bool> FindEmptyGpus(const PlacementParts& parts) {
+  std::vector<bool> empty(Index(parts.num_gpus.value_or(0)), true);
+  for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
+    for (size_t slot = 0; slot < parts.gpu_of.size(); ++slot) {
+      if (parts.slots->At(layer, static_cast<int64_t>(slot)) != -1) {
+        empty[Index(parts.gpu_of[slot])] = false;
+      }
+    }
+  }
+  return empty;
+}
+
+void CheckSlots(const PlacementParts& parts, Sentences& broken) {
+  const std::vector<bool> empty_gpu = FindEmptyGpus(parts);
+  Rule range(broken);
+  Rule empty(broken);
+  for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
+    for (int64_t slot = 0; slot < parts.slots->cols; ++slot) {
+      const int64_t expert = parts.slots->At(layer, slot);
+      if (expert == -1 && !parts.gpu_of.empty()) {
+        const int64_t gpu = parts.gpu_of[Index(slot)];
+        if (empty_gpu[Index(gpu)]) continue;
+        empty.Add("layer ", layer, " slot ", slot, " holds -1, but GPU ", gpu,
+                  " holds experts in other slots");
+      } else if (expert < -1 || (parts.num_experts && expert >= *parts.num_experts)) {
+        range.Add("layer ", layer, " slot ", slot, " holds expert ", expert, ", expected 0..",
+                  parts.num_experts.value_or(1) - 1);
+      }
+    }
+  }
+}
+
+void CheckEveryExpertHeld(const PlacementParts& parts, Sentences& broken) {
+  Rule rule(broken);
+  for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
+    const auto slots = parts.SlotsByExpert(layer);
+    for (size_t expert = 0; expert < slots.size(); ++expert) {
+      if (slots[expert].empty()) rule.Add("layer ", layer, ": expert ", expert, " is in no slot");
+    }
+  }
+}
+
+void CheckDuplicates(const PlacementParts& parts, Sentences& warnings) {
+  if (parts.gpu_of.empty()) return;
+  Rule rule(warnings);
+  for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
+    std::map<std::pair<int64_t, int64_t>, int64_t> held;
+    for (int64_t slot = 0; slot < parts.slots->cols; ++slot) {
+      const int64_t expert = parts.slots->At(layer, slot);
+      if (expert >= 0) ++held[{parts.gpu_of[Index(slot)], expert}];
+    }
+    for (const auto& [where, count] : held) {
+      if (count == 1) continue;
+      rule.Add("layer ", layer, " GPU ", where.first, " holds expert ", where.second, " in ", count,
+               " slots");
+    }
+  }
+}
+
+void CheckCounts(const PlacementParts& parts, Sentences& broken) {
+  Rule rule(broken);
+  for (int64_t layer = 0; layer < std::min(parts.counts->rows, parts.slots->rows); ++layer) {
+    const auto slots = parts.SlotsByExpert(layer);
+    for (int64_t expert = 0; expert < *parts.num_experts; ++expert) {
+      const size_t held = slots[Index(expert)].size();
+      const int64_t count = parts.counts->At(layer, expert);
+      if (count == static_cast<int64_t>(held)) continue;
+      rule.Add("logical_replica_count layer ", layer, " expert ", expert, " is ", count,
+               ", physical_to_logical_map holds it in ", held, held == 1 ? " slot" : " slots");
+    }
+  }
+}
+
+// Each entry row of logical_to_physical_map as long as the largest replica count. Nothing can be
+// said where an expert is in more slots than that, or in none: the other rules tell it.
+void CheckWidths(const PlacementParts& parts, const JsonNumbers& numbers, Sentences& broken) {
+  size_t largest = 1;
+  for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
+    for (const auto& slots : parts.SlotsByExpert(layer)) largest = std::max(largest, slots.size());
+  }
+  const std::vector<int64_t>& widths = numbers.children[2];
+  Rule rule(broken);
+  if (std::adjacent_find(widths.begin(), widths.end(), std::not_equal_to<>()) == widths.end()) {
+    if (Index(widths.front()) != largest) {
+      rule.Add("logical_to_physical_map has ", widths.front(),
+               " entries an expert, the largest replica count is ", largest);
+    }
+    return;
+  }
+  for (size_t i = 0; i < widths.size(); ++i) {
+    if (Index(widths[i]) == largest) continue;
+    const size_t num_experts = Index(*parts.num_experts);
+    rule.Add("logical_to_physical_map layer ", i / num_experts, " expert ", i % num_experts,
+             " has ", widths[i], " entries, the largest replica count is ", largest);
+  }
+}
+
+// The entries of one expert against the slots that hold it.
+void CheckEntries(const std::string& place, std::span<const int64_t> entries,
+                  std::span<const int64_t> held, int64_t num_slots, Rule& rule) {
+  std::vector<int64_t> named;
+  bool padded = false;
+  for (const int64_t slot : entries) {
+    if (slot == -1) {
+      padded = true;
+      continue;
+    }
+    if (slot < -1 || slot >= num_slots) {
+      rule.Add(place, " names slot ", slot, ", expected 0..", num_slots - 1, " or -1");
+      continue;
+    }
+    if (padded) rule.Add(place, " has padding -1 before slot ", slot);
+    if (std::find(named.begin(), named.end(), slot) != named.end()) {
+      rule.Add(place, " names slot ", slot, " twice");
+    } else if (!std::binary_search(held.begin(), held.end(), slot)) {
+      rule.Add(place, " names slot ", slot, ", where physical_to_logical_map has another expert");
+    }
+    named.push_back(slot);
+  }
+  for (const int64_t slot : held) {
+    if (std::find(named.begin(), named.end(), slot) == named.end()) {
+      rule.Add(place, " leaves out slot ", slot, ", which holds it");
+    }
+  }
+}
+
+void CheckReplicaTable(const JsonValue& object, const PlacementParts& parts, Sentences& broken) {
+  const auto found = wire::GetNumbers(object, "logical_to_physical_map", 3);
+  if (!found.ok()) return (void)broken.emplace_back(found.status().message());
+  const JsonNumbers& numbers = **found;
+  const ExpectedRows expected{.key = "logical_to_physical_map",
+                              .rows = parts.num_layers,
+                              .cols = parts.num_experts,
+                              .what = "experts"};
+  if (!CheckLengths(numbers, expected, broken)) return;
+  if (!numbers.all_integers()) {
+    broken.emplace_back("logical_to_physical_map holds a number that is no integer");
+    return;
+  }
+  if (!parts.slots || !parts.num_experts) return;
+  CheckWidths(parts, numbers, broken);
+  Rule rule(broken);
+  const auto num_layers = static_cast<int64_t>(numbers.children[1].size());
+  std::span<const int64_t> rest = numbers.integers;
+  size_t row = 0;
+  for (int64_t layer = 0; layer < std::min(num_layers, parts.slots->rows); ++layer) {
+    const auto slots = parts.SlotsByExpert(layer);
+    for (int64_t expert = 0; expert < *parts.num_experts; ++expert) {
+      const size_t width = Index(numbers.children[2][row++]);
+      const std::string place =
+          absl::StrCat("logical_to_physical_map layer ", layer, " expert ", expert);
+      CheckEntries(place, rest.first(width), slots[Index(expert)], parts.slots->cols, rule);
+      rest = rest.subspan(width);
+    }
+  }
+}
+
+void CheckShares(const JsonValue& object, const PlacementParts& parts, Sentences& broken) {
+  if (object.Find("replica_share") == nullptr) return;
+  const auto found = wire::GetNumbers(object, "replica_share", 2);
+  if (!found.ok()) return (void)broken.emplace_back(found.status().message());
+  const JsonNumbers& numbers = **found;
+  const ExpectedRows expected{
+      .key = "replica_share", .rows = parts.num_layers, .cols = parts.num_slots, .what = "slots"};
+  if (!CheckLengths(numbers, expected, broken) || !parts.slots || !parts.num_experts) return;
+  std::vector<double> shares = numbers.reals;
+  if (numbers.all_integers()) shares.assign(numbers.integers.begin(), numbers.integers.end());
+  // Only without a usable num_layers or num_slots can the two still differ.
+  if (shares.size() != parts.slots->cells->size()) return;
+  Rule range(broken);
+  Rule sum(broken);
+  for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
+    std::map<int64_t, double> sums;
+    for (int64_t slot = 0; slot < parts.slots->cols; ++slot) {
+      const double share = shares[Index(layer * parts.slots->cols + slot)];
+      const int64_t expert = parts.slots->At(layer, slot);
+      if (!(share >= 0 && share <= 1)) {
+        range.Add("replica_share layer ", layer, " slot ", slot, " is ", share, ", expected 0..1");
+      } else if (expert == -1 && share != 0) {
+        range.Add("replica_share layer ", layer, " slot ", slot, " is ", share,
+                  ", but the slot holds no expert");
+      }
+      sums[expert] += share;
+    }
+    for (const auto& [expert, total] : sums) {
+      if (expert < 0 || std::abs(total - 1) <= kShareTolerance) continue;
+      sum.Add("replica_share layer ", layer, ": the shares of expert ", expert, " sum to ",
+              absl::StrFormat("%.9g", total), ", expected 1");
+    }
+  }
+}
+
+}  // namespace
+
+Findings CheckPlacement(const JsonValue& object) {
+  Findings findings;
+  const PlacementParts parts = ReadParts(object, findings.broken);
+  if (parts.slots) {
+    CheckSlots(parts, findings.broken);
+    if (parts.num_experts) CheckEveryExpertHeld(parts, findings.broken);
+    if (parts.num_experts && parts.counts) CheckCounts(parts, findings.broken);
+    CheckDuplicates(parts, findings.warnings);
+  }
+  CheckReplicaTable(object, parts, findings.broken);
+  CheckShares(object, parts, findings.broken);
+  return findings;
+}
+
+}  // namespace eplb::cli

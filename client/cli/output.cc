@@ -1,0 +1,11 @@
+#include "client/cli/output.h"
+
+namespace eplb::cli {
+
+Output Failure(int exit_code, const absl::Status& status) {
+  return {.exit_code = exit_code, .out = {}, .message = std::string(status.message())};
+}
+
+Output UsageFailure(const absl::Status& status) { return Failure(kUsage, status); }
+
+}  // namespace eplb::cli

@@ -1,0 +1,47 @@
+// A plan with its figures, as values and as text.
+#ifndef EPLB_CLIENT_CLI_PLAN_REPORT_H_
+#define EPLB_CLIENT_CLI_PLAN_REPORT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/cli/terminal.h"
+#include "placement/evaluate.h"
+#include "placement/load.h"
+#include "placement/migration_plan.h"
+#include "placement/placement.h"
+
+namespace eplb::cli {
+
+struct PlanReport {
+  std::string policy;
+  Placement placement;
+  Evaluation after;
+  Evaluation before;  // of the previous placement, else of the static layout
+  bool has_previous = false;
+  std::vector<double> bounds;  // [L], proved lower bounds on after.max_gpu_load, never above it
+  std::vector<double> gaps;    // [L], max_gpu_load / bound - 1; 0 for a layer without load
+  double gap_mean = 0;         // over layers with load
+  double gap_max = 0;
+  int64_t duplicates = 0;
+  MoveSummary moves;  // against the previous placement; zero without one
+  double solve_seconds = 0;
+};
+
+// Everything but solve_seconds. errors: InvalidArgument when load, placement and previous differ in
+// shape.
+absl::StatusOr<PlanReport> MakePlanReport(std::string policy, const Load& load,
+                                          const Placement& placement,
+                                          const std::optional<Placement>& previous);
+
+// One line with a newline; every number is finite.
+std::string PlanReportToJson(const PlanReport& report);
+// For people; no line is wider than the terminal.
+std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_PLAN_REPORT_H_

@@ -1,0 +1,26 @@
+// `eplbctl report`: checks and sums up what a run of the demonstration trainer left in its log
+// directory.
+#ifndef EPLB_CLIENT_CLI_REPORT_H_
+#define EPLB_CLIENT_CLI_REPORT_H_
+
+#include <string>
+
+#include "client/cli/output.h"
+#include "client/cli/terminal.h"
+
+namespace eplb::cli {
+
+struct ReportOptions {
+  std::string directory;
+  std::string out;            // path for the JSON form, may be empty
+  int64_t window_steps = 50;  // of the hindsight line
+  Format format = Format::kTable;
+};
+
+// Exit 0 when everything holds, 8 when an invariant is broken, a figure differs or a byte was not
+// verified, 2 when the directory cannot be read as a run, 1 when `out` cannot be written.
+Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_REPORT_H_

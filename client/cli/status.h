@@ -1,0 +1,15 @@
+// `eplbctl status`: the daemon and its jobs.
+#ifndef EPLB_CLIENT_CLI_STATUS_H_
+#define EPLB_CLIENT_CLI_STATUS_H_
+
+#include "client/cli/output.h"
+#include "client/cli/query_client.h"
+#include "client/cli/terminal.h"
+
+namespace eplb::cli {
+
+Output RunStatus(const QueryOptions& options, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_STATUS_H_

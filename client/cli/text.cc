@@ -1,0 +1,189 @@
+#include "client/cli/text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace eplb::cli {
+namespace {
+
+// Eighths of a cell: growing to the right, and growing upwards.
+constexpr const char* kRight[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+constexpr const char* kUp[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇"};
+constexpr const char* kFull = "█";
+
+// How many eighths of `cells` cells a value fills; anything above nothing fills one.
+int Eighths(double value, double full, int cells) {
+  if (!(value > 0) || !(full > 0)) return 0;
+  const double share = std::min(1.0, value / full);
+  return std::max(1, static_cast<int>(std::lround(share * cells * 8)));
+}
+
+std::string Repeated(const char* piece, int times) {
+  std::string text;
+  for (int i = 0; i < times; ++i) text += piece;
+  return text;
+}
+
+}  // namespace
+
+std::string Grouped(int64_t number) {
+  std::string digits = absl::StrCat(number);
+  const int first = number < 0 ? 1 : 0;
+  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) {
+    digits.insert(static_cast<size_t>(at), 1, ',');
+  }
+  return digits;
+}
+
+std::string Tokens(double tokens) {
+  constexpr std::pair<double, const char*> kUnits[] = {
+      {1e18, "E"}, {1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}};
+  if (tokens >= 1e21) return absl::StrFormat("%.3g", tokens);
+  for (const auto& [size, name] : kUnits) {
+    if (tokens >= size) return absl::StrFormat("%.3f %s", tokens / size, name);
+  }
+  if (tokens >= 100 || tokens == std::floor(tokens)) return Grouped(std::llround(tokens));
+  return absl::StrFormat("%.3g", tokens);
+}
+
+std::string Percent(double fraction) {
+  const double percent = 100 * fraction;
+  if (percent >= 1e6) return absl::StrFormat("%.2g %%", percent);
+  return absl::StrFormat(percent >= 100 ? "%.0f %%" : "%.2f %%", percent);
+}
+
+std::string Seconds(double seconds) {
+  if (seconds < 1e-3) return absl::StrFormat("%.0f us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.1f ms", seconds * 1e3);
+  if (seconds < 60) return absl::StrFormat("%.1f s", seconds);
+  const auto minutes = static_cast<int64_t>(std::min(seconds, 1e15) / 60);
+  if (minutes < 60) return absl::StrFormat("%dm %02ds", minutes, std::lround(seconds) % 60);
+  if (minutes < 48 * 60) return absl::StrFormat("%dh %02dm", minutes / 60, minutes % 60);
+  return absl::StrFormat("%dd %02dh", minutes / 1440, minutes / 60 % 24);
+}
+
+std::string Counted(int64_t n, const char* one) {
+  return absl::StrCat(Grouped(n), " ", one, n == 1 ? "" : "s");
+}
+
+std::string Printable(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < ' ' || byte == 0x7F) c = '?';
+  }
+  return result;
+}
+
+std::string Wrapped(std::string_view text, int width, int indent) {
+  std::string result;
+  int column = 0;
+  for (const absl::string_view word :
+       absl::StrSplit(absl::string_view(text.data(), text.size()), ' ', absl::SkipEmpty())) {
+    const int length = DisplayWidth({word.data(), word.size()});
+    if (column > indent && column + 1 + length > width) {
+      absl::StrAppend(&result, "\n", std::string(static_cast<size_t>(indent), ' '));
+      column = indent;
+    } else if (column > 0) {
+      result += ' ';
+      ++column;
+    }
+    absl::StrAppend(&result, word);
+    column += length;
+  }
+  return result;
+}
+
+std::string Shortened(std::string_view text, int width) {
+  if (DisplayWidth(text) <= width) return std::string(text);
+  std::string cut;
+  for (const char c : text) {
+    const bool begins = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    if (begins && DisplayWidth(cut) >= width - 2) break;
+    cut += c;
+  }
+  return cut + "..";
+}
+
+std::string FormatTable(const Table& table, const Terminal& terminal) {
+  std::vector<int> widths;
+  for (const std::string& cell : table.heading) widths.push_back(DisplayWidth(cell));
+  for (const auto& row : table.rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+  }
+  const auto line = [&](const std::vector<std::string>& row, Colour colour) {
+    std::string text;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string space(static_cast<size_t>(widths[i] - DisplayWidth(row[i])), ' ');
+      absl::StrAppend(&text, i == 0 ? "" : "  ", table.right[i] ? space : "",
+                      Paint(terminal, colour, row[i]), table.right[i] ? "" : space);
+    }
+    return absl::StrCat(absl::StripTrailingAsciiWhitespace(text), "\n");
+  };
+  std::string text = line(table.heading, Colour::kDim);
+  for (const auto& row : table.rows) text += line(row, Colour::kNone);
+  return text;
+}
+
+std::string Bar(double value, double full, int width, const Terminal& terminal) {
+  const int eighths = Eighths(value, full, width);
+  if (!terminal.unicode) return std::string(static_cast<size_t>((eighths + 7) / 8), '#');
+  return Repeated(kFull, eighths / 8) + kRight[eighths % 8];
+}
+
+std::string PairedBars(std::span<const double> before, std::span<const double> after, double full,
+                       const Terminal& terminal) {
+  constexpr int kMaxBarWidth = 60;
+  constexpr int kLabel = 5;
+  constexpr int kNumber = 10;
+  const int width = std::min(kMaxBarWidth, (terminal.width - kLabel - 3) / 2 - kNumber);
+  std::string text;
+  for (size_t gpu = 0; gpu < before.size(); ++gpu) {
+    const std::string left = Bar(before[gpu], full, width, terminal);
+    const std::string right = Bar(after[gpu], full, width, terminal);
+    const auto space = [width](const std::string& bar) {
+      return std::string(static_cast<size_t>(width - DisplayWidth(bar)), ' ');
+    };
+    absl::StrAppend(&text, absl::StrFormat("%3d  ", gpu), Paint(terminal, Colour::kYellow, left),
+                    space(left), absl::StrFormat("%*s   ", kNumber, Tokens(before[gpu])));
+    absl::StrAppend(&text, Paint(terminal, Colour::kGreen, right), space(right),
+                    absl::StrFormat("%*s\n", kNumber, Tokens(after[gpu])));
+  }
+  return text;
+}
+
+std::vector<std::string> ColumnChart(std::span<const double> values, double full, int height,
+                                     int width, const Terminal& terminal) {
+  std::vector<double> columns;
+  const size_t per_column =
+      (values.size() + static_cast<size_t>(width) - 1) / static_cast<size_t>(std::max(width, 1));
+  for (size_t i = 0; i < values.size(); i += per_column) {
+    const size_t end = std::min(i + per_column, values.size());
+    columns.push_back(*std::max_element(values.begin() + static_cast<ptrdiff_t>(i),
+                                        values.begin() + static_cast<ptrdiff_t>(end)));
+  }
+  const int repeat =
+      std::clamp(width / static_cast<int>(std::max<size_t>(columns.size(), 1)), 1, 3);
+  std::vector<std::string> lines;
+  for (int row = height - 1; row >= 0; --row) {
+    std::string line;
+    for (const double value : columns) {
+      const int eighths = std::clamp(Eighths(value, full, height) - 8 * row, 0, 8);
+      const char* ascii = eighths >= 4 ? "#" : (eighths > 0 ? "." : " ");
+      const char* block = eighths == 8 ? kFull : kUp[eighths];
+      // Wide columns keep a gap, so that GPUs can be told apart.
+      line += Repeated(terminal.unicode ? block : ascii, std::max(1, repeat - 1));
+      if (repeat > 1) line += ' ';
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace eplb::cli

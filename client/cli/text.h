@@ -1,0 +1,53 @@
+// Numbers, tables and bars as text for people.
+#ifndef EPLB_CLIENT_CLI_TEXT_H_
+#define EPLB_CLIENT_CLI_TEXT_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/cli/terminal.h"
+
+namespace eplb::cli {
+
+std::string Grouped(int64_t number);              // 1234567 -> "1,234,567"
+std::string Tokens(double tokens);                // "812", "12,345", "1.235 M", "4.200 T"
+std::string Percent(double fraction);             // 0.0123 -> "1.23 %"
+std::string Seconds(double seconds);              // "41 us", "4.1 ms", "3.2 s", "2h 05m"
+std::string Counted(int64_t n, const char* one);  // 1 -> "1 layer", 2 -> "2 layers"
+// Control characters, which a terminal would obey, become '?'.
+std::string Printable(std::string_view text);
+// Words of `text` on lines of at most `width` columns; all but the first begin with `indent`
+// spaces.
+std::string Wrapped(std::string_view text, int width, int indent);
+// At most `width` columns; what is cut off ends in "..".
+std::string Shortened(std::string_view text, int width);
+
+// Rows under a heading; columns as wide as their widest cell, two spaces between them, trailing
+// spaces cut. A column is aligned right when `right` says so.
+struct Table {
+  std::vector<std::string> heading;
+  std::vector<bool> right;
+  std::vector<std::vector<std::string>> rows;
+};
+std::string FormatTable(const Table& table, const Terminal& terminal);
+
+// A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
+std::string Bar(double value, double full, int width, const Terminal& terminal);
+
+// One line per GPU: its number, and its load before and after as bars with their tokens. `full` is
+// the load of a whole bar; both have the same length.
+std::string PairedBars(std::span<const double> before, std::span<const double> after, double full,
+                       const Terminal& terminal);
+
+// A chart `height` lines tall with one column per value, each up to 3 characters wide; with more
+// values than `width`, a column is the largest of its neighbours. `full` is the value of a whole
+// column.
+std::vector<std::string> ColumnChart(std::span<const double> values, double full, int height,
+                                     int width, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_TEXT_H_

@@ -1,0 +1,293 @@
+#include "client/client.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#include "client/client_impl.h"
+#include "client/files/placement_file.h"
+#include "client/inproc.h"
+#include "client/options.h"
+#include "client/start.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+uint64_t DrawNonce() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
+  if (!options.history_path.empty()) {
+    EPLB_ASSIGN_OR_RETURN(parts.history, LineFile::Open(options.history_path));
+  }
+  if (options.rank == 0 && !options.placements_path.empty()) {
+    EPLB_ASSIGN_OR_RETURN(parts.placements, LineFile::Open(options.placements_path));
+  }
+  return absl::OkStatus();
+}
+
+// Everything up to the control channel.
+absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool inproc) {
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
+  ClientParts parts{.options = std::move(options),
+                    .topology = topology,
+                    .exchange = std::move(exchange),
+                    .disabled = DisabledByEnvironment()};
+  const absl::Status files = parts.disabled ? absl::OkStatus() : OpenFiles(parts.options, parts);
+  EPLB_ASSIGN_OR_RETURN(parts.start,
+                        StartJob(parts.options, topology, parts.disabled, files, parts.exchange));
+  EPLB_RETURN_IF_ERROR(parts.placements.Clear());  // after an initial placement was read from it
+  return parts;
+}
+
+}  // namespace
+
+struct ClientFactory {
+  static std::unique_ptr<Client> Make(ClientParts parts) {
+    return std::unique_ptr<Client>(new Client(std::make_unique<Client::Impl>(std::move(parts))));
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options, Exchange exchange) {
+  EPLB_ASSIGN_OR_RETURN(ClientParts parts,
+                        Start(std::move(options), std::move(exchange), /*inproc=*/false));
+  if (!parts.disabled) {
+    const TcpControlOptions control = {.rank = RankId{parts.options.rank},
+                                       .world_size = parts.options.world_size,
+                                       .bind_address = parts.options.bind_address,
+                                       .secret = parts.start.secret,
+                                       .connect_timeout = parts.options.start_deadline};
+    EPLB_ASSIGN_OR_RETURN(parts.control, MakeTcpControlChannel(control, parts.exchange));
+  }
+  return ClientFactory::Make(std::move(parts));
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, Exchange exchange,
+                                                      std::unique_ptr<ControlChannel> control,
+                                                      std::unique_ptr<Transport> transport) {
+  EPLB_ASSIGN_OR_RETURN(ClientParts parts,
+                        Start(std::move(options), std::move(exchange), /*inproc=*/true));
+  parts.control = std::move(control);
+  parts.transport = std::move(transport);
+  return ClientFactory::Make(std::move(parts));
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::Status Client::RegisterExperts(std::span<const ExpertTensorView> tensors) {
+  return impl_->Register(tensors);
+}
+
+absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
+  return impl_->Record(layer, counts);
+}
+
+absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) {
+  (void)stream;  // host memory: every byte is there when the call returns
+  return impl_->StepBoundary(step);
+}
+
+const PlacementView& Client::placement() const { return impl_->view(); }
+ClientStats Client::stats() const { return impl_->Stats(); }
+const std::string& Client::incarnation() const { return impl_->incarnation(); }
+void Client::Close(std::string_view reason) { impl_->Close(reason); }
+
+Client::Impl::Impl(ClientParts parts)
+    : options_(std::move(parts.options)),
+      topology_(parts.topology),
+      exchange_(std::move(parts.exchange)),
+      disabled_(parts.disabled),
+      incarnation_(std::move(parts.start.incarnation)),
+      secret_(std::move(parts.start.secret)),
+      running_(std::move(parts.start.running)),
+      tables_(running_, gpu()),
+      placements_(std::move(parts.placements)),
+      log_(std::move(parts.history), options_.rank, incarnation_),
+      windows_(options_.num_layers, options_.num_experts, options_.report_every,
+               options_.first_step),
+      control_(std::move(parts.control)),
+      transport_(std::move(parts.transport)),
+      next_step_(options_.first_step) {
+  log_.Write({.event = "start",
+              .step = options_.first_step,
+              .last_step = options_.first_step,
+              .version = running_.version,
+              .digest = running_.digest});
+  WritePlacement(options_.first_step, nullptr);
+}
+
+GpuId Client::Impl::gpu() const { return GpuId{options_.rank % options_.num_gpus}; }
+
+ExecutorOptions Client::Impl::MakeExecutorOptions() const {
+  return {.topology = topology_,
+          .gpu = gpu(),
+          .lane = options_.rank / options_.num_gpus,
+          .state_residency = options_.state_placement == StatePlacement::kWithPrimary
+                                 ? StateResidency::kWithPrimary
+                                 : StateResidency::kEveryReplica,
+          .layers_per_chunk = options_.layers_per_chunk};
+}
+
+absl::Status Client::Impl::CompareTensors(const std::vector<ExpertTensor>& tensors,
+                                          ExpertBytes& bytes, int64_t& staging_bytes) const {
+  StartRound round{.what = "tensors", .mine = {}, .extra = {}, .error = {}};
+  const absl::StatusOr<ExpertBytes> checked = CheckTensors(topology_, gpu(), tensors);
+  const absl::StatusOr<int64_t> staging =
+      checked.ok() ? StagingBytes(MakeExecutorOptions(), tensors) : checked.status();
+  round.error = staging.status();
+  if (staging.ok()) {
+    bytes = *checked;
+    staging_bytes = *staging;
+    round.mine = {{"weight_bytes", absl::StrCat(bytes.weight)},
+                  {"state_bytes", absl::StrCat(bytes.state)},
+                  {"staging_bytes", absl::StrCat(staging_bytes)}};
+    int32_t line_number = 0;
+    const std::string description = DescribeTensors(tensors);
+    for (const absl::string_view line : absl::StrSplit(description, '\n', absl::SkipEmpty())) {
+      round.mine.emplace_back(absl::StrCat("tensor ", line_number++), std::string(line));
+    }
+  }
+  return RunStartRound(round, options_.rank, options_.world_size, exchange_).status();
+}
+
+absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
+  if (disabled_) return absl::OkStatus();
+  if (executor_ != nullptr) {
+    return absl::FailedPreconditionError("RegisterExperts was called before");
+  }
+  std::vector<ExpertTensor> tensors;
+  for (const ExpertTensorView& view : views) {
+    tensors.push_back({.name = view.name,
+                       .layer = LayerId{view.layer},
+                       .role = view.role == Role::kState ? TensorRole::kState : TensorRole::kWeight,
+                       .base = view.base,
+                       .num_rows = view.num_rows,
+                       .row_bytes = view.row_bytes,
+                       .row_stride = view.row_stride});
+  }
+  ExpertBytes bytes;
+  int64_t staging_bytes = 0;
+  EPLB_RETURN_IF_ERROR(CompareTensors(tensors, bytes, staging_bytes));
+  if (transport_ == nullptr) {
+    const HostTransportOptions host = {.rank = RankId{options_.rank},
+                                       .world_size = options_.world_size,
+                                       .staging_bytes = staging_bytes,
+                                       .bind_address = options_.bind_address,
+                                       .secret = secret_,
+                                       .connect_timeout = options_.start_deadline};
+    EPLB_ASSIGN_OR_RETURN(transport_, MakeHostTransport(host, exchange_));
+  }
+  EPLB_ASSIGN_OR_RETURN(
+      std::unique_ptr<Executor> executor,
+      Executor::Make(MakeExecutorOptions(), std::move(tensors), std::move(transport_)));
+  EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
+  executor_ = std::move(executor);
+  StartSession(bytes);
+  return absl::OkStatus();
+}
+
+wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
+  wire::Hello hello;
+  hello.job = options_.job;
+  hello.incarnation = incarnation_;
+  hello.nonce = DrawNonce();
+  hello.rank = options_.rank;
+  hello.world_size = options_.world_size;
+  hello.gpu = gpu().value;
+  hello.lane = options_.rank / options_.num_gpus;
+  hello.shape = ShapeOf(options_);
+  hello.step = options_.first_step - 1;
+  hello.vote_every = options_.vote_every;
+  hello.report_every = options_.report_every;
+  hello.weight_bytes = bytes.weight;
+  hello.state_bytes = bytes.state;
+  hello.staging_rows = topology_.max_slots_per_gpu();
+  hello.library_version = kLibraryVersion;
+  return hello;
+}
+
+void Client::Impl::StartSession(const ExpertBytes& bytes) {
+  MemberOptions member{.identity = Identity(bytes),
+                       .migration = executor_->migration_options(),
+                       .fits = [executor = executor_.get()](const MigrationPlan& plan) {
+                         return executor->CheckFits(plan);
+                       }};
+  const uint64_t nonce = member.identity.nonce;
+  const auto on_ready = [this](const Proposal& proposal, int64_t step) {
+    log_.Write({.event = "ready",
+                .step = step + 1,
+                .last_step = step + 1,
+                .version = proposal.propose.version,
+                .digest = proposal.propose.digest});
+  };
+  member_ = std::make_unique<SharedMember>(Member(std::move(member), running_),
+                                           options_.report_max_steps, on_ready);
+  if (options_.endpoint.empty()) return;
+  SessionOptions session;
+  session.connection.endpoint = options_.endpoint;
+  session.seed = nonce;
+  const absl::MutexLock lock(&stats_mutex_);
+  session_ = std::make_unique<Session>(std::move(session), *member_);
+}
+
+absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts) {
+  if (disabled_) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(ended_);
+  return windows_.Record(layer, counts);
+}
+
+void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propose) {
+  if (!placements_.is_open()) return;
+  LoggedPlacement entry{.step = first_step,
+                        .version = running_.version,
+                        .digest = running_.digest,
+                        .placement = *running_.placement,
+                        .reason = "first placement"};
+  if (propose != nullptr) {
+    entry.decided_first_step = propose->decided_first_step;
+    entry.decided_last_step = propose->decided_last_step;
+    entry.reason = propose->reason;
+  }
+  placements_.Write(PlacementsLogLine(entry));
+}
+
+void Client::Impl::Close(std::string_view reason) {
+  if (closed_) return;
+  closed_ = true;
+  if (ended_.ok()) {
+    ended_ = absl::FailedPreconditionError("the client is closed");
+    log_.FlushSteps();
+    log_.Write({.event = "stop",
+                .step = next_step_,
+                .last_step = next_step_,
+                .version = running_.version,
+                .digest = running_.digest,
+                .ok = reason == "finished",
+                .reason = reason});
+  }
+  if (session_ == nullptr) return;
+  member_->SayGoodbye(
+      {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != "finished"});
+  session_->Close();
+}
+
+ClientStats Client::Impl::Stats() const {
+  ClientStats stats{.votes = votes_, .commits = commits_, .dropped_chunks = dropped_chunks_};
+  const absl::MutexLock lock(&stats_mutex_);
+  if (session_ == nullptr) return stats;
+  const SessionStats session = session_->stats();
+  stats.connected = session.connected;
+  stats.reconnects = session.reconnects;
+  stats.reports_sent = session.reports_sent;
+  stats.disconnected_seconds = session.disconnected_seconds;
+  stats.dropped_steps = member_->dropped_steps();
+  return stats;
+}
+
+}  // namespace eplb

@@ -1,0 +1,112 @@
+// The state of a Client on one rank.
+#ifndef EPLB_CLIENT_CLIENT_IMPL_H_
+#define EPLB_CLIENT_CLIENT_IMPL_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+#include "client/client.h"
+#include "client/control/control_channel.h"
+#include "client/first_placement.h"
+#include "client/line_file.h"
+#include "client/migration/executor.h"
+#include "client/placement_tables.h"
+#include "client/run_log.h"
+#include "client/session/load_windows.h"
+#include "client/session/session.h"
+#include "client/session/shared_member.h"
+
+namespace eplb {
+
+// What is decided before the impl exists.
+struct ClientParts {
+  ClientOptions options;
+  Topology topology;
+  Exchange exchange;
+  bool disabled = false;
+  JobStart start = {};
+  LineFile history = {};
+  LineFile placements = {};                      // rank 0
+  std::unique_ptr<ControlChannel> control = {};  // null when disabled
+  std::unique_ptr<Transport> transport = {};     // of inproc ranks; else made by Register
+};
+
+// Threads: the training thread, except Stats.
+struct Client::Impl {
+ public:
+  explicit Impl(ClientParts parts);
+  ~Impl() { Close("destroyed without Close"); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  absl::Status Register(std::span<const ExpertTensorView> views);
+  absl::Status Record(int32_t layer, std::span<const int64_t> counts);
+  absl::StatusOr<BoundaryResult> StepBoundary(int64_t step);
+  void Close(std::string_view reason);
+
+  const PlacementView& view() const { return tables_.view(); }
+  const std::string& incarnation() const { return incarnation_; }
+  ClientStats Stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // ---- client.cc ----
+  GpuId gpu() const;
+  ExecutorOptions MakeExecutorOptions() const;
+  absl::Status CompareTensors(const std::vector<ExpertTensor>& tensors, ExpertBytes& bytes,
+                              int64_t& staging_bytes) const;
+  wire::Hello Identity(const ExpertBytes& bytes) const;
+  void StartSession(const ExpertBytes& bytes);
+  void WritePlacement(int64_t first_step, const wire::Propose* propose);
+
+  // ---- boundary.cc ----
+  absl::Status Vote(int64_t step, BoundaryResult& result);
+  absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  void Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  void Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  // The incarnation is over on this rank: every later call returns `error`.
+  absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
+  double SecondsInBoundary() const;
+
+  const ClientOptions options_;
+  const Topology topology_;
+  const Exchange exchange_;
+  const bool disabled_;
+  const std::string incarnation_;
+  const std::string secret_;
+  RunningPlacement running_;
+  PlacementTables tables_;
+  LineFile placements_;
+  RunLog log_;
+  LoadWindows windows_;
+  std::unique_ptr<ControlChannel> control_;
+  std::unique_ptr<Transport> transport_;  // until the executor takes it
+  // The session's thread asks the executor through the member: this order of destruction.
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<SharedMember> member_;
+  mutable absl::Mutex stats_mutex_;
+  std::unique_ptr<Session> session_;  // set once, under stats_mutex_
+
+  int64_t next_step_;
+  absl::Status ended_;  // sticky
+  bool closed_ = false;
+  Clock::time_point boundary_began_;
+  std::atomic<int64_t> votes_ = 0;
+  std::atomic<int64_t> commits_ = 0;
+  std::atomic<int64_t> dropped_chunks_ = 0;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_CLIENT_IMPL_H_

@@ -1,0 +1,83 @@
+#include "client/files/atomic_write.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+absl::Status SystemError(const std::string& path, const char* what) {
+  return absl::InternalError(absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
+}
+
+// The mode that the file shall have. umask can only be read by setting it.
+absl::StatusOr<mode_t> ModeFor(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) == 0) {
+    if (S_ISREG(info.st_mode)) return info.st_mode & 07777;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is ", S_ISDIR(info.st_mode) ? "a directory" : "not a regular file"));
+  }
+  const mode_t mask = umask(0);
+  umask(mask);
+  return 0666 & ~mask;
+}
+
+absl::Status WriteAll(int file, const std::string& path, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = write(file, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return SystemError(path, "write");
+    content.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Fill(int file, const std::string& path, mode_t mode, std::string_view content) {
+  EPLB_RETURN_IF_ERROR(WriteAll(file, path, content));
+  if (fchmod(file, mode) != 0) return SystemError(path, "set the mode");
+  if (fsync(file) != 0) return SystemError(path, "flush");
+  return absl::OkStatus();
+}
+
+// The new name is on the disk only when its directory is. Some file systems cannot flush one, and
+// the rename itself has happened: no reason to fail.
+void FlushDirectory(const std::string& directory) {
+  const int file = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;
+  (void)fsync(file);
+  (void)close(file);
+}
+
+}  // namespace
+
+absl::Status WriteFileAtomically(const std::string& path, std::string_view content) {
+  EPLB_ASSIGN_OR_RETURN(const mode_t mode, ModeFor(path));
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "./" : path.substr(0, slash + 1);
+  std::string temporary = absl::StrCat(directory, ".eplb-write.XXXXXX");
+  const int file = mkostemp(temporary.data(), O_CLOEXEC);
+  if (file < 0) return SystemError(path, "create a file beside it");
+  absl::Status status = Fill(file, path, mode, content);
+  if (close(file) != 0 && status.ok()) status = SystemError(path, "close");
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
+    status = SystemError(path, "rename");
+  }
+  if (!status.ok()) {
+    (void)unlink(temporary.c_str());
+    return status;
+  }
+  FlushDirectory(directory);
+  return absl::OkStatus();
+}
+
+}  // namespace eplb

@@ -1,0 +1,163 @@
+#include "client/files/load_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/files/read_file.h"
+#include "placement/status_macros.h"
+#include "proto/wire/json_value.h"
+
+namespace eplb {
+namespace {
+
+using wire::JsonNumbers;
+using wire::JsonValue;
+
+constexpr char kFormat[] = "eplb.load.v1";
+
+absl::Status UnknownSchema(const JsonValue& value) {
+  std::string what = absl::StrCat("is ", std::string(wire::KindName(value.kind)));
+  if (value.is_object()) {
+    what = "is an object without \"format\" or \"first_step\"";
+    const JsonValue* format = value.Find("format");
+    if (format != nullptr && format->kind == JsonValue::Kind::kString) {
+      what = absl::StrCat("has the format ", wire::JsonQuote(format->text));
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(what, "; ", KnownLoadFormats()));
+}
+
+template <class Matrix, class Number>
+Matrix MatrixOf(const std::vector<Number>& numbers, int64_t rows, int64_t cols) {
+  return Eigen::Map<const Matrix>(numbers.data(), rows, cols);
+}
+
+absl::Status CheckRows(const JsonNumbers& numbers) {
+  const std::vector<int64_t>& rows = numbers.children[1];
+  for (size_t layer = 1; layer < rows.size(); ++layer) {
+    if (rows[layer] != rows[0]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, " has ", rows[layer], " experts, layer 0 has ", rows[0]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Load> LoadFrom(const JsonValue& value, std::string_view name) {
+  if (value.is_array() && value.numbers.children.size() == 1 && value.numbers.problem.empty() &&
+      value.numbers.num_numbers() == 0) {
+    return absl::InvalidArgumentError("the load has no layers");
+  }
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 2));
+  EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
+  const auto rows = static_cast<int64_t>(numbers->children[1].size());
+  const int64_t cols = numbers->children[1].front();
+  if (numbers->too_large_index >= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", numbers->too_large_index / cols, " expert ", numbers->too_large_index % cols,
+        " is ", numbers->too_large, ", counts are at most 2^63-1"));
+  }
+  if (numbers->all_integers()) {
+    return Load::FromCounts(MatrixOf<LoadMatrix>(numbers->integers, rows, cols));
+  }
+  return Load::FromEstimates(MatrixOf<RealMatrix>(numbers->reals, rows, cols));
+}
+
+bool IsWindow(const JsonValue& value) {
+  return value.Find("format") == nullptr &&
+         (value.Find("first_step") != nullptr || value.Find("last_step") != nullptr);
+}
+
+absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
+  if (!IsWindow(value)) return UnknownSchema(value);
+  EPLB_ASSIGN_OR_RETURN(const int64_t first_step, wire::GetInteger(value, "first_step"));
+  EPLB_ASSIGN_OR_RETURN(const int64_t last_step, wire::GetInteger(value, "last_step"));
+  if (first_step < 0 || last_step < first_step) {
+    return absl::InvalidArgumentError(absl::StrCat("first_step is ", first_step, ", last_step is ",
+                                                   last_step,
+                                                   ", expected 0 <= first_step <= last_step"));
+  }
+  const JsonValue* cells = value.Find("load");
+  if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
+  EPLB_ASSIGN_OR_RETURN(Load load, LoadFrom(*cells, "load"));
+  return LoadWindow{first_step, last_step, std::move(load)};
+}
+
+// A file that is one JSON value.
+absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
+  if (IsWindow(value)) return WindowFrom(value);
+  if (value.is_array()) {
+    EPLB_ASSIGN_OR_RETURN(Load load, LoadFrom(value, ""));
+    return LoadWindow{.load = std::move(load)};
+  }
+  const JsonValue* format = value.Find("format");
+  if (format == nullptr || format->kind != JsonValue::Kind::kString || format->text != kFormat) {
+    return UnknownSchema(value);
+  }
+  const JsonValue* cells = value.Find("load");
+  if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
+  EPLB_ASSIGN_OR_RETURN(Load load, LoadFrom(*cells, "load"));
+  return LoadWindow{.load = std::move(load)};
+}
+
+absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
+  if (window.first_step < before.first_step) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_step is ", window.first_step, ", the window before begins at ",
+                     before.first_step, "; windows must be oldest first"));
+  }
+  if (window.load.num_layers() == before.load.num_layers() &&
+      window.load.num_experts() == before.load.num_experts()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("load has ", window.load.num_layers(), " layers x ", window.load.num_experts(),
+                   " experts, the window before has ", before.load.num_layers(), " x ",
+                   before.load.num_experts()));
+}
+
+absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path,
+                                                         const std::vector<TextLine>& lines) {
+  std::vector<LoadWindow> windows;
+  windows.reserve(lines.size());
+  for (const TextLine& line : lines) {
+    const absl::StatusOr<JsonValue> value = wire::ParseJson(line.text);
+    if (!value.ok()) return InLine(path, line.number, value.status());
+    absl::StatusOr<LoadWindow> window = WindowFrom(*value);
+    if (!window.ok()) return InLine(path, line.number, window.status());
+    if (!windows.empty()) {
+      const absl::Status follows = CheckFollows(windows.back(), *window);
+      if (!follows.ok()) return InLine(path, line.number, follows);
+    }
+    windows.push_back(*std::move(window));
+  }
+  return windows;
+}
+
+}  // namespace
+
+std::string KnownLoadFormats() {
+  return absl::StrCat("tried a JSON matrix [layers][experts], \"", kFormat,
+                      "\", JSON lines of windows and NumPy .npy");
+}
+
+absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
+                                                      std::string_view text) {
+  const std::vector<TextLine> lines = SplitLines(text);
+  // Several lines are a trace when the first is a whole object, else one value in a wide layout.
+  if (lines.size() > 1) {
+    const absl::StatusOr<JsonValue> first = wire::ParseJson(lines.front().text);
+    if (first.ok() && first->is_object()) return WindowsFromLines(path, lines);
+  }
+  const absl::StatusOr<JsonValue> value = wire::ParseJson(text);
+  if (!value.ok()) return InFile(path, value.status());
+  absl::StatusOr<LoadWindow> window = WindowFromDocument(*value);
+  if (!window.ok()) return InFile(path, window.status());
+  std::vector<LoadWindow> windows;
+  windows.push_back(*std::move(window));
+  return windows;
+}
+
+}  // namespace eplb

@@ -1,0 +1,29 @@
+// Loads written as JSON: a matrix, eplb.load.v1, and JSON lines of windows.
+#ifndef EPLB_CLIENT_FILES_LOAD_JSON_H_
+#define EPLB_CLIENT_FILES_LOAD_JSON_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/files/load_window.h"
+
+namespace eplb {
+
+// Oldest first, all of one shape. An integer matrix is exact counts; one number with a point or an
+// exponent makes it estimates.
+// errors, beginning with `path`: InvalidArgument for text that is not JSON, ragged rows, what
+// Load refuses, integers above 2^63-1, windows of different shapes or out of order, a schema that
+// is none of these (saying what was tried).
+// cost: O(text); one window is held twice while it is read.
+absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
+                                                      std::string_view text);
+
+// The last sentence of a message about a file of no known schema.
+std::string KnownLoadFormats();
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FILES_LOAD_JSON_H_

@@ -1,0 +1,30 @@
+// What a run left in its log directory.
+#ifndef EPLB_CLIENT_FILES_RUN_DIRECTORY_H_
+#define EPLB_CLIENT_FILES_RUN_DIRECTORY_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/files/placement_file.h"
+#include "client/files/run_report.h"
+#include "placement/history.h"
+#include "placement/load.h"
+
+namespace eplb {
+
+struct RunDirectory {
+  std::vector<RankHistory> histories;       // rank-R.jsonl, by rank
+  std::vector<LoggedPlacement> placements;  // placements.jsonl
+  std::vector<Load> step_loads;             // loads.jsonl, [i] is step i
+  RunReport report;                         // run.json
+};
+
+// errors, beginning with the file: NotFound or InvalidArgument when one is missing or unreadable,
+// ranks are not 0..R-1, or loads.jsonl does not have one line per step from step 0 on.
+absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FILES_RUN_DIRECTORY_H_

@@ -1,0 +1,214 @@
+#include "client/files/run_report.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/files/atomic_write.h"
+#include "client/files/read_file.h"
+#include "placement/status_macros.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kFormat[] = "eplb.run.v1";
+
+Json Summary(const RunReport& report) {
+  double sum = 0, sum_static = 0, sum_after = 0, sum_static_after = 0;
+  int64_t after = 0;
+  for (const StepRecord& step : report.steps) {
+    sum += step.balancedness;
+    sum_static += step.balancedness_static;
+    if (report.switches.empty() || step.step <= report.switches.front().step) continue;
+    sum_after += step.balancedness;
+    sum_static_after += step.balancedness_static;
+    ++after;
+  }
+  const auto mean = [](double total, int64_t count) {
+    return count == 0 ? 1.0 : total / static_cast<double>(count);
+  };
+  const auto num_steps = static_cast<int64_t>(report.steps.size());
+  int64_t bytes = 0;
+  double pause = 0;
+  for (const SwitchRecord& change : report.switches) {
+    bytes += change.bytes_moved;
+    pause = std::max(pause, change.pause_seconds);
+  }
+  return {{"balancedness_mean", mean(sum, num_steps)},
+          {"balancedness_static_mean", mean(sum_static, num_steps)},
+          {"balancedness_mean_after_first_switch", mean(sum_after, after)},
+          {"balancedness_static_mean_after_first_switch", mean(sum_static_after, after)},
+          {"rebalances", CountRebalances(report.switches)},
+          {"switches", report.switches.size()},
+          {"bytes_moved", bytes},
+          {"pause_seconds_max", pause}};
+}
+
+// Reads keys of one object; the first key that is missing or of another type is kept as the error.
+class Fields {
+ public:
+  Fields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
+    if (!object_.is_object())
+      status_ = absl::InvalidArgumentError(absl::StrCat(place_, " is not an object"));
+  }
+
+  void Read(const char* key, std::string& out) {
+    if (const Json* value = Find(key, "a string", &Json::is_string))
+      out = value->get<std::string>();
+  }
+  void Read(const char* key, double& out) {
+    if (const Json* value = Find(key, "a number", &Json::is_number)) out = value->get<double>();
+  }
+  template <class Integer>
+  void Read(const char* key, Integer& out) {
+    if (const Json* value = Find(key, "an integer", &Json::is_number_integer))
+      out = value->get<Integer>();
+  }
+  const Json* Array(const char* key) { return Find(key, "an array", &Json::is_array); }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const Json* Find(const char* key, const char* kind, bool (Json::*is_kind)() const noexcept) {
+    if (!status_.ok()) return nullptr;
+    const auto found = object_.find(key);
+    if (found != object_.end() && ((*found).*is_kind)()) return &*found;
+    status_ =
+        absl::InvalidArgumentError(absl::StrCat(place_, ": ", key, " is missing or not ", kind));
+    return nullptr;
+  }
+
+  const Json& object_;
+  std::string place_;
+  absl::Status status_;
+};
+
+absl::StatusOr<SwitchRecord> SwitchFrom(const Json& object, size_t index) {
+  SwitchRecord change;
+  Fields fields(object, absl::StrCat("switches[", index, "]"));
+  fields.Read("step", change.step);
+  fields.Read("version", change.version);
+  fields.Read("decided_first_step", change.decided_first_step);
+  fields.Read("decided_last_step", change.decided_last_step);
+  fields.Read("reason", change.reason);
+  fields.Read("bytes_moved", change.bytes_moved);
+  fields.Read("pause_seconds", change.pause_seconds);
+  fields.Read("bytes_verified", change.bytes_verified);
+  if (!fields.status().ok()) return fields.status();
+  return change;
+}
+
+absl::StatusOr<StepRecord> StepFrom(const Json& object, size_t index) {
+  StepRecord step;
+  Fields fields(object, absl::StrCat("steps[", index, "]"));
+  fields.Read("step", step.step);
+  fields.Read("version", step.version);
+  fields.Read("balancedness", step.balancedness);
+  fields.Read("balancedness_static", step.balancedness_static);
+  fields.Read("seconds", step.seconds);
+  if (!fields.status().ok()) return fields.status();
+  return step;
+}
+
+absl::StatusOr<RunReport> ReportFrom(const Json& json) {
+  RunReport report;
+  Fields fields(json, "report");
+  std::string format;
+  fields.Read("format", format);
+  fields.Read("job", report.job);
+  fields.Read("incarnation", report.incarnation);
+  fields.Read("world_size", report.world_size);
+  fields.Read("num_layers", report.num_layers);
+  fields.Read("num_logical_experts", report.num_experts);
+  fields.Read("num_slots", report.num_slots);
+  fields.Read("transport", report.transport);
+  fields.Read("steps_asked", report.steps_asked);
+  fields.Read("bytes_verified", report.bytes_verified);
+  fields.Read("boundary_seconds", report.boundary_seconds);
+  fields.Read("error", report.error);
+  const Json* switches = fields.Array("switches");
+  const Json* steps = fields.Array("steps");
+  if (!fields.status().ok()) return fields.status();
+  if (format != kFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("format is \"", format, "\", expected \"", kFormat, "\""));
+  }
+  for (size_t i = 0; i < switches->size(); ++i) {
+    EPLB_ASSIGN_OR_RETURN(SwitchRecord change, SwitchFrom((*switches)[i], i));
+    report.switches.push_back(std::move(change));
+  }
+  for (size_t i = 0; i < steps->size(); ++i) {
+    EPLB_ASSIGN_OR_RETURN(const StepRecord step, StepFrom((*steps)[i], i));
+    report.steps.push_back(step);
+  }
+  return report;
+}
+
+}  // namespace
+
+int64_t CountRebalances(const std::vector<SwitchRecord>& switches) {
+  std::set<std::pair<int64_t, int64_t>> decisions;
+  for (const SwitchRecord& change : switches) {
+    decisions.emplace(change.decided_first_step, change.decided_last_step);
+  }
+  return static_cast<int64_t>(decisions.size());
+}
+
+std::string RunReportToJson(const RunReport& report) {
+  Json json = {{"format", kFormat},
+               {"job", report.job},
+               {"incarnation", report.incarnation},
+               {"world_size", report.world_size},
+               {"num_layers", report.num_layers},
+               {"num_logical_experts", report.num_experts},
+               {"num_slots", report.num_slots},
+               {"transport", report.transport},
+               {"steps_asked", report.steps_asked},
+               {"steps_run", report.steps.size()},
+               {"bytes_verified", report.bytes_verified},
+               {"boundary_seconds", report.boundary_seconds},
+               {"error", report.error},
+               {"summary", Summary(report)},
+               {"switches", Json::array()},
+               {"steps", Json::array()}};
+  for (const SwitchRecord& change : report.switches) {
+    json["switches"].push_back({{"step", change.step},
+                                {"version", change.version},
+                                {"decided_first_step", change.decided_first_step},
+                                {"decided_last_step", change.decided_last_step},
+                                {"reason", change.reason},
+                                {"bytes_moved", change.bytes_moved},
+                                {"pause_seconds", change.pause_seconds},
+                                {"bytes_verified", change.bytes_verified}});
+  }
+  for (const StepRecord& step : report.steps) {
+    json["steps"].push_back({{"step", step.step},
+                             {"version", step.version},
+                             {"balancedness", step.balancedness},
+                             {"balancedness_static", step.balancedness_static},
+                             {"seconds", step.seconds}});
+  }
+  // Reasons come from the daemon: bytes that are not UTF-8 must not end the program.
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<RunReport> ReadRunReport(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, ": not JSON"));
+  absl::StatusOr<RunReport> report = ReportFrom(json);
+  if (!report.ok()) return InFile(path, report.status());
+  return report;
+}
+
+absl::Status WriteRunReport(const RunReport& report, const std::string& path) {
+  return WriteFileAtomically(path, RunReportToJson(report));
+}
+
+}  // namespace eplb

@@ -1,0 +1,132 @@
+#include "client/first_placement.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "client/files/placement_file.h"
+#include "client/options.h"
+#include "client/session/log_line.h"
+#include "client/session/query.h"
+#include "client/start.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr absl::Duration kQueryDeadline = absl::Seconds(5);
+
+RunningPlacement Running(int64_t version, Placement placement) {
+  const Digest digest = DigestOf(placement);
+  return {.version = version,
+          .digest = digest,
+          .placement = std::make_shared<const Placement>(std::move(placement))};
+}
+
+absl::StatusOr<RunningPlacement> FromFile(const std::string& path, const Topology& topology) {
+  int64_t version = 0;
+  std::optional<Placement> placement;
+  if (absl::EndsWith(path, ".jsonl")) {
+    EPLB_ASSIGN_OR_RETURN(std::vector<LoggedPlacement> log, ReadPlacementsLog(path));
+    if (log.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": no placement in it"));
+    version = log.back().version;
+    placement = std::move(log.back().placement);
+  } else {
+    EPLB_ASSIGN_OR_RETURN(placement, ReadPlacementFile(path));
+  }
+  if (!(placement->topology() == topology)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": its placement has another shape than the job"));
+  }
+  return Running(version, *std::move(placement));
+}
+
+StartFields ExtraOf(const RunningPlacement& running, size_t num_bytes) {
+  std::string incarnation = DrawHex(16);
+  return {{"drawn_incarnation", std::move(incarnation)},
+          {"secret", DrawHex(32)},
+          {"version", absl::StrCat(running.version)},
+          {"digest", running.digest.Hex()},
+          {"placement_bytes", absl::StrCat(num_bytes)}};
+}
+
+absl::StatusOr<int64_t> FindNumber(const StartFields& fields, std::string_view name) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, FindField(fields, name));
+  int64_t number = 0;
+  if (absl::SimpleAtoi(text, &number) && number >= 0) return number;
+  return absl::FailedPreconditionError(
+      absl::StrCat("start: rank 0 said \"", text, "\" for ", std::string(name)));
+}
+
+// Rank 0's placement on every rank, with its digest checked.
+absl::StatusOr<RunningPlacement> Receive(const StartFields& rank0, const std::string& bytes,
+                                         int32_t rank, const Topology& topology,
+                                         const Exchange& exchange) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t version, FindNumber(rank0, "version"));
+  EPLB_ASSIGN_OR_RETURN(const int64_t num_bytes, FindNumber(rank0, "placement_bytes"));
+  EPLB_ASSIGN_OR_RETURN(const std::string digest, FindField(rank0, "digest"));
+  EPLB_ASSIGN_OR_RETURN(const std::string received,
+                        BroadcastBytes(bytes, static_cast<size_t>(num_bytes), rank, exchange));
+  EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementFromBytes(topology, received));
+  RunningPlacement running = Running(version, std::move(placement));
+  if (running.digest.Hex() != digest) {
+    return absl::DataLossError(absl::StrCat("start: rank 0's placement came with digest ",
+                                            running.digest.Hex(), ", expected ", digest));
+  }
+  return running;
+}
+
+}  // namespace
+
+absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
+                                                      const Topology& topology) {
+  if (!options.initial_placement.empty()) return FromFile(options.initial_placement, topology);
+  if (options.endpoint.empty()) return Running(0, Placement::Static(topology));
+  absl::StatusOr<wire::PlacementBody> stored = FetchPlacement(
+      options.endpoint, options.job, std::min(kQueryDeadline, options.start_deadline));
+  if (stored.ok() && stored->placement.topology() == topology) {
+    return Running(stored->version, std::move(stored->placement));
+  }
+  if (stored.ok()) {
+    LogLine(absl::StrCat("eplbd at ", options.endpoint,
+                         " has a placement of another shape for job ", options.job,
+                         "; starting from the static one"));
+  } else if (!absl::IsNotFound(stored.status())) {
+    LogLine(absl::StrCat("no stored placement from eplbd at ", options.endpoint, ": ",
+                         stored.status().message(), "; starting from the static one"));
+  }
+  return Running(0, Placement::Static(topology));
+}
+
+absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
+                                  bool disabled, const absl::Status& own_error,
+                                  const Exchange& exchange) {
+  StartRound round{
+      .what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = own_error};
+  std::string bytes;
+  if (options.rank == 0 && own_error.ok()) {
+    absl::StatusOr<RunningPlacement> first = disabled ? Running(0, Placement::Static(topology))
+                                                      : ChooseFirstPlacement(options, topology);
+    round.error = first.status();
+    if (first.ok()) {
+      bytes = PlacementBytes(*first->placement);
+      round.extra = ExtraOf(*first, bytes.size());
+    }
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> extras,
+                        RunStartRound(round, options.rank, options.world_size, exchange));
+  const StartFields& rank0 = extras.front();
+  JobStart start;
+  EPLB_ASSIGN_OR_RETURN(start.secret, FindField(rank0, "secret"));
+  start.incarnation = KnownIncarnation(options);
+  if (start.incarnation.empty()) {
+    EPLB_ASSIGN_OR_RETURN(start.incarnation, FindField(rank0, "drawn_incarnation"));
+  }
+  EPLB_ASSIGN_OR_RETURN(start.running, Receive(rank0, bytes, options.rank, topology, exchange));
+  return start;
+}
+
+}  // namespace eplb

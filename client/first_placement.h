@@ -1,0 +1,36 @@
+// What a job runs before any decision: rank 0 chooses it alone, all ranks get it.
+#ifndef EPLB_CLIENT_FIRST_PLACEMENT_H_
+#define EPLB_CLIENT_FIRST_PLACEMENT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "client/client.h"
+#include "client/control/exchange.h"
+#include "client/session/member.h"
+
+namespace eplb {
+
+// What the ranks agreed on before weights exist.
+struct JobStart {
+  std::string incarnation;
+  std::string secret;  // of the channels between ranks, 64 hexadecimal characters
+  RunningPlacement running;
+};
+
+// Rank 0's choice: the file of options.initial_placement, else the daemon's stored placement when
+// it answers within 5 s (and start_deadline) and has the job's shape, else static with version 0.
+// errors: InvalidArgument or NotFound for the file, naming it. A daemon that is away is none.
+absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
+                                                      const Topology& topology);
+
+// Collective. disabled: EPLB_DISABLE on this rank; then the placement is static. own_error: why
+// this rank cannot start, or OK. errors: as RunStartRound.
+absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
+                                  bool disabled, const absl::Status& own_error,
+                                  const Exchange& exchange);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FIRST_PLACEMENT_H_

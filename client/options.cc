@@ -1,0 +1,131 @@
+#include "client/options.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace eplb {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile
+  return value == nullptr ? "" : value;
+}
+
+absl::Status Bad(std::string_view field, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(std::string(field), ": ", std::string(what)));
+}
+
+absl::Status CheckName(std::string_view field, const std::string& text, bool may_be_empty) {
+  const bool good = std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (good && text.size() <= 128 && (may_be_empty || !text.empty())) return absl::OkStatus();
+  return Bad(field, absl::StrCat("\"", text.substr(0, 140),
+                                 "\", expected 1..128 characters of [A-Za-z0-9._-]"));
+}
+
+absl::Status CheckRanks(const ClientOptions& o) {
+  if (o.world_size < 1 || o.world_size % o.num_gpus != 0) {
+    return Bad(
+        "world_size",
+        absl::StrCat(o.world_size, ", expected a positive multiple of num_gpus ", o.num_gpus));
+  }
+  if (o.rank < 0 || o.rank >= o.world_size) {
+    return Bad("rank", absl::StrCat(o.rank, ", expected 0..", o.world_size - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSteps(const ClientOptions& o) {
+  if (o.first_step < 0) return Bad("first_step", absl::StrCat(o.first_step, ", expected >= 0"));
+  if (o.vote_every < 1) return Bad("vote_every", absl::StrCat(o.vote_every, ", expected >= 1"));
+  if (o.report_every < 1) {
+    return Bad("report_every", absl::StrCat(o.report_every, ", expected >= 1"));
+  }
+  if (o.report_max_steps < o.report_every) {
+    return Bad("report_max_steps",
+               absl::StrCat(o.report_max_steps, ", expected >= report_every ", o.report_every));
+  }
+  if (o.layers_per_chunk < 1) {
+    return Bad("layers_per_chunk", absl::StrCat(o.layers_per_chunk, ", expected >= 1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDeadlines(const ClientOptions& o) {
+  for (const auto& [field, deadline] : {std::pair{"start_deadline", o.start_deadline},
+                                        {"vote_deadline", o.vote_deadline},
+                                        {"transfer_deadline", o.transfer_deadline}}) {
+    if (deadline <= absl::ZeroDuration() || deadline > absl::Hours(24)) {
+      return Bad(field,
+                 absl::StrCat(absl::FormatDuration(deadline), ", expected above 0, at most 24h"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TopologyOptions ShapeOf(const ClientOptions& o) {
+  return {.num_layers = o.num_layers,
+          .num_experts = o.num_experts,
+          .num_slots = o.num_slots,
+          .num_gpus = o.num_gpus,
+          .num_nodes = o.num_nodes,
+          .num_groups = o.num_groups};
+}
+
+absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
+  if (absl::Status status = CheckName("job", o.job, false); !status.ok()) return status;
+  if (absl::Status status = CheckName("incarnation", o.incarnation, true); !status.ok()) {
+    return status;
+  }
+  absl::StatusOr<Topology> topology = Topology::Make(ShapeOf(o));
+  if (!topology.ok()) return topology;
+  if (absl::Status status = CheckRanks(o); !status.ok()) return status;
+  if (absl::Status status = CheckSteps(o); !status.ok()) return status;
+  if (absl::Status status = CheckDeadlines(o); !status.ok()) return status;
+  const bool known = o.transport == "auto" || o.transport == "host";
+  if (inproc ? o.transport != "inproc" : !known) {
+    return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
+                                         inproc ? "inproc" : "auto or host"));
+  }
+  if (o.bind_address.empty()) return Bad("bind_address", "empty, expected a numeric address");
+  return topology;
+}
+
+std::string KnownIncarnation(const ClientOptions& options) {
+  if (!options.incarnation.empty()) return options.incarnation;
+  struct Launcher {
+    const char* id;
+    const char* restarts;
+  };
+  for (const Launcher& launcher : {Launcher{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+                                   Launcher{"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}}) {
+    const std::string id = Environment(launcher.id);
+    const std::string restarts = Environment(launcher.restarts);
+    if (id.empty() || id == "none") continue;
+    return absl::StrCat(id, "-", restarts.empty() ? "0" : restarts);
+  }
+  return "";
+}
+
+bool DisabledByEnvironment() {
+  const std::string value = Environment("EPLB_DISABLE");
+  return !value.empty() && value != "0";
+}
+
+std::string DrawHex(int num_bytes) {
+  std::random_device device;
+  std::string hex;
+  for (int i = 0; i < num_bytes; ++i) hex += absl::StrFormat("%02x", device() & 0xffU);
+  return hex;
+}
+
+}  // namespace eplb

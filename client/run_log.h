@@ -1,0 +1,61 @@
+// A rank's own log of what it ran and decided, for the validator of the protocol's promises.
+#ifndef EPLB_CLIENT_RUN_LOG_H_
+#define EPLB_CLIENT_RUN_LOG_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "client/line_file.h"
+#include "placement/digest.h"
+
+namespace eplb {
+
+// JSON lines, one write each:
+// {"event":"start|ready|vote|commit|drop|steps|stop","rank":0,"incarnation":"..","step":17,
+//  "last_step":24,"version":3,"digest":"<hex>","ok":true,"reason":".."}
+// start  the first version and digest
+// ready  this rank became READY for version and digest; before its Ready left
+// vote   a vote with a target had a result, ok = agreed; or a vote failed (ok false, reason; version
+//        0 without a target)
+// commit, drop  version and digest were switched to, or given up
+// steps  ran [step, last_step] under version and digest; written before each vote and at the stop
+// stop   the incarnation ended on this rank; reason
+// step: the next step to run, so that a commit at the boundary between steps 15 and 16 has step 16;
+// in "steps" the first of the range. See placement/history.h.
+struct RunLogLine {
+  std::string_view event;
+  int64_t step = 0;
+  int64_t last_step = 0;  // step, except in "steps"
+  int64_t version = 0;
+  Digest digest = {};
+  bool ok = true;
+  std::string_view reason = {};
+};
+
+std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view incarnation);
+
+// Threads: Write from any; the others from the training thread.
+class RunLog {
+ public:
+  RunLog(LineFile file, int32_t rank, std::string incarnation)
+      : file_(std::move(file)), rank_(rank), incarnation_(std::move(incarnation)) {}
+
+  void Write(const RunLogLine& line);
+
+  // A step ran under version and digest; consecutive steps under the same make one "steps" line.
+  void AddStep(int64_t step, int64_t version, const Digest& digest);
+  // Writes the "steps" line that is pending, if any.
+  void FlushSteps();
+
+ private:
+  LineFile file_;
+  int32_t rank_;
+  std::string incarnation_;
+  bool pending_ = false;
+  RunLogLine steps_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_RUN_LOG_H_

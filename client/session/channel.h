@@ -1,0 +1,31 @@
+// Channels to the daemon. Included by the .cc files that speak gRPC, and by no header.
+#ifndef EPLB_CLIENT_SESSION_CHANNEL_H_
+#define EPLB_CLIENT_SESSION_CHANNEL_H_
+
+#include <memory>
+#include <string>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+namespace eplb {
+
+// A channel that shares no connection and no back-off with others: every attempt is a real one.
+// Keepalive finds a frozen peer in 30 + 10 s; the daemon must allow pings that often.
+inline std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
+  arguments.SetMaxReceiveMessageSize(64 << 20);  // a placement of 128 layers x 2048 slots is 1 MB
+  return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_SESSION_CHANNEL_H_

@@ -1,0 +1,224 @@
+#include "client/session/connection.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/support/async_stream.h>
+
+#include "client/session/channel.h"
+#include "proto/wire/convert.h"
+#include "proto/wire/status.h"
+
+#include "eplb/v1/session.grpc.pb.h"
+
+namespace eplb {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::time_point In(absl::Duration duration) {
+  return Clock::now() + absl::ToChronoNanoseconds(duration);
+}
+
+// The order of an asynchronous stream: StartCall, then one Read and one Write at a time, Finish
+// after the last Read. Every operation started comes out of the queue exactly once.
+class Connection {
+ public:
+  Connection(const ConnectionOptions& options, SharedMember& member, ConnectionFigures& figures)
+      : options_(options),
+        member_(member),
+        figures_(figures),
+        stub_(v1::Balancer::NewStub(MakeChannel(options.endpoint))) {}
+
+  ConnectionEnd Run(const std::function<bool()>& give_up) {
+    deadline_ = In(options_.welcome_deadline);
+    stream_ = stub_->PrepareAsyncSession(&context_, &queue_);
+    stream_->StartCall(Begin(kStart));
+    while (pending_ > 0) {
+      void* tag = nullptr;
+      bool ok = false;
+      const gpr_timespec until = gpr_time_add(
+          gpr_now(GPR_CLOCK_MONOTONIC),
+          gpr_time_from_millis(absl::ToInt64Milliseconds(kPollInterval), GPR_TIMESPAN));
+      if (queue_.AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::GOT_EVENT) {
+        --pending_;
+        OnDone(static_cast<Operation>(reinterpret_cast<intptr_t>(tag)), ok);
+      }
+      OnTurn(give_up);
+    }
+    figures_.OnEnd();
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+    if (!cancel_reason_.ok()) end_.status = cancel_reason_;
+    return std::move(end_);
+  }
+
+ private:
+  enum Operation : intptr_t { kStart = 1, kRead, kWrite, kWritesDone, kFinish };
+
+  void* Begin(Operation operation) {
+    ++pending_;
+    return reinterpret_cast<void*>(static_cast<intptr_t>(operation));  // NOLINT: a tag, no pointer
+  }
+
+  void OnDone(Operation operation, bool ok) {
+    switch (operation) {
+      case kStart:
+        if (!ok) return Finish();
+        Write(member_.Connect());
+        return Read();
+      case kRead:
+        return ok ? OnMessage() : Finish();
+      case kWrite:
+        writing_ = false;
+        broken_ = broken_ || !ok;  // the Read ends too, and Finish says why
+        end_.said_goodbye = ok && writing_goodbye_;
+        return;
+      case kWritesDone:
+        return;
+      case kFinish:
+        end_.status = wire::FromGrpc(status_);
+        return;
+    }
+  }
+
+  void OnMessage() {
+    const absl::StatusOr<wire::DownMessage> message = wire::FromProto(down_);
+    if (!message.ok()) {
+      Cancel(absl::InternalError(
+          absl::StrCat("a message that it does not understand: ", message.status().message())));
+    } else if (std::holds_alternative<wire::Welcome>(*message)) {
+      member_.OnDown(*message);
+      end_.welcomed = true;
+      deadline_ = Clock::time_point::max();
+      figures_.OnWelcome();
+    } else if (!end_.welcomed) {
+      Cancel(absl::InternalError("its first message is not Welcome"));
+    } else if (std::holds_alternative<wire::Drain>(*message)) {
+      end_.drained = true;
+    } else {
+      member_.OnDown(*message);
+    }
+    Read();
+  }
+
+  void OnTurn(const std::function<bool()>& give_up) {
+    if (finishing_) return;
+    if (Clock::now() > deadline_) {
+      Cancel(absl::DeadlineExceededError(end_.welcomed ? "the stream did not end in time"
+                                                       : "no Welcome in time"));
+    } else if (give_up()) {
+      Cancel(absl::CancelledError("the client closes"));
+    } else if (member_.TakeOverflow()) {
+      Cancel(absl::ResourceExhaustedError("the daemon does not read"));
+    } else if (end_.welcomed && !writing_ && !half_closed_ && !broken_) {
+      WriteNext();
+    }
+  }
+
+  void WriteNext() {
+    if (end_.said_goodbye) return HalfClose();
+    const std::optional<wire::UpMessage> message = member_.Next(/*with_windows=*/!end_.drained);
+    if (!message.has_value()) {
+      if (end_.drained) HalfClose();
+      return;
+    }
+    if (std::holds_alternative<wire::LoadReport>(*message)) figures_.OnReport();
+    writing_goodbye_ = std::holds_alternative<wire::Goodbye>(*message);
+    Write(*message);
+  }
+
+  void Write(const wire::UpMessage& message) {
+    up_.Clear();
+    wire::ToProto(message, &up_);
+    writing_ = true;
+    stream_->Write(up_, Begin(kWrite));
+  }
+
+  void HalfClose() {
+    half_closed_ = true;
+    deadline_ = In(options_.goodbye_deadline);
+    stream_->WritesDone(Begin(kWritesDone));
+  }
+
+  void Read() { stream_->Read(&down_, Begin(kRead)); }
+
+  void Finish() {
+    finishing_ = true;
+    stream_->Finish(&status_, Begin(kFinish));
+  }
+
+  // Every open operation comes back soon after.
+  void Cancel(absl::Status reason) {
+    if (!cancel_reason_.ok()) return;
+    cancel_reason_ = std::move(reason);
+    deadline_ = Clock::time_point::max();
+    broken_ = true;
+    context_.TryCancel();
+  }
+
+  const ConnectionOptions& options_;
+  SharedMember& member_;
+  ConnectionFigures& figures_;
+  std::unique_ptr<v1::Balancer::Stub> stub_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::Up, v1::Down>> stream_;
+  v1::Up up_;
+  v1::Down down_;
+  grpc::Status status_;
+  absl::Status cancel_reason_;
+  ConnectionEnd end_;
+  Clock::time_point deadline_;
+  int pending_ = 0;
+  bool writing_ = false;
+  bool writing_goodbye_ = false;
+  bool half_closed_ = false;
+  bool broken_ = false;
+  bool finishing_ = false;
+};
+
+}  // namespace
+
+void ConnectionFigures::OnWelcome() {
+  const absl::MutexLock lock(&mutex_);
+  ++welcomes_;
+  if (!connected_) away_ += Clock::now() - away_since_;
+  connected_ = true;
+}
+
+void ConnectionFigures::OnReport() {
+  const absl::MutexLock lock(&mutex_);
+  ++reports_;
+}
+
+void ConnectionFigures::OnEnd() {
+  const absl::MutexLock lock(&mutex_);
+  if (connected_) away_since_ = Clock::now();
+  connected_ = false;
+}
+
+SessionStats ConnectionFigures::stats() const {
+  const absl::MutexLock lock(&mutex_);
+  const Clock::duration away = connected_ ? away_ : away_ + (Clock::now() - away_since_);
+  return {.connected = connected_,
+          .reconnects = std::max<int64_t>(0, welcomes_ - 1),
+          .reports_sent = reports_,
+          .disconnected_seconds = std::chrono::duration<double>(away).count()};
+}
+
+ConnectionEnd RunConnection(const ConnectionOptions& options, SharedMember& member,
+                            const std::function<bool()>& give_up, ConnectionFigures& figures) {
+  return Connection(options, member, figures).Run(give_up);
+}
+
+}  // namespace eplb

@@ -1,0 +1,88 @@
+#include "client/session/load_windows.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+namespace {
+
+int64_t NumSteps(const wire::LoadReport& window) {
+  return window.last_step - window.first_step + 1;
+}
+
+}  // namespace
+
+LoadWindows::LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report_every,
+                         int64_t first_step)
+    : report_every_(report_every),
+      first_step_(first_step),
+      counts_(LoadMatrix::Zero(num_layers, num_experts)),
+      layer_tokens_(static_cast<size_t>(num_layers), 0) {}
+
+absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts) {
+  if (layer < 0 || layer >= counts_.rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("counts of layer ", layer, ", expected 0..", counts_.rows() - 1));
+  }
+  if (static_cast<Eigen::Index>(counts.size()) != counts_.cols()) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": ", counts.size(),
+                                                   " counts, the model has ", counts_.cols(),
+                                                   " experts"));
+  }
+  int64_t tokens = layer_tokens_[static_cast<size_t>(layer)];
+  for (size_t expert = 0; expert < counts.size(); ++expert) {
+    const int64_t count = counts[expert];
+    if (count < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, " expert ", expert, ": count ", count, ", expected >= 0"));
+    }
+    if (count > std::numeric_limits<int64_t>::max() - tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, " expert ", expert, ": the window's tokens exceed 2^63-1"));
+    }
+    tokens += count;
+  }
+  layer_tokens_[static_cast<size_t>(layer)] = tokens;
+  const Eigen::Map<const Eigen::Array<int64_t, 1, Eigen::Dynamic>> row(counts.data(),
+                                                                       counts_.cols());
+  counts_.row(layer) += row;
+  return absl::OkStatus();
+}
+
+std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
+  if ((step + 1) % report_every_ != 0) return std::nullopt;
+  wire::LoadReport window{.first_step = first_step_, .last_step = step, .counts = counts_};
+  first_step_ = step + 1;
+  counts_.setZero();
+  layer_tokens_.assign(layer_tokens_.size(), 0);
+  return window;
+}
+
+void LoadWindows::SetReportEvery(int32_t report_every) {
+  if (report_every >= 1) report_every_ = report_every;
+}
+
+void WindowBuffer::Add(wire::LoadReport window) {
+  steps_ += NumSteps(window);
+  windows_.push_back(std::move(window));
+  while (steps_ > max_steps_ && windows_.size() > 1) {
+    const int64_t dropped = NumSteps(windows_.front());
+    steps_ -= dropped;
+    dropped_steps_ += dropped;
+    unreported_ += dropped;
+    windows_.pop_front();
+  }
+}
+
+std::optional<wire::LoadReport> WindowBuffer::Take() {
+  if (windows_.empty()) return std::nullopt;
+  wire::LoadReport window = std::move(windows_.front());
+  windows_.pop_front();
+  steps_ -= NumSteps(window);
+  window.dropped_steps = std::exchange(unreported_, 0);
+  return window;
+}
+
+}  // namespace eplb

@@ -1,0 +1,66 @@
+// Counts of routed tokens, summed over windows of steps, and the windows that wait for the daemon.
+#ifndef EPLB_CLIENT_SESSION_LOAD_WINDOWS_H_
+#define EPLB_CLIENT_SESSION_LOAD_WINDOWS_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "proto/wire/messages.h"
+
+namespace eplb {
+
+// The window that is being counted. It ends after the step s with (s + 1) % report_every == 0, so
+// that windows of all ranks end alike whenever they began. Threads: the training thread.
+class LoadWindows {
+ public:
+  // report_every: steps, >= 1. first_step: of the first window.
+  LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report_every, int64_t first_step);
+
+  // Adds counts [E] to the current step's layer. errors: InvalidArgument naming layer and expert:
+  // layer out of range, wrong length, a negative count, a layer's sum above 2^63-1; nothing is
+  // added then.
+  absl::Status Record(int32_t layer, std::span<const int64_t> counts);
+
+  // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
+  std::optional<wire::LoadReport> EndStep(int64_t step);
+
+  // Takes effect at the next multiple of `report_every`. Ignores what is below 1.
+  void SetReportEvery(int32_t report_every);
+
+ private:
+  int32_t report_every_;
+  int64_t first_step_;
+  LoadMatrix counts_;                  // [L, E] of the current window
+  std::vector<int64_t> layer_tokens_;  // [L], sums of the rows
+};
+
+// Finished windows that wait for the daemon, newest kept. Threads: the caller's lock.
+class WindowBuffer {
+ public:
+  // max_steps: of all windows together, >= 1; the newest window is kept whatever its length.
+  explicit WindowBuffer(int64_t max_steps) : max_steps_(max_steps) {}
+
+  // Drops and counts the oldest windows when there are more than max_steps.
+  void Add(wire::LoadReport window);
+  // The oldest window; its dropped_steps are those dropped since the last one taken.
+  std::optional<wire::LoadReport> Take();
+
+  int64_t dropped_steps() const { return dropped_steps_; }  // in all
+  bool empty() const { return windows_.empty(); }
+
+ private:
+  int64_t max_steps_;
+  int64_t steps_ = 0;  // in windows_
+  int64_t dropped_steps_ = 0;
+  int64_t unreported_ = 0;  // dropped since the last Take
+  std::deque<wire::LoadReport> windows_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_SESSION_LOAD_WINDOWS_H_

@@ -1,0 +1,26 @@
+// What the library tells the person who runs the job: one line on stderr, each text once.
+#ifndef EPLB_CLIENT_SESSION_LOG_LINE_H_
+#define EPLB_CLIENT_SESSION_LOG_LINE_H_
+
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+namespace eplb {
+
+// Writes "eplb: <text>\n" to stderr in one write; line breaks in the text become spaces.
+void LogLine(std::string_view text);
+
+// Logs each distinct text once, at most kMaxTexts of them. Threads: one caller.
+class LogOnce {
+ public:
+  static constexpr size_t kMaxTexts = 64;
+  void Log(const std::string& text);
+
+ private:
+  std::unordered_set<std::string> seen_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_SESSION_LOG_LINE_H_

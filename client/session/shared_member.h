@@ -1,0 +1,81 @@
+// A Member between the training thread and the session's thread: one short lock around it, the
+// messages that wait to be sent, and the load windows. No gRPC, so that it runs under
+// ThreadSanitizer.
+#ifndef EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
+#define EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+#include "client/session/load_windows.h"
+#include "client/session/member.h"
+
+namespace eplb {
+
+// Threads: safe. No call waits for I/O other than the one line that `on_ready` writes. Memory:
+// bounded by kMaxMessages and the window buffer.
+class SharedMember {
+ public:
+  // Answers that wait while the daemon does not read. More than that and the connection is given
+  // up: the next Hello says it all.
+  static constexpr size_t kMaxMessages = 64;
+
+  // Told the proposal and the last finished step before READY can be voted on or is told to the
+  // daemon; called under the lock.
+  using OnReady = std::function<void(const Proposal&, int64_t step)>;
+
+  // max_window_steps: as WindowBuffer.
+  SharedMember(Member member, int64_t max_window_steps, OnReady on_ready);
+
+  // ---- training thread ----
+  // Counts the step, keeps a finished window; returns the steps per window that the daemon wants, 0
+  // when it never asked.
+  int32_t FinishStep(int64_t step, std::optional<wire::LoadReport> window);
+  VoteSnapshot Enter();
+  VoteDecision Decide(std::span<const int64_t> minimum);
+  void OnApplied(int64_t received_bytes, double pause_seconds);
+  void OnDropped(std::string_view reason);
+  void OnEnded(std::string_view reason, std::span<const RankId> missing_ranks);
+  // The last message; the first one given stays. After it nothing is sent.
+  void SayGoodbye(wire::Goodbye goodbye);
+
+  // ---- session thread ----
+  // A connection begins: what waited is dropped, because Hello carries the truth.
+  wire::Hello Connect();
+  // Answers and outcomes first, then Goodbye when it was said, else, if asked for, the oldest
+  // window.
+  std::optional<wire::UpMessage> Next(bool with_windows);
+  void OnDown(const wire::DownMessage& message);
+  // True once when more than kMaxMessages waited: the connection has to begin anew.
+  bool TakeOverflow();
+
+  // ---- any thread ----
+  bool goodbye_said() const;
+  int64_t dropped_steps() const;
+
+ private:
+  void Push(std::vector<wire::UpMessage> messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnPropose(const wire::Propose& propose);
+
+  const OnReady on_ready_;
+  mutable absl::Mutex mutex_;
+  Member member_ ABSL_GUARDED_BY(mutex_);
+  WindowBuffer windows_ ABSL_GUARDED_BY(mutex_);
+  std::deque<wire::UpMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  std::optional<wire::Goodbye> goodbye_ ABSL_GUARDED_BY(mutex_);
+  int32_t report_every_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_SESSION_SHARED_MEMBER_H_

@@ -1,0 +1,219 @@
+#include "client/start.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+#include "client/options.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr int kProtocolVersion = 1;
+constexpr size_t kMaxRanksNamed = 8;
+constexpr char kError[] = "error";  // always the first line
+constexpr char kExtra[] = "extra";  // separates what is compared from what is told
+
+// Long values, such as a tensor's description, are cut in messages.
+std::string Shown(const std::string& value) {
+  constexpr size_t kShown = 200;
+  return value.size() <= kShown ? value : absl::StrCat(value.substr(0, kShown), "...");
+}
+
+std::string Ranks(const std::vector<int32_t>& ranks) {
+  std::vector<int32_t> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kMaxRanksNamed));
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
+                      ranks.size() > named.size()
+                          ? absl::StrCat(" and ", ranks.size() - named.size(), " more have ")
+                      : ranks.size() == 1 ? " has "
+                                          : " have ");
+}
+
+// One rank's blob, taken apart.
+struct Said {
+  std::string error;
+  StartFields compared;
+  StartFields extra;
+};
+
+absl::StatusOr<Said> Parse(const std::string& blob, size_t rank) {
+  EPLB_ASSIGN_OR_RETURN(StartFields fields, DecodeStartFields(blob));
+  if (fields.empty() || fields.front().first != kError) {
+    return absl::InvalidArgumentError("it has no lines of a start");
+  }
+  Said said{.error = fields.front().second, .compared = {}, .extra = {}};
+  const auto extra = std::find_if(fields.begin() + 1, fields.end(),
+                                  [](const auto& field) { return field.first == kExtra; });
+  if (extra == fields.end() || extra->second != absl::StrCat(rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the exchange put rank ",
+                     extra == fields.end() ? "without a number" : extra->second, " there"));
+  }
+  said.compared.assign(fields.begin() + 1, extra);
+  said.extra.assign(extra + 1, fields.end());
+  return said;
+}
+
+// "" when rank `said` has no such line there.
+std::string ValueAt(const Said& said, size_t i, const std::string& name) {
+  if (i >= said.compared.size() || said.compared[i].first != name) return "no such field";
+  return said.compared[i].second;
+}
+
+absl::Status Compare(const std::string& what, const std::vector<Said>& ranks) {
+  size_t num_fields = 0;
+  for (const Said& said : ranks) num_fields = std::max(num_fields, said.compared.size());
+  for (size_t i = 0; i < num_fields; ++i) {
+    const auto named = std::find_if(ranks.begin(), ranks.end(),
+                                    [&](const Said& said) { return i < said.compared.size(); });
+    const std::string& name = named->compared[i].first;
+    const std::string first = ValueAt(ranks[0], i, name);
+    std::vector<int32_t> others;
+    std::string other;
+    for (size_t rank = 1; rank < ranks.size(); ++rank) {
+      const std::string value = ValueAt(ranks[rank], i, name);
+      if (value == first || (!others.empty() && value != other)) continue;
+      other = value;
+      others.push_back(static_cast<int32_t>(rank));
+    }
+    if (others.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(what, ": ", name, " differs: rank 0 has ",
+                                                      Shown(first), ", ", Ranks(others),
+                                                      Shown(other)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string EncodeStartFields(const StartFields& fields) {
+  std::string text;
+  for (const auto& [name, value] : fields) {
+    absl::StrAppend(&text, name, "=", absl::CEscape(value), "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<StartFields> DecodeStartFields(std::string_view text) {
+  StartFields fields;
+  for (const absl::string_view line :
+       absl::StrSplit(absl::string_view(text.data(), text.size()), '\n', absl::SkipEmpty())) {
+    const size_t equals = line.find('=');
+    std::string value;
+    if (equals == absl::string_view::npos || !absl::CUnescape(line.substr(equals + 1), &value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", absl::CEscape(line.substr(0, 80)), "\" is not field=value"));
+    }
+    fields.emplace_back(std::string(line.substr(0, equals)), std::move(value));
+  }
+  return fields;
+}
+
+absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, int32_t rank,
+                                                       int32_t world_size,
+                                                       const Exchange& exchange) {
+  StartFields fields = {{kError, std::string(round.error.message())}};
+  fields.insert(fields.end(), round.mine.begin(), round.mine.end());
+  fields.emplace_back(kExtra, absl::StrCat(rank));
+  fields.insert(fields.end(), round.extra.begin(), round.extra.end());
+  absl::StatusOr<std::vector<std::string>> blobs = exchange(EncodeStartFields(fields));
+  EPLB_RETURN_IF_ERROR(round.error);  // said to the others first, so that they stop too
+  if (!blobs.ok()) return blobs.status();
+  if (static_cast<int32_t>(blobs->size()) != world_size) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        round.what, ": the exchange gave ", blobs->size(), " answers, world_size is ", world_size));
+  }
+  std::vector<Said> ranks;
+  for (size_t i = 0; i < blobs->size(); ++i) {
+    absl::StatusOr<Said> said = Parse((*blobs)[i], i);
+    if (!said.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          round.what, ": rank ", i, " sent something else: ", said.status().message()));
+    }
+    if (!said->error.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(round.what, ": rank ", i, " cannot start: ", said->error));
+    }
+    ranks.push_back(*std::move(said));
+  }
+  EPLB_RETURN_IF_ERROR(Compare(round.what, ranks));
+  std::vector<StartFields> extras;
+  for (Said& said : ranks) extras.push_back(std::move(said.extra));
+  return extras;
+}
+
+StartFields FieldsOf(const ClientOptions& o, bool disabled) {
+  return {{"protocol", absl::StrCat(kProtocolVersion)},
+          {"library_version", kLibraryVersion},
+          {"EPLB_DISABLE", disabled ? "1" : "0"},
+          {"job", o.job},
+          {"incarnation", KnownIncarnation(o)},
+          {"world_size", absl::StrCat(o.world_size)},
+          {"num_layers", absl::StrCat(o.num_layers)},
+          {"num_experts", absl::StrCat(o.num_experts)},
+          {"num_slots", absl::StrCat(o.num_slots)},
+          {"num_gpus", absl::StrCat(o.num_gpus)},
+          {"num_nodes", absl::StrCat(o.num_nodes)},
+          {"num_groups", absl::StrCat(o.num_groups)},
+          {"first_step", absl::StrCat(o.first_step)},
+          {"vote_every", absl::StrCat(o.vote_every)},
+          {"report_every", absl::StrCat(o.report_every)},
+          {"layers_per_chunk", absl::StrCat(o.layers_per_chunk)},
+          {"state_placement",
+           o.state_placement == StatePlacement::kWithPrimary ? "with_primary" : "every_replica"},
+          {"transport", o.transport}};
+}
+
+absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_view name) {
+  for (const auto& [field, value] : fields) {
+    if (field == name) return value;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("start: rank 0 did not say ", std::string(name)));
+}
+
+std::string PlacementBytes(const Placement& placement) {
+  std::string bytes;
+  for (const IndexMatrix* map : {&placement.physical_to_logical_map(), &placement.replica_rank()}) {
+    bytes.append(reinterpret_cast<const char*>(map->data()),
+                 static_cast<size_t>(map->size()) * sizeof(int32_t));
+  }
+  return bytes;
+}
+
+absl::StatusOr<Placement> PlacementFromBytes(const Topology& topology, std::string_view bytes) {
+  IndexMatrix slots(topology.num_layers(), topology.num_slots());
+  IndexMatrix ranks(topology.num_layers(), topology.num_slots());
+  const size_t half = static_cast<size_t>(slots.size()) * sizeof(int32_t);
+  if (bytes.size() != 2 * half) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a placement of ", bytes.size(), " bytes, expected ", 2 * half));
+  }
+  std::memcpy(slots.data(), bytes.data(), half);
+  std::memcpy(ranks.data(), bytes.data() + half, half);
+  return Placement::FromSlotsAndRanks(topology, slots, ranks);
+}
+
+absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_bytes, int32_t rank,
+                                           const Exchange& exchange) {
+  std::string received;
+  for (size_t begin = 0; begin < num_bytes; begin += kPieceBytes) {
+    const size_t size = std::min(kPieceBytes, num_bytes - begin);
+    EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> pieces,
+                          exchange(rank == 0 ? bytes.substr(begin, size) : std::string_view()));
+    if (pieces.empty() || pieces.front().size() != size) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("start: rank 0 sent ", pieces.empty() ? 0 : pieces.front().size(),
+                       " bytes of the placement, expected ", size));
+    }
+    received += pieces.front();
+  }
+  return received;
+}
+
+}  // namespace eplb

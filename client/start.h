@@ -1,0 +1,64 @@
+// The start vote: every rank says what must be equal as lines "field=value", everybody compares all
+// of them, and all ranks stop with the same message when one differs.
+#ifndef EPLB_CLIENT_START_H_
+#define EPLB_CLIENT_START_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "client/client.h"
+#include "client/control/exchange.h"
+#include "client/session/member.h"
+
+namespace eplb {
+
+// Fields in the order in which they are compared. A value's line breaks and backslashes are escaped
+// on the way.
+using StartFields = std::vector<std::pair<std::string, std::string>>;
+
+std::string EncodeStartFields(const StartFields& fields);
+// errors: InvalidArgument for a line without '='.
+absl::StatusOr<StartFields> DecodeStartFields(std::string_view text);
+
+// One round. mine: what must be equal on all ranks. error: why this rank cannot start, or OK: every
+// rank then stops, naming it. extra: what this rank tells beyond that, not compared.
+// returns: the extras of all ranks, in rank order.
+// errors: `error` on the rank that has it; FailedPrecondition elsewhere, naming the rank and its
+// message, or the first differing field with ranks and both values; what the exchange says.
+struct StartRound {
+  std::string what;  // "start" or "tensors", for messages
+  StartFields mine;
+  StartFields extra;
+  absl::Status error;
+};
+absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, int32_t rank,
+                                                       int32_t world_size,
+                                                       const Exchange& exchange);
+
+// What options alone decide.
+StartFields FieldsOf(const ClientOptions& options, bool disabled);
+
+// The value of a field. errors: FailedPrecondition, naming the field.
+absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_view name);
+
+// A placement's slots and replica ranks as bytes, [2, L, S] int32 little-endian, and back.
+// errors: InvalidArgument for a wrong length, or as Placement::FromSlotsAndRanks.
+std::string PlacementBytes(const Placement& placement);
+absl::StatusOr<Placement> PlacementFromBytes(const Topology& topology, std::string_view bytes);
+
+// Gives rank 0's bytes, of a size all ranks know, to all ranks, in exchanges of kPieceBytes.
+// errors: FailedPrecondition when rank 0 sent another size.
+inline constexpr size_t kPieceBytes = 512 << 10;  // an exchange takes at most 1 MiB
+absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_bytes, int32_t rank,
+                                           const Exchange& exchange);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_START_H_

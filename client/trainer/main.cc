@@ -1,0 +1,84 @@
+// eplb-trainer: one rank of the demonstration job. Exit codes: 0 ok, 1 failed, 2 usage or unusable
+// input, 8 verification failed.
+#include <cstdio>
+#include <string>
+
+#include "client/trainer/trainer.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kVerificationFailed = 8;
+
+void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
+  app.add_option("--rank", options.rank, "This process, 0..world-1")->required();
+  app.add_option("--world", options.world_size, "Processes of the job, one GPU position each")
+      ->required();
+  app.add_option("--endpoint", options.endpoint, "Of eplbd, HOST:PORT or unix:PATH");
+  app.add_option("--rendezvous", options.rendezvous,
+                 "HOST:PORT that rank 0 listens on; default: through the daemon");
+  app.add_option("--job", options.job, "Name of the job")->capture_default_str();
+  app.add_option("--trace", options.trace_path,
+                 "Recorded router trace (JSON lines of load windows)")
+      ->required();
+  app.add_option("--steps", options.num_steps, "Optimizer steps to run")
+      ->required()
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--slots", options.num_slots,
+                 "Physical experts per layer; default: as many as experts");
+  app.add_option("--nodes", options.num_nodes, "NVLink domains")->capture_default_str();
+  app.add_option("--groups", options.num_groups, "Expert groups of the router")
+      ->capture_default_str();
+  app.add_option("--transport", options.transport, "host or auto")
+      ->check(CLI::IsMember({"auto", "host", "peer", "nccl"}))
+      ->capture_default_str();
+  app.add_option("--step-ms", step_ms,
+                 "Milliseconds of a perfectly balanced step; a real one lasts that / balancedness")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--parameters", options.parameters_per_expert,
+                 "Parameters of an expert (14 bytes each)")
+      ->check(CLI::Range(1, 1 << 26))
+      ->capture_default_str();
+  app.add_option("--vote-every", options.vote_every, "Steps between votes")->capture_default_str();
+  app.add_option("--report-every", options.report_every, "Steps in a load window")
+      ->capture_default_str();
+  app.add_option("--initial-placement", options.initial_placement,
+                 "Placement file or placements.jsonl to begin with");
+  app.add_option("--log-dir", options.log_dir,
+                 "Directory for rank-R.jsonl, placements.jsonl and loads.jsonl");
+  app.add_option("--report-json", options.report_path, "Rank 0 writes the run's report here");
+  app.add_flag("--progress", options.show_progress, "Rank 0 says on stderr how far it is");
+}
+
+int Main(int argc, char** argv) {
+  TrainerOptions options;
+  double step_ms = 0;
+  CLI::App app{
+      "Demonstration trainer: replays a recorded router trace with real expert memory and verifies "
+      "every byte"};
+  AddOptions(app, options, step_ms);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {  // CLI11 reports by exceptions; they end here
+    std::fprintf(stderr, "eplb-trainer: %s\n", error.what());
+    return kUsage;
+  }
+  options.step_time = absl::Milliseconds(step_ms);
+  const absl::Status status = RunTrainer(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "eplb-trainer: rank %d: %s\n", options.rank,
+               std::string(status.message()).c_str());
+  if (absl::IsDataLoss(status)) return kVerificationFailed;
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kUsage : kFailed;
+}
+
+}  // namespace
+}  // namespace eplb
+
+int main(int argc, char** argv) { return eplb::Main(argc, argv); }

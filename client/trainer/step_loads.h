@@ -1,0 +1,47 @@
+// A recorded router trace, replayed step by step: what each rank's router sends to each expert.
+#ifndef EPLB_CLIENT_TRAINER_STEP_LOADS_H_
+#define EPLB_CLIENT_TRAINER_STEP_LOADS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/load.h"
+
+namespace eplb {
+
+// Tokens of the steps [first_step, last_step] together.
+struct RecordedWindow {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  LoadMatrix counts;  // [L, E]
+};
+
+// Cuts windows into steps and steps into ranks so that every token of the trace appears exactly
+// once: the steps of a window sum to the window, the ranks of a step sum to the step. A run longer
+// than the trace starts it again.
+class StepLoads {
+ public:
+  // errors: InvalidArgument when there is no window, shapes differ, or the windows leave a gap or
+  // overlap.
+  static absl::StatusOr<StepLoads> Make(std::vector<RecordedWindow> windows);
+
+  int32_t num_layers() const { return static_cast<int32_t>(windows_.front().counts.rows()); }
+  int32_t num_experts() const { return static_cast<int32_t>(windows_.front().counts.cols()); }
+  int64_t num_steps() const;
+
+  // [L, E], all ranks together; step >= 0.
+  LoadMatrix Total(int64_t step) const;
+  // The part of `total` that rank `rank` of `world_size` routes.
+  static LoadMatrix OfRank(const LoadMatrix& total, int32_t rank, int32_t world_size);
+
+ private:
+  explicit StepLoads(std::vector<RecordedWindow> windows) : windows_(std::move(windows)) {}
+
+  std::vector<RecordedWindow> windows_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_TRAINER_STEP_LOADS_H_

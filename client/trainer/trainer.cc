@@ -1,0 +1,334 @@
+#include "client/trainer/trainer.h"
+
+#include <openssl/rand.h>
+
+#include <bit>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "client/client.h"
+#include "client/control/control_channel.h"
+#include "client/control/tcp_exchange.h"
+#include "client/files/load_file.h"
+#include "client/trainer/expert_state.h"
+#include "client/trainer/job_channel.h"
+#include "client/files/run_report.h"
+#include "client/trainer/step_loads.h"
+#include "placement/evaluate.h"
+#include "placement/placement.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+absl::StatusOr<StepLoads> ReadTrace(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(path));
+  std::vector<RecordedWindow> windows;
+  for (const LoadWindow& window : file.windows) {
+    if (!window.load.is_counts()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": a trace to replay has integer counts"));
+    }
+    windows.push_back({window.first_step, window.last_step, window.load.counts()});
+  }
+  absl::StatusOr<StepLoads> loads = StepLoads::Make(std::move(windows));
+  if (!loads.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", loads.status().message()));
+  return loads;
+}
+
+absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options) {
+  if (options.rendezvous.empty()) {
+    if (options.endpoint.empty()) {
+      return absl::InvalidArgumentError("without --endpoint, --rendezvous HOST:PORT is needed");
+    }
+    return MakeDaemonExchange(options.endpoint, options.job, options.rank, options.world_size,
+                              options.start_deadline);
+  }
+  const size_t colon = options.rendezvous.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos ||
+      !absl::SimpleAtoi(options.rendezvous.substr(colon + 1), &port) || port == 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rendezvous is \"", options.rendezvous, "\", expected HOST:PORT"));
+  }
+  return MakeTcpExchange({.rank = RankId{options.rank},
+                          .world_size = options.world_size,
+                          .address = options.rendezvous.substr(0, colon),
+                          .port = static_cast<uint16_t>(port),
+                          .timeout = options.start_deadline});
+}
+
+ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& loads) {
+  ClientOptions client;
+  client.job = options.job;
+  client.rank = options.rank;
+  client.world_size = options.world_size;
+  client.endpoint = options.endpoint;
+  client.num_layers = loads.num_layers();
+  client.num_experts = loads.num_experts();
+  client.num_slots = options.num_slots == 0 ? loads.num_experts() : options.num_slots;
+  client.num_gpus = options.world_size;
+  client.num_nodes = options.num_nodes;
+  client.num_groups = options.num_groups;
+  client.vote_every = options.vote_every;
+  client.report_every = options.report_every;
+  client.transport = options.transport;
+  client.initial_placement = options.initial_placement;
+  client.start_deadline = options.start_deadline;
+  client.vote_deadline = options.vote_deadline;
+  if (!options.log_dir.empty()) {
+    client.history_path = absl::StrCat(options.log_dir, "/rank-", options.rank, ".jsonl");
+    client.placements_path = absl::StrCat(options.log_dir, "/placements.jsonl");
+  }
+  return client;
+}
+
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOptions& options,
+                                                               const Exchange& exchange) {
+  std::string secret(32, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()),
+                 static_cast<int>(secret.size())) != 1) {
+    return absl::InternalError("no random bytes for the job's secret");
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> secrets, exchange(secret));
+  return MakeTcpControlChannel({.rank = RankId{options.rank},
+                                .world_size = options.world_size,
+                                .secret = secrets[0],
+                                .connect_timeout = options.start_deadline},
+                               exchange);
+}
+
+// Tokens that this rank's GPU computes in each layer: the split among replicas is equal.
+std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& placement) {
+  std::vector<double> loads;
+  for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
+    double tokens = 0;
+    for (int32_t slot = 0; slot < placement.num_local_slots; ++slot) {
+      const int64_t cell = int64_t{layer} * placement.num_slots + placement.first_local_slot + slot;
+      const int32_t expert = placement.physical_to_logical_map[static_cast<size_t>(cell)];
+      const int64_t count_cell = int64_t{layer} * placement.num_experts + expert;
+      tokens += static_cast<double>(total(layer, expert)) /
+                placement.logical_replica_count[static_cast<size_t>(count_cell)];
+    }
+    loads.push_back(tokens);
+  }
+  return loads;
+}
+
+// The loads of all GPUs in every layer, as the ranks measured them.
+struct MeasuredLoads {
+  double balancedness = 1;  // mean over layers with load
+  double slowdown =
+      1;  // sum of peaks / sum of means: how much longer the step lasts than a balanced one
+};
+
+MeasuredLoads Measure(std::span<const int64_t> gathered, int32_t num_layers, int32_t world_size) {
+  double sum = 0, peaks = 0, means = 0;
+  int32_t layers_with_load = 0;
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    double peak = 0, total = 0;
+    for (int32_t rank = 0; rank < world_size; ++rank) {
+      const auto tokens =
+          std::bit_cast<double>(gathered[static_cast<size_t>(rank * num_layers + layer)]);
+      peak = std::max(peak, tokens);
+      total += tokens;
+    }
+    if (peak <= 0) continue;
+    sum += std::min(1.0, total / world_size / peak);
+    peaks += peak;
+    means += total / world_size;
+    ++layers_with_load;
+  }
+  if (layers_with_load == 0) return {};
+  return {sum / layers_with_load, peaks / means};
+}
+
+class Trainer {
+ public:
+  Trainer(TrainerOptions options, StepLoads loads, std::unique_ptr<Client> client,
+          std::unique_ptr<ControlChannel> job_channel)
+      : options_(std::move(options)),
+        loads_(std::move(loads)),
+        client_(std::move(client)),
+        job_channel_(std::move(job_channel)),
+        experts_({.num_layers = client_->placement().num_layers,
+                  .num_local_slots = client_->placement().num_local_slots,
+                  .num_parameters = options_.parameters_per_expert}),
+        static_placement_(
+            Placement::Static(*Topology::Make({.num_layers = loads_.num_layers(),
+                                               .num_experts = loads_.num_experts(),
+                                               .num_slots = client_->placement().num_slots,
+                                               .num_gpus = options_.world_size,
+                                               .num_nodes = options_.num_nodes,
+                                               .num_groups = options_.num_groups}))) {
+    report_.job = options_.job;
+    report_.incarnation = client_->incarnation();
+    report_.world_size = options_.world_size;
+    report_.num_layers = loads_.num_layers();
+    report_.num_experts = loads_.num_experts();
+    report_.num_slots = client_->placement().num_slots;
+    report_.transport = options_.transport;
+    report_.steps_asked = options_.num_steps;
+  }
+
+  absl::Status Run() {
+    absl::Status status = RunSteps();
+    client_->Close(status.ok() ? "finished" : std::string(status.message()));
+    report_.error = std::string(status.message());
+    if (options_.rank == 0 && !options_.report_path.empty()) {
+      const absl::Status written = WriteRunReport(report_, options_.report_path);
+      if (status.ok()) status = written;
+    }
+    return status;
+  }
+
+ private:
+  absl::Status RunSteps() {
+    experts_.Initialise(client_->placement());
+    EPLB_RETURN_IF_ERROR(client_->RegisterExperts(experts_.Tensors()));
+    if (options_.rank == 0 && !options_.log_dir.empty()) {
+      loads_log_.open(absl::StrCat(options_.log_dir, "/loads.jsonl"), std::ios::trunc);
+    }
+    for (int64_t step = 0; step < options_.num_steps; ++step) EPLB_RETURN_IF_ERROR(RunStep(step));
+    return VerifyEverywhere(options_.num_steps - 1, nullptr);
+  }
+
+  absl::Status RunStep(int64_t step) {
+    const absl::Time begin = absl::Now();
+    const LoadMatrix total = loads_.Total(step);
+    const LoadMatrix own = StepLoads::OfRank(total, options_.rank, options_.world_size);
+    for (int32_t layer = 0; layer < own.rows(); ++layer) {
+      const std::span<const int64_t> counts(&own(layer, 0), static_cast<size_t>(own.cols()));
+      EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
+    }
+    experts_.Update(step, client_->placement());
+
+    std::vector<int64_t> mine;
+    for (const double tokens : OwnGpuLoads(total, client_->placement())) {
+      mine.push_back(std::bit_cast<int64_t>(tokens));
+    }
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
+                          AllGather(*job_channel_, mine, options_.step_deadline));
+    const MeasuredLoads measured = Measure(gathered, loads_.num_layers(), options_.world_size);
+    WaitUntil(begin + options_.step_time * measured.slowdown);
+
+    EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromCounts(total));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluate(load, static_placement_));
+    report_.steps.push_back({.step = step,
+                             .version = client_->placement().version,
+                             .balancedness = measured.balancedness,
+                             .balancedness_static = unmoved.mean_balancedness,
+                             .seconds = 0});
+    WriteLoads(step, total);
+    EPLB_ASSIGN_OR_RETURN(const BoundaryResult boundary, client_->StepBoundary(step));
+    report_.boundary_seconds += boundary.pause_seconds;
+    if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
+    report_.steps.back().seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    ShowProgress(step);
+    return absl::OkStatus();
+  }
+
+  // A placement is in force: every rank computes its memory again and the ranks add up what the
+  // switch cost.
+  absl::Status RecordSwitch(int64_t step, const BoundaryResult& boundary) {
+    SwitchRecord record{.step = step,
+                        .version = boundary.version,
+                        .decided_first_step = boundary.decided_first_step,
+                        .decided_last_step = boundary.decided_last_step,
+                        .reason = boundary.reason};
+    const int64_t pause = static_cast<int64_t>(boundary.pause_seconds * 1e9);
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> costs,
+        AllGather(*job_channel_, std::vector<int64_t>{boundary.received_bytes, pause},
+                  options_.step_deadline));
+    for (size_t i = 0; i < costs.size(); i += 2) {
+      record.bytes_moved += costs[i];
+      record.pause_seconds =
+          std::max(record.pause_seconds, static_cast<double>(costs[i + 1]) * 1e-9);
+    }
+    EPLB_RETURN_IF_ERROR(VerifyEverywhere(step, &record.bytes_verified));
+    report_.switches.push_back(std::move(record));
+    return absl::OkStatus();
+  }
+
+  absl::Status VerifyEverywhere(int64_t last_step, int64_t* verified) {
+    const absl::StatusOr<int64_t> own = experts_.Verify(last_step, client_->placement());
+    const int64_t value = own.ok() ? *own : -1;
+    const absl::StatusOr<std::vector<int64_t>> all =
+        AllGather(*job_channel_, std::vector<int64_t>{value}, options_.step_deadline);
+    if (!own.ok()) return own.status();
+    if (!all.ok()) return all.status();
+    int64_t sum = 0;
+    for (size_t rank = 0; rank < all->size(); ++rank) {
+      if ((*all)[rank] < 0) {
+        return absl::DataLossError(
+            absl::StrCat("rank ", rank, " found a wrong byte after step ", last_step));
+      }
+      sum += (*all)[rank];
+    }
+    report_.bytes_verified += sum;
+    if (verified != nullptr) *verified = sum;
+    return absl::OkStatus();
+  }
+
+  static void WaitUntil(absl::Time time) {
+    const absl::Duration left = time - absl::Now();
+    if (left > absl::ZeroDuration()) absl::SleepFor(left);
+  }
+
+  void WriteLoads(int64_t step, const LoadMatrix& total) {
+    if (!loads_log_.is_open()) return;
+    loads_log_ << "{\"first_step\":" << step << ",\"last_step\":" << step << ",\"load\":[";
+    for (Eigen::Index layer = 0; layer < total.rows(); ++layer) {
+      loads_log_ << (layer == 0 ? "[" : ",[");
+      for (Eigen::Index expert = 0; expert < total.cols(); ++expert) {
+        loads_log_ << (expert == 0 ? "" : ",") << total(layer, expert);
+      }
+      loads_log_ << ']';
+    }
+    loads_log_ << "]}\n";
+  }
+
+  void ShowProgress(int64_t step) const {
+    constexpr int64_t kProgressEvery = 40;
+    if (!options_.show_progress || options_.rank != 0 || (step + 1) % kProgressEvery != 0) return;
+    const StepRecord& record = report_.steps.back();
+    std::fprintf(
+        stderr, "step %5lld/%lld  balancedness %.3f  static layout %.3f  placement version %lld\n",
+        static_cast<long long>(step + 1), static_cast<long long>(options_.num_steps),
+        record.balancedness, record.balancedness_static, static_cast<long long>(record.version));
+  }
+
+  TrainerOptions options_;
+  StepLoads loads_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<ControlChannel> job_channel_;
+  ExpertState experts_;
+  Placement static_placement_;
+  std::ofstream loads_log_;
+  RunReport report_;
+};
+
+}  // namespace
+
+absl::Status RunTrainer(const TrainerOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(StepLoads loads, ReadTrace(options.trace_path));
+  EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeRendezvous(options));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
+                        Client::Connect(ClientOptionsOf(options, loads), exchange));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> job_channel,
+                        MakeJobChannel(options, exchange));
+  return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run();
+}
+
+}  // namespace eplb

@@ -1,0 +1,113 @@
+#include "placement/policies/deepseek_policy.h"
+
+#include <span>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/policies/deepseek_layer.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr int64_t kMaxCells = int64_t{1} << 28;
+
+absl::Status CheckNumbers(int64_t num_layers, int64_t num_experts, const DeepseekShape& shape) {
+  if (num_layers < 1 || num_experts < 1 || shape.num_slots < 1 || shape.num_groups < 1 ||
+      shape.num_nodes < 1 || shape.num_gpus < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("every number must be at least 1, got ", num_layers, " layers, ", num_experts,
+                     " experts, ", shape.num_slots, " slots, ", shape.num_groups,
+                     " expert groups, ", shape.num_nodes, " nodes, ", shape.num_gpus, " GPUs"));
+  }
+  if (num_layers > kMaxCells / shape.num_slots) {
+    return absl::InvalidArgumentError(absl::StrCat(num_layers, " layers x ", shape.num_slots,
+                                                   " slots; at most ", kMaxCells,
+                                                   " cells are accepted"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMultiple(const char* name, int64_t number, const char* of_name, int64_t of) {
+  if (number % of == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(number, " ", name, " are not a multiple of ", of, " ", of_name));
+}
+
+absl::StatusOr<DeepseekFrame> MakeFrame(int64_t num_layers, int64_t num_experts,
+                                        DeepseekShape shape) {
+  EPLB_RETURN_IF_ERROR(CheckNumbers(num_layers, num_experts, shape));
+  if (shape.num_groups % shape.num_nodes != 0) shape.num_groups = shape.num_nodes = 1;
+  EPLB_RETURN_IF_ERROR(CheckMultiple("experts", num_experts, "expert groups", shape.num_groups));
+  EPLB_RETURN_IF_ERROR(CheckMultiple("GPUs", shape.num_gpus, "nodes", shape.num_nodes));
+  EPLB_RETURN_IF_ERROR(CheckMultiple("slots", shape.num_slots, "GPUs", shape.num_gpus));
+  if (shape.num_slots < num_experts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(shape.num_slots, " slots cannot hold ", num_experts, " experts"));
+  }
+  return DeepseekFrame{.experts = static_cast<size_t>(num_experts),
+                       .slots = static_cast<size_t>(shape.num_slots),
+                       .groups = static_cast<size_t>(shape.num_groups),
+                       .nodes = static_cast<size_t>(shape.num_nodes),
+                       .gpus = static_cast<size_t>(shape.num_gpus)};
+}
+
+template <class Matrix>
+auto Row(Matrix& matrix, Eigen::Index row) {
+  return std::span(matrix.data() + row * matrix.cols(), static_cast<size_t>(matrix.cols()));
+}
+
+class DeepseekPolicy final : public Policy {
+ public:
+  explicit DeepseekPolicy(const DeepseekOptions& options) : options_(options) {}
+
+  std::string_view name() const override { return "deepseek"; }
+
+  absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
+    const Topology& topology = input.topology;
+    if (input.load.num_layers() != topology.num_layers() ||
+        input.load.num_experts() != topology.num_experts()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "load has ", input.load.num_layers(), " layers x ", input.load.num_experts(),
+          " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
+    }
+    EPLB_ASSIGN_OR_RETURN(const FloatMatrix weight, input.load.ToFloat());
+    const DeepseekShape shape = {
+        .num_slots = topology.num_slots(),
+        .num_groups = options_.global ? 1 : topology.num_groups(),
+        .num_nodes = options_.global ? 1 : topology.num_nodes(),
+        .num_gpus = topology.num_gpus(),
+    };
+    EPLB_ASSIGN_OR_RETURN(const DeepseekMaps maps,
+                          RebalanceExperts(weight, shape, options_.tie_break));
+    return Placement::FromSlotsAndRanks(topology, maps.physical_to_logical, maps.replica_rank);
+  }
+
+ private:
+  DeepseekOptions options_;
+};
+
+}  // namespace
+
+absl::StatusOr<DeepseekMaps> RebalanceExperts(const Eigen::Ref<const FloatMatrix>& weight,
+                                              const DeepseekShape& shape, TieBreak tie_break) {
+  EPLB_ASSIGN_OR_RETURN(const DeepseekFrame frame, MakeFrame(weight.rows(), weight.cols(), shape));
+  DeepseekMaps maps = {.physical_to_logical = IndexMatrix(weight.rows(), shape.num_slots),
+                       .replica_rank = IndexMatrix(weight.rows(), shape.num_slots),
+                       .counts = IndexMatrix(weight.rows(), weight.cols())};
+  DeepseekLayerSolver solver(frame, tie_break);
+  for (Eigen::Index layer = 0; layer < weight.rows(); ++layer) {
+    // A Ref may be a window into a wider matrix: rows are contiguous, the whole need not be.
+    const std::span row(weight.data() + layer * weight.outerStride(), frame.experts);
+    solver.Solve(row, {.physical_to_logical = Row(maps.physical_to_logical, layer),
+                       .replica_rank = Row(maps.replica_rank, layer),
+                       .counts = Row(maps.counts, layer)});
+  }
+  return maps;
+}
+
+std::unique_ptr<Policy> MakeDeepseekPolicy(const DeepseekOptions& options) {
+  return std::make_unique<DeepseekPolicy>(options);
+}
+
+}  // namespace eplb

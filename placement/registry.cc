@@ -1,0 +1,42 @@
+#include "placement/registry.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace eplb {
+namespace {
+
+struct Row {
+  std::string_view name;
+  std::unique_ptr<Policy> (*make)(const PolicyOptions& options);
+};
+
+constexpr Row kPolicies[] = {
+    {"deepseek",
+     [](const PolicyOptions& options) {
+       return MakeDeepseekPolicy({.tie_break = options.tie_break, .global = options.global});
+     }},
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
+                                                   const PolicyOptions& options) {
+  for (const Row& row : kPolicies) {
+    if (row.name == name) return row.make(options);
+  }
+  const std::vector<std::string_view> names = PolicyNames();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown policy \"", std::string(name), "\", expected one of ",
+      absl::StrJoin(names, ", ", [](std::string* out, std::string_view known) { *out += known; })));
+}
+
+std::vector<std::string_view> PolicyNames() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kPolicies) names.push_back(row.name);
+  return names;
+}
+
+}  // namespace eplb

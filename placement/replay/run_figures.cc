@@ -1,0 +1,131 @@
+#include "placement/replay/run_figures.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/evaluate.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+absl::Status CheckOrder(std::span<const RunPlacement> placements, int64_t num_steps) {
+  if (placements.empty() || placements.front().step != 0) {
+    return absl::InvalidArgumentError("a run's first placement begins at step 0");
+  }
+  for (size_t i = 1; i < placements.size(); ++i) {
+    if (placements[i].step <= placements[i - 1].step) {
+      return absl::InvalidArgumentError(absl::StrCat("placement ", i, " begins at step ",
+                                                     placements[i].step, ", not after step ",
+                                                     placements[i - 1].step));
+    }
+    if (!(placements[i].placement.topology() == placements[0].placement.topology())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("placement ", i, " has another shape than the first"));
+    }
+    if (placements[i].decided_last_step >= num_steps) {
+      return absl::InvalidArgumentError(absl::StrCat("placement ", i, " was decided on step ",
+                                                     placements[i].decided_last_step,
+                                                     ", the run has ", num_steps));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `from` with those layers of `to` in which `before` and `after` differ.
+absl::StatusOr<Placement> ReplaceChangedLayers(const Placement& from, const Placement& to,
+                                               const Placement& before, const Placement& after) {
+  std::vector<LayerPlacement> changed;
+  for (int32_t layer = 0; layer < before.topology().num_layers(); ++layer) {
+    if (before.Layer(LayerId{layer}) != after.Layer(LayerId{layer}))
+      changed.push_back(to.Layer(LayerId{layer}));
+  }
+  return from.WithLayers(changed);
+}
+
+// What the policy would have put in force at the run's own switches.
+absl::StatusOr<std::vector<Placement>> PolicyPlacements(std::span<const Load> step_loads,
+                                                        std::span<const RunPlacement> placements,
+                                                        const Policy& policy) {
+  std::vector<Placement> result = {placements.front().placement};
+  const Topology& topology = placements.front().placement.topology();
+  for (size_t i = 1; i < placements.size(); ++i) {
+    const RunPlacement& placement = placements[i];
+    if (placement.decided_last_step < placement.decided_first_step) {
+      result.push_back(placement.placement);
+      continue;
+    }
+    EPLB_ASSIGN_OR_RETURN(const Load load, SumLoads(step_loads, placement.decided_first_step,
+                                                    placement.decided_last_step));
+    EPLB_ASSIGN_OR_RETURN(const Placement solved,
+                          policy.Solve({.load = load, .topology = topology}));
+    EPLB_ASSIGN_OR_RETURN(Placement next,
+                          ReplaceChangedLayers(result.back(), solved, placements[i - 1].placement,
+                                               placement.placement));
+    result.push_back(std::move(next));
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, int64_t last) {
+  if (first < 0 || last < first || last >= static_cast<int64_t>(step_loads.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "steps ", first, "..", last, " are outside the run's ", step_loads.size(), " steps"));
+  }
+  RealMatrix sum = step_loads[static_cast<size_t>(first)].ToDouble();
+  for (int64_t step = first + 1; step <= last; ++step)
+    sum += step_loads[static_cast<size_t>(step)].ToDouble();
+  return Load::FromEstimates(std::move(sum));
+}
+
+double MeanFrom(std::span<const double> series, int64_t first) {
+  const auto begin = std::min(static_cast<size_t>(std::max<int64_t>(first, 0)), series.size());
+  const auto tail = series.subspan(begin);
+  if (tail.empty()) return 1;
+  return std::accumulate(tail.begin(), tail.end(), 0.0) / static_cast<double>(tail.size());
+}
+
+absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
+                                       std::span<const RunPlacement> placements,
+                                       const Policy& policy, int64_t window_steps) {
+  const auto num_steps = static_cast<int64_t>(step_loads.size());
+  if (window_steps < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a window has ", window_steps, " steps"));
+  }
+  EPLB_RETURN_IF_ERROR(CheckOrder(placements, num_steps));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<Placement> solved,
+                        PolicyPlacements(step_loads, placements, policy));
+  const Topology& topology = placements.front().placement.topology();
+  const Placement unmoved = Placement::Static(topology);
+  Placement hindsight = unmoved;
+  RunFigures figures;
+  size_t current = 0;
+  for (int64_t step = 0; step < num_steps; ++step) {
+    if (step % window_steps == 0) {
+      EPLB_ASSIGN_OR_RETURN(
+          const Load window,
+          SumLoads(step_loads, step, std::min(step + window_steps, num_steps) - 1));
+      EPLB_ASSIGN_OR_RETURN(hindsight, policy.Solve({.load = window, .topology = topology}));
+    }
+    while (current + 1 < placements.size() && placements[current + 1].step <= step) ++current;
+    if (current > 0 && figures.first_switch_step < 0) figures.first_switch_step = step;
+    const Load& load = step_loads[static_cast<size_t>(step)];
+    const std::pair<const Placement*, std::vector<double>*> series[] = {
+        {&placements[current].placement, &figures.run},
+        {&unmoved, &figures.unmoved},
+        {&solved[current], &figures.policy},
+        {&hindsight, &figures.hindsight}};
+    for (const auto& [placement, values] : series) {
+      EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(load, *placement));
+      values->push_back(evaluation.mean_balancedness);
+    }
+  }
+  return figures;
+}
+
+}  // namespace eplb

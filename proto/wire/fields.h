@@ -1,0 +1,41 @@
+// Checked reads of single protobuf fields; each error names the field. Used only by the conversions
+// beside it.
+#ifndef EPLB_PROTO_WIRE_FIELDS_H_
+#define EPLB_PROTO_WIRE_FIELDS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "placement/digest.h"
+#include "placement/topology.h"
+
+#include "eplb/v1/types.pb.h"
+
+namespace eplb::wire {
+
+// One visitor per alternative of a variant.
+template <class... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+template <class... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
+
+void SetDigest(const Digest& digest, std::string* out);
+// errors: InvalidArgument unless `bytes` are 32.
+absl::StatusOr<Digest> GetDigest(const char* field, std::string_view bytes);
+// errors: InvalidArgument above 2^63-1.
+absl::StatusOr<int64_t> GetCount(const char* field, uint64_t value);
+// errors: InvalidArgument above 2^31-1.
+absl::StatusOr<int32_t> GetSmall(const char* field, uint32_t value);
+// 1..128 characters of [A-Za-z0-9._-] (plain) or of printable ASCII.
+absl::Status CheckName(const char* field, std::string_view name, bool plain);
+// Numbers only; Topology::Make checks what they mean.
+absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape);
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_PROTO_WIRE_FIELDS_H_

@@ -1,0 +1,269 @@
+#include "proto/wire/placement_json.h"
+
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+#include "proto/wire/json_value.h"
+
+namespace eplb::wire {
+namespace {
+
+constexpr std::string_view kFormat = "eplb.placement.v1";
+
+void AppendNumber(std::string& out, int64_t number) {
+  char digits[24];
+  const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
+  out.append(digits, end);
+}
+
+void AppendKey(std::string& out, std::string_view key) {
+  out += ",\"";
+  out += key;
+  out += "\":";
+}
+
+// A row of `count` numbers.
+void AppendRow(std::string& out, const int32_t* numbers, int64_t count) {
+  out += '[';
+  for (int64_t i = 0; i < count; ++i) {
+    if (i > 0) out += ',';
+    AppendNumber(out, numbers[i]);
+  }
+  out += ']';
+}
+
+void AppendMatrix(std::string& out, const IndexMatrix& matrix) {
+  out += '[';
+  for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
+    if (row > 0) out += ',';
+    AppendRow(out, &matrix(row, 0), matrix.cols());
+  }
+  out += ']';
+}
+
+// [L, E * X] as [L][E][X].
+void AppendNested(std::string& out, const IndexMatrix& matrix, int64_t inner) {
+  out += '[';
+  for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
+    out += row > 0 ? ",[" : "[";
+    for (Eigen::Index col = 0; col < matrix.cols(); col += inner) {
+      if (col > 0) out += ',';
+      AppendRow(out, &matrix(row, col), inner);
+    }
+    out += ']';
+  }
+  out += ']';
+}
+
+std::string Text(std::string_view view) { return std::string(view); }
+
+absl::StatusOr<int32_t> GetCount(const JsonValue& object, std::string_view key) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t number, GetInteger(object, key));
+  if (number < 1 || number > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Text(key), " is ", number, ", expected 1..2^31-1"));
+  }
+  return static_cast<int32_t>(number);
+}
+
+absl::StatusOr<Topology> ReadTopology(const JsonValue& object) {
+  TopologyOptions options;
+  EPLB_ASSIGN_OR_RETURN(options.num_layers, GetCount(object, "num_layers"));
+  EPLB_ASSIGN_OR_RETURN(options.num_experts, GetCount(object, "num_logical_experts"));
+  EPLB_ASSIGN_OR_RETURN(options.num_slots, GetCount(object, "num_slots"));
+  EPLB_ASSIGN_OR_RETURN(options.num_gpus, GetCount(object, "num_gpus"));
+  EPLB_ASSIGN_OR_RETURN(options.num_nodes, GetCount(object, "num_nodes"));
+  EPLB_ASSIGN_OR_RETURN(options.num_groups, GetCount(object, "num_groups"));
+  return Topology::Make(options);
+}
+
+absl::Status CheckIndices(std::string_view key, const JsonNumbers& numbers) {
+  if (!numbers.all_integers()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Text(key), " has a number that is not an integer"));
+  }
+  for (const int64_t number : numbers.integers) {
+    if (number < -1 || number > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Text(key), " has the number ", number, ", expected -1..2^31-1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// errors unless each array at `depth` has `expected` entries, which `what` counts.
+absl::Status CheckEntries(std::string_view key, const JsonNumbers& numbers, size_t depth,
+                          std::pair<const char*, int64_t> expected) {
+  const std::vector<int64_t>& entries = numbers.children[depth];
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i] == expected.second) continue;
+    const std::string where = depth == 0   ? ""
+                              : depth == 1 ? absl::StrCat(" layer ", i)
+                                           : absl::StrCat(" row ", i);
+    return absl::InvalidArgumentError(absl::StrCat(Text(key), where, " has ", entries[i],
+                                                   " entries, expected ", expected.second, " ",
+                                                   expected.first));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<IndexMatrix> ReadMatrix(const JsonValue& object, std::string_view key,
+                                       int64_t num_layers,
+                                       std::pair<const char*, int64_t> columns) {
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, key, 2));
+  EPLB_RETURN_IF_ERROR(CheckEntries(key, *numbers, 0, {"layers", num_layers}));
+  EPLB_RETURN_IF_ERROR(CheckEntries(key, *numbers, 1, columns));
+  EPLB_RETURN_IF_ERROR(CheckIndices(key, *numbers));
+  IndexMatrix matrix(num_layers, columns.second);
+  for (Eigen::Index i = 0; i < matrix.size(); ++i) {
+    matrix.data()[i] = static_cast<int32_t>(numbers->integers[static_cast<size_t>(i)]);
+  }
+  return matrix;
+}
+
+// [L][E][X] flat, and its X.
+struct ReplicaTable {
+  const JsonNumbers* numbers;
+  int64_t width;
+};
+
+absl::StatusOr<ReplicaTable> ReadReplicaTable(const JsonValue& object, const Topology& topology) {
+  constexpr std::string_view kKey = "logical_to_physical_map";
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 3));
+  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 0, {"layers", topology.num_layers()}));
+  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 1, {"experts", topology.num_experts()}));
+  const int64_t width = numbers->children[2].front();
+  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 2, {"replicas, as the first row", width}));
+  EPLB_RETURN_IF_ERROR(CheckIndices(kKey, *numbers));
+  return ReplicaTable{numbers, width};
+}
+
+// The rank of each slot among its expert's replicas, from the order of an expert's entries. Only
+// what keeps the indices in range is checked: FromSlotsAndRanks and SameMaps find the rest.
+absl::StatusOr<IndexMatrix> RanksOf(const ReplicaTable& table, const Topology& topology) {
+  IndexMatrix ranks = IndexMatrix::Constant(topology.num_layers(), topology.num_slots(), -1);
+  size_t next = 0;
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+      for (int64_t rank = 0; rank < table.width; ++rank) {
+        const int64_t slot = table.numbers->integers[next++];
+        if (slot >= topology.num_slots()) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("logical_to_physical_map layer ", layer, " expert ", expert,
+                           " names slot ", slot, ", expected at most ", topology.num_slots() - 1));
+        }
+        if (slot >= 0) ranks(layer, slot) = static_cast<int32_t>(rank);
+      }
+    }
+  }
+  return ranks;
+}
+
+absl::Status CheckSameMaps(const Placement& placement, const ReplicaTable& table,
+                           const IndexMatrix& counts) {
+  const IndexMatrix& replicas = placement.logical_to_physical_map();
+  if (table.width != placement.max_replicas()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "logical_to_physical_map has ", table.width,
+        " entries an expert, the largest replica count is ", placement.max_replicas()));
+  }
+  for (Eigen::Index i = 0; i < replicas.size(); ++i) {
+    const int64_t given = table.numbers->integers[static_cast<size_t>(i)];
+    if (given == replicas.data()[i]) continue;
+    const Eigen::Index column = i % replicas.cols();
+    return absl::InvalidArgumentError(
+        absl::StrCat("logical_to_physical_map layer ", i / replicas.cols(), " expert ",
+                     column / table.width, " replica ", column % table.width, " is ", given,
+                     ", physical_to_logical_map says ", replicas.data()[i]));
+  }
+  for (Eigen::Index i = 0; i < counts.size(); ++i) {
+    const int32_t expected = placement.logical_replica_count().data()[i];
+    if (counts.data()[i] == expected) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "logical_replica_count layer ", i / counts.cols(), " expert ", i % counts.cols(), " is ",
+        counts.data()[i], ", physical_to_logical_map holds it in ", expected, " slots"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSlotsPerGpu(const JsonValue& object, const Topology& topology) {
+  constexpr std::string_view kKey = "slots_per_gpu";
+  if (object.Find(kKey) == nullptr) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 1));
+  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 0, {"GPUs", topology.num_gpus()}));
+  EPLB_RETURN_IF_ERROR(CheckIndices(kKey, *numbers));
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    const int64_t given = numbers->integers[static_cast<size_t>(gpu)];
+    if (given == topology.SlotsOf(GpuId{gpu})) continue;
+    return absl::InvalidArgumentError(absl::StrCat("slots_per_gpu of GPU ", gpu, " is ", given,
+                                                   ", expected ", topology.SlotsOf(GpuId{gpu})));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string PlacementToJson(const Placement& placement) {
+  const Topology& topology = placement.topology();
+  std::string out = absl::StrCat("{\"format\":\"", Text(kFormat), "\"");
+  const std::pair<std::string_view, int32_t> shape[] = {
+      {"num_layers", topology.num_layers()}, {"num_logical_experts", topology.num_experts()},
+      {"num_slots", topology.num_slots()},   {"num_gpus", topology.num_gpus()},
+      {"num_nodes", topology.num_nodes()},   {"num_groups", topology.num_groups()}};
+  for (const auto& [key, number] : shape) {
+    AppendKey(out, key);
+    AppendNumber(out, number);
+  }
+  AppendKey(out, "physical_to_logical_map");
+  AppendMatrix(out, placement.physical_to_logical_map());
+  AppendKey(out, "logical_to_physical_map");
+  AppendNested(out, placement.logical_to_physical_map(), placement.max_replicas());
+  AppendKey(out, "logical_replica_count");
+  AppendMatrix(out, placement.logical_replica_count());
+  if (!topology.equal_slots_per_gpu()) {
+    std::vector<int32_t> slots;
+    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+      slots.push_back(topology.SlotsOf(GpuId{gpu}));
+    }
+    AppendKey(out, "slots_per_gpu");
+    AppendRow(out, slots.data(), topology.num_gpus());
+  }
+  out += '}';
+  return out;
+}
+
+absl::StatusOr<Placement> PlacementFromJson(std::string_view text) {
+  EPLB_ASSIGN_OR_RETURN(const JsonValue object, ParseJson(text));
+  return PlacementFromJson(object);
+}
+
+absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object) {
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError("expected a JSON object of format eplb.placement.v1");
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::string format, GetString(object, "format"));
+  if (format != kFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("format is ", JsonQuote(format), ", expected \"", Text(kFormat), "\""));
+  }
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, ReadTopology(object));
+  EPLB_RETURN_IF_ERROR(CheckSlotsPerGpu(object, topology));
+  EPLB_ASSIGN_OR_RETURN(const IndexMatrix slots,
+                        ReadMatrix(object, "physical_to_logical_map", topology.num_layers(),
+                                   {"slots", topology.num_slots()}));
+  EPLB_ASSIGN_OR_RETURN(const IndexMatrix counts,
+                        ReadMatrix(object, "logical_replica_count", topology.num_layers(),
+                                   {"experts", topology.num_experts()}));
+  EPLB_ASSIGN_OR_RETURN(const ReplicaTable table, ReadReplicaTable(object, topology));
+  EPLB_ASSIGN_OR_RETURN(const IndexMatrix ranks, RanksOf(table, topology));
+  EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlotsAndRanks(topology, slots, ranks));
+  EPLB_RETURN_IF_ERROR(CheckSameMaps(placement, table, counts));
+  return placement;
+}
+
+}  // namespace eplb::wire

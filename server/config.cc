@@ -1,0 +1,135 @@
+#include "server/config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+#include "server/config_keys.h"
+
+#define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+
+namespace eplb {
+namespace {
+
+constexpr std::string_view kPrefix = "EPLB_";
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
+
+absl::Status At(const std::string& source, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+}
+
+ConfigValue ValueOf(const toml::node& node) {
+  using Kind = ConfigValue::Kind;
+  if (const auto* integer = node.as_integer()) {
+    return {.kind = Kind::kInteger, .text = absl::StrCat(integer->get())};
+  }
+  if (const auto* real = node.as_floating_point()) {
+    return {.kind = Kind::kReal, .text = absl::StrCat(real->get())};
+  }
+  if (const auto* text = node.as_string()) return {.kind = Kind::kText, .text = text->get()};
+  if (const auto* flag = node.as_boolean()) {
+    return {.kind = Kind::kOther, .text = flag->get() ? "true" : "false"};
+  }
+  return {.kind = Kind::kOther, .text = node.is_array() ? "an array" : "a date or time"};
+}
+
+// Tables are one level deep in every key, so this ends at the second level.
+absl::Status ApplyTable(const std::string& file, const std::string& prefix,
+                        const toml::table& table, DaemonConfig* config) {
+  for (const auto& [key, node] : table) {
+    const std::string name = prefix + std::string(key.str());
+    if (const toml::table* inner = node.as_table(); inner != nullptr && prefix.empty()) {
+      EPLB_RETURN_IF_ERROR(ApplyTable(file, name + ".", *inner, config));
+      continue;
+    }
+    const absl::Status status = SetConfigKey(name, ValueOf(node), config);
+    if (!status.ok()) return At(absl::StrCat(file, ":", node.source().begin.line), status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyFile(const std::string& file, DaemonConfig* config) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return absl::InvalidArgumentError(absl::StrCat(file, ": cannot be opened"));
+  std::string text(kMaxFileBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad() || (stream.fail() && !stream.eof())) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": cannot be read as a file"));
+  }
+  text.resize(static_cast<size_t>(stream.gcount()));
+  if (text.size() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": larger than 1 MiB"));
+  }
+  const toml::parse_result result = toml::parse(text);
+  if (!result) {
+    std::string why(result.error().description());
+    std::replace(why.begin(), why.end(), '\n', ' ');
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ":", result.error().source().begin.line, ": not TOML: ", why));
+  }
+  return ApplyTable(file, "", result.table(), config);
+}
+
+// EPLB_POLICY_NAME for policy.name.
+std::string VariableOf(std::string_view key) {
+  std::string name = absl::StrCat(std::string(kPrefix), absl::AsciiStrToUpper(std::string(key)));
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+absl::Status ApplyVariable(const std::string& variable, const std::string& value,
+                           DaemonConfig* config) {
+  bool known_table = false;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (VariableOf(key.name) == variable) {
+      const absl::Status status = SetConfigKey(key.name, {.text = value}, config);
+      return status.ok() ? status : At(variable, status);
+    }
+    const std::string table = VariableOf(key.name.substr(0, key.name.find('.') + 1));
+    known_table = known_table || variable.rfind(table, 0) == 0;
+  }
+  if (!known_table) return absl::OkStatus();  // of another program of ours, e.g. EPLB_ENDPOINT
+  const size_t end_of_table = variable.find('_', kPrefix.size());
+  std::string name = absl::AsciiStrToLower(variable.substr(kPrefix.size()));
+  name[end_of_table - kPrefix.size()] = '.';
+  return At(variable, SetConfigKey(name, {.text = value}, config));
+}
+
+}  // namespace
+
+absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
+  DaemonConfig config;
+  if (!sources.file.empty()) EPLB_RETURN_IF_ERROR(ApplyFile(sources.file, &config));
+  for (const auto& [variable, value] : sources.environment) {
+    if (variable.rfind(kPrefix, 0) == 0) {
+      EPLB_RETURN_IF_ERROR(ApplyVariable(variable, value, &config));
+    }
+  }
+  for (const auto& [key, value] : sources.flags) {
+    const absl::Status status = SetConfigKey(key, {.text = value}, &config);
+    if (!status.ok()) return At("command line", status);
+  }
+  return config;
+}
+
+absl::StatusOr<std::string> DefaultStorePath(
+    const std::vector<std::pair<std::string, std::string>>& environment) {
+  std::string home;
+  for (const auto& [variable, value] : environment) {
+    if (variable == "XDG_STATE_HOME" && !value.empty()) return value + "/eplb/eplbd.db";
+    if (variable == "HOME" && !value.empty()) home = value;
+  }
+  if (!home.empty()) return home + "/.local/state/eplb/eplbd.db";
+  return absl::FailedPreconditionError(
+      "no place for the store: neither XDG_STATE_HOME nor HOME is set, give --store PATH or "
+      "--store memory");
+}
+
+}  // namespace eplb

@@ -1,0 +1,58 @@
+// What eplbd is told: defaults < TOML file < EPLB_* environment < flags.
+#ifndef EPLB_SERVER_CONFIG_H_
+#define EPLB_SERVER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/address.h"
+#include "server/core/core.h"
+
+namespace eplb {
+
+struct DaemonLimits {
+  int32_t max_sessions = 20000;       // open streams of all jobs
+  int32_t max_queued_events = 65536;  // messages that wait for the core
+  int32_t max_queued_mib = 256;       // load reports that wait for the core, MiB
+  int32_t messages_per_second = 100;  // of one stream, on average; twice that in a burst
+  int32_t max_exchange_mib = 256;     // blobs of all rendezvous, MiB
+  absl::Duration start_deadline = absl::Seconds(60);  // of a rendezvous
+  absl::Duration hello_deadline =
+      absl::Seconds(10);  // from the stream's start to its first message
+};
+
+struct DaemonConfig {
+  core::Config core;
+  DaemonLimits limits;
+  Address grpc = {.host = "127.0.0.1", .port = 29610};
+  Address http = {.host = "127.0.0.1", .port = 29611};
+  std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
+  absl::Duration drain_grace = absl::Seconds(10);
+  std::string log_level = "info";
+};
+
+struct ConfigSources {
+  std::string file = {};                                              // TOML; empty = none
+  std::vector<std::pair<std::string, std::string>> environment = {};  // only EPLB_* is looked at
+  // Key and value, e.g. {"listen.grpc", "127.0.0.1:0"}.
+  std::vector<std::pair<std::string, std::string>> flags = {};
+};
+
+// errors: InvalidArgument, one line that names the source (file and line, variable or flag), the
+// key, its value and what is expected; for an unknown key the nearest known one. A variable is
+// refused as unknown only when its name begins with a known table, e.g. EPLB_POLICY_.
+absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources);
+
+// $XDG_STATE_HOME/eplb/eplbd.db, else ~/.local/state/eplb/eplbd.db.
+// errors: FailedPrecondition when neither XDG_STATE_HOME nor HOME is among `environment`.
+absl::StatusOr<std::string> DefaultStorePath(
+    const std::vector<std::pair<std::string, std::string>>& environment);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_CONFIG_H_

@@ -1,0 +1,36 @@
+// The keys of the configuration: one row each with its range and its place in DaemonConfig.
+#ifndef EPLB_SERVER_CONFIG_KEYS_H_
+#define EPLB_SERVER_CONFIG_KEYS_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+#include "server/config.h"
+
+namespace eplb {
+
+struct ConfigValue {
+  enum class Kind { kInteger, kReal, kText, kUntyped, kOther };
+  Kind kind = Kind::kUntyped;  // kUntyped: from the environment or a flag, read as the key needs it
+  std::string text = {};
+};
+
+struct ConfigKey {
+  std::string_view name;      // "policy.min_gain"
+  std::string_view expected;  // "a number in 0..1"
+  // False when the value is not what `expected` says.
+  bool (*set)(const ConfigValue& value, DaemonConfig* config);
+};
+
+std::span<const ConfigKey> ConfigKeys();
+
+// Sets one key. errors: InvalidArgument, without the source: "policy.min_gain = 2: expected ...",
+// or for an unknown key the nearest known one.
+absl::Status SetConfigKey(std::string_view name, const ConfigValue& value, DaemonConfig* config);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_CONFIG_KEYS_H_

@@ -1,0 +1,232 @@
+#include "server/core/answers.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/core/held.h"
+#include "server/core/proposal.h"
+#include "server/core/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+bool IsOurs(const Speaker& speaker, int64_t version) {
+  return speaker.is_current() && speaker.job.proposal &&
+         speaker.job.proposal->message.version == version;
+}
+
+void UpdateStep(Speaker& speaker, int64_t step) {
+  speaker.rank.step = std::max(speaker.rank.step, step);
+  if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, step);
+}
+
+// `reported` is false when a Hello told it: then step, bytes and pause are not known.
+void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, bool reported) {
+  Job& job = speaker.job;
+  Proposal& proposal = *job.proposal;
+  Rank& rank = speaker.rank;
+  rank.running_version = applied.version;
+  rank.running_digest = applied.digest;
+  rank.ready_version = 0;
+  if (applied.digest != proposal.message.digest) {
+    Quarantine(turn, job,
+               absl::StrCat("rank ", speaker.index, " runs version ", applied.version,
+                            " with digest ", ShortHex(applied.digest), ", proposed was ",
+                            ShortHex(proposal.message.digest)));
+    return;
+  }
+  if (reported && applied.step != proposal.applied_step.value_or(applied.step)) {
+    Quarantine(
+        turn, job,
+        absl::StrCat("rank ", speaker.index, " applied version ", applied.version, " at step ",
+                     applied.step, ", another rank at step ", *proposal.applied_step));
+  }
+  if (reported && !proposal.applied_step) proposal.applied_step = applied.step;
+  if (rank.answer == Answer::kApplied) return;
+  if (rank.answer == Answer::kFailed) {
+    Quarantine(turn, job,
+               absl::StrCat("rank ", speaker.index, " applied version ", applied.version,
+                            " after it had refused it"));
+  }
+  proposal.received_bytes += applied.received_bytes;
+  proposal.longest_pause_seconds = std::max(proposal.longest_pause_seconds, applied.pause_seconds);
+  SetAnswer(proposal, rank, Answer::kApplied);
+  Conclude(turn, job);
+}
+
+// A version that is not in flight: an earlier daemon proposed it.
+void HandleForeignApplied(Turn& turn, Speaker speaker, const wire::Applied& applied) {
+  Job& job = speaker.job;
+  Rank& rank = speaker.rank;
+  if (applied.version <= rank.running_version) return;  // said twice
+  rank.running_version = applied.version;
+  rank.running_digest = applied.digest;
+  if (rank.ready_version <= applied.version) rank.ready_version = 0;
+  RaiseNextVersion(job, applied.version);
+  if (!speaker.is_current()) return;
+  if (!job.proposal) {
+    Recheck(turn, job, speaker.index);
+  } else if (job.phase == Phase::kPreparing || job.phase == Phase::kResolving) {
+    StartRetract(turn, job,
+                 absl::StrCat("rank ", speaker.index, " switched to version ", applied.version,
+                              ", which this daemon did not propose"),
+                 false);
+  }
+}
+
+std::string NackName(wire::NackCode code) {
+  switch (code) {
+    case wire::NackCode::kStaleTerm:
+      return "STALE_TERM";
+    case wire::NackCode::kStaleVersion:
+      return "STALE_VERSION";
+    case wire::NackCode::kWrongBase:
+      return "WRONG_BASE";
+    case wire::NackCode::kWrongDigest:
+      return "WRONG_DIGEST";
+    case wire::NackCode::kInvalid:
+      return "INVALID";
+    case wire::NackCode::kStagingTooSmall:
+      return "STAGING_TOO_SMALL";
+    case wire::NackCode::kBusy:
+      return "BUSY";
+  }
+  return "";
+}
+
+}  // namespace
+
+void HandleReady(Turn& turn, Speaker speaker, const wire::Ready& ready) {
+  Job& job = speaker.job;
+  Rank& rank = speaker.rank;
+  if (ready.version <= rank.running_version) return;  // overtaken by its own Applied
+  rank.ready_version = ready.version;
+  if (!IsOurs(speaker, ready.version)) {
+    RaiseNextVersion(job, ready.version);
+    SendTo(turn, rank, wire::Retract{ready.version, "this daemon does not have it in flight"});
+    if (speaker.is_current()) Recheck(turn, job, speaker.index);
+    return;
+  }
+  if (job.phase != Phase::kPreparing || IsFinal(rank)) return;
+  Proposal& proposal = *job.proposal;
+  if (ready.digest != proposal.message.digest) {
+    Quarantine(turn, job,
+               absl::StrCat("rank ", speaker.index, " computed digest ", ShortHex(ready.digest),
+                            " for version ", ready.version, ", proposed was ",
+                            ShortHex(proposal.message.digest)));
+    return;
+  }
+  if (ready.plan_hash != proposal.plan_hash.value_or(ready.plan_hash)) {
+    Quarantine(turn, job,
+               absl::StrCat("rank ", speaker.index, " computed the plan ",
+                            ShortHex(ready.plan_hash), " for version ", ready.version,
+                            ", another rank ", ShortHex(*proposal.plan_hash)));
+    return;
+  }
+  proposal.plan_hash = ready.plan_hash;
+  SetAnswer(proposal, rank, Answer::kReady);
+  Conclude(turn, job);
+}
+
+void HandleNack(Turn& turn, Speaker speaker, const wire::Nack& nack) {
+  if (!IsOurs(speaker, nack.version) || IsFinal(speaker.rank)) return;
+  Job& job = speaker.job;
+  SetAnswer(*job.proposal, speaker.rank, Answer::kFailed);
+  speaker.rank.ready_version = 0;
+  const std::string reason = absl::StrCat("rank ", speaker.index, " refused version ", nack.version,
+                                          " (", NackName(nack.code), "): ", nack.detail);
+  RecordEvent(turn, job, "nacked", nack.version, reason);
+  if (nack.code == wire::NackCode::kWrongDigest) {
+    Quarantine(turn, job, reason);
+  } else if (job.phase == Phase::kPreparing || job.phase == Phase::kResolving) {
+    StartRetract(turn, job, reason, true);
+  } else {
+    Conclude(turn, job);
+  }
+}
+
+void HandleApplied(Turn& turn, Speaker speaker, const wire::Applied& applied) {
+  UpdateStep(speaker, applied.step);
+  if (IsOurs(speaker, applied.version)) {
+    CountApplied(turn, speaker, applied, true);
+  } else {
+    HandleForeignApplied(turn, speaker, applied);
+  }
+}
+
+void HandleFailed(Turn& turn, Speaker speaker, const wire::Failed& failed) {
+  Job& job = speaker.job;
+  UpdateStep(speaker, failed.step);
+  if (speaker.rank.ready_version == failed.version) speaker.rank.ready_version = 0;
+  if (!IsOurs(speaker, failed.version)) {
+    if (speaker.is_current() && !job.proposal) Recheck(turn, job, speaker.index);
+    return;
+  }
+  if (speaker.rank.answer == Answer::kApplied) {
+    Quarantine(turn, job,
+               absl::StrCat("rank ", speaker.index, " dropped version ", failed.version,
+                            " after it had applied it"));
+    return;
+  }
+  SetAnswer(*job.proposal, speaker.rank, Answer::kFailed);
+  const std::string reason = absl::StrCat("rank ", speaker.index, " dropped it: ", failed.detail);
+  if (job.proposal->withdrawal.empty()) job.proposal->withdrawal = reason;
+  const bool in_doubt = job.phase == Phase::kPreparing || job.phase == Phase::kResolving;
+  if (in_doubt && failed.code != wire::FailedCode::kTransfer) {
+    StartRetract(turn, job, reason, true);
+  } else {
+    Conclude(turn, job);
+  }
+}
+
+void HandleRejoin(Turn& turn, Speaker speaker, const wire::Hello& hello) {
+  Job& job = speaker.job;
+  Rank& rank = speaker.rank;
+  Proposal& proposal = *job.proposal;
+  const int64_t version = proposal.message.version;
+  if (hello.running_version == version) {
+    CountApplied(turn, speaker, {.version = version, .digest = hello.running_digest}, false);
+    return;
+  }
+  rank.running_version = hello.running_version;
+  rank.running_digest = hello.running_digest;
+  if (rank.answer == Answer::kApplied) {
+    Quarantine(turn, job,
+               absl::StrCat("rank ", speaker.index, " runs version ", hello.running_version,
+                            " after it had applied version ", version));
+    return;
+  }
+  const bool is_ready = hello.ready_version == version;
+  if (!is_ready && hello.ready_version != 0) {
+    SendTo(turn, rank,
+           wire::Retract{hello.ready_version, "this daemon does not have it in flight"});
+  }
+  if (rank.answer == Answer::kFailed) {
+    if (is_ready) RetractFrom(turn, rank, proposal);
+    return;
+  }
+  if (job.phase != Phase::kPreparing) {
+    // READY in RESOLVING is what is expected; else its answer was lost, and Retract brings another.
+    if (!is_ready || job.phase != Phase::kResolving) RetractFrom(turn, rank, proposal);
+    return;
+  }
+  SetAnswer(proposal, rank, is_ready ? Answer::kReady : Answer::kNone);
+  if (!is_ready && hello.highest_version < version) SendTo(turn, rank, proposal.message);
+  Conclude(turn, job);
+}
+
+void HandleRankFinished(Turn& turn, Speaker speaker) {
+  Job& job = speaker.job;
+  speaker.rank.ready_version = 0;
+  if (IsFinal(speaker.rank)) return;
+  SetAnswer(*job.proposal, speaker.rank, Answer::kFailed);
+  if (job.phase == Phase::kPreparing || job.phase == Phase::kResolving) {
+    StartRetract(turn, job, absl::StrCat("rank ", speaker.index, " said Goodbye"), false);
+  } else {
+    Conclude(turn, job);
+  }
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,254 @@
+#include "server/core/core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/core/answers.h"
+#include "server/core/decide.h"
+#include "server/core/held.h"
+#include "server/core/hello.h"
+#include "server/core/incarnation.h"
+#include "server/core/proposal.h"
+#include "server/core/turn.h"
+#include "server/core/windows.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int64_t kMaxNumber = int64_t{1} << 62;  // versions and steps: room to add
+constexpr int64_t kMaxBytes = int64_t{1} << 48;   // received by a rank; 2^14 ranks sum below 2^63
+
+absl::Status CheckNumber(const char* field, int64_t value, int64_t most) {
+  if (value >= 0 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", it must be in 0..", most));
+}
+
+absl::Status Check(const wire::Ready& ready) {
+  return CheckNumber("ready: version", ready.version, kMaxNumber);
+}
+absl::Status Check(const wire::Nack& nack) {
+  return CheckNumber("nack: version", nack.version, kMaxNumber);
+}
+absl::Status Check(const wire::Failed& failed) {
+  absl::Status status = CheckNumber("failed: version", failed.version, kMaxNumber);
+  status.Update(CheckNumber("failed: step", failed.step, kMaxNumber));
+  return status;
+}
+absl::Status Check(const wire::Applied& applied) {
+  absl::Status status = CheckNumber("applied: version", applied.version, kMaxNumber);
+  status.Update(CheckNumber("applied: step", applied.step, kMaxNumber));
+  status.Update(CheckNumber("applied: received_bytes", applied.received_bytes, kMaxBytes));
+  if (!std::isfinite(applied.pause_seconds) || applied.pause_seconds < 0) {
+    status.Update(absl::InvalidArgumentError(absl::StrCat(
+        "applied: pause_seconds is ", applied.pause_seconds, ", it must be finite and >= 0")));
+  }
+  return status;
+}
+absl::Status Check(const wire::PlacementBody&) { return absl::OkStatus(); }
+absl::Status Check(const wire::Goodbye&) { return absl::OkStatus(); }
+
+void Dispatch(Turn& turn, Speaker speaker, const wire::Ready& ready) {
+  HandleReady(turn, speaker, ready);
+}
+void Dispatch(Turn& turn, Speaker speaker, const wire::Nack& nack) {
+  HandleNack(turn, speaker, nack);
+}
+void Dispatch(Turn& turn, Speaker speaker, const wire::Failed& failed) {
+  HandleFailed(turn, speaker, failed);
+}
+void Dispatch(Turn& turn, Speaker speaker, const wire::Applied& applied) {
+  HandleApplied(turn, speaker, applied);
+}
+void Dispatch(Turn& turn, Speaker speaker, const wire::PlacementBody& body) {
+  HandlePlacementBody(turn, speaker, body);
+}
+void Dispatch(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
+  HandleGoodbye(turn, speaker, goodbye);
+}
+
+template <class Message>
+void OnMessage(Turn& turn, Speaker speaker, const Message& message) {
+  if (absl::Status status = Check(message); !status.ok()) {
+    CloseRank(turn, speaker.incarnation, speaker.rank, std::move(status));
+    return;
+  }
+  Dispatch(turn, speaker, message);
+}
+
+void OnMessage(Turn& turn, Speaker speaker, const wire::Hello&) {
+  CloseRank(turn, speaker.incarnation, speaker.rank,
+            absl::InvalidArgumentError("a second Hello on one session"));
+}
+
+void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
+  Job& job = speaker.job;
+  Incarnation& incarnation = speaker.incarnation;
+  absl::Status status = CheckReport(report, incarnation.topology);
+  status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));
+  if (!status.ok()) {
+    CloseRank(turn, incarnation, speaker.rank, std::move(status));
+    return;
+  }
+  speaker.rank.step = std::max(speaker.rank.step, report.last_step);
+  if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
+  job.step = std::max(job.step, report.last_step);
+  const Config& config = turn.state.config;
+  const ReportOutcome outcome = AddReport(job.windows, report, speaker.index,
+                                          {.world_size = incarnation.world_size(),
+                                           .report_every = incarnation.report_every,
+                                           .min_coverage = config.min_coverage,
+                                           .max_pending = config.max_pending_windows,
+                                           .max_complete = config.max_windows});
+  for (const Note& note : outcome.notes) {
+    RecordEvent(turn, job, note.name, job.known ? job.known->version : 0, note.reason);
+  }
+  if (outcome.completed) MaybeSolve(turn, job);
+}
+
+Speaker SpeakerOf(State& state, SessionId session, const Seat& seat) {
+  Job& job = state.jobs.at(seat.job);
+  const bool is_current = job.current && job.current->name == seat.incarnation;
+  Incarnation& incarnation = is_current ? *job.current : *job.candidate;
+  return {job, incarnation, incarnation.ranks[seat.rank], seat.rank, session};
+}
+
+void On(Turn& turn, const SessionMessage& event) {
+  const auto found = turn.state.seats.find(event.session);
+  if (found != turn.state.seats.end()) {
+    const Speaker speaker = SpeakerOf(turn.state, event.session, found->second);
+    std::visit([&](const auto& message) { OnMessage(turn, speaker, message); }, event.message);
+  } else if (const auto* hello = std::get_if<wire::Hello>(&event.message)) {
+    HandleHello(turn, event.session, *hello);
+  } else {
+    turn.decision.effects.emplace_back(Close{
+        event.session, absl::InvalidArgumentError("the first message of a session must be Hello")});
+  }
+}
+
+void On(Turn& turn, const SessionClosed& event) {
+  const auto found = turn.state.seats.find(event.session);
+  if (found == turn.state.seats.end()) return;
+  HandleAway(turn, SpeakerOf(turn.state, event.session, found->second), event.reason);
+}
+
+void On(Turn& turn, const Solved& event) { HandleSolved(turn, event); }
+
+// The Welcome behind the StoreTerm was not sent: that rank tries again later.
+void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& status) {
+  turn.state.term_stored = false;
+  const auto found = turn.state.seats.find(last_hello);
+  if (found == turn.state.seats.end()) return;
+  const Speaker speaker = SpeakerOf(turn.state, last_hello, found->second);
+  CloseRank(turn, speaker.incarnation, speaker.rank,
+            absl::UnavailableError(absl::StrCat("the term cannot be stored: ", status.ToString())));
+}
+
+// What the failed Store was for was not sent either; a proposal of that decision never was made.
+void OnJobNotStored(Turn& turn, Job& job, const absl::Status& status) {
+  job.store_error = status;
+  job.stored.reset();
+  RecordEvent(turn, job, "store_failed", job.known ? job.known->version : 0,
+              absl::StrCat("the job cannot be stored: ", status.ToString()));
+  if (!job.proposal || job.proposal->turn + 1 != turn.state.turn) return;
+  job.proposal.reset();
+  job.chunks = {};
+  EnterIdleOrHeld(turn, job);
+}
+
+void On(Turn& turn, const StoreFailed& event) {
+  const SessionId last_hello = std::exchange(turn.state.last_hello, 0);
+  turn.state.last_stored_job.clear();
+  if (event.job.empty()) {
+    OnTermNotStored(turn, last_hello, event.status);
+  } else if (const auto job = turn.state.jobs.find(event.job); job != turn.state.jobs.end()) {
+    OnJobNotStored(turn, job->second, event.status);
+  }
+}
+
+// The last effect of a Tick, so that its failure drops nothing else.
+void RetryOneStore(Turn& turn) {
+  for (auto& [name, job] : turn.state.jobs) {
+    if (job.store_error.ok() || !job.known || job.proposal) continue;
+    if (turn.now - job.store_attempt < turn.state.config.store_retry) continue;
+    StoreJob(turn, job);
+    return;
+  }
+}
+
+void On(Turn& turn, const Tick&) {
+  for (auto& [name, job] : turn.state.jobs) {
+    EndLostIncarnations(turn, job);
+    CheckProposalDeadline(turn, job);
+    const absl::Duration deadline = turn.state.config.solve_deadline;
+    if (job.phase == Phase::kSolving && turn.now - job.phase_since >= deadline) {
+      AbandonSolve(turn, job,
+                   absl::StrCat("kept, policy ", turn.state.config.policy_name,
+                                " gave no placement within ", absl::FormatDuration(deadline)));
+    }
+    NudgeHeld(turn, job);
+  }
+  RetryOneStore(turn);
+}
+
+void On(Turn& turn, const DrainRequested& event) {
+  turn.state.draining = true;
+  const auto grace_ms = absl::ToInt64Milliseconds(event.grace);
+  const wire::Drain drain{static_cast<int32_t>(std::clamp<int64_t>(grace_ms, 0, INT32_MAX))};
+  for (const auto& [session, seat] : turn.state.seats) {
+    SendOn(turn, session, drain);
+  }
+  for (auto& [name, job] : turn.state.jobs) {
+    if (job.phase == Phase::kSolving) AbandonSolve(turn, job, "kept, the daemon drains");
+    if (job.phase == Phase::kPreparing) StartRetract(turn, job, "the daemon drains", false);
+    job.chunks = {};
+  }
+  turn.decision.reason = "the daemon drains: no more proposals";
+}
+
+void Restore(State& state, StoredJob stored, absl::Time now) {
+  Job& job = state.jobs[stored.job];
+  job.name = stored.job;
+  job.phase_since = now;
+  job.nudged_at = now;
+  job.next_version = std::max(stored.next_version, stored.version + 1);
+  const Digest digest = DigestOf(stored.placement);
+  job.known =
+      Known{stored.version, digest, std::make_shared<const Placement>(std::move(stored.placement))};
+  job.stored = StoreStamp{stored.version, job.next_version, digest};
+}
+
+// The decision before was executed in full, unless this event says otherwise.
+void NoteExecuted(State& state, const Event& event) {
+  ++state.turn;
+  if (std::holds_alternative<StoreFailed>(event)) return;
+  const auto job = state.jobs.find(state.last_stored_job);
+  if (job != state.jobs.end()) job->second.store_error = absl::OkStatus();
+  state.last_stored_job.clear();
+  state.last_hello = 0;
+}
+
+}  // namespace
+
+Core::Core(Config config, int64_t stored_term, std::vector<StoredJob> stored_jobs, absl::Time now)
+    : state_(std::make_unique<State>()) {
+  state_->config = std::move(config);
+  state_->term = stored_term + 1;
+  for (StoredJob& stored : stored_jobs) Restore(*state_, std::move(stored), now);
+}
+
+Core::~Core() = default;
+
+Decision Core::Handle(const Event& event, absl::Time now) {
+  NoteExecuted(*state_, event);
+  Turn turn{*state_, now, {}};
+  std::visit([&turn](const auto& one) { On(turn, one); }, event);
+  return std::move(turn.decision);
+}
+
+int64_t Core::term() const { return state_->term; }
+
+}  // namespace eplb::core

@@ -1,0 +1,272 @@
+#include "server/core/hello.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+#include "server/core/answers.h"
+#include "server/core/held.h"
+#include "server/core/incarnation.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr size_t kMaxNameLength = 128;
+constexpr int64_t kMaxNumber = int64_t{1} << 62;  // versions, terms and steps: room to add
+constexpr int64_t kMaxBytes = int64_t{1} << 40;   // of one expert of one layer
+constexpr int32_t kMaxEvery = 1 << 20;            // steps
+
+absl::Status CheckNames(const wire::Hello& hello) {
+  const bool plain = std::all_of(hello.job.begin(), hello.job.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (hello.job.empty() || hello.job.size() > kMaxNameLength || !plain) {
+    return absl::InvalidArgumentError(
+        "hello: job must be 1..128 characters of letters, digits, '.', '_' and '-'");
+  }
+  if (hello.incarnation.empty() || hello.incarnation.size() > kMaxNameLength) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hello: incarnation has ", hello.incarnation.size(), " characters, it must have 1..128"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(const wire::Hello& hello) {
+  struct Field {
+    const char* name;
+    int64_t value;
+    int64_t least;
+    int64_t most;
+  };
+  for (const Field& field : {Field{"running_version", hello.running_version, 0, kMaxNumber},
+                             Field{"ready_version", hello.ready_version, 0, kMaxNumber},
+                             Field{"highest_term", hello.highest_term, 0, kMaxNumber},
+                             Field{"highest_version", hello.highest_version, 0, kMaxNumber},
+                             Field{"step", hello.step, 0, kMaxNumber},
+                             Field{"vote_every", hello.vote_every, 1, kMaxEvery},
+                             Field{"report_every", hello.report_every, 1, kMaxEvery},
+                             Field{"weight_bytes", hello.weight_bytes, 0, kMaxBytes},
+                             Field{"state_bytes", hello.state_bytes, 0, kMaxBytes},
+                             Field{"staging_rows", hello.staging_rows, 0, kMaxNumber}}) {
+    if (field.value >= field.least && field.value <= field.most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("hello: ", field.name, " is ", field.value,
+                                                   ", it must be in ", field.least, "..",
+                                                   field.most));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
+  if (hello.world_size > config.max_ranks_per_job) {
+    return absl::ResourceExhaustedError(absl::StrCat("hello: world_size is ", hello.world_size,
+                                                     ", the daemon takes at most ",
+                                                     config.max_ranks_per_job, " ranks per job"));
+  }
+  const int32_t num_gpus = hello.shape.num_gpus;
+  if (hello.world_size < 1 || hello.world_size % num_gpus != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("hello: world_size is ", hello.world_size,
+                                                   ", it must be a multiple of the ", num_gpus,
+                                                   " GPUs"));
+  }
+  if (hello.rank < 0 || hello.rank >= hello.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: rank is ", hello.rank, ", it must be in 0..", hello.world_size - 1));
+  }
+  if (hello.gpu != hello.rank % num_gpus || hello.lane != hello.rank / num_gpus) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hello: rank ", hello.rank, " of ", num_gpus, " GPUs a lane is GPU ", hello.rank % num_gpus,
+        " of lane ", hello.rank / num_gpus, ", not GPU ", hello.gpu, " of lane ", hello.lane));
+  }
+  return absl::OkStatus();
+}
+
+// Jobs that never reached the store and have no session leave no trace.
+void ForgetUnstoredJobs(State& state) {
+  for (auto job = state.jobs.begin(); job != state.jobs.end();) {
+    const bool live = (job->second.current && job->second.current->num_connected > 0) ||
+                      (job->second.candidate && job->second.candidate->num_connected > 0);
+    job = live || job->second.known ? std::next(job) : state.jobs.erase(job);
+  }
+}
+
+absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
+  State& state = turn.state;
+  if (const auto found = state.jobs.find(name); found != state.jobs.end()) return &found->second;
+  const auto limit = static_cast<size_t>(state.config.max_jobs);
+  if (state.jobs.size() >= limit) ForgetUnstoredJobs(state);
+  if (state.jobs.size() >= limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the daemon already knows ", state.jobs.size(), " jobs, its limit"));
+  }
+  Job& job = state.jobs[name];
+  job.name = name;
+  SetPhase(turn, job, Phase::kHeld);
+  return &job;
+}
+
+absl::StatusOr<Incarnation*> FindOrAddIncarnation(Turn& turn, Job& job, const wire::Hello& hello) {
+  if (std::find(job.gone.begin(), job.gone.end(), hello.incarnation) != job.gone.end()) {
+    const bool is_newest = job.current && job.current->name == hello.incarnation;
+    return absl::FailedPreconditionError(
+        absl::StrCat("incarnation ", hello.incarnation, " of job ", job.name, " has ended",
+                     is_newest ? absl::StrCat(": ", job.current->end_reason) : ""));
+  }
+  if (job.current && job.current->name == hello.incarnation) return &*job.current;
+  if (job.candidate && job.candidate->name == hello.incarnation) return &*job.candidate;
+  EPLB_ASSIGN_OR_RETURN(Incarnation fresh, MakeIncarnation(hello));
+  if (!job.current || job.current->ending != Ending::kLive) {
+    StartIncarnation(turn, job, std::move(fresh));
+    return &*job.current;
+  }
+  if (job.candidate && job.candidate->num_connected > 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "incarnation ", job.candidate->name, " of job ", job.name, " is gathering its ranks (",
+        job.candidate->num_hello, " of ", job.candidate->world_size(), "); come back later"));
+  }
+  job.candidate = std::move(fresh);
+  return &*job.candidate;
+}
+
+std::string ShapeText(const TopologyOptions& shape) {
+  return absl::StrCat(shape.num_layers, " layers, ", shape.num_experts, " experts, ",
+                      shape.num_slots, " slots, ", shape.num_gpus, " GPUs, ", shape.num_nodes,
+                      " nodes, ", shape.num_groups, " groups");
+}
+
+absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello) {
+  const auto mismatch = [&incarnation](const char* field, const auto& mine, const auto& theirs) {
+    return absl::FailedPreconditionError(absl::StrCat("hello: ", field, " is ", mine,
+                                                      ", the other ranks of incarnation ",
+                                                      incarnation.name, " have ", theirs));
+  };
+  const std::string shape = ShapeText(hello.shape);
+  if (const std::string theirs = ShapeText(incarnation.shape); shape != theirs) {
+    return mismatch("shape", shape, theirs);
+  }
+  if (hello.world_size != incarnation.world_size()) {
+    return mismatch("world_size", hello.world_size, incarnation.world_size());
+  }
+  if (hello.vote_every != incarnation.vote_every) {
+    return mismatch("vote_every", hello.vote_every, incarnation.vote_every);
+  }
+  if (hello.report_every != incarnation.report_every) {
+    return mismatch("report_every", hello.report_every, incarnation.report_every);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSeat(const Incarnation& incarnation, const wire::Hello& hello) {
+  const Rank& rank = incarnation.ranks[hello.rank];
+  if (!rank.said_hello || rank.nonce == hello.nonce) return absl::OkStatus();
+  if (rank.session != 0) {
+    return absl::AlreadyExistsError(absl::StrCat("DUPLICATE_RANK: another process speaks for rank ",
+                                                 hello.rank, " of incarnation ", incarnation.name));
+  }
+  return absl::FailedPreconditionError(absl::StrCat("another process spoke for rank ", hello.rank,
+                                                    " of incarnation ", incarnation.name,
+                                                    "; a restarted rank needs a new incarnation"));
+}
+
+void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
+  Incarnation& incarnation = speaker.incarnation;
+  Rank& rank = speaker.rank;
+  CloseRank(turn, incarnation, rank,
+            absl::AbortedError("replaced by a newer session of the same process"));
+  if (!rank.said_hello) ++incarnation.num_hello;
+  if (rank.finished) --incarnation.num_finished;
+  ++incarnation.num_connected;
+  rank.said_hello = true;
+  rank.finished = false;
+  rank.nonce = hello.nonce;
+  rank.session = speaker.session;
+  rank.away_since = absl::InfiniteFuture();
+  rank.ready_version = hello.ready_version;
+  rank.step = hello.step;
+  rank.staging_rows = hello.staging_rows;
+  turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
+  if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, rank.step);
+}
+
+void SetRunning(Rank& rank, const wire::Hello& hello) {
+  rank.running_version = hello.running_version;
+  rank.running_digest = hello.running_digest;
+}
+
+// Whatever the job's state asks of a rank that has just been welcomed.
+void Follow(Turn& turn, Speaker speaker, const wire::Hello& hello) {
+  Job& job = speaker.job;
+  Incarnation& incarnation = speaker.incarnation;
+  if (!speaker.is_current()) {
+    SetRunning(speaker.rank, hello);
+    if (incarnation.num_hello < incarnation.world_size()) return;
+    Incarnation complete = std::move(incarnation);
+    job.candidate.reset();
+    StartIncarnation(turn, job, std::move(complete));
+    EnterHeld(turn, job, "every rank of the new incarnation said Hello");
+    return;
+  }
+  if (job.proposal) {
+    HandleRejoin(turn, speaker, hello);
+    return;
+  }
+  SetRunning(speaker.rank, hello);
+  if (hello.ready_version != 0) {
+    SendTo(turn, speaker.rank,
+           wire::Retract{hello.ready_version, "this daemon does not have it in flight"});
+  }
+  if (incarnation.ending == Ending::kLost &&
+      incarnation.num_connected == incarnation.world_size()) {
+    incarnation.ending = Ending::kLive;
+    RecordEvent(turn, job, "incarnation_resumed", job.known ? job.known->version : 0,
+                absl::StrCat("all ranks of incarnation ", incarnation.name, " are back"));
+  }
+  Recheck(turn, job, speaker.index);
+}
+
+absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
+  if (turn.state.draining) return absl::UnavailableError("the daemon drains; come back later");
+  EPLB_RETURN_IF_ERROR(CheckHello(hello, turn.state.config));
+  EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(turn, hello.job));
+  EPLB_ASSIGN_OR_RETURN(Incarnation * incarnation, FindOrAddIncarnation(turn, *job, hello));
+  EPLB_RETURN_IF_ERROR(CheckFits(*incarnation, hello));
+  EPLB_RETURN_IF_ERROR(CheckSeat(*incarnation, hello));
+  Speaker speaker{*job, *incarnation, incarnation->ranks[hello.rank], hello.rank, session};
+  TakeSeat(turn, speaker, hello);
+  RaiseNextVersion(*job,
+                   std::max({hello.highest_version, hello.running_version, hello.ready_version}));
+  if (hello.highest_term > turn.state.term) {
+    turn.state.term = hello.highest_term + 1;
+    turn.state.term_stored = false;
+  }
+  StoreTermIfNeeded(turn);
+  SendTo(turn, speaker.rank, wire::Welcome{turn.state.term, turn.state.config.server_version});
+  turn.state.last_hello = session;
+  Follow(turn, speaker, hello);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckHello(const wire::Hello& hello, const Config& config) {
+  EPLB_RETURN_IF_ERROR(CheckNames(hello));
+  EPLB_RETURN_IF_ERROR(CheckNumbers(hello));
+  if (const absl::Status shape = Topology::Make(hello.shape).status(); !shape.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("hello: shape: ", std::string(shape.message())));
+  }
+  return CheckPosition(hello, config);
+}
+
+void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello) {
+  const absl::Status status = Admit(turn, session, hello);
+  if (status.ok()) return;
+  turn.decision.effects.emplace_back(Close{session, status});
+  turn.decision.reason =
+      absl::StrCat("rank ", hello.rank, " of job ", hello.job, " is refused: ", status.ToString());
+}
+
+}  // namespace eplb::core

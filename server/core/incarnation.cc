@@ -1,0 +1,170 @@
+#include "server/core/incarnation.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+#include "server/core/answers.h"
+#include "server/core/held.h"
+#include "server/core/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+void RememberGone(Job& job, const std::string& name) {
+  job.gone.push_back(name);
+  if (static_cast<int>(job.gone.size()) > kMaxGone) job.gone.pop_front();
+}
+
+// What was decided for the current incarnation no longer counts. Ranks are asked to forget the
+// proposal; their answers, or their next Hello, say what became of it.
+void AbandonWork(Turn& turn, Job& job, const std::string& why) {
+  job.solving = {};
+  job.chunks = {};
+  job.asked = {};
+  if (!job.proposal) return;
+  const int64_t version = job.proposal->message.version;
+  for (const Rank& rank : job.current->ranks) {
+    if (rank.answer == Answer::kApplied || rank.answer == Answer::kFailed) continue;
+    SendTo(turn, rank, wire::Retract{version, why});
+  }
+  job.proposal.reset();
+  RecordEvent(turn, job, "withdrawn", version,
+              absl::StrCat("version ", version, " is withdrawn: ", why));
+}
+
+std::vector<int32_t> RanksAway(const Incarnation& incarnation, absl::Time since) {
+  std::vector<int32_t> away;
+  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
+    const Rank& rank = incarnation.ranks[index];
+    if (rank.said_hello && rank.session == 0 && !rank.finished && rank.away_since < since) {
+      away.push_back(index);
+    }
+  }
+  return away;
+}
+
+bool MayBeAway(const Incarnation& incarnation) {
+  return incarnation.num_hello - incarnation.num_connected > incarnation.num_finished;
+}
+
+std::string FailureReason(const Speaker& speaker, const wire::Goodbye& goodbye) {
+  const std::string why = goodbye.reason.empty() ? "" : absl::StrCat(": ", goodbye.reason);
+  if (goodbye.missing_ranks.empty()) {
+    return absl::StrCat("rank ", speaker.index, " failed after step ", speaker.rank.step, why);
+  }
+  return absl::StrCat(RankList(goodbye.missing_ranks), " did not answer the vote after step ",
+                      speaker.rank.step, ", reported by rank ", speaker.index, why);
+}
+
+}  // namespace
+
+absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello) {
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(hello.shape));
+  Incarnation incarnation(topology);
+  incarnation.name = hello.incarnation;
+  incarnation.shape = hello.shape;
+  incarnation.vote_every = hello.vote_every;
+  incarnation.report_every = hello.report_every;
+  incarnation.migration.weight_bytes = hello.weight_bytes;
+  incarnation.migration.state_bytes = hello.state_bytes;
+  incarnation.ranks.resize(static_cast<size_t>(hello.world_size));
+  return incarnation;
+}
+
+void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
+  const std::string reason =
+      absl::StrCat("incarnation ", incarnation.name, " of ", incarnation.world_size(), " ranks",
+                   job.current ? absl::StrCat(" replaces ", job.current->name) : " starts");
+  if (job.current) {
+    AbandonWork(turn, job, reason);
+    if (job.current->ending != Ending::kFinal) RememberGone(job, job.current->name);
+    CloseAll(turn, *job.current,
+             absl::FailedPreconditionError(absl::StrCat("incarnation ", job.current->name,
+                                                        " was replaced by ", incarnation.name)));
+  }
+  job.current = std::move(incarnation);
+  job.windows = {};
+  job.last_decision_step.reset();
+  job.back_off = {};
+  job.step = 0;
+  for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
+  RecordEvent(turn, job, "incarnation_started", job.known ? job.known->version : 0, reason);
+  SetPhase(turn, job, Phase::kHeld);
+}
+
+void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reason) {
+  AbandonWork(turn, job, reason);
+  Incarnation& incarnation = *job.current;
+  incarnation.ending = ending;
+  incarnation.end_reason = reason;
+  if (ending == Ending::kFinal) RememberGone(job, incarnation.name);
+  SetPhase(turn, job, Phase::kHeld);
+  RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
+              absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
+}
+
+void DropCandidate(Turn& turn, Job& job, const std::string& reason) {
+  const std::string sentence = absl::StrCat("incarnation ", job.candidate->name,
+                                            " ended while its ranks gathered: ", reason);
+  CloseAll(turn, *job.candidate, absl::FailedPreconditionError(sentence));
+  job.candidate.reset();
+  RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0, sentence);
+}
+
+void HandleAway(Turn& turn, Speaker speaker, const std::string& reason) {
+  turn.state.seats.erase(speaker.session);
+  speaker.rank.session = 0;
+  speaker.rank.away_since = turn.now;
+  --speaker.incarnation.num_connected;
+  turn.decision.reason = absl::StrCat("rank ", speaker.index, " of job ", speaker.job.name,
+                                      " is away without Goodbye: ", reason);
+  if (speaker.is_current()) TryRelease(turn, speaker.job);  // somebody else must send the body
+}
+
+void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
+  Job& job = speaker.job;
+  CloseRank(turn, speaker.incarnation, speaker.rank, absl::OkStatus());
+  if (goodbye.failed) {
+    const std::string reason = FailureReason(speaker, goodbye);
+    if (!speaker.is_current()) {
+      RememberGone(job, speaker.incarnation.name);
+      DropCandidate(turn, job, reason);
+    } else if (speaker.incarnation.ending != Ending::kFinal) {
+      EndIncarnation(turn, job, Ending::kFinal, reason);
+    }
+    return;
+  }
+  speaker.rank.finished = true;
+  ++speaker.incarnation.num_finished;
+  if (!speaker.is_current() || speaker.incarnation.ending != Ending::kLive) return;
+  if (speaker.incarnation.num_finished == speaker.incarnation.world_size()) {
+    EndIncarnation(turn, job, Ending::kFinal,
+                   absl::StrCat("all ", speaker.incarnation.world_size(), " ranks finished"));
+  } else if (job.proposal) {
+    HandleRankFinished(turn, speaker);
+  }
+}
+
+void EndLostIncarnations(Turn& turn, Job& job) {
+  const absl::Duration grace = turn.state.config.session_grace;
+  const auto sentence = [grace](const std::vector<int32_t>& away) {
+    return absl::StrCat(RankList(away), away.size() == 1 ? " was" : " were", " away for more than ",
+                        absl::FormatDuration(grace), " without Goodbye");
+  };
+  if (job.candidate && MayBeAway(*job.candidate)) {
+    const auto away = RanksAway(*job.candidate, turn.now - grace);
+    if (!away.empty()) DropCandidate(turn, job, sentence(away));
+  }
+  // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
+  if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&
+      MayBeAway(*job.current)) {
+    const auto away = RanksAway(*job.current, turn.now - grace);
+    if (!away.empty()) EndIncarnation(turn, job, Ending::kLost, sentence(away));
+  }
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,39 @@
+// Beginning and end of a job's launches.
+#ifndef EPLB_SERVER_CORE_INCARNATION_H_
+#define EPLB_SERVER_CORE_INCARNATION_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "proto/wire/messages.h"
+#include "server/core/turn.h"
+
+namespace eplb::core {
+
+// Names of ended incarnations kept per job, so that their stragglers are refused.
+inline constexpr int kMaxGone = 16;
+
+// errors: as Topology::Make.
+absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello);
+
+// Replaces the current incarnation: its sessions end, its proposal and windows are void; HELD.
+void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation);
+
+// No more proposals to the current incarnation; the one in flight is retracted; HELD. Its sessions
+// may stay.
+void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reason);
+
+// Forgets an incarnation that was still gathering and ends its sessions.
+void DropCandidate(Turn& turn, Job& job, const std::string& reason);
+
+// The session ended without Goodbye.
+void HandleAway(Turn& turn, Speaker speaker, const std::string& reason);
+void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye);
+
+// Ends incarnations with a rank away for longer than session_grace.
+void EndLostIncarnations(Turn& turn, Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_INCARNATION_H_

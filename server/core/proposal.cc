@@ -1,0 +1,191 @@
+#include "server/core/proposal.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "server/core/held.h"
+#include "server/core/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int32_t kMaxSkippedDecisions = 64;
+
+void Count(Proposal& proposal, Answer answer, int32_t change) {
+  if (answer == Answer::kReady) proposal.num_ready += change;
+  if (answer == Answer::kApplied) proposal.num_applied += change;
+  if (answer == Answer::kFailed) proposal.num_failed += change;
+}
+
+std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
+  std::vector<int32_t> ranks;
+  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
+    if (incarnation.ranks[index].answer == answer) ranks.push_back(index);
+  }
+  return ranks;
+}
+
+// All ranks run the proposal: it is the placement in force, whatever the state was.
+void Commit(Turn& turn, Job& job) {
+  const Proposal proposal = *std::move(job.proposal);
+  job.proposal.reset();
+  const wire::Propose& message = proposal.message;
+  job.known = Known{message.version, message.digest, proposal.after};
+  job.back_off = {};
+  ++job.commits;
+  StoreJob(turn, job);
+  RecordEvent(
+      turn, job, "committed", message.version,
+      absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %d bytes received, "
+                      "longest pause %.3f s",
+                      message.version, message.chunk + 1, message.num_chunks,
+                      proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
+                      proposal.received_bytes, proposal.longest_pause_seconds));
+  if (job.phase == Phase::kQuarantine) return;
+  const bool all_here = job.current->num_connected == job.current->world_size();
+  if (job.chunks.rest.empty() || turn.state.draining || !all_here) {
+    job.chunks = {};
+    EnterIdleOrHeld(turn, job);
+  } else {
+    ProposeNextChunk(turn, job);
+  }
+}
+
+// No rank holds the proposal any more and none ran it.
+void Withdraw(Turn& turn, Job& job) {
+  const Proposal proposal = *std::move(job.proposal);
+  job.proposal.reset();
+  job.chunks = {};
+  const bool retracted = job.phase == Phase::kRetracting;
+  if (!retracted) BackOffMore(job);
+  const int64_t version = proposal.message.version;
+  RecordEvent(turn, job, "withdrawn", version,
+              absl::StrCat("version ", version,
+                           retracted ? " was withdrawn: " : " was dropped by every rank: ",
+                           proposal.withdrawal));
+  EnterIdleOrHeld(turn, job);
+}
+
+void Resend(Turn& turn, Job& job) {
+  for (const Rank& rank : job.current->ranks) {
+    if (!IsFinal(rank)) RetractFrom(turn, rank, *job.proposal);
+  }
+}
+
+}  // namespace
+
+bool IsFinal(const Rank& rank) {
+  return rank.answer == Answer::kApplied || rank.answer == Answer::kFailed;
+}
+
+void SetAnswer(Proposal& proposal, Rank& rank, Answer answer) {
+  Count(proposal, rank.answer, -1);
+  rank.answer = answer;
+  Count(proposal, rank.answer, 1);
+}
+
+void RetractFrom(Turn& turn, const Rank& rank, const Proposal& proposal) {
+  SendTo(turn, rank, wire::Retract{proposal.message.version, proposal.withdrawal});
+}
+
+void Conclude(Turn& turn, Job& job) {
+  const Proposal& proposal = *job.proposal;
+  const int32_t world_size = job.current->world_size();
+  if (proposal.num_applied == world_size) {
+    Commit(turn, job);
+  } else if (job.phase == Phase::kQuarantine) {
+    if (proposal.num_applied + proposal.num_failed == world_size) job.proposal.reset();
+  } else if (proposal.num_applied > 0 && proposal.num_failed > 0) {
+    Quarantine(turn, job,
+               absl::StrCat("version ", proposal.message.version, " was applied by ",
+                            RankList(RanksThat(*job.current, Answer::kApplied)), " and dropped by ",
+                            RankList(RanksThat(*job.current, Answer::kFailed))));
+  } else if (proposal.num_failed == world_size) {
+    Withdraw(turn, job);
+  } else if (job.phase == Phase::kPreparing &&
+             proposal.num_ready + proposal.num_applied == world_size) {
+    SetPhase(turn, job, Phase::kResolving);
+    turn.decision.reason = absl::StrCat("every rank is READY for version ",
+                                        proposal.message.version, ", their vote decides");
+  }
+}
+
+void ProposeNextChunk(Turn& turn, Job& job) {
+  Chunk chunk = std::move(job.chunks.rest.front());
+  job.chunks.rest.pop_front();
+  Proposal proposal;
+  proposal.turn = turn.state.turn;
+  wire::Propose& message = proposal.message;
+  message.term = turn.state.term;
+  message.version = job.next_version++;
+  message.base_version = job.known->version;
+  message.base_digest = job.known->digest;
+  message.digest = DigestOf(chunk.after);
+  for (const LayerId layer : chunk.layers) message.layers.push_back(chunk.after.Layer(layer));
+  message.chunk = job.chunks.total - static_cast<int32_t>(job.chunks.rest.size()) - 1;
+  message.num_chunks = job.chunks.total;
+  message.reason = job.chunks.reason;
+  proposal.after = std::make_shared<const Placement>(std::move(chunk.after));
+  for (Rank& rank : job.current->ranks) rank.answer = Answer::kNone;
+  StoreTermIfNeeded(turn);
+  StoreJob(turn, job);
+  RecordEvent(turn, job, "proposed", message.version, message.reason);
+  SendToAll(turn, *job.current, message);
+  job.proposal = std::move(proposal);
+  SetPhase(turn, job, Phase::kPreparing);
+}
+
+void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off) {
+  job.chunks = {};
+  job.proposal->withdrawal = reason;
+  if (back_off) BackOffMore(job);
+  SetPhase(turn, job, Phase::kRetracting);
+  RecordEvent(turn, job, "retracting", job.proposal->message.version, reason);
+  Resend(turn, job);
+  Conclude(turn, job);
+}
+
+void Quarantine(Turn& turn, Job& job, const std::string& reason) {
+  if (job.phase == Phase::kQuarantine) return;
+  job.solving = {};
+  job.chunks = {};
+  job.asked = {};
+  SetPhase(turn, job, Phase::kQuarantine);
+  const int64_t known = job.known ? job.known->version : 0;
+  RecordEvent(turn, job, "quarantined", job.proposal ? job.proposal->message.version : known,
+              reason);
+  if (!job.proposal) return;
+  job.proposal->withdrawal = reason;
+  Resend(turn, job);
+}
+
+void BackOffMore(Job& job) {
+  job.back_off.length = std::clamp(2 * job.back_off.length, 1, kMaxSkippedDecisions);
+  job.back_off.to_skip = job.back_off.length;
+}
+
+void CheckProposalDeadline(Turn& turn, Job& job) {
+  const Config& config = turn.state.config;
+  const absl::Duration age = turn.now - job.nudged_at;
+  const auto missed = [&job](absl::Duration deadline) {
+    return absl::StrCat("within ", absl::FormatDuration(deadline), " it still waited for ",
+                        WaitingFor(job));
+  };
+  if (job.phase == Phase::kPreparing && age >= config.prepare_deadline) {
+    StartRetract(turn, job, missed(config.prepare_deadline), true);
+  } else if (job.phase == Phase::kResolving && age >= config.resolve_deadline) {
+    StartRetract(turn, job, missed(config.resolve_deadline), true);
+  } else if (job.phase == Phase::kRetracting && age >= config.retract_deadline) {
+    job.nudged_at = turn.now;
+    Resend(turn, job);
+    if (job.stuck_recorded) return;
+    job.stuck_recorded = true;
+    RecordEvent(turn, job, "stuck", job.proposal->message.version, missed(config.retract_deadline));
+  }
+}
+
+}  // namespace eplb::core

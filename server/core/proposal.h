@@ -1,0 +1,40 @@
+// The proposal in flight: PREPARING, RESOLVING, RETRACTING. The ranks' own vote is the commit
+// point; what is counted here only records it.
+#ifndef EPLB_SERVER_CORE_PROPOSAL_H_
+#define EPLB_SERVER_CORE_PROPOSAL_H_
+
+#include <string>
+
+#include "proto/wire/messages.h"
+#include "server/core/turn.h"
+
+namespace eplb::core {
+
+// Proposes the next of job.chunks to all ranks, after storing a next_version above it.
+// REQUIRES: job.known, job.chunks.rest not empty, no proposal in flight.
+void ProposeNextChunk(Turn& turn, Job& job);
+
+// A rank that is final has said the last about the proposal in flight.
+bool IsFinal(const Rank& rank);
+// Keeps the proposal's counts of answers. Conclude then looks whether they end the state.
+void SetAnswer(Proposal& proposal, Rank& rank, Answer answer);
+void Conclude(Turn& turn, Job& job);
+
+// Asks one rank to forget the proposal in flight.
+void RetractFrom(Turn& turn, const Rank& rank, const Proposal& proposal);
+// Asks every rank that has not finally answered to forget the proposal; skips the next decisions
+// when `back_off`.
+void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off);
+
+// No proposals until a new incarnation; training goes on.
+void Quarantine(Turn& turn, Job& job, const std::string& reason);
+
+// Skips twice as many decisions as the last time, at most 64.
+void BackOffMore(Job& job);
+
+// Acts on the deadlines of PREPARING, RESOLVING and RETRACTING.
+void CheckProposalDeadline(Turn& turn, Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_PROPOSAL_H_

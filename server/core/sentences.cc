@@ -1,0 +1,124 @@
+#include "server/core/sentences.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr size_t kMaxNamed = 8;
+
+template <class Predicate>
+std::vector<int32_t> RanksWhere(const Incarnation& incarnation, Predicate predicate) {
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < incarnation.world_size(); ++rank) {
+    if (predicate(incarnation.ranks[rank])) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string WaitingForRelease(const Job& job) {
+  if (!job.current) return "the ranks to say Hello";
+  const Incarnation& incarnation = *job.current;
+  if (incarnation.ending == Ending::kFinal) {
+    return absl::StrCat("a new incarnation: ", incarnation.end_reason);
+  }
+  if (incarnation.ending == Ending::kLost) {
+    return absl::StrCat("its ranks to come back, or a new incarnation: ", incarnation.end_reason);
+  }
+  const auto missing = RanksWhere(incarnation, [](const Rank& rank) { return !rank.said_hello; });
+  if (!missing.empty()) return absl::StrCat(RankList(missing), " to say Hello");
+  const auto ready = RanksWhere(incarnation, [](const Rank& rank) { return rank.ready_version; });
+  if (!ready.empty()) {
+    return absl::StrCat(RankList(ready), " to answer the Retract of an earlier proposal");
+  }
+  const auto newest = std::max_element(
+      incarnation.ranks.begin(), incarnation.ranks.end(),
+      [](const Rank& a, const Rank& b) { return a.running_version < b.running_version; });
+  const auto behind = RanksWhere(incarnation, [&newest](const Rank& rank) {
+    return rank.running_version != newest->running_version;
+  });
+  if (!behind.empty()) {
+    return absl::StrCat(RankList(behind), " to apply version ", newest->running_version,
+                        ", which rank ", newest - incarnation.ranks.begin(), " runs");
+  }
+  if (job.asked.session != 0) {
+    return absl::StrCat("rank ", job.asked.rank, " to send the placement with digest ",
+                        ShortHex(newest->running_digest));
+  }
+  return absl::StrCat("a rank to connect and send the placement with digest ",
+                      ShortHex(newest->running_digest));
+}
+
+std::string WaitingForAnswers(const Job& job) {
+  const int64_t version = job.proposal->message.version;
+  const auto silent = [](const Rank& rank) { return rank.answer == Answer::kNone; };
+  const auto open = [](const Rank& rank) {
+    return rank.answer != Answer::kApplied && rank.answer != Answer::kFailed;
+  };
+  switch (job.phase) {
+    case Phase::kPreparing:
+      return absl::StrCat(RankList(RanksWhere(*job.current, silent)), " to be READY for version ",
+                          version);
+    case Phase::kResolving:
+      return absl::StrCat(RankList(RanksWhere(*job.current, open)), " to report version ", version,
+                          " as Applied");
+    default:
+      return absl::StrCat(RankList(RanksWhere(*job.current, open)),
+                          " to answer the Retract of version ", version);
+  }
+}
+
+}  // namespace
+
+std::string RankList(const std::vector<int32_t>& ranks) {
+  if (ranks.empty()) return "no rank";
+  std::string list = ranks.size() == 1 ? "rank " : "ranks ";
+  const size_t named = std::min(ranks.size(), kMaxNamed);
+  for (size_t i = 0; i < named; ++i) absl::StrAppend(&list, i == 0 ? "" : ", ", ranks[i]);
+  if (named < ranks.size()) absl::StrAppend(&list, " and ", ranks.size() - named, " more");
+  return list;
+}
+
+std::string ShortHex(const Digest& digest) { return digest.Hex().substr(0, 12); }
+
+std::string PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kHeld:
+      return "HELD";
+    case Phase::kIdle:
+      return "IDLE";
+    case Phase::kSolving:
+      return "SOLVING";
+    case Phase::kPreparing:
+      return "PREPARING";
+    case Phase::kResolving:
+      return "RESOLVING";
+    case Phase::kRetracting:
+      return "RETRACTING";
+    case Phase::kQuarantine:
+      return "QUARANTINE";
+  }
+  return "";
+}
+
+std::string WaitingFor(const Job& job) {
+  switch (job.phase) {
+    case Phase::kHeld:
+      return WaitingForRelease(job);
+    case Phase::kIdle:
+      return "";
+    case Phase::kSolving:
+      return "the solver";
+    case Phase::kPreparing:
+    case Phase::kResolving:
+    case Phase::kRetracting:
+      return WaitingForAnswers(job);
+    case Phase::kQuarantine:
+      return "an operator, or a new incarnation";
+  }
+  return "";
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,62 @@
+// One decision in the making, and the effects that every rule emits.
+#ifndef EPLB_SERVER_CORE_TURN_H_
+#define EPLB_SERVER_CORE_TURN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "server/core/core.h"
+#include "server/core/state.h"
+
+namespace eplb::core {
+
+struct Turn {
+  State& state;
+  absl::Time now;
+  Decision decision;
+};
+
+// Who said a message. The references die when an incarnation is replaced.
+struct Speaker {
+  Job& job;
+  Incarnation& incarnation;
+  Rank& rank;
+  int32_t index = 0;
+  SessionId session = 0;
+
+  bool is_current() const { return job.current && &*job.current == &incarnation; }
+};
+
+void SendOn(Turn& turn, SessionId session, wire::DownMessage message);
+// Does nothing for a rank that is away.
+void SendTo(Turn& turn, const Rank& rank, wire::DownMessage message);
+void SendToAll(Turn& turn, const Incarnation& incarnation, const wire::DownMessage& message);
+
+// Ends a rank's session with this status; the rank is away from now on.
+void CloseRank(Turn& turn, Incarnation& incarnation, Rank& rank, absl::Status status);
+// Ends all sessions of an incarnation.
+void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status);
+
+// Audits, and becomes the job's and the decision's reason.
+void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
+                 const std::string& reason);
+
+void SetPhase(Turn& turn, Job& job, Phase phase);
+
+// Stores a term that was raised, or whose storing failed. Goes before every message that carries
+// it.
+void StoreTermIfNeeded(Turn& turn);
+
+// Writes the job's record. REQUIRES: job.known.
+void StoreJob(Turn& turn, Job& job);
+void StoreJobIfChanged(Turn& turn, Job& job);
+
+// No proposal below or equal to `version` will be made.
+void RaiseNextVersion(Job& job, int64_t version);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_TURN_H_

@@ -1,0 +1,105 @@
+// What the daemon tells about its jobs: read only.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/evaluate.h"
+#include "server/core/core.h"
+#include "server/core/sentences.h"
+#include "server/core/state.h"
+
+namespace eplb::core {
+namespace {
+
+std::vector<RankView> RanksOf(const Incarnation& incarnation) {
+  std::vector<RankView> views;
+  views.reserve(incarnation.ranks.size());
+  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
+    const Rank& rank = incarnation.ranks[index];
+    views.push_back({.rank = index,
+                     .connected = rank.session != 0,
+                     .running_version = rank.running_version,
+                     .ready_version = rank.ready_version,
+                     .step = rank.step});
+  }
+  return views;
+}
+
+// 0 when there is no window yet, or none of the shape in force.
+double BalancednessOf(const Job& job) {
+  if (job.windows.complete.empty() || !job.known) return 0;
+  const absl::StatusOr<Evaluation> evaluation =
+      Evaluate(*job.windows.complete.back().load, *job.known->placement);
+  return evaluation.ok() ? evaluation->mean_balancedness : 0;
+}
+
+JobView ViewOf(const Job& job, absl::Time now) {
+  JobView view;
+  view.job = job.name;
+  view.state = PhaseName(job.phase);
+  view.state_age = now - job.phase_since;
+  view.waiting_for = WaitingFor(job);
+  view.step = job.step;
+  view.balancedness = BalancednessOf(job);
+  view.commits = job.commits;
+  view.last_reason = job.last_reason;
+  if (job.current) {
+    view.incarnation = job.current->name;
+    view.shape = job.current->shape;
+    view.world_size = job.current->world_size();
+    view.connected_ranks = job.current->num_connected;
+    view.ranks = RanksOf(*job.current);
+  }
+  if (job.known) {
+    view.version = job.known->version;
+    view.digest = job.known->digest;
+  }
+  if (!job.windows.complete.empty()) {
+    view.last_window_first_step = job.windows.complete.back().first_step;
+    view.last_window_last_step = job.windows.complete.back().last_step;
+  }
+  return view;
+}
+
+absl::Status NoSuchJob(const std::string& job) {
+  return absl::NotFoundError(absl::StrCat("no job ", job));
+}
+
+}  // namespace
+
+std::vector<JobView> Core::Jobs(absl::Time now) const {
+  std::vector<JobView> views;
+  views.reserve(state_->jobs.size());
+  for (const auto& [name, job] : state_->jobs) views.push_back(ViewOf(job, now));
+  return views;
+}
+
+absl::StatusOr<JobView> Core::Job(const std::string& job, absl::Time now) const {
+  const auto found = state_->jobs.find(job);
+  if (found == state_->jobs.end()) return NoSuchJob(job);
+  return ViewOf(found->second, now);
+}
+
+absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& job) const {
+  const auto found = state_->jobs.find(job);
+  if (found == state_->jobs.end()) return NoSuchJob(job);
+  if (!found->second.known) {
+    return absl::NotFoundError(absl::StrCat("the placement that job ", job, " runs is not known"));
+  }
+  const Known& known = *found->second.known;
+  return wire::PlacementBody{known.version, known.digest, *known.placement};
+}
+
+absl::Status Core::Readiness() const {
+  if (state_->draining) return absl::UnavailableError("the daemon drains");
+  if (!state_->term_stored) return absl::UnavailableError("the term cannot be stored");
+  for (const auto& [name, job] : state_->jobs) {
+    if (job.store_error.ok()) continue;
+    return absl::UnavailableError(
+        absl::StrCat("job ", name, " cannot be stored: ", job.store_error.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eplb::core

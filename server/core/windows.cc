@@ -1,0 +1,184 @@
+#include "server/core/windows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/core/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+// A client may merge windows while the daemon is away; more than so many are no longer one
+// estimate.
+constexpr int64_t kMaxMergedWindows = 1024;
+
+bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {
+  const int64_t steps = report.last_step - report.first_step + 1;
+  return report.first_step % report_every == 0 && steps % report_every == 0 &&
+         steps / report_every <= kMaxMergedWindows;
+}
+
+void NoteShort(Windows& windows, const wire::LoadReport& report, int32_t rank, int32_t report_every,
+               ReportOutcome& outcome) {
+  if (report.last_step <= windows.last_short_step) return;
+  windows.last_short_step = report.last_step;
+  outcome.notes.push_back(
+      {"report_short",
+       absl::StrCat("rank ", rank, " reported steps ", report.first_step, "..", report.last_step,
+                    " after dropping ", report.dropped_steps, " steps; only whole windows of ",
+                    report_every, " steps are added")});
+}
+
+Note Incomplete(const PendingWindow& window) {
+  std::vector<int32_t> missing;
+  for (size_t rank = 0; rank < window.reported.size(); ++rank) {
+    if (!window.reported[rank]) missing.push_back(static_cast<int32_t>(rank));
+  }
+  return {"window_incomplete", absl::StrCat("steps ", window.first_step, "..", window.last_step,
+                                            " are given up: no report of ", RankList(missing))};
+}
+
+bool AddCells(const LoadMatrix& counts, LoadMatrix& sum) {
+  for (Eigen::Index i = 0; i < counts.size(); ++i) {
+    if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) return false;
+  }
+  return true;
+}
+
+void Drop(PendingWindow& window, ReportOutcome& outcome) {
+  window.dropped = true;
+  window.sum.resize(0, 0);
+  outcome.notes.push_back(
+      {"window_dropped", absl::StrCat("steps ", window.first_step, "..", window.last_step,
+                                      " are dropped: the sum of their reports "
+                                      "is above 2^63-1")});
+}
+
+// 0.95 of 20 ranks is 19, also when the product comes out a little above it.
+int32_t LeastReporters(const WindowLimits& limits) {
+  return std::max(1,
+                  static_cast<int32_t>(std::ceil(limits.min_coverage * limits.world_size - 1e-6)));
+}
+
+// The pending window of this range, made when there is none yet.
+PendingWindow& Find(Windows& windows, const wire::LoadReport& report, int32_t world_size) {
+  auto position = std::find_if(
+      windows.pending.begin(), windows.pending.end(), [&report](const PendingWindow& window) {
+        return window.last_step > report.last_step ||
+               (window.last_step == report.last_step && window.first_step >= report.first_step);
+      });
+  if (position != windows.pending.end() && position->last_step == report.last_step &&
+      position->first_step == report.first_step) {
+    return *position;
+  }
+  PendingWindow fresh;
+  fresh.first_step = report.first_step;
+  fresh.last_step = report.last_step;
+  fresh.sum = LoadMatrix::Zero(report.counts.rows(), report.counts.cols());
+  fresh.reported.assign(static_cast<size_t>(world_size), false);
+  return *windows.pending.insert(position, std::move(fresh));
+}
+
+// Moves a covered window to the complete ones and gives up every pending one that begins before its
+// end: the ranks report in order, so those cannot become complete any more.
+void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limits,
+              ReportOutcome& outcome) {
+  absl::StatusOr<Load> load = Load::FromCounts(std::move(window.sum));
+  if (!load.ok()) {
+    Drop(window, outcome);
+    return;
+  }
+  const int64_t first_step = window.first_step;
+  const int64_t last_step = window.last_step;
+  windows.complete.push_back(
+      {first_step, last_step, std::make_shared<const Load>(*std::move(load))});
+  if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
+    windows.complete.pop_front();
+  }
+  outcome.completed = true;
+  std::deque<PendingWindow> kept;
+  for (PendingWindow& other : windows.pending) {
+    if (other.first_step > last_step) {
+      kept.push_back(std::move(other));
+    } else if ((other.first_step != first_step || other.last_step != last_step) && !other.dropped) {
+      outcome.notes.push_back(Incomplete(other));
+    }
+  }
+  windows.pending = std::move(kept);
+}
+
+}  // namespace
+
+absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology) {
+  if (report.first_step < 0 || report.last_step < report.first_step) {
+    return absl::InvalidArgumentError(absl::StrCat("load report: steps ", report.first_step, "..",
+                                                   report.last_step,
+                                                   " must be >= 0 and not go backwards"));
+  }
+  if (report.counts.rows() != topology.num_layers() ||
+      report.counts.cols() != topology.num_experts()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load report: counts are ", report.counts.rows(), " layers x ", report.counts.cols(),
+        " experts, the job has ", topology.num_layers(), " x ", topology.num_experts()));
+  }
+  if ((report.counts < 0).any()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load report: a count is ", report.counts.minCoeff(), ", it must be >= 0"));
+  }
+  return absl::OkStatus();
+}
+
+ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
+                        const WindowLimits& limits) {
+  ReportOutcome outcome;
+  if (!windows.complete.empty() && report.first_step <= windows.complete.back().last_step) {
+    return outcome;
+  }
+  if (!IsFullRange(report, limits.report_every)) {
+    NoteShort(windows, report, rank, limits.report_every, outcome);
+    return outcome;
+  }
+  PendingWindow& window = Find(windows, report, limits.world_size);
+  if (window.dropped || window.reported[rank]) return outcome;
+  window.reported[rank] = true;
+  ++window.num_reported;
+  if (!AddCells(report.counts, window.sum)) {
+    Drop(window, outcome);
+  } else if (window.num_reported >= LeastReporters(limits)) {
+    Complete(windows, window, limits, outcome);
+  }
+  while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
+    if (!windows.pending.front().dropped) {
+      outcome.notes.push_back(Incomplete(windows.pending.front()));
+    }
+    windows.pending.pop_front();
+  }
+  return outcome;
+}
+
+absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows) {
+  Window result;
+  LoadMatrix sum;
+  int32_t taken = 0;
+  for (auto window = windows.complete.rbegin();
+       window != windows.complete.rend() && taken < max_windows && window->last_step > after_step;
+       ++window, ++taken) {
+    if (taken == 0) {
+      sum = window->load->counts();
+      result.last_step = window->last_step;
+    } else if (!AddCells(window->load->counts(), sum)) {
+      return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
+    }
+    result.first_step = window->first_step;
+  }
+  if (taken == 0) return absl::NotFoundError("no complete window since the last decision");
+  absl::StatusOr<Load> load = Load::FromCounts(std::move(sum));
+  if (!load.ok()) return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
+  result.load = std::make_shared<const Load>(*std::move(load));
+  return result;
+}
+
+}  // namespace eplb::core

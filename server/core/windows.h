@@ -1,0 +1,78 @@
+// Load windows of a job: the ranks' reports summed over ranks, one window per range of steps.
+#ifndef EPLB_SERVER_CORE_WINDOWS_H_
+#define EPLB_SERVER_CORE_WINDOWS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "placement/load.h"
+#include "placement/topology.h"
+#include "proto/wire/messages.h"
+
+namespace eplb::core {
+
+// A window that enough ranks reported.
+struct Window {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::shared_ptr<const Load> load;  // [L, E], tokens summed over ranks
+};
+
+struct PendingWindow {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  LoadMatrix sum;              // empty once dropped
+  std::vector<bool> reported;  // [world_size]
+  int32_t num_reported = 0;
+  bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
+};
+
+struct Windows {
+  std::deque<PendingWindow> pending;  // by last_step, rising; at most max_pending
+  std::deque<Window> complete;        // rising; at most max_complete
+  int64_t last_short_step = -1;       // newest window for which a short report was noted
+};
+
+struct WindowLimits {
+  int32_t world_size = 0;
+  int32_t report_every = 0;  // steps
+  double min_coverage = 1;   // share of ranks that must report the full range
+  int32_t max_pending = 1;
+  int32_t max_complete = 1;
+};
+
+// Something worth a line in the audit log.
+struct Note {
+  std::string name;
+  std::string reason;
+};
+
+struct ReportOutcome {
+  bool completed = false;  // windows.complete.back() is new
+  std::vector<Note> notes;
+};
+
+// errors: InvalidArgument, naming the field: steps out of order or negative, counts of another
+// shape or below 0. cost: O(L * E).
+absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
+
+// Adds a checked report to the window of its range. A range is full when it begins and ends at
+// multiples of report_every; a shorter one (the rank dropped steps) is not added and noted once per
+// window. A second report of a rank, and one that overlaps a complete window, are ignored. A window
+// whose sum would go above 2^63-1 is dropped and noted. cost: O(L * E).
+ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
+                        const WindowLimits& limits);
+
+// The cells' sum over the newest `max_windows` complete windows that end after `after_step`.
+// errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
+absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_WINDOWS_H_

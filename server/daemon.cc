@@ -1,0 +1,80 @@
+#include "server/daemon.h"
+
+#include <utility>
+
+#include "placement/status_macros.h"
+#include "server/http/http_server.h"
+#include "server/rpc/rpc_server.h"
+#include "server/runner/runner.h"
+#include "server/store/store.h"
+
+namespace eplb {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+RunnerOptions RunnerOptionsOf(const DaemonConfig& config) {
+  RunnerOptions options;
+  options.core = config.core;
+  options.core.server_version = DaemonVersion();
+  options.queue = {.max_events = static_cast<size_t>(config.limits.max_queued_events),
+                   .max_bytes = kMiB * static_cast<size_t>(config.limits.max_queued_mib)};
+  options.sessions = {.max_sessions = config.limits.max_sessions,
+                      .hello_deadline = config.limits.hello_deadline};
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(const std::string& path) {
+  if (path == "memory") return MakeMemoryStore();
+  return MakeSqliteStore(path);
+}
+
+}  // namespace
+
+Daemon::Daemon() = default;
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenStore(config.store_path));
+  auto daemon = std::unique_ptr<Daemon>(new Daemon());
+  EPLB_ASSIGN_OR_RETURN(daemon->runner_, Runner::Start(RunnerOptionsOf(config), std::move(store)));
+  Runner* runner = daemon->runner_.get();
+  EPLB_ASSIGN_OR_RETURN(
+      daemon->rpc_,
+      RpcServer::Start(
+          {.listen = config.grpc,
+           .runner = runner,
+           .messages_per_second = config.limits.messages_per_second,
+           .rendezvous = {.deadline = config.limits.start_deadline,
+                          .max_bytes = kMiB * static_cast<size_t>(config.limits.max_exchange_mib),
+                          .max_world_size = config.core.max_ranks_per_job},
+           .server_version = DaemonVersion()}));
+  EPLB_ASSIGN_OR_RETURN(
+      daemon->http_,
+      HttpServer::Start(config.http, {.alive = [runner] { return runner->Alive(); },
+                                      .ready = [runner] { return runner->Readiness(); }}));
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  if (runner_ != nullptr) Shutdown(absl::ZeroDuration());
+}
+
+const Address& Daemon::grpc_address() const { return rpc_->address(); }
+const Address& Daemon::http_address() const { return http_->address(); }
+int32_t Daemon::open_sessions() const { return runner_->sessions().count(); }
+
+void Daemon::BeginDrain(absl::Duration grace) {
+  (void)runner_->Push(core::DrainRequested{.grace = grace});
+  rpc_->StopServing();
+}
+
+void Daemon::Shutdown(absl::Duration grace) {
+  http_.reset();
+  if (rpc_ != nullptr) rpc_->Shutdown(grace);
+  rpc_.reset();
+  runner_->Stop();
+}
+
+std::string DaemonVersion() { return EPLB_VERSION; }
+
+}  // namespace eplb

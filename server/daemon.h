@@ -1,0 +1,54 @@
+// All of eplbd in one object: store, core, gRPC and HTTP.
+#ifndef EPLB_SERVER_DAEMON_H_
+#define EPLB_SERVER_DAEMON_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/address.h"
+#include "server/config.h"
+
+namespace eplb {
+
+class HttpServer;
+class RpcServer;
+class Runner;
+
+// threads: one at a time, but for what the parts do on their own threads.
+class Daemon {
+ public:
+  // Serves when it returns. config.store_path must be set.
+  // errors: those of the store, of the core's start and of listening; each names path or address.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonConfig& config);
+  // As Shutdown with no grace.
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  const Address& grpc_address() const;
+  const Address& http_address() const;
+  Runner& runner() { return *runner_; }
+
+  // Asks every rank to close its stream within `grace`; refuses new ones; /readyz turns 503.
+  void BeginDrain(absl::Duration grace);
+  int32_t open_sessions() const;
+  // Ends what is still open, within `grace`, and stops the core's thread.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  Daemon();
+
+  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+// "0.1.0"
+std::string DaemonVersion();
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_DAEMON_H_

@@ -1,0 +1,163 @@
+// eplbd: reads its configuration, serves until SIGTERM or SIGINT, drains, exits.
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "placement/status_macros.h"
+#include "server/config.h"
+#include "server/daemon.h"
+#include "server/log.h"
+#include "server/options.h"
+#include "server/rpc/rpc_server.h"
+#include "server/runner/monotonic_clock.h"
+
+namespace eplb {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsageError = 2;
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
+constexpr absl::Duration kShutdown = absl::Seconds(1);  // of the grace, kept for closing streams
+
+std::vector<std::pair<std::string, std::string>> Environment() {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) {
+      variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  return variables;
+}
+
+absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
+  for (const Address* address : {&config.grpc, &config.http}) {
+    if (address->IsLoopback() || insecure_network) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(address->Text(),
+                     ": other machines reach this address and nothing is "
+                     "encrypted; listen on loopback or give --insecure-network"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DaemonConfig> Configure(const Options& options) {
+  ConfigSources sources = options.sources;
+  sources.environment = Environment();
+  EPLB_ASSIGN_OR_RETURN(DaemonConfig config, LoadConfig(sources));
+  EPLB_RETURN_IF_ERROR(CheckNetwork(config, options.insecure_network));
+  return config;
+}
+
+// The folder of the default store is ours to make; a folder that somebody named must be there.
+absl::Status ChooseStore(DaemonConfig* config) {
+  if (!config->store_path.empty()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(config->store_path, DefaultStorePath(Environment()));
+  const std::filesystem::path folder = std::filesystem::path(config->store_path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(folder.string(), ": cannot be created: ", error.message()));
+}
+
+// Blocks the signals in every thread; they are read from the returned descriptor.
+int OpenSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  (void)std::signal(SIGPIPE, SIG_IGN);
+  return signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+// The signal's number, or 0 after the timeout (negative: none).
+int WaitForSignal(int descriptor, int timeout_ms) {
+  pollfd waiting{.fd = descriptor, .events = POLLIN, .revents = 0};
+  if (poll(&waiting, 1, timeout_ms) <= 0) return 0;
+  signalfd_siginfo info{};
+  if (read(descriptor, &info, sizeof(info)) != sizeof(info)) return 0;
+  return static_cast<int>(info.ssi_signo);
+}
+
+// Ends within `grace`. A second signal ends the process at once.
+void Drain(Daemon* daemon, int signals, absl::Duration grace) {
+  const absl::Time deadline = MonotonicNow() + grace;
+  const absl::Duration closing = std::min(kShutdown, grace / 2);
+  daemon->BeginDrain(grace);
+  Log(LogLevel::kInfo, "draining",
+      {{"sessions", int64_t{daemon->open_sessions()}}, {"grace", absl::FormatDuration(grace)}});
+  while (daemon->open_sessions() > 0 && MonotonicNow() < deadline - closing) {
+    if (WaitForSignal(signals, static_cast<int>(absl::ToInt64Milliseconds(kPoll))) == 0) continue;
+    StopLog();
+    std::_Exit(kFailed);
+  }
+  daemon->Shutdown(closing / 2);
+}
+
+int Fail(int code, const absl::Status& status) {
+  StopLog();
+  (void)std::fprintf(stderr, "eplbd: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+int Serve(DaemonConfig config, bool insecure_network) {
+  const int signals = OpenSignals();
+  if (const absl::Status status = ChooseStore(&config); !status.ok()) {
+    return Fail(kFailed, status);
+  }
+  StartLog(config.log_level);
+  RouteGrpcLog();
+  const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config);
+  if (!daemon.ok()) return Fail(kFailed, daemon.status());
+  const std::string grpc = (*daemon)->grpc_address().Text();
+  const std::string http = (*daemon)->http_address().Text();
+  (void)std::printf("{\"event\":\"listening\",\"grpc\":\"%s\",\"http\":\"%s\"}\n", grpc.c_str(),
+                    http.c_str());
+  (void)std::fflush(stdout);
+  Log(LogLevel::kInfo, "listening",
+      {{"grpc", grpc}, {"http", http}, {"store", config.store_path}, {"version", DaemonVersion()}});
+  if (insecure_network) {
+    Log(LogLevel::kWarn, "insecure_network",
+        {{"reason", "other machines may reach this daemon and nothing is encrypted"}});
+  }
+  int signal = 0;
+  while (signal == 0) signal = WaitForSignal(signals, -1);
+  Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
+  Drain(daemon->get(), signals, config.drain_grace);
+  Log(LogLevel::kInfo, "stopped");
+  StopLog();
+  // Not a return: a policy at work would be waited for, longer than the grace.
+  std::_Exit(EXIT_SUCCESS);
+}
+
+int Main(int argc, char** argv) {
+  const ParsedOptions parsed = ParseOptions(
+      argc, argv, absl::StrCat("eplbd ", DaemonVersion(), " (gRPC ", GrpcVersion(), ")"));
+  (void)std::fputs(parsed.stdout_text.c_str(), stdout);
+  (void)std::fputs(parsed.stderr_text.c_str(), stderr);
+  if (!parsed.options) return parsed.exit_code;
+  const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
+  if (!config.ok()) return Fail(kUsageError, config.status());
+  if (parsed.options->check_config) return EXIT_SUCCESS;
+  return Serve(*config, parsed.options->insecure_network);
+}
+
+}  // namespace
+}  // namespace eplb
+
+int main(int argc, char** argv) { return eplb::Main(argc, argv); }

@@ -1,0 +1,65 @@
+#include "server/options.h"
+
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace eplb {
+namespace {
+
+constexpr int kUsageError = 2;
+
+}  // namespace
+
+ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string& version) {
+  CLI::App app("Expert-parallel load balancer: the daemon.", "eplbd");
+  Options options;
+  std::vector<std::string> settings;
+  const std::pair<const char*, const char*> flags[] = {{"--listen", "listen.grpc"},
+                                                       {"--http", "listen.http"},
+                                                       {"--store", "store.path"},
+                                                       {"--log-level", "log.level"}};
+  const char* const help[] = {"gRPC address, ADDR:PORT or unix:PATH (127.0.0.1:29610)",
+                              "HTTP address, ADDR:PORT (127.0.0.1:29611)",
+                              "database file, or \"memory\" to keep nothing",
+                              "debug, info, warn or error"};
+  std::string values[std::size(flags)];
+  app.set_version_flag("--version", version);
+  app.add_option("--config", options.sources.file, "TOML file; EPLB_* and flags override it");
+  for (size_t i = 0; i < std::size(flags); ++i) app.add_option(flags[i].first, values[i], help[i]);
+  app.add_option("--set", settings, "any key of the configuration, KEY=VALUE; may be repeated")
+      ->allow_extra_args(false);
+  app.add_flag("--check-config", options.check_config, "check the configuration and exit: 0 or 2");
+  app.add_flag("--insecure-network", options.insecure_network,
+               "listen on addresses that other machines reach, without encryption");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // the library's way to say --help, too
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = app.exit(error, out, err);
+    if (code == 0) return {.options = {}, .exit_code = 0, .stdout_text = out.str()};
+    return {.options = {},
+            .exit_code = kUsageError,
+            .stderr_text = "eplbd: " + std::string(error.what()) + "\n"};
+  }
+  for (size_t i = 0; i < std::size(flags); ++i) {
+    if (app.count(flags[i].first) > 0) {
+      options.sources.flags.emplace_back(flags[i].second, values[i]);
+    }
+  }
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) {
+      return {.options = {},
+              .exit_code = kUsageError,
+              .stderr_text = "eplbd: --set " + setting + ": expected KEY=VALUE\n"};
+    }
+    options.sources.flags.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  return {.options = std::move(options)};
+}
+
+}  // namespace eplb

@@ -1,0 +1,65 @@
+#include "server/rpc/exchange.h"
+
+#include <limits>
+
+#include "proto/wire/status.h"
+#include "server/runner/monotonic_clock.h"
+
+namespace eplb {
+namespace {
+
+// A number that no int32 holds becomes -1, which the rendezvous refuses.
+int32_t Narrow(uint32_t number) {
+  return number > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())
+             ? -1
+             : static_cast<int32_t>(number);
+}
+
+class ExchangeReactor : public grpc::ServerUnaryReactor {
+ public:
+  ExchangeReactor(v1::ExchangeResponse* response, Rendezvous* rendezvous)
+      : response_(response), rendezvous_(rendezvous) {}
+
+  void Join(const v1::ExchangeRequest& request) {
+    rendezvous_->Join(
+        {.job = request.job(),
+         .key = request.key(),
+         .rank = Narrow(request.rank()),
+         .world_size = Narrow(request.world_size()),
+         .nonce = request.nonce(),
+         .blob = request.blob()},
+        this, [this](const absl::StatusOr<Rendezvous::Blobs>& blobs) { End(blobs); },
+        MonotonicNow());
+  }
+
+  void OnCancel() override {
+    // Otherwise the rendezvous has called End, or is about to.
+    if (rendezvous_->Leave(this)) {
+      Finish({grpc::StatusCode::CANCELLED, "the rank went away"});
+    }
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void End(const absl::StatusOr<Rendezvous::Blobs>& blobs) {
+    if (blobs.ok()) {
+      for (const std::string& blob : **blobs) response_->add_blobs(blob);
+    }
+    Finish(wire::ToGrpc(blobs.status()));
+  }
+
+  v1::ExchangeResponse* const response_;
+  Rendezvous* const rendezvous_;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StartExchange(const v1::ExchangeRequest& request,
+                                        v1::ExchangeResponse* response, Rendezvous* rendezvous) {
+  auto* reactor = new ExchangeReactor(response, rendezvous);
+  reactor->Join(request);
+  return reactor;
+}
+
+}  // namespace eplb

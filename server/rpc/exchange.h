@@ -1,0 +1,17 @@
+// Balancer.Exchange: the rendezvous as a call.
+#ifndef EPLB_SERVER_RPC_EXCHANGE_H_
+#define EPLB_SERVER_RPC_EXCHANGE_H_
+
+#include "server/rpc/rendezvous.h"
+
+#include "eplb/v1/session.grpc.pb.h"
+
+namespace eplb {
+
+// request and response live until the returned reactor is done; it deletes itself.
+grpc::ServerUnaryReactor* StartExchange(const v1::ExchangeRequest& request,
+                                        v1::ExchangeResponse* response, Rendezvous* rendezvous);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RPC_EXCHANGE_H_

@@ -1,0 +1,26 @@
+// Query: read-only answers about jobs.
+#ifndef EPLB_SERVER_RPC_QUERY_H_
+#define EPLB_SERVER_RPC_QUERY_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+
+#include "server/runner/runner.h"
+
+#include "eplb/v1/query.grpc.pb.h"
+
+namespace eplb {
+
+struct QueryOptions {
+  const Runner* runner = nullptr;  // outlives the service
+  std::string server_version = {};
+  absl::Time started;
+};
+
+std::unique_ptr<v1::Query::CallbackService> MakeQueryService(QueryOptions options);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RPC_QUERY_H_

@@ -1,0 +1,61 @@
+// The gRPC side of the daemon: Balancer, Query, health and reflection on one address.
+#ifndef EPLB_SERVER_RPC_RPC_SERVER_H_
+#define EPLB_SERVER_RPC_RPC_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/address.h"
+#include "server/rpc/rendezvous.h"
+#include "server/runner/runner.h"
+
+namespace eplb {
+
+struct RpcOptions {
+  Address listen;
+  Runner* runner = nullptr;  // outlives the server
+  int32_t messages_per_second = 100;
+  Rendezvous::Limits rendezvous = {};
+  std::string server_version = {};
+};
+
+// threads: safe.
+class RpcServer {
+ public:
+  // A message of a rank: 128 layers x 1024 experts as u64 are 1 MiB.
+  static constexpr int kMaxReceiveBytes = 4 << 20;
+
+  // errors: Unavailable when the address cannot be listened on, with the system's reason.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(RpcOptions options);
+  // As Shutdown with no grace.
+  ~RpcServer();
+  RpcServer(const RpcServer&) = delete;
+  RpcServer& operator=(const RpcServer&) = delete;
+
+  // With the port in use.
+  const Address& address() const;
+  // The health service says NOT_SERVING, new streams and exchanges are refused, waiting exchanges
+  // end with Unavailable.
+  void StopServing();
+  // Ends what is open with Unavailable, cancels what is still there after `grace` and returns.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  struct Parts;
+  explicit RpcServer(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+// gRPC's own log lines become lines of ours: errors warnings, the rest at level debug.
+void RouteGrpcLog();
+// "1.51.1"
+std::string GrpcVersion();
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RPC_RPC_SERVER_H_

@@ -1,0 +1,194 @@
+#include "server/rpc/session.h"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "proto/wire/convert.h"
+#include "proto/wire/status.h"
+#include "server/rpc/rate_limit.h"
+#include "server/runner/monotonic_clock.h"
+
+namespace eplb {
+namespace {
+
+class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
+                       public std::enable_shared_from_this<SessionReactor> {
+ public:
+  SessionReactor(grpc::CallbackServerContext* context, Runner* runner, int32_t messages_per_second)
+      : context_(context), runner_(runner), rate_(messages_per_second, MonotonicNow()) {}
+
+  void Begin() {
+    self_ = shared_from_this();
+    // The mailbox may outlive the stream for a moment in the hands of the runner.
+    const std::weak_ptr<SessionReactor> weak = self_;
+    mailbox_ = std::make_shared<Mailbox>(Mailbox::Callbacks{.wake =
+                                                                [weak] {
+                                                                  if (const auto self = weak.lock())
+                                                                    self->Pump();
+                                                                },
+                                                            .cancel =
+                                                                [weak] {
+                                                                  if (const auto self = weak.lock())
+                                                                    self->Cancel();
+                                                                }});
+    const absl::StatusOr<core::SessionId> session =
+        runner_->sessions().Open(mailbox_, MonotonicNow());
+    if (!session.ok()) return mailbox_->Close(session.status());
+    session_ = *session;
+    ReadNext();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      Receive();
+      up_.Clear();  // a report must not stay in memory until the next message
+      return ReadNext();
+    }
+    // gRPC tells a half-close and bytes that are no message by the same sign.
+    mailbox_->Close(said_goodbye_ ? absl::OkStatus()
+                                  : absl::InvalidArgumentError(
+                                        "the stream ended without Goodbye, or its last message "
+                                        "could not be parsed"));
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      const std::lock_guard lock(mutex_);
+      writing_ = false;
+      peer_gone_ = peer_gone_ || !ok;
+    }
+    Pump();
+  }
+
+  void OnCancel() override {
+    {
+      const std::lock_guard lock(mutex_);
+      peer_gone_ = true;
+    }
+    Pump();
+  }
+
+  void OnDone() override {
+    if (session_ != 0) {
+      runner_->sessions().Remove(session_);
+      if (spoke_) {
+        (void)runner_->Push(core::SessionClosed{.session = session_, .reason = EndReason()});
+      }
+    }
+    const std::shared_ptr<SessionReactor> last = std::move(self_);
+  }
+
+ private:
+  // Starts the next write, or ends the stream when there is nothing more to write. Calls gRPC
+  // without the lock: its calls may run other reactions.
+  void Pump() {
+    std::optional<wire::DownMessage> message;
+    grpc::Status end;
+    {
+      const std::lock_guard lock(mutex_);
+      if (finished_ || writing_) return;
+      if (!peer_gone_) message = mailbox_->Take();
+      if (message) {
+        writing_ = true;
+      } else {
+        const std::optional<absl::Status> closing = mailbox_->closing();
+        if ((!closing && !peer_gone_) || calls_ > 0) return;
+        finished_ = true;
+        end = closing ? wire::ToGrpc(*closing)
+                      : grpc::Status(grpc::StatusCode::CANCELLED, "the peer went away");
+      }
+    }
+    if (!message) return Finish(end);
+    down_.Clear();
+    wire::ToProto(*message, &down_);
+    StartWrite(&down_);
+  }
+
+  void ReadNext() {
+    const std::shared_ptr<SessionReactor> self = shared_from_this();
+    {
+      const std::lock_guard lock(mutex_);
+      if (finished_ || mailbox_->closing()) return;
+      ++calls_;  // Finish waits until StartRead has returned
+    }
+    StartRead(&up_);
+    {
+      const std::lock_guard lock(mutex_);
+      --calls_;
+    }
+    Pump();
+  }
+
+  void Receive() {
+    const bool report = up_.has_load_report();
+    if (!rate_.Take(MonotonicNow())) {
+      if (report) return runner_->CountDroppedReport();
+      return mailbox_->Close(absl::ResourceExhaustedError(
+          "more messages a second than limits.messages_per_second allows"));
+    }
+    absl::StatusOr<wire::UpMessage> message = wire::FromProto(up_);
+    if (!message.ok()) return mailbox_->Close(message.status());
+    said_goodbye_ = std::holds_alternative<wire::Goodbye>(*message);
+    if (!spoke_) runner_->sessions().Spoke(session_);
+    spoke_ = true;
+    const Admission admission =
+        runner_->Push(core::SessionMessage{.session = session_, .message = *std::move(message)});
+    if (admission == Admission::kFull) {
+      mailbox_->Close(absl::ResourceExhaustedError(
+          "the daemon is behind: limits.max_queued_events messages wait"));
+    }
+  }
+
+  void Cancel() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (finished_) return;  // the context may be gone
+      ++calls_;
+    }
+    context_->TryCancel();
+    {
+      const std::lock_guard lock(mutex_);
+      --calls_;
+    }
+    Pump();
+  }
+
+  std::string EndReason() const {
+    if (said_goodbye_) return "Goodbye";
+    const std::optional<absl::Status> closing = mailbox_->closing();
+    return closing ? std::string(closing->message()) : "the peer went away without Goodbye";
+  }
+
+  grpc::CallbackServerContext* const context_;
+  Runner* const runner_;
+  RateLimit rate_;  // of the reading reactions, which never overlap; so are the next five
+  core::SessionId session_ = 0;
+  bool spoke_ = false;
+  bool said_goodbye_ = false;
+  v1::Up up_;
+  std::shared_ptr<SessionReactor> self_;  // until OnDone
+  v1::Down down_;                         // of the one write at work
+  std::shared_ptr<Mailbox> mailbox_;
+  std::mutex mutex_;  // guards what follows
+  bool writing_ = false;
+  bool peer_gone_ = false;
+  bool finished_ = false;
+  int calls_ = 0;  // calls into gRPC that must return before Finish
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::Up, v1::Down>* StartSession(grpc::CallbackServerContext* context,
+                                                        Runner* runner,
+                                                        int32_t messages_per_second) {
+  const auto reactor = std::make_shared<SessionReactor>(context, runner, messages_per_second);
+  reactor->Begin();
+  return reactor.get();
+}
+
+}  // namespace eplb

@@ -1,0 +1,78 @@
+#include "server/runner/event_queue.h"
+
+#include <utility>
+
+namespace eplb {
+namespace {
+
+// The part of a message that grows with the model.
+size_t BytesOf(const wire::UpMessage& message) {
+  if (const auto* report = std::get_if<wire::LoadReport>(&message)) {
+    return static_cast<size_t>(report->counts.size()) * sizeof(int64_t);
+  }
+  if (const auto* body = std::get_if<wire::PlacementBody>(&message)) {
+    const Placement& placement = body->placement;  // four maps, two of them [L, S]
+    return sizeof(int32_t) * static_cast<size_t>(2 * placement.replica_rank().size() +
+                                                 placement.logical_replica_count().size() +
+                                                 placement.logical_to_physical_map().size());
+  }
+  return 0;
+}
+
+}  // namespace
+
+Admission EventQueue::Push(core::Event event) {
+  const auto* message = std::get_if<core::SessionMessage>(&event);
+  const size_t bytes = message == nullptr ? 0 : BytesOf(message->message);
+  {
+    const std::lock_guard lock(mutex_);
+    if (message != nullptr) {
+      const bool report = std::holds_alternative<wire::LoadReport>(message->message);
+      const size_t places = report ? limits_.max_events / 2 : limits_.max_events;
+      if (items_.size() >= places || bytes > limits_.max_bytes - bytes_) {
+        if (report) ++dropped_reports_;
+        return report ? Admission::kDropped : Admission::kFull;
+      }
+    }
+    bytes_ += bytes;
+    items_.push_back({.event = std::move(event), .bytes = bytes});
+  }
+  not_empty_.notify_one();
+  return Admission::kQueued;
+}
+
+std::optional<core::Event> EventQueue::Pop(absl::Duration timeout) {
+  std::unique_lock lock(mutex_);
+  (void)not_empty_.wait_for(lock, absl::ToChronoMicroseconds(timeout),
+                            [this] { return stopped_ || !items_.empty(); });
+  if (stopped_ || items_.empty()) return std::nullopt;
+  std::optional<core::Event> event = std::move(items_.front().event);
+  bytes_ -= items_.front().bytes;
+  items_.pop_front();
+  return event;
+}
+
+void EventQueue::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  not_empty_.notify_all();
+}
+
+void EventQueue::CountDroppedReport() {
+  const std::lock_guard lock(mutex_);
+  ++dropped_reports_;
+}
+
+int64_t EventQueue::dropped_reports() const {
+  const std::lock_guard lock(mutex_);
+  return dropped_reports_;
+}
+
+size_t EventQueue::size() const {
+  const std::lock_guard lock(mutex_);
+  return items_.size();
+}
+
+}  // namespace eplb

@@ -1,0 +1,61 @@
+// What waits for the core, bounded in number and bytes.
+#ifndef EPLB_SERVER_RUNNER_EVENT_QUEUE_H_
+#define EPLB_SERVER_RUNNER_EVENT_QUEUE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "absl/time/time.h"
+
+#include "server/core/core.h"
+
+namespace eplb {
+
+enum class Admission {
+  kQueued,
+  kDropped,  // a load report too many: quality is lost, nothing else
+  kFull,     // another message too many: its stream must end
+};
+
+// Load reports get half of the places, so that a flood of them never costs a Ready or an Applied.
+// What is not a rank's message is always queued: at most one SessionClosed per stream, one Solved
+// per job and one drain. threads: safe.
+class EventQueue {
+ public:
+  struct Limits {
+    size_t max_events = 65536;
+    size_t max_bytes = size_t{256} << 20;  // of load reports and placement bodies
+  };
+  explicit EventQueue(Limits limits) : limits_(limits) {}
+
+  Admission Push(core::Event event);
+  // The oldest event; nothing after `timeout` or after Stop.
+  std::optional<core::Event> Pop(absl::Duration timeout);
+  // Wakes Pop for good; what is queued is not handed out any more.
+  void Stop();
+
+  void CountDroppedReport();
+  int64_t dropped_reports() const;
+  size_t size() const;
+
+ private:
+  struct Item {
+    core::Event event;
+    size_t bytes = 0;
+  };
+
+  const Limits limits_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable not_empty_;
+  std::deque<Item> items_;
+  size_t bytes_ = 0;
+  int64_t dropped_reports_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RUNNER_EVENT_QUEUE_H_

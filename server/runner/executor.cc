@@ -1,0 +1,68 @@
+#include "server/runner/executor.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+#include "server/log.h"
+
+namespace eplb {
+
+std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decision) {
+  for (const core::Effect& effect : decision.effects) {
+    std::optional<core::StoreFailed> failed;
+    if (const auto* send = std::get_if<core::Send>(&effect)) {
+      sinks_.sessions->Send(send->session, send->message);
+    } else if (const auto* close = std::get_if<core::Close>(&effect)) {
+      sinks_.sessions->Close(close->session, close->status);
+    } else if (const auto* store = std::get_if<core::Store>(&effect)) {
+      failed = Write(*store);
+    } else if (const auto* term = std::get_if<core::StoreTerm>(&effect)) {
+      failed = Write(*term);
+    } else if (const auto* solve = std::get_if<core::Solve>(&effect)) {
+      sinks_.solve(*solve);
+    } else {
+      Record(std::get<core::Record>(effect).event);
+    }
+    if (failed) return failed;
+  }
+  return std::nullopt;
+}
+
+void Executor::ProbeStore(int64_t term) { (void)Noted(sinks_.store->WriteTerm(term)); }
+
+std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
+  const absl::Status status = Noted(sinks_.store->WriteJob(effect.job));
+  if (status.ok()) return std::nullopt;
+  Log(LogLevel::kError, "store_failed",
+      {{"job", effect.job.job}, {"reason", std::string(status.message())}});
+  return core::StoreFailed{.job = effect.job.job, .status = status};
+}
+
+std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) {
+  const absl::Status status = Noted(sinks_.store->WriteTerm(effect.term));
+  if (status.ok()) {
+    term_ = effect.term;
+    return std::nullopt;
+  }
+  Log(LogLevel::kError, "store_failed",
+      {{"term", effect.term}, {"reason", std::string(status.message())}});
+  return core::StoreFailed{.job = "", .status = status};
+}
+
+void Executor::Record(const core::JobEvent& event) {
+  Log(LogLevel::kInfo, event.name,
+      {{"job", event.job}, {"term", term_}, {"version", event.version}, {"reason", event.reason}});
+  const absl::Status status = Noted(sinks_.store->AppendEvent(absl::Now(), event));
+  if (status.ok()) return;
+  Log(LogLevel::kError, "event_not_stored",
+      {{"job", event.job}, {"name", event.name}, {"reason", std::string(status.message())}});
+}
+
+absl::Status Executor::Noted(absl::Status status) {
+  store_works_ = status.ok();
+  return status;
+}
+
+}  // namespace eplb

@@ -1,0 +1,52 @@
+// Executes the effects of one decision, in order.
+#ifndef EPLB_SERVER_RUNNER_EXECUTOR_H_
+#define EPLB_SERVER_RUNNER_EXECUTOR_H_
+
+#include <atomic>
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+
+#include "server/core/core.h"
+#include "server/runner/sessions.h"
+#include "server/store/store.h"
+
+namespace eplb {
+
+// What is written is durable before any later effect happens. threads: one at a time, but for
+// store_works().
+class Executor {
+ public:
+  struct Sinks {
+    Store* store = nullptr;
+    Sessions* sessions = nullptr;
+    std::function<void(core::Solve)> solve = {};
+    int64_t term = 0;  // for the log; a stored one replaces it
+  };
+  explicit Executor(Sinks sinks) : sinks_(std::move(sinks)), term_(sinks_.term) {}
+
+  // When a Store or StoreTerm fails, the rest of the decision is skipped and the failure returned;
+  // it is the core's next event. A Record that cannot be stored is logged and skips nothing: the
+  // audit log must not stop what it describes.
+  std::optional<core::StoreFailed> Execute(const core::Decision& decision);
+
+  // False while the newest write failed.
+  bool store_works() const { return store_works_; }
+  // Writes `term` again, to find out whether a failing store has recovered.
+  void ProbeStore(int64_t term);
+
+ private:
+  std::optional<core::StoreFailed> Write(const core::Store& effect);
+  std::optional<core::StoreFailed> Write(const core::StoreTerm& effect);
+  void Record(const core::JobEvent& event);
+  absl::Status Noted(absl::Status status);
+
+  const Sinks sinks_;
+  int64_t term_;
+  std::atomic<bool> store_works_ = true;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RUNNER_EXECUTOR_H_

@@ -1,0 +1,153 @@
+#include "server/runner/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+#include "server/log.h"
+#include "server/runner/monotonic_clock.h"
+
+namespace eplb {
+namespace {
+
+constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decision that stores again
+constexpr absl::Duration kProbePeriod = absl::Seconds(1);
+constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
+                                                      std::unique_ptr<Store> store) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
+  EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
+  Log(LogLevel::kDebug, "store_read",
+      {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
+  auto runner = std::unique_ptr<Runner>(
+      new Runner(std::move(options), std::move(store), stored_term, std::move(jobs)));
+  EPLB_RETURN_IF_ERROR(runner->store_->WriteTerm(runner->term()));
+  runner->thread_ = std::thread([raw = runner.get()] { raw->Loop(); });
+  return runner;
+}
+
+Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
+               std::vector<core::StoredJob> jobs)
+    : store_(std::move(store)),
+      sessions_(options.sessions),
+      queue_(options.queue),
+      core_(std::move(options.core), stored_term, std::move(jobs), MonotonicNow()),
+      turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
+      probed_(MonotonicNow()),
+      drops_logged_(MonotonicNow()),
+      solver_([this](core::Solved solved) { (void)queue_.Push(std::move(solved)); }),
+      executor_({.store = store_.get(),
+                 .sessions = &sessions_,
+                 .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
+                 .term = core_.term()}) {}
+
+Runner::~Runner() { Stop(); }
+
+void Runner::Stop() {
+  stopping_ = true;
+  queue_.Stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Runner::Loop() {
+  absl::Time next_tick = MonotonicNow() + kTick;
+  while (!stopping_) {
+    const absl::Duration wait = next_tick - MonotonicNow();
+    std::optional<core::Event> event = queue_.Pop(std::max(wait, absl::ZeroDuration()));
+    if (stopping_) return;
+    if (event) Handle(*std::move(event));
+    const absl::Time now = MonotonicNow();
+    turned_nanos_ = absl::ToUnixNanos(now);
+    if (now < next_tick) continue;
+    Tick();
+    next_tick = now + kTick;
+  }
+}
+
+void Runner::Tick() {
+  Handle(core::Tick{});
+  const absl::Time now = MonotonicNow();
+  if (!executor_.store_works() && now >= probed_ + kProbePeriod) {
+    probed_ = now;
+    executor_.ProbeStore(term());
+  }
+  const int64_t drops = dropped_reports();
+  if (drops > logged_drops_ && now >= drops_logged_ + kDropLogPeriod) {
+    Log(LogLevel::kWarn, "reports_dropped",
+        {{"since_last_line", drops - logged_drops_},
+         {"reason", "load reports came faster than they are counted"}});
+    logged_drops_ = drops;
+    drops_logged_ = now;
+  }
+}
+
+void Runner::Handle(core::Event event) {
+  // Nothing of a closed stream but its SessionClosed may reach the core.
+  const auto* message = std::get_if<core::SessionMessage>(&event);
+  if (message != nullptr && !sessions_.IsOpen(message->session)) return;
+  for (int failures = 0; failures < kMaxStoreFailures; ++failures) {
+    core::Decision decision;
+    {
+      const std::lock_guard lock(core_mutex_);
+      decision = core_.Handle(event, MonotonicNow());
+    }
+    if (!decision.reason.empty()) {
+      Log(LogLevel::kDebug, "decided", {{"reason", decision.reason}});
+    }
+    std::optional<core::StoreFailed> failed = executor_.Execute(decision);
+    if (!failed) return;
+    event = *std::move(failed);
+  }
+  Log(LogLevel::kError, "store_failed",
+      {{"reason", "an event was given up after its 4th failure"}});
+}
+
+int64_t Runner::term() const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.term();
+}
+
+std::vector<core::JobView> Runner::Jobs() const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.Jobs(MonotonicNow());
+}
+
+absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.Job(job, MonotonicNow());
+}
+
+absl::StatusOr<wire::PlacementBody> Runner::PlacementInForce(const std::string& job) const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.PlacementInForce(job);
+}
+
+absl::StatusOr<std::vector<StoredEvent>> Runner::Events(const std::string& job,
+                                                        int32_t limit) const {
+  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events, store_->ReadEvents(job, limit));
+  if (events.empty()) EPLB_RETURN_IF_ERROR(Job(job).status());
+  return events;
+}
+
+absl::Status Runner::Alive() const {
+  const absl::Duration silence = MonotonicNow() - absl::FromUnixNanos(turned_nanos_);
+  if (silence < kStalled) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the core's thread has not turned for ",
+                                             absl::FormatDuration(absl::Trunc(silence, kTick))));
+}
+
+absl::Status Runner::Readiness() const {
+  EPLB_RETURN_IF_ERROR(Alive());
+  if (!executor_.store_works()) {
+    return absl::UnavailableError("the store does not take writes; the log says why");
+  }
+  const std::lock_guard lock(core_mutex_);
+  return core_.Readiness();
+}
+
+}  // namespace eplb

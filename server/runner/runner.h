@@ -1,0 +1,91 @@
+// Lends the deterministic core its threads, its clock and its store.
+#ifndef EPLB_SERVER_RUNNER_RUNNER_H_
+#define EPLB_SERVER_RUNNER_RUNNER_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/background/solver.h"
+#include "server/core/core.h"
+#include "server/runner/event_queue.h"
+#include "server/runner/executor.h"
+#include "server/runner/sessions.h"
+#include "server/store/store.h"
+
+namespace eplb {
+
+struct RunnerOptions {
+  core::Config core;
+  EventQueue::Limits queue;
+  Sessions::Limits sessions;
+};
+
+// One thread owns the core: it takes an event, lets the core decide, executes the effects, then
+// takes the next one. threads: every public call is safe.
+class Runner {
+ public:
+  static constexpr absl::Duration kTick = absl::Milliseconds(200);
+  static constexpr absl::Duration kStalled = absl::Seconds(10);  // a core thread that does not turn
+
+  // Reads the store, writes the new term durably and starts the threads.
+  // errors: those of the store.
+  static absl::StatusOr<std::unique_ptr<Runner>> Start(RunnerOptions options,
+                                                       std::unique_ptr<Store> store);
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  Sessions& sessions() { return sessions_; }
+  Admission Push(core::Event event) { return queue_.Push(std::move(event)); }
+  // A report that was dropped before it was pushed.
+  void CountDroppedReport() { queue_.CountDroppedReport(); }
+  int64_t dropped_reports() const { return queue_.dropped_reports(); }
+
+  int64_t term() const;
+  std::vector<core::JobView> Jobs() const;
+  absl::StatusOr<core::JobView> Job(const std::string& job) const;
+  absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
+  // Newest first. errors: NotFound for a job that has no event and is not known, those of the
+  // store.
+  absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit) const;
+
+  // Ok while the core's thread turns; else Unavailable with a sentence.
+  absl::Status Alive() const;
+  // Ok when proposals can be made: alive, the store takes writes, the core is ready.
+  absl::Status Readiness() const;
+
+  // Stops the core's thread; what is queued is dropped.
+  void Stop();
+
+ private:
+  Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
+         std::vector<core::StoredJob> jobs);
+  void Loop();
+  void Handle(core::Event event);
+  void Tick();
+
+  const std::unique_ptr<Store> store_;
+  Sessions sessions_;
+  EventQueue queue_;
+  mutable std::mutex core_mutex_;      // held while the core decides, never while effects happen
+  core::Core core_;                    // guarded by core_mutex_
+  std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
+  std::atomic<bool> stopping_ = false;
+  int64_t logged_drops_ = 0;          // of the core's thread
+  absl::Time probed_, drops_logged_;  // of the core's thread
+  Solver solver_;
+  Executor executor_;
+  std::thread thread_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RUNNER_RUNNER_H_

@@ -1,0 +1,98 @@
+#include "server/runner/sessions.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+
+absl::StatusOr<core::SessionId> Sessions::Open(std::shared_ptr<Mailbox> mailbox, absl::Time now) {
+  const std::lock_guard lock(mutex_);
+  if (!accepting_) return absl::UnavailableError("the daemon drains, come back later");
+  if (std::ssize(sessions_) >= limits_.max_sessions) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("limits.max_sessions = ", limits_.max_sessions, " streams are open"));
+  }
+  sessions_[++last_] = {.mailbox = std::move(mailbox), .hello_by = now + limits_.hello_deadline};
+  return last_;
+}
+
+void Sessions::Spoke(core::SessionId session) {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) found->second.hello_by = absl::InfiniteFuture();
+}
+
+void Sessions::Remove(core::SessionId session) {
+  const std::lock_guard lock(mutex_);
+  sessions_.erase(session);
+  if (sessions_.empty()) empty_.notify_all();
+}
+
+std::shared_ptr<Mailbox> Sessions::Find(core::SessionId session) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : found->second.mailbox;
+}
+
+void Sessions::Send(core::SessionId session, wire::DownMessage message) {
+  if (const std::shared_ptr<Mailbox> mailbox = Find(session)) mailbox->Put(std::move(message));
+}
+
+void Sessions::Close(core::SessionId session, absl::Status status) {
+  if (const std::shared_ptr<Mailbox> mailbox = Find(session)) mailbox->Close(std::move(status));
+}
+
+bool Sessions::IsOpen(core::SessionId session) const {
+  const std::shared_ptr<Mailbox> mailbox = Find(session);
+  return mailbox != nullptr && !mailbox->closing();
+}
+
+int32_t Sessions::count() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int32_t>(sessions_.size());
+}
+
+void Sessions::StopAccepting() {
+  const std::lock_guard lock(mutex_);
+  accepting_ = false;
+}
+
+void Sessions::CloseAll(const absl::Status& status) {
+  std::vector<std::shared_ptr<Mailbox>> mailboxes;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, session] : sessions_) mailboxes.push_back(session.mailbox);
+  }
+  for (const std::shared_ptr<Mailbox>& mailbox : mailboxes) mailbox->Close(status);
+}
+
+void Sessions::Expire(absl::Time now) {
+  std::vector<std::shared_ptr<Mailbox>> silent;
+  std::vector<std::shared_ptr<Mailbox>> stuck;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [id, session] : sessions_) {
+      if (session.mailbox->closing()) {
+        session.close_by = std::min(session.close_by, now + kCloseDeadline);
+        if (now >= session.close_by) stuck.push_back(session.mailbox);
+      } else if (now >= session.hello_by) {
+        silent.push_back(session.mailbox);
+      }
+    }
+  }
+  for (const std::shared_ptr<Mailbox>& mailbox : silent) {
+    mailbox->Close(absl::DeadlineExceededError(
+        absl::StrCat("no Hello within ", absl::FormatDuration(limits_.hello_deadline))));
+  }
+  for (const std::shared_ptr<Mailbox>& mailbox : stuck) mailbox->Cancel();
+}
+
+bool Sessions::WaitUntilEmpty(absl::Duration timeout) {
+  std::unique_lock lock(mutex_);
+  return empty_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
+                         [this] { return sessions_.empty(); });
+}
+
+}  // namespace eplb

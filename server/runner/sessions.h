@@ -1,0 +1,70 @@
+// The open streams by number.
+#ifndef EPLB_SERVER_RUNNER_SESSIONS_H_
+#define EPLB_SERVER_RUNNER_SESSIONS_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/core/core.h"
+#include "server/runner/mailbox.h"
+
+namespace eplb {
+
+// threads: safe. Sending to a stream that is gone does nothing.
+class Sessions {
+ public:
+  struct Limits {
+    int32_t max_sessions = 20000;
+    absl::Duration hello_deadline = absl::Seconds(10);  // from Open to Spoke
+  };
+  // From Close to the end of the stream; after it the stream is cancelled.
+  static constexpr absl::Duration kCloseDeadline = absl::Seconds(5);
+
+  explicit Sessions(Limits limits) : limits_(limits) {}
+
+  // errors: ResourceExhausted above max_sessions, Unavailable after StopAccepting.
+  absl::StatusOr<core::SessionId> Open(std::shared_ptr<Mailbox> mailbox, absl::Time now);
+  // The stream's first message came.
+  void Spoke(core::SessionId session);
+  // The stream is over.
+  void Remove(core::SessionId session);
+
+  void Send(core::SessionId session, wire::DownMessage message);
+  void Close(core::SessionId session, absl::Status status);
+  // False once Close was called or the stream is over.
+  bool IsOpen(core::SessionId session) const;
+  int32_t count() const;
+
+  void StopAccepting();
+  void CloseAll(const absl::Status& status);
+  // Closes streams without a first message in time and cancels those that do not end.
+  void Expire(absl::Time now);
+  // True when no stream is left before the timeout.
+  bool WaitUntilEmpty(absl::Duration timeout);
+
+ private:
+  struct Session {
+    std::shared_ptr<Mailbox> mailbox;
+    absl::Time hello_by;                           // infinite once it spoke
+    absl::Time close_by = absl::InfiniteFuture();  // set by the first Expire that finds it closing
+  };
+  std::shared_ptr<Mailbox> Find(core::SessionId session) const;
+
+  const Limits limits_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable empty_;
+  std::map<core::SessionId, Session> sessions_;
+  core::SessionId last_ = 0;
+  bool accepting_ = true;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RUNNER_SESSIONS_H_

@@ -1,0 +1,103 @@
+#include "server/store/sqlite.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+
+namespace eplb::sqlite {
+namespace {
+
+constexpr int kBusyTimeoutMs = 2000;
+
+absl::Status ErrorOf(sqlite3* connection, int result, const std::string& path) {
+  const std::string text = absl::StrCat(
+      path, ": ", connection != nullptr ? sqlite3_errmsg(connection) : sqlite3_errstr(result));
+  const int primary = result & 0xff;  // the rest of a result is its extension
+  if (primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB) return absl::DataLossError(text);
+  return absl::UnavailableError(text);
+}
+
+}  // namespace
+
+Statement& Statement::Bind(int64_t value) {
+  const int result = sqlite3_bind_int64(statement_.get(), ++bound_, value);
+  if (bind_result_ == SQLITE_OK) bind_result_ = result;
+  return *this;
+}
+
+Statement& Statement::BindText(const std::string& value) {
+  const int result = sqlite3_bind_text64(statement_.get(), ++bound_, value.data(), value.size(),
+                                         SQLITE_TRANSIENT, SQLITE_UTF8);
+  if (bind_result_ == SQLITE_OK) bind_result_ = result;
+  return *this;
+}
+
+Statement& Statement::BindBytes(const std::string& value) {
+  const int result =
+      sqlite3_bind_blob64(statement_.get(), ++bound_, value.data(), value.size(), SQLITE_TRANSIENT);
+  if (bind_result_ == SQLITE_OK) bind_result_ = result;
+  return *this;
+}
+
+absl::StatusOr<bool> Statement::Step() {
+  sqlite3* connection = sqlite3_db_handle(statement_.get());
+  if (bind_result_ != SQLITE_OK) return ErrorOf(connection, bind_result_, path_);
+  const int result = sqlite3_step(statement_.get());
+  if (result == SQLITE_ROW) return true;
+  if (result == SQLITE_DONE) return false;
+  return ErrorOf(connection, result, path_);
+}
+
+absl::Status Statement::Run() {
+  for (;;) {
+    EPLB_ASSIGN_OR_RETURN(const bool more, Step());
+    if (!more) return absl::OkStatus();
+  }
+}
+
+int64_t Statement::Integer(int column) const {
+  return sqlite3_column_int64(statement_.get(), column);
+}
+
+std::string Statement::Bytes(int column) const {
+  const void* data = sqlite3_column_blob(statement_.get(), column);
+  const int size = sqlite3_column_bytes(statement_.get(), column);
+  if (data == nullptr || size <= 0) return "";
+  return {static_cast<const char*>(data), static_cast<size_t>(size)};
+}
+
+absl::StatusOr<Connection> Connection::Open(const std::string& path, bool read_only) {
+  sqlite3* raw = nullptr;
+  const int flags = SQLITE_OPEN_NOMUTEX |
+                    (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+  const int result = sqlite3_open_v2(path.c_str(), &raw, flags, nullptr);
+  std::unique_ptr<sqlite3, CloseConnection> connection(raw);
+  if (result != SQLITE_OK) return ErrorOf(raw, result, path);
+  (void)sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  (void)sqlite3_extended_result_codes(raw, 1);
+  return Connection(std::move(connection), path);
+}
+
+absl::StatusOr<Statement> Connection::Prepare(std::string_view sql) {
+  sqlite3_stmt* raw = nullptr;
+  const int result = sqlite3_prepare_v2(connection_.get(), sql.data(), static_cast<int>(sql.size()),
+                                        &raw, nullptr);
+  std::unique_ptr<sqlite3_stmt, FinalizeStatement> statement(raw);
+  if (result != SQLITE_OK) return ErrorOf(connection_.get(), result, path_);
+  return Statement(std::move(statement), path_);
+}
+
+absl::Status Connection::Execute(const std::string& sql) {
+  const int result = sqlite3_exec(connection_.get(), sql.c_str(), nullptr, nullptr, nullptr);
+  return result == SQLITE_OK ? absl::OkStatus() : ErrorOf(connection_.get(), result, path_);
+}
+
+absl::StatusOr<std::string> Connection::FirstText(std::string_view sql) {
+  EPLB_ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
+  EPLB_ASSIGN_OR_RETURN(const bool row, statement.Step());
+  return row ? statement.Bytes(0) : std::string();
+}
+
+}  // namespace eplb::sqlite

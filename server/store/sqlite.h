@@ -1,0 +1,70 @@
+// SQLite's connection and statement as owners that report Status.
+#ifndef EPLB_SERVER_STORE_SQLITE_H_
+#define EPLB_SERVER_STORE_SQLITE_H_
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace eplb::sqlite {
+
+struct CloseConnection {
+  void operator()(sqlite3* connection) const noexcept { (void)sqlite3_close_v2(connection); }
+};
+struct FinalizeStatement {
+  void operator()(sqlite3_stmt* statement) const noexcept { (void)sqlite3_finalize(statement); }
+};
+
+// One execution of a statement; values are bound in order, columns read after Step() gave true.
+class Statement {
+ public:
+  Statement& Bind(int64_t value);
+  Statement& BindText(const std::string& value);
+  Statement& BindBytes(const std::string& value);
+  // True with a row, false at the end. errors: those of Connection.
+  absl::StatusOr<bool> Step();
+  // Steps to the end. errors: as Step.
+  absl::Status Run();
+
+  int64_t Integer(int column) const;
+  std::string Bytes(int column) const;  // text or blob
+
+ private:
+  friend class Connection;
+  Statement(std::unique_ptr<sqlite3_stmt, FinalizeStatement> statement, std::string path)
+      : statement_(std::move(statement)), path_(std::move(path)) {}
+
+  std::unique_ptr<sqlite3_stmt, FinalizeStatement> statement_;
+  std::string path_;
+  int bound_ = 0;
+  int bind_result_ = SQLITE_OK;
+};
+
+// errors of every call, each naming the path: DataLoss for a damaged file or one that is not a
+// database, Unavailable for anything else (no space, no permission, busy). threads: one at a time.
+class Connection {
+ public:
+  static absl::StatusOr<Connection> Open(const std::string& path, bool read_only);
+  absl::StatusOr<Statement> Prepare(std::string_view sql);
+  // Several statements without values or rows.
+  absl::Status Execute(const std::string& sql);
+  // The first column of the first row, e.g. of a pragma.
+  absl::StatusOr<std::string> FirstText(std::string_view sql);
+
+ private:
+  Connection(std::unique_ptr<sqlite3, CloseConnection> connection, std::string path)
+      : connection_(std::move(connection)), path_(std::move(path)) {}
+
+  std::unique_ptr<sqlite3, CloseConnection> connection_;
+  std::string path_;
+};
+
+}  // namespace eplb::sqlite
+
+#endif  // EPLB_SERVER_STORE_SQLITE_H_

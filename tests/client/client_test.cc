@@ -1,0 +1,297 @@
+#include "client/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/files/history_file.h"
+#include "client/files/placement_file.h"
+#include "client/inproc.h"
+#include "placement/history.h"
+#include "proto/wire/placement_json.h"
+#include "tests/client/faulty_channels.h"
+#include "tests/client/session/proposals.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/test_job.h"
+#include "tests/client/thread_exchange.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kTestRanks;
+using testing::ProposeTo;
+using testing::Running;
+using testing::ScriptedDaemon;
+using testing::SmallTopology;
+using testing::Swapped;
+using testing::TestJob;
+using testing::TestOptions;
+using testing::TestRank;
+
+constexpr int64_t kLastStep = 1'000'000;  // never reached: a deadline ends the test before
+
+bool Switched(const BoundaryResult& result) { return result.switched; }
+bool Voted(const BoundaryResult& result) { return result.voted; }
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = absl::StrCat(::testing::TempDir(), "client_test_", test->name());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  // A port on which nobody listens.
+  static std::string DeadEndpoint() { return ScriptedDaemon({}).endpoint(); }
+
+  void LogTo(ClientOptions& options) const {
+    options.history_path = absl::StrCat(directory_, "/rank-", options.rank, ".jsonl");
+    options.placements_path = directory_ + "/placements.jsonl";
+  }
+  // What the validator finds in the logs of all ranks.
+  std::vector<std::string> Violations() const {
+    std::vector<RankHistory> ranks;
+    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+      ranks.push_back(ReadHistoryFile(absl::StrCat(directory_, "/rank-", rank, ".jsonl")).value());
+    }
+    std::vector<PlacementRecord> placements;
+    for (const LoggedPlacement& entry :
+         ReadPlacementsLog(directory_ + "/placements.jsonl").value()) {
+      placements.push_back({entry.step, entry.version, entry.digest, entry.placement});
+    }
+    return FindViolations(ranks, placements);
+  }
+
+  const Placement first_ = Placement::Static(SmallTopology());
+  const Placement second_ = Swapped(Swapped(first_, 0, 0, 2), 2, 1, 3);
+  const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
+  std::string directory_;
+};
+
+TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  daemon.SendAll(propose_);
+  std::vector<int64_t> steps(kTestRanks, -1);
+  job.Run([&](int32_t r, TestRank& rank) {
+    const int32_t* slots = rank.client().placement().physical_to_logical_map.data();
+    BoundaryResult boundary;
+    const absl::StatusOr<int64_t> step = rank.StepUntil(0, [&](const BoundaryResult& result) {
+      boundary = result;
+      return result.switched;
+    });
+    ASSERT_TRUE(step.ok()) << step.status();
+    steps[static_cast<size_t>(r)] = *step;
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_EQ(boundary.version, 7);
+    EXPECT_EQ(boundary.reason, propose_.reason);
+    EXPECT_EQ(boundary.decided_last_step, 199);
+    EXPECT_EQ(boundary.received_bytes, 2 * (96 + 40));
+    EXPECT_EQ(rank.client().placement().physical_to_logical_map.data(), slots);
+    EXPECT_EQ(rank.client().placement().version, 7);
+    EXPECT_EQ(rank.client().placement().digest, propose_.digest.Hex());
+    EXPECT_EQ(rank.client().stats().commits, 1);
+    rank.client().Close("finished");
+  });
+  EXPECT_THAT(steps, Each(steps[0]));
+  EXPECT_EQ(steps[0] % 4, 3);
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    const auto applied = daemon.WaitFor<wire::Applied>(rank);
+    ASSERT_TRUE(applied.has_value());
+    EXPECT_EQ(applied->version, 7);
+    EXPECT_EQ(applied->step, steps[0]);
+    EXPECT_EQ(applied->received_bytes, 2 * (96 + 40));
+    EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(rank)->failed);
+  }
+  EXPECT_THAT(Violations(), IsEmpty());
+  const auto log = ReadPlacementsLog(directory_ + "/placements.jsonl").value();
+  ASSERT_EQ(log.size(), 2U);
+  EXPECT_EQ(log[1].step, steps[0] + 1);
+  EXPECT_EQ(log[1].placement, second_);
+  EXPECT_EQ(log[1].decided_first_step, 100);
+}
+
+TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(),
+              {.options = [&](ClientOptions& o) { LogTo(o); },
+               .transport = [](int32_t rank,
+                               std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+                 if (rank != 2) return inner;
+                 return std::make_unique<testing::LossyTransport>(std::move(inner));
+               }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  daemon.SendAll(propose_);
+  std::vector<int64_t> steps(kTestRanks, -1);
+  job.Run([&](int32_t r, TestRank& rank) {
+    std::string reason;
+    const absl::StatusOr<int64_t> step = rank.StepUntil(0, [&](const BoundaryResult& result) {
+      reason = result.reason;
+      return !result.reason.empty();
+    });
+    ASSERT_TRUE(step.ok()) << step.status();
+    steps[static_cast<size_t>(r)] = *step;
+    EXPECT_THAT(reason, HasSubstr(r == 2 ? "row 0 from rank 0 has another checksum"
+                                         : "the transfer failed on another rank"));
+    EXPECT_EQ(rank.client().placement().version, 0);
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_EQ(rank.client().stats().dropped_chunks, 1);
+    EXPECT_TRUE(rank.StepUntil(*step + 1, Voted).ok());  // training goes on
+    rank.client().Close("finished");
+  });
+  EXPECT_THAT(steps, Each(steps[0]));
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    EXPECT_EQ(daemon.WaitFor<wire::Failed>(rank)->code, wire::FailedCode::kTransfer);
+  }
+  EXPECT_THAT(Violations(), IsEmpty());
+}
+
+TEST_F(ClientTest, DeadRankIsNamedOnAllOthersAndTheErrorStays) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(),
+              {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  job.Run([&](int32_t r, TestRank& rank) {
+    ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
+    if (r == 1) {
+      rank.Stop();
+      return;
+    }
+    const absl::Status status = rank.StepUntil(4, Switched).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(MissingRanks(status), ElementsAre(RankId{1}));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("1"));
+    EXPECT_EQ(rank.Step(8).status(), status);
+    EXPECT_EQ(rank.client().Record(0, std::vector<int64_t>(4, 1)), status);
+    rank.client().Close("error");
+  });
+  for (const int32_t rank : {0, 2, 3}) {
+    const auto goodbye = daemon.WaitFor<wire::Goodbye>(rank);
+    ASSERT_TRUE(goodbye.has_value());
+    EXPECT_TRUE(goodbye->failed);
+    EXPECT_THAT(goodbye->missing_ranks, ElementsAre(1));
+  }
+}
+
+TEST_F(ClientTest, UnknownSecondVoteEndsTheIncarnationWithoutASwitch) {
+  ScriptedDaemon daemon({});
+  TestJob job(
+      daemon.endpoint(),
+      {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); },
+       .control = [](int32_t rank,
+                     std::unique_ptr<ControlChannel> inner) -> std::unique_ptr<ControlChannel> {
+         if (rank != 3) return inner;
+         return std::make_unique<testing::FaultyControl>(
+             std::move(inner), [](std::vector<int64_t>& values) {
+               const std::vector<RankId> missing = {RankId{0}};
+               return values.size() == 3 ? MissingRanksError("vote", missing, "connection closed")
+                                         : absl::OkStatus();
+             });
+       }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  daemon.SendAll(propose_);
+  job.Run([&](int32_t r, TestRank& rank) {
+    const absl::Status status = rank.StepUntil(0, Switched).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(MissingRanks(status), ElementsAre(RankId{r == 3 ? 0 : 3}));
+    EXPECT_EQ(rank.client().placement().version, 0);
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_EQ(rank.Step(kLastStep).status(), status);
+  });
+}
+
+TEST_F(ClientTest, RanksOnDifferentPlacementsStopWithDataLoss) {
+  TestJob job(
+      "", {.control = [](int32_t rank,
+                         std::unique_ptr<ControlChannel> inner) -> std::unique_ptr<ControlChannel> {
+        if (rank != 1) return inner;
+        return std::make_unique<testing::FaultyControl>(std::move(inner),
+                                                        [](std::vector<int64_t>& values) {
+                                                          ++values[4];
+                                                          --values[5];
+                                                          return absl::OkStatus();
+                                                        });
+      }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([&](int32_t /*r*/, TestRank& rank) {
+    const absl::Status status = rank.StepUntil(0, Voted).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("after step 3"));
+    EXPECT_EQ(rank.Step(4).status(), status);
+  });
+}
+
+TEST_F(ClientTest, TensorsThatDifferStopEveryRankNamingThem) {
+  std::vector<absl::Status> statuses(kTestRanks);
+  TestJob job("");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  auto exchanges = testing::MakeThreadExchanges(kTestRanks);
+  auto controls = MakeInprocControlChannels(kTestRanks);
+  auto transports = MakeInprocTransports(kTestRanks, 1 << 16).value();
+  testing::RunRanks(kTestRanks, [&](int32_t rank) {
+    const auto i = static_cast<size_t>(rank);
+    auto client = ConnectInproc(TestOptions(rank, ""), exchanges[i], std::move(controls[i]),
+                                std::move(transports[i]))
+                      .value();
+    std::vector<std::byte> memory(3 * 256);
+    std::vector<ExpertTensorView> tensors;
+    for (int32_t layer = 0; layer < 3; ++layer) {
+      ExpertTensorView view;
+      view.name = absl::StrCat("w", layer);
+      view.layer = layer;
+      view.base = memory.data() + 256 * layer;
+      view.num_rows = 2;
+      view.row_bytes = rank == 1 ? 128 : 64;
+      view.row_stride = 128;
+      tensors.push_back(view);
+    }
+    statuses[i] = client->RegisterExperts(tensors);
+  });
+  EXPECT_EQ(statuses[0].message(), "tensors: weight_bytes differs: rank 0 has 64, rank 1 has 128");
+  EXPECT_THAT(statuses, Each(statuses[0]));
+}
+
+TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
+  TestJob job("", {.options = [](ClientOptions& o) { o.first_step = 10; }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  TestRank& rank = job.rank(0);
+  EXPECT_EQ(rank.Step(0).status(),
+            absl::FailedPreconditionError("StepBoundary of step 0, expected 10"));
+  EXPECT_TRUE(rank.Step(10).ok());
+  EXPECT_EQ(rank.Step(10).status(),
+            absl::FailedPreconditionError("StepBoundary of step 10, expected 11"));
+  rank.client().Close("finished");
+  EXPECT_EQ(rank.Step(11).status(), absl::FailedPreconditionError("the client is closed"));
+}
+
+TEST_F(ClientTest, DisabledClientsDoNothingOnTheStaticPlacement) {
+  setenv("EPLB_DISABLE", "1", 1);
+  TestJob job(DeadEndpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  unsetenv("EPLB_DISABLE");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  TestRank& rank = job.rank(1);  // alone: nobody votes
+  for (int64_t step = 0; step < 20; ++step) EXPECT_FALSE(rank.Step(step)->voted);
+  EXPECT_EQ(rank.client().placement().digest, DigestOf(first_).Hex());
+  EXPECT_EQ(rank.client().stats().votes, 0);
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/rank-1.jsonl"));
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,103 @@
+#include "client/first_placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+#include "proto/wire/placement_json.h"
+#include "tests/client/session/proposals.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/test_job.h"
+#include "tests/client/thread_exchange.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kTestRanks;
+using testing::ScriptedDaemon;
+using testing::Swapped;
+using testing::TestJob;
+using testing::TestOptions;
+
+class FirstPlacementTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = absl::StrCat(::testing::TempDir(), "first_placement_test_", test->name());
+    std::filesystem::create_directories(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  const Placement second_ =
+      Swapped(Swapped(Placement::Static(testing::SmallTopology()), 0, 0, 2), 2, 1, 3);
+  std::string directory_;
+};
+
+TEST_F(FirstPlacementTest, StoredPlacementOfTheDaemonIsTheFirstOne) {
+  ScriptedDaemon daemon({.stored = wire::PlacementBody{41, DigestOf(second_), second_}});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    EXPECT_EQ(job.rank(rank).client().placement().version, 41);
+    EXPECT_EQ(job.rank(rank).client().placement().digest, DigestOf(second_).Hex());
+  }
+}
+
+TEST_F(FirstPlacementTest, StoredPlacementOfAnotherShapeIsToldAndNotTaken) {
+  const Placement other = Placement::Static(
+      Topology::Make({.num_layers = 3, .num_experts = 4, .num_slots = 6, .num_gpus = 2}).value());
+  ScriptedDaemon daemon({.stored = wire::PlacementBody{41, DigestOf(other), other}});
+  ::testing::internal::CaptureStderr();
+  TestJob job(daemon.endpoint());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("of another shape for job job"));
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  EXPECT_EQ(job.rank(3).client().placement().version, 0);
+}
+
+TEST_F(FirstPlacementTest, InitialPlacementComesFromAFileOrTheLastLineOfALog) {
+  std::ofstream(directory_ + "/p.json") << wire::PlacementToJson(second_);
+  TestJob from_file("", {.options = [&](ClientOptions& o) {
+                      o.initial_placement = directory_ + "/p.json";
+                      o.placements_path = directory_ + "/placements.jsonl";
+                    }});
+  ASSERT_TRUE(from_file.started().ok()) << from_file.started();
+  EXPECT_EQ(from_file.rank(2).client().placement().digest, DigestOf(second_).Hex());
+  EXPECT_EQ(from_file.rank(2).client().placement().version, 0);
+  TestJob from_log("", {.options = [&](ClientOptions& o) {
+                     o.initial_placement = directory_ + "/placements.jsonl";
+                     o.first_step = 100;
+                   }});
+  ASSERT_TRUE(from_log.started().ok()) << from_log.started();
+  EXPECT_EQ(from_log.rank(1).client().placement().digest, DigestOf(second_).Hex());
+}
+
+TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
+  std::vector<absl::Status> statuses(kTestRanks);
+  auto exchanges = testing::MakeThreadExchanges(kTestRanks);
+  testing::RunRanks(kTestRanks, [&](int32_t rank) {
+    ClientOptions options = TestOptions(rank, "");
+    options.initial_placement = directory_ + "/none.json";
+    statuses[static_cast<size_t>(rank)] =
+        ConnectInproc(options, exchanges[static_cast<size_t>(rank)], nullptr, nullptr).status();
+  });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(statuses[3].message()),
+              HasSubstr("start: rank 0 cannot start: " + directory_ + "/none.json"));
+  EXPECT_EQ(statuses[1], statuses[3]);
+}
+
+TEST_F(FirstPlacementTest, IncarnationIsDrawnByRankZeroWhenNobodyKnowsOne) {
+  TestJob job("", {.options = [](ClientOptions& o) { o.incarnation = ""; }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  const std::string& drawn = job.rank(0).client().incarnation();
+  EXPECT_EQ(drawn.size(), 32U);
+  EXPECT_EQ(job.rank(3).client().incarnation(), drawn);
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,114 @@
+#include "client/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+
+namespace eplb {
+namespace {
+
+ClientOptions Good() {
+  ClientOptions options;
+  options.num_layers = 2;
+  options.num_experts = 8;
+  options.num_slots = 8;
+  options.num_gpus = 2;
+  options.world_size = 4;
+  options.rank = 3;
+  return options;
+}
+
+// Every launcher variable unset, and put back afterwards.
+class OptionsTest : public ::testing::Test {
+ protected:
+  static constexpr const char* kNames[] = {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                                           "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "EPLB_DISABLE"};
+  void SetUp() override {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  void TearDown() override { SetUp(); }
+
+  static std::string ErrorOf(const std::function<void(ClientOptions&)>& change) {
+    ClientOptions options = Good();
+    change(options);
+    const absl::Status status = CheckOptions(options, /*inproc=*/false).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+};
+
+TEST_F(OptionsTest, GoodOptionsGiveTheShape) {
+  const absl::StatusOr<Topology> topology = CheckOptions(Good(), /*inproc=*/false);
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  EXPECT_EQ(topology->num_slots(), 8);
+}
+
+TEST_F(OptionsTest, EachBadFieldIsNamed) {
+  EXPECT_EQ(ErrorOf([](auto& o) { o.job = "a b"; }),
+            "job: \"a b\", expected 1..128 characters of [A-Za-z0-9._-]");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.incarnation = "x/y"; }),
+            "incarnation: \"x/y\", expected 1..128 characters of [A-Za-z0-9._-]");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.world_size = 3; }),
+            "world_size: 3, expected a positive multiple of num_gpus 2");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.rank = 4; }), "rank: 4, expected 0..3");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.first_step = -1; }), "first_step: -1, expected >= 0");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.vote_every = 0; }), "vote_every: 0, expected >= 1");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.report_every = 0; }), "report_every: 0, expected >= 1");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.report_max_steps = 49; }),
+            "report_max_steps: 49, expected >= report_every 50");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.layers_per_chunk = 0; }), "layers_per_chunk: 0, expected >= 1");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.transport = "carrier pigeon"; }),
+            "transport: \"carrier pigeon\", expected auto or host");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.transport = "inproc"; }),
+            "transport: \"inproc\", expected auto or host");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.vote_deadline = absl::ZeroDuration(); }),
+            "vote_deadline: 0, expected above 0, at most 24h");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.transfer_deadline = absl::InfiniteDuration(); }),
+            "transfer_deadline: inf, expected above 0, at most 24h");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.bind_address = ""; }),
+            "bind_address: empty, expected a numeric address");
+  EXPECT_NE(ErrorOf([](auto& o) { o.num_slots = 7; }).find("num_slots"), std::string::npos);
+}
+
+TEST_F(OptionsTest, InprocNeedsItsOwnTransportName) {
+  ClientOptions options = Good();
+  EXPECT_EQ(CheckOptions(options, /*inproc=*/true).status().message(),
+            "transport: \"auto\", expected inproc");
+  options.transport = "inproc";
+  EXPECT_TRUE(CheckOptions(options, /*inproc=*/true).ok());
+}
+
+TEST_F(OptionsTest, IncarnationComesFromOptionThenTorchThenSlurm) {
+  ClientOptions options = Good();
+  EXPECT_EQ(KnownIncarnation(options), "");
+  setenv("SLURM_JOB_ID", "4711", 1);
+  EXPECT_EQ(KnownIncarnation(options), "4711-0");
+  setenv("SLURM_RESTART_COUNT", "2", 1);
+  EXPECT_EQ(KnownIncarnation(options), "4711-2");
+  setenv("TORCHELASTIC_RUN_ID", "none", 1);
+  EXPECT_EQ(KnownIncarnation(options), "4711-2");
+  setenv("TORCHELASTIC_RUN_ID", "abc", 1);
+  setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+  EXPECT_EQ(KnownIncarnation(options), "abc-1");
+  options.incarnation = "mine";
+  EXPECT_EQ(KnownIncarnation(options), "mine");
+}
+
+TEST_F(OptionsTest, DisableIsAnythingButEmptyAndZero) {
+  EXPECT_FALSE(DisabledByEnvironment());
+  setenv("EPLB_DISABLE", "0", 1);
+  EXPECT_FALSE(DisabledByEnvironment());
+  setenv("EPLB_DISABLE", "1", 1);
+  EXPECT_TRUE(DisabledByEnvironment());
+}
+
+TEST_F(OptionsTest, DrawnTextIsHexadecimalAndNew) {
+  const std::string drawn = DrawHex(32);
+  EXPECT_EQ(drawn.size(), 64U);
+  EXPECT_EQ(drawn.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_NE(drawn, DrawHex(32));
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,38 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/client.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/thread_exchange.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::ScriptedDaemon;
+
+TEST(DaemonExchangeTest, DaemonCarriesTheExchange) {
+  ScriptedDaemon daemon({});
+  testing::RunRanks(2, [&](int32_t rank) {
+    const Exchange exchange =
+        MakeDaemonExchange(daemon.endpoint(), "job", rank, 2, absl::Seconds(20));
+    EXPECT_THAT(exchange(absl::StrCat("first ", rank)).value(), ElementsAre("first 0", "first 1"));
+    EXPECT_THAT(exchange(absl::StrCat("second ", rank)).value(),
+                ElementsAre("second 0", "second 1"));
+  });
+}
+
+TEST(DaemonExchangeTest, ExchangeOfAMissingRankEndsAtItsDeadline) {
+  ScriptedDaemon daemon({});
+  const Exchange exchange =
+      MakeDaemonExchange(daemon.endpoint(), "job", 0, 2, absl::Milliseconds(300));
+  const absl::Status status = exchange("alone").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
+}
+
+}  // namespace
+}  // namespace eplb

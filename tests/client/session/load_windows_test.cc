@@ -1,0 +1,110 @@
+#include "client/session/load_windows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+wire::LoadReport Window(int64_t first_step, int64_t last_step) {
+  return {.first_step = first_step, .last_step = last_step, .counts = LoadMatrix::Zero(1, 1)};
+}
+
+std::string RecordError(LoadWindows& windows, int32_t layer, const std::vector<int64_t>& counts) {
+  const absl::Status status = windows.Record(layer, counts);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(LoadWindowsTest, WindowHoldsTheSumOfItsSteps) {
+  LoadWindows windows(2, 3, 2, 0);
+  ASSERT_TRUE(windows.Record(0, std::vector<int64_t>{1, 2, 3}).ok());
+  ASSERT_TRUE(windows.Record(0, std::vector<int64_t>{10, 0, 0}).ok());
+  EXPECT_FALSE(windows.EndStep(0).has_value());
+  ASSERT_TRUE(windows.Record(1, std::vector<int64_t>{0, 0, 7}).ok());
+  const std::optional<wire::LoadReport> window = windows.EndStep(1);
+  ASSERT_TRUE(window.has_value());
+  EXPECT_EQ(window->first_step, 0);
+  EXPECT_EQ(window->last_step, 1);
+  LoadMatrix expected(2, 3);
+  expected << 11, 2, 3, 0, 0, 7;
+  EXPECT_TRUE((window->counts == expected).all());
+}
+
+TEST(LoadWindowsTest, NextWindowStartsEmpty) {
+  LoadWindows windows(1, 1, 1, 0);
+  ASSERT_TRUE(windows.Record(0, std::vector<int64_t>{kMax}).ok());
+  ASSERT_TRUE(windows.EndStep(0).has_value());
+  ASSERT_TRUE(windows.Record(0, std::vector<int64_t>{4}).ok());
+  const std::optional<wire::LoadReport> window = windows.EndStep(1);
+  EXPECT_EQ(window->first_step, 1);
+  EXPECT_EQ(window->counts(0, 0), 4);
+}
+
+TEST(LoadWindowsTest, FirstWindowOfALateStartEndsWhereOthersEnd) {
+  LoadWindows windows(1, 1, 50, 120);
+  for (int64_t step = 120; step < 149; ++step) ASSERT_FALSE(windows.EndStep(step).has_value());
+  const std::optional<wire::LoadReport> window = windows.EndStep(149);
+  EXPECT_EQ(window->first_step, 120);
+  EXPECT_EQ(window->last_step, 149);
+}
+
+TEST(LoadWindowsTest, NewPaceTakesEffectAtItsNextMultiple) {
+  LoadWindows windows(1, 1, 2, 0);
+  EXPECT_FALSE(windows.EndStep(0).has_value());
+  windows.SetReportEvery(4);
+  EXPECT_FALSE(windows.EndStep(1).has_value());
+  EXPECT_FALSE(windows.EndStep(2).has_value());
+  EXPECT_EQ(windows.EndStep(3)->first_step, 0);
+  windows.SetReportEvery(0);
+  EXPECT_FALSE(windows.EndStep(4).has_value());
+}
+
+TEST(LoadWindowsTest, BadCountsAreNamedAndNothingIsAdded) {
+  LoadWindows windows(2, 2, 1, 0);
+  ASSERT_TRUE(windows.Record(1, std::vector<int64_t>{5, 0}).ok());
+  EXPECT_EQ(RecordError(windows, 2, {1, 1}), "counts of layer 2, expected 0..1");
+  EXPECT_EQ(RecordError(windows, -1, {1, 1}), "counts of layer -1, expected 0..1");
+  EXPECT_EQ(RecordError(windows, 0, {1}), "layer 0: 1 counts, the model has 2 experts");
+  EXPECT_EQ(RecordError(windows, 1, {9, -3}), "layer 1 expert 1: count -3, expected >= 0");
+  EXPECT_THAT(RecordError(windows, 1, {9, kMax - 13}), HasSubstr("layer 1 expert 1"));
+  const LoadMatrix counts = windows.EndStep(0)->counts;
+  EXPECT_EQ(counts(1, 0), 5);
+  EXPECT_EQ(counts.sum(), 5);
+}
+
+TEST(LoadWindowsTest, LayerCanHoldExactlyTheLargestCount) {
+  LoadWindows windows(1, 2, 1, 0);
+  ASSERT_TRUE(windows.Record(0, std::vector<int64_t>{kMax - 1, 1}).ok());
+  EXPECT_EQ(windows.EndStep(0)->counts(0, 0), kMax - 1);
+}
+
+TEST(WindowBufferTest, KeepsTheNewestStepsAndCountsTheRest) {
+  WindowBuffer buffer(100);
+  for (int64_t step = 0; step < 200; step += 50) buffer.Add(Window(step, step + 49));
+  EXPECT_EQ(buffer.dropped_steps(), 100);
+  const std::optional<wire::LoadReport> oldest = buffer.Take();
+  EXPECT_EQ(oldest->first_step, 100);
+  EXPECT_EQ(oldest->dropped_steps, 100);
+  EXPECT_EQ(buffer.Take()->dropped_steps, 0);
+  EXPECT_FALSE(buffer.Take().has_value());
+  EXPECT_EQ(buffer.dropped_steps(), 100);
+}
+
+TEST(WindowBufferTest, NewestWindowStaysWhateverItsLength) {
+  WindowBuffer buffer(10);
+  buffer.Add(Window(0, 4));
+  buffer.Add(Window(5, 99));
+  EXPECT_EQ(buffer.dropped_steps(), 5);
+  EXPECT_EQ(buffer.Take()->last_step, 99);
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,174 @@
+#include "client/session/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/client/session/proposals.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/test_job.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kTestRanks;
+using testing::ProposeTo;
+using testing::Running;
+using testing::ScriptedDaemon;
+using testing::Swapped;
+using testing::TestJob;
+using testing::TestRank;
+
+bool Switched(const BoundaryResult& result) { return result.switched; }
+bool Voted(const BoundaryResult& result) { return result.voted; }
+
+// Sessions of whole clients, against a daemon that says what the test tells it to.
+class SessionTest : public ::testing::Test {
+ protected:
+  const Placement first_ = Placement::Static(testing::SmallTopology());
+  const Placement second_ = Swapped(Swapped(first_, 0, 0, 2), 2, 1, 3);
+  const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
+};
+
+TEST_F(SessionTest, HelloDescribesTheRank) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  const auto hello = daemon.WaitFor<wire::Hello>(3);
+  ASSERT_TRUE(hello.has_value());
+  EXPECT_EQ(hello->job, "job");
+  EXPECT_EQ(hello->incarnation, "run-0");
+  EXPECT_EQ(hello->world_size, 4);
+  EXPECT_EQ(hello->gpu, 1);
+  EXPECT_EQ(hello->lane, 1);
+  EXPECT_EQ(hello->shape.num_slots, 4);
+  EXPECT_EQ(hello->running_digest, DigestOf(first_));
+  EXPECT_EQ(hello->vote_every, 4);
+  EXPECT_EQ(hello->weight_bytes, 96);
+  EXPECT_EQ(hello->state_bytes, 40);
+  EXPECT_EQ(hello->staging_rows, 2);
+}
+
+TEST_F(SessionTest, SessionComesBackToADaemonThatWasKilled) {
+  auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+  const int port = daemon->port();
+  TestJob job(daemon->endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon->WaitForRanks(kTestRanks);
+  daemon->SendAll(propose_);
+  std::vector<int64_t> steps(kTestRanks);
+  job.Run([&](int32_t r, TestRank& rank) {
+    steps[static_cast<size_t>(r)] = rank.StepUntil(0, Switched).value();
+  });
+  daemon.reset();
+  job.Run([&](int32_t r, TestRank& rank) {  // training never waits for it
+    for (int64_t step = steps[static_cast<size_t>(r)] + 1; step % 4 != 0 || step < 64; ++step) {
+      ASSERT_TRUE(rank.Step(step).ok());
+      steps[static_cast<size_t>(r)] = step;
+    }
+  });
+  ScriptedDaemon second({.port = port, .term = 2});
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    const auto hello = second.WaitFor<wire::Hello>(rank);
+    ASSERT_TRUE(hello.has_value());
+    EXPECT_EQ(hello->running_version, 7);
+    EXPECT_EQ(hello->running_digest, propose_.digest);
+    EXPECT_EQ(hello->highest_term, 1);
+    EXPECT_EQ(hello->highest_version, 7);
+  }
+  second.SendAll(ProposeTo(Running(7, second_), first_, 8, 2));
+  job.Run([&](int32_t r, TestRank& rank) {
+    ASSERT_TRUE(rank.StepUntil(steps[static_cast<size_t>(r)] + 1, Switched).ok());
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_GE(rank.client().stats().reconnects, 1);
+    EXPECT_GT(rank.client().stats().disconnected_seconds, 0);
+  });
+}
+
+TEST_F(SessionTest, OldDaemonIsRefusedAfterANewOne) {
+  ScriptedDaemon daemon({.term = 5});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  ASSERT_TRUE(daemon.Send(0, propose_));  // of term 1
+  EXPECT_EQ(daemon.WaitFor<wire::Nack>(0)->code, wire::NackCode::kStaleTerm);
+}
+
+TEST_F(SessionTest, DrainEndsTheSessionWhichComesBackLater) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  daemon.SendAll(wire::Drain{.grace_ms = 1000});
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    EXPECT_TRUE(daemon.WaitFor<wire::Hello>(rank, 2).has_value());
+  }
+  for (const wire::UpMessage& message : daemon.Said(0)) {
+    EXPECT_FALSE(std::holds_alternative<wire::Goodbye>(message));
+  }
+}
+
+TEST_F(SessionTest, RetractIsAnswered) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  ASSERT_TRUE(daemon.Send(1, propose_));
+  EXPECT_EQ(daemon.WaitFor<wire::Ready>(1)->version, 7);
+  ASSERT_TRUE(daemon.Send(1, wire::Retract{.version = 7, .reason = "rank 2 said no"}));
+  EXPECT_EQ(daemon.WaitFor<wire::Failed>(1)->code, wire::FailedCode::kRetracted);
+}
+
+TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t /*r*/, TestRank& rank) {
+    for (int64_t step = 0; step < 16; ++step) ASSERT_TRUE(rank.Step(step).ok());
+  });
+  const auto report = daemon.WaitFor<wire::LoadReport>(2, 2);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->first_step, 8);
+  EXPECT_EQ(report->last_step, 15);
+  EXPECT_TRUE((report->counts == LoadMatrix::Constant(3, 4, 8)).all());
+  EXPECT_EQ(job.rank(2).client().stats().reports_sent, 2);
+}
+
+TEST_F(SessionTest, JobRunsWithoutADaemonAndCountsWhatItDrops) {
+  TestJob job(ScriptedDaemon({}).endpoint(), {.options = [](ClientOptions& o) {
+                o.start_deadline = absl::Seconds(1);
+                o.report_max_steps = 16;
+              }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t /*r*/, TestRank& rank) {
+    for (int64_t step = 0; step < 40; ++step) ASSERT_TRUE(rank.Step(step).ok());
+    const ClientStats stats = rank.client().stats();
+    EXPECT_FALSE(stats.connected);
+    EXPECT_EQ(stats.votes, 10);
+    EXPECT_EQ(stats.dropped_steps, 24);
+  });
+}
+
+TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
+  ::testing::internal::CaptureStderr();
+  {
+    ScriptedDaemon daemon(
+        {.refusal = absl::AlreadyExistsError("another process speaks for this rank")});
+    TestJob job(daemon.endpoint());
+    ASSERT_TRUE(job.started().ok()) << job.started();
+    daemon.WaitForRanks(kTestRanks);
+    job.Run([](int32_t /*r*/, TestRank& rank) {
+      EXPECT_TRUE(rank.StepUntil(0, Voted).ok());
+      rank.Stop();
+    });
+    EXPECT_EQ(daemon.Said(0).size(), 1U + 1U);  // and once more when it closes
+  }
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, HasSubstr("refuses this rank: another process speaks for this rank; training "
+                              "goes on without it"));
+}
+
+}  // namespace
+}  // namespace eplb

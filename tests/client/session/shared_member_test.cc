@@ -1,0 +1,148 @@
+#include "client/session/shared_member.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/client/session/proposals.h"
+
+namespace eplb {
+namespace {
+
+using testing::ProposeTo;
+using testing::Running;
+using testing::Swapped;
+
+class SharedMemberTest : public ::testing::Test {
+ protected:
+  static Member MakeMember(const Placement& base) {
+    MemberOptions options;
+    options.identity.step = -1;
+    options.migration.weight_bytes = 64;
+    options.fits = [](const MigrationPlan&) { return absl::OkStatus(); };
+    return {options, Running(0, base)};
+  }
+  static wire::LoadReport Window(int64_t step) {
+    return {.first_step = step, .last_step = step, .counts = LoadMatrix::Zero(1, 1)};
+  }
+
+  const Placement base_ = Placement::Static(testing::SmallTopology());
+  const Placement target_ = Swapped(base_, 0, 0, 2);
+  std::vector<int64_t> ready_;  // versions that became READY
+  SharedMember member_{MakeMember(base_), 100, [this](const Proposal& proposal, int64_t) {
+                         ready_.push_back(proposal.propose.version);
+                       }};
+};
+
+TEST_F(SharedMemberTest, AnswersLeaveBeforeWindowsAndGoodbyeComesLast) {
+  member_.FinishStep(0, Window(0));
+  member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
+  EXPECT_EQ(std::get<wire::Ready>(*member_.Next(true)).version, 3);
+  EXPECT_FALSE(member_.Next(/*with_windows=*/false).has_value());
+  EXPECT_EQ(std::get<wire::LoadReport>(*member_.Next(true)).last_step, 0);
+  EXPECT_FALSE(member_.Next(true).has_value());
+  member_.FinishStep(1, Window(1));
+  member_.OnDown(wire::Retract{.version = 3, .reason = ""});
+  member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
+  EXPECT_TRUE(std::holds_alternative<wire::Failed>(*member_.Next(true)));
+  EXPECT_EQ(std::get<wire::Goodbye>(*member_.Next(true)).reason, "finished");
+}
+
+TEST_F(SharedMemberTest, ReadyIsToldBeforeItLeaves) {
+  wire::Propose bad = ProposeTo(Running(0, base_), target_, 3, 1);
+  bad.digest.bytes[0] ^= 1;
+  member_.OnDown(bad);
+  EXPECT_TRUE(ready_.empty());
+  member_.OnDown(ProposeTo(Running(0, base_), target_, 4, 1));
+  EXPECT_THAT(ready_, ::testing::ElementsAre(4));
+}
+
+TEST_F(SharedMemberTest, NewConnectionSaysTheTruthInsteadOfOldAnswers) {
+  member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
+  EXPECT_EQ(member_.Connect().ready_version, 3);
+  EXPECT_FALSE(member_.Next(true).has_value());
+}
+
+TEST_F(SharedMemberTest, WindowsAndGoodbyeSurviveANewConnection) {
+  member_.FinishStep(0, Window(0));
+  member_.Connect();
+  EXPECT_TRUE(std::holds_alternative<wire::LoadReport>(*member_.Next(true)));
+  member_.OnEnded("vote: rank 1 is missing", std::vector<RankId>{RankId{1}});
+  member_.Connect();
+  EXPECT_TRUE(std::get<wire::Goodbye>(*member_.Next(true)).failed);
+}
+
+TEST_F(SharedMemberTest, FirstGoodbyeStays) {
+  member_.OnEnded("vote: rank 1 is missing", std::vector<RankId>{RankId{1}});
+  member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
+  EXPECT_EQ(std::get<wire::Goodbye>(*member_.Next(true)).reason, "vote: rank 1 is missing");
+}
+
+TEST_F(SharedMemberTest, AnswersThatNobodyTakesEndTheConnection) {
+  for (size_t i = 0; i < SharedMember::kMaxMessages; ++i) {
+    member_.OnDown(wire::Retract{.version = 9, .reason = ""});
+    EXPECT_FALSE(member_.TakeOverflow());
+  }
+  member_.OnDown(wire::Retract{.version = 9, .reason = ""});
+  EXPECT_TRUE(member_.TakeOverflow());
+  EXPECT_FALSE(member_.TakeOverflow());
+  EXPECT_FALSE(member_.Next(true).has_value());
+}
+
+TEST_F(SharedMemberTest, PaceReachesTheTrainingThread) {
+  EXPECT_EQ(member_.FinishStep(0, std::nullopt), 0);
+  member_.OnDown(wire::Pace{.report_every = 200});
+  EXPECT_EQ(member_.FinishStep(1, std::nullopt), 200);
+}
+
+// One thread trains and votes alone, one plays the daemon: every proposal ends as Applied or
+// Failed, never both, and versions rise.
+TEST_F(SharedMemberTest, TrainingAndSessionThreadsAgreeOnEveryOutcome) {
+  constexpr int64_t kVersions = 200;
+  std::atomic<bool> stop = false;
+  std::thread training([&] {
+    for (int64_t step = 0; !stop; ++step) {
+      member_.FinishStep(step, Window(step));
+      const VoteSnapshot snapshot = member_.Enter();
+      if (member_.Decide(snapshot.values).outcome != VoteOutcome::kRunChunk) continue;
+      if (step % 3 == 0) {
+        member_.OnDropped("every third");
+      } else {
+        member_.OnApplied(0, 0);
+      }
+    }
+  });
+  int64_t applied = 0;
+  int64_t failed = 0;
+  RunningPlacement running = Running(0, base_);
+  for (int64_t version = 1; version <= kVersions; ++version) {
+    const Placement& next = *running.placement == base_ ? target_ : base_;
+    member_.OnDown(ProposeTo(running, next, version, 1));
+    if (version % 2 == 0) member_.OnDown(wire::Retract{.version = version, .reason = ""});
+    for (bool open = true; open;) {
+      const std::optional<wire::UpMessage> message = member_.Next(true);
+      if (!message.has_value()) {
+        std::this_thread::yield();
+      } else if (const auto* now_runs = std::get_if<wire::Applied>(&*message)) {
+        if (now_runs->version != version) continue;  // the retract's echo of the one before
+        running = Running(version, next);
+        ++applied;
+        open = false;
+      } else if (const auto* failure = std::get_if<wire::Failed>(&*message)) {
+        if (failure->version != version) continue;
+        ++failed;
+        open = false;
+      }
+    }
+  }
+  stop = true;
+  training.join();
+  EXPECT_EQ(applied + failed, kVersions);
+  EXPECT_GT(applied, 0);
+  EXPECT_EQ(member_.Connect().running_version, running.version);
+}
+
+}  // namespace
+}  // namespace eplb

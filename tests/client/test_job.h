@@ -1,0 +1,77 @@
+// A small job whose ranks are threads: clients over inproc channels, with real expert memory.
+#ifndef EPLB_TESTS_CLIENT_TEST_JOB_H_
+#define EPLB_TESTS_CLIENT_TEST_JOB_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/inproc.h"
+
+namespace eplb::testing {
+
+// One rank: its client and its experts' bytes. A byte of an expert depends on layer, expert and
+// tensor, so that a wrong or torn row is seen.
+class TestRank {
+ public:
+  TestRank(std::unique_ptr<Client> client, int32_t rank);
+
+  Client& client() { return *client_; }
+  absl::Status Register();
+  void Fill();
+  // Slots that do not hold the bytes of the expert that the placement says.
+  int WrongSlots() const;
+  // One step with one token per expert and layer.
+  absl::StatusOr<BoundaryResult> Step(int64_t step);
+  // Steps from `first` until a boundary for which `until` is true, at most 30 s.
+  // Returns that boundary's step, or the error.
+  absl::StatusOr<int64_t> StepUntil(int64_t first,
+                                    const std::function<bool(const BoundaryResult&)>& until);
+  void Stop() { client_.reset(); }
+
+ private:
+  std::byte Expected(int32_t layer, int32_t local_slot, size_t tensor) const;
+
+  std::unique_ptr<Client> client_;
+  int32_t rank_;
+  std::vector<std::vector<std::byte>> memory_;  // [layers * tensors][slots * bytes]
+};
+
+// What a test can change about a rank before it connects.
+using OptionsHook = std::function<void(ClientOptions&)>;
+using ControlHook =
+    std::function<std::unique_ptr<ControlChannel>(int32_t rank, std::unique_ptr<ControlChannel>)>;
+using TransportHook =
+    std::function<std::unique_ptr<Transport>(int32_t rank, std::unique_ptr<Transport>)>;
+
+inline constexpr int32_t kTestRanks = 4;  // 2 GPUs, 2 lanes
+ClientOptions TestOptions(int32_t rank, const std::string& endpoint);
+
+struct TestJobHooks {
+  OptionsHook options = nullptr;
+  ControlHook control = nullptr;
+  TransportHook transport = nullptr;
+};
+
+// Connects kTestRanks ranks and registers their experts.
+class TestJob {
+ public:
+  explicit TestJob(const std::string& endpoint, const TestJobHooks& hooks = {});
+
+  TestRank& rank(int32_t rank) { return *ranks_[static_cast<size_t>(rank)]; }
+  // The first error of any rank's start.
+  const absl::Status& started() const { return started_; }
+  // Runs `body` on every rank's thread.
+  void Run(const std::function<void(int32_t rank, TestRank&)>& body);
+
+ private:
+  std::vector<std::unique_ptr<TestRank>> ranks_;
+  absl::Status started_;
+};
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_CLIENT_TEST_JOB_H_

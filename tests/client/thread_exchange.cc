@@ -1,0 +1,62 @@
+#include "tests/client/thread_exchange.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace eplb::testing {
+namespace {
+
+class Meeting {
+ public:
+  explicit Meeting(int32_t world_size) : world_size_(static_cast<size_t>(world_size)) {}
+
+  absl::StatusOr<std::vector<std::string>> Meet(size_t rank, int64_t round,
+                                                std::string_view bytes) {
+    const absl::MutexLock lock(&mutex_);
+    Round& here = rounds_[round];
+    here.blobs.resize(world_size_);
+    here.blobs[rank] = std::string(bytes);
+    ++here.num_here;
+    const auto all_here = [&] { return here.num_here == world_size_; };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&all_here), absl::Seconds(30))) {
+      return absl::DeadlineExceededError("not all ranks came");
+    }
+    return here.blobs;
+  }
+
+ private:
+  struct Round {
+    std::vector<std::string> blobs;
+    size_t num_here = 0;
+  };
+  const size_t world_size_;
+  absl::Mutex mutex_;
+  std::map<int64_t, Round> rounds_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::vector<Exchange> MakeThreadExchanges(int32_t world_size) {
+  auto meeting = std::make_shared<Meeting>(world_size);
+  std::vector<Exchange> exchanges;
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    exchanges.push_back([meeting, rank, round = int64_t{0}](std::string_view bytes) mutable {
+      return meeting->Meet(static_cast<size_t>(rank), round++, bytes);
+    });
+  }
+  return exchanges;
+}
+
+void RunRanks(int32_t world_size, const std::function<void(int32_t rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < world_size; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace eplb::testing

@@ -1,0 +1,123 @@
+"""A daemon and rank processes for end-to-end tests: everything on loopback, every wait bounded.
+
+Binaries come from the directory in EPLB_BIN, test data from EPLB_DATA; ctest sets both.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import time
+
+BIN = pathlib.Path(os.environ["EPLB_BIN"])
+DATA = pathlib.Path(os.environ["EPLB_DATA"])
+# Sanitizer builds are slower; their preset raises this.
+PATIENCE = float(os.environ.get("EPLB_TEST_PATIENCE", "1"))
+
+
+def free_port():
+    """A TCP port below the ephemeral range that nobody listens on."""
+    for _ in range(200):
+        port = random.randint(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no free port between 20000 and 32000")
+
+
+def wait_for(condition, seconds, what):
+    """Polls until `condition()` is true. Fails after `seconds` (times EPLB_TEST_PATIENCE), saying `what` did not happen."""
+    deadline = time.monotonic() + seconds * PATIENCE
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds * PATIENCE:.0f} s: {what}")
+
+
+def read_lines(path):
+    """The JSON objects of a file of JSON lines; a torn last line is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+class Daemon:
+    """An eplbd process on fixed ports, so that it can be killed and started again."""
+
+    def __init__(self, directory, policy_every=50):
+        self.directory = pathlib.Path(directory)
+        self.grpc_port, self.http_port = free_port(), free_port()
+        self.config = self.directory / "eplbd.toml"
+        self.config.write_text(f"[policy]\nevery_steps = {policy_every}\n")
+        self.log = self.directory / "eplbd.log"
+        self.process = None
+
+    @property
+    def endpoint(self):
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def start(self):
+        out = open(self.directory / "eplbd.out", "w")
+        self.process = subprocess.Popen(
+            [BIN / "eplbd", "--config", self.config, "--listen", self.endpoint,
+             "--http", f"127.0.0.1:{self.http_port}", "--store", self.directory / "eplbd.db"],
+            stdout=out, stderr=open(self.log, "a"))
+        wait_for(lambda: '"event":"listening"' in (self.directory / "eplbd.out").read_text(), 20,
+                 f"eplbd listens; its log ends: {self.log.read_text()[-500:]}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self):
+        """SIGTERM; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30 * PATIENCE)
+
+    def events(self):
+        """What the daemon logged, as objects."""
+        return read_lines(self.log)
+
+
+class Job:
+    """The rank processes of one incarnation of the demonstration trainer."""
+
+    def __init__(self, directory, endpoint, world=4, steps=240, step_ms=10, slots=72, extra=()):
+        self.directory = pathlib.Path(directory)
+        self.world = world
+        self.errors = [self.directory / f"rank-{rank}.err" for rank in range(world)]
+        self.ranks = []
+        for rank in range(world):
+            command = [BIN / "eplb-trainer", "--rank", str(rank), "--world", str(world), "--endpoint", endpoint,
+                       "--trace", DATA / "moe64_aux.jsonl", "--steps", str(steps), "--slots", str(slots),
+                       "--step-ms", str(step_ms), "--parameters", "128", "--log-dir", self.directory,
+                       "--report-json", self.directory / "run.json", *extra]
+            self.ranks.append(subprocess.Popen(command, stderr=open(self.errors[rank], "w")))
+
+    def wait(self, seconds):
+        """Exit codes by rank."""
+        deadline = time.monotonic() + seconds * PATIENCE
+        return [rank.wait(max(0.1, deadline - time.monotonic())) for rank in self.ranks]
+
+    def kill_all(self):
+        for rank in self.ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait(10)
+
+    def history(self, rank):
+        return read_lines(self.directory / f"rank-{rank}.jsonl")
+
+    def commits(self, rank=0):
+        return [line for line in self.history(rank) if line["event"] == "commit"]
+
+    def report(self):
+        return json.loads((self.directory / "run.json").read_text())

@@ -1,0 +1,162 @@
+"""The whole path between processes: daemon, ranks, placement, migration, commit, and what survives kill -9."""
+
+import collections
+import json
+import pathlib
+import subprocess
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+import job as harness
+
+
+def balancedness(load, slots, num_gpus):
+    """Mean over layers of mean / max GPU load, computed from the maps alone."""
+    total = 0.0
+    for tokens, experts in zip(load, slots):
+        replicas = collections.Counter(experts)
+        per_gpu = len(experts) // num_gpus
+        gpus = [sum(tokens[e] / replicas[e] for e in experts[g * per_gpu:(g + 1) * per_gpu]) for g in range(num_gpus)]
+        total += sum(gpus) / num_gpus / max(gpus)
+    return total / len(load)
+
+
+class WholePathTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-test-")))
+        self.daemon = harness.Daemon(self.directory)
+        self.daemon.start()
+        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+
+    def start_job(self, **options):
+        job = harness.Job(self.directory, self.daemon.endpoint, **options)
+        self.addCleanup(job.kill_all)
+        return job
+
+    def eplbctl(self, *arguments):
+        return subprocess.run([harness.BIN / "eplbctl", *map(str, arguments)], capture_output=True, text=True,
+                              timeout=60 * harness.PATIENCE)
+
+    def assert_history_is_sound(self):
+        """The validator of the invariants reads every rank's log, and recomputes every figure of the run."""
+        result = self.eplbctl("report", self.directory)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_ranks_switch_together_and_the_job_is_better_balanced(self):
+        job = self.start_job(world=4, steps=400, step_ms=8)
+        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
+        report = job.report()
+        self.assertGreaterEqual(report["summary"]["rebalances"], 3)
+        self.assertGreater(report["bytes_verified"], 0)
+        self.assertGreater(report["summary"]["balancedness_mean_after_first_switch"],
+                           report["summary"]["balancedness_static_mean_after_first_switch"] + 0.03)
+        commits = [[(c["step"], c["version"], c["digest"]) for c in job.commits(rank)] for rank in range(4)]
+        self.assertEqual(commits.count(commits[0]), 4)
+        self.assert_history_is_sound()
+        self.assertEqual(self.daemon.stop(), 0)
+
+    def test_reported_balancedness_is_that_of_the_logged_placements(self):
+        job = self.start_job(world=4, steps=240, step_ms=8)
+        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
+        placements = harness.read_lines(self.directory / "placements.jsonl")
+        loads = harness.read_lines(self.directory / "loads.jsonl")
+        steps = job.report()["steps"]
+        self.assertEqual(len(loads), 240)
+        self.assertGreater(len(placements), 1)
+        for load, step in zip(loads, steps):
+            placement = [p for p in placements if p["step"] <= step["step"]][-1]
+            offline = balancedness(load["load"], placement["placement"]["physical_to_logical_map"], 4)
+            self.assertAlmostEqual(step["balancedness"], offline, delta=1e-9)
+            self.assertEqual(step["version"], placement["version"])
+        recorded = [0] * 64
+        for load in loads[:5]:
+            recorded = [a + b for a, b in zip(recorded, load["load"][3])]
+        trace = json.loads((harness.DATA / "moe64_aux.jsonl").read_text().splitlines()[0])
+        self.assertEqual(recorded, trace["load"][3])
+
+    def test_training_outlives_a_killed_daemon_and_versions_go_on(self):
+        job = self.start_job(world=4, steps=500, step_ms=10)
+        harness.wait_for(lambda: job.commits(), 60, "a first commit")
+        self.daemon.kill()
+        before = max(line["version"] for line in job.commits())
+        steps_when_killed = max(line.get("last_step", 0) for line in job.history(0))
+        harness.wait_for(lambda: max(line.get("last_step", 0) for line in job.history(0)) > steps_when_killed + 16, 30,
+                         "training goes on without the daemon")
+        self.daemon.start()
+        harness.wait_for(lambda: any(line["version"] > before for line in job.commits()), 60,
+                         "a commit after the daemon came back")
+        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
+        versions = [line["version"] for line in job.commits()]
+        self.assertEqual(versions, sorted(set(versions)))
+        self.assert_history_is_sound()
+
+    def test_a_killed_rank_ends_the_others_with_its_name(self):
+        job = self.start_job(world=4, steps=4000, step_ms=10)
+        harness.wait_for(lambda: job.commits(), 60, "a first commit")
+        job.ranks[2].kill()
+        codes = job.wait(60)
+        for rank in (0, 1, 3):
+            self.assertEqual(codes[rank], 1, job.errors[rank].read_text())
+            self.assertRegex(job.errors[rank].read_text(), r"ranks? 2\b")
+        harness.wait_for(lambda: any(e.get("event") == "incarnation_ended" for e in self.daemon.events()), 30,
+                         "the daemon ends the incarnation")
+        ended = [e for e in self.daemon.events() if e.get("event") == "incarnation_ended"]
+        self.assertRegex(ended[0]["reason"], r"rank 2\b")
+
+    def test_status_and_placement_answer_while_the_job_runs(self):
+        job = self.start_job(world=4, steps=4000, step_ms=10)
+        harness.wait_for(lambda: job.commits(), 60, "a first commit")
+        status = self.eplbctl("status", "--endpoint", self.daemon.endpoint, "-o", "json")
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertEqual(json.loads(status.stdout)["jobs"][0]["job"], "demo")
+        placement = self.eplbctl("get", "placement", "--job", "demo", "--endpoint", self.daemon.endpoint, "-o", "json")
+        self.assertEqual(placement.returncode, 0, placement.stderr)
+        self.assertEqual(json.loads(placement.stdout)["placement"]["num_slots"], 72)
+        unknown = self.eplbctl("get", "placement", "--job", "nobody", "--endpoint", self.daemon.endpoint)
+        self.assertEqual((unknown.returncode, unknown.stdout), (5, ""))
+        for path, code in (("livez", 200), ("readyz", 200)):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.http_port}/{path}", timeout=10) as answer:
+                self.assertEqual(answer.status, code)
+        job.kill_all()
+
+
+class CommandLineTest(unittest.TestCase):
+    def run_binary(self, *command):
+        return subprocess.run([harness.BIN / command[0], *map(str, command[1:])], capture_output=True, text=True,
+                              timeout=60 * harness.PATIENCE)
+
+    def test_an_unreachable_daemon_is_exit_3_with_one_line(self):
+        result = self.run_binary("eplbctl", "status", "--endpoint", f"127.0.0.1:{harness.free_port()}")
+        self.assertEqual((result.returncode, result.stdout), (3, ""))
+        self.assertEqual(result.stderr.count("\n"), 1)
+
+    def test_a_broken_config_is_exit_2_naming_the_key(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+            config.write("[policy]\nevery_stepz = 5\n")
+            config.flush()
+            result = self.run_binary("eplbd", "--check-config", "--config", config.name)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("every_stepz", result.stderr)
+
+    def test_a_missing_trace_is_exit_2_naming_the_file(self):
+        result = self.run_binary("eplb-trainer", "--rank", 0, "--world", 1, "--trace", "/nonexistent/trace.jsonl",
+                                 "--steps", 1, "--rendezvous", f"127.0.0.1:{harness.free_port()}")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("/nonexistent/trace.jsonl", result.stderr)
+
+    def test_a_job_without_a_daemon_runs_on_the_static_layout(self):
+        with tempfile.TemporaryDirectory(prefix="eplb-test-") as directory:
+            rendezvous = f"127.0.0.1:{harness.free_port()}"
+            job = harness.Job(directory, f"127.0.0.1:{harness.free_port()}", world=3, steps=30, step_ms=0, slots=66,
+                              extra=("--rendezvous", rendezvous))
+            try:
+                self.assertEqual(job.wait(60), [0, 0, 0], [path.read_text() for path in job.errors])
+            finally:
+                job.kill_all()
+            self.assertEqual(job.report()["summary"]["switches"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,101 @@
+#include "placement/replay/run_figures.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "placement/evaluate.h"
+#include "placement/registry.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSteps = 12;
+
+Topology SmallTopology() {
+  return *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2});
+}
+
+// Experts 0 and 1 are hot; the static layout puts both on GPU 0.
+std::vector<Load> HotPair() {
+  LoadMatrix counts(2, 4);
+  counts << 10, 10, 2, 2, 10, 10, 2, 2;
+  return std::vector<Load>(kSteps, *Load::FromCounts(counts));
+}
+
+Placement Even() {
+  IndexMatrix slots(2, 4);
+  slots << 0, 2, 1, 3, 0, 2, 1, 3;
+  return *Placement::FromSlots(SmallTopology(), slots);
+}
+
+std::unique_ptr<Policy> Deepseek() { return *MakePolicy(kDefaultPolicyName, {}); }
+
+std::vector<RunPlacement> StaticThenEven(int64_t step) {
+  return {{.placement = Placement::Static(SmallTopology())},
+          {.step = step, .decided_first_step = 0, .decided_last_step = 3, .placement = Even()}};
+}
+
+TEST(RunFiguresTest, EachSeriesFollowsItsOwnPlacements) {
+  const auto figures = EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 4);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->first_switch_step, 6);
+  EXPECT_EQ(figures->run.size(), static_cast<size_t>(kSteps));
+  EXPECT_DOUBLE_EQ(figures->run[5], 0.6);
+  EXPECT_DOUBLE_EQ(figures->run[6], 1.0);
+  EXPECT_DOUBLE_EQ(figures->policy[5], 0.6);
+  EXPECT_DOUBLE_EQ(figures->policy[6], 1.0);
+  EXPECT_DOUBLE_EQ(figures->unmoved[11], 0.6);
+  EXPECT_DOUBLE_EQ(figures->hindsight[0], 1.0);
+  EXPECT_DOUBLE_EQ(MeanFrom(figures->run, 6), 1.0);
+}
+
+TEST(RunFiguresTest, ThePolicySwitchesOnlyTheLayersThatTheRunSwitched) {
+  std::vector<RunPlacement> placements = StaticThenEven(6);
+  placements[1].placement =
+      *placements[0].placement.WithLayers(std::vector<LayerPlacement>{Even().Layer(LayerId{1})});
+  const auto figures = EvaluateRun(HotPair(), placements, *Deepseek(), 4);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_DOUBLE_EQ(figures->policy[6], 0.8);  // layer 0 still at 0.6
+}
+
+TEST(RunFiguresTest, ARunWithoutASwitchSaysSo) {
+  const auto figures =
+      EvaluateRun(HotPair(), std::vector<RunPlacement>{StaticThenEven(6)[0]}, *Deepseek(), 5);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->first_switch_step, -1);
+  EXPECT_EQ(figures->run, figures->unmoved);
+}
+
+TEST(RunFiguresTest, DisorderIsRefused) {
+  std::vector<RunPlacement> placements = StaticThenEven(6);
+  placements[0].step = 1;
+  EXPECT_THAT(std::string(EvaluateRun(HotPair(), placements, *Deepseek(), 4).status().message()),
+              HasSubstr("begins at step 0"));
+  placements = StaticThenEven(0);
+  EXPECT_THAT(std::string(EvaluateRun(HotPair(), placements, *Deepseek(), 4).status().message()),
+              HasSubstr("placement 1 begins at step 0"));
+  placements = StaticThenEven(6);
+  placements[1].decided_last_step = kSteps;
+  EXPECT_THAT(std::string(EvaluateRun(HotPair(), placements, *Deepseek(), 4).status().message()),
+              HasSubstr("was decided on step 12"));
+  EXPECT_FALSE(EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 0).ok());
+}
+
+TEST(RunFiguresTest, SumsAreOfTheStepsAsked) {
+  const std::vector<Load> loads = HotPair();
+  EXPECT_DOUBLE_EQ(SumLoads(loads, 2, 4)->ToDouble()(0, 0), 30);
+  EXPECT_FALSE(SumLoads(loads, 4, 3).ok());
+  EXPECT_FALSE(SumLoads(loads, 0, kSteps).ok());
+}
+
+TEST(RunFiguresTest, MeanOfNothingIsOne) {
+  EXPECT_EQ(MeanFrom(std::vector<double>{}, 0), 1);
+  EXPECT_EQ(MeanFrom(std::vector<double>{0.5}, 3), 1);
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,257 @@
+#include "proto/wire/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace eplb::wire {
+namespace {
+
+using ::testing::HasSubstr;
+
+Topology SmallTopology() {
+  return *Topology::Make({.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+}
+
+Placement SmallPlacement() {
+  IndexMatrix slots(2, 4);
+  slots << 2, 0, 1, 2, 0, 1, 2, 0;
+  IndexMatrix ranks(2, 4);
+  ranks << 1, 0, 0, 0, 0, 0, 0, 1;
+  return *Placement::FromSlotsAndRanks(SmallTopology(), slots, ranks);
+}
+
+Hello GoodHello() {
+  Hello hello;
+  hello.job = "moe-1";
+  hello.incarnation = "run/7";
+  hello.nonce = ~uint64_t{0};
+  hello.rank = 3;
+  hello.world_size = 8;
+  hello.gpu = 3;
+  hello.shape = {.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2};
+  hello.running_version = 5;
+  hello.running_digest = DigestOf(SmallPlacement());
+  hello.ready_version = 6;
+  hello.highest_term = 9;
+  hello.highest_version = 7;
+  hello.step = 123;
+  hello.vote_every = 8;
+  hello.report_every = 50;
+  hello.weight_bytes = 1 << 20;
+  hello.state_bytes = int64_t{1} << 40;
+  hello.staging_rows = 9;
+  hello.library_version = "0.1.0";
+  return hello;
+}
+
+template <class Message>
+Message RoundTripUp(const Message& message) {
+  v1::Up proto;
+  ToProto(UpMessage(message), &proto);
+  absl::StatusOr<UpMessage> back = FromProto(proto);
+  EXPECT_TRUE(back.ok()) << back.status();
+  return std::get<Message>(*back);
+}
+
+template <class Message>
+Message RoundTripDown(const Message& message) {
+  v1::Down proto;
+  ToProto(DownMessage(message), &proto);
+  absl::StatusOr<DownMessage> back = FromProto(proto);
+  EXPECT_TRUE(back.ok()) << back.status();
+  return std::get<Message>(*back);
+}
+
+TEST(ConvertTest, HelloComesBackWhole) {
+  const Hello sent = GoodHello();
+  const Hello back = RoundTripUp(sent);
+  EXPECT_EQ(back.job, sent.job);
+  EXPECT_EQ(back.incarnation, sent.incarnation);
+  EXPECT_EQ(back.nonce, sent.nonce);
+  EXPECT_EQ(back.rank, 3);
+  EXPECT_EQ(back.world_size, 8);
+  EXPECT_EQ(back.gpu, 3);
+  EXPECT_EQ(back.shape.num_slots, 4);
+  EXPECT_EQ(back.running_version, 5);
+  EXPECT_EQ(back.running_digest, sent.running_digest);
+  EXPECT_EQ(back.ready_version, 6);
+  EXPECT_EQ(back.highest_term, 9);
+  EXPECT_EQ(back.highest_version, 7);
+  EXPECT_EQ(back.step, 123);
+  EXPECT_EQ(back.vote_every, 8);
+  EXPECT_EQ(back.report_every, 50);
+  EXPECT_EQ(back.weight_bytes, 1 << 20);
+  EXPECT_EQ(back.state_bytes, int64_t{1} << 40);
+  EXPECT_EQ(back.staging_rows, 9);
+  EXPECT_EQ(back.library_version, "0.1.0");
+}
+
+TEST(ConvertTest, SmallCountsTravelAsU32AndLargeOnesAsU64) {
+  LoadReport report{.first_step = 50,
+                    .last_step = 99,
+                    .counts = LoadMatrix::Constant(2, 3, 7),
+                    .dropped_steps = 4};
+  v1::Up proto;
+  ToProto(UpMessage(report), &proto);
+  EXPECT_EQ(proto.load_report().counts_u32().size(), 24u);
+  EXPECT_TRUE(proto.load_report().counts_u64().empty());
+  EXPECT_TRUE((RoundTripUp(report).counts == report.counts).all());
+  EXPECT_EQ(RoundTripUp(report).dropped_steps, 4);
+
+  report.counts(1, 2) = std::numeric_limits<int64_t>::max();
+  ToProto(UpMessage(report), &proto);
+  EXPECT_EQ(proto.load_report().counts_u64().size(), 48u);
+  EXPECT_TRUE((RoundTripUp(report).counts == report.counts).all());
+}
+
+TEST(ConvertTest, OutcomesComeBackWhole) {
+  const Digest digest = DigestOf(SmallPlacement());
+  EXPECT_EQ(RoundTripUp(Ready{4, digest, digest}).plan_hash, digest);
+  const Nack nack = RoundTripUp(Nack{4, NackCode::kBusy, "why"});
+  EXPECT_EQ(nack.code, NackCode::kBusy);
+  EXPECT_EQ(nack.detail, "why");
+  const Applied applied = RoundTripUp(Applied{4, digest, 17, 1000, 0.25});
+  EXPECT_EQ(applied.step, 17);
+  EXPECT_EQ(applied.received_bytes, 1000);
+  EXPECT_EQ(applied.pause_seconds, 0.25);
+  const Failed failed = RoundTripUp(Failed{4, FailedCode::kTransfer, "late", 18});
+  EXPECT_EQ(failed.code, FailedCode::kTransfer);
+  EXPECT_EQ(failed.step, 18);
+  const Goodbye goodbye = RoundTripUp(Goodbye{"vote failed", {3, 5}, true});
+  EXPECT_EQ(goodbye.missing_ranks, (std::vector<int32_t>{3, 5}));
+  EXPECT_TRUE(goodbye.failed);
+  const PlacementBody body = RoundTripUp(PlacementBody{11, digest, SmallPlacement()});
+  EXPECT_EQ(body.version, 11);
+  EXPECT_EQ(body.placement, SmallPlacement());
+}
+
+TEST(ConvertTest, DownMessagesComeBackWhole) {
+  const Digest digest = DigestOf(SmallPlacement());
+  EXPECT_EQ(RoundTripDown(Welcome{3, "0.1.0"}).term, 3);
+  const Propose sent{.term = 3,
+                     .version = 8,
+                     .base_version = 7,
+                     .base_digest = digest,
+                     .digest = Sha256("x"),
+                     .layers = {SmallPlacement().Layer(LayerId{1})},
+                     .chunk = 1,
+                     .num_chunks = 2,
+                     .reason = "because",
+                     .decided_first_step = 150,
+                     .decided_last_step = 199};
+  const Propose back = RoundTripDown(sent);
+  EXPECT_EQ(back.term, 3);
+  EXPECT_EQ(back.version, 8);
+  EXPECT_EQ(back.base_version, 7);
+  EXPECT_EQ(back.base_digest, digest);
+  EXPECT_EQ(back.digest, Sha256("x"));
+  EXPECT_EQ(back.layers, sent.layers);
+  EXPECT_EQ(back.chunk, 1);
+  EXPECT_EQ(back.num_chunks, 2);
+  EXPECT_EQ(back.reason, "because");
+  EXPECT_EQ(back.decided_first_step, 150);
+  EXPECT_EQ(back.decided_last_step, 199);
+  EXPECT_EQ(RoundTripDown(Retract{8, "late"}).version, 8);
+  EXPECT_EQ(RoundTripDown(Pace{100}).report_every, 100);
+  EXPECT_EQ(RoundTripDown(NeedPlacement{digest}).digest, digest);
+  EXPECT_EQ(RoundTripDown(Drain{10000}).grace_ms, 10000);
+}
+
+// One broken field, and the words that the error must contain.
+struct BrokenUp {
+  const char* name;
+  void (*breaks)(v1::Up*);
+  const char* expected;
+};
+
+class BrokenUpTest : public ::testing::TestWithParam<BrokenUp> {};
+
+TEST_P(BrokenUpTest, IsRefusedNamingTheField) {
+  v1::Up proto;
+  GetParam().breaks(&proto);
+  const absl::StatusOr<UpMessage> result = FromProto(proto);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr(GetParam().expected));
+}
+
+v1::Hello* HelloIn(v1::Up* up) {
+  ToProto(UpMessage(GoodHello()), up);
+  return up->mutable_hello();
+}
+
+v1::LoadReport* ReportIn(v1::Up* up) {
+  ToProto(UpMessage(LoadReport{0, 49, LoadMatrix::Constant(2, 3, 7), 0}), up);
+  return up->mutable_load_report();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, BrokenUpTest,
+    ::testing::Values(
+        BrokenUp{"empty", [](v1::Up*) {}, "empty or of an unknown kind"},
+        BrokenUp{"job", [](v1::Up* up) { HelloIn(up)->set_job("a b"); }, "job has a character"},
+        BrokenUp{"no_job", [](v1::Up* up) { HelloIn(up)->clear_job(); }, "job has 0 characters"},
+        BrokenUp{"long_job", [](v1::Up* up) { HelloIn(up)->set_job(std::string(129, 'a')); },
+                 "job has 129"},
+        BrokenUp{"incarnation", [](v1::Up* up) { HelloIn(up)->set_incarnation("a\nb"); },
+                 "incarnation has"},
+        BrokenUp{"rank", [](v1::Up* up) { HelloIn(up)->set_rank(~0u); }, "rank is 4294967295"},
+        BrokenUp{"digest", [](v1::Up* up) { HelloIn(up)->set_running_digest("short"); },
+                 "running_digest has 5 bytes"},
+        BrokenUp{"version", [](v1::Up* up) { HelloIn(up)->set_running_version(~uint64_t{0}); },
+                 "running_version is"},
+        BrokenUp{"steps", [](v1::Up* up) { ReportIn(up)->set_first_step(50); }, "steps 50..49"},
+        BrokenUp{"no_counts", [](v1::Up* up) { ReportIn(up)->clear_counts_u32(); }, "exactly one"},
+        BrokenUp{"both_counts", [](v1::Up* up) { ReportIn(up)->set_counts_u64("x"); },
+                 "exactly one"},
+        BrokenUp{"few_counts", [](v1::Up* up) { ReportIn(up)->mutable_counts_u32()->resize(20); },
+                 "5 cells"},
+        BrokenUp{"odd_counts", [](v1::Up* up) { ReportIn(up)->mutable_counts_u32()->append("x"); },
+                 "25 bytes"},
+        BrokenUp{"huge_shape",
+                 [](v1::Up* up) {
+                   ReportIn(up)->set_num_layers(1u << 31);
+                   ReportIn(up);
+                   up->mutable_load_report()->set_num_experts(1u << 31);
+                 },
+                 "cells"},
+        BrokenUp{"above_int64",
+                 [](v1::Up* up) {
+                   ReportIn(up)->clear_counts_u32();
+                   up->mutable_load_report()->set_counts_u64(std::string(48, '\xff'));
+                 },
+                 "above 2^63-1"},
+        BrokenUp{"nack_code",
+                 [](v1::Up* up) { up->mutable_nack()->set_code(static_cast<v1::Nack::Code>(99)); },
+                 "nack code 99"},
+        BrokenUp{"pause",
+                 [](v1::Up* up) {
+                   ToProto(UpMessage(Applied{}), up);
+                   up->mutable_applied()->set_pause_seconds(
+                       std::numeric_limits<double>::quiet_NaN());
+                 },
+                 "pause_seconds"},
+        BrokenUp{"failed_code", [](v1::Up* up) { up->mutable_failed()->set_version(1); },
+                 "failed code 0"},
+        BrokenUp{"body", [](v1::Up* up) { up->mutable_placement_body(); }, "num_layers is 0"}),
+    [](const auto& param) { return param.param.name; });
+
+TEST(ConvertTest, PlacementWithAWrongDigestIsRefused) {
+  v1::Placement proto;
+  ToProto(SmallPlacement(), 3, &proto);
+  proto.mutable_layers(0)->set_replica_rank(0, 0);
+  proto.mutable_layers(0)->set_replica_rank(3, 1);
+  EXPECT_THAT(std::string(FromProto(proto).status().message()), HasSubstr("the maps give"));
+}
+
+TEST(ConvertTest, PlacementWithAMissingLayerIsRefused) {
+  v1::Placement proto;
+  ToProto(SmallPlacement(), 3, &proto);
+  proto.mutable_layers()->RemoveLast();
+  EXPECT_THAT(std::string(FromProto(proto).status().message()),
+              HasSubstr("has 1 layers, its shape says 2"));
+}
+
+}  // namespace
+}  // namespace eplb::wire

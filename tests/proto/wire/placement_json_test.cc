@@ -1,0 +1,207 @@
+#include "proto/wire/placement_json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "placement/placement.h"
+
+namespace eplb::wire {
+namespace {
+
+using ::testing::HasSubstr;
+
+Topology MakeTopology(const TopologyOptions& options) { return *Topology::Make(options); }
+
+// Every expert in one slot, the rest at random, and a random order of replicas.
+Placement RandomPlacement(std::mt19937& random) {
+  auto below = [&random](int32_t bound) {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(bound));
+  };
+  const int32_t num_experts = 1 + below(12);
+  const int32_t num_gpus = 1 + below(6);
+  const int32_t num_slots = std::max(num_experts, num_gpus) + below(9);
+  const Topology topology = MakeTopology({.num_layers = 1 + below(4),
+                                          .num_experts = num_experts,
+                                          .num_slots = num_slots,
+                                          .num_gpus = num_gpus,
+                                          .num_nodes = num_gpus % 2 == 0 ? 2 : 1,
+                                          .num_groups = 1 + below(3)});
+  IndexMatrix slots(topology.num_layers(), num_slots);
+  IndexMatrix ranks(topology.num_layers(), num_slots);
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    std::vector<int32_t> row(static_cast<size_t>(num_slots));
+    for (int32_t slot = 0; slot < num_slots; ++slot) {
+      row[static_cast<size_t>(slot)] = slot < num_experts ? slot : below(num_experts);
+    }
+    std::shuffle(row.begin(), row.end(), random);
+    std::vector<std::vector<int32_t>> slots_of(static_cast<size_t>(num_experts));
+    for (int32_t slot = 0; slot < num_slots; ++slot) {
+      const int32_t expert = row[static_cast<size_t>(slot)];
+      slots(layer, slot) = expert;
+      slots_of[static_cast<size_t>(expert)].push_back(slot);
+    }
+    for (std::vector<int32_t>& replicas : slots_of) {
+      std::shuffle(replicas.begin(), replicas.end(), random);
+      for (size_t rank = 0; rank < replicas.size(); ++rank) {
+        ranks(layer, replicas[rank]) = static_cast<int32_t>(rank);
+      }
+    }
+  }
+  return *Placement::FromSlotsAndRanks(topology, slots, ranks);
+}
+
+// Two experts in three slots of one GPU; expert 1 has its primary in slot 2.
+std::string Small() {
+  return R"({"format":"eplb.placement.v1","num_layers":1,"num_logical_experts":2,"num_slots":3,)"
+         R"("num_gpus":1,"num_nodes":1,"num_groups":1,"physical_to_logical_map":[[0,1,1]],)"
+         R"("logical_to_physical_map":[[[0,-1],[2,1]]],"logical_replica_count":[[1,2]]})";
+}
+
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(PlacementJsonTest, WritesTheKeysInOrderOnOneLine) {
+  const Topology topology =
+      MakeTopology({.num_layers = 1, .num_experts = 2, .num_slots = 3, .num_gpus = 1});
+  IndexMatrix slots(1, 3);
+  IndexMatrix ranks(1, 3);
+  slots << 0, 1, 1;
+  ranks << 0, 1, 0;
+  EXPECT_EQ(PlacementToJson(*Placement::FromSlotsAndRanks(topology, slots, ranks)), Small());
+}
+
+TEST(PlacementJsonTest, WritesSlotsPerGpuOnlyWhereGpusDiffer) {
+  const Topology topology =
+      MakeTopology({.num_layers = 1, .num_experts = 3, .num_slots = 5, .num_gpus = 2});
+  EXPECT_THAT(PlacementToJson(Placement::Static(topology)), HasSubstr("\"slots_per_gpu\":[3,2]}"));
+  EXPECT_THAT(Small(), ::testing::Not(HasSubstr("slots_per_gpu")));
+}
+
+TEST(PlacementJsonTest, RandomPlacementsComeBackEqual) {
+  constexpr uint32_t kSeed = 20240611;
+  SCOPED_TRACE(kSeed);
+  std::mt19937 random(kSeed);
+  for (int i = 0; i < 300; ++i) {
+    const Placement placement = RandomPlacement(random);
+    const absl::StatusOr<Placement> back = PlacementFromJson(PlacementToJson(placement));
+    ASSERT_TRUE(back.ok()) << back.status();
+    ASSERT_EQ(*back, placement);
+  }
+}
+
+TEST(PlacementJsonTest, AnyOrderLayoutAndUnknownKeysAreRead) {
+  const std::string text =
+      "\n{ \"note\": {\"a\": [1, {\"b\": []}]}, \"physical_to_logical_map\": [ [0, 1, 1] ],\n"
+      "\"logical_replica_count\":[[1,2]],\"logical_to_physical_map\":[[[0,-1],[2,1]]],"
+      "\"num_groups\":1,\"num_nodes\":1,\"num_gpus\":1,\"num_slots\":3,\"num_logical_experts\":2,"
+      "\"num_layers\":1,\"format\":\"eplb.placement.v1\"}\n";
+  const absl::StatusOr<Placement> placement = PlacementFromJson(text);
+  ASSERT_TRUE(placement.ok()) << placement.status();
+  EXPECT_EQ(PlacementToJson(*placement), Small());
+}
+
+struct Refused {
+  std::string name;
+  std::string text;
+  std::string message;
+};
+
+class PlacementJsonRefusedTest : public ::testing::TestWithParam<Refused> {};
+
+TEST_P(PlacementJsonRefusedTest, NamesKeyAndPlace) {
+  const absl::StatusOr<Placement> placement = PlacementFromJson(GetParam().text);
+  ASSERT_FALSE(placement.ok());
+  EXPECT_EQ(placement.status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string message(placement.status().message());
+  EXPECT_THAT(message, HasSubstr(GetParam().message));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_LT(message.size(), 300U);
+}
+
+std::vector<Refused> AllRefused() {
+  const std::string good = Small();
+  return {
+      {"Empty", "", "empty"},
+      {"NotJson", "placement", "line 1, column 1"},
+      {"Truncated", good.substr(0, good.size() / 2), "column"},
+      {"Trailing", good + "]", "column"},
+      {"ByteOrderMark", "\xEF\xBB\xBF" + good, "byte order mark"},
+      {"NotUtf8", Replaced(good, "eplb.", "\xff\xfe"), "line 1"},
+      {"Array", "[1]", "expected a JSON object"},
+      {"NoFormat", Replaced(good, "\"format\"", "\"form\""), "format is missing"},
+      {"OtherFormat", Replaced(good, "placement.v1", "placement.v2"), "format is"},
+      {"KeyTwice", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":1,\"num_gpus\":1"),
+       "key \"num_gpus\" is given twice"},
+      {"KeyTwiceDeep", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":1,\"x\":[{\"a\":1,\"a\":1}]"),
+       "key \"a\" is given twice"},
+      {"NumberIsText", Replaced(good, "\"num_slots\":3", "\"num_slots\":\"3\""),
+       "num_slots is a string, expected an integer"},
+      {"NumberIsReal", Replaced(good, "\"num_slots\":3", "\"num_slots\":3.0"),
+       "num_slots is a number, expected an integer"},
+      {"NumberMissing", Replaced(good, "\"num_nodes\":1,", ""), "num_nodes is missing"},
+      {"AbsurdNumber", Replaced(good, "\"num_layers\":1", "\"num_layers\":4294967297"),
+       "num_layers is 4294967297"},
+      {"AbsurdLayers", Replaced(good, "\"num_layers\":1", "\"num_layers\":1000000"),
+       "expected 1000000 layers"},
+      {"Zero", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":0"), "num_gpus is 0"},
+      {"FewSlots", Replaced(good, "[[0,1,1]]", "[[0,1]]"),
+       "physical_to_logical_map layer 0 has 2 entries, expected 3 slots"},
+      {"Flat", Replaced(good, "[[0,1,1]]", "[0,1,1]"), "has 1 levels of arrays, expected 2"},
+      {"Mixed", Replaced(good, "[[0,1,1]]", "[[0,[1],1]]"), "[0][1] is an array"},
+      {"TextInside", Replaced(good, "[[0,1,1]]", "[[0,\"1\",1]]"), "[0][1] is a string"},
+      {"RealInside", Replaced(good, "[[0,1,1]]", "[[0,1.5,1]]"), "not an integer"},
+      {"HugeInside", Replaced(good, "[[0,1,1]]", "[[0,99999999999999999999,1]]"), "not an integer"},
+      {"IdTooLarge", Replaced(good, "[[0,1,1]]", "[[0,1,2]]"), "holds expert 2"},
+      {"IdNegative", Replaced(good, "[[0,1,1]]", "[[0,1,-1]]"), "holds expert -1"},
+      {"ExpertMissing", Replaced(good, "[[0,1,1]]", "[[1,1,1]]"), "expert 0 is in no slot"},
+      {"WrongCount", Replaced(good, "[[1,2]]", "[[1,1]]"),
+       "logical_replica_count layer 0 expert 1 is 1"},
+      {"SlotTooLarge", Replaced(good, "[2,1]", "[3,1]"), "names slot 3"},
+      {"MapsDisagree", Replaced(good, "[[[0,-1],[2,1]]]", "[[[2,-1],[0,1]]]"), "layer 0"},
+      {"PaddingInFront", Replaced(good, "[0,-1]", "[-1,0]"), "replica rank 1"},
+      {"PaddingTooWide", Replaced(good, "[[0,-1],[2,1]]", "[[0,-1,-1],[2,1,-1]]"),
+       "has 3 entries an expert"},
+      {"PaddingRagged", Replaced(good, "[0,-1]", "[0]"), "row 1 has 2 entries"},
+      {"SlotsPerGpu", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":1,\"slots_per_gpu\":[2]"),
+       "slots_per_gpu of GPU 0 is 2, expected 3"},
+      {"Deep", std::string(100000, '['), "nested deeper than 32"},
+      {"Infinite", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":1e999"), "1e999"},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlacementJsonRefusedTest, ::testing::ValuesIn(AllRefused()),
+                         [](const ::testing::TestParamInfo<Refused>& refused) {
+                           return refused.param.name;
+                         });
+
+TEST(PlacementJsonTest, DamagedBytesNeverCrashAndNeverChangeShapeSilently) {
+  constexpr uint32_t kSeed = 7;
+  SCOPED_TRACE(kSeed);
+  std::mt19937 random(kSeed);
+  const std::string good = Small();
+  for (int i = 0; i < 4000; ++i) {
+    std::string bad = good;
+    const auto edits = static_cast<int>(1 + random() % 3);
+    for (int edit = 0; edit < edits; ++edit) {
+      bad[random() % bad.size()] = static_cast<char>(random() % 256);
+    }
+    if (random() % 4 == 0) bad.resize(random() % bad.size());
+    const absl::StatusOr<Placement> placement = PlacementFromJson(bad);
+    if (!placement.ok()) continue;
+    // What is accepted is whole: it survives its own round trip.
+    const absl::StatusOr<Placement> again = PlacementFromJson(PlacementToJson(*placement));
+    ASSERT_TRUE(again.ok()) << bad;
+    ASSERT_EQ(*again, *placement) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace eplb::wire

@@ -1,0 +1,204 @@
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/config_keys.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class ConfigFileTest : public ::testing::Test {
+ protected:
+  ~ConfigFileTest() override { (void)std::remove(path_.c_str()); }
+
+  absl::StatusOr<DaemonConfig> Load(const std::string& text, ConfigSources sources = {}) {
+    std::ofstream(path_) << text;
+    sources.file = path_;
+    return LoadConfig(sources);
+  }
+  std::string ErrorOf(const std::string& text) {
+    const absl::StatusOr<DaemonConfig> config = Load(text);
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+    const std::string message(config.status().message());
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  }
+
+  const std::string path_ =
+      absl::StrCat(::testing::TempDir(), "/eplb-config-", getpid(), "-",
+                   ::testing::UnitTest::GetInstance()->current_test_info()->name(), ".toml");
+};
+
+TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
+  const DaemonConfig config = *LoadConfig({});
+  EXPECT_EQ(config.grpc.Text(), "127.0.0.1:29610");
+  EXPECT_EQ(config.http.Text(), "127.0.0.1:29611");
+  EXPECT_EQ(config.core.policy_every_steps, 200);
+  EXPECT_EQ(config.core.min_gain, 0.05);
+  EXPECT_EQ(config.core.layers_per_chunk, 4);
+  EXPECT_EQ(config.drain_grace, absl::Seconds(10));
+  EXPECT_EQ(config.core.freeze_last_step, -1);
+}
+
+TEST_F(ConfigFileTest, EveryKindOfValueIsRead) {
+  const DaemonConfig config = *Load(R"(
+listen.grpc = "unix:/tmp/eplbd.sock"
+[policy]
+name = "deepseek"
+mode = "apply"
+every_steps = 7
+min_gain = 0.25
+freeze_steps = "10:20"
+[drain]
+grace = "1500ms"
+[limits]
+max_jobs = 3
+session_grace = "2m"
+[store]
+path = "memory"
+)");
+  EXPECT_EQ(config.grpc.Text(), "unix:/tmp/eplbd.sock");
+  EXPECT_EQ(config.core.policy_every_steps, 7);
+  EXPECT_EQ(config.core.min_gain, 0.25);
+  EXPECT_EQ(config.core.freeze_first_step, 10);
+  EXPECT_EQ(config.core.freeze_last_step, 20);
+  EXPECT_EQ(config.drain_grace, absl::Milliseconds(1500));
+  EXPECT_EQ(config.core.max_jobs, 3);
+  EXPECT_EQ(config.core.session_grace, absl::Minutes(2));
+  EXPECT_EQ(config.store_path, "memory");
+}
+
+TEST_F(ConfigFileTest, EnvironmentBeatsFileAndFlagBeatsEnvironment) {
+  const std::string text = "[policy]\nevery_steps = 1\nmin_gain = 0.1\n[limits]\nmax_jobs = 9\n";
+  const DaemonConfig config = *Load(
+      text, {.environment = {{"EPLB_POLICY_EVERY_STEPS", "2"}, {"EPLB_POLICY_MIN_GAIN", "0.2"}},
+             .flags = {{"policy.every_steps", "3"}}});
+  EXPECT_EQ(config.core.policy_every_steps, 3);
+  EXPECT_EQ(config.core.min_gain, 0.2);
+  EXPECT_EQ(config.core.max_jobs, 9);
+}
+
+TEST_F(ConfigFileTest, AnErrorNamesFileLineKeyValueAndRange) {
+  EXPECT_EQ(ErrorOf("[policy]\nmin_gain = 1.5\n"),
+            path_ + ":2: policy.min_gain = 1.5: expected a number in 0..1");
+}
+
+TEST_F(ConfigFileTest, AnUnknownKeyNamesTheNearest) {
+  EXPECT_EQ(ErrorOf("[policy]\nevery_step = 5\n"),
+            path_ + ":2: policy.every_step: unknown key, did you mean policy.every_steps?");
+  EXPECT_THAT(ErrorOf("[polcy]\nname = \"deepseek\"\n"), HasSubstr("did you mean policy.name?"));
+  EXPECT_THAT(ErrorOf("policy = 3\n"), HasSubstr("policy: unknown key"));
+  EXPECT_THAT(ErrorOf("[policy.name]\nx = 1\n"), HasSubstr("policy.name = "));
+}
+
+TEST_F(ConfigFileTest, KeysThatNothingReadsAreRefused) {
+  for (const char* text :
+       {"policy.horizon_steps = 1000", "report.every_steps = 50", "vote.every_steps = 8",
+        "migration.max_pause = \"200ms\"", "tls.cert = \"x\""}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("no such key yet")) << text;
+  }
+}
+
+TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
+  for (const char* text : {"policy.name = \"magic\"",
+                           "policy.name = 3",
+                           "policy.mode = \"observe\"",
+                           "policy.every_steps = 0",
+                           "policy.every_steps = \"200\"",
+                           "policy.every_steps = 1.5",
+                           "policy.every_steps = 9223372036854775807",
+                           "policy.min_gain = nan",
+                           "policy.min_gain = inf",
+                           "policy.min_gain = -0.1",
+                           "policy.min_gain = true",
+                           "policy.freeze_steps = \"5\"",
+                           "policy.freeze_steps = \"5:4\"",
+                           "policy.freeze_steps = \"-1:4\"",
+                           "policy.freeze_steps = \"a:b\"",
+                           "drain.grace = \"-1s\"",
+                           "drain.grace = 10",
+                           "drain.grace = \"inf\"",
+                           "listen.grpc = \"localhost\"",
+                           "listen.http = \"unix:/x\"",
+                           "listen.http = 80",
+                           "log.level = \"loud\"",
+                           "store.path = \"\"",
+                           "limits.max_jobs = [1]",
+                           "limits.session_grace = 1979-05-27"}) {
+    EXPECT_THAT(ErrorOf(text), AllOf(StartsWith(path_ + ":1: "), HasSubstr("expected"))) << text;
+  }
+}
+
+TEST_F(ConfigFileTest, WhatIsNotTomlIsRefusedWithItsLine) {
+  EXPECT_THAT(ErrorOf("[policy]\nname = \n"), StartsWith(path_ + ":2: not TOML: "));
+  EXPECT_THAT(ErrorOf("policy.min_gain = 0.1\npolicy.min_gain = 0.2\n"), HasSubstr("not TOML"));
+  EXPECT_THAT(ErrorOf(std::string(2 << 20, '#')), HasSubstr("larger than 1 MiB"));
+}
+
+TEST(ConfigTest, AMissingFileAndAFolderAreRefusedByName) {
+  EXPECT_THAT(std::string(LoadConfig({.file = "/nonexistent.toml"}).status().message()),
+              HasSubstr("/nonexistent.toml: cannot be opened"));
+  EXPECT_THAT(std::string(LoadConfig({.file = "/"}).status().message()),
+              StartsWith("/: cannot be"));
+}
+
+TEST(ConfigTest, AWrongVariableIsNamed) {
+  EXPECT_EQ(
+      std::string(LoadConfig({.environment = {{"EPLB_POLICY_MIN_GAIN", "x"}}}).status().message()),
+      "EPLB_POLICY_MIN_GAIN: policy.min_gain = x: expected a number in 0..1");
+  EXPECT_THAT(
+      std::string(LoadConfig({.environment = {{"EPLB_POLICY_NAM", "x"}}}).status().message()),
+      HasSubstr("EPLB_POLICY_NAM: policy.nam: unknown key, did you mean policy.name?"));
+}
+
+TEST(ConfigTest, VariablesOfOtherProgramsAreNotLookedAt) {
+  EXPECT_TRUE(
+      LoadConfig({.environment = {{"EPLB_ENDPOINT", "x"}, {"EPLB_DISABLE", "1"}, {"A", "b"}}})
+          .ok());
+}
+
+TEST(ConfigTest, NoKeyIsThereTwice) {
+  const std::span<const ConfigKey> keys = ConfigKeys();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i].name, keys[j].name);
+  }
+}
+
+TEST(ConfigTest, StateHomeBeatsHome) {
+  EXPECT_EQ(*DefaultStorePath({{"HOME", "/h"}, {"XDG_STATE_HOME", "/s"}}), "/s/eplb/eplbd.db");
+  EXPECT_EQ(*DefaultStorePath({{"HOME", "/h"}}), "/h/.local/state/eplb/eplbd.db");
+  EXPECT_FALSE(DefaultStorePath({}).ok());
+}
+
+TEST(AddressTest, OnlyAddressesOfThisMachineAreLoopback) {
+  for (const char* text : {"127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "unix:/s"}) {
+    EXPECT_TRUE(ParseAddress(text)->IsLoopback()) << text;
+    EXPECT_EQ(ParseAddress(text)->Text(), text);
+  }
+  for (const char* text :
+       {"0.0.0.0:1", "10.0.0.1:1", "[::]:1", "example.org:1", "127.0.0.1.x.org:1"}) {
+    EXPECT_FALSE(ParseAddress(text)->IsLoopback()) << text;
+  }
+}
+
+TEST(AddressTest, UnusableAddressesAreRefused) {
+  for (const char* text :
+       {"", "x", ":1", "h:", "h:-1", "h:65536", "h:1x", "::1:5", "unix:", "h:+1"}) {
+    EXPECT_FALSE(ParseAddress(text).ok()) << text;
+  }
+  EXPECT_FALSE(ParseAddress("unix:/" + std::string(107, 'x')).ok());
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,342 @@
+#include "tests/server/core/core_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int32_t kWorldSize = 3;
+
+Topology TestTopology() { return Topology::Make(TestShape()).value(); }
+
+}  // namespace
+
+TopologyOptions TestShape() {
+  return {.num_layers = 4, .num_experts = 6, .num_slots = 6, .num_gpus = kWorldSize};
+}
+
+Config TestConfig() {
+  Config config;
+  config.policy_every_steps = 20;
+  config.layers_per_chunk = 2;
+  config.server_version = "test";
+  return config;
+}
+
+wire::Hello TestHello(int32_t rank) {
+  wire::Hello hello;
+  hello.job = kJob;
+  hello.incarnation = "launch-1";
+  hello.nonce = 100 + static_cast<uint64_t>(rank);
+  hello.rank = rank;
+  hello.world_size = kWorldSize;
+  hello.gpu = rank;
+  hello.shape = TestShape();
+  hello.running_digest = DigestOf(Placement::Static(TestTopology()));
+  hello.vote_every = 2;
+  hello.report_every = 10;
+  hello.weight_bytes = 8;
+  hello.state_bytes = 16;
+  hello.staging_rows = 2;
+  return hello;
+}
+
+wire::LoadReport TestReport(int64_t first_step, int64_t last_step) {
+  wire::LoadReport report;
+  report.first_step = first_step;
+  report.last_step = last_step;
+  report.counts = LoadMatrix::Constant(4, 6, 10);
+  report.counts.leftCols(2) = 100;
+  return report;
+}
+
+Placement Exchanged(const std::vector<int32_t>& layers) {
+  IndexMatrix slots = Placement::Static(TestTopology()).physical_to_logical_map();
+  for (const int32_t layer : layers) std::swap(slots(layer, 1), slots(layer, 2));
+  return Placement::FromSlots(TestTopology(), slots).value();
+}
+
+CoreHarness::CoreHarness(Config config) : config_(std::move(config)) { Restart(); }
+
+void CoreHarness::Restart() {
+  std::vector<StoredJob> jobs;
+  for (const auto& [name, job] : stored_) jobs.push_back(job);
+  core_ = std::make_unique<Core>(config_, stored_term_, std::move(jobs), now_);
+  EXPECT_GT(core_->term(), stored_term_);
+  stored_term_ = core_->term();
+  mail_.clear();
+  pending_solve_.reset();
+}
+
+void CoreHarness::Say(SessionId session, wire::UpMessage message) {
+  if (closed_.count(session) > 0) return;
+  Handle(SessionMessage{session, std::move(message)});
+}
+
+void CoreHarness::Disconnect(SessionId session) {
+  mail_.erase(session);
+  Handle(SessionClosed{session, "connection reset"});
+}
+
+void CoreHarness::Advance(absl::Duration duration) {
+  now_ += duration;
+  Handle(Tick{});
+}
+
+void CoreHarness::Handle(const Event& event) {
+  Execute(core_->Handle(event, now_));
+  for (const SessionId session : std::exchange(just_closed_, {})) {
+    Handle(SessionClosed{session, "closed by the daemon"});
+  }
+}
+
+bool CoreHarness::AnswerSolve(absl::StatusOr<Placement> placement) {
+  if (!pending_solve_) return false;
+  const Solve solve = *std::move(pending_solve_);
+  pending_solve_.reset();
+  Handle(Solved{solve.job, solve.solve_id, std::move(placement), 0.001});
+  return true;
+}
+
+void CoreHarness::Execute(const Decision& decision) {
+  for (const Effect& effect : decision.effects) {
+    if (!Execute(effect)) return;
+  }
+}
+
+// False when it failed: the rest of the decision is dropped.
+bool CoreHarness::Execute(const Effect& effect) {
+  if (const auto* send = std::get_if<Send>(&effect)) {
+    CheckSend(*send);
+    if (closed_.count(send->session) == 0) mail_[send->session].push_back(send->message);
+  } else if (const auto* close = std::get_if<Close>(&effect)) {
+    closed_[close->session] = close->status;
+    just_closed_.push_back(close->session);
+  } else if (const auto* store = std::get_if<Store>(&effect)) {
+    if (!store_works) {
+      Handle(StoreFailed{store->job.job, absl::UnavailableError("disk full")});
+      return false;
+    }
+    stored_.insert_or_assign(store->job.job, store->job);
+  } else if (const auto* store_term = std::get_if<StoreTerm>(&effect)) {
+    if (!term_store_works) {
+      Handle(StoreFailed{"", absl::UnavailableError("disk full")});
+      return false;
+    }
+    EXPECT_GT(store_term->term, stored_term_);
+    stored_term_ = store_term->term;
+  } else if (const auto* solve = std::get_if<Solve>(&effect)) {
+    pending_solve_ = *solve;
+    ++num_solves_;
+  } else {
+    events_.push_back(std::get<Record>(effect).event);
+  }
+  return true;
+}
+
+void CoreHarness::CheckSend(const Send& send) {
+  if (const auto* welcome = std::get_if<wire::Welcome>(&send.message)) {
+    EXPECT_LE(welcome->term, stored_term_) << "I6: the term was sent before it was stored";
+  }
+  if (const auto* propose = std::get_if<wire::Propose>(&send.message)) {
+    const auto found = stored_.find(kJob);
+    ASSERT_NE(found, stored_.end()) << "I6: proposed before anything was stored";
+    EXPECT_GT(found->second.next_version, propose->version) << "I6: proposed before stored";
+    EXPECT_GE(propose->version, highest_proposed_) << "I2: a version went back";
+    highest_proposed_ = propose->version;
+  }
+}
+
+std::deque<wire::DownMessage> CoreHarness::Take(SessionId session) {
+  return std::exchange(mail_[session], {});
+}
+
+bool CoreHarness::HasMail(SessionId session) const {
+  const auto found = mail_.find(session);
+  return found != mail_.end() && !found->second.empty();
+}
+
+std::optional<wire::DownMessage> CoreHarness::TakeOne(SessionId session) {
+  if (!HasMail(session)) return std::nullopt;
+  wire::DownMessage message = std::move(mail_[session].front());
+  mail_[session].pop_front();
+  return message;
+}
+
+std::optional<absl::Status> CoreHarness::ClosedWith(SessionId session) const {
+  const auto found = closed_.find(session);
+  if (found == closed_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string CoreHarness::LastReason(const std::string& name) const {
+  const auto found = std::find_if(events_.rbegin(), events_.rend(),
+                                  [&name](const JobEvent& event) { return event.name == name; });
+  return found == events_.rend() ? "" : found->reason;
+}
+
+int64_t CoreHarness::CountEvents(const std::string& name) const {
+  return std::count_if(events_.begin(), events_.end(),
+                       [&name](const JobEvent& event) { return event.name == name; });
+}
+
+FakeRank::FakeRank(int32_t rank)
+    : identity(TestHello(rank)), placement(Placement::Static(TestTopology())) {}
+
+wire::Hello FakeRank::Hello() const {
+  wire::Hello hello = identity;
+  hello.running_version = version;
+  hello.running_digest = DigestOf(placement);
+  hello.ready_version = ready ? ready->version : 0;
+  return hello;
+}
+
+void FakeRank::Receive(const wire::DownMessage& message) {
+  std::visit([this](const auto& one) { On(one); }, message);
+}
+
+void FakeRank::Apply(int64_t step) {
+  placement = ready->placement;
+  version = ready->version;
+  ready.reset();
+  identity.step = step;
+  outbox.emplace_back(wire::Applied{version, DigestOf(placement), step, 100, 0.25});
+}
+
+void FakeRank::Drop(wire::FailedCode code, const std::string& detail) {
+  outbox.emplace_back(wire::Failed{ready->version, code, detail, identity.step});
+  ready.reset();
+}
+
+void FakeRank::On(const wire::Propose& propose) {
+  const auto refuse = [this, &propose](wire::NackCode code, const std::string& detail) {
+    outbox.emplace_back(wire::Nack{propose.version, code, detail});
+  };
+  if (propose.term < identity.highest_term) return refuse(wire::NackCode::kStaleTerm, "old term");
+  if (propose.version <= identity.highest_version) {
+    return refuse(wire::NackCode::kStaleVersion, "old version");
+  }
+  identity.highest_version = propose.version;
+  if (ready || computing) return refuse(wire::NackCode::kBusy, "another proposal is READY");
+  if (propose.base_version != version || propose.base_digest != DigestOf(placement)) {
+    return refuse(wire::NackCode::kWrongBase, absl::StrCat("running ", version));
+  }
+  const Placement next = placement.WithLayers(propose.layers).value();
+  if (DigestOf(next) != propose.digest) {
+    return refuse(wire::NackCode::kWrongDigest, "another digest");
+  }
+  computing = Candidate{propose.version, propose.digest, next};
+  if (!slow) FinishComputing();
+}
+
+void FakeRank::FinishComputing() {
+  if (!computing) return;
+  ready = std::exchange(computing, std::nullopt);
+  outbox.emplace_back(wire::Ready{ready->version, ready->digest, Sha256("plan")});
+}
+
+void FakeRank::On(const wire::Retract& retract) {
+  if (computing && computing->version == retract.version) computing.reset();
+  if (ready && ready->version == retract.version) {
+    Drop(wire::FailedCode::kRetracted, retract.reason);
+  } else if (version == retract.version) {
+    outbox.emplace_back(wire::Applied{version, DigestOf(placement), identity.step, 0, 0});
+  } else {
+    outbox.emplace_back(
+        wire::Failed{retract.version, wire::FailedCode::kSuperseded, "not held", identity.step});
+  }
+}
+
+void FakeRank::On(const wire::NeedPlacement& need) {
+  if (need.digest != DigestOf(placement)) return;
+  outbox.emplace_back(wire::PlacementBody{version, need.digest, placement});
+}
+
+void FakeRank::On(const wire::Welcome& welcome) {
+  identity.highest_term = std::max(identity.highest_term, welcome.term);
+}
+
+TestJob::TestJob(Config config) : daemon(std::move(config)) {
+  for (int32_t rank = 0; rank < kWorldSize; ++rank) ranks.emplace_back(rank);
+}
+
+void TestJob::Connect(int32_t rank) {
+  ranks[rank].session = daemon.Open();
+  ranks[rank].outbox.clear();  // what the broken stream held is lost
+  daemon.Say(ranks[rank].session, ranks[rank].Hello());
+}
+
+void TestJob::ConnectAll() {
+  for (int32_t rank = 0; rank < kWorldSize; ++rank) Connect(rank);
+  Deliver();
+}
+
+void TestJob::Disconnect(int32_t rank) {
+  daemon.Disconnect(ranks[rank].session);
+  ranks[rank].session = 0;
+  ranks[rank].outbox.clear();
+}
+
+void TestJob::DeliverDown(int32_t rank) {
+  FakeRank& one = ranks[rank];
+  if (one.session == 0 || one.silent) return;
+  for (const wire::DownMessage& message : daemon.Take(one.session)) one.Receive(message);
+}
+
+void TestJob::DeliverUp(int32_t rank) {
+  FakeRank& one = ranks[rank];
+  if (one.session == 0 || one.silent) return;
+  for (const wire::UpMessage& message : std::exchange(one.outbox, {})) {
+    daemon.Say(one.session, message);
+  }
+}
+
+void TestJob::Deliver() {
+  constexpr int kMaxTurns = 32;
+  for (int turn = 0; turn < kMaxTurns; ++turn) {
+    for (int32_t rank = 0; rank < kWorldSize; ++rank) DeliverDown(rank);
+    for (int32_t rank = 0; rank < kWorldSize; ++rank) DeliverUp(rank);
+  }
+}
+
+void TestJob::Report(int64_t first_step, int64_t last_step) {
+  for (FakeRank& rank : ranks) {
+    rank.identity.step = last_step;
+    daemon.Say(rank.session, TestReport(first_step, last_step));
+  }
+}
+
+void TestJob::Propose(const Placement& candidate) {
+  ConnectAll();
+  Report(0, 9);
+  ASSERT_TRUE(daemon.AnswerSolve(candidate));
+  ASSERT_EQ(daemon.state(), "PREPARING");
+}
+
+bool TestJob::Vote(int64_t step, bool transfer_works) {
+  const bool unanimous = std::all_of(ranks.begin(), ranks.end(), [this](const FakeRank& rank) {
+    return rank.ready && ranks[0].ready && rank.ready->version == ranks[0].ready->version;
+  });
+  for (FakeRank& rank : ranks) {
+    rank.identity.step = step;
+    if (!unanimous) continue;
+    if (transfer_works) {
+      rank.Apply(step);
+    } else {
+      rank.Drop(wire::FailedCode::kTransfer, "checksum of layer 0 differs");
+    }
+  }
+  return unanimous;
+}
+
+std::vector<wire::DownMessage> TestJob::SentTo(int32_t rank) {
+  const auto messages = daemon.Take(ranks[rank].session);
+  return {messages.begin(), messages.end()};
+}
+
+}  // namespace eplb::core

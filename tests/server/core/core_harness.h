@@ -1,0 +1,171 @@
+// A daemon's core with a scripted clock, a store in memory and sessions that are queues; and ranks
+// that answer as the client library does. For every test that drives the core by events.
+#ifndef EPLB_TESTS_SERVER_CORE_CORE_HARNESS_H_
+#define EPLB_TESTS_SERVER_CORE_CORE_HARNESS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "placement/placement.h"
+#include "server/core/core.h"
+
+namespace eplb::core {
+
+inline constexpr char kJob[] = "train";
+
+// 4 layers, 6 experts on 6 slots of 3 GPUs.
+TopologyOptions TestShape();
+// Windows of 10 steps, a decision every 20, 2 layers a chunk.
+Config TestConfig();
+wire::Hello TestHello(int32_t rank);
+// Experts 0 and 1, both on GPU 0 of the static placement, have 100 tokens a layer, the others 10.
+wire::LoadReport TestReport(int64_t first_step, int64_t last_step);
+// The static placement with experts 1 and 2 exchanged in these layers: even under TestReport.
+Placement Exchanged(const std::vector<int32_t>& layers);
+
+// Executes the core's effects in order. Fails the test when a message goes out before the store
+// knows what it depends on (I6), and when a proposed version does not rise (I2).
+class CoreHarness {
+ public:
+  explicit CoreHarness(Config config);
+
+  // The daemon is killed and starts again from what was stored. All sessions are gone.
+  void Restart();
+  SessionId Open() { return ++last_session_; }
+  void Say(SessionId session, wire::UpMessage message);
+  void Disconnect(SessionId session);
+  // Moves the clock, then ticks.
+  void Advance(absl::Duration duration);
+  void Handle(const Event& event);
+  // Answers the newest Solve; false when there is none.
+  bool AnswerSolve(absl::StatusOr<Placement> placement);
+
+  JobView View() const { return core_->Job(kJob, now_).value(); }
+  std::string state() const { return View().state; }
+  const Core& core() const { return *core_; }
+  absl::Time now() const { return now_; }
+
+  // Removes and returns what was sent on a session.
+  std::deque<wire::DownMessage> Take(SessionId session);
+  bool HasMail(SessionId session) const;
+  std::optional<wire::DownMessage> TakeOne(SessionId session);
+  // The status that ended a session, when the daemon ended it.
+  std::optional<absl::Status> ClosedWith(SessionId session) const;
+  // The newest event of this name; empty when there is none.
+  std::string LastReason(const std::string& name) const;
+  int64_t CountEvents(const std::string& name) const;
+  int64_t num_solves() const { return num_solves_; }
+  const std::optional<Solve>& pending_solve() const { return pending_solve_; }
+  const std::map<std::string, StoredJob>& stored() const { return stored_; }
+  int64_t stored_term() const { return stored_term_; }
+
+  bool store_works = true;
+  bool term_store_works = true;
+
+ private:
+  void Execute(const Decision& decision);
+  bool Execute(const Effect& effect);
+  void CheckSend(const Send& send);
+
+  Config config_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::unique_ptr<Core> core_;
+  int64_t stored_term_ = 0;
+  std::map<std::string, StoredJob> stored_;
+  std::map<SessionId, std::deque<wire::DownMessage>> mail_;
+  std::map<SessionId, absl::Status> closed_;
+  std::vector<SessionId> just_closed_;  // their SessionClosed comes after the decision
+  std::vector<JobEvent> events_;
+  std::optional<Solve> pending_solve_;
+  int64_t num_solves_ = 0;
+  SessionId last_session_ = 0;
+  int64_t highest_proposed_ = 0;
+};
+
+// One rank's member: what it runs, what it is READY for, and what it has to say.
+class FakeRank {
+ public:
+  explicit FakeRank(int32_t rank);
+
+  wire::Hello Hello() const;
+  // Answers go to `outbox`.
+  void Receive(const wire::DownMessage& message);
+  // What the vote decided about the proposal that this rank is READY for.
+  void Apply(int64_t step);
+  void Drop(wire::FailedCode code, const std::string& detail);
+  void FinishComputing();
+
+  struct Candidate {
+    int64_t version = 0;
+    Digest digest;
+    Placement placement;
+  };
+
+  wire::Hello identity;
+  Placement placement;
+  int64_t version = 0;
+  std::optional<Candidate> ready;
+  // A slow rank is READY only after FinishComputing; its Hello meanwhile tells of nothing.
+  bool slow = false;
+  std::optional<Candidate> computing;
+  SessionId session = 0;
+  std::deque<wire::UpMessage> outbox;
+  bool silent = false;  // receives and answers nothing
+
+ private:
+  void On(const wire::Propose& propose);
+  void On(const wire::Retract& retract);
+  void On(const wire::NeedPlacement& need);
+  void On(const wire::Welcome& welcome);
+  void On(const wire::Pace&) {}
+  void On(const wire::Drain&) {}
+};
+
+// A daemon and the three ranks of one job.
+class TestJob {
+ public:
+  explicit TestJob(Config config = TestConfig());
+
+  void Connect(int32_t rank);
+  void ConnectAll();
+  void Disconnect(int32_t rank);
+  // Delivers everything in both directions until nobody has anything to say.
+  void Deliver();
+  void DeliverUp(int32_t rank);
+  void DeliverDown(int32_t rank);
+  // All ranks report this window; delivered.
+  void Report(int64_t first_step, int64_t last_step);
+  // All ranks connect, report a window, and the solver answers `candidate`: chunk 0 is proposed but
+  // not yet delivered.
+  void Propose(const Placement& candidate);
+  // All ranks vote: the proposal that all are READY for is applied, or dropped by all when the
+  // transfer fails. Returns whether there was one.
+  bool Vote(int64_t step, bool transfer_works = true);
+  std::vector<wire::DownMessage> SentTo(int32_t rank);
+
+  CoreHarness daemon;
+  std::vector<FakeRank> ranks;
+};
+
+// The messages of one type.
+template <class T, class Messages>
+std::vector<T> Only(const Messages& messages) {
+  std::vector<T> result;
+  for (const wire::DownMessage& message : messages) {
+    if (const T* one = std::get_if<T>(&message)) result.push_back(*one);
+  }
+  return result;
+}
+
+}  // namespace eplb::core
+
+#endif  // EPLB_TESTS_SERVER_CORE_CORE_HARNESS_H_

@@ -1,0 +1,189 @@
+#include "server/core/core.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+TEST(CoreTest, ADaemonLeadsWithTheTermAboveTheStoredOne) {
+  const Core core(TestConfig(), 6, {}, absl::UnixEpoch());
+  EXPECT_EQ(core.term(), 7);
+}
+
+TEST(CoreTest, AStoredJobIsToldBeforeAnyRankComes) {
+  const StoredJob stored{kJob, 4, 9, Exchanged({1})};
+  const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
+  const JobView view = core.Job(kJob, absl::UnixEpoch() + absl::Seconds(3)).value();
+  EXPECT_EQ(view.state, "HELD");
+  EXPECT_EQ(view.state_age, absl::Seconds(3));
+  EXPECT_EQ(view.waiting_for, "the ranks to say Hello");
+  EXPECT_EQ(view.version, 4);
+  EXPECT_EQ(core.PlacementInForce(kJob)->placement, Exchanged({1}));
+  EXPECT_EQ(core.Jobs(absl::UnixEpoch()).size(), 1u);
+}
+
+TEST(CoreTest, AnUnknownJobIsNotFound) {
+  const Core core(TestConfig(), 0, {}, absl::UnixEpoch());
+  EXPECT_EQ(core.Job("x", absl::UnixEpoch()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(core.PlacementInForce("x").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CoreTest, TheViewHasTheRanksStepsAndTheBalancednessUnderThePlacementInForce) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().balancedness, 0);
+  job.Report(0, 9);
+  JobView view = job.daemon.View();
+  EXPECT_NEAR(view.balancedness, 0.4, 1e-9);  // mean of 200, 20, 20 over 200
+  EXPECT_EQ(view.step, 9);
+  EXPECT_EQ(view.ranks.at(2).step, 9);
+  EXPECT_TRUE(view.ranks.at(2).connected);
+  job.daemon.AnswerSolve(Exchanged({0, 1}));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.View().ranks.at(1).ready_version, 1);
+  job.Vote(12);
+  job.Deliver();
+  view = job.daemon.View();
+  EXPECT_GT(view.balancedness, 0.5);
+  EXPECT_EQ(view.ranks.at(1).running_version, 1);
+  EXPECT_EQ(view.ranks.at(1).ready_version, 0);
+  EXPECT_EQ(view.step, 12);
+}
+
+TEST(CoreTest, MalformedMessagesEndTheSessionAndNothingElse) {
+  const wire::UpMessage malformed[] = {
+      wire::LoadReport{9, 0, LoadMatrix::Zero(4, 6), 0},
+      wire::LoadReport{0, 9, LoadMatrix::Zero(1, 1), 0},
+      wire::LoadReport{0, std::numeric_limits<int64_t>::max(), LoadMatrix::Zero(4, 6), 0},
+      wire::Ready{-1, {}, {}},
+      wire::Applied{std::numeric_limits<int64_t>::max(), {}, 0, 0, 0},
+      wire::Applied{1, {}, 0, -1, 0},
+      wire::Applied{1, {}, 0, 0, std::numeric_limits<double>::quiet_NaN()},
+      wire::Failed{1, wire::FailedCode::kTransfer, "", -1},
+      wire::Nack{-1, wire::NackCode::kBusy, ""}};
+  TestJob job;
+  job.ConnectAll();
+  for (const wire::UpMessage& message : malformed) {
+    job.Connect(1);
+    job.daemon.Say(job.ranks[1].session, message);
+    const auto status = job.daemon.ClosedWith(job.ranks[1].session);
+    ASSERT_TRUE(status.has_value()) << message.index();
+    EXPECT_EQ(status->code(), absl::StatusCode::kInvalidArgument);
+  }
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(CoreTest, WindowsThatStayIncompleteAreRecordedWithWhoIsMissing) {
+  Config config = TestConfig();
+  config.max_pending_windows = 1;
+  TestJob job(config);
+  job.ConnectAll();
+  job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
+  job.daemon.Say(job.ranks[0].session, TestReport(10, 19));
+  EXPECT_NE(job.daemon.LastReason("window_incomplete").find("no report of ranks 1, 2"),
+            std::string::npos);
+}
+
+TEST(DrainTest, PreparingIsRetractedAndEverySessionIsTold) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.daemon.Handle(DrainRequested{absl::Seconds(10)});
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  const auto sent = job.SentTo(1);
+  EXPECT_EQ(Only<wire::Drain>(sent).at(0).grace_ms, 10000);
+  EXPECT_EQ(Only<wire::Retract>(sent).size(), 1u);
+  EXPECT_FALSE(job.daemon.core().Readiness().ok());
+}
+
+TEST(DrainTest, ResolvingContinuesButNoFurtherChunkFollows) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  job.daemon.Handle(DrainRequested{absl::Seconds(10)});
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.Vote(12);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
+  job.Report(20, 39);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+}
+
+TEST(DrainTest, ASolutionThatComesTooLateIsIgnored) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.Handle(DrainRequested{absl::Seconds(10)});
+  job.daemon.AnswerSolve(Exchanged({0, 1}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+TEST(StoreFailureTest, AProposalThatCannotBeStoredIsNeverSentAndReadinessSaysWhy) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.store_works = false;
+  job.daemon.AnswerSolve(Exchanged({0, 1}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_FALSE(job.daemon.HasMail(job.ranks[0].session));
+  EXPECT_NE(std::string(job.daemon.core().Readiness().message()).find("disk full"),
+            std::string::npos);
+}
+
+TEST(StoreFailureTest, TheStoreIsTriedAgainAndReadinessComesBack) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.store_works = false;
+  job.daemon.AnswerSolve(Exchanged({0, 1}));
+  job.daemon.Advance(absl::Seconds(11));
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_FALSE(job.daemon.core().Readiness().ok());
+  job.daemon.store_works = true;
+  job.daemon.Advance(absl::Seconds(11));
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_TRUE(job.daemon.core().Readiness().ok());
+  // The version that was drawn for the proposal nobody saw is not used again.
+  job.Report(20, 39);
+  job.daemon.AnswerSolve(Exchanged({0, 1}));
+  EXPECT_EQ(Only<wire::Propose>(job.SentTo(0)).at(0).version, 2);
+}
+
+TEST(StoreFailureTest, ACommitIsACommitEvenWhenItCannotBeStored) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  job.daemon.store_works = false;
+  job.Vote(12);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 0);
+  job.daemon.store_works = true;
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
+}
+
+TEST(RestartTest, VersionsAndTermsGoOnAfterARestart) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  job.daemon.Restart();
+  job.ConnectAll();
+  ASSERT_EQ(job.daemon.state(), "IDLE");
+  job.Report(20, 29);
+  job.daemon.AnswerSolve(Exchanged({0, 1}));
+  const auto proposals = Only<wire::Propose>(job.SentTo(0));
+  EXPECT_EQ(proposals.at(0).version, 2);
+  EXPECT_EQ(proposals.at(0).term, 2);
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,177 @@
+#include "server/core/decide.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+Load HotPair() { return Load::FromCounts(TestReport(0, 9).counts).value(); }
+
+Question AskAbout(const Load& load, const Placement& incumbent, const Placement& candidate) {
+  return {.load = load,
+          .first_step = 0,
+          .last_step = 9,
+          .incumbent = incumbent,
+          .candidate = candidate,
+          .min_gain = 0.05,
+          .layers_per_chunk = 2,
+          .staging_rows = 2,
+          .migration = {.weight_bytes = 8, .state_bytes = 16}};
+}
+
+TEST(JudgeTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheSentence) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
+  const Verdict verdict = Judge(AskAbout(load, incumbent, candidate)).value();
+  ASSERT_EQ(verdict.chunks.size(), 2u);
+  EXPECT_EQ(verdict.chunks.back().after, candidate);
+  // GPU loads 200, 20, 20 become 110, 110, 20 in each layer: 1 - 110 / 200, 80 / 200, 80 / 110.
+  EXPECT_EQ(verdict.reason,
+            "steps 0..9: predicted peak GPU load falls 45.0 % (balancedness 0.400 -> 0.727), "
+            "4 layers in 2 chunks, 8 transfers");
+  EXPECT_EQ(verdict.left_out, "");
+}
+
+TEST(JudgeTest, AGainBelowTheThresholdIsKeptWithTheReason) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
+  Question question = AskAbout(load, incumbent, candidate);
+  question.min_gain = 0.5;
+  const Verdict verdict = Judge(question).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_EQ(verdict.reason,
+            "steps 0..9: kept, predicted peak GPU load would fall 45.0 % (balancedness 0.400 -> "
+            "0.727), at least 50.0 % is asked for");
+}
+
+TEST(JudgeTest, NothingIsProposedThatGainsNothingEvenWithoutAThreshold) {
+  const Load load = Load::FromCounts(LoadMatrix::Constant(4, 6, 5)).value();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0});
+  Question question = AskAbout(load, incumbent, candidate);
+  question.min_gain = 0;
+  EXPECT_TRUE(Judge(question).value().chunks.empty());
+}
+
+TEST(JudgeTest, TheSamePlacementIsKept) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({1});
+  const Verdict verdict = Judge(AskAbout(load, incumbent, incumbent)).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_NE(verdict.reason.find("changes nothing"), std::string::npos);
+}
+
+TEST(JudgeTest, AnIdleLoadIsKept) {
+  const Load load = Load::FromCounts(LoadMatrix::Zero(4, 6)).value();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1});
+  EXPECT_TRUE(Judge(AskAbout(load, incumbent, candidate)).value().chunks.empty());
+}
+
+TEST(JudgeTest, LayersThatNeedMoreStagingThanTheRanksHaveAreLeftOutByName) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  // Layer 0: one expert into two GPUs each; layer 2: both slots of GPUs 0 and 1 change.
+  IndexMatrix slots = Exchanged({0}).physical_to_logical_map();
+  slots.row(2) << 2, 3, 0, 1, 4, 5;
+  const Placement candidate = Placement::FromSlots(incumbent.topology(), slots).value();
+  Question question = AskAbout(load, incumbent, candidate);
+  question.staging_rows = 1;
+  const Verdict verdict = Judge(question).value();
+  ASSERT_EQ(verdict.chunks.size(), 1u);
+  EXPECT_EQ(verdict.chunks[0].after, Exchanged({0}));
+  EXPECT_EQ(verdict.left_out,
+            "steps 0..9: layer 2 left out, 2 rows of staging on one GPU are needed and the ranks "
+            "have 1");
+}
+
+TEST(JudgeTest, ALoadOfAnotherShapeIsAnError) {
+  const Load load = Load::FromCounts(LoadMatrix::Zero(4, 5)).value();
+  const Placement incumbent = Exchanged({});
+  EXPECT_EQ(Judge(AskAbout(load, incumbent, Exchanged({0}))).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TriggerTest, TheFirstCompleteWindowIsDecidedOnAndTheNextOnlyAfterPolicyEverySteps) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  ASSERT_EQ(job.daemon.num_solves(), 1);
+  EXPECT_EQ(job.daemon.state(), "SOLVING");
+  job.daemon.AnswerSolve(Exchanged({}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  job.Report(20, 29);
+  ASSERT_EQ(job.daemon.num_solves(), 2);
+  // Both windows since the decision at step 9: 2 windows x 3 ranks x 100 tokens.
+  EXPECT_EQ(job.daemon.pending_solve()->load->counts()(0, 0), 600);
+}
+
+TEST(TriggerTest, NothingIsDecidedWhileTheJobIsFrozen) {
+  Config config = TestConfig();
+  config.freeze_first_step = 0;
+  config.freeze_last_step = 19;
+  TestJob job(config);
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.num_solves(), 0);
+  job.Report(20, 29);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+}
+
+TEST(TriggerTest, NothingIsDecidedWhileARankIsAway) {
+  TestJob job;
+  job.ConnectAll();
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    if (rank == 2) job.Disconnect(0);
+    job.daemon.Say(job.ranks[rank].session, TestReport(0, 9));
+  }
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 9);
+  EXPECT_EQ(job.daemon.num_solves(), 0);
+  job.Connect(0);
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+}
+
+TEST(TriggerTest, AFailingPolicyIsKeptWithItsMessage) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(absl::InvalidArgumentError("6 slots refused"));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("kept").find("6 slots refused"), std::string::npos);
+}
+
+TEST(TriggerTest, ASolverThatNeverAnswersMeetsItsDeadlineAndItsLateAnswerIsIgnored) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.Advance(absl::Seconds(59));
+  EXPECT_EQ(job.daemon.View().waiting_for, "the solver");
+  job.daemon.Advance(absl::Seconds(2));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("kept").find("within 1m"), std::string::npos);
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+TEST(TriggerTest, ASolutionOfAnotherShapeIsAFailure) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  TopologyOptions shape = TestShape();
+  shape.num_slots = 9;
+  job.daemon.AnswerSolve(Placement::Static(Topology::Make(shape).value()));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("kept").find("another shape"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace eplb::core

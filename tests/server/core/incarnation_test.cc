@@ -1,0 +1,166 @@
+#include "server/core/incarnation.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+// The next launch of the same ranks: new processes.
+void Relaunch(TestJob& job, const std::string& name) {
+  for (FakeRank& rank : job.ranks) {
+    rank.identity.incarnation = name;
+    rank.identity.nonce += 1000;
+    rank.ready.reset();
+    rank.session = 0;
+  }
+}
+
+TEST(IncarnationTest, ANewOneReplacesTheOldWhenAllItsRanksSaidHello) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  const SessionId old_session = job.ranks[0].session;
+  Relaunch(job, "launch-2");
+  job.Connect(0);
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  job.Connect(2);
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.ClosedWith(old_session)->code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job.daemon.CountEvents("withdrawn"), 1);
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 0);
+}
+
+TEST(IncarnationTest, AStragglerOfTheReplacedOneIsRefused) {
+  TestJob job;
+  job.ConnectAll();
+  Relaunch(job, "launch-2");
+  job.ConnectAll();
+  const SessionId session = job.daemon.Open();
+  job.daemon.Say(session, TestHello(0));
+  EXPECT_EQ(job.daemon.ClosedWith(session)->code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+}
+
+TEST(IncarnationTest, AThirdOneComesBackLaterWhileAnotherGathers) {
+  TestJob job;
+  job.ConnectAll();
+  Relaunch(job, "launch-2");
+  job.Connect(0);
+  const SessionId gathering = job.ranks[0].session;
+  Relaunch(job, "launch-3");
+  job.Connect(0);
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kUnavailable);
+  job.daemon.Disconnect(gathering);
+  job.Connect(0);
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session), std::nullopt);
+}
+
+TEST(IncarnationTest, AGatheringOneWithADeadRankIsForgotten) {
+  TestJob job;
+  job.ConnectAll();
+  Relaunch(job, "launch-2");
+  job.Connect(0);
+  job.Connect(1);
+  job.Disconnect(1);
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(IncarnationTest, AFailedGoodbyeEndsItNamingTheRanksThatDidNotVote) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"vote timed out", {2}, true});
+  EXPECT_EQ(job.daemon.LastReason("incarnation_ended"),
+            "incarnation launch-1 ended: rank 2 did not answer the vote after step 9, reported by "
+            "rank 0: vote timed out");
+  EXPECT_EQ(job.daemon.state(), "HELD");
+  EXPECT_EQ(Only<wire::Retract>(job.SentTo(1)).size(), 1u);
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[1].session), std::nullopt);
+  EXPECT_NE(job.daemon.View().waiting_for.find("a new incarnation: rank 2"), std::string::npos);
+  job.Report(10, 29);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+}
+
+TEST(IncarnationTest, AfterAFailureTheNextOneIsCurrentAtOnce) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  EXPECT_NE(job.daemon.LastReason("incarnation_ended").find("rank 0 failed after step 0"),
+            std::string::npos);
+  const SessionId survivor = job.ranks[1].session;
+  Relaunch(job, "launch-2");
+  job.Connect(0);
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.state(), "HELD");
+  EXPECT_EQ(job.daemon.ClosedWith(survivor)->code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(IncarnationTest, ARankOfAFailedOneIsToldWhyItIsRefused) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  job.Disconnect(1);
+  job.Connect(1);
+  const absl::Status status = *job.daemon.ClosedWith(job.ranks[1].session);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(status.message()).find("out of memory"), std::string::npos);
+}
+
+TEST(IncarnationTest, AShortAbsenceIsNothing) {
+  TestJob job;
+  job.ConnectAll();
+  job.Disconnect(1);
+  job.daemon.Advance(absl::Seconds(9));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  job.Connect(1);
+  job.daemon.Advance(absl::Seconds(60));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.CountEvents("incarnation_ended"), 0);
+}
+
+TEST(IncarnationTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.Disconnect(1);
+  job.Disconnect(2);
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(job.daemon.state(), "HELD");
+  EXPECT_EQ(job.daemon.LastReason("incarnation_ended"),
+            "incarnation launch-1 ended: ranks 1, 2 were away for more than 10s without Goodbye");
+  EXPECT_NE(job.daemon.View().waiting_for.find("its ranks to come back"), std::string::npos);
+  job.Connect(1);
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.CountEvents("incarnation_resumed"), 0);
+  job.Connect(2);
+  EXPECT_EQ(job.daemon.CountEvents("incarnation_resumed"), 1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.CountEvents("incarnation_ended"), 1);
+}
+
+TEST(IncarnationTest, ItEndsNormallyWhenAllRanksFinished) {
+  TestJob job;
+  job.ConnectAll();
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(job.daemon.CountEvents("incarnation_ended"), 0);
+    job.daemon.Say(job.ranks[rank].session, wire::Goodbye{"finished", {}, false});
+    EXPECT_TRUE(job.daemon.ClosedWith(job.ranks[rank].session)->ok());
+    job.daemon.Advance(absl::Seconds(60));
+  }
+  EXPECT_EQ(job.daemon.LastReason("incarnation_ended"),
+            "incarnation launch-1 ended: all 3 ranks finished");
+  EXPECT_EQ(job.daemon.View().connected_ranks, 0);
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,370 @@
+#include "server/core/proposal.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+const Placement& AllLayers() {
+  static const Placement* const placement = new Placement(Exchanged({0, 1, 2, 3}));
+  return *placement;
+}
+
+TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
+  TestJob job;
+  job.Propose(AllLayers());
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 1, 2 to be READY for version 1");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 1, 2 to report version 1 as Applied");
+  ASSERT_TRUE(job.Vote(12));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.LastReason("committed"),
+            "version 1 (chunk 1 of 2) was committed at step 12: 300 bytes received, longest pause "
+            "0.250 s");
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
+  ASSERT_EQ(job.daemon.state(), "RESOLVING");  // chunk 2 was prepared meanwhile
+  ASSERT_TRUE(job.Vote(14));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 2);
+  EXPECT_EQ(job.daemon.View().commits, 2);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, AllLayers());
+  EXPECT_EQ(job.ranks[2].placement, AllLayers());
+}
+
+TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
+  TestJob job;
+  job.Propose(AllLayers());
+  const auto proposals = Only<wire::Propose>(job.SentTo(1));
+  ASSERT_EQ(proposals.size(), 1u);
+  EXPECT_EQ(proposals[0].term, 1);
+  EXPECT_EQ(proposals[0].version, 1);
+  EXPECT_EQ(proposals[0].base_version, 0);
+  EXPECT_EQ(proposals[0].base_digest, DigestOf(Exchanged({})));
+  EXPECT_EQ(proposals[0].digest, DigestOf(Exchanged({0, 1})));
+  EXPECT_EQ(proposals[0].layers.size(), 2u);
+  EXPECT_EQ(proposals[0].chunk, 0);
+  EXPECT_EQ(proposals[0].num_chunks, 2);
+  EXPECT_NE(proposals[0].reason.find("predicted peak GPU load falls 45.0 %"), std::string::npos);
+}
+
+TEST(ProposalTest, VersionsGoOnAboveWhatAnyRankHasSeen) {
+  TestJob job;
+  job.ranks[1].identity.highest_version = 40;
+  job.Propose(AllLayers());
+  EXPECT_EQ(Only<wire::Propose>(job.SentTo(0)).at(0).version, 41);
+}
+
+TEST(ProposalTest, ANackRetractsItAndTheNextDecisionIsSkipped) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session,
+                 wire::Nack{1, wire::NackCode::kStagingTooSmall, "1 row free"});
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.LastReason("nacked"),
+            "rank 1 refused version 1 (STAGING_TOO_SMALL): 1 row free");
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to answer the Retract of version 1");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 0);
+  job.Report(20, 29);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  EXPECT_NE(job.daemon.LastReason("kept").find("backing off"), std::string::npos);
+  job.Report(40, 49);
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+}
+
+TEST(ProposalTest, BackingOffDoublesUpToSixtyFourAndACommitEndsIt) {
+  TestJob job;
+  job.ConnectAll();
+  int64_t step = 0;
+  // Windows until the solver is asked again; returns how many decisions were skipped.
+  const auto skipped_until_asked = [&job, &step] {
+    for (int skipped = 0;; ++skipped) {
+      job.Report(step, step + 19);
+      step += 20;
+      if (job.daemon.state() == "SOLVING") return skipped;
+      if (skipped > 100) return -1;
+    }
+  };
+  for (const int expected : {0, 1, 2, 4, 8, 16, 32, 64, 64}) {
+    ASSERT_EQ(skipped_until_asked(), expected);
+    job.daemon.AnswerSolve(Exchanged({0}));
+    job.Deliver();
+    ASSERT_TRUE(job.Vote(step, /*transfer_works=*/false));
+    job.Deliver();
+  }
+  ASSERT_EQ(skipped_until_asked(), 64);
+  job.daemon.AnswerSolve(Exchanged({0}));
+  job.Deliver();
+  job.Vote(step);
+  job.Deliver();
+  EXPECT_EQ(skipped_until_asked(), 0);
+}
+
+TEST(ProposalTest, ASecondVoteThatSaidNoEndsItWithTheTransfersReason) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
+  job.DeliverUp(0);
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.LastReason("withdrawn"),
+            "version 1 was dropped by every rank: rank 0 dropped it: checksum of layer 0 differs");
+  EXPECT_EQ(job.daemon.View().version, 0);
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 1);
+}
+
+TEST(ProposalTest, RanksThatAreNotReadyInTimeAreNamedAndTheProposalRetracted) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.ranks[2].silent = true;
+  job.Deliver();
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.LastReason("retracting"),
+            "within 1m it still waited for rank 2 to be READY for version 1");
+  job.ranks[2].silent = false;
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(ProposalTest, ARetractThatNobodyAnswersIsSentAgainAndCalledStuck) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.daemon.Advance(absl::Seconds(61));
+  job.SentTo(0);
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1u);
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 1);
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+}
+
+TEST(ProposalTest, RanksThatNeverVoteAreAskedToForgetItAfterTheDeadline) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  job.daemon.Advance(absl::Seconds(659));
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.daemon.Advance(absl::Seconds(2));
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(ProposalTest, TheRanksVoteWinsOverARetract) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  for (int32_t rank = 0; rank < 3; ++rank) job.DeliverDown(rank);
+  ASSERT_TRUE(job.Vote(12));
+  job.daemon.Advance(absl::Seconds(61));  // before any Ready was heard
+  ASSERT_EQ(job.daemon.state(), "RETRACTING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
+}
+
+TEST(ProposalTest, AppliedCountsBeforeTheOtherRanksReadyWasHeard) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  for (int32_t rank = 0; rank < 3; ++rank) job.DeliverDown(rank);
+  ASSERT_TRUE(job.Vote(12));
+  job.DeliverUp(0);
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+}
+
+TEST(ProposalTest, AppliedByOneAndDroppedByAnotherIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.ranks[0].Apply(12);
+  job.ranks[1].Drop(wire::FailedCode::kTransfer, "no");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(job.daemon.LastReason("quarantined"),
+            "version 1 was applied by rank 0 and dropped by rank 1");
+}
+
+TEST(ProposalTest, ApplyingAtDifferentStepsIsQuarantinedButStoredWhenAllRunIt) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.ranks[0].Apply(12);
+  job.ranks[1].Apply(12);
+  job.ranks[2].Apply(14);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(job.daemon.LastReason("quarantined"),
+            "rank 2 applied version 1 at step 14, another rank at step 12");
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
+}
+
+TEST(ProposalTest, ApplyingAnotherDigestIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.daemon.Say(job.ranks[0].session, wire::Applied{1, Sha256("other"), 12, 0, 0});
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, AnotherDigestOrPlanWhenReadyIsQuarantinedAndRetracted) {
+  TestJob digest;
+  digest.Propose(Exchanged({0, 1}));
+  digest.daemon.Say(digest.ranks[0].session, wire::Ready{1, Sha256("other"), Sha256("plan")});
+  EXPECT_EQ(digest.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(Only<wire::Retract>(digest.SentTo(1)).size(), 1u);
+
+  TestJob plan;
+  plan.Propose(Exchanged({0, 1}));
+  const Digest proposed = DigestOf(Exchanged({0, 1}));
+  plan.daemon.Say(plan.ranks[0].session, wire::Ready{1, proposed, Sha256("plan")});
+  plan.daemon.Say(plan.ranks[1].session, wire::Ready{1, proposed, Sha256("another plan")});
+  EXPECT_EQ(plan.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, ANackForAWrongDigestIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, QuarantineProposesNothingUntilANewIncarnation) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
+  job.Deliver();
+  job.Report(20, 39);
+  job.Disconnect(1);
+  job.daemon.Advance(absl::Hours(1));
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  for (FakeRank& rank : job.ranks) rank.identity.incarnation = "launch-2";
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  job.Report(0, 9);
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+}
+
+TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Disconnect(1);
+  job.Connect(1);
+  EXPECT_TRUE(job.daemon.HasMail(job.ranks[1].session));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+}
+
+TEST(RejoinTest, AReadyThatWasLostWithTheStreamIsToldByHello) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.DeliverDown(1);
+  job.Disconnect(1);
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+}
+
+TEST(RejoinTest, AnAppliedThatWasLostWithTheStreamIsToldByHello) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));
+  job.Disconnect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+}
+
+TEST(RejoinTest, AFailedThatWasLostWithTheStreamIsAskedForAgain) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
+  job.Disconnect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 0);
+}
+
+TEST(RejoinTest, ARetractThatWasLostWithTheStreamIsSentAgain) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.DeliverDown(1);
+  job.DeliverUp(1);
+  job.daemon.Advance(absl::Seconds(61));
+  job.Disconnect(1);
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_FALSE(job.ranks[1].ready.has_value());
+}
+
+TEST(RejoinTest, ARankThatGoesBackAfterItAppliedIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.ranks[0].Apply(12);
+  job.DeliverUp(0);
+  job.ranks[0].placement = Exchanged({});
+  job.ranks[0].version = 0;
+  job.Connect(0);
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalRetractsOursAndIsAdopted) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  for (FakeRank& rank : job.ranks) {
+    rank.ready = FakeRank::Candidate{9, DigestOf(Exchanged({3})), Exchanged({3})};
+    rank.Apply(12);
+  }
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 9);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({3}));
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 10);
+}
+
+TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  job.daemon.Say(job.ranks[1].session, wire::Goodbye{"finished", {}, false});
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  job.ranks[1].session = 0;
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(ProposalTest, LayersAreLeftOutWhenTheSmallestStagingIsTooSmall) {
+  TestJob job;
+  job.ranks[2].identity.staging_rows = 0;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(AllLayers());
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("left_out").find("the ranks have 0"), std::string::npos);
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,175 @@
+#include "server/core/windows.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr WindowLimits kThreeRanks = {
+    .world_size = 3, .report_every = 10, .min_coverage = 1, .max_pending = 2, .max_complete = 3};
+
+ReportOutcome Add(Windows& windows, int32_t rank, int64_t first, int64_t last,
+                  const WindowLimits& limits = kThreeRanks) {
+  return AddReport(windows, TestReport(first, last), rank, limits);
+}
+
+void Complete(Windows& windows, int64_t first, int64_t last) {
+  for (int32_t rank = 0; rank < 3; ++rank) Add(windows, rank, first, last);
+}
+
+TEST(WindowsTest, TheLastReporterCompletesAWindowWithTheSumOverRanks) {
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 0, 0, 9).completed);
+  EXPECT_FALSE(Add(windows, 2, 0, 9).completed);
+  EXPECT_TRUE(Add(windows, 1, 0, 9).completed);
+  ASSERT_EQ(windows.complete.size(), 1u);
+  EXPECT_EQ(windows.complete[0].load->counts()(0, 0), 300);
+  EXPECT_EQ(windows.complete[0].load->counts()(3, 5), 30);
+  EXPECT_TRUE(windows.pending.empty());
+}
+
+TEST(WindowsTest, CoverageCompletesAWindowWithoutTheSlowestRankAndItsLateReportIsIgnored) {
+  WindowLimits limits = kThreeRanks;
+  limits.min_coverage = 0.6;  // ceil(1.8) = 2
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 0, 0, 9, limits).completed);
+  EXPECT_TRUE(Add(windows, 1, 0, 9, limits).completed);
+  EXPECT_FALSE(Add(windows, 2, 0, 9, limits).completed);
+  EXPECT_EQ(windows.complete.back().load->counts()(0, 0), 200);
+  EXPECT_TRUE(windows.pending.empty());
+}
+
+TEST(WindowsTest, CoverageIsNotRoundedUpByTheProduct) {
+  // 0.07 * 100 is a little above 7 as a double; 7 reporters are enough.
+  const WindowLimits limits = {.world_size = 100,
+                               .report_every = 10,
+                               .min_coverage = 0.07,
+                               .max_pending = 2,
+                               .max_complete = 3};
+  Windows windows;
+  for (int32_t rank = 0; rank < 6; ++rank) EXPECT_FALSE(Add(windows, rank, 0, 9, limits).completed);
+  EXPECT_TRUE(Add(windows, 6, 0, 9, limits).completed);
+}
+
+TEST(WindowsTest, ASecondReportOfARankIsIgnored) {
+  Windows windows;
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(Add(windows, 0, 0, 9).completed);
+  EXPECT_EQ(windows.pending.front().sum(0, 0), 100);
+}
+
+TEST(WindowsTest, AShortReportIsNotAddedAndNotedOncePerWindow) {
+  Windows windows;
+  const ReportOutcome first = Add(windows, 0, 4, 9);
+  ASSERT_EQ(first.notes.size(), 1u);
+  EXPECT_EQ(first.notes[0].name, "report_short");
+  EXPECT_NE(first.notes[0].reason.find("rank 0 reported steps 4..9"), std::string::npos);
+  EXPECT_TRUE(Add(windows, 1, 5, 9).notes.empty());
+  EXPECT_TRUE(windows.pending.empty());
+  EXPECT_EQ(Add(windows, 1, 15, 19).notes.size(), 1u);
+}
+
+TEST(WindowsTest, WindowsMergedByTheRanksCountAsOne) {
+  Windows windows;
+  Complete(windows, 0, 29);
+  ASSERT_EQ(windows.complete.size(), 1u);
+  EXPECT_EQ(windows.complete[0].first_step, 0);
+  EXPECT_EQ(windows.complete[0].last_step, 29);
+}
+
+TEST(WindowsTest, TheOldestPendingWindowIsGivenUpAndTheMissingRanksNamed) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  const ReportOutcome outcome = Add(windows, 0, 20, 29);
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_EQ(outcome.notes[0].name, "window_incomplete");
+  EXPECT_EQ(outcome.notes[0].reason, "steps 0..9 are given up: no report of ranks 1, 2");
+  EXPECT_EQ(windows.pending.size(), 2u);
+}
+
+TEST(WindowsTest, ACompleteWindowGivesUpThePendingOnesBeforeIt) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  Add(windows, 1, 10, 19);
+  const ReportOutcome outcome = Add(windows, 2, 10, 19);
+  EXPECT_TRUE(outcome.completed);
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_EQ(outcome.notes[0].name, "window_incomplete");
+  EXPECT_TRUE(windows.pending.empty());
+}
+
+TEST(WindowsTest, AnOverflowingWindowIsDroppedOnceAndTheNextOneIsFine) {
+  Windows windows;
+  wire::LoadReport huge = TestReport(0, 9);
+  huge.counts(0, 0) = std::numeric_limits<int64_t>::max();
+  EXPECT_TRUE(AddReport(windows, huge, 0, kThreeRanks).notes.empty());
+  const ReportOutcome second = AddReport(windows, huge, 1, kThreeRanks);
+  ASSERT_EQ(second.notes.size(), 1u);
+  EXPECT_EQ(second.notes[0].name, "window_dropped");
+  EXPECT_FALSE(Add(windows, 2, 0, 9).completed);
+  Complete(windows, 10, 19);
+  EXPECT_EQ(windows.complete.size(), 1u);
+}
+
+TEST(WindowsTest, ALayerWhoseSumOverflowsIsDroppedToo) {
+  Windows windows;
+  wire::LoadReport huge = TestReport(0, 9);
+  huge.counts.row(0) = std::numeric_limits<int64_t>::max() / 4;
+  AddReport(windows, huge, 0, kThreeRanks);
+  Add(windows, 1, 0, 9);
+  const ReportOutcome last = Add(windows, 2, 0, 9);
+  EXPECT_FALSE(last.completed);
+  ASSERT_EQ(last.notes.size(), 1u);
+  EXPECT_EQ(last.notes[0].name, "window_dropped");
+}
+
+TEST(WindowsTest, CompleteWindowsAreBounded) {
+  Windows windows;
+  for (int64_t first = 0; first < 100; first += 10) Complete(windows, first, first + 9);
+  EXPECT_EQ(windows.complete.size(), 3u);
+  EXPECT_EQ(windows.complete.front().first_step, 70);
+}
+
+TEST(WindowsTest, TheEstimateTakesTheNewestWindowsSinceTheLastDecision) {
+  Windows windows;
+  for (int64_t first = 0; first < 30; first += 10) Complete(windows, first, first + 9);
+  const Window two = SumSince(windows, -1, 2).value();
+  EXPECT_EQ(two.first_step, 10);
+  EXPECT_EQ(two.last_step, 29);
+  EXPECT_EQ(two.load->counts()(0, 0), 600);
+  EXPECT_EQ(SumSince(windows, 19, 2).value().first_step, 20);
+  EXPECT_EQ(SumSince(windows, 29, 2).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(WindowsTest, AnEstimateThatOverflowsIsRefused) {
+  Windows windows;
+  WindowLimits limits = kThreeRanks;
+  limits.world_size = 1;
+  for (int64_t first = 0; first < 20; first += 10) {
+    wire::LoadReport huge = TestReport(first, first + 9);
+    huge.counts(0, 0) = std::numeric_limits<int64_t>::max() - 1000;
+    EXPECT_TRUE(AddReport(windows, huge, 0, limits).completed);
+  }
+  EXPECT_EQ(SumSince(windows, -1, 2).status().code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(WindowsTest, AReportOfAnotherShapeOrBelowZeroIsRefusedByName) {
+  const Topology topology = Topology::Make(TestShape()).value();
+  EXPECT_TRUE(CheckReport(TestReport(0, 9), topology).ok());
+  wire::LoadReport report = TestReport(0, 9);
+  report.counts(1, 2) = -7;
+  EXPECT_EQ(CheckReport(report, topology).message(), "load report: a count is -7, it must be >= 0");
+  report.counts = LoadMatrix::Zero(4, 5);
+  EXPECT_EQ(CheckReport(report, topology).message(),
+            "load report: counts are 4 layers x 5 experts, the job has 4 x 6");
+  EXPECT_FALSE(CheckReport(TestReport(9, 0), topology).ok());
+  EXPECT_FALSE(CheckReport(TestReport(-1, 9), topology).ok());
+}
+
+}  // namespace
+}  // namespace eplb::core

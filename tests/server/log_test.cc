@@ -1,0 +1,25 @@
+#include "server/log.h"
+
+#include <gtest/gtest.h>
+
+namespace eplb {
+namespace {
+
+TEST(LogTest, ALineIsOneJsonObjectWithItsKeysInOrder) {
+  EXPECT_EQ(LogLine(1'700'000'000'123'456, LogLevel::kWarn, "kept",
+                    {{"job", "a"}, {"version", int64_t{7}}, {"gain", 0.25}}),
+            R"({"ts":"2023-11-14T22:13:20.123456Z","level":"warn","event":"kept","job":"a",)"
+            R"("version":7,"gain":0.25})");
+}
+
+TEST(LogTest, QuotesNewlinesAndBrokenUtf8StayInsideTheLine) {
+  const std::string line = LogLine(0, LogLevel::kInfo, "x", {{"reason", "a\"b\nc\x01 \xff\xfe"}});
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  EXPECT_NE(line.find(R"(a\"b\nc\u0001)"), std::string::npos) << line;
+  EXPECT_EQ(line.find('\xff'), std::string::npos);
+}
+
+TEST(LogTest, BeforeTheStartNothingHappens) { Log(LogLevel::kError, "early"); }
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,60 @@
+#include "server/runner/event_queue.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/test_stream.h"
+
+namespace eplb {
+namespace {
+
+core::Event Report() { return core::SessionMessage{.session = 1, .message = ReportOf(0)}; }
+core::Event Ready(int64_t version) {
+  wire::Ready ready;
+  ready.version = version;
+  return core::SessionMessage{.session = 1, .message = ready};
+}
+
+TEST(EventQueueTest, EventsComeInOrder) {
+  EventQueue queue({});
+  ASSERT_EQ(queue.Push(Ready(1)), Admission::kQueued);
+  ASSERT_EQ(queue.Push(core::Tick{}), Admission::kQueued);
+  EXPECT_TRUE(std::holds_alternative<core::SessionMessage>(*queue.Pop(absl::ZeroDuration())));
+  EXPECT_TRUE(std::holds_alternative<core::Tick>(*queue.Pop(absl::ZeroDuration())));
+  EXPECT_FALSE(queue.Pop(absl::ZeroDuration()).has_value());
+}
+
+TEST(EventQueueTest, ReportsAreDroppedAndCountedBeforeOtherMessagesAreRefused) {
+  EventQueue queue({.max_events = 4});
+  EXPECT_EQ(queue.Push(Report()), Admission::kQueued);
+  EXPECT_EQ(queue.Push(Report()), Admission::kQueued);
+  EXPECT_EQ(queue.Push(Report()), Admission::kDropped);
+  EXPECT_EQ(queue.dropped_reports(), 1);
+  EXPECT_EQ(queue.Push(Ready(1)), Admission::kQueued);
+  EXPECT_EQ(queue.Push(Ready(2)), Admission::kQueued);
+  EXPECT_EQ(queue.Push(Ready(3)), Admission::kFull);
+}
+
+TEST(EventQueueTest, WhatIsNotARanksMessageIsAlwaysQueued) {
+  EventQueue queue({.max_events = 0, .max_bytes = 0});
+  EXPECT_EQ(queue.Push(core::SessionClosed{.session = 1, .reason = ""}), Admission::kQueued);
+  EXPECT_EQ(queue.Push(core::DrainRequested{.grace = absl::Seconds(1)}), Admission::kQueued);
+}
+
+TEST(EventQueueTest, AHundredThousandReportsStayWithinTheBytes) {
+  constexpr size_t kReportBytes = 4 * sizeof(int64_t);
+  EventQueue queue({.max_events = 1 << 30, .max_bytes = 100 * kReportBytes});
+  for (int i = 0; i < 100000; ++i) (void)queue.Push(Report());
+  EXPECT_EQ(queue.size(), 100);
+  EXPECT_EQ(queue.dropped_reports(), 100000 - 100);
+  ASSERT_TRUE(queue.Pop(absl::ZeroDuration()).has_value());
+  EXPECT_EQ(queue.Push(Report()), Admission::kQueued);  // a place is free again
+}
+
+TEST(EventQueueTest, StopEndsAWaitingPop) {
+  EventQueue queue({});
+  queue.Stop();
+  EXPECT_FALSE(queue.Pop(absl::Hours(1)).has_value());
+}
+
+}  // namespace
+}  // namespace eplb

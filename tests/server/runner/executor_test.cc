@@ -1,0 +1,96 @@
+#include "server/runner/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/server/failing_store.h"
+#include "tests/server/test_stream.h"
+
+namespace eplb {
+namespace {
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  core::StoredJob Job() {
+    return {.job = "job",
+            .version = 1,
+            .next_version = 2,
+            .placement = Placement::Static(*Topology::Make(kSmallShape))};
+  }
+  core::Solve SolveOf(int64_t id) {
+    core::Solve solve;
+    solve.job = "job";
+    solve.solve_id = id;
+    return solve;
+  }
+  core::Record Event() {
+    return {.event = {.job = "job", .name = "kept", .version = 0, .reason = "why"}};
+  }
+
+  FailingStore store_;
+  Sessions sessions_{{}};
+  TestStream stream_;
+  core::SessionId session_ = *sessions_.Open(stream_.mailbox(), absl::UnixEpoch());
+  std::vector<core::Solve> solves_;
+  Executor executor_{{.store = &store_, .sessions = &sessions_, .solve = [this](core::Solve solve) {
+                        solves_.push_back(std::move(solve));
+                      }}};
+};
+
+TEST_F(ExecutorTest, EveryEffectReachesItsSink) {
+  const core::Decision decision = {
+      .effects = {core::StoreTerm{.term = 4}, core::Store{.job = Job()}, Event(), SolveOf(9),
+                  core::Send{.session = session_, .message = wire::Pace{.report_every = 5}},
+                  core::Close{.session = session_, .status = absl::AbortedError("over")}},
+      .reason = ""};
+  EXPECT_FALSE(executor_.Execute(decision).has_value());
+  EXPECT_EQ(*store_.ReadTerm(), 4);
+  EXPECT_EQ(store_.ReadJobs()->size(), 1);
+  EXPECT_EQ(store_.ReadEvents("job", 9)->front().event.reason, "why");
+  EXPECT_EQ(solves_.at(0).solve_id, 9);
+  EXPECT_EQ(stream_.Wait<wire::Pace>()->report_every, 5);
+  EXPECT_EQ(stream_.WaitForClose(), absl::AbortedError("over"));
+}
+
+TEST_F(ExecutorTest, AFailedStoreSkipsTheRestAndIsReported) {
+  store_.fail_jobs = true;
+  const auto failed =
+      executor_.Execute({.effects = {core::Store{.job = Job()}, SolveOf(1),
+                                     core::Send{.session = session_, .message = wire::Pace{}}},
+                         .reason = ""});
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(failed->job, "job");
+  EXPECT_EQ(failed->status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(solves_.empty());
+  sessions_.Send(session_, wire::Retract{.version = 3, .reason = ""});
+  EXPECT_FALSE(executor_.store_works());
+  // The first message that arrives is the one after the failure.
+  EXPECT_EQ(stream_.Wait<wire::Retract>()->version, 3);
+}
+
+TEST_F(ExecutorTest, AFailedTermIsReportedWithoutAJob) {
+  store_.fail_terms = true;
+  const auto failed = executor_.Execute({.effects = {core::StoreTerm{.term = 4}}, .reason = ""});
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(failed->job, "");
+}
+
+TEST_F(ExecutorTest, AnEventThatCannotBeStoredSkipsNothing) {
+  store_.fail_events = true;
+  EXPECT_FALSE(executor_.Execute({.effects = {Event(), SolveOf(1)}, .reason = ""}).has_value());
+  EXPECT_EQ(solves_.size(), 1);
+  EXPECT_FALSE(executor_.store_works());
+}
+
+TEST_F(ExecutorTest, AProbeFindsARecoveredStore) {
+  store_.fail_terms = true;
+  executor_.ProbeStore(1);
+  EXPECT_FALSE(executor_.store_works());
+  store_.fail_terms = false;
+  executor_.ProbeStore(1);
+  EXPECT_TRUE(executor_.store_works());
+}
+
+}  // namespace
+}  // namespace eplb

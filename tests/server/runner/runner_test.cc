@@ -1,0 +1,135 @@
+#include "server/runner/runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/runner/monotonic_clock.h"
+#include "tests/server/failing_store.h"
+#include "tests/server/test_stream.h"
+
+namespace eplb {
+namespace {
+
+class RunnerTest : public ::testing::Test {
+ protected:
+  struct Rank {
+    TestStream stream = {};
+    core::SessionId session = 0;
+  };
+
+  void Start() {
+    RunnerOptions options;
+    options.core.policy_every_steps = kReportEvery;
+    options.core.layers_per_chunk = 1;
+    auto store = std::make_unique<FailingStore>();
+    store_ = store.get();
+    runner_ = *Runner::Start(options, std::move(store));
+  }
+  void Say(Rank& rank, wire::UpMessage message) {
+    if (rank.session == 0) {
+      rank.session = *runner_->sessions().Open(rank.stream.mailbox(), MonotonicNow());
+    }
+    ASSERT_EQ(runner_->Push(core::SessionMessage{.session = rank.session, .message = message}),
+              Admission::kQueued);
+  }
+  void Join() {
+    for (int32_t rank = 0; rank < 2; ++rank) Say(ranks_[rank], HelloOf(rank, 100 + rank));
+    for (Rank& rank : ranks_) ASSERT_TRUE(rank.stream.Wait<wire::Welcome>().has_value());
+  }
+  // Reports until the daemon proposes something.
+  std::optional<wire::Propose> Propose() {
+    for (Rank& rank : ranks_) Say(rank, ReportOf(0));
+    std::optional<wire::Propose> proposal = ranks_[0].stream.Wait<wire::Propose>();
+    EXPECT_TRUE(ranks_[1].stream.Wait<wire::Propose>().has_value());
+    return proposal;
+  }
+
+  FailingStore* store_ = nullptr;
+  std::unique_ptr<Runner> runner_;
+  Rank ranks_[2];
+};
+
+TEST_F(RunnerTest, TheTermIsStoredBeforeAnybodyIsServed) {
+  Start();
+  EXPECT_EQ(runner_->term(), 1);
+  EXPECT_EQ(*store_->ReadTerm(), 1);
+}
+
+TEST_F(RunnerTest, AStoreThatRefusesTheTermStopsTheStart) {
+  auto store = std::make_unique<FailingStore>();
+  store->fail_terms = true;
+  EXPECT_EQ(Runner::Start({}, std::move(store)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(RunnerTest, FromHelloToCommit) {
+  Start();
+  Join();
+  const std::optional<wire::Propose> proposal = Propose();
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(proposal->term, 1);
+  EXPECT_EQ(proposal->base_version, 0);
+  // Written before it was sent.
+  EXPECT_GT(store_->ReadJobs()->at(0).next_version, proposal->version);
+  for (Rank& rank : ranks_) {
+    wire::Ready ready;
+    ready.version = proposal->version;
+    ready.digest = proposal->digest;
+    Say(rank, ready);
+  }
+  for (Rank& rank : ranks_) {
+    wire::Applied applied;
+    applied.version = proposal->version;
+    applied.digest = proposal->digest;
+    applied.step = 16;
+    Say(rank, applied);
+  }
+  Say(ranks_[0], wire::Goodbye{.reason = "finished", .missing_ranks = {}, .failed = false});
+  // The drain is handled after all that was pushed before it.
+  (void)runner_->Push(core::DrainRequested{.grace = absl::Seconds(1)});
+  ASSERT_TRUE(ranks_[1].stream.Wait<wire::Drain>().has_value());
+  EXPECT_EQ(runner_->Job("job")->commits, 1);
+  EXPECT_EQ(runner_->Job("job")->version, proposal->version);
+  EXPECT_EQ(runner_->PlacementInForce("job")->digest, proposal->digest);
+  EXPECT_FALSE(runner_->Readiness().ok());
+  const std::vector<StoredEvent> events = *runner_->Events("job", 100);
+  EXPECT_THAT(events,
+              ::testing::Contains(::testing::Field(
+                  &StoredEvent::event, ::testing::Field(&core::JobEvent::name, "committed"))));
+}
+
+TEST_F(RunnerTest, NothingIsProposedThatCouldNotBeStored) {
+  Start();
+  Join();
+  store_->fail_jobs = true;
+  for (Rank& rank : ranks_) Say(rank, ReportOf(0));
+  ASSERT_TRUE(store_->WaitForEvent("store_failed"));
+  (void)runner_->Push(core::DrainRequested{.grace = absl::Seconds(1)});
+  // The first message after Welcome is the drain.
+  for (Rank& rank : ranks_) {
+    ASSERT_TRUE(rank.stream.Wait<wire::Drain>().has_value());
+    EXPECT_EQ(rank.stream.num_received(), 2);
+  }
+}
+
+TEST_F(RunnerTest, AnotherProcessForALiveRankIsRefused) {
+  Start();
+  Join();
+  Rank twin;
+  Say(twin, HelloOf(0, 999));
+  const std::optional<absl::Status> closed = twin.stream.WaitForClose();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(RunnerTest, AnUnknownJobIsNotFound) {
+  Start();
+  EXPECT_EQ(runner_->Job("nobody").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(runner_->PlacementInForce("nobody").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(runner_->Events("nobody", 5).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(runner_->Jobs().empty());
+  EXPECT_TRUE(runner_->Alive().ok());
+  EXPECT_TRUE(runner_->Readiness().ok());
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,72 @@
+#include "server/runner/sessions.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/test_stream.h"
+
+namespace eplb {
+namespace {
+
+constexpr absl::Time kStart = absl::UnixEpoch();
+
+TEST(SessionsTest, NumbersStartAtOneAndNeverComeBack) {
+  Sessions sessions({});
+  TestStream stream;
+  EXPECT_EQ(*sessions.Open(stream.mailbox(), kStart), 1);
+  sessions.Remove(1);
+  EXPECT_EQ(*sessions.Open(stream.mailbox(), kStart), 2);
+  EXPECT_EQ(sessions.count(), 1);
+}
+
+TEST(SessionsTest, MoreThanTheLimitAreRefused) {
+  Sessions sessions({.max_sessions = 1});
+  TestStream stream;
+  ASSERT_TRUE(sessions.Open(stream.mailbox(), kStart).ok());
+  EXPECT_EQ(sessions.Open(stream.mailbox(), kStart).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(SessionsTest, NewStreamsAreRefusedWhileDraining) {
+  Sessions sessions({});
+  TestStream stream;
+  sessions.StopAccepting();
+  EXPECT_EQ(sessions.Open(stream.mailbox(), kStart).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(SessionsTest, AStreamWithoutAFirstMessageIsClosedAtItsDeadline) {
+  Sessions sessions({.hello_deadline = absl::Seconds(10)});
+  TestStream silent;
+  TestStream speaking;
+  ASSERT_TRUE(sessions.Open(silent.mailbox(), kStart).ok());
+  sessions.Spoke(*sessions.Open(speaking.mailbox(), kStart));
+  sessions.Expire(kStart + absl::Milliseconds(9999));
+  EXPECT_FALSE(silent.mailbox()->closing().has_value());
+  sessions.Expire(kStart + absl::Seconds(10));
+  EXPECT_EQ(silent.mailbox()->closing()->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(speaking.mailbox()->closing().has_value());
+}
+
+TEST(SessionsTest, AClosedStreamThatDoesNotEndIsCancelled) {
+  Sessions sessions({});
+  TestStream stream;
+  const core::SessionId session = *sessions.Open(stream.mailbox(), kStart);
+  EXPECT_TRUE(sessions.IsOpen(session));
+  sessions.Close(session, absl::AbortedError("over"));
+  EXPECT_FALSE(sessions.IsOpen(session));
+  sessions.Expire(kStart);
+  EXPECT_FALSE(stream.cancelled());
+  sessions.Expire(kStart + Sessions::kCloseDeadline);
+  EXPECT_TRUE(stream.cancelled());
+}
+
+TEST(SessionsTest, SendingToAStreamThatIsGoneDoesNothing) {
+  Sessions sessions({});
+  sessions.Send(77, wire::Pace{});
+  sessions.Close(77, absl::OkStatus());
+  EXPECT_FALSE(sessions.IsOpen(77));
+  EXPECT_TRUE(sessions.WaitUntilEmpty(absl::ZeroDuration()));
+}
+
+}  // namespace
+}  // namespace eplb

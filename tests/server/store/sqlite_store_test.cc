@@ -1,0 +1,162 @@
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/digest.h"
+#include "server/store/placement_bytes.h"
+#include "server/store/sqlite.h"
+#include "tests/server/store/store_contract.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A folder that nothing else uses, gone with the test.
+class Folder {
+ public:
+  Folder() {
+    static std::atomic<int> count{0};
+    path_ = std::filesystem::path(::testing::TempDir()) /
+            absl::StrCat("eplb-store-", getpid(), "-", count++);
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string File(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Sqlite, StoreContractTest, ::testing::Values(StoreContract{[] {
+                           static Folder folder;
+                           static int count = 0;
+                           const std::string path = folder.File(absl::StrCat(count++, ".db"));
+                           return *MakeSqliteStore(path, kContractMaxEvents);
+                         }}));
+
+absl::Status OpenStatus(const std::string& path) { return MakeSqliteStore(path).status(); }
+
+TEST(SqliteStoreTest, EverythingIsThereAfterReopening) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    ASSERT_TRUE(store->WriteTerm(9).ok());
+    ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
+    ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 4)).ok());
+  }
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+  EXPECT_EQ(*store->ReadTerm(), 9);
+  EXPECT_EQ(store->ReadJobs()->front().placement, ReversedPlacement(2));
+  EXPECT_EQ(store->ReadEvents("a", 1)->front().event.version, 4);
+}
+
+TEST(SqliteStoreTest, ASecondOpenerIsRefusedByName) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  const std::unique_ptr<Store> first = *MakeSqliteStore(path);
+  const absl::Status status = OpenStatus(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path + ": another eplbd"));
+}
+
+TEST(SqliteStoreTest, AFileThatIsNoDatabaseIsDataLoss) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  std::ofstream(path) << std::string(8192, 'x');
+  const absl::Status status = OpenStatus(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+}
+
+TEST(SqliteStoreTest, ATruncatedDatabaseIsDataLoss) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    for (int64_t i = 0; i < 40; ++i) {
+      ASSERT_TRUE(store->WriteJob(JobOf(absl::StrCat("job", i), 1, 20)).ok());
+    }
+  }
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  const absl::Status status = OpenStatus(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+}
+
+TEST(SqliteStoreTest, ADatabaseOfAnotherProgramIsLeftAlone) {
+  const Folder folder;
+  const std::string path = folder.File("other.db");
+  ASSERT_TRUE(sqlite::Connection::Open(path, false)->Execute("CREATE TABLE t(x)").ok());
+  const absl::Status status = OpenStatus(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another program"));
+}
+
+TEST(SqliteStoreTest, ANewerSchemaIsFailedPrecondition) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  ASSERT_TRUE(OpenStatus(path).ok());
+  ASSERT_TRUE(sqlite::Connection::Open(path, false)->Execute("PRAGMA user_version=99").ok());
+  const absl::Status status = OpenStatus(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 1"));
+}
+
+TEST(SqliteStoreTest, AMissingFolderIsUnavailable) {
+  const absl::Status status = OpenStatus("/nonexistent/folder/eplbd.db");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/folder/eplbd.db"));
+}
+
+TEST(SqliteStoreTest, AnAlteredDigestIsDataLossNamingTheJob) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  ASSERT_TRUE((*MakeSqliteStore(path))->WriteJob(JobOf("a", 4)).ok());
+  ASSERT_TRUE(
+      sqlite::Connection::Open(path, false)->Execute("UPDATE jobs SET digest = zeroblob(32)").ok());
+  const absl::Status status = (*MakeSqliteStore(path))->ReadJobs().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("job \"a\": the stored placement's digest"));
+}
+
+TEST(SqliteStoreTest, TablesAreStrictAndWritesAreSynchronous) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  ASSERT_TRUE(OpenStatus(path).ok());
+  sqlite::Connection connection = *sqlite::Connection::Open(path, false);
+  EXPECT_EQ(*connection.FirstText("PRAGMA journal_mode"), "wal");
+  EXPECT_EQ(*connection.FirstText("SELECT count(*) FROM pragma_table_list WHERE strict = 1"), "3");
+}
+
+TEST(PlacementBytesTest, EveryTruncationIsDataLoss) {
+  const std::string bytes = PlacementToBytes(ReversedPlacement(1));
+  ASSERT_EQ(*PlacementFromBytes(bytes), ReversedPlacement(1));
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_EQ(PlacementFromBytes(bytes.substr(0, size)).status().code(),
+              absl::StatusCode::kDataLoss)
+        << size;
+  }
+  EXPECT_FALSE(PlacementFromBytes(bytes + "x").ok());
+}
+
+TEST(PlacementBytesTest, AFlippedMagicShapeOrExpertIsNeverTheSamePlacement) {
+  const Placement placement = ReversedPlacement(1);
+  const std::string bytes = PlacementToBytes(placement);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x40);
+    const absl::StatusOr<Placement> read = PlacementFromBytes(damaged);
+    EXPECT_FALSE(read.ok() && DigestOf(*read) == DigestOf(placement)) << "byte " << i;
+  }
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,35 @@
+// What every store promises. store_contract.cc holds the claims; each store instantiates the suite.
+#ifndef EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_
+#define EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "placement/placement.h"
+#include "server/store/store.h"
+
+namespace eplb {
+
+inline constexpr int32_t kContractMaxEvents = 5;
+
+// `make` opens a new, empty store that keeps kContractMaxEvents events of a job.
+struct StoreContract {
+  std::function<std::unique_ptr<Store>()> make;
+};
+
+class StoreContractTest : public ::testing::TestWithParam<StoreContract> {
+ protected:
+  std::unique_ptr<Store> store_ = GetParam().make();
+};
+
+// Valid, and not the static layout: experts reversed, some primaries in the higher slot.
+Placement ReversedPlacement(int32_t num_layers);
+core::StoredJob JobOf(const std::string& name, int64_t version, int32_t num_layers = 2);
+core::JobEvent EventOf(const std::string& job, int64_t version);
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_

@@ -1,0 +1,42 @@
+# headers_compile_alone: compiles each header of the rooms by itself, so that none leans on what its users happen to
+# include first. Outside ALL; the test tidy.headers_compile_alone builds it.
+
+# Collects the libraries defined below `folder` into the variable `result`.
+function(eplb_libraries_below folder result)
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(subfolders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  set(libraries ${${result}})
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    if(type MATCHES "_LIBRARY$")
+      list(APPEND libraries ${target})
+    endif()
+  endforeach()
+  foreach(subfolder IN LISTS subfolders)
+    eplb_libraries_below(${subfolder} libraries)
+  endforeach()
+  set(${result} ${libraries} PARENT_SCOPE)
+endfunction()
+
+set(libraries)
+set(headers)
+foreach(room placement cuda proto server client)
+  eplb_libraries_below(${PROJECT_SOURCE_DIR}/${room} libraries)
+  # The one GLOB: a header that nobody listed is just the one to check.
+  file(GLOB_RECURSE found RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${room}/*.h)
+  list(APPEND headers ${found})
+endforeach()
+if(NOT TARGET eplb_cuda_device)
+  list(REMOVE_ITEM headers cuda/handles.h cuda/status.h)
+endif()
+
+set(sources)
+foreach(header IN LISTS headers)
+  string(REPLACE "/" "__" name ${header})
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/headers/${name}.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${header}\"  // alone\n")
+  list(APPEND sources ${source})
+endforeach()
+add_library(headers_compile_alone OBJECT EXCLUDE_FROM_ALL ${sources})
+target_include_directories(headers_compile_alone PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(headers_compile_alone PRIVATE ${libraries} eplb_warnings)
