@@ -53,9 +53,6 @@ class ClientTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // A port on which nobody listens.
-  static std::string DeadEndpoint() { return ScriptedDaemon({}).endpoint(); }
-
   void LogTo(ClientOptions& options) const {
     options.history_path = absl::StrCat(directory_, "/rank-", options.rank, ".jsonl");
     options.placements_path = directory_ + "/placements.jsonl";
@@ -124,6 +121,23 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
   EXPECT_EQ(log[1].step, steps[0] + 1);
   EXPECT_EQ(log[1].placement, second_);
   EXPECT_EQ(log[1].decided_first_step, 100);
+}
+
+TEST_F(ClientTest, ConnectedRanksMoveTheSameBytesOverTheHostTransport) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.inproc = false});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  daemon.SendAll(propose_);
+  std::vector<int64_t> steps(kTestRanks, -1);
+  job.Run([&](int32_t r, TestRank& rank) {
+    const absl::StatusOr<int64_t> step = rank.StepUntil(0, Switched);
+    ASSERT_TRUE(step.ok()) << step.status();
+    steps[static_cast<size_t>(r)] = *step;
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    rank.client().Close("finished");
+  });
+  EXPECT_THAT(steps, Each(steps[0]));
 }
 
 TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
@@ -284,7 +298,7 @@ TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
 
 TEST_F(ClientTest, DisabledClientsDoNothingOnTheStaticPlacement) {
   setenv("EPLB_DISABLE", "1", 1);
-  TestJob job(DeadEndpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  TestJob job("127.0.0.1:1", {.options = [&](ClientOptions& o) { LogTo(o); }});
   unsetenv("EPLB_DISABLE");
   ASSERT_TRUE(job.started().ok()) << job.started();
   TestRank& rank = job.rank(1);  // alone: nobody votes

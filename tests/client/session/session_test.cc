@@ -137,7 +137,8 @@ TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
 }
 
 TEST_F(SessionTest, JobRunsWithoutADaemonAndCountsWhatItDrops) {
-  TestJob job(ScriptedDaemon({}).endpoint(), {.options = [](ClientOptions& o) {
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  TestJob job(endpoint, {.options = [](ClientOptions& o) {
                 o.start_deadline = absl::Seconds(1);
                 o.report_max_steps = 16;
               }});
