@@ -26,7 +26,8 @@ std::string Shown(const std::string& value) {
 }
 
 std::string Ranks(const std::vector<int32_t>& ranks) {
-  std::vector<int32_t> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kMaxRanksNamed));
+  std::vector<int32_t> named = ranks;
+  named.resize(std::min(ranks.size(), kMaxRanksNamed));
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
                       ranks.size() > named.size()
                           ? absl::StrCat(" and ", ranks.size() - named.size(), " more have ")
@@ -129,6 +130,7 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
         round.what, ": the exchange gave ", blobs->size(), " answers, world_size is ", world_size));
   }
   std::vector<Said> ranks;
+  ranks.reserve(blobs->size());
   for (size_t i = 0; i < blobs->size(); ++i) {
     absl::StatusOr<Said> said = Parse((*blobs)[i], i);
     if (!said.ok()) {
@@ -143,6 +145,7 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
   }
   EPLB_RETURN_IF_ERROR(Compare(round.what, ranks));
   std::vector<StartFields> extras;
+  extras.reserve(ranks.size());
   for (Said& said : ranks) extras.push_back(std::move(said.extra));
   return extras;
 }
