@@ -84,6 +84,7 @@ class Root {
     std::vector<Caller> unknown;  // connections whose header has not come yet
     absl::Status status = Collect(callers, unknown, deadline);
     std::vector<std::string> blobs;
+    blobs.reserve(callers.size());
     for (const Caller& caller : callers) blobs.push_back(caller.blob);
     const std::string body = status.ok() ? Pack(blobs) : std::string(status.message());
     for (Caller& caller : callers) {
