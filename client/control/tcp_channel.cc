@@ -15,35 +15,11 @@
 #include "client/control/control_channel.h"
 #include "client/control/control_frame.h"
 #include "client/control/meeting.h"
+#include "client/control/tree_neighbours.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
 namespace {
-
-constexpr int32_t kFanOut = 8;
-
-int32_t ParentOf(int32_t rank) { return (rank - 1) / kFanOut; }
-
-// Levels below `rank`; the leftmost path is the longest.
-int32_t HeightOf(int32_t rank, int32_t world_size) {
-  int32_t height = 0;
-  for (int64_t r = int64_t{rank} * kFanOut + 1; r < world_size; r = r * kFanOut + 1) ++height;
-  return height;
-}
-
-struct Neighbour {
-  RankId rank;
-  FrameConnection connection;
-  bool gone = false;
-  bool answered = false;  // a child: its kUp or kReport of the running call is here
-};
-
-// What one neighbour did: a frame, or nothing when it is gone.
-struct Event {
-  Neighbour* from = nullptr;
-  std::optional<ControlFrame> frame;
-  std::string why;  // of being gone
-};
 
 // Why a call cannot go on.
 struct Trouble {
@@ -69,28 +45,22 @@ struct Call {
 
 class TcpChannel : public ControlChannel {
  public:
-  TcpChannel(const TcpControlOptions& options, std::map<RankId, MetPeer> peers)
-      : options_(options), owner_(getpid()) {
-    const int32_t self = options.rank.value;
-    height_ = HeightOf(self, options.world_size);
+  TcpChannel(const TcpControlOptions& options, std::map<RankId, MetPeer>&& peers)
+      : options_(options),
+        owner_(getpid()),
+        height_(HeightOf(options.rank, options.world_size)),
+        neighbours_(options.rank, std::move(peers)),
+        parent_(neighbours_.parent()) {
     // Each ancestor may spend a grace for each level below it and one for its own parent.
-    absl::Duration patience = options.grace;
-    for (int32_t r = self; r != 0; r = ParentOf(r)) {
-      patience += options.grace * (HeightOf(ParentOf(r), options.world_size) + 1);
-    }
-    verdict_patience_ = patience;
-    for (auto& [rank, peer] : peers) {
-      Neighbour neighbour{.rank = rank, .connection = FrameConnection(std::move(peer.fd))};
-      if (self != 0 && rank.value == ParentOf(self)) {
-        parent_ = std::make_unique<Neighbour>(std::move(neighbour));
-      } else {
-        children_.push_back(std::move(neighbour));
-      }
+    verdict_patience_ = options.grace;
+    for (RankId r = options.rank; r.value != 0; r = ParentOf(r)) {
+      verdict_patience_ += options.grace * (HeightOf(ParentOf(r), options.world_size) + 1);
     }
   }
 
   ~TcpChannel() override {
-    if (getpid() == owner_) HangUp();  // also where a forked child still holds the descriptors
+    if (getpid() == owner_)
+      neighbours_.HangUp();  // also where a forked child still holds the descriptors
   }
 
   RankId rank() const override { return options_.rank; }
@@ -124,7 +94,7 @@ class TcpChannel : public ControlChannel {
       return absl::FailedPreconditionError("the control channel belongs to another process");
     }
     ++call_number_;
-    for (Neighbour& child : children_) child.answered = false;
+    neighbours_.ForgetAnswers();
     std::optional<Trouble> trouble = GatherUp(call);
     if (!trouble.has_value() && parent_ != nullptr) {
       Send(*parent_, Frame(ControlFrameType::kUp, call));
@@ -134,21 +104,22 @@ class TcpChannel : public ControlChannel {
     if (trouble.has_value()) trouble = SettleTrouble(call, *std::move(trouble));
     if (trouble.has_value()) return Break(call, *trouble);
     // A child that cannot be reached any more is found by the next call; this result stands.
-    for (Neighbour& child : children_) Send(child, Frame(ControlFrameType::kDown, call));
+    for (Neighbour& child : neighbours_.children())
+      Send(child, Frame(ControlFrameType::kDown, call));
     return call.values;
   }
 
   // Waits for every child's minimum.
   std::optional<Trouble> GatherUp(Call& call) {
     std::optional<Trouble> trouble;
-    for (const Neighbour& child : children_) {
+    for (const Neighbour& child : neighbours_.children()) {
       if (!child.gone) continue;  // it left after the last vote
       Merge(Trouble{.ranks = {child.rank}, .why = "connection closed", .reporter = {}}, trouble);
     }
-    while (!trouble.has_value() && !AllAnswered()) {
-      const std::vector<Event> events = Receive(call.deadline);
+    while (!trouble.has_value() && !neighbours_.AllAnswered()) {
+      const std::vector<NeighbourEvent> events = neighbours_.Receive(call.deadline);
       if (events.empty()) return TimedOut(call);
-      for (const Event& event : events) Merge(OnEvent(call, event), trouble);
+      for (const NeighbourEvent& event : events) Merge(OnEvent(call, event), trouble);
     }
     return trouble;
   }
@@ -157,10 +128,10 @@ class TcpChannel : public ControlChannel {
   std::optional<Trouble> AwaitDown(Call& call) {
     std::optional<Trouble> trouble;
     while (!trouble.has_value()) {
-      const std::vector<Event> events = Receive(call.deadline);
+      const std::vector<NeighbourEvent> events = neighbours_.Receive(call.deadline);
       if (events.empty()) return TimedOut(call);
       if (TookResult(call, events)) return std::nullopt;
-      for (const Event& event : events) Merge(OnEvent(call, event), trouble);
+      for (const NeighbourEvent& event : events) Merge(OnEvent(call, event), trouble);
     }
     return trouble;
   }
@@ -174,9 +145,9 @@ class TcpChannel : public ControlChannel {
 
   // True when the parent's result is among the events; `call` has its values then. Whatever else
   // came with it is settled by the next call.
-  bool TookResult(Call& call, const std::vector<Event>& events) const {
-    for (const Event& event : events) {
-      if (event.from != parent_.get() || !event.frame.has_value() || !call.sent_up) continue;
+  bool TookResult(Call& call, const std::vector<NeighbourEvent>& events) const {
+    for (const NeighbourEvent& event : events) {
+      if (event.from != parent_ || !event.frame.has_value() || !call.sent_up) continue;
       const ControlFrame& frame = *event.frame;
       if (frame.type != ControlFrameType::kDown || frame.call != call_number_ ||
           frame.op != call.op || frame.values.size() != call.values.size()) {
@@ -188,12 +159,12 @@ class TcpChannel : public ControlChannel {
     return false;
   }
 
-  std::optional<Trouble> OnEvent(Call& call, const Event& event) {
-    if (event.from == parent_.get()) return OnParent(call, event);
+  std::optional<Trouble> OnEvent(Call& call, const NeighbourEvent& event) {
+    if (event.from == parent_) return OnParent(call, event);
     return OnChild(call, event);
   }
 
-  std::optional<Trouble> OnChild(Call& call, const Event& event) {
+  std::optional<Trouble> OnChild(Call& call, const NeighbourEvent& event) {
     Neighbour& child = *event.from;
     if (!event.frame.has_value()) {
       // Its vote is in: the result may still come, and the next call will notice.
@@ -222,7 +193,7 @@ class TcpChannel : public ControlChannel {
     return std::nullopt;
   }
 
-  std::optional<Trouble> OnParent(const Call& call, const Event& event) const {
+  std::optional<Trouble> OnParent(const Call& call, const NeighbourEvent& event) const {
     if (!event.frame.has_value()) {
       return Trouble{.ranks = {parent_->rank}, .why = event.why, .reporter = {}};
     }
@@ -270,17 +241,17 @@ class TcpChannel : public ControlChannel {
     ControlFrame query = Frame(ControlFrameType::kQuery, call);
     query.why = trouble.why;
     query.blame_late = trouble.blame_late;
-    for (Neighbour& child : children_) {
+    for (Neighbour& child : neighbours_.children()) {
       if (!child.answered) Send(child, query);
     }
     const absl::Time until = absl::Now() + options_.grace * std::max(height_, 1);
-    while (!AllAnswered() && !trouble.final && !(parent_ != nullptr && parent_->gone)) {
-      const std::vector<Event> events = Receive(until);
+    while (!neighbours_.AllAnswered() && !trouble.final && !(parent_ != nullptr && parent_->gone)) {
+      const std::vector<NeighbourEvent> events = neighbours_.Receive(until);
       if (events.empty()) break;
-      for (const Event& event : events) Add(OnEvent(call, event), trouble);
+      for (const NeighbourEvent& event : events) Add(OnEvent(call, event), trouble);
     }
     if (trouble.final || !trouble.blame_late) return;
-    for (const Neighbour& child : children_) {
+    for (const Neighbour& child : neighbours_.children()) {
       if (!child.answered) trouble.ranks.insert(child.rank);
     }
   }
@@ -294,13 +265,13 @@ class TcpChannel : public ControlChannel {
     Send(*parent_, report);
     const absl::Time until = absl::Now() + verdict_patience_;
     while (!trouble.final && !parent_->gone) {
-      const std::vector<Event> events = Receive(until);
+      const std::vector<NeighbourEvent> events = neighbours_.Receive(until);
       if (events.empty()) {
         if (trouble.blame_late || trouble.ranks.empty()) trouble.ranks.insert(parent_->rank);
         return false;
       }
       if (TookResult(call, events)) return true;
-      for (const Event& event : events) Add(OnEvent(call, event), trouble);
+      for (const NeighbourEvent& event : events) Add(OnEvent(call, event), trouble);
     }
     return false;
   }
@@ -327,17 +298,10 @@ class TcpChannel : public ControlChannel {
     ControlFrame abort = Frame(ControlFrameType::kAbort, call);
     abort.ranks.assign(trouble.ranks.begin(), trouble.ranks.end());
     abort.why = trouble.why;
-    for (Neighbour& child : children_) Send(child, abort);
+    for (Neighbour& child : neighbours_.children()) Send(child, abort);
     broken_ = MissingRanksError(call.Name(), abort.ranks, trouble.why);
-    HangUp();
+    neighbours_.HangUp();
     return broken_;
-  }
-
-  // Peers read what was sent before and then find us gone. The descriptors stay until the end: to
-  // close one with unread bytes could destroy what was sent.
-  void HangUp() {
-    if (parent_ != nullptr) parent_->connection.FinishSending();
-    for (Neighbour& child : children_) child.connection.FinishSending();
   }
 
   ControlFrame Frame(ControlFrameType type, const Call& call) const {
@@ -355,43 +319,12 @@ class TcpChannel : public ControlChannel {
     if (!to.gone) (void)to.connection.Send(frame, absl::Now() + options_.grace);
   }
 
-  bool AllAnswered() const {
-    return std::all_of(children_.begin(), children_.end(),
-                       [](const Neighbour& c) { return c.answered || c.gone; });
-  }
-
-  // Frames and closed connections of all neighbours; empty only when `until` has passed.
-  std::vector<Event> Receive(absl::Time until) {
-    while (true) {
-      std::vector<Event> events;
-      std::vector<pollfd> polled;
-      const auto take = [&](Neighbour& neighbour) {
-        if (neighbour.gone) return;
-        absl::StatusOr<std::optional<ControlFrame>> next = neighbour.connection.Next();
-        if (!next.ok()) {
-          neighbour.gone = true;
-          events.push_back({.from = &neighbour,
-                            .frame = std::nullopt,
-                            .why = std::string(next.status().message())});
-        } else if (next->has_value()) {
-          events.push_back({.from = &neighbour, .frame = *std::move(next), .why = {}});
-        }
-        polled.push_back({.fd = neighbour.connection.fd(), .events = POLLIN, .revents = 0});
-      };
-      if (parent_ != nullptr) take(*parent_);
-      for (Neighbour& child : children_) take(child);
-      if (!events.empty()) return events;
-      const absl::StatusOr<int> ready = PollUntil(polled, until);
-      if (!ready.ok() || *ready == 0) return {};
-    }
-  }
-
   const TcpControlOptions options_;
   const pid_t owner_;
-  int32_t height_ = 0;
+  const int32_t height_;
   absl::Duration verdict_patience_;
-  std::unique_ptr<Neighbour> parent_;
-  std::vector<Neighbour> children_;
+  TreeNeighbours neighbours_;
+  Neighbour* const parent_;  // null at the root
   uint64_t call_number_ = 0;
   absl::Status broken_;
 };
@@ -413,7 +346,6 @@ absl::Status CheckOptions(const TcpControlOptions& options) {
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
     const TcpControlOptions& options, const Exchange& exchange) {
   EPLB_RETURN_IF_ERROR(CheckOptions(options));
-  const absl::Time start = absl::Now();
   EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, exchange(listener.address));
   if (addresses.size() != static_cast<size_t>(options.world_size)) {
@@ -421,21 +353,16 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
                                                       addresses.size(), " answers, expected ",
                                                       options.world_size));
   }
-  const int32_t self = options.rank.value;
   MeetOptions meet{.handshake = {.secret = options.secret,
                                  .role = ConnectionRole::kControl,
                                  .self = options.rank},
                    .dial = {},
-                   .expect = {},
+                   .expect = ChildrenOf(options.rank, options.world_size),
                    .listeners = {&listener},
-                   .deadline = std::max(start, absl::Now()) + options.connect_timeout};
-  if (self != 0) {
-    const int32_t parent = ParentOf(self);
-    meet.dial.push_back({.rank = RankId{parent}, .addresses = {addresses[parent]}});
-  }
-  for (int64_t child = int64_t{self} * kFanOut + 1;
-       child <= int64_t{self} * kFanOut + kFanOut && child < options.world_size; ++child) {
-    meet.expect.push_back(RankId{static_cast<int32_t>(child)});
+                   .deadline = absl::Now() + options.connect_timeout};
+  if (options.rank.value != 0) {
+    const RankId parent = ParentOf(options.rank);
+    meet.dial.push_back({.rank = parent, .addresses = {addresses[parent.value]}});
   }
   EPLB_ASSIGN_OR_RETURN(Meeting meeting, MeetPeers("control channel", meet));
   return std::make_unique<TcpChannel>(options, std::move(meeting.peers));

@@ -53,6 +53,7 @@ std::string Pack(const std::vector<std::string>& blobs) {
 
 absl::StatusOr<std::vector<std::string>> Unpack(const std::string& packed, int32_t world_size) {
   std::vector<std::string> blobs;
+  blobs.reserve(static_cast<size_t>(world_size));
   size_t at = 0;
   for (int32_t r = 0; r < world_size; ++r) {
     uint64_t bytes = 0;
@@ -83,6 +84,7 @@ class Root {
     std::vector<Caller> unknown;  // connections whose header has not come yet
     absl::Status status = Collect(callers, unknown, deadline);
     std::vector<std::string> blobs;
+    blobs.reserve(callers.size());
     for (const Caller& caller : callers) blobs.push_back(caller.blob);
     const std::string body = status.ok() ? Pack(blobs) : std::string(status.message());
     for (Caller& caller : callers) {
@@ -160,7 +162,7 @@ class Root {
     caller.complete = true;
     // A rank that lost its connection calls again; the newest counts.
     Caller& place = callers[caller.header.rank];
-    place = std::move(caller);
+    std::swap(place, caller);
     caller.fd.Reset();
   }
 

@@ -135,7 +135,7 @@ class ArenaSharing {
       : options_(options), addresses_(addresses) {}
 
   // Every rank sends first and reads afterwards, so nobody waits in a circle.
-  std::vector<PeerLink> Run(Meeting meeting, const StagingArena& own, absl::Time deadline) {
+  std::vector<PeerLink> Run(Meeting&& meeting, const StagingArena& own, absl::Time deadline) {
     for (const auto& [rank, peer] : meeting.peers) {
       if (!IsLocal(peer)) continue;
       if (const absl::Status sent = SendDescriptor(peer.fd.get(), own.fd()); !sent.ok()) {

@@ -58,7 +58,7 @@ class HostTransport : public Transport {
                              const PeerLink* link = LinkTo(peer);
                              return link == nullptr ? int64_t{-1} : link->staging_bytes();
                            }}));
-    PostLedger ledger(std::move(moves));
+    PostLedger ledger(moves);
     // Late frames, and peers that have left; one that broke the rules is gone as well.
     (void)ReadLinks();
     if (const std::string gone = DescribeGone(ledger.Peers()); !gone.empty()) {

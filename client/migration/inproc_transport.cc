@@ -86,7 +86,7 @@ class InprocTransport : public Transport {
                                                                  rank.value < shared_->world_size;
                                               return known ? shared_->staging_bytes : int64_t{-1};
                                             }}));
-    PostLedger ledger(std::move(moves));
+    PostLedger ledger(moves);
     const std::vector<RankId> peers = ledger.Peers();
     if (const std::vector<RankId> gone = Gone(peers); !gone.empty()) {
       return absl::FailedPreconditionError(
@@ -274,6 +274,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Transport>>> MakeInprocTransports(int
     }
   }
   std::vector<std::unique_ptr<Transport>> transports;
+  transports.reserve(static_cast<size_t>(world_size));
   for (int32_t r = 0; r < world_size; ++r) {
     transports.push_back(std::make_unique<InprocTransport>(shared, RankId{r}));
   }

@@ -124,7 +124,7 @@ absl::Status CheckMoves(const RowMoves& moves, const MoveLimits& limits) {
   return CheckOverlap(moves.receives);
 }
 
-PostLedger::PostLedger(RowMoves moves) : post_id_(moves.post_id), deadline_(moves.deadline) {
+PostLedger::PostLedger(const RowMoves& moves) : post_id_(moves.post_id), deadline_(moves.deadline) {
   for (const RowSend& send : moves.sends) outgoing_.push_back({.row = send});
   for (const RowReceive& receive : moves.receives) {
     index_[{receive.from.value, receive.row}] = incoming_.size();

@@ -44,7 +44,7 @@ class PostLedger {
   };
 
   // REQUIRES: CheckMoves said ok.
-  explicit PostLedger(RowMoves moves);
+  explicit PostLedger(const RowMoves& moves);
 
   uint64_t post_id() const { return post_id_; }
   absl::Time deadline() const { return deadline_; }

@@ -77,9 +77,10 @@ TEST(TcpExchangeTest, StrangersDoNotDisturb) {
         SendAll(fd->get(), std::as_bytes(std::span(noise)), absl::Now() + absl::Seconds(5)).ok());
     strangers.push_back(*std::move(fd));
   }
+  const auto member = MakeTcpExchange(Options(1, 2, port));
+  ASSERT_TRUE(member.ok());
   RunRanks(2, [&](int32_t rank) {
-    auto exchange = rank == 0 ? std::move(root) : MakeTcpExchange(Options(1, 2, port));
-    const auto all = (*exchange)(rank == 0 ? "zero" : "one");
+    const auto all = rank == 0 ? (*root)("zero") : (*member)("one");
     ASSERT_TRUE(all.ok()) << all.status();
     EXPECT_THAT(*all, ::testing::ElementsAre("zero", "one"));
   });

@@ -10,38 +10,18 @@
 
 #include "tests/client/control/world.h"
 #include "tests/client/migration/expert_world.h"
+#include "tests/client/migration/host_world.h"
 
 namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
 
-using Transports = std::vector<std::unique_ptr<Transport>>;
-using MakeTransports = std::function<Transports(int32_t world_size, int64_t staging_bytes)>;
+using MakeWorld = std::function<Transports(int32_t world_size, int64_t staging_bytes)>;
 
 Transports MakeInproc(int32_t world_size, int64_t staging_bytes) {
   return *MakeInprocTransports(world_size, staging_bytes);
 }
-
-Transports MakeHost(int32_t world_size, int64_t staging_bytes, bool use_shared_memory) {
-  ThreadExchange exchange(world_size);
-  Transports transports(world_size);
-  RunRanks(world_size, [&](int32_t rank) {
-    auto transport = MakeHostTransport({.rank = RankId{rank},
-                                        .world_size = world_size,
-                                        .staging_bytes = staging_bytes,
-                                        .secret = "executor",
-                                        .use_shared_memory = use_shared_memory,
-                                        .peers = {},
-                                        .on_note = {}},
-                                       exchange.ForRank(rank));
-    ASSERT_TRUE(transport.ok()) << transport.status();
-    transports[rank] = *std::move(transport);
-  });
-  return transports;
-}
-Transports MakeShared(int32_t n, int64_t bytes) { return MakeHost(n, bytes, true); }
-Transports MakeTcp(int32_t n, int64_t bytes) { return MakeHost(n, bytes, false); }
 
 Topology MakeTopology(int32_t layers, int32_t experts, int32_t slots, int32_t gpus) {
   return *Topology::Make({.num_layers = layers,
@@ -60,7 +40,7 @@ std::vector<TensorShape> Shapes() {
 // A lane of ranks with memory, executors and a placement in force.
 class Lane {
  public:
-  Lane(const Topology& topology, StateResidency residency, const MakeTransports& make,
+  Lane(const Topology& topology, StateResidency residency, const MakeWorld& make,
        int32_t num_lanes = 1, int32_t layers_per_chunk = 1000)
       : topology_(topology), residency_(residency), num_lanes_(num_lanes) {
     const int32_t ranks = num_lanes * topology.num_gpus();
@@ -137,7 +117,7 @@ class Lane {
 
 struct Kind {
   const char* name;
-  MakeTransports make;
+  MakeWorld make;
   StateResidency residency;
 };
 
@@ -145,11 +125,12 @@ class ExecutorTest : public ::testing::TestWithParam<Kind> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, ExecutorTest,
-    ::testing::Values(Kind{"InprocEveryReplica", MakeInproc, StateResidency::kEveryReplica},
-                      Kind{"InprocWithPrimary", MakeInproc, StateResidency::kWithPrimary},
-                      Kind{"SharedEveryReplica", MakeShared, StateResidency::kEveryReplica},
-                      Kind{"SharedWithPrimary", MakeShared, StateResidency::kWithPrimary},
-                      Kind{"TcpWithPrimary", MakeTcp, StateResidency::kWithPrimary}),
+    ::testing::Values(
+        Kind{"InprocEveryReplica", MakeInproc, StateResidency::kEveryReplica},
+        Kind{"InprocWithPrimary", MakeInproc, StateResidency::kWithPrimary},
+        Kind{"SharedEveryReplica", MakeSharedMemoryWorld, StateResidency::kEveryReplica},
+        Kind{"SharedWithPrimary", MakeSharedMemoryWorld, StateResidency::kWithPrimary},
+        Kind{"TcpWithPrimary", MakeTcpWorld, StateResidency::kWithPrimary}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST_P(ExecutorTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches) {
