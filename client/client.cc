@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -222,8 +223,8 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
   const uint64_t nonce = member.identity.nonce;
   const auto on_ready = [this](const Proposal& proposal, int64_t step) {
     log_.Write({.event = "ready",
-                .step = step,
-                .last_step = step,
+                .step = std::max<int64_t>(step, 0),
+                .last_step = std::max<int64_t>(step, 0),
                 .version = proposal.propose.version,
                 .digest = proposal.propose.digest});
   };

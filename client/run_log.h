@@ -22,9 +22,9 @@ namespace eplb {
 // commit, drop  version and digest were switched to, or given up
 // steps  ran [step, last_step] under version and digest; written before each vote and at the stop
 // stop   the incarnation ended on this rank; reason
-// step: of the boundary, that is the last step that ran, so that a commit between steps 15 and 16
-// has step 15; in "start" the first step to run, in "steps" the first of the range. See
-// placement/history.h.
+// step: in "start" the first step to run, in "steps" the first of the range, else the last step
+// that ran before (in "ready" as far as the session's thread knows; -1 in "stop" when none ran).
+// See placement/history.h.
 struct RunLogLine {
   std::string_view event;
   int64_t step = 0;

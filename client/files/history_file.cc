@@ -45,10 +45,13 @@ absl::StatusOr<HistoryRecord> RecordFrom(const wire::JsonValue& object) {
   }
   record.rank = RankId{static_cast<int32_t>(rank)};
   EPLB_ASSIGN_OR_RETURN(record.incarnation, wire::GetString(object, "incarnation"));
-  EPLB_ASSIGN_OR_RETURN(record.step, wire::GetInteger(object, "step"));
-  // A rank that stopped before its first step has run step -1 last.
-  if (record.step < -1 || (record.step == -1 && record.kind != Kind::kStop)) {
-    return absl::InvalidArgumentError(absl::StrCat("step is ", record.step, ", expected >= 0"));
+  if (record.kind == Kind::kStop) {
+    EPLB_ASSIGN_OR_RETURN(record.step, wire::GetInteger(object, "step"));
+    if (record.step < -1) {  // -1: it stopped before step 0
+      return absl::InvalidArgumentError(absl::StrCat("step is ", record.step, ", expected >= -1"));
+    }
+  } else {
+    EPLB_ASSIGN_OR_RETURN(record.step, GetNatural(object, "step"));
   }
   if (record.kind == Kind::kStep) {
     EPLB_ASSIGN_OR_RETURN(record.last_step, GetNatural(object, "last_step"));

@@ -8,19 +8,19 @@ SharedMember::SharedMember(Member member, int64_t max_window_steps, OnReady on_r
     : on_ready_(std::move(on_ready)), member_(std::move(member)), windows_(max_window_steps) {}
 
 int32_t SharedMember::FinishStep(int64_t step, std::optional<wire::LoadReport> window) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   member_.OnStep(step);
   if (window.has_value()) windows_.Add(*std::move(window));
   return report_every_;
 }
 
 VoteSnapshot SharedMember::Enter() {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return member_.Enter();
 }
 
 VoteDecision SharedMember::Decide(std::span<const int64_t> minimum) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<wire::UpMessage> messages;
   VoteDecision decision = member_.Decide(minimum, messages);
   Push(std::move(messages));
@@ -28,35 +28,35 @@ VoteDecision SharedMember::Decide(std::span<const int64_t> minimum) {
 }
 
 void SharedMember::OnApplied(int64_t received_bytes, double pause_seconds) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   Push({member_.OnApplied(received_bytes, pause_seconds)});
 }
 
 void SharedMember::OnDropped(std::string_view reason) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   Push({member_.OnDropped(reason)});
 }
 
 void SharedMember::OnEnded(std::string_view reason, std::span<const RankId> missing_ranks) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const wire::UpMessage message = member_.OnEnded(reason, missing_ranks);
   if (!goodbye_.has_value()) goodbye_ = std::get<wire::Goodbye>(message);
 }
 
 void SharedMember::SayGoodbye(wire::Goodbye goodbye) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (!goodbye_.has_value()) goodbye_ = std::move(goodbye);
 }
 
 wire::Hello SharedMember::Connect() {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   messages_.clear();
   overflow_ = false;
   return member_.MakeHello();
 }
 
 std::optional<wire::UpMessage> SharedMember::Next(bool with_windows) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (!messages_.empty()) {
     wire::UpMessage message = std::move(messages_.front());
     messages_.pop_front();
@@ -74,7 +74,7 @@ void SharedMember::OnDown(const wire::DownMessage& message) {
     OnPropose(*propose);
     return;
   }
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (const auto* pace = std::get_if<wire::Pace>(&message)) report_every_ = pace->report_every;
   Push(member_.OnDown(message));
 }
@@ -83,7 +83,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   RunningPlacement running;
   const MemberOptions* options = nullptr;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (std::optional<wire::UpMessage> answer = member_.Begin(propose)) {
       Push({*std::move(answer)});
       return;
@@ -92,24 +92,24 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
     options = &member_.options();  // never changes after construction
   }
   Prepared prepared = PrepareProposal(*options, running, propose);  // milliseconds: no lock
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   wire::UpMessage answer = member_.Finish(std::move(prepared));
   if (std::holds_alternative<wire::Ready>(answer)) on_ready_(*member_.ready(), member_.step());
   Push({std::move(answer)});
 }
 
 bool SharedMember::TakeOverflow() {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return std::exchange(overflow_, false);
 }
 
 bool SharedMember::goodbye_said() const {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return goodbye_.has_value();
 }
 
 int64_t SharedMember::dropped_steps() const {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return windows_.dropped_steps();
 }
 

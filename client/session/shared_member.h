@@ -7,14 +7,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 
 #include "client/session/load_windows.h"
 #include "client/session/member.h"
@@ -63,17 +61,19 @@ class SharedMember {
   int64_t dropped_steps() const;
 
  private:
-  void Push(std::vector<wire::UpMessage> messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Push(std::vector<wire::UpMessage> messages);  // REQUIRES: the lock
   void OnPropose(const wire::Propose& propose);
 
   const OnReady on_ready_;
-  mutable absl::Mutex mutex_;
-  Member member_ ABSL_GUARDED_BY(mutex_);
-  WindowBuffer windows_ ABSL_GUARDED_BY(mutex_);
-  std::deque<wire::UpMessage> messages_ ABSL_GUARDED_BY(mutex_);
-  std::optional<wire::Goodbye> goodbye_ ABSL_GUARDED_BY(mutex_);
-  int32_t report_every_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
+  // std::mutex: the packaged Abseil is built without ThreadSanitizer, which then does not see what
+  // its mutex orders.
+  mutable std::mutex mutex_;  // guards all that follows
+  Member member_;
+  WindowBuffer windows_;
+  std::deque<wire::UpMessage> messages_;
+  std::optional<wire::Goodbye> goodbye_;
+  int32_t report_every_ = 0;
+  bool overflow_ = false;
 };
 
 }  // namespace eplb

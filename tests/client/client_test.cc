@@ -53,9 +53,6 @@ class ClientTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // A port on which nobody listens.
-  static std::string DeadEndpoint() { return ScriptedDaemon({}).endpoint(); }
-
   void LogTo(ClientOptions& options) const {
     options.history_path = absl::StrCat(directory_, "/rank-", options.rank, ".jsonl");
     options.placements_path = directory_ + "/placements.jsonl";
@@ -67,8 +64,9 @@ class ClientTest : public ::testing::Test {
       ranks.push_back(ReadHistoryFile(absl::StrCat(directory_, "/rank-", rank, ".jsonl")).value());
     }
     std::vector<PlacementRecord> placements;
-    for (const LoggedPlacement& entry :
-         ReadPlacementsLog(directory_ + "/placements.jsonl").value()) {
+    const std::vector<LoggedPlacement> log =
+        ReadPlacementsLog(directory_ + "/placements.jsonl").value();
+    for (const LoggedPlacement& entry : log) {
       placements.push_back({entry.step, entry.version, entry.digest, entry.placement});
     }
     return FindViolations(ranks, placements);
@@ -115,7 +113,7 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
     EXPECT_EQ(applied->version, 7);
     EXPECT_EQ(applied->step, steps[0]);
     EXPECT_EQ(applied->received_bytes, 2 * (96 + 40));
-    EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(rank)->failed);
+    EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(rank).value().failed);
   }
   EXPECT_THAT(Violations(), IsEmpty());
   const auto log = ReadPlacementsLog(directory_ + "/placements.jsonl").value();
@@ -123,6 +121,23 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
   EXPECT_EQ(log[1].step, steps[0] + 1);
   EXPECT_EQ(log[1].placement, second_);
   EXPECT_EQ(log[1].decided_first_step, 100);
+}
+
+TEST_F(ClientTest, ConnectedRanksMoveTheSameBytesOverTheHostTransport) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.inproc = false});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  daemon.SendAll(propose_);
+  std::vector<int64_t> steps(kTestRanks, -1);
+  job.Run([&](int32_t r, TestRank& rank) {
+    const absl::StatusOr<int64_t> step = rank.StepUntil(0, Switched);
+    ASSERT_TRUE(step.ok()) << step.status();
+    steps[static_cast<size_t>(r)] = *step;
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    rank.client().Close("finished");
+  });
+  EXPECT_THAT(steps, Each(steps[0]));
 }
 
 TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
@@ -156,7 +171,7 @@ TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
   });
   EXPECT_THAT(steps, Each(steps[0]));
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    EXPECT_EQ(daemon.WaitFor<wire::Failed>(rank)->code, wire::FailedCode::kTransfer);
+    EXPECT_EQ(daemon.WaitFor<wire::Failed>(rank).value().code, wire::FailedCode::kTransfer);
   }
   EXPECT_THAT(Violations(), IsEmpty());
 }
@@ -283,7 +298,7 @@ TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
 
 TEST_F(ClientTest, DisabledClientsDoNothingOnTheStaticPlacement) {
   setenv("EPLB_DISABLE", "1", 1);
-  TestJob job(DeadEndpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  TestJob job("127.0.0.1:1", {.options = [&](ClientOptions& o) { LogTo(o); }});
   unsetenv("EPLB_DISABLE");
   ASSERT_TRUE(job.started().ok()) << job.started();
   TestRank& rank = job.rank(1);  // alone: nobody votes

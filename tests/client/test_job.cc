@@ -133,8 +133,11 @@ TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks
     if (hooks.options) hooks.options(options);
     if (hooks.control) controls[i] = hooks.control(rank, std::move(controls[i]));
     if (hooks.transport) transports[i] = hooks.transport(rank, std::move(transports[i]));
+    if (!hooks.inproc) options.transport = "host";
     absl::StatusOr<std::unique_ptr<Client>> client =
-        ConnectInproc(options, exchanges[i], std::move(controls[i]), std::move(transports[i]));
+        hooks.inproc
+            ? ConnectInproc(options, exchanges[i], std::move(controls[i]), std::move(transports[i]))
+            : Client::Connect(options, exchanges[i]);
     statuses[i] = client.status();
     if (!client.ok()) return;
     ranks_[i] = std::make_unique<TestRank>(*std::move(client), rank);

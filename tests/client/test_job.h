@@ -54,6 +54,7 @@ struct TestJobHooks {
   OptionsHook options = nullptr;
   ControlHook control = nullptr;
   TransportHook transport = nullptr;
+  bool inproc = true;  // false: Client::Connect, over TCP and the host transport
 };
 
 // Connects kTestRanks ranks and registers their experts.

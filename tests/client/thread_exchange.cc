@@ -1,13 +1,12 @@
 #include "tests/client/thread_exchange.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 
 namespace eplb::testing {
 namespace {
@@ -18,13 +17,14 @@ class Meeting {
 
   absl::StatusOr<std::vector<std::string>> Meet(size_t rank, int64_t round,
                                                 std::string_view bytes) {
-    const absl::MutexLock lock(&mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     Round& here = rounds_[round];
     here.blobs.resize(world_size_);
     here.blobs[rank] = std::string(bytes);
     ++here.num_here;
+    all_came_.notify_all();
     const auto all_here = [&] { return here.num_here == world_size_; };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&all_here), absl::Seconds(30))) {
+    if (!all_came_.wait_for(lock, std::chrono::seconds(30), all_here)) {
       return absl::DeadlineExceededError("not all ranks came");
     }
     return here.blobs;
@@ -36,8 +36,9 @@ class Meeting {
     size_t num_here = 0;
   };
   const size_t world_size_;
-  absl::Mutex mutex_;
-  std::map<int64_t, Round> rounds_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable all_came_;
+  std::map<int64_t, Round> rounds_;
 };
 
 }  // namespace

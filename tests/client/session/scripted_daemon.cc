@@ -2,11 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -48,31 +49,31 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
     wire::ToProto(wire::DownMessage(wire::Welcome{options.term, "scripted"}), &welcome);
     stream->Write(welcome);
     {
-      const absl::MutexLock lock(&mutex);
+      const std::lock_guard<std::mutex> lock(mutex);
       streams[rank] = stream;
-      said[rank].push_back(*first);
     }
+    Note(rank, *first);
     absl::Status wrong;
     while (wrong.ok() && stream->Read(&up)) {
       const absl::StatusOr<wire::UpMessage> message = wire::FromProto(up);
       wrong = message.status();
       if (message.ok()) Note(rank, *message);
     }
-    const absl::MutexLock lock(&mutex);
+    const std::lock_guard<std::mutex> lock(mutex);
     if (streams[rank] == stream) streams[rank] = nullptr;
     return wire::ToGrpc(wrong);
   }
 
   grpc::Status Exchange(grpc::ServerContext* context, const v1::ExchangeRequest* request,
                         v1::ExchangeResponse* response) override {
-    const absl::MutexLock lock(&mutex);
+    std::unique_lock<std::mutex> lock(mutex);
     std::map<uint32_t, std::string>& blobs =
         rounds[absl::StrCat(request->job(), "/", request->key())];
     blobs[request->rank()] = request->blob();
+    more.notify_all();
     const auto all_here = [&] { return blobs.size() == request->world_size(); };
-    const absl::Duration left =
-        absl::FromChrono(context->deadline()) - absl::Now() - absl::Seconds(2);
-    if (!mutex.AwaitWithTimeout(absl::Condition(&all_here), left)) {
+    // Before the caller stops waiting for the answer.
+    if (!more.wait_until(lock, context->deadline() - std::chrono::seconds(2), all_here)) {
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "rank 1 did not come"};
     }
     for (const auto& [rank, blob] : blobs) response->add_blobs(blob);
@@ -89,16 +90,20 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
   }
 
   void Note(int32_t rank, const wire::UpMessage& message) {
-    const absl::MutexLock lock(&mutex);
+    const std::lock_guard<std::mutex> lock(mutex);
     said[rank].push_back(message);
+    ++num_said;
+    more.notify_all();
   }
 
   const Options options;
   int port = 0;
-  absl::Mutex mutex;
-  std::map<int32_t, Stream*> streams ABSL_GUARDED_BY(mutex);
-  std::map<int32_t, std::vector<wire::UpMessage>> said ABSL_GUARDED_BY(mutex);
-  std::map<std::string, std::map<uint32_t, std::string>> rounds ABSL_GUARDED_BY(mutex);
+  std::mutex mutex;  // guards what follows
+  std::condition_variable more;
+  int64_t num_said = 0;
+  std::map<int32_t, Stream*> streams;
+  std::map<int32_t, std::vector<wire::UpMessage>> said;
+  std::map<std::string, std::map<uint32_t, std::string>> rounds;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -121,7 +126,7 @@ void ScriptedDaemon::WaitForRanks(int32_t num_ranks) const {
 bool ScriptedDaemon::Send(int32_t rank, const wire::DownMessage& message) {
   v1::Down down;
   wire::ToProto(message, &down);
-  const absl::MutexLock lock(&impl_->mutex);
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
   Stream* const stream = impl_->streams[rank];
   return stream != nullptr && stream->Write(down);
 }
@@ -129,32 +134,28 @@ bool ScriptedDaemon::Send(int32_t rank, const wire::DownMessage& message) {
 void ScriptedDaemon::SendAll(const wire::DownMessage& message) {
   std::vector<int32_t> ranks;
   {
-    const absl::MutexLock lock(&impl_->mutex);
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
     for (const auto& [rank, stream] : impl_->streams) ranks.push_back(rank);
   }
   for (const int32_t rank : ranks) Send(rank, message);
 }
 
 std::vector<wire::UpMessage> ScriptedDaemon::Said(int32_t rank) const {
-  const absl::MutexLock lock(&impl_->mutex);
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->said[rank];
 }
 
 bool ScriptedDaemon::Await(const std::function<bool()>& condition) const {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  size_t num_seen = 0;
-  while (std::chrono::steady_clock::now() < until) {
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  do {
+    const int64_t num_said = impl_->num_said;
+    lock.unlock();
     if (condition()) return true;
-    const absl::MutexLock lock(&impl_->mutex);
-    const auto more = [&] {
-      size_t num_said = 0;
-      for (const auto& [rank, messages] : impl_->said) num_said += messages.size();
-      if (num_said == num_seen) return false;
-      num_seen = num_said;
-      return true;
-    };
-    impl_->mutex.AwaitWithTimeout(absl::Condition(&more), absl::Seconds(20));
-  }
+    lock.lock();
+    if (impl_->num_said != num_said) continue;  // said while the condition was looked at
+    impl_->more.wait_until(lock, until, [&] { return impl_->num_said != num_said; });
+  } while (std::chrono::steady_clock::now() < until);
   ADD_FAILURE() << "the rank did not say it within 20 s";
   return false;
 }

@@ -93,7 +93,7 @@ TEST_F(SessionTest, OldDaemonIsRefusedAfterANewOne) {
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
   ASSERT_TRUE(daemon.Send(0, propose_));  // of term 1
-  EXPECT_EQ(daemon.WaitFor<wire::Nack>(0)->code, wire::NackCode::kStaleTerm);
+  EXPECT_EQ(daemon.WaitFor<wire::Nack>(0).value().code, wire::NackCode::kStaleTerm);
 }
 
 TEST_F(SessionTest, DrainEndsTheSessionWhichComesBackLater) {
@@ -116,9 +116,9 @@ TEST_F(SessionTest, RetractIsAnswered) {
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
   ASSERT_TRUE(daemon.Send(1, propose_));
-  EXPECT_EQ(daemon.WaitFor<wire::Ready>(1)->version, 7);
+  EXPECT_EQ(daemon.WaitFor<wire::Ready>(1).value().version, 7);
   ASSERT_TRUE(daemon.Send(1, wire::Retract{.version = 7, .reason = "rank 2 said no"}));
-  EXPECT_EQ(daemon.WaitFor<wire::Failed>(1)->code, wire::FailedCode::kRetracted);
+  EXPECT_EQ(daemon.WaitFor<wire::Failed>(1).value().code, wire::FailedCode::kRetracted);
 }
 
 TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
@@ -137,7 +137,8 @@ TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
 }
 
 TEST_F(SessionTest, JobRunsWithoutADaemonAndCountsWhatItDrops) {
-  TestJob job(ScriptedDaemon({}).endpoint(), {.options = [](ClientOptions& o) {
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  TestJob job(endpoint, {.options = [](ClientOptions& o) {
                 o.start_deadline = absl::Seconds(1);
                 o.report_max_steps = 16;
               }});
