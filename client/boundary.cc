@@ -58,8 +58,8 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   const bool agreed = decision.outcome == VoteOutcome::kRunChunk;
   if (target != nullptr) {
     log_.Write({.event = "vote",
-                .step = step + 1,
-                .last_step = step + 1,
+                .step = step,
+                .last_step = step,
                 .version = target->propose.version,
                 .digest = target->propose.digest,
                 .ok = agreed,
@@ -103,8 +103,8 @@ void Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult
   tables_.Update(running_);
   ++commits_;
   log_.Write({.event = "commit",
-              .step = step + 1,
-              .last_step = step + 1,
+              .step = step,
+              .last_step = step,
               .version = propose.version,
               .digest = propose.digest,
               .reason = propose.reason});
@@ -121,8 +121,8 @@ void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& 
   executor_->Discard();
   ++dropped_chunks_;
   log_.Write({.event = "drop",
-              .step = step + 1,
-              .last_step = step + 1,
+              .step = step,
+              .last_step = step,
               .version = proposal.propose.version,
               .digest = proposal.propose.digest,
               .ok = false,
@@ -133,15 +133,15 @@ void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& 
 absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {
   const std::string reason(error.message());
   log_.Write({.event = "vote",
-              .step = step + 1,
-              .last_step = step + 1,
+              .step = step,
+              .last_step = step,
               .version = target == nullptr ? 0 : target->propose.version,
               .digest = target == nullptr ? Digest{} : target->propose.digest,
               .ok = false,
               .reason = reason});
   log_.Write({.event = "stop",
-              .step = step + 1,
-              .last_step = step + 1,
+              .step = step,
+              .last_step = step,
               .version = running_.version,
               .digest = running_.digest,
               .ok = false,

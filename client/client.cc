@@ -10,6 +10,7 @@
 #include "client/files/placement_file.h"
 #include "client/inproc.h"
 #include "client/options.h"
+#include "client/session/daemon_exchange.h"
 #include "client/start.h"
 #include "placement/status_macros.h"
 
@@ -221,8 +222,8 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
   const uint64_t nonce = member.identity.nonce;
   const auto on_ready = [this](const Proposal& proposal, int64_t step) {
     log_.Write({.event = "ready",
-                .step = step + 1,
-                .last_step = step + 1,
+                .step = step,
+                .last_step = step,
                 .version = proposal.propose.version,
                 .digest = proposal.propose.digest});
   };
@@ -264,8 +265,8 @@ void Client::Impl::Close(std::string_view reason) {
     ended_ = absl::FailedPreconditionError("the client is closed");
     log_.FlushSteps();
     log_.Write({.event = "stop",
-                .step = next_step_,
-                .last_step = next_step_,
+                .step = next_step_ - 1,
+                .last_step = next_step_ - 1,
                 .version = running_.version,
                 .digest = running_.digest,
                 .ok = reason == "finished",
@@ -288,6 +289,11 @@ ClientStats Client::Impl::Stats() const {
   stats.disconnected_seconds = session.disconnected_seconds;
   stats.dropped_steps = member_->dropped_steps();
   return stats;
+}
+
+Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
+                            absl::Duration timeout) {
+  return MakeExchangeThroughDaemon(std::move(endpoint), std::move(job), rank, world_size, timeout);
 }
 
 }  // namespace eplb

@@ -16,13 +16,15 @@ namespace eplb {
 //  "last_step":24,"version":3,"digest":"<hex>","ok":true,"reason":".."}
 // start  the first version and digest
 // ready  this rank became READY for version and digest; before its Ready left
-// vote   a vote with a target had a result, ok = agreed; or a vote failed (ok false, reason; version
+// vote   a vote with a target had a result, ok = agreed; or a vote failed (ok false, reason;
+// version
 //        0 without a target)
 // commit, drop  version and digest were switched to, or given up
 // steps  ran [step, last_step] under version and digest; written before each vote and at the stop
 // stop   the incarnation ended on this rank; reason
-// step: the next step to run, so that a commit at the boundary between steps 15 and 16 has step 16;
-// in "steps" the first of the range. See placement/history.h.
+// step: of the boundary, that is the last step that ran, so that a commit between steps 15 and 16
+// has step 15; in "start" the first step to run, in "steps" the first of the range. See
+// placement/history.h.
 struct RunLogLine {
   std::string_view event;
   int64_t step = 0;

@@ -45,7 +45,11 @@ absl::StatusOr<HistoryRecord> RecordFrom(const wire::JsonValue& object) {
   }
   record.rank = RankId{static_cast<int32_t>(rank)};
   EPLB_ASSIGN_OR_RETURN(record.incarnation, wire::GetString(object, "incarnation"));
-  EPLB_ASSIGN_OR_RETURN(record.step, GetNatural(object, "step"));
+  EPLB_ASSIGN_OR_RETURN(record.step, wire::GetInteger(object, "step"));
+  // A rank that stopped before its first step has run step -1 last.
+  if (record.step < -1 || (record.step == -1 && record.kind != Kind::kStop)) {
+    return absl::InvalidArgumentError(absl::StrCat("step is ", record.step, ", expected >= 0"));
+  }
   if (record.kind == Kind::kStep) {
     EPLB_ASSIGN_OR_RETURN(record.last_step, GetNatural(object, "last_step"));
     if (record.last_step < record.step) {
