@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -234,5 +235,10 @@ int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", 0);
   // A file size limit shall fail a write, not kill the process with a file half written.
   std::signal(SIGXFSZ, SIG_IGN);
-  return eplb::cli::Main(argc, argv);
+  try {
+    return eplb::cli::Main(argc, argv);
+  } catch (const std::exception& error) {  // of a library, e.g. out of memory
+    std::fprintf(stderr, "eplbctl: %s\n", error.what());
+    return eplb::cli::kError;
+  }
 }
