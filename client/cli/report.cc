@@ -38,7 +38,7 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
         {"deepseek_hindsight", review.hindsight},
         {"hindsight_window_steps", review.window_steps},
         {"largest_difference_to_reported", review.largest_difference}}},
-      {"step_seconds", {{"before", review.seconds_before}, {"after", review.seconds_after}}},
+      {"step_seconds", review.step_seconds},
       {"gpu_loads",
        {{"layer", review.worst_layer},
         {"static", review.gpu_loads_unmoved},
@@ -87,10 +87,8 @@ std::string Balancedness(const RunReview& review, const Terminal& terminal) {
                                              " steps planned in hindsight"),
                                 review.hindsight)}},
                   terminal);
-  if (review.first_switch_step >= 0) {
-    absl::StrAppend(&text, "\nA step took ", Seconds(review.seconds_before),
-                    " before the first switch and ", Seconds(review.seconds_after), " after it.\n");
-  }
+  absl::StrAppend(&text, "\nA step took ", Seconds(review.step_seconds),
+                  " on the wall clock, checks after a switch left out.\n");
   return text;
 }
 
@@ -151,7 +149,14 @@ std::string Verdict(const RunDirectory& run, const RunReview& review, const Term
   std::string text =
       absl::StrCat("\n", Paint(terminal, Colour::kRed, "Not verified"), ": ",
                    Counted(static_cast<int64_t>(review.problems.size()), "problem"), "\n");
-  for (const std::string& problem : review.problems) absl::StrAppend(&text, "  ", problem, "\n");
+  constexpr size_t kMaxProblems = 20;
+  for (size_t i = 0; i < std::min(review.problems.size(), kMaxProblems); ++i) {
+    absl::StrAppend(&text, "  ", review.problems[i], "\n");
+  }
+  if (review.problems.size() > kMaxProblems) {
+    absl::StrAppend(&text, "  and ", review.problems.size() - kMaxProblems,
+                    " more (-o json has them all)\n");
+  }
   return text;
 }
 

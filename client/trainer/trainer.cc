@@ -232,8 +232,8 @@ class Trainer {
     WriteLoads(step, total);
     EPLB_ASSIGN_OR_RETURN(const BoundaryResult boundary, client_->StepBoundary(step));
     report_.boundary_seconds += boundary.pause_seconds;
-    if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
     report_.steps.back().seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
     ShowProgress(step);
     return absl::OkStatus();
   }
