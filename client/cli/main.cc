@@ -171,6 +171,11 @@ void AddReport(CLI::App& root, Command& command) {
   app.add_option("--window-steps", options->window_steps,
                  "Steps planned at once in the upper line [50]")
       ->type_name("N");
+  app.add_option("--min-rebalances", options->min_rebalances, "Fewer are a problem [0]")
+      ->type_name("N");
+  app.add_option("--min-gain", options->min_gain,
+                 "Less balancedness gained over the static layout is a problem")
+      ->type_name("X");
   app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
   AddFormat(app, options->format);
   app.footer(

@@ -160,6 +160,20 @@ std::string Verdict(const RunDirectory& run, const RunReview& review, const Term
   return text;
 }
 
+void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
+  if (review.rebalances < options.min_rebalances) {
+    review.problems.push_back(absl::StrCat(Counted(review.rebalances, "rebalance"),
+                                           " committed, expected at least ",
+                                           options.min_rebalances));
+  }
+  const double gain = review.run - review.unmoved;
+  if (options.min_gain > 0 && gain < options.min_gain) {
+    review.problems.push_back(
+        absl::StrFormat("balancedness is %.4f above the static layout's, expected at least %.4f",
+                        gain, options.min_gain));
+  }
+}
+
 }  // namespace
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
@@ -168,8 +182,9 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   }
   const absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
   if (!run.ok()) return UsageFailure(run.status());
-  const absl::StatusOr<RunReview> review = ReviewRun(*run, options.window_steps);
+  absl::StatusOr<RunReview> review = ReviewRun(*run, options.window_steps);
   if (!review.ok()) return UsageFailure(review.status());
+  CheckLeastFigures(options, *review);
   const std::string json = ToJson(*run, *review);
   if (!options.out.empty()) {
     if (const absl::Status written = WriteFileAtomically(options.out, json); !written.ok()) {
