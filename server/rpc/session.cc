@@ -49,9 +49,10 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       up_.Clear();  // a report must not stay in memory until the next message
       return ReadNext();
     }
-    // gRPC tells a half-close and bytes that are no message by the same sign.
+    // gRPC tells a half-close and bytes that are no message by the same sign. A rank that obeys a
+    // Drain half-closes, so this must be no refusal: it shall come back.
     mailbox_->Close(said_goodbye_ ? absl::OkStatus()
-                                  : absl::InvalidArgumentError(
+                                  : absl::UnavailableError(
                                         "the stream ended without Goodbye, or its last message "
                                         "could not be parsed"));
   }
