@@ -10,8 +10,10 @@ cd "$(dirname "$0")/.."
 ranks=8 slots=72 steps=480 step_ms=30 setup=yes
 while [ $# -gt 0 ]; do
   case "$1" in
-    --steps) steps=${2:?--steps needs a number}; shift 2 ;;
-    --step-ms) step_ms=${2:?--step-ms needs a number}; shift 2 ;;
+    --steps|--step-ms)
+      [ $# -ge 2 ] || { echo "demo: $1 needs a number" >&2; exit 2; }
+      if [ "$1" = --steps ]; then steps=$2; else step_ms=$2; fi
+      shift 2 ;;
     --skip-setup) setup=no; shift ;;
     -h|--help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "demo: unknown option $1 (try --help)" >&2; exit 2 ;;

@@ -67,6 +67,17 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
     review.problems.push_back("no byte of expert memory was verified");
 }
 
+// A log that was cut off could hide what it no longer says.
+void CheckLogsAreWhole(const RunDirectory& run, RunReview& review) {
+  for (const RankHistory& history : run.histories) {
+    const bool stopped = history.records.back().kind == HistoryRecord::Kind::kStop;
+    if (stopped && history.records.back().step + 1 == review.steps) continue;
+    review.problems.push_back(absl::StrCat("rank ", history.rank.value,
+                                           "'s log does not end with a stop after step ",
+                                           review.steps - 1));
+  }
+}
+
 // Fills the worst layer and its GPU loads over the steps from `first` on.
 absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& review) {
   const Topology& topology = run.placements.front().placement.topology();
@@ -125,6 +136,7 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   review.policy = MeanFrom(figures.policy, first);
   review.hindsight = MeanFrom(figures.hindsight, first);
   CheckReport(run, figures, review);
+  CheckLogsAreWhole(run, review);
   EPLB_RETURN_IF_ERROR(SumGpuLoads(run, first, review));
   review.step_seconds = MeanStepSeconds(run.report.steps);
   return review;
