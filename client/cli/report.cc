@@ -138,13 +138,14 @@ std::string GpuLoads(const RunReview& review, const Terminal& terminal) {
 
 std::string Verdict(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
   if (review.problems.empty()) {
-    return absl::StrCat(
-        "\n", Paint(terminal, Colour::kGreen, "Verified"), ": ",
-        Megabytes(run.report.bytes_verified),
-        " of expert memory recomputed and equal; no invariant broken in the logs of ",
-        Counted(static_cast<int64_t>(run.histories.size()), "rank"),
-        ";\nreported balancedness equals the recomputed within ",
-        absl::StrFormat("%.1g", review.largest_difference), ".\n");
+    const std::string text =
+        absl::StrCat("Verified: ", Megabytes(run.report.bytes_verified),
+                     " of expert memory recomputed and equal; no invariant broken in the logs of ",
+                     Counted(static_cast<int64_t>(run.histories.size()), "rank"),
+                     "; reported balancedness equals the recomputed within ",
+                     absl::StrFormat("%.1g", review.largest_difference), ".");
+    return absl::StrCat("\n", Paint(terminal, Colour::kGreen, Wrapped(text, terminal.width, 2)),
+                        "\n");
   }
   std::string text =
       absl::StrCat("\n", Paint(terminal, Colour::kRed, "Not verified"), ": ",
