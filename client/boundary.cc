@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "client/client_impl.h"
+#include "client/control/monotonic_clock.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -72,7 +72,7 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const int64_t version = proposal.propose.version;
   const absl::StatusOr<Executor::Staged> staged = executor_->Stage(
-      proposal.plan, static_cast<uint64_t>(version), absl::Now() + options_.transfer_deadline);
+      proposal.plan, static_cast<uint64_t>(version), MonotonicNow() + options_.transfer_deadline);
   const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);

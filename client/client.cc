@@ -11,6 +11,7 @@
 #include "client/files/placement_file.h"
 #include "client/inproc.h"
 #include "client/options.h"
+#include "client/session/daemon_exchange.h"
 #include "client/start.h"
 #include "placement/status_macros.h"
 
@@ -289,6 +290,11 @@ ClientStats Client::Impl::Stats() const {
   stats.disconnected_seconds = session.disconnected_seconds;
   stats.dropped_steps = member_->dropped_steps();
   return stats;
+}
+
+Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
+                            absl::Duration timeout) {
+  return MakeExchangeThroughDaemon(std::move(endpoint), std::move(job), rank, world_size, timeout);
 }
 
 }  // namespace eplb

@@ -10,8 +10,10 @@ cd "$(dirname "$0")/.."
 ranks=8 slots=72 steps=480 step_ms=30 setup=yes
 while [ $# -gt 0 ]; do
   case "$1" in
-    --steps) steps=${2:?--steps needs a number}; shift 2 ;;
-    --step-ms) step_ms=${2:?--step-ms needs a number}; shift 2 ;;
+    --steps|--step-ms)
+      [ $# -ge 2 ] || { echo "demo: $1 needs a number" >&2; exit 2; }
+      if [ "$1" = --steps ]; then steps=$2; else step_ms=$2; fi
+      shift 2 ;;
     --skip-setup) setup=no; shift ;;
     -h|--help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "demo: unknown option $1 (try --help)" >&2; exit 2 ;;
@@ -51,6 +53,7 @@ for _ in $(seq 100); do
 done
 [ -n "$endpoint" ] || { echo "demo: eplbd did not say where it listens within 10 s" >&2; exit 1; }
 say "eplbd (process $daemon) listens on $endpoint; $ranks ranks, $slots slots, $steps steps of the recorded trace"
+say "to see training outlive it: kill -9 $daemon, then $bin/eplbd --config deploy/demo/eplbd.toml --listen $endpoint --http 127.0.0.1:0 --store $run/eplbd.db"
 
 trainers=()
 for rank in $(seq 0 $((ranks - 1))); do
@@ -67,9 +70,12 @@ for pid in "${trainers[@]}"; do wait "$pid" || status=$?; done
 [ "$status" -eq 0 ] || say "a rank ended with exit code $status"
 
 "$bin/eplbctl" status --endpoint "$endpoint" || true
-kill -TERM "$daemon"
-wait "$daemon" || { echo "demo: eplbd ended with exit code $?" >&2; status=1; }
+if kill -TERM "$daemon" 2>/dev/null; then
+  wait "$daemon" || { echo "demo: eplbd ended with exit code $?" >&2; status=1; }
+else
+  say "eplbd was ended by somebody else during the run"
+fi
 pids=()
-"$bin/eplbctl" report "$run" --out "$run/report.json" || status=$?
+"$bin/eplbctl" report "$run" --min-rebalances 3 --out "$run/report.json" || status=$?
 say "everything the run wrote is in $run (report.json, run.json, placements.jsonl, eplbd.log, eplbd.db)"
 exit "$status"

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -170,6 +171,11 @@ void AddReport(CLI::App& root, Command& command) {
   app.add_option("--window-steps", options->window_steps,
                  "Steps planned at once in the upper line [50]")
       ->type_name("N");
+  app.add_option("--min-rebalances", options->min_rebalances, "Fewer are a problem [0]")
+      ->type_name("N");
+  app.add_option("--min-gain", options->min_gain,
+                 "Less balancedness gained over the static layout is a problem")
+      ->type_name("X");
   app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
   AddFormat(app, options->format);
   app.footer(
@@ -234,5 +240,10 @@ int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", 0);
   // A file size limit shall fail a write, not kill the process with a file half written.
   std::signal(SIGXFSZ, SIG_IGN);
-  return eplb::cli::Main(argc, argv);
+  try {
+    return eplb::cli::Main(argc, argv);
+  } catch (const std::exception& error) {  // of a library, e.g. out of memory
+    std::fprintf(stderr, "eplbctl: %s\n", error.what());
+    return eplb::cli::kError;
+  }
 }

@@ -38,7 +38,7 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
         {"deepseek_hindsight", review.hindsight},
         {"hindsight_window_steps", review.window_steps},
         {"largest_difference_to_reported", review.largest_difference}}},
-      {"step_seconds", {{"before", review.seconds_before}, {"after", review.seconds_after}}},
+      {"step_seconds", review.step_seconds},
       {"gpu_loads",
        {{"layer", review.worst_layer},
         {"static", review.gpu_loads_unmoved},
@@ -87,10 +87,8 @@ std::string Balancedness(const RunReview& review, const Terminal& terminal) {
                                              " steps planned in hindsight"),
                                 review.hindsight)}},
                   terminal);
-  if (review.first_switch_step >= 0) {
-    absl::StrAppend(&text, "\nA step took ", Seconds(review.seconds_before),
-                    " before the first switch and ", Seconds(review.seconds_after), " after it.\n");
-  }
+  absl::StrAppend(&text, "\nA step took ", Seconds(review.step_seconds),
+                  " on the wall clock, checks after a switch left out.\n");
   return text;
 }
 
@@ -140,19 +138,41 @@ std::string GpuLoads(const RunReview& review, const Terminal& terminal) {
 
 std::string Verdict(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
   if (review.problems.empty()) {
-    return absl::StrCat(
-        "\n", Paint(terminal, Colour::kGreen, "Verified"), ": ",
-        Megabytes(run.report.bytes_verified),
-        " of expert memory recomputed and equal; no invariant broken in the logs of ",
-        Counted(static_cast<int64_t>(run.histories.size()), "rank"),
-        ";\nreported balancedness equals the recomputed within ",
-        absl::StrFormat("%.1g", review.largest_difference), ".\n");
+    const std::string text =
+        absl::StrCat("Verified: ", Megabytes(run.report.bytes_verified),
+                     " of expert memory recomputed and equal; no invariant broken in the logs of ",
+                     Counted(static_cast<int64_t>(run.histories.size()), "rank"),
+                     "; reported balancedness equals the recomputed within ",
+                     absl::StrFormat("%.1g", review.largest_difference), ".");
+    return absl::StrCat("\n", Paint(terminal, Colour::kGreen, Wrapped(text, terminal.width, 2)),
+                        "\n");
   }
   std::string text =
       absl::StrCat("\n", Paint(terminal, Colour::kRed, "Not verified"), ": ",
                    Counted(static_cast<int64_t>(review.problems.size()), "problem"), "\n");
-  for (const std::string& problem : review.problems) absl::StrAppend(&text, "  ", problem, "\n");
+  constexpr size_t kMaxProblems = 20;
+  for (size_t i = 0; i < std::min(review.problems.size(), kMaxProblems); ++i) {
+    absl::StrAppend(&text, "  ", review.problems[i], "\n");
+  }
+  if (review.problems.size() > kMaxProblems) {
+    absl::StrAppend(&text, "  and ", review.problems.size() - kMaxProblems,
+                    " more (-o json has them all)\n");
+  }
   return text;
+}
+
+void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
+  if (review.rebalances < options.min_rebalances) {
+    review.problems.push_back(absl::StrCat(Counted(review.rebalances, "rebalance"),
+                                           " committed, expected at least ",
+                                           options.min_rebalances));
+  }
+  const double gain = review.run - review.unmoved;
+  if (options.min_gain > 0 && gain < options.min_gain) {
+    review.problems.push_back(
+        absl::StrFormat("balancedness is %.4f above the static layout's, expected at least %.4f",
+                        gain, options.min_gain));
+  }
 }
 
 }  // namespace
@@ -163,8 +183,9 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   }
   const absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
   if (!run.ok()) return UsageFailure(run.status());
-  const absl::StatusOr<RunReview> review = ReviewRun(*run, options.window_steps);
+  absl::StatusOr<RunReview> review = ReviewRun(*run, options.window_steps);
   if (!review.ok()) return UsageFailure(review.status());
+  CheckLeastFigures(options, *review);
   const std::string json = ToJson(*run, *review);
   if (!options.out.empty()) {
     if (const absl::Status written = WriteFileAtomically(options.out, json); !written.ok()) {

@@ -12,8 +12,10 @@ namespace eplb::cli {
 
 struct ReportOptions {
   std::string directory;
-  std::string out;            // path for the JSON form, may be empty
-  int64_t window_steps = 50;  // of the hindsight line
+  std::string out;             // path for the JSON form, may be empty
+  int64_t window_steps = 50;   // of the hindsight line
+  int64_t min_rebalances = 0;  // fewer are a problem
+  double min_gain = 0;         // a smaller gain over the static layout is a problem; 0: any will do
   Format format = Format::kTable;
 };
 

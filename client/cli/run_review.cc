@@ -17,6 +17,7 @@ namespace {
 
 std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& placements) {
   std::vector<PlacementRecord> records;
+  records.reserve(placements.size());
   for (const LoggedPlacement& placement : placements) {
     records.push_back({placement.step, placement.version, placement.digest, placement.placement});
   }
@@ -25,6 +26,7 @@ std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& place
 
 std::vector<RunPlacement> RunPlacementsOf(const std::vector<LoggedPlacement>& placements) {
   std::vector<RunPlacement> result;
+  result.reserve(placements.size());
   for (const LoggedPlacement& placement : placements) {
     result.push_back({placement.step, placement.decided_first_step, placement.decided_last_step,
                       placement.placement});
@@ -65,6 +67,17 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
     review.problems.push_back("no byte of expert memory was verified");
 }
 
+// A log that was cut off could hide what it no longer says.
+void CheckLogsAreWhole(const RunDirectory& run, RunReview& review) {
+  for (const RankHistory& history : run.histories) {
+    const bool stopped = history.records.back().kind == HistoryRecord::Kind::kStop;
+    if (stopped && history.records.back().step + 1 == review.steps) continue;
+    review.problems.push_back(absl::StrCat("rank ", history.rank.value,
+                                           "'s log does not end with a stop after step ",
+                                           review.steps - 1));
+  }
+}
+
 // Fills the worst layer and its GPU loads over the steps from `first` on.
 absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& review) {
   const Topology& topology = run.placements.front().placement.topology();
@@ -98,16 +111,10 @@ absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& revi
   return absl::OkStatus();
 }
 
-void AverageStepTimes(const RunReport& report, int64_t first_switch, RunReview& review) {
-  double before = 0, after = 0;
-  int64_t num_before = 0, num_after = 0;
-  for (const StepRecord& step : report.steps) {
-    const bool switched = first_switch >= 0 && step.step >= first_switch;
-    (switched ? after : before) += step.seconds;
-    ++(switched ? num_after : num_before);
-  }
-  review.seconds_before = num_before > 0 ? before / static_cast<double>(num_before) : 0;
-  review.seconds_after = num_after > 0 ? after / static_cast<double>(num_after) : 0;
+double MeanStepSeconds(const std::vector<StepRecord>& steps) {
+  double sum = 0;
+  for (const StepRecord& step : steps) sum += step.seconds;
+  return steps.empty() ? 0 : sum / static_cast<double>(steps.size());
 }
 
 }  // namespace
@@ -129,8 +136,9 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   review.policy = MeanFrom(figures.policy, first);
   review.hindsight = MeanFrom(figures.hindsight, first);
   CheckReport(run, figures, review);
+  CheckLogsAreWhole(run, review);
   EPLB_RETURN_IF_ERROR(SumGpuLoads(run, first, review));
-  AverageStepTimes(run.report, figures.first_switch_step, review);
+  review.step_seconds = MeanStepSeconds(run.report.steps);
   return review;
 }
 

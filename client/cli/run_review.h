@@ -30,8 +30,7 @@ struct RunReview {
   int32_t worst_layer = 0;
   std::vector<double> gpu_loads_unmoved;  // [G]
   std::vector<double> gpu_loads_run;      // [G]
-  double seconds_before = 0;  // mean wall time of a step before and after the first switch
-  double seconds_after = 0;
+  double step_seconds = 0;                // mean wall time of a step
 };
 
 // A figure that differs by more than this from what the run reported is a problem.

@@ -55,7 +55,7 @@ std::string Tokens(double tokens) {
 std::string Percent(double fraction) {
   const double percent = 100 * fraction;
   if (percent >= 1e6) return absl::StrFormat("%.2g %%", percent);
-  return absl::StrFormat(percent >= 100 ? "%.0f %%" : "%.2f %%", percent);
+  return absl::StrFormat("%.*f %%", percent >= 100 ? 0 : 2, percent);
 }
 
 std::string Seconds(double seconds) {
@@ -64,7 +64,7 @@ std::string Seconds(double seconds) {
   if (seconds < 60) return absl::StrFormat("%.1f s", seconds);
   const auto minutes = static_cast<int64_t>(std::min(seconds, 1e15) / 60);
   if (minutes < 60) return absl::StrFormat("%dm %02ds", minutes, std::lround(seconds) % 60);
-  if (minutes < 48 * 60) return absl::StrFormat("%dh %02dm", minutes / 60, minutes % 60);
+  if (minutes < int64_t{48} * 60) return absl::StrFormat("%dh %02dm", minutes / 60, minutes % 60);
   return absl::StrFormat("%dd %02dh", minutes / 1440, minutes / 60 % 24);
 }
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 
+#include "client/control/monotonic_clock.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -28,7 +28,7 @@ class Host {
 
   absl::StatusOr<Meeting> Run(std::string_view what) {
     while (!Complete()) {
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       if (now >= options_.deadline) return Missing(what);
       StartDials(now);
       DropSilent(now);
@@ -165,11 +165,11 @@ class Host {
   void Serve(Dialling& dial) {
     if (!dial.connected) {
       const absl::Status outcome = FinishConnect(dial.fd.get());
-      if (!outcome.ok()) return Fail(dial, absl::Now(), outcome);
+      if (!outcome.ok()) return Fail(dial, MonotonicNow(), outcome);
       dial.connected = true;
     }
     const absl::StatusOr<bool> step = dial.handshake->Step(dial.fd.get());
-    if (!step.ok()) return Fail(dial, absl::Now(), step.status());
+    if (!step.ok()) return Fail(dial, MonotonicNow(), step.status());
     if (!*step) return;
     if (dial.address() == dial.target->addresses.front()) dial.first_miss.clear();
     meeting_.peers[dial.target->rank] = {.fd = std::move(dial.fd),
@@ -199,7 +199,7 @@ class Host {
     }
     answering_.push_back({.fd = std::move(fd),
                           .handshake = Handshake::Answer(options_.handshake),
-                          .give_up = absl::Now() + options_.handshake_timeout,
+                          .give_up = MonotonicNow() + options_.handshake_timeout,
                           .address = listener.address});
     return absl::OkStatus();
   }

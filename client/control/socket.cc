@@ -13,8 +13,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
+#include "client/control/monotonic_clock.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -257,7 +257,8 @@ absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, absl::Time deadline)
 
 absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until) {
   while (true) {
-    const absl::Duration left = std::clamp(until - absl::Now(), absl::ZeroDuration(), kLongestPoll);
+    const absl::Duration left =
+        std::clamp(until - MonotonicNow(), absl::ZeroDuration(), kLongestPoll);
     // Rounded up: a wait of 0.3 ms must not become a busy loop.
     const int wait_ms =
         static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))));
@@ -266,7 +267,7 @@ absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until) {
     if (ready < 0 && errno != EINTR) {
       return absl::InternalError(absl::StrCat("poll: ", ErrnoText(errno)));
     }
-    if (absl::Now() >= until) return 0;
+    if (MonotonicNow() >= until) return 0;
   }
 }
 

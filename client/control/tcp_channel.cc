@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "client/control/control_channel.h"
 #include "client/control/control_frame.h"
 #include "client/control/meeting.h"
+#include "client/control/monotonic_clock.h"
 #include "client/control/tree_neighbours.h"
 #include "placement/status_macros.h"
 
@@ -74,7 +74,7 @@ class TcpChannel : public ControlChannel {
     }
     Call call{.op = ControlOp::kAllReduceMin,
               .values = std::vector<int64_t>(values.begin(), values.end()),
-              .deadline = absl::Now() + timeout,
+              .deadline = MonotonicNow() + timeout,
               .timeout = timeout};
     return Run(call);
   }
@@ -82,7 +82,7 @@ class TcpChannel : public ControlChannel {
   absl::Status Barrier(absl::Duration timeout) override {
     Call call{.op = ControlOp::kBarrier,
               .values = {},
-              .deadline = absl::Now() + timeout,
+              .deadline = MonotonicNow() + timeout,
               .timeout = timeout};
     return Run(call).status();
   }
@@ -244,7 +244,7 @@ class TcpChannel : public ControlChannel {
     for (Neighbour& child : neighbours_.children()) {
       if (!child.answered) Send(child, query);
     }
-    const absl::Time until = absl::Now() + options_.grace * std::max(height_, 1);
+    const absl::Time until = MonotonicNow() + options_.grace * std::max(height_, 1);
     while (!neighbours_.AllAnswered() && !trouble.final && !(parent_ != nullptr && parent_->gone)) {
       const std::vector<NeighbourEvent> events = neighbours_.Receive(until);
       if (events.empty()) break;
@@ -263,7 +263,7 @@ class TcpChannel : public ControlChannel {
     report.why = trouble.why;
     report.blame_late = trouble.blame_late;
     Send(*parent_, report);
-    const absl::Time until = absl::Now() + verdict_patience_;
+    const absl::Time until = MonotonicNow() + verdict_patience_;
     while (!trouble.final && !parent_->gone) {
       const std::vector<NeighbourEvent> events = neighbours_.Receive(until);
       if (events.empty()) {
@@ -316,7 +316,7 @@ class TcpChannel : public ControlChannel {
 
   // A neighbour that cannot take a frame is found to be gone, or late, by the reading side.
   void Send(Neighbour& to, const ControlFrame& frame) {
-    if (!to.gone) (void)to.connection.Send(frame, absl::Now() + options_.grace);
+    if (!to.gone) (void)to.connection.Send(frame, MonotonicNow() + options_.grace);
   }
 
   const TcpControlOptions options_;
@@ -359,7 +359,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
                    .dial = {},
                    .expect = ChildrenOf(options.rank, options.world_size),
                    .listeners = {&listener},
-                   .deadline = absl::Now() + options.connect_timeout};
+                   .deadline = MonotonicNow() + options.connect_timeout};
   if (options.rank.value != 0) {
     const RankId parent = ParentOf(options.rank);
     meet.dial.push_back({.rank = parent, .addresses = {addresses[parent.value]}});

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "client/control/meeting.h"
+#include "client/control/monotonic_clock.h"
 #include "client/control/socket.h"
 #include "placement/status_macros.h"
 
@@ -75,7 +75,7 @@ class Root {
       : options_(std::move(options)), listener_(std::move(listener)) {}
 
   absl::StatusOr<std::vector<std::string>> Exchange(std::string_view own) {
-    const absl::Time deadline = absl::Now() + options_.timeout;
+    const absl::Time deadline = MonotonicNow() + options_.timeout;
     ++call_;
     refused_ = 0;
     std::vector<Caller> callers(options_.world_size);  // by rank
@@ -84,6 +84,7 @@ class Root {
     std::vector<Caller> unknown;  // connections whose header has not come yet
     absl::Status status = Collect(callers, unknown, deadline);
     std::vector<std::string> blobs;
+    blobs.reserve(callers.size());
     for (const Caller& caller : callers) blobs.push_back(caller.blob);
     const std::string body = status.ok() ? Pack(blobs) : std::string(status.message());
     for (Caller& caller : callers) {
@@ -184,7 +185,7 @@ class Root {
                             .failed = status.ok() ? 0U : 1U,
                             .call = call_,
                             .bytes = body.size()};
-    const absl::Time until = absl::Now() + kGrace + options_.timeout;
+    const absl::Time until = MonotonicNow() + kGrace + options_.timeout;
     if (SendAll(caller.fd.get(), BytesOf(header), until).ok()) {
       (void)SendAll(caller.fd.get(), std::as_bytes(std::span(body)), until);
     }
@@ -203,16 +204,17 @@ class Member {
       : options_(std::move(options)), address_(JoinAddress(options_.address, options_.port)) {}
 
   absl::StatusOr<std::vector<std::string>> Exchange(std::string_view own) {
-    const absl::Time deadline = absl::Now() + options_.timeout + kGrace;
+    const absl::Time deadline = MonotonicNow() + options_.timeout + kGrace;
     ++call_;
     absl::Status last = absl::UnavailableError("no attempt was made");
-    while (absl::Now() < deadline) {
+    while (MonotonicNow() < deadline) {
       absl::StatusOr<std::string> body = Call(own, deadline);
       if (body.ok()) return Unpack(*body, options_.world_size);
       if (!absl::IsUnavailable(body.status())) return body.status();
       last = body.status();
       // Rank 0 is not there yet: nothing to poll, so the pause is a poll of nothing.
-      EPLB_RETURN_IF_ERROR(PollUntil({}, std::min(deadline, absl::Now() + kRetryPause)).status());
+      EPLB_RETURN_IF_ERROR(
+          PollUntil({}, std::min(deadline, MonotonicNow() + kRetryPause)).status());
     }
     return absl::DeadlineExceededError(
         absl::StrCat("exchange ", call_, ": rank 0 did not come to ", address_, " in ",

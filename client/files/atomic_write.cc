@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 
@@ -17,6 +18,15 @@ namespace {
 
 absl::Status SystemError(const std::string& path, const char* what) {
   return absl::InternalError(absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
+}
+
+// A link stays and its target is replaced; a path that is no link, or leads nowhere, as it is.
+std::string FollowLinks(const std::string& path) {
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
+  const std::unique_ptr<char, decltype(&std::free)> target(realpath(path.c_str(), nullptr),
+                                                           &std::free);
+  return target == nullptr ? path : std::string(target.get());
 }
 
 // The mode that the file shall have. umask can only be read by setting it.
@@ -60,7 +70,8 @@ void FlushDirectory(const std::string& directory) {
 
 }  // namespace
 
-absl::Status WriteFileAtomically(const std::string& path, std::string_view content) {
+absl::Status WriteFileAtomically(const std::string& name, std::string_view content) {
+  const std::string path = FollowLinks(name);
   EPLB_ASSIGN_OR_RETURN(const mode_t mode, ModeFor(path));
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "./" : path.substr(0, slash + 1);

@@ -10,9 +10,10 @@
 namespace eplb {
 
 // Writes a temporary file beside `path`, flushes it to the disk and renames it. Keeps the mode of a
-// file that is replaced, else 0666 less the umask. On an error nothing is left behind and an old
-// file stays as it was. errors, beginning with the path: InvalidArgument when `path` is a
-// directory, a device or a pipe; Internal with the system's reason.
+// file that is replaced, else 0666 less the umask; replaces what a link leads to, not the link. On
+// an error nothing is left behind and an old file stays as it was. errors, beginning with the path:
+// InvalidArgument when `path` is a directory, a device or a pipe; Internal with the system's
+// reason.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content);
 
 }  // namespace eplb

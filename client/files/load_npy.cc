@@ -70,6 +70,7 @@ Matrix WindowMatrix(const char* data, const Layout& layout, int64_t window) {
                             expert * layout.expert_stride;
       Number number;  // the data is not aligned
       std::memcpy(&number, data + static_cast<size_t>(index) * sizeof(Number), sizeof(Number));
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 is a number here, and keeps its sign.
       matrix(layer, expert) = static_cast<typename Matrix::Scalar>(number);
     }
   }

@@ -15,7 +15,7 @@ struct StepRecord {
   int64_t version = 0;
   double balancedness = 1;  // mean over layers of mean / max GPU load, from what each rank measured
   double balancedness_static = 1;  // the same for the layout that never moves
-  double seconds = 0;              // of the whole step, wall clock
+  double seconds = 0;              // of the step with its boundary, wall clock
 };
 
 // One committed chunk. Bytes are summed over ranks, the pause is the longest of any rank.

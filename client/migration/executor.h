@@ -59,7 +59,8 @@ struct ExecutorOptions {
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors);
 
-// Threads: the training thread only. The tensors must outlive it.
+// Threads: the training thread only, except CheckFits and migration_options, which read constants.
+// The tensors must outlive it.
 class Executor {
  public:
   // errors: as CheckTensors; InvalidArgument when the transport's arena is too small.

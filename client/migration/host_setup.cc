@@ -11,9 +11,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 
 #include "client/control/meeting.h"
+#include "client/control/monotonic_clock.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -106,7 +106,7 @@ absl::StatusOr<Meeting> Meet(const HostTransportOptions& options, const Listener
       .dial = {},
       .expect = {},
       .listeners = {&listeners.tcp},
-      .deadline = absl::Now() + options.connect_timeout};
+      .deadline = MonotonicNow() + options.connect_timeout};
   if (listeners.local.has_value()) meet.listeners.push_back(&*listeners.local);
   const HostAddress& own = addresses[options.rank.value];
   for (int32_t r = 0; r < options.world_size; ++r) {
@@ -220,7 +220,7 @@ absl::StatusOr<HostParts> SetUpHost(const HostTransportOptions& options, const E
   EPLB_ASSIGN_OR_RETURN(const Listeners listeners, Listen(options));
   EPLB_ASSIGN_OR_RETURN(const std::vector<HostAddress> addresses,
                         ExchangeAddresses(options, listeners, exchange));
-  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const absl::Time deadline = MonotonicNow() + options.connect_timeout;
   EPLB_ASSIGN_OR_RETURN(Meeting meeting, Meet(options, listeners, addresses));
   parts.links = ArenaSharing(options, addresses).Run(std::move(meeting), parts.arena, deadline);
   return parts;

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "client/control/meeting.h"
+#include "client/control/monotonic_clock.h"
 #include "client/migration/host_setup.h"
 #include "client/migration/peer_link.h"
 #include "client/migration/post_ledger.h"
@@ -118,13 +118,13 @@ class HostTransport : public Transport {
   }
 
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {
-    const absl::Time until = std::min(ledger_->deadline(), absl::Now() + max_wait);
+    const absl::Time until = std::min(ledger_->deadline(), MonotonicNow() + max_wait);
     while (true) {
       const bool sent = SendRows();
       EPLB_ASSIGN_OR_RETURN(const bool received, ReadLinks());
       if (ledger_->complete()) return ledger_->progress();
       EPLB_RETURN_IF_ERROR(CheckPeers());
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       if (now >= ledger_->deadline()) return ledger_->DeadlineError();
       if (now >= until) return ledger_->progress();
       if (!sent && !received) EPLB_RETURN_IF_ERROR(Wait(until));

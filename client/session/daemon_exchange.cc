@@ -1,4 +1,5 @@
-// MakeDaemonExchange of client/client.h: the rendezvous of a job without a collective of its own.
+#include "client/session/daemon_exchange.h"
+
 #include <chrono>
 #include <memory>
 #include <random>
@@ -7,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include <grpcpp/client_context.h>
 
-#include "client/client.h"
 #include "client/session/channel.h"
 #include "placement/status_macros.h"
 #include "proto/wire/status.h"
@@ -60,8 +60,9 @@ class DaemonExchange {
 
 }  // namespace
 
-Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
-                            absl::Duration timeout) {
+DaemonExchangeFunction MakeExchangeThroughDaemon(std::string endpoint, std::string job,
+                                                 int32_t rank, int32_t world_size,
+                                                 absl::Duration timeout) {
   v1::ExchangeRequest request;
   request.set_job(std::move(job));
   request.set_rank(static_cast<uint32_t>(rank));

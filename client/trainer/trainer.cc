@@ -19,9 +19,9 @@
 #include "client/control/control_channel.h"
 #include "client/control/tcp_exchange.h"
 #include "client/files/load_file.h"
+#include "client/files/run_report.h"
 #include "client/trainer/expert_state.h"
 #include "client/trainer/job_channel.h"
-#include "client/files/run_report.h"
 #include "client/trainer/step_loads.h"
 #include "placement/evaluate.h"
 #include "placement/placement.h"
@@ -153,6 +153,18 @@ MeasuredLoads Measure(std::span<const int64_t> gathered, int32_t num_layers, int
   return {sum / layers_with_load, peaks / means};
 }
 
+absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) {
+  constexpr double kMaxBytes = 64e9;
+  constexpr int kBytesPerParameter = 14;  // bf16 weight, fp32 master, two fp32 moments
+  const int32_t num_slots = options.num_slots == 0 ? loads.num_experts() : options.num_slots;
+  const double bytes = static_cast<double>(loads.num_layers()) * num_slots *
+                       options.parameters_per_expert * kBytesPerParameter / options.world_size;
+  if (bytes <= kMaxBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--parameters ", options.parameters_per_expert, " needs ", bytes / 1e9,
+                   " GB of expert memory on this rank, at most ", kMaxBytes / 1e9, " are taken"));
+}
+
 class Trainer {
  public:
   Trainer(TrainerOptions options, StepLoads loads, std::unique_ptr<Client> client,
@@ -232,8 +244,8 @@ class Trainer {
     WriteLoads(step, total);
     EPLB_ASSIGN_OR_RETURN(const BoundaryResult boundary, client_->StepBoundary(step));
     report_.boundary_seconds += boundary.pause_seconds;
-    if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
     report_.steps.back().seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
     ShowProgress(step);
     return absl::OkStatus();
   }
@@ -323,6 +335,7 @@ class Trainer {
 
 absl::Status RunTrainer(const TrainerOptions& options) {
   EPLB_ASSIGN_OR_RETURN(StepLoads loads, ReadTrace(options.trace_path));
+  EPLB_RETURN_IF_ERROR(CheckMemory(options, loads));
   EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeRendezvous(options));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
                         Client::Connect(ClientOptionsOf(options, loads), exchange));

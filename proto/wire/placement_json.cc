@@ -226,9 +226,9 @@ std::string PlacementToJson(const Placement& placement) {
   AppendKey(out, "logical_replica_count");
   AppendMatrix(out, placement.logical_replica_count());
   if (!topology.equal_slots_per_gpu()) {
-    std::vector<int32_t> slots;
+    std::vector<int32_t> slots(static_cast<size_t>(topology.num_gpus()));
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-      slots.push_back(topology.SlotsOf(GpuId{gpu}));
+      slots[static_cast<size_t>(gpu)] = topology.SlotsOf(GpuId{gpu});
     }
     AppendKey(out, "slots_per_gpu");
     AppendRow(out, slots.data(), topology.num_gpus());

@@ -134,7 +134,8 @@ void HandleNack(Turn& turn, Speaker speaker, const wire::Nack& nack) {
   if (!IsOurs(speaker, nack.version) || IsFinal(speaker.rank)) return;
   Job& job = speaker.job;
   SetAnswer(*job.proposal, speaker.rank, Answer::kFailed);
-  speaker.rank.ready_version = 0;
+  // A rank that is BUSY is still READY for another version.
+  if (speaker.rank.ready_version == nack.version) speaker.rank.ready_version = 0;
   const std::string reason = absl::StrCat("rank ", speaker.index, " refused version ", nack.version,
                                           " (", NackName(nack.code), "): ", nack.detail);
   RecordEvent(turn, job, "nacked", nack.version, reason);

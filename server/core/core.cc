@@ -161,8 +161,13 @@ void OnJobNotStored(Turn& turn, Job& job, const absl::Status& status) {
 
 void On(Turn& turn, const StoreFailed& event) {
   const SessionId last_hello = std::exchange(turn.state.last_hello, 0);
-  turn.state.last_stored_job.clear();
+  const std::string dropped = std::exchange(turn.state.last_stored_job, "");
   if (event.job.empty()) {
+    // A Store that came after the term in the same decision was not executed either.
+    if (const auto job = turn.state.jobs.find(dropped); job != turn.state.jobs.end()) {
+      job->second.store_error = event.status;
+      job->second.stored.reset();
+    }
     OnTermNotStored(turn, last_hello, event.status);
   } else if (const auto job = turn.state.jobs.find(event.job); job != turn.state.jobs.end()) {
     OnJobNotStored(turn, job->second, event.status);

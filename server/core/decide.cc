@@ -194,6 +194,8 @@ void HandleSolved(Turn& turn, const Solved& solved) {
     AbandonSolve(turn, job, "kept, not every rank is connected");
     return;
   }
+  job.chunks.decided_first_step = job.solving.first_step;
+  job.chunks.decided_last_step = job.solving.last_step;
   job.solving = {};
   job.chunks.total = static_cast<int32_t>(verdict->chunks.size());
   job.chunks.reason = verdict->reason;

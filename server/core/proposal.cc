@@ -129,6 +129,8 @@ void ProposeNextChunk(Turn& turn, Job& job) {
   message.chunk = job.chunks.total - static_cast<int32_t>(job.chunks.rest.size()) - 1;
   message.num_chunks = job.chunks.total;
   message.reason = job.chunks.reason;
+  message.decided_first_step = job.chunks.decided_first_step;
+  message.decided_last_step = job.chunks.decided_last_step;
   proposal.after = std::make_shared<const Placement>(std::move(chunk.after));
   for (Rank& rank : job.current->ranks) rank.answer = Answer::kNone;
   StoreTermIfNeeded(turn);

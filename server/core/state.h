@@ -100,6 +100,8 @@ struct Chunks {
   std::deque<Chunk> rest;
   int32_t total = 0;
   std::string reason;
+  int64_t decided_first_step = 0;  // the steps whose load was decided on
+  int64_t decided_last_step = 0;
 };
 
 struct Solving {

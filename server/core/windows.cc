@@ -137,6 +137,8 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   if (!windows.complete.empty() && report.first_step <= windows.complete.back().last_step) {
     return outcome;
   }
+  // A rank that comes back sends what it kept; an evicted window is not begun again.
+  if (report.last_step <= windows.given_up_through) return outcome;
   if (!IsFullRange(report, limits.report_every)) {
     NoteShort(windows, report, rank, limits.report_every, outcome);
     return outcome;
@@ -154,6 +156,8 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     if (!windows.pending.front().dropped) {
       outcome.notes.push_back(Incomplete(windows.pending.front()));
     }
+    windows.given_up_through =
+        std::max(windows.given_up_through, windows.pending.front().last_step);
     windows.pending.pop_front();
   }
   return outcome;

@@ -36,6 +36,7 @@ struct PendingWindow {
 struct Windows {
   std::deque<PendingWindow> pending;  // by last_step, rising; at most max_pending
   std::deque<Window> complete;        // rising; at most max_complete
+  int64_t given_up_through = -1;      // last step of the newest window that was evicted incomplete
   int64_t last_short_step = -1;       // newest window for which a short report was noted
 };
 

@@ -21,7 +21,7 @@ std::string WhyNotListening(const Address& address) {
   if (error != 0) return gai_strerror(error);
   const int descriptor = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const bool bound = descriptor >= 0 && bind(descriptor, found->ai_addr, found->ai_addrlen) == 0;
-  const std::string why = bound ? "the address was in use a moment ago" : std::strerror(errno);
+  std::string why = bound ? "the address was in use a moment ago" : std::strerror(errno);
   if (descriptor >= 0) (void)close(descriptor);
   freeaddrinfo(found);
   return why;

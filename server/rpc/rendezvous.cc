@@ -8,13 +8,14 @@
 namespace eplb {
 namespace {
 
-constexpr size_t kMaxNamedRanks = 16;
+constexpr std::ptrdiff_t kMaxNamedRanks = 16;
 
 std::string MissingRanks(int32_t world_size, const std::vector<int32_t>& missing) {
-  const size_t named = std::min(missing.size(), kMaxNamedRanks);
+  const std::ptrdiff_t named = std::min(std::ssize(missing), kMaxNamedRanks);
   std::string text = missing.size() == 1 ? "rank " : "ranks ";
   absl::StrAppend(&text, absl::StrJoin(missing.begin(), missing.begin() + named, ", "));
-  if (named < missing.size()) absl::StrAppend(&text, " and ", missing.size() - named, " more");
+  if (named < std::ssize(missing))
+    absl::StrAppend(&text, " and ", std::ssize(missing) - named, " more");
   absl::StrAppend(&text, " of ", world_size);
   return text;
 }

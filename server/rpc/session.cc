@@ -49,11 +49,13 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       up_.Clear();  // a report must not stay in memory until the next message
       return ReadNext();
     }
-    // gRPC tells a half-close and bytes that are no message by the same sign.
-    mailbox_->Close(said_goodbye_ ? absl::OkStatus()
-                                  : absl::InvalidArgumentError(
-                                        "the stream ended without Goodbye, or its last message "
-                                        "could not be parsed"));
+    // After Goodbye the core ends the stream once it has read it: closing here would discard what
+    // still waits in the queue.
+    if (said_goodbye_) return;
+    // gRPC tells a half-close and bytes that are no message by the same sign. A rank that obeys a
+    // Drain half-closes, so this must be no refusal: it shall come back.
+    mailbox_->Close(absl::UnavailableError(
+        "the stream ended without Goodbye, or its last message could not be parsed"));
   }
 
   void OnWriteDone(bool ok) override {

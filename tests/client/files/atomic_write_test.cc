@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <string>
@@ -42,6 +43,16 @@ TEST_F(AtomicWriteTest, ANewFileFollowsTheUmask) {
   struct stat info = {};
   ASSERT_EQ(stat(Path("out").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0640U);
+}
+
+TEST_F(AtomicWriteTest, ALinkStaysAndItsTargetIsReplaced) {
+  const std::string target = Write("target", "old");
+  ASSERT_EQ(symlink("target", Path("link").c_str()), 0);
+  ASSERT_TRUE(WriteFileAtomically(Path("link"), "new").ok());
+  EXPECT_EQ(Read(target), "new");
+  struct stat info = {};
+  ASSERT_EQ(lstat(Path("link").c_str(), &info), 0);
+  EXPECT_TRUE(S_ISLNK(info.st_mode));
 }
 
 TEST_F(AtomicWriteTest, DirectoriesAndDevicesAreNotReplaced) {

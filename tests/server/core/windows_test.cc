@@ -55,6 +55,17 @@ TEST(WindowsTest, CoverageIsNotRoundedUpByTheProduct) {
   EXPECT_TRUE(Add(windows, 6, 0, 9, limits).completed);
 }
 
+TEST(WindowsTest, AnEvictedWindowIsNotBegunAgainByARankThatComesBack) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  EXPECT_EQ(Add(windows, 0, 20, 29).notes.size(), 1u);  // 0..9 is evicted
+  EXPECT_TRUE(Add(windows, 1, 0, 9).notes.empty());
+  EXPECT_TRUE(Add(windows, 2, 0, 9).notes.empty());
+  EXPECT_EQ(windows.pending.size(), 2u);
+  EXPECT_EQ(windows.pending.front().first_step, 10);
+}
+
 TEST(WindowsTest, ASecondReportOfARankIsIgnored) {
   Windows windows;
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(Add(windows, 0, 0, 9).completed);

@@ -1,0 +1,22 @@
+// The time of a rank's deadlines: wall time at start plus what the monotonic clock has counted since,
+// so that a step of the wall clock fails no vote and stretches no wait.
+#ifndef EPLB_CLIENT_CONTROL_MONOTONIC_CLOCK_H_
+#define EPLB_CLIENT_CONTROL_MONOTONIC_CLOCK_H_
+
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace eplb {
+
+// Threads: safe.
+inline absl::Time MonotonicNow() {
+  static const absl::Time wall_start = absl::Now();
+  static const auto steady_start = std::chrono::steady_clock::now();
+  return wall_start + absl::FromChrono(std::chrono::steady_clock::now() - steady_start);
+}
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_CONTROL_MONOTONIC_CLOCK_H_
