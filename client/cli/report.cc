@@ -131,8 +131,7 @@ std::string GpuLoads(const RunReview& review, const Terminal& terminal) {
   const int64_t first = std::max<int64_t>(review.first_switch_step, 0);
   return absl::StrCat(
       "\n", Paint(terminal, Colour::kBold, absl::StrCat("GPU loads of layer ", review.worst_layer)),
-      " (tokens of steps ", first, "..", review.steps - 1,
-      "; static layout left, this run right)\n",
+      " (tokens of steps ", first, "..", review.steps - 1, "; left static, right this run)\n",
       PairedBars(review.gpu_loads_unmoved, review.gpu_loads_run, full, terminal));
 }
 
