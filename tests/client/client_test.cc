@@ -60,12 +60,14 @@ class ClientTest : public ::testing::Test {
   // What the validator finds in the logs of all ranks.
   std::vector<std::string> Violations() const {
     std::vector<RankHistory> ranks;
+    ranks.reserve(kTestRanks);
     for (int32_t rank = 0; rank < kTestRanks; ++rank) {
       ranks.push_back(ReadHistoryFile(absl::StrCat(directory_, "/rank-", rank, ".jsonl")).value());
     }
     std::vector<PlacementRecord> placements;
     const std::vector<LoggedPlacement> log =
         ReadPlacementsLog(directory_ + "/placements.jsonl").value();
+    placements.reserve(log.size());
     for (const LoggedPlacement& entry : log) {
       placements.push_back({entry.step, entry.version, entry.digest, entry.placement});
     }
@@ -265,13 +267,13 @@ TEST_F(ClientTest, TensorsThatDifferStopEveryRankNamingThem) {
     auto client = ConnectInproc(TestOptions(rank, ""), exchanges[i], std::move(controls[i]),
                                 std::move(transports[i]))
                       .value();
-    std::vector<std::byte> memory(3 * 256);
+    std::vector<std::byte> memory(768);  // 3 layers of 2 rows
     std::vector<ExpertTensorView> tensors;
     for (int32_t layer = 0; layer < 3; ++layer) {
       ExpertTensorView view;
       view.name = absl::StrCat("w", layer);
       view.layer = layer;
-      view.base = memory.data() + 256 * layer;
+      view.base = &memory[static_cast<size_t>(layer) * 256U];
       view.num_rows = 2;
       view.row_bytes = rank == 1 ? 128 : 64;
       view.row_stride = 128;

@@ -65,9 +65,8 @@ absl::Status TestRank::Register() {
 
 std::byte TestRank::Expected(int32_t layer, int32_t local_slot, size_t tensor) const {
   const PlacementView& view = client_->placement();
-  const auto index =
-      static_cast<size_t>(layer * view.num_slots + view.first_local_slot + local_slot);
-  const int32_t expert = view.physical_to_logical_map[index];
+  const int32_t index = layer * view.num_slots + view.first_local_slot + local_slot;
+  const int32_t expert = view.physical_to_logical_map[static_cast<size_t>(index)];
   // The lane is in the bytes: rows move only inside a lane.
   return static_cast<std::byte>(1 + expert + 8 * layer + 32 * static_cast<int32_t>(tensor) +
                                 64 * (rank_ / 2));

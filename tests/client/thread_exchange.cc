@@ -46,6 +46,7 @@ class Meeting {
 std::vector<Exchange> MakeThreadExchanges(int32_t world_size) {
   auto meeting = std::make_shared<Meeting>(world_size);
   std::vector<Exchange> exchanges;
+  exchanges.reserve(static_cast<size_t>(world_size));
   for (int32_t rank = 0; rank < world_size; ++rank) {
     exchanges.push_back([meeting, rank, round = int64_t{0}](std::string_view bytes) mutable {
       return meeting->Meet(static_cast<size_t>(rank), round++, bytes);
@@ -56,6 +57,7 @@ std::vector<Exchange> MakeThreadExchanges(int32_t world_size) {
 
 void RunRanks(int32_t world_size, const std::function<void(int32_t rank)>& body) {
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(world_size));
   for (int32_t rank = 0; rank < world_size; ++rank) threads.emplace_back(body, rank);
   for (std::thread& thread : threads) thread.join();
 }
