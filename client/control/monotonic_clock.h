@@ -1,5 +1,5 @@
-// The time of a rank's deadlines: wall time at start plus what the monotonic clock has counted since,
-// so that a step of the wall clock fails no vote and stretches no wait.
+// The time of a rank's deadlines: wall time at start plus what the monotonic clock has counted
+// since, so that a step of the wall clock fails no vote and stretches no wait.
 #ifndef EPLB_CLIENT_CONTROL_MONOTONIC_CLOCK_H_
 #define EPLB_CLIENT_CONTROL_MONOTONIC_CLOCK_H_
 
