@@ -34,6 +34,7 @@ struct DaemonConfig {
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
   absl::Duration drain_grace = absl::Seconds(10);
   std::string log_level = "info";
+  std::vector<std::string> unused_keys;  // set, valid, and without effect in this version
 };
 
 struct ConfigSources {

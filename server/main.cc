@@ -131,6 +131,9 @@ int Serve(DaemonConfig config, bool insecure_network) {
   (void)std::fflush(stdout);
   Log(LogLevel::kInfo, "listening",
       {{"grpc", grpc}, {"http", http}, {"store", config.store_path}, {"version", DaemonVersion()}});
+  for (const std::string& key : config.unused_keys) {
+    Log(LogLevel::kWarn, "unused_key", {{"key", key}, {"reason", "this version does not use it"}});
+  }
   if (insecure_network) {
     Log(LogLevel::kWarn, "insecure_network",
         {{"reason", "other machines may reach this daemon and nothing is encrypted"}});

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -102,12 +103,22 @@ TEST_F(ConfigFileTest, AnUnknownKeyNamesTheNearest) {
   EXPECT_THAT(ErrorOf("[policy.name]\nx = 1\n"), HasSubstr("policy.name = "));
 }
 
-TEST_F(ConfigFileTest, KeysThatNothingReadsAreRefused) {
-  for (const char* text :
-       {"policy.horizon_steps = 1000", "report.every_steps = 50", "vote.every_steps = 8",
-        "migration.max_pause = \"200ms\"", "tls.cert = \"x\""}) {
-    EXPECT_THAT(ErrorOf(text), HasSubstr("no such key yet")) << text;
+TEST_F(ConfigFileTest, EncryptionThatDoesNotExistIsRefused) {
+  EXPECT_THAT(ErrorOf("tls.cert = \"x\""), HasSubstr("no such key yet"));
+}
+
+TEST(ConfigKeysTest, KeysWithoutEffectAreCheckedAndKeptForAWarning) {
+  const std::pair<const char*, const char*> keys[] = {{"policy.horizon_steps", "1000"},
+                                                      {"report.every_steps", "50"},
+                                                      {"vote.every_steps", "8"},
+                                                      {"migration.max_pause", "200ms"}};
+  DaemonConfig config;
+  for (const auto& [key, value] : keys) {
+    EXPECT_TRUE(SetConfigKey(key, {.text = value}, &config).ok()) << key;
+    EXPECT_EQ(config.unused_keys.back(), key);
+    EXPECT_FALSE(SetConfigKey(key, {.text = "-1"}, &config).ok()) << key;
   }
+  EXPECT_EQ(config.unused_keys.size(), 4u);
 }
 
 TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -52,7 +53,11 @@ TEST(RunReportTest, MeansAfterTheFirstSwitchLeaveEarlierStepsOut) {
 
 class RunReportFileTest : public ::testing::Test {
  protected:
-  const std::string path_ = ::testing::TempDir() + "/run_report_test.json";
+  ~RunReportFileTest() override { (void)std::remove(path_.c_str()); }
+
+  // Tests of this binary run side by side.
+  const std::string path_ =
+      ::testing::TempDir() + ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(RunReportFileTest, WhatIsWrittenIsRead) {
