@@ -84,7 +84,7 @@ class WholePathTest(unittest.TestCase):
         self.assertEqual(recorded, trace["load"][3])
 
     def test_training_outlives_a_killed_daemon_and_versions_go_on(self):
-        job = self.start_job(world=4, steps=500, step_ms=10)
+        job = self.start_job(world=4, steps=1500, step_ms=8)
         harness.wait_for(lambda: job.commits(), 60, "a first commit")
         self.daemon.kill()
         before = max(line["version"] for line in job.commits())
