@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 
 #include "client/client.h"
@@ -128,8 +129,7 @@ std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& pl
 // The loads of all GPUs in every layer, as the ranks measured them.
 struct MeasuredLoads {
   double balancedness = 1;  // mean over layers with load
-  double slowdown =
-      1;  // sum of peaks / sum of means: how much longer the step lasts than a balanced one
+  double slowdown = 1;      // sum of peaks / sum of means: of the step against a balanced one
 };
 
 MeasuredLoads Measure(std::span<const int64_t> gathered, int32_t num_layers, int32_t world_size) {
@@ -138,8 +138,8 @@ MeasuredLoads Measure(std::span<const int64_t> gathered, int32_t num_layers, int
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     double peak = 0, total = 0;
     for (int32_t rank = 0; rank < world_size; ++rank) {
-      const auto tokens =
-          std::bit_cast<double>(gathered[static_cast<size_t>(rank * num_layers + layer)]);
+      const int64_t cell = int64_t{rank} * num_layers + layer;
+      const auto tokens = std::bit_cast<double>(gathered[static_cast<size_t>(cell)]);
       peak = std::max(peak, tokens);
       total += tokens;
     }
@@ -315,10 +315,10 @@ class Trainer {
     constexpr int64_t kProgressEvery = 40;
     if (!options_.show_progress || options_.rank != 0 || (step + 1) % kProgressEvery != 0) return;
     const StepRecord& record = report_.steps.back();
-    std::fprintf(
-        stderr, "step %5lld/%lld  balancedness %.3f  static layout %.3f  placement version %lld\n",
-        static_cast<long long>(step + 1), static_cast<long long>(options_.num_steps),
-        record.balancedness, record.balancedness_static, static_cast<long long>(record.version));
+    absl::FPrintF(stderr,
+                  "step %5d/%d  balancedness %.3f  static layout %.3f  placement version %d\n",
+                  step + 1, options_.num_steps, record.balancedness, record.balancedness_static,
+                  record.version);
   }
 
   TrainerOptions options_;
