@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "absl/time/clock.h"
+
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"
@@ -160,6 +162,8 @@ TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
     TestJob job(daemon.endpoint());
     ASSERT_TRUE(job.started().ok()) << job.started();
     daemon.WaitForRanks(kTestRanks);
+    absl::SleepFor(
+        absl::Milliseconds(500));  // nothing on the rank's side tells that a refusal came
     job.Run([](int32_t /*r*/, TestRank& rank) {
       EXPECT_TRUE(rank.StepUntil(0, Voted).ok());
       rank.Stop();
