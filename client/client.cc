@@ -287,6 +287,7 @@ ClientStats Client::Impl::Stats() const {
   stats.connected = session.connected;
   stats.reconnects = session.reconnects;
   stats.reports_sent = session.reports_sent;
+  stats.refusals = session.refusals;
   stats.disconnected_seconds = session.disconnected_seconds;
   stats.dropped_steps = member_->dropped_steps();
   return stats;

@@ -109,6 +109,8 @@ struct ClientStats {
   bool connected = false;
   int64_t reconnects = 0;
   int64_t reports_sent = 0;
+  int64_t refusals =
+      0;  // times the daemon refused this rank, e.g. because another process speaks for it
   int64_t dropped_steps = 0;  // steps whose counts were dropped because the daemon was away
   int64_t votes = 0;
   int64_t commits = 0;

@@ -201,6 +201,11 @@ void ConnectionFigures::OnReport() {
   ++reports_;
 }
 
+void ConnectionFigures::OnRefusal() {
+  const absl::MutexLock lock(&mutex_);
+  ++refusals_;
+}
+
 void ConnectionFigures::OnEnd() {
   const absl::MutexLock lock(&mutex_);
   if (connected_) away_since_ = Clock::now();
@@ -213,6 +218,7 @@ SessionStats ConnectionFigures::stats() const {
   return {.connected = connected_,
           .reconnects = std::max<int64_t>(0, welcomes_ - 1),
           .reports_sent = reports_,
+          .refusals = refusals_,
           .disconnected_seconds = std::chrono::duration<double>(away).count()};
 }
 

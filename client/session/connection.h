@@ -26,6 +26,7 @@ struct SessionStats {
   bool connected = false;
   int64_t reconnects = 0;  // connections with a Welcome after the first
   int64_t reports_sent = 0;
+  int64_t refusals = 0;             // streams that the daemon refused, each told or told before
   double disconnected_seconds = 0;  // since the session began
 };
 
@@ -34,7 +35,8 @@ class ConnectionFigures {
  public:
   void OnWelcome();
   void OnReport();
-  void OnEnd();  // of a connection, with or without a Welcome
+  void OnRefusal();  // after it was told
+  void OnEnd();      // of a connection, with or without a Welcome
   SessionStats stats() const;
 
  private:
@@ -43,6 +45,7 @@ class ConnectionFigures {
   mutable absl::Mutex mutex_;
   int64_t welcomes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t reports_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   Clock::duration away_ ABSL_GUARDED_BY(mutex_){};  // before away_since_
   Clock::time_point away_since_ ABSL_GUARDED_BY(mutex_) = Clock::now();

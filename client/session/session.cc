@@ -51,6 +51,7 @@ void Session::Tell(const ConnectionEnd& end) {
   if (IsRefusal(end.status)) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses this rank: ", end.status.message(),
                           "; training goes on without it"));
+    figures_.OnRefusal();
   } else if (!end.status.ok()) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " is away: ", end.status.message(),
                           "; training goes on, connecting in the background"));

@@ -26,6 +26,15 @@ using testing::TestRank;
 bool Switched(const BoundaryResult& result) { return result.switched; }
 bool Voted(const BoundaryResult& result) { return result.voted; }
 
+// Waits at most 20 s for the daemon's refusal to arrive.
+bool WasRefused(const Client& client) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (client.stats().refusals == 0 && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return client.stats().refusals > 0;
+}
+
 // Sessions of whole clients, against a daemon that says what the test tells it to.
 class SessionTest : public ::testing::Test {
  protected:
@@ -162,8 +171,7 @@ TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
     TestJob job(daemon.endpoint());
     ASSERT_TRUE(job.started().ok()) << job.started();
     daemon.WaitForRanks(kTestRanks);
-    absl::SleepFor(
-        absl::Milliseconds(500));  // nothing on the rank's side tells that a refusal came
+    job.Run([](int32_t /*r*/, TestRank& rank) { EXPECT_TRUE(WasRefused(rank.client())); });
     job.Run([](int32_t /*r*/, TestRank& rank) {
       EXPECT_TRUE(rank.StepUntil(0, Voted).ok());
       rank.Stop();
