@@ -74,7 +74,8 @@ class LayerAligner {
     for (int32_t slot = first; slot < end; ++slot) {
       const ExpertId old_expert = previous_.ExpertIn(layer, SlotId{slot});
       const ExpertId new_expert = next_.ExpertIn(layer, SlotId{slot});
-      const bool was_primary = previous_.PrimaryOf(layer, old_expert) == SlotId{slot};
+      const bool was_primary =
+          old_expert.value >= 0 && previous_.PrimaryOf(layer, old_expert) == SlotId{slot};
       before_.push_back({old_expert.value, !was_primary, slot});
       after_.push_back({new_expert.value, true, slot});
     }

@@ -14,7 +14,8 @@ namespace eplb {
 // in `next`. An expert whose previous primary slot still holds it keeps that primary. A new primary
 // is the lowest slot among the replicas that survive, else the slot that `next`'s primary went to.
 // The other replicas follow in rising slots. GPU loads do not change, no relabelling changes fewer
-// slots, and aligning twice changes nothing.
+// slots, and aligning twice changes nothing. What an unusable GPU held is gone, as if it had held
+// nothing.
 // errors: InvalidArgument when topologies differ. cost: O(L * S * log(slots per GPU)).
 absl::StatusOr<Placement> Align(const Placement& previous, const Placement& next);
 

@@ -4,30 +4,81 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/status_macros.h"
+
 namespace eplb {
 
-absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement) {
+namespace {
+
+absl::Status CheckShapes(const Load& load, const Placement& placement, const GpuSpeeds& speeds,
+                         const RealMatrix* shares) {
   const Topology& topology = placement.topology();
   if (load.num_layers() != topology.num_layers() || load.num_experts() != topology.num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "load has ", load.num_layers(), " layers x ", load.num_experts(),
         " experts, the placement has ", topology.num_layers(), " x ", topology.num_experts()));
   }
-  const RealMatrix tokens = load.ToDouble();
+  if (speeds.num_gpus() != topology.num_gpus()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        speeds.num_gpus(), " GPU speeds, the placement has ", topology.num_gpus(), " GPUs"));
+  }
+  if (shares != nullptr &&
+      (shares->rows() != topology.num_layers() || shares->cols() != topology.num_slots())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shares are ", shares->rows(), " x ", shares->cols(), ", expected ",
+                     topology.num_layers(), " layers x ", topology.num_slots(), " slots"));
+  }
+  return absl::OkStatus();
+}
+
+// Adds the tokens of each slot to its GPU, then divides by the speeds.
+absl::StatusOr<RealMatrix> GpuLoads(const RealMatrix& tokens, const Placement& placement,
+                                    const GpuSpeeds& speeds, const RealMatrix* shares) {
+  const Topology& topology = placement.topology();
+  const IndexMatrix& slots = placement.physical_to_logical_map();
+  const IndexMatrix& counts = placement.logical_replica_count();
+  RealMatrix gpu_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
+    const double speed = speeds.SpeedOf(GpuId{gpu});
+    for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+      double sum = 0;
+      for (int32_t slot = first; slot < first + topology.SlotsOf(GpuId{gpu}); ++slot) {
+        const int32_t expert = slots(layer, slot);
+        if (expert < 0) continue;
+        if (speed == 0) {
+          return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " slot ", slot,
+                                                         " is on unusable GPU ", gpu,
+                                                         " and holds expert ", expert));
+        }
+        sum += shares == nullptr ? tokens(layer, expert) / counts(layer, expert)
+                                 : tokens(layer, expert) * (*shares)(layer, slot);
+      }
+      gpu_loads(layer, gpu) = speed > 0 ? sum / speed : 0;
+    }
+  }
+  return gpu_loads;
+}
+
+}  // namespace
+
+absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement,
+                                    const EvaluateOptions& options) {
+  const Topology& topology = placement.topology();
+  const GpuSpeeds equal = GpuSpeeds::Equal(topology.num_gpus());
+  const GpuSpeeds& speeds = options.speeds == nullptr ? equal : *options.speeds;
+  EPLB_RETURN_IF_ERROR(CheckShapes(load, placement, speeds, options.shares));
   Evaluation result;
-  result.gpu_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
+  EPLB_ASSIGN_OR_RETURN(result.gpu_loads,
+                        GpuLoads(load.ToDouble(), placement, speeds, options.shares));
   double sum = 0;
   int32_t layers_with_load = 0;
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    auto gpu_loads = result.gpu_loads.row(layer);
-    for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
-      const int32_t expert = placement.physical_to_logical_map()(layer, slot);
-      gpu_loads(topology.GpuOf(SlotId{slot}).value) +=
-          tokens(layer, expert) / placement.logical_replica_count()(layer, expert);
-    }
+    const auto gpu_loads = result.gpu_loads.row(layer);
     const double peak = gpu_loads.maxCoeff();
     // Rounding can put the mean a last bit above the maximum; a balancedness is never above 1.
-    const double balancedness = peak > 0 ? std::min(1.0, gpu_loads.mean() / peak) : 1.0;
+    const double mean = gpu_loads.sum() / speeds.num_usable();
+    const double balancedness = peak > 0 ? std::min(1.0, mean / peak) : 1.0;
     result.max_gpu_load.push_back(peak);
     result.balancedness.push_back(balancedness);
     result.peak_load += peak;
@@ -49,6 +100,7 @@ int64_t CountDuplicates(const Placement& placement) {
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
       const auto slots = placement.physical_to_logical_map().row(layer).segment(
           topology.FirstSlotOf(GpuId{gpu}).value, topology.SlotsOf(GpuId{gpu}));
+      if (slots.size() > 0 && slots(0) < 0) continue;  // an unusable GPU
       held.assign(slots.begin(), slots.end());
       std::sort(held.begin(), held.end());
       duplicates += held.end() - std::unique(held.begin(), held.end());

@@ -6,15 +6,16 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
 namespace eplb {
 
-// Balancedness of a layer = mean GPU load / max GPU load; 1 is best and the value of a layer
-// without load.
+// Balancedness of a layer = mean GPU load / max GPU load, GPU load = tokens / speed; 1 is best and
+// the value of a layer without load. Unusable GPUs are in neither mean nor max.
 struct Evaluation {
-  RealMatrix gpu_loads;  // [L, G], tokens; an expert's tokens are shared equally among its replicas
+  RealMatrix gpu_loads;              // [L, G]; 0 for an unusable GPU
   std::vector<double> max_gpu_load;  // [L]
   std::vector<double> balancedness;  // [L]
   double mean_balancedness = 1;      // over layers with load; 1 when all are idle
@@ -22,8 +23,17 @@ struct Evaluation {
   double peak_load = 0;              // sum over layers of max_gpu_load: what a step waits for
 };
 
-// errors: InvalidArgument when load and placement differ in layers or experts. cost: O(L * S).
-absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement);
+struct EvaluateOptions {
+  const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
+  // [L, S], the part of its expert's tokens that a slot takes; none: equal parts. For a given split
+  // the shares of an expert sum to 1.
+  const RealMatrix* shares = nullptr;
+};
+
+// errors: InvalidArgument when load and placement differ in layers or experts, speeds or shares in
+// shape, or an unusable GPU holds an expert. cost: O(L * S).
+absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement,
+                                    const EvaluateOptions& options = {});
 
 // Replicas of an expert beyond the first on one GPU, summed over layers.
 int64_t CountDuplicates(const Placement& placement);

@@ -51,6 +51,7 @@ class Planner {
     for (int32_t value = first; value < first + topology_.SlotsOf(gpu); ++value) {
       const SlotId slot{value};
       const ExpertId expert = target_.ExpertIn(layer, slot);
+      if (expert.value < 0) continue;  // nothing arrives at an unusable GPU
       const bool weights = current_.ExpertIn(layer, slot) != expert;
       const bool state = NeedsState(layer, expert, slot, weights);
       if (!weights && !state) continue;

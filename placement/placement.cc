@@ -56,11 +56,18 @@ absl::StatusOr<Placement> Placement::FromSlotsAndRanks(
 }
 
 absl::Status Placement::Derive() {
+  EPLB_RETURN_IF_ERROR(CountReplicas());
+  max_replicas_ = replica_count_.maxCoeff();
+  return IndexReplicas();
+}
+
+absl::Status Placement::CountReplicas() {
   const int32_t num_experts = topology_.num_experts();
   replica_count_ = IndexMatrix::Zero(topology_.num_layers(), num_experts);
   for (Eigen::Index layer = 0; layer < physical_to_logical_.rows(); ++layer) {
     for (Eigen::Index slot = 0; slot < physical_to_logical_.cols(); ++slot) {
       const int32_t expert = physical_to_logical_(layer, slot);
+      if (expert == -1 && !Holds(topology_.GpuOf(SlotId{static_cast<int32_t>(slot)}))) continue;
       if (expert < 0 || expert >= num_experts) {
         return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " holds expert ", expert,
                                                        ", expected 0..", num_experts - 1));
@@ -74,12 +81,16 @@ absl::Status Placement::Derive() {
       }
     }
   }
-  max_replicas_ = replica_count_.maxCoeff();
-  logical_to_physical_ =
-      IndexMatrix::Constant(topology_.num_layers(), Eigen::Index{num_experts} * max_replicas_, -1);
+  return absl::OkStatus();
+}
+
+absl::Status Placement::IndexReplicas() {
+  logical_to_physical_ = IndexMatrix::Constant(
+      topology_.num_layers(), Eigen::Index{topology_.num_experts()} * max_replicas_, -1);
   for (Eigen::Index layer = 0; layer < physical_to_logical_.rows(); ++layer) {
     for (Eigen::Index slot = 0; slot < physical_to_logical_.cols(); ++slot) {
       const int32_t expert = physical_to_logical_(layer, slot);
+      if (expert < 0) continue;
       const int32_t rank = replica_rank_(layer, slot);
       if (rank < 0 || rank >= replica_count_(layer, expert)) {
         return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " has replica rank ",
@@ -142,6 +153,12 @@ LayerPlacement Placement::Layer(LayerId layer) const {
 
 ExpertId Placement::ExpertIn(LayerId layer, SlotId slot) const {
   return ExpertId{physical_to_logical_(layer.value, slot.value)};
+}
+
+bool Placement::Holds(GpuId gpu) const {
+  return (physical_to_logical_.middleCols(topology_.FirstSlotOf(gpu).value,
+                                          topology_.SlotsOf(gpu)) != -1)
+      .any();
 }
 
 int32_t Placement::ReplicaCount(LayerId layer, ExpertId expert) const {

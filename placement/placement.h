@@ -27,13 +27,14 @@ struct LayerPlacement {
   friend bool operator==(const LayerPlacement&, const LayerPlacement&) = default;
 };
 
-// The three maps, derived once from the slots and always consistent. Threads: immutable.
+// The three maps, derived once from the slots and always consistent. The slots of an unusable GPU
+// stay numbered and hold -1 in every layer. Threads: immutable.
 class Placement {
  public:
   // Orders an expert's replicas by rising slot; the lowest slot is the primary.
   // physical_to_logical: [L, S].
-  // errors: InvalidArgument, naming layer and slot: wrong shape, id outside 0..E-1, expert without
-  // a slot.
+  // errors: InvalidArgument, naming layer and slot: wrong shape, id outside 0..E-1 (-1 is right
+  // where all slots of a GPU hold it in every layer), expert without a slot.
   static absl::StatusOr<Placement> FromSlots(
       const Topology& topology, const Eigen::Ref<const IndexMatrix>& physical_to_logical);
 
@@ -62,7 +63,10 @@ class Placement {
   // X: the largest replica count of any layer and expert.
   int32_t max_replicas() const { return max_replicas_; }
 
+  // -1 in a slot of an unusable GPU.
   ExpertId ExpertIn(LayerId layer, SlotId slot) const;
+  // False for an unusable GPU.
+  bool Holds(GpuId gpu) const;
   int32_t ReplicaCount(LayerId layer, ExpertId expert) const;
   // Slots of an expert in the order of replica rank; [0] is the primary.
   std::span<const int32_t> ReplicasOf(LayerId layer, ExpertId expert) const;
@@ -73,6 +77,8 @@ class Placement {
  private:
   explicit Placement(const Topology& topology) : topology_(topology) {}
   absl::Status Derive();
+  absl::Status CountReplicas();
+  absl::Status IndexReplicas();
 
   Topology topology_;
   IndexMatrix physical_to_logical_;

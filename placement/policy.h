@@ -4,10 +4,12 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/topology.h"
@@ -19,6 +21,9 @@ struct PolicyInput {
   const Topology& topology;  // same L and E
   const Placement* previous =
       nullptr;  // the placement in force, or none; only some policies look at it
+  const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
+  // Windows before now, oldest first, each [L, E]; none: `load` is all that is known.
+  std::span<const Load> recent = {};
 };
 
 // Threads: safe, no state. Deterministic: equal input gives an equal placement on every machine.

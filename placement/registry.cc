@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "placement/policies/deepseek_policy.h"
+
 namespace eplb {
 namespace {
 
@@ -16,7 +18,8 @@ struct Row {
 constexpr Row kPolicies[] = {
     {"deepseek",
      [](const PolicyOptions& options) {
-       return MakeDeepseekPolicy({.tie_break = options.tie_break, .global = options.global});
+       return MakeDeepseekPolicy(
+           {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
      }},
 };
 

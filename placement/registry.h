@@ -2,21 +2,32 @@
 #ifndef EPLB_PLACEMENT_REGISTRY_H_
 #define EPLB_PLACEMENT_REGISTRY_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "placement/policies/deepseek_policy.h"
+#include "placement/hierarchy.h"
+#include "placement/policies/torch_order.h"
 #include "placement/policy.h"
 
 namespace eplb {
 
+// How much work a search may do: a count of steps, never a time, so that the answer is the same on
+// every machine.
+enum class Effort { kFast, kDefault, kThorough };
+
 // What a policy may be told; a policy takes the options it knows.
 struct PolicyOptions {
   TieBreak tie_break = TieBreak::kStable;  // order of equal loads in `deepseek`
-  bool global = false;                     // look at neither expert groups nor nodes
+  std::optional<Hierarchy> hierarchy;      // none given: the policy's own rule
+  Effort effort = Effort::kDefault;
+  bool allow_duplicates = false;             // two replicas of an expert on one GPU where it helps
+  std::optional<int32_t> max_moves_per_gpu;  // transfers into a GPU per layer; none given: the
+                                             // policy's own default
 };
 
 inline constexpr std::string_view kDefaultPolicyName = "deepseek";

@@ -85,9 +85,11 @@ absl::StatusOr<std::optional<Placement>> ReadPrevious(const std::string& path,
 absl::StatusOr<PlanReport> Plan(const PlanOptions& options) {
   EPLB_ASSIGN_OR_RETURN(
       const std::unique_ptr<Policy> policy,
-      MakePolicy(options.policy, {.tie_break = options.tie_break == "compat" ? TieBreak::kCompat
-                                                                             : TieBreak::kStable,
-                                  .global = options.hierarchy == "none"}));
+      MakePolicy(
+          options.policy,
+          {.tie_break = options.tie_break == "compat" ? TieBreak::kCompat : TieBreak::kStable,
+           .hierarchy =
+               options.hierarchy == "none" ? std::optional(Hierarchy::kNone) : std::nullopt}));
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
   EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, load));

@@ -71,6 +71,10 @@ class DeepseekPolicy final : public Policy {
           "load has ", input.load.num_layers(), " layers x ", input.load.num_experts(),
           " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
     }
+    if (input.speeds != nullptr && !input.speeds->all_equal()) {
+      return absl::InvalidArgumentError(
+          "policy deepseek takes every GPU as usable and equally fast");
+    }
     EPLB_ASSIGN_OR_RETURN(const FloatMatrix weight, input.load.ToFloat());
     const DeepseekShape shape = {
         .num_slots = topology.num_slots(),

@@ -26,8 +26,8 @@ struct DeepseekOptions {
 // lightest GPU; with K expert groups on N nodes, K % N == 0, first pack groups on nodes and do the
 // rest inside each node, else globally. Replicas of one expert may share a GPU.
 // The answer is the reference's, with replicas in its order of creation (rank 0 is the primary).
-// Solve errors: InvalidArgument for a load of another shape, a cell above float32's range, and what
-// RebalanceExperts refuses, S % G != 0 among it.
+// Solve errors: InvalidArgument for a load of another shape, a cell above float32's range, GPUs
+// that are unusable or of different speeds, and what RebalanceExperts refuses, S % G != 0 among it.
 // source: deepseek-ai/EPLB, eplb.py of 2025-03-24.  cost: O(L * S log S).
 std::unique_ptr<Policy> MakeDeepseekPolicy(const DeepseekOptions& options);
 

@@ -159,6 +159,24 @@ TEST(AlignTest, NewPrimaryWithoutSurvivorIsTheOneOfNext) {
   EXPECT_EQ(aligned.PrimaryOf(LayerId{0}, ExpertId{0}), SlotId{4});
 }
 
+TEST(AlignTest, WhatAnUnusableGpuHeldIsGoneAndComesBack) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 4, .num_gpus = 2});
+  IndexMatrix all(1, 4);
+  all << 0, 1, 1, 0;
+  IndexMatrix half(1, 4);
+  half << 1, 0, -1, -1;
+  const Placement whole = *Placement::FromSlots(topology, all);
+  const Placement first_gpu_only = *Placement::FromSlots(topology, half);
+  const auto lost = Align(whole, first_gpu_only);
+  ASSERT_TRUE(lost.ok()) << lost.status();
+  EXPECT_EQ(lost->ExpertIn(LayerId{0}, SlotId{0}), ExpertId{0});
+  EXPECT_EQ(lost->ExpertIn(LayerId{0}, SlotId{2}), ExpertId{-1});
+  const auto back = Align(*lost, whole);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->PrimaryOf(LayerId{0}, ExpertId{1}), SlotId{1});
+}
+
 TEST(AlignTest, RefusesPlacementsOfDifferentShape) {
   const Topology a = *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 2});
   const Topology b = *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 3});

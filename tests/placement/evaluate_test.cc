@@ -50,6 +50,50 @@ TEST(EvaluateTest, LayerWithoutLoadIsBalancedAndLeftOutOfTheMean) {
   EXPECT_EQ(idle->peak_load, 0);
 }
 
+TEST(EvaluateTest, AGpuHalfAsFastIsTwiceAsLoadedAndAnUnusableOneIsLeftOut) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 3, .num_gpus = 3});
+  IndexMatrix slots(1, 3);
+  slots << 0, -1, 1;
+  const auto placement = Placement::FromSlots(topology, slots);
+  ASSERT_TRUE(placement.ok()) << placement.status();
+  LoadMatrix counts(1, 2);
+  counts << 60, 40;
+  const double given[] = {1, 1, 0.5};
+  const int32_t unusable[] = {1};
+  const GpuSpeeds speeds = *GpuSpeeds::Make(3, given, unusable);
+  const auto result = Evaluate(*Load::FromCounts(counts), *placement, {.speeds = &speeds});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->gpu_loads(0, 0), 60);
+  EXPECT_EQ(result->gpu_loads(0, 1), 0);
+  EXPECT_EQ(result->gpu_loads(0, 2), 80);
+  EXPECT_THAT(result->balancedness, ElementsAre(DoubleEq(70.0 / 80)));
+}
+
+TEST(EvaluateTest, AnExpertOnAnUnusableGpuIsRefused) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 2, .num_gpus = 2});
+  const int32_t unusable[] = {1};
+  const GpuSpeeds speeds = *GpuSpeeds::Make(2, {}, unusable);
+  EXPECT_THAT(Evaluate(*Load::FromCounts(LoadMatrix::Ones(1, 2)), Placement::Static(topology),
+                       {.speeds = &speeds})
+                  .status()
+                  .message(),
+              HasSubstr("layer 0 slot 1 is on unusable GPU 1 and holds expert 1"));
+}
+
+TEST(EvaluateTest, GivenSharesSplitTheTokens) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 1, .num_slots = 2, .num_gpus = 2});
+  RealMatrix shares(1, 2);
+  shares << 0.75, 0.25;
+  const auto result = Evaluate(*Load::FromCounts(LoadMatrix::Constant(1, 1, 100)),
+                               Placement::Static(topology), {.shares = &shares});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->gpu_loads(0, 0), 75);
+  EXPECT_EQ(result->gpu_loads(0, 1), 25);
+}
+
 TEST(EvaluateTest, NoTokenIsLostOrInvented) {
   constexpr uint64_t kSeed = 50;
   testing::Random random(kSeed);

@@ -57,6 +57,23 @@ TEST(PlacementTest, RefusalNamesLayerAndSlot) {
               HasSubstr("1 x 3, expected 1 layers x 6 slots"));
 }
 
+TEST(PlacementTest, AnUnusableGpuHoldsMinusOneInAllItsSlotsAndLayers) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 2, .num_experts = 2, .num_slots = 6, .num_gpus = 3});
+  IndexMatrix slots(2, 6);
+  slots << 0, 1, -1, -1, 1, 0,  //
+      1, 0, -1, -1, 0, 1;
+  const auto placement = Placement::FromSlots(topology, slots);
+  ASSERT_TRUE(placement.ok()) << placement.status();
+  EXPECT_TRUE(placement->Holds(GpuId{0}));
+  EXPECT_FALSE(placement->Holds(GpuId{1}));
+  EXPECT_EQ(placement->ExpertIn(LayerId{0}, SlotId{3}), ExpertId{-1});
+  EXPECT_THAT(placement->ReplicasOf(LayerId{1}, ExpertId{1}), ElementsAre(0, 5));
+  slots(1, 3) = 0;
+  EXPECT_THAT(Placement::FromSlots(topology, slots).status().message(),
+              HasSubstr("layer 0 slot 2 holds expert -1"));
+}
+
 TEST(PlacementTest, RefusesRanksThatAreNoPermutation) {
   const IndexMatrix slots = Row({2, 0, 1, 0, 2, 0});
   EXPECT_THAT(Refusal(Placement::FromSlotsAndRanks(OneLayer(), slots, Row({1, 2, 0, 2, 0, 1}))),

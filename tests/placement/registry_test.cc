@@ -46,8 +46,9 @@ TEST(RegistryTest, OptionsReachDeepseek) {
     return *(*MakePolicy("deepseek", options))->Solve({.load = load, .topology = topology});
   };
   const Placement plain = solve({});
-  EXPECT_NE(solve({.global = true}), plain);
-  EXPECT_NE(solve({.tie_break = TieBreak::kCompat, .global = true}), solve({.global = true}));
+  EXPECT_NE(solve({.hierarchy = Hierarchy::kNone}), plain);
+  EXPECT_NE(solve({.tie_break = TieBreak::kCompat, .hierarchy = Hierarchy::kNone}),
+            solve({.hierarchy = Hierarchy::kNone}));
 }
 
 }  // namespace
