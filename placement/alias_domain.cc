@@ -30,12 +30,14 @@ bool AliasFits(int64_t num_experts, int64_t num_gpus, int64_t slots_per_gpu) {
 void AliasSolver::SortByLoad(const AliasDomain& domain) {
   keys_.resize(domain.experts.size());
   sorted_.resize(domain.experts.size());
+  replicas_.resize(domain.loads.size());
   uint64_t any = 0;
   uint64_t all = ~uint64_t{0};
   for (size_t i = 0; i < keys_.size(); ++i) {
     const int32_t expert = domain.experts[i];
     const auto tokens = static_cast<uint64_t>(domain.loads[Index(expert)]);
     keys_[i] = {.tokens = tokens, .expert = expert};
+    replicas_[Index(expert)] = 1;
     any |= tokens;
     all &= tokens;
   }
@@ -112,6 +114,7 @@ size_t AliasSolver::FillGpu(const Window& window, int64_t target, std::span<int3
   if (after <= num_nodes_ && missing > 0) {
     Node& continued = nodes_[Index(after)];
     continued.tokens -= missing;
+    ++replicas_[Index(continued.expert)];
     slots[used] = continued.expert;
     quotas[used] = missing;
     ++used;
@@ -119,7 +122,7 @@ size_t AliasSolver::FillGpu(const Window& window, int64_t target, std::span<int3
   return used;
 }
 
-bool AliasSolver::Lighter(const Replicated& a, const Replicated& b) {
+bool AliasSolver::Lighter::operator()(const Replicated& a, const Replicated& b) const {
   if (a.tokens_per_replica != b.tokens_per_replica) {
     return a.tokens_per_replica < b.tokens_per_replica;
   }
@@ -127,31 +130,35 @@ bool AliasSolver::Lighter(const Replicated& a, const Replicated& b) {
   return a.expert > b.expert;
 }
 
-void AliasSolver::FillLeftovers(const AliasDomain& domain, std::span<int32_t> slots) {
-  replicas_.resize(domain.loads.size());
-  for (const int32_t expert : domain.experts) replicas_[Index(expert)] = 0;
-  const size_t slots_per_gpu = Index(domain.slots_per_gpu);
-  for (size_t gpu = 0; gpu < used_.size(); ++gpu) {
-    for (const int32_t expert : slots.subspan(gpu * slots_per_gpu, used_[gpu])) {
-      ++replicas_[Index(expert)];
-    }
-  }
+// The experts with several replicas, and as many of the others as may be asked for, heaviest first:
+// one for each left-over slot and those that the GPU in question has already.
+void AliasSolver::FindCandidates(const AliasDomain& domain, size_t num_leftovers) {
+  size_t single = num_leftovers + Index(domain.slots_per_gpu);
   heap_.clear();
-  for (const int32_t expert : domain.experts) {
-    const auto tokens = static_cast<double>(domain.loads[Index(expert)]);
-    const int32_t replicas = replicas_[Index(expert)];
-    heap_.push_back({tokens / replicas, tokens, replicas, expert});
+  for (auto key = keys_.rbegin(); key != keys_.rend(); ++key) {
+    const int32_t replicas = replicas_[Index(key->expert)];
+    if (replicas == 1 && single == 0) continue;
+    if (replicas == 1) --single;
+    const auto tokens = static_cast<double>(key->tokens);
+    heap_.push_back({tokens / replicas, tokens, replicas, key->expert});
   }
-  std::make_heap(heap_.begin(), heap_.end(), Lighter);
+  std::make_heap(heap_.begin(), heap_.end(), Lighter());
+}
+
+void AliasSolver::FillLeftovers(const AliasDomain& domain, std::span<int32_t> slots) {
+  const size_t slots_per_gpu = Index(domain.slots_per_gpu);
+  size_t num_leftovers = slots.size();
+  for (const size_t used : used_) num_leftovers -= used;
+  FindCandidates(domain, num_leftovers);
   for (size_t gpu = 0; gpu < used_.size(); ++gpu) {
     const std::span<int32_t> held = slots.subspan(gpu * slots_per_gpu, slots_per_gpu);
     set_aside_.clear();
     for (size_t used = used_[gpu]; used < slots_per_gpu;) {
-      std::pop_heap(heap_.begin(), heap_.end(), Lighter);
+      std::pop_heap(heap_.begin(), heap_.end(), Lighter());
       Replicated heaviest = heap_.back();
       heap_.pop_back();
-      if (std::find(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(used),
-                    heaviest.expert) == held.begin() + static_cast<std::ptrdiff_t>(used)) {
+      const std::span<int32_t> before = held.first(used);
+      if (std::find(before.begin(), before.end(), heaviest.expert) == before.end()) {
         held[used++] = heaviest.expert;
         ++heaviest.replicas;
         heaviest.tokens_per_replica = heaviest.tokens / heaviest.replicas;
@@ -160,7 +167,7 @@ void AliasSolver::FillLeftovers(const AliasDomain& domain, std::span<int32_t> sl
     }
     for (const Replicated& replicated : set_aside_) {
       heap_.push_back(replicated);
-      std::push_heap(heap_.begin(), heap_.end(), Lighter);
+      std::push_heap(heap_.begin(), heap_.end(), Lighter());
     }
   }
 }

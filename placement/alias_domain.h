@@ -70,6 +70,9 @@ class AliasSolver {
     int32_t replicas;
     int32_t expert;
   };
+  struct Lighter {
+    bool operator()(const Replicated& a, const Replicated& b) const;
+  };
 
   void SortByLoad(const AliasDomain& domain);
   void MakeList(const AliasDomain& domain);
@@ -78,8 +81,8 @@ class AliasSolver {
   // Returns how many slots of the GPU are used.
   size_t FillGpu(const Window& window, int64_t target, std::span<int32_t> slots,
                  std::span<int64_t> quotas);
+  void FindCandidates(const AliasDomain& domain, size_t num_leftovers);
   void FillLeftovers(const AliasDomain& domain, std::span<int32_t> slots);
-  static bool Lighter(const Replicated& a, const Replicated& b);
 
   int32_t num_nodes_ = 0;
   int32_t around_ = 0;  // where the last window was
@@ -88,7 +91,7 @@ class AliasSolver {
   std::vector<Node> nodes_;
   std::vector<size_t> used_;       // slots of each GPU
   std::vector<int32_t> replicas_;  // [E], by id, of the domain's experts
-  std::vector<Replicated> heap_;
+  std::vector<Replicated> heap_;   // experts that a left-over slot may get
   std::vector<Replicated> set_aside_;
 };
 
