@@ -17,16 +17,18 @@ size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 }  // namespace
 
-LayerFlow::LayerFlow(std::vector<double> speeds, std::vector<int32_t> gpu_of_slot)
+LayerFlow::LayerFlow(std::vector<double> speeds, std::vector<int32_t> gpu_of_slot, Search search)
     : speeds_(std::move(speeds)),
       gpu_of_slot_(std::move(gpu_of_slot)),
+      use_masks_(search == Search::kFastest && speeds_.size() <= 64),
       fixed_(speeds_.size()),
       part_on_gpu_(speeds_.size(), kNone),
       first_on_gpu_(speeds_.size() + 1),
       room_(speeds_.size()),
       tolerance_(speeds_.size()),
       gpu_level_(speeds_.size()),
-      next_of_gpu_(speeds_.size()) {
+      next_of_gpu_(speeds_.size()),
+      reach_(use_masks_ ? speeds_.size() : 0) {
   Start();
 }
 
@@ -38,6 +40,10 @@ void LayerFlow::Start() {
 }
 
 void LayerFlow::Add(double tokens, std::span<const int32_t> slots) {
+  if (slots.size() == 1) {
+    fixed_[Index(gpu_of_slot_[Index(slots.front())])] += tokens;
+    return;
+  }
   const size_t first = parts_.size();
   const auto expert = static_cast<int32_t>(experts_.size() - 1);
   const double per_slot = tokens / static_cast<double>(slots.size());
@@ -135,6 +141,10 @@ bool LayerFlow::Push(double peak) {
     tolerance_[gpu] = most * kLoadTolerance;
   }
   for (const Part& part : parts_) room_[Index(part.gpu)] -= part.tokens;
+  return use_masks_ ? PushByMasks() : PushByLists();
+}
+
+bool LayerFlow::PushByLists() {
   // Every phase lengthens the shortest path, which visits no GPU twice.
   for (size_t phase = 0; phase <= num_gpus() && FindLevels(); ++phase) {
     for (size_t gpu = 0; gpu < num_gpus(); ++gpu) next_of_gpu_[gpu] = first_on_gpu_[gpu];
@@ -143,7 +153,7 @@ bool LayerFlow::Push(double peak) {
       next_of_expert_[expert] = experts_[expert].first_part;
     }
     for (size_t gpu = 0; gpu < num_gpus(); ++gpu) {
-      while (room_[gpu] < -tolerance_[gpu] && PushFrom(gpu)) {
+      while (Overloaded(gpu) && PushFrom(gpu)) {
       }
     }
   }
@@ -157,7 +167,7 @@ bool LayerFlow::FindLevels() {
   expert_level_.assign(experts_.size(), -1);
   queue_.clear();
   for (size_t gpu = 0; gpu < num_gpus(); ++gpu) {
-    if (!(room_[gpu] < -tolerance_[gpu])) continue;
+    if (!Overloaded(gpu)) continue;
     gpu_level_[gpu] = 0;
     queue_.push_back(gpu);
   }

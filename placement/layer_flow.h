@@ -25,8 +25,12 @@ namespace eplb {
 // of Dinic in the worst case; r / 2 steps of some nanoseconds is usual.
 class LayerFlow {
  public:
-  // speeds: [G]; a GPU of speed 0 may hold no expert that is added. gpu_of_slot: [S].
-  LayerFlow(std::vector<double> speeds, std::vector<int32_t> gpu_of_slot);
+  enum class Search { kFastest, kLists };
+
+  // speeds: [G]; a GPU of speed 0 may hold no expert that is added. gpu_of_slot: [S]. search: lists
+  // whatever G, for tests.
+  LayerFlow(std::vector<double> speeds, std::vector<int32_t> gpu_of_slot,
+            Search search = Search::kFastest);
 
   // Forgets the layer before.
   void Start();
@@ -67,18 +71,31 @@ class LayerFlow {
   double LeastImaginable() const;
   void IndexPartsByGpu();
   void SpreadEqually();
+  bool Overloaded(size_t gpu) const { return room_[gpu] < -tolerance_[gpu]; }
   // False when some GPU stays above `peak`; the levels then mark the reachable set.
   bool Push(double peak);
+  double RatioOfReached() const;
+
+  // Push along lists.
+  bool PushByLists();
   bool FindLevels();
   bool PushFrom(size_t source);
   bool NextStep(size_t gpu, Step& step);
   void MoveAlongPath(size_t source, size_t sink);
-  double RatioOfReached() const;
+
+  // Push on sets of at most 64 GPUs: layer_flow_masks.cc.
+  bool PushByMasks();
+  void FindReach(size_t gpu);
+  void MarkReached(uint64_t reached);
+  void PushFromByMasks(size_t source, uint64_t& roomy);
+  Step LargestStep(size_t from, size_t to) const;
+  void MoveAlongGpus(uint64_t& roomy);
 
   std::vector<double> speeds_;        // [G]
   std::vector<int32_t> gpu_of_slot_;  // [S]
-  std::vector<double> fixed_;         // [G], tokens of experts that only this GPU holds
-  std::vector<Expert> experts_;       // and one more that ends the last one's parts and slots
+  bool use_masks_;
+  std::vector<double> fixed_;    // [G], tokens of experts that only this GPU holds
+  std::vector<Expert> experts_;  // and one more that ends the last one's parts and slots
   std::vector<Part> parts_;
   std::vector<size_t> part_of_slot_;    // of the replicated experts' slots, expert by expert
   std::vector<size_t> part_on_gpu_;     // [G], scratch of Add
@@ -92,6 +109,10 @@ class LayerFlow {
   std::vector<size_t> next_of_expert_;  // and in parts_
   std::vector<size_t> queue_;
   std::vector<Step> path_;
+  std::vector<uint64_t> holders_;  // the GPUs of each expert
+  std::vector<uint64_t> reach_;    // [G], the GPUs that its tokens could go to
+  std::vector<uint64_t> levels_;   // the GPUs of each level that may still lead to room
+  std::vector<size_t> gpu_path_;
 };
 
 }  // namespace eplb

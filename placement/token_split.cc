@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 
@@ -18,19 +18,6 @@ constexpr double kNegligible = 1e-280;
 // 2^1000 leaves room for a sum of 2^20 experts.
 constexpr int kMaxExponent = 1000;
 
-absl::Status CheckSpeeds(std::span<const double> speeds, const Topology& topology) {
-  if (speeds.size() != static_cast<size_t>(topology.num_gpus())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(speeds.size(), " GPU speeds for ", topology.num_gpus(), " GPUs"));
-  }
-  for (size_t gpu = 0; gpu < speeds.size(); ++gpu) {
-    if (std::isfinite(speeds[gpu]) && speeds[gpu] >= 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("the speed of GPU ", gpu, " is ", speeds[gpu], ", expected >= 0 and finite"));
-  }
-  return absl::OkStatus();
-}
-
 std::vector<int32_t> GpuOfSlot(const Topology& topology) {
   std::vector<int32_t> gpus;
   gpus.reserve(static_cast<size_t>(topology.num_slots()));
@@ -40,18 +27,11 @@ std::vector<int32_t> GpuOfSlot(const Topology& topology) {
   return gpus;
 }
 
-absl::Status CheckUsable(const Placement& placement, std::span<const double> speeds,
-                         std::span<const int32_t> gpu_of_slot) {
-  if (std::find(speeds.begin(), speeds.end(), 0.0) == speeds.end()) return absl::OkStatus();
-  const IndexMatrix& experts = placement.physical_to_logical_map();
-  for (Eigen::Index layer = 0; layer < experts.rows(); ++layer) {
-    for (Eigen::Index slot = 0; slot < experts.cols(); ++slot) {
-      const int32_t gpu = gpu_of_slot[static_cast<size_t>(slot)];
-      if (experts(layer, slot) < 0 || speeds[static_cast<size_t>(gpu)] > 0) continue;
-      return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " slot ", slot,
-                                                     " holds expert ", experts(layer, slot),
-                                                     ", but GPU ", gpu, " has speed 0"));
-    }
+absl::Status CheckUsable(const Placement& placement, const GpuSpeeds& speeds) {
+  for (int32_t gpu = 0; gpu < speeds.num_gpus(); ++gpu) {
+    if (speeds.Usable(GpuId{gpu}) || !placement.Holds(GpuId{gpu})) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("GPU ", gpu, " is unusable, but the placement has experts on it"));
   }
   return absl::OkStatus();
 }
@@ -80,22 +60,24 @@ RealMatrix EqualShares(const Placement& placement) {
 }
 
 absl::StatusOr<TokenSplit> SplitOptimally(const Load& load, const Placement& placement,
-                                          std::span<const double> speeds) {
+                                          const GpuSpeeds* speeds) {
   const Topology& topology = placement.topology();
   if (load.num_layers() != topology.num_layers() || load.num_experts() != topology.num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "load has ", load.num_layers(), " layers x ", load.num_experts(),
         " experts, the placement has ", topology.num_layers(), " x ", topology.num_experts()));
   }
-  std::vector<double> gpu_speeds(speeds.begin(), speeds.end());
-  if (speeds.empty()) gpu_speeds.assign(static_cast<size_t>(topology.num_gpus()), 1.0);
-  EPLB_RETURN_IF_ERROR(CheckSpeeds(gpu_speeds, topology));
-  std::vector<int32_t> gpu_of_slot = GpuOfSlot(topology);
-  EPLB_RETURN_IF_ERROR(CheckUsable(placement, gpu_speeds, gpu_of_slot));
+  const GpuSpeeds equal = GpuSpeeds::Equal(topology.num_gpus());
+  const GpuSpeeds& used = speeds == nullptr ? equal : *speeds;
+  if (used.num_gpus() != topology.num_gpus()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        used.num_gpus(), " GPU speeds, the placement has ", topology.num_gpus(), " GPUs"));
+  }
+  EPLB_RETURN_IF_ERROR(CheckUsable(placement, used));
 
   const RealMatrix tokens = load.ToDouble();
   TokenSplit split{.shares = EqualShares(placement), .max_gpu_load = {}};
-  LayerFlow flow(std::move(gpu_speeds), std::move(gpu_of_slot));
+  LayerFlow flow({used.speeds().begin(), used.speeds().end()}, GpuOfSlot(topology));
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     const double scale = Scale(tokens.row(layer).matrix());
     flow.Start();

@@ -2,11 +2,11 @@
 #ifndef EPLB_PLACEMENT_TOKEN_SPLIT_H_
 #define EPLB_PLACEMENT_TOKEN_SPLIT_H_
 
-#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -28,14 +28,12 @@ RealMatrix EqualShares(const Placement& placement);
 // with less than 1e-280 of the layer's heaviest) has equal shares. Equal input gives equal bits.
 // The light GPUs are not evened out among themselves: shares from a past window are rather kept
 // near equal.
-// speeds: [G] relative GPU speeds, or empty for 1 each; 0 means unusable, such a GPU holds no
-// expert.
-// errors: InvalidArgument when load and placement differ in layers or experts; for a speed that is
-// negative or not finite, a number of speeds other than G, an expert on an unusable GPU, a load /
-// speed above double's range.
+// speeds: null for GPUs that are all usable and equally fast.
+// errors: InvalidArgument when load and placement differ in layers or experts, or placement and
+// speeds in GPUs; for an expert on an unusable GPU, and a load / speed above double's range.
 // source and cost: LayerFlow; threads: safe, no state.
 absl::StatusOr<TokenSplit> SplitOptimally(const Load& load, const Placement& placement,
-                                          std::span<const double> speeds = {});
+                                          const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb
 

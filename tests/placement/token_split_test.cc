@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
 #include "placement/layer_flow.h"
 #include "tests/placement/random_placement.h"
 #include "tests/support/split_oracle.h"
@@ -127,7 +128,8 @@ TEST(TokenSplitTest, IsTheLargestRatioOverAllSetsOfGpus) {
     const Placement placement = testing::RandomPlacement(random, topology);
     const Load load = RandomLoad(random, topology);
     const std::vector<double> speeds = RandomSpeeds(random, topology);
-    const auto split = SplitOptimally(load, placement, speeds);
+    const GpuSpeeds gpu_speeds = *GpuSpeeds::Make(topology.num_gpus(), speeds, {});
+    const auto split = SplitOptimally(load, placement, &gpu_speeds);
     ASSERT_TRUE(split.ok()) << split.status();
     ASSERT_NO_FATAL_FAILURE(CheckShares(load, placement, speeds, *split));
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
@@ -158,7 +160,8 @@ TEST(TokenSplitTest, AgreesWithBisectionOnLargerShapes) {
       const Placement placement = testing::RandomPlacement(random, topology);
       const Load load = RandomLoad(random, topology);
       const std::vector<double> speeds = RandomSpeeds(random, topology);
-      const auto split = SplitOptimally(load, placement, speeds);
+      const GpuSpeeds gpu_speeds = *GpuSpeeds::Make(topology.num_gpus(), speeds, {});
+      const auto split = SplitOptimally(load, placement, &gpu_speeds);
       ASSERT_TRUE(split.ok()) << split.status();
       ASSERT_NO_FATAL_FAILURE(CheckShares(load, placement, speeds, *split));
       const double best = MaxLoadByBisection(Problem(load, placement, speeds, 0));
@@ -194,8 +197,8 @@ TEST(TokenSplitTest, SlotsOfOneGpuTakeEqualParts) {
 }
 
 TEST(TokenSplitTest, AFasterGpuTakesMore) {
-  const auto split = SplitOptimally(OneLayer({90, 0}), MakePlacement(2, 2, {0, 1, 1, 0}),
-                                    std::vector<double>{1, 0.5});
+  const GpuSpeeds speeds = *GpuSpeeds::Make(2, std::vector<double>{1, 0.5}, {});
+  const auto split = SplitOptimally(OneLayer({90, 0}), MakePlacement(2, 2, {0, 1, 1, 0}), &speeds);
   ASSERT_TRUE(split.ok()) << split.status();
   EXPECT_DOUBLE_EQ(split->max_gpu_load[0], 60);
   EXPECT_NEAR(split->shares(0, 0), 2.0 / 3, 1e-15);
@@ -254,30 +257,59 @@ TEST(TokenSplitTest, LayersWithoutLoadHaveEqualShares) {
   EXPECT_TRUE((split->shares == EqualShares(placement)).all());
 }
 
-TEST(TokenSplitTest, RefusesWhatDoesNotFit) {
-  const Placement placement = MakePlacement(2, 2, {0, 1, 0, 1});
-  const auto message = [&](const std::vector<double>& tokens, const std::vector<double>& speeds) {
-    return std::string(SplitOptimally(OneLayer(tokens), placement, speeds).status().message());
-  };
-  EXPECT_THAT(message({1, 2, 3}, {}), HasSubstr("load has 1 layers x 3 experts"));
-  EXPECT_THAT(message({1, 2}, {1}), HasSubstr("1 GPU speeds for 2 GPUs"));
-  EXPECT_THAT(message({1, 2}, {1, -1}), HasSubstr("the speed of GPU 1 is -1"));
-  EXPECT_THAT(message({1, 2}, {1, std::nan("")}), HasSubstr("the speed of GPU 1 is nan"));
-  EXPECT_THAT(message({1, 2}, {1, HUGE_VAL}), HasSubstr("the speed of GPU 1 is inf"));
-  EXPECT_THAT(message({1, 2}, {0, 1}), HasSubstr("slot 0 holds expert 0, but GPU 0 has speed 0"));
-  EXPECT_THAT(message({1e300, 1e300}, {1e-300, 1e-300}), HasSubstr("above the range of double"));
+TEST(TokenSplitTest, AnUnusableGpuHasNoPart) {
+  const Placement placement = MakePlacement(3, 3, {0, 1, -1, -1, 2, 0});
+  const GpuSpeeds speeds = *GpuSpeeds::Make(3, {}, std::vector<int32_t>{1});
+  const Load load = OneLayer({10, 4, 0});
+  const auto split = SplitOptimally(load, placement, &speeds);
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_THAT(split->max_gpu_load, ElementsAre(7));
+  EXPECT_THAT(Shares(*split, 0), ElementsAre(0.3, 1, 0, 0, 1, 0.7));
+  const Evaluation found =
+      *Evaluate(load, placement, {.speeds = &speeds, .shares = &split->shares});
+  EXPECT_DOUBLE_EQ(found.max_gpu_load[0], 7);
 }
 
-TEST(LayerFlowTest, AnUnusableGpuWithoutExpertsTakesNothing) {
-  LayerFlow flow({1, 0, 1}, {0, 0, 1, 1, 2, 2});
-  const std::vector<int32_t> first = {0, 4};
-  const std::vector<int32_t> second = {1};
-  flow.Add(10, first);
-  flow.Add(4, second);
-  EXPECT_EQ(flow.Minimise(), 7);
-  std::vector<double> shares(6);
-  flow.WriteShares(shares);
-  EXPECT_THAT(shares, ElementsAre(0.3, 0, 0, 0, 0.7, 0));
+TEST(TokenSplitTest, RefusesWhatDoesNotFit) {
+  const Placement placement = MakePlacement(2, 2, {0, 1, 0, 1});
+  const auto message = [&](const std::vector<double>& tokens, const GpuSpeeds& speeds) {
+    return std::string(SplitOptimally(OneLayer(tokens), placement, &speeds).status().message());
+  };
+  const std::vector<double> slow = {1e-3, 1e-3};
+  const std::vector<int32_t> first = {0};
+  EXPECT_THAT(message({1, 2, 3}, GpuSpeeds::Equal(2)), HasSubstr("load has 1 layers x 3 experts"));
+  EXPECT_THAT(message({1, 2}, GpuSpeeds::Equal(1)), HasSubstr("1 GPU speeds, the placement has 2"));
+  EXPECT_THAT(message({1, 2}, *GpuSpeeds::Make(2, {}, first)), HasSubstr("GPU 0 is unusable"));
+  EXPECT_THAT(message({1e307, 1e307}, *GpuSpeeds::Make(2, slow, {})),
+              HasSubstr("above the range of double"));
+}
+
+TEST(LayerFlowTest, BothSearchesFindTheSameMaximum) {
+  constexpr uint64_t kSeed = 504;
+  Random random(kSeed);
+  for (int i = 0; i < 2000; ++i) {
+    const int32_t gpus = Pick(random, 1, 64);
+    const int32_t slots_per_gpu = Pick(random, 1, 6);
+    std::vector<double> speeds(static_cast<size_t>(gpus), 1.0);
+    std::vector<int32_t> gpu_of_slot;
+    std::vector<std::vector<int32_t>> slots_of(
+        static_cast<size_t>(Pick(random, 1, gpus * slots_per_gpu)));
+    for (int32_t slot = 0; slot < gpus * slots_per_gpu; ++slot) {
+      gpu_of_slot.push_back(slot / slots_per_gpu);
+      slots_of[random() % slots_of.size()].push_back(slot);
+    }
+    for (double& speed : speeds) speed = Pick(random, 1, 3);
+    LayerFlow masks(speeds, gpu_of_slot);
+    LayerFlow lists(speeds, gpu_of_slot, LayerFlow::Search::kLists);
+    for (const std::vector<int32_t>& slots : slots_of) {
+      if (slots.empty()) continue;
+      const double tokens = std::pow(Pick(random, 1, 1000), Pick(random, 1, 4));
+      masks.Add(tokens, slots);
+      lists.Add(tokens, slots);
+    }
+    const double best = lists.Minimise();
+    ASSERT_NEAR(masks.Minimise(), best, 1e-13 * best) << "seed " << kSeed << " case " << i;
+  }
 }
 
 TEST(LayerFlowTest, LayersDoNotRemember) {
