@@ -31,6 +31,7 @@ void AliasSolver::SortByLoad(const AliasDomain& domain) {
   keys_.resize(domain.experts.size());
   sorted_.resize(domain.experts.size());
   replicas_.resize(domain.loads.size());
+  held_on_.resize(domain.loads.size());
   uint64_t any = 0;
   uint64_t all = ~uint64_t{0};
   for (size_t i = 0; i < keys_.size(); ++i) {
@@ -38,6 +39,7 @@ void AliasSolver::SortByLoad(const AliasDomain& domain) {
     const auto tokens = static_cast<uint64_t>(domain.loads[Index(expert)]);
     keys_[i] = {.tokens = tokens, .expert = expert};
     replicas_[Index(expert)] = 1;
+    held_on_[Index(expert)] = -1;
     any |= tokens;
     all &= tokens;
   }
@@ -152,13 +154,15 @@ void AliasSolver::FillLeftovers(const AliasDomain& domain, std::span<int32_t> sl
   FindCandidates(domain, num_leftovers);
   for (size_t gpu = 0; gpu < used_.size(); ++gpu) {
     const std::span<int32_t> held = slots.subspan(gpu * slots_per_gpu, slots_per_gpu);
+    if (used_[gpu] == slots_per_gpu) continue;
+    const auto this_gpu = static_cast<int32_t>(gpu);
+    for (const int32_t expert : held.first(used_[gpu])) held_on_[Index(expert)] = this_gpu;
     set_aside_.clear();
     for (size_t used = used_[gpu]; used < slots_per_gpu;) {
       std::pop_heap(heap_.begin(), heap_.end(), Lighter());
       Replicated heaviest = heap_.back();
       heap_.pop_back();
-      const std::span<int32_t> before = held.first(used);
-      if (std::find(before.begin(), before.end(), heaviest.expert) == before.end()) {
+      if (held_on_[Index(heaviest.expert)] != this_gpu) {
         held[used++] = heaviest.expert;
         ++heaviest.replicas;
         heaviest.tokens_per_replica = heaviest.tokens / heaviest.replicas;

@@ -33,7 +33,9 @@ bool AliasFits(int64_t num_experts, int64_t num_gpus, int64_t slots_per_gpu);
 // the next one, A - a + b, has more (or A is the last). The GPU takes A whole and t - sum(A) of b.
 // What is left of b is between a and b, so it takes A's place in the order: nothing is sorted
 // again, and k experts for each GPU left remain. So every load, however skewed, comes out at
-// ceil(mean) or below in integers, and only b is continued on a later GPU.
+// ceil(mean) or below in integers, and only b is continued on a later GPU. The k neighbours below
+// the gap sum to at most sum(A) and the k above it to more than t, so the next window is found
+// within k + 1 slides (but once, when t falls by one, among equal experts).
 class AliasSolver {
  public:
   // slots: the expert of each of num_gpus * slots_per_gpu slots, GPU by GPU; no expert twice on a
@@ -42,8 +44,7 @@ class AliasSolver {
   // per replica that is not on the GPU yet, with quota 0. Without load the experts are spread:
   // their numbers of replicas differ by at most one. Deterministic: equal loads in the order of
   // `experts`. REQUIRES: AliasFits; spans of the size said. cost: O(bytes of a load * experts +
-  // slots * log experts); the window's slides are few in practice, at most the number of experts a
-  // GPU.
+  // slots + left-over slots * log experts).
   void Solve(const AliasDomain& domain, std::span<int32_t> slots, std::span<int64_t> quotas);
 
  private:
@@ -91,6 +92,7 @@ class AliasSolver {
   std::vector<Node> nodes_;
   std::vector<size_t> used_;       // slots of each GPU
   std::vector<int32_t> replicas_;  // [E], by id, of the domain's experts
+  std::vector<int32_t> held_on_;   // [E], likewise: the last GPU with left-over slots that holds it
   std::vector<Replicated> heap_;   // experts that a left-over slot may get
   std::vector<Replicated> set_aside_;
 };

@@ -58,7 +58,8 @@ bool IsEven(const Load& load, const SplitPlacement& split, const IndexMatrix& no
     }
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
       const int64_t sum = sums[static_cast<size_t>(gpu / gpus_per_node)];
-      const int64_t gpu_load = split.quotas.row(layer).segment(gpu * slots, slots).sum();
+      const int64_t first = int64_t{gpu} * slots;
+      const int64_t gpu_load = split.quotas.row(layer).segment(first, slots).sum();
       if (gpu_load > (sum + gpus_per_node - 1) / gpus_per_node) return false;
     }
   }
