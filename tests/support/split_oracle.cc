@@ -48,7 +48,11 @@ bool Fits(const SplitProblem& problem, double max_load, double sum) {
     capacity[1 + num_experts + gpu].back() = max_load * problem.speeds[gpu];
   }
   double flow = 0;
-  for (double more = 1; more > 0; flow += more) more = Augment(capacity, sum * 1e-16);
+  double more = 0;
+  do {
+    more = Augment(capacity, sum * 1e-16);
+    flow += more;
+  } while (more > 0);
   return flow >= sum * (1 - 1e-14);
 }
 
