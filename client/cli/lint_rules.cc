@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 
 #include "client/cli/lint_parts.h"
+#include "proto/wire/placement_json.h"
 
 namespace eplb::cli {
 namespace {
@@ -18,8 +19,6 @@ namespace {
 using wire::JsonNumbers;
 using wire::JsonValue;
 using Sentences = std::vector<std::string>;
-
-constexpr double kShareTolerance = 1e-6;
 
 size_t Index(int64_t i) { return static_cast<size_t>(i); }
 
@@ -209,7 +208,7 @@ void CheckShares(const JsonValue& object, const PlacementParts& parts, Sentences
       sums[expert] += share;
     }
     for (const auto& [expert, total] : sums) {
-      if (expert < 0 || std::abs(total - 1) <= kShareTolerance) continue;
+      if (expert < 0 || std::abs(total - 1) <= wire::kShareTolerance) continue;
       sum.Add("replica_share layer ", layer, ": the shares of expert ", expert, " sum to ",
               absl::StrFormat("%.9g", total), ", expected 1");
     }

@@ -1,6 +1,7 @@
 #include "proto/wire/placement_json.h"
 
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -15,8 +16,15 @@ namespace {
 
 constexpr std::string_view kFormat = "eplb.placement.v1";
 
-void AppendNumber(std::string& out, int64_t number) {
+void AppendNumber(std::string& out, int32_t number) {
   char digits[24];
+  const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
+  out.append(digits, end);
+}
+
+// The fewest digits that are read back to the same bits.
+void AppendNumber(std::string& out, double number) {
+  char digits[32];
   const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
   out.append(digits, end);
 }
@@ -28,7 +36,8 @@ void AppendKey(std::string& out, std::string_view key) {
 }
 
 // A row of `count` numbers.
-void AppendRow(std::string& out, const int32_t* numbers, int64_t count) {
+template <class Number>
+void AppendRow(std::string& out, const Number* numbers, int64_t count) {
   out += '[';
   for (int64_t i = 0; i < count; ++i) {
     if (i > 0) out += ',';
@@ -37,7 +46,8 @@ void AppendRow(std::string& out, const int32_t* numbers, int64_t count) {
   out += ']';
 }
 
-void AppendMatrix(std::string& out, const IndexMatrix& matrix) {
+template <class Matrix>
+void AppendMatrix(std::string& out, const Matrix& matrix) {
   out += '[';
   for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
     if (row > 0) out += ',';
@@ -206,9 +216,54 @@ absl::Status CheckSlotsPerGpu(const JsonValue& object, const Topology& topology)
   return absl::OkStatus();
 }
 
+absl::Status CheckShares(const RealMatrix& shares, const Placement& placement) {
+  const int32_t num_experts = placement.topology().num_experts();
+  std::vector<double> sums;
+  for (Eigen::Index layer = 0; layer < shares.rows(); ++layer) {
+    sums.assign(static_cast<size_t>(num_experts), 0.0);
+    for (Eigen::Index slot = 0; slot < shares.cols(); ++slot) {
+      const int32_t expert = placement.physical_to_logical_map()(layer, slot);
+      const double share = shares(layer, slot);
+      const double most = expert < 0 ? 0 : 1;
+      if (!(share >= 0 && share <= most)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("replica_share layer ", layer, " slot ", slot, " is ", share,
+                         ", expected 0", expert < 0 ? ": it holds no expert" : "..1"));
+      }
+      if (expert >= 0) sums[static_cast<size_t>(expert)] += share;
+    }
+    for (int32_t expert = 0; expert < num_experts; ++expert) {
+      const double sum = sums[static_cast<size_t>(expert)];
+      if (std::abs(sum - 1) <= kShareTolerance) continue;
+      return absl::InvalidArgumentError(absl::StrCat("replica_share layer ", layer,
+                                                     ": the shares of expert ", expert, " sum to ",
+                                                     sum, ", expected 1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<RealMatrix>> ReadShares(const JsonValue& object,
+                                                     const Placement& placement) {
+  constexpr std::string_view kKey = "replica_share";
+  if (object.Find(kKey) == nullptr) return std::nullopt;
+  const Topology& topology = placement.topology();
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 2));
+  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 0, {"layers", topology.num_layers()}));
+  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 1, {"slots", topology.num_slots()}));
+  RealMatrix shares(topology.num_layers(), topology.num_slots());
+  for (Eigen::Index i = 0; i < shares.size(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    shares.data()[i] =
+        numbers->all_integers() ? static_cast<double>(numbers->integers[at]) : numbers->reals[at];
+  }
+  EPLB_RETURN_IF_ERROR(CheckShares(shares, placement));
+  return std::optional<RealMatrix>(std::move(shares));
+}
+
 }  // namespace
 
-std::string PlacementToJson(const Placement& placement) {
+std::string PlacementToJson(const Placement& placement, const RealMatrix* replica_share) {
   const Topology& topology = placement.topology();
   std::string out = absl::StrCat("{\"format\":\"", Text(kFormat), "\"");
   const std::pair<std::string_view, int32_t> shape[] = {
@@ -225,6 +280,10 @@ std::string PlacementToJson(const Placement& placement) {
   AppendNested(out, placement.logical_to_physical_map(), placement.max_replicas());
   AppendKey(out, "logical_replica_count");
   AppendMatrix(out, placement.logical_replica_count());
+  if (replica_share != nullptr) {
+    AppendKey(out, "replica_share");
+    AppendMatrix(out, *replica_share);
+  }
   if (!topology.equal_slots_per_gpu()) {
     std::vector<int32_t> slots(static_cast<size_t>(topology.num_gpus()));
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
@@ -237,12 +296,12 @@ std::string PlacementToJson(const Placement& placement) {
   return out;
 }
 
-absl::StatusOr<Placement> PlacementFromJson(std::string_view text) {
+absl::StatusOr<PlacementWithShares> PlacementWithSharesFromJson(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const JsonValue object, ParseJson(text));
-  return PlacementFromJson(object);
+  return PlacementWithSharesFromJson(object);
 }
 
-absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object) {
+absl::StatusOr<PlacementWithShares> PlacementWithSharesFromJson(const JsonValue& object) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError("expected a JSON object of format eplb.placement.v1");
   }
@@ -263,7 +322,18 @@ absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object) {
   EPLB_ASSIGN_OR_RETURN(const IndexMatrix ranks, RanksOf(table, topology));
   EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlotsAndRanks(topology, slots, ranks));
   EPLB_RETURN_IF_ERROR(CheckSameMaps(placement, table, counts));
-  return placement;
+  EPLB_ASSIGN_OR_RETURN(std::optional<RealMatrix> shares, ReadShares(object, placement));
+  return PlacementWithShares{std::move(placement), std::move(shares)};
+}
+
+absl::StatusOr<Placement> PlacementFromJson(std::string_view text) {
+  EPLB_ASSIGN_OR_RETURN(PlacementWithShares both, PlacementWithSharesFromJson(text));
+  return std::move(both.placement);
+}
+
+absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object) {
+  EPLB_ASSIGN_OR_RETURN(PlacementWithShares both, PlacementWithSharesFromJson(object));
+  return std::move(both.placement);
 }
 
 }  // namespace eplb::wire

@@ -2,25 +2,20 @@
 // process, same load, repetitions interleaved, medians. Exit 1 when an output differs from the
 // baseline's or either ratio is above kMaxRatio.
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <iterator>
-#include <random>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 
 #include "placement/policies/deepseek_policy.h"
-
-extern "C" int eplb_run(int num_layers, int num_experts, int num_slots, int groups, int nodes,
-                        int gpus, const float* weight, int64_t* physical_to_logical,
-                        int64_t* replica_rank, int64_t* counts, int mode);
+#include "tests/bench/measure.h"
 
 namespace eplb {
 namespace {
+
+using bench::Median;
+using bench::Milliseconds;
 
 constexpr double kMaxRatio = 0.8;  // of the baseline's time
 constexpr int kRepetitions = 101;
@@ -39,29 +34,6 @@ struct BaselineMaps {
   WideMatrix counts;
 };
 
-// Token counts of a layer as routers give them: log-normal popularity, drawn anew per layer.
-Load MakeLoad(int32_t num_layers, int32_t num_experts) {
-  std::mt19937_64 random(20250324);
-  std::normal_distribution<double> normal;
-  LoadMatrix counts(num_layers, num_experts);
-  for (int64_t& cell : counts.reshaped())
-    cell = std::llround(4096 * std::exp(0.8 * normal(random)));
-  return *Load::FromCounts(std::move(counts));
-}
-
-template <class Function>
-double Milliseconds(const Function& function) {
-  const auto start = std::chrono::steady_clock::now();
-  function();
-  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
-  return spent.count();
-}
-
-double Median(std::vector<double>& times) {
-  std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
-  return times[times.size() / 2];
-}
-
 bool Equal(const BaselineMaps& baseline, const DeepseekMaps& ours) {
   return (baseline.physical_to_logical == ours.physical_to_logical.cast<int64_t>()).all() &&
          (baseline.replica_rank == ours.replica_rank.cast<int64_t>()).all() &&
@@ -76,7 +48,7 @@ bool Equal(const BaselineMaps& baseline, const Placement& placement) {
 // Prints one line; false when outputs differ or the time is too long.
 bool Measure(const Row& row) {
   const TopologyOptions& s = row.shape;
-  const Load load = MakeLoad(s.num_layers, s.num_experts);
+  const Load load = bench::MakeLoad(s.num_layers, s.num_experts);
   const FloatMatrix weight = *load.ToFloat();
   const Topology topology = *Topology::Make(s);
   const auto policy = MakeDeepseekPolicy({.tie_break = row.tie_break});

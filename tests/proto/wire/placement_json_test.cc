@@ -108,6 +108,56 @@ TEST(PlacementJsonTest, AnyOrderLayoutAndUnknownKeysAreRead) {
   EXPECT_EQ(PlacementToJson(*placement), Small());
 }
 
+// SmallWithShares("[[1,0.25,0.75]]").
+std::string SmallWithShares(const std::string& shares) {
+  return Replaced(Small(), "[[1,2]]}", "[[1,2]],\"replica_share\":" + shares + "}");
+}
+
+TEST(PlacementJsonTest, SharesStandBehindTheCountsAndComeBack) {
+  const Placement placement = *PlacementFromJson(Small());
+  RealMatrix shares(1, 3);
+  shares << 1, 0.25, 0.75;
+  const std::string text = PlacementToJson(placement, &shares);
+  EXPECT_EQ(text, SmallWithShares("[[1,0.25,0.75]]"));
+  const absl::StatusOr<PlacementWithShares> back = PlacementWithSharesFromJson(text);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->placement, placement);
+  ASSERT_TRUE(back->replica_share.has_value());
+  EXPECT_TRUE((*back->replica_share == shares).all());
+  EXPECT_EQ(*PlacementFromJson(text), placement);
+}
+
+TEST(PlacementJsonTest, SharesMayBeMissingOrWholeNumbers) {
+  EXPECT_FALSE(PlacementWithSharesFromJson(Small())->replica_share.has_value());
+  const auto whole = PlacementWithSharesFromJson(SmallWithShares("[[1,0,1]]"));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ((*whole->replica_share)(0, 2), 1);
+}
+
+TEST(PlacementJsonTest, RandomSharesComeBackBitForBit) {
+  constexpr uint32_t kSeed = 20240612;
+  SCOPED_TRACE(kSeed);
+  std::mt19937 random(kSeed);
+  for (int i = 0; i < 100; ++i) {
+    const Placement placement = RandomPlacement(random);
+    const IndexMatrix& experts = placement.physical_to_logical_map();
+    RealMatrix shares(experts.rows(), experts.cols());
+    for (Eigen::Index layer = 0; layer < experts.rows(); ++layer) {
+      for (int32_t expert = 0; expert < placement.topology().num_experts(); ++expert) {
+        double left = 1;
+        for (const int32_t slot : placement.ReplicasOf({static_cast<int32_t>(layer)}, {expert})) {
+          shares(layer, slot) = left * static_cast<double>(random()) / 4294967296.0;
+          left -= shares(layer, slot);
+        }
+        shares(layer, placement.PrimaryOf({static_cast<int32_t>(layer)}, {expert}).value) += left;
+      }
+    }
+    const auto back = PlacementWithSharesFromJson(PlacementToJson(placement, &shares));
+    ASSERT_TRUE(back.ok()) << back.status();
+    ASSERT_TRUE((*back->replica_share == shares).all());
+  }
+}
+
 struct Refused {
   std::string name;
   std::string text;
@@ -172,6 +222,21 @@ std::vector<Refused> AllRefused() {
       {"PaddingRagged", Replaced(good, "[0,-1]", "[0]"), "row 1 has 2 entries"},
       {"SlotsPerGpu", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":1,\"slots_per_gpu\":[2]"),
        "slots_per_gpu of GPU 0 is 2, expected 3"},
+      {"ShareText", SmallWithShares("\"half\""), "replica_share is a string"},
+      {"ShareLayers", SmallWithShares("[[1,0,1],[1,0,1]]"),
+       "replica_share has 2 entries, expected 1 layers"},
+      {"ShareSlots", SmallWithShares("[[1,1]]"),
+       "replica_share layer 0 has 2 entries, expected 3 slots"},
+      {"ShareAbove1", SmallWithShares("[[1,1.5,-0.5]]"),
+       "replica_share layer 0 slot 1 is 1.5, expected 0..1"},
+      {"ShareNegative", SmallWithShares("[[1,-0.5,1]]"),
+       "replica_share layer 0 slot 1 is -0.5, expected 0..1"},
+      {"ShareSum", SmallWithShares("[[1,0.3,0.6]]"),
+       "replica_share layer 0: the shares of expert 1 sum to 0.9, expected 1"},
+      {"ShareTwice",
+       Replaced(SmallWithShares("[[1,0,1]]"), "\"num_gpus\":1",
+                "\"num_gpus\":1,\"replica_share\":[[1,0,1]]"),
+       "key \"replica_share\" is given twice"},
       {"Deep", std::string(100000, '['), "nested deeper than 32"},
       {"Infinite", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":1e999"), "1e999"},
   };

@@ -1,0 +1,50 @@
+// What the benchmarks share: the baseline, the load and the clock. Used by one binary at a time, so
+// it is a header alone.
+#ifndef EPLB_TESTS_BENCH_MEASURE_H_
+#define EPLB_TESTS_BENCH_MEASURE_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "placement/load.h"
+
+// plain_deepseek.cc. Matrices are row-major: weight [L, E]; physical_to_logical and replica_rank
+// [L, S]; counts [L, E]. mode: 0 stable, 1 compat. Returns 0, or 1 for a refused shape.
+extern "C" int eplb_run(int num_layers, int num_experts, int num_slots, int groups, int nodes,
+                        int gpus, const float* weight, int64_t* physical_to_logical,
+                        int64_t* replica_rank, int64_t* counts, int mode);
+
+namespace eplb::bench {
+
+// Token counts of a layer as routers give them: log-normal popularity, drawn anew per layer.
+inline Load MakeLoad(int32_t num_layers, int32_t num_experts) {
+  std::mt19937_64 random(20250324);
+  std::normal_distribution<double> normal;
+  LoadMatrix counts(num_layers, num_experts);
+  for (int64_t& cell : counts.reshaped())
+    cell = std::llround(4096 * std::exp(0.8 * normal(random)));
+  return *Load::FromCounts(std::move(counts));
+}
+
+template <class Function>
+double Milliseconds(const Function& function) {
+  const auto start = std::chrono::steady_clock::now();
+  function();
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
+  return spent.count();
+}
+
+inline double Median(std::vector<double>& times) {
+  std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
+  return times[times.size() / 2];
+}
+
+}  // namespace eplb::bench
+
+#endif  // EPLB_TESTS_BENCH_MEASURE_H_

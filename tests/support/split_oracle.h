@@ -1,0 +1,27 @@
+// Two slow ways, independent of each other and of the code under test, to find the least maximum
+// GPU load when the tokens of each expert may be split over the GPUs that hold it.
+#ifndef EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
+#define EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace eplb::testing {
+
+struct SplitProblem {
+  std::vector<double> tokens;                 // [E]
+  std::vector<std::vector<int32_t>> gpus_of;  // [E], the GPUs that hold each expert
+  std::vector<double> speeds;                 // [G]; 0 is a GPU that holds none
+};
+
+// The largest ratio, over all sets of GPUs, of the tokens that only they hold and their speed.
+// cost: E * 2^G.
+double MaxLoadOverSubsets(const SplitProblem& problem);
+
+// Bisection on the maximum; each trial is a maximum flow by breadth-first augmenting paths (Edmonds
+// and Karp) in a full capacity matrix. Relative error about 1e-14 * sum / (largest GPU load).
+double MaxLoadByBisection(const SplitProblem& problem);
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
