@@ -16,6 +16,10 @@
 
 namespace eplb {
 
+// How much work a search may do: a count of steps, never a time, so that the answer is the same on
+// every machine.
+enum class Effort { kFast, kDefault, kThorough };
+
 struct PolicyInput {
   const Load& load;          // [L, E]; not kept after the call
   const Topology& topology;  // same L and E

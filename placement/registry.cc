@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "placement/policies/balanced_policy.h"
 #include "placement/policies/deepseek_policy.h"
 
 namespace eplb {
@@ -16,6 +17,12 @@ struct Row {
 };
 
 constexpr Row kPolicies[] = {
+    {"balanced",
+     [](const PolicyOptions& options) {
+       return MakeBalancedPolicy({.hierarchy = options.hierarchy,
+                                  .effort = options.effort,
+                                  .allow_duplicates = options.allow_duplicates});
+     }},
     {"deepseek",
      [](const PolicyOptions& options) {
        return MakeDeepseekPolicy(

@@ -16,10 +16,6 @@
 
 namespace eplb {
 
-// How much work a search may do: a count of steps, never a time, so that the answer is the same on
-// every machine.
-enum class Effort { kFast, kDefault, kThorough };
-
 // What a policy may be told; a policy takes the options it knows.
 struct PolicyOptions {
   TieBreak tie_break = TieBreak::kStable;  // order of equal loads in `deepseek`

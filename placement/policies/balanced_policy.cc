@@ -1,0 +1,86 @@
+#include "placement/policies/balanced_policy.h"
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/policies/deepseek_policy.h"
+#include "placement/search/layer_solver.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+std::span<const int32_t> Row(const IndexMatrix& matrix, Eigen::Index row) {
+  return {matrix.data() + row * matrix.cols(), static_cast<size_t>(matrix.cols())};
+}
+
+// What the reference would do under the same hierarchy; none where it refuses the shape or load.
+std::optional<IndexMatrix> DeepseekSlots(const PolicyInput& input, const GpuSpeeds& speeds,
+                                         Hierarchy hierarchy) {
+  if (!speeds.all_equal()) return std::nullopt;
+  const absl::StatusOr<FloatMatrix> weight = input.load.ToFloat();
+  if (!weight.ok()) return std::nullopt;
+  const bool flat = hierarchy == Hierarchy::kNone;
+  absl::StatusOr<DeepseekMaps> maps =
+      RebalanceExperts(*weight,
+                       {.num_slots = input.topology.num_slots(),
+                        .num_groups = flat ? 1 : input.topology.num_groups(),
+                        .num_nodes = flat ? 1 : input.topology.num_nodes(),
+                        .num_gpus = input.topology.num_gpus()},
+                       TieBreak::kStable);
+  if (!maps.ok()) return std::nullopt;
+  return std::move(maps->physical_to_logical);
+}
+
+class BalancedPolicy final : public Policy {
+ public:
+  explicit BalancedPolicy(const BalancedOptions& options) : options_(options) {}
+
+  std::string_view name() const override { return "balanced"; }
+
+  absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
+    const Topology& topology = input.topology;
+    if (input.load.num_layers() != topology.num_layers() ||
+        input.load.num_experts() != topology.num_experts()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "load has ", input.load.num_layers(), " layers x ", input.load.num_experts(),
+          " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
+    }
+    const GpuSpeeds speeds =
+        input.speeds == nullptr ? GpuSpeeds::Equal(topology.num_gpus()) : *input.speeds;
+    const LayerSolverOptions options = {
+        .hierarchy = options_.hierarchy.value_or(DefaultHierarchy(topology)),
+        .effort = options_.effort,
+        .allow_duplicates = options_.allow_duplicates};
+    EPLB_RETURN_IF_ERROR(LayerSolver::Check(topology, speeds, options));
+    const std::optional<IndexMatrix> deepseek = DeepseekSlots(input, speeds, options.hierarchy);
+    const RealMatrix load = input.load.ToDouble();
+    LayerSolver solver(topology, speeds, options);
+    IndexMatrix slots(topology.num_layers(), topology.num_slots());
+    std::vector<std::span<const int32_t>> candidates;
+    for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+      candidates.clear();
+      if (input.previous != nullptr && input.previous->topology() == topology) {
+        candidates.push_back(Row(input.previous->physical_to_logical_map(), layer));
+      }
+      if (deepseek.has_value()) candidates.push_back(Row(*deepseek, layer));
+      solver.Solve({&load(layer, 0), static_cast<size_t>(load.cols())}, candidates,
+                   {&slots(layer, 0), static_cast<size_t>(slots.cols())});
+    }
+    return Placement::FromSlots(topology, slots);
+  }
+
+ private:
+  BalancedOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> MakeBalancedPolicy(const BalancedOptions& options) {
+  return std::make_unique<BalancedPolicy>(options);
+}
+
+}  // namespace eplb

@@ -1,0 +1,36 @@
+// The best placement for its slots that a bounded search finds; the past does not matter.
+#ifndef EPLB_PLACEMENT_POLICIES_BALANCED_POLICY_H_
+#define EPLB_PLACEMENT_POLICIES_BALANCED_POLICY_H_
+
+#include <memory>
+#include <optional>
+
+#include "placement/hierarchy.h"
+#include "placement/policy.h"
+
+namespace eplb {
+
+struct BalancedOptions {
+  std::optional<Hierarchy> hierarchy;  // none given: DefaultHierarchy of the topology
+  Effort effort = Effort::kDefault;
+  bool allow_duplicates = false;
+};
+
+// Idea: replica counts and packing are searched together. Greedy counts are packed longest unit
+// first; then exchanges and changes of counts lower the hottest GPU; then other counts for the
+// hottest experts are tried (all of them where they are few), and a seeded walk kicks the hottest
+// GPU and descends again, until the largest GPU load meets a proved bound or the work is spent.
+// Under `strict` the partitions of expert groups over nodes are taken in the order of their own
+// bound. Guarantees: never two replicas of an expert on one GPU while there is a choice; per layer
+// never worse than `deepseek` or the previous placement where these obey the same constraints; a
+// layer without load gets replica counts that differ by at most one; an unusable GPU holds nothing;
+// the work is counted, not timed, so equal input gives an equal placement on every machine. Solve
+// takes every S >= E, also S % G != 0. errors: InvalidArgument for a load of another shape, a
+// hierarchy that does not fit the topology, and slots of usable GPUs that cannot hold the experts.
+// cost: per layer at most 1 (fast) or 12 (default) times what the greedy algorithm looks at, R * E
+// + S * G, some 5 s for all layers together at most (thorough), besides `deepseek` itself.
+std::unique_ptr<Policy> MakeBalancedPolicy(const BalancedOptions& options);
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_POLICIES_BALANCED_POLICY_H_

@@ -1,0 +1,221 @@
+#include "placement/search/arrangement.h"
+
+#include <algorithm>
+
+namespace eplb {
+
+Arrangement::Arrangement(const Domain& domain)
+    : domain_(&domain),
+      head_(domain.load.size(), kEmpty),
+      count_(domain.load.size()),
+      unit_(domain.load.size()),
+      tokens_(domain.slots.size()) {
+  first_.push_back(0);
+  for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu) {
+    const int32_t slots = domain.slots[static_cast<size_t>(gpu)];
+    first_.push_back(first_.back() + slots);
+    gpu_of_.insert(gpu_of_.end(), static_cast<size_t>(slots), gpu);
+    min_copies_.push_back(domain.MinCopies(gpu));
+    max_copies_.push_back(domain.MaxCopies(gpu));
+    inverse_speed_.push_back(1 / domain.speed[static_cast<size_t>(gpu)]);
+  }
+  expert_.assign(gpu_of_.size(), kEmpty);
+  slot_unit_.assign(gpu_of_.size(), 0.0);
+  next_.assign(gpu_of_.size(), kEmpty);
+  previous_.assign(gpu_of_.size(), kEmpty);
+}
+
+int32_t Arrangement::HottestGpu() const {
+  int32_t hottest = 0;
+  double most = load(0);
+  for (int32_t gpu = 1; gpu < num_gpus(); ++gpu) {
+    const double candidate = load(gpu);
+    if (candidate > most) {
+      most = candidate;
+      hottest = gpu;
+    }
+  }
+  return hottest;
+}
+
+int32_t Arrangement::CopiesOn(int32_t gpu, int32_t expert) const {
+  int32_t copies = 0;
+  if (count(expert) < end_slot(gpu) - first_slot(gpu)) {
+    for (int32_t slot = FirstOf(expert); slot != kEmpty; slot = NextOf(slot)) {
+      copies += gpu_of(slot) == gpu ? 1 : 0;
+    }
+  } else {
+    for (int32_t slot = first_slot(gpu); slot < end_slot(gpu); ++slot) {
+      copies += expert_in(slot) == expert ? 1 : 0;
+    }
+  }
+  return copies;
+}
+
+bool Arrangement::MayArrive(int32_t gpu, int32_t expert) const {
+  return CopiesOn(gpu, expert) < max_copies_[static_cast<size_t>(gpu)];
+}
+
+bool Arrangement::MayLeave(int32_t gpu, int32_t expert) const {
+  const int32_t least = min_copies_[static_cast<size_t>(gpu)];
+  return least == 0 || CopiesOn(gpu, expert) > least;
+}
+
+bool Arrangement::HomeKept(int32_t gpu, int32_t to, int32_t expert) const {
+  if (!domain_->has_homes()) return true;
+  const int32_t home = domain_->home_of_expert[static_cast<size_t>(expert)];
+  const auto at_home = [&](int32_t g) {
+    return domain_->home_of_gpu[static_cast<size_t>(g)] == home;
+  };
+  if (!at_home(gpu) || (to != kEmpty && at_home(to))) return true;
+  int32_t others = -1;  // the one that leaves
+  for (int32_t slot = FirstOf(expert); slot != kEmpty; slot = NextOf(slot)) {
+    others += at_home(gpu_of(slot)) ? 1 : 0;
+  }
+  return others > 0;
+}
+
+bool Arrangement::MaySwap(int32_t a, int32_t b) const {
+  const int32_t gpu_a = gpu_of(a);
+  const int32_t gpu_b = gpu_of(b);
+  const int32_t expert_a = expert_in(a);
+  const int32_t expert_b = expert_in(b);
+  return expert_a != expert_b && MayArrive(gpu_b, expert_a) && MayArrive(gpu_a, expert_b) &&
+         MayLeave(gpu_a, expert_a) && MayLeave(gpu_b, expert_b) &&
+         HomeKept(gpu_a, gpu_b, expert_a) && HomeKept(gpu_b, gpu_a, expert_b);
+}
+
+bool Arrangement::MayReplace(int32_t slot, int32_t expert) const {
+  const int32_t gpu = gpu_of(slot);
+  const int32_t leaving = expert_in(slot);
+  return leaving != expert && count(leaving) > 1 && MayArrive(gpu, expert) &&
+         MayLeave(gpu, leaving) && HomeKept(gpu, kEmpty, leaving);
+}
+
+void Arrangement::Reset(std::span<const int32_t> counts) {
+  std::fill(expert_.begin(), expert_.end(), kEmpty);
+  std::fill(head_.begin(), head_.end(), kEmpty);
+  std::fill(tokens_.begin(), tokens_.end(), 0.0);
+  for (size_t expert = 0; expert < count_.size(); ++expert) {
+    SetCount(static_cast<int32_t>(expert), counts[expert]);
+  }
+}
+
+void Arrangement::Assign(std::span<const int32_t> experts) {
+  std::fill(count_.begin(), count_.end(), 0);
+  for (const int32_t expert : experts) ++count_[static_cast<size_t>(expert)];
+  const std::vector<int32_t> counts = count_;
+  Reset(counts);
+  for (size_t slot = 0; slot < experts.size(); ++slot) {
+    Put(static_cast<int32_t>(slot), experts[slot]);
+  }
+}
+
+void Arrangement::SetCount(int32_t expert, int32_t count) {
+  const auto e = static_cast<size_t>(expert);
+  count_[e] = count;
+  unit_[e] = domain_->load[e] / count;
+}
+
+void Arrangement::Link(int32_t slot, int32_t expert) {
+  const auto s = static_cast<size_t>(slot);
+  int32_t& head = head_[static_cast<size_t>(expert)];
+  expert_[s] = expert;
+  slot_unit_[s] = unit(expert);
+  next_[s] = head;
+  previous_[s] = kEmpty;
+  if (head != kEmpty) previous_[static_cast<size_t>(head)] = slot;
+  head = slot;
+}
+
+void Arrangement::Unlink(int32_t slot) {
+  const auto s = static_cast<size_t>(slot);
+  const int32_t next = next_[s];
+  const int32_t previous = previous_[s];
+  if (next != kEmpty) previous_[static_cast<size_t>(next)] = previous;
+  if (previous != kEmpty) {
+    next_[static_cast<size_t>(previous)] = next;
+  } else {
+    head_[static_cast<size_t>(expert_[s])] = next;
+  }
+}
+
+void Arrangement::Put(int32_t slot, int32_t expert) {
+  Link(slot, expert);
+  tokens_[static_cast<size_t>(gpu_of(slot))] += unit(expert);
+}
+
+void Arrangement::MoveToEmpty(int32_t from, int32_t to) {
+  const int32_t expert = expert_in(from);
+  tokens_[static_cast<size_t>(gpu_of(from))] -= unit(expert);
+  Unlink(from);
+  expert_[static_cast<size_t>(from)] = kEmpty;
+  Put(to, expert);
+}
+
+void Arrangement::Swap(int32_t a, int32_t b) {
+  journal_.push_back({a, b, kEmpty});
+  DoSwap(a, b);
+}
+
+void Arrangement::Replace(int32_t slot, int32_t expert) {
+  journal_.push_back({slot, kEmpty, expert_in(slot)});
+  DoReplace(slot, expert);
+}
+
+void Arrangement::BeginJournal() {
+  journal_.clear();
+  journal_tokens_ = tokens_;
+}
+
+void Arrangement::RollBack() {
+  for (auto change = journal_.rbegin(); change != journal_.rend(); ++change) {
+    if (change->other_slot == kEmpty) {
+      DoReplace(change->slot, change->expert);
+    } else {
+      DoSwap(change->slot, change->other_slot);
+    }
+  }
+  journal_.clear();
+  tokens_ = journal_tokens_;  // without the rounding errors of going there and back
+}
+
+void Arrangement::DoSwap(int32_t a, int32_t b) {
+  const int32_t expert_a = expert_in(a);
+  const int32_t expert_b = expert_in(b);
+  const double difference = unit(expert_a) - unit(expert_b);
+  tokens_[static_cast<size_t>(gpu_of(a))] -= difference;
+  tokens_[static_cast<size_t>(gpu_of(b))] += difference;
+  Unlink(a);
+  Unlink(b);
+  Link(a, expert_b);
+  Link(b, expert_a);
+}
+
+void Arrangement::DoReplace(int32_t slot, int32_t expert) {
+  const int32_t leaving = expert_in(slot);
+  const auto change_units = [&](int32_t of, int32_t by) {
+    const double before = unit(of);
+    SetCount(of, count(of) + by);
+    const double difference = unit(of) - before;
+    for (int32_t s = FirstOf(of); s != kEmpty; s = NextOf(s)) {
+      tokens_[static_cast<size_t>(gpu_of(s))] += difference;
+      slot_unit_[static_cast<size_t>(s)] = unit(of);
+    }
+  };
+  tokens_[static_cast<size_t>(gpu_of(slot))] -= unit(leaving);
+  Unlink(slot);
+  change_units(leaving, -1);
+  change_units(expert, +1);
+  Link(slot, expert);
+  tokens_[static_cast<size_t>(gpu_of(slot))] += unit(expert);
+}
+
+void Arrangement::Recompute() {
+  std::fill(tokens_.begin(), tokens_.end(), 0.0);
+  for (size_t slot = 0; slot < expert_.size(); ++slot) {
+    tokens_[static_cast<size_t>(gpu_of_[slot])] += unit(expert_[slot]);
+  }
+}
+
+}  // namespace eplb

@@ -1,0 +1,41 @@
+// The problem that every search solves: experts with loads, GPUs with slots, no past and no nodes.
+#ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_H_
+#define EPLB_PLACEMENT_SEARCH_DOMAIN_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace eplb {
+
+// One layer on a set of GPUs; experts and GPUs are numbered within the domain. Every expert gets at
+// least one slot, and all slots are filled.
+// REQUIRES: loads >= 0 and finite, speeds > 0, slots >= 1, sum of slots >= number of experts.
+struct Domain {
+  std::vector<double> load;       // [n], tokens of each expert
+  std::vector<int32_t> slots;     // [m], slots of each GPU
+  std::vector<double> speed;      // [m], relative speed of each GPU
+  bool allow_duplicates = false;  // two replicas of an expert on one GPU although a choice exists
+  // [n] and [m], or both empty: an expert keeps at least one replica on a GPU of its home.
+  std::vector<int32_t> home_of_expert;
+  std::vector<int32_t> home_of_gpu;
+
+  int32_t num_experts() const { return static_cast<int32_t>(load.size()); }
+  int32_t num_gpus() const { return static_cast<int32_t>(slots.size()); }
+  int32_t num_slots() const;
+  bool has_homes() const { return !home_of_gpu.empty(); }
+  bool equal_speeds() const;
+  double total_load() const;
+
+  // Copies of an expert that GPU `gpu` holds at least and at most. 0 and 1 where the GPU has no
+  // more slots than there are experts; beyond it duplicates are forced, and these limits spread
+  // them.
+  int32_t MinCopies(int32_t gpu) const;
+  int32_t MaxCopies(int32_t gpu) const;
+  // Replicas of an expert at least and at most, from the limits of all GPUs.
+  int32_t MinReplicas() const;
+  int32_t MaxReplicas() const;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_SEARCH_DOMAIN_H_

@@ -1,0 +1,93 @@
+#include "placement/search/domain_bound.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace eplb {
+namespace {
+
+constexpr int kMaxBisections = 40;
+constexpr double kPrecision = 1e-9;
+// k beyond this has never bound in practice, and its cost grows with k.
+constexpr int32_t kMaxUnits = 8;
+
+// Ceiling that forgives rounding: a quotient a few last bits above an integer is that integer. The
+// result may be one too small, never too large, which keeps the bound a bound.
+double Ceiling(double quotient) { return std::ceil(quotient * (1 - 1e-12)); }
+
+struct Saving {
+  double slots;  // more slots
+  double units;  // fewer long units
+};
+
+class Refuter {
+ public:
+  Refuter(const Domain& domain, int32_t units)
+      : load_(domain.load),
+        slots_(domain.num_slots()),
+        units_(units),
+        room_(static_cast<double>(domain.num_gpus()) * (units - 1)) {}
+
+  // True when no arrangement keeps every GPU at or below `most` tokens.
+  bool Refutes(double most) {
+    double slots = 0;
+    double long_units = 0;
+    savings_.clear();
+    for (const double load : load_) {
+      const double few = std::max(1.0, Ceiling(load / most));
+      slots += few;
+      if (load / few <= most / units_ * (1 + 1e-12)) continue;
+      long_units += few;
+      savings_.push_back({Ceiling(units_ * load / most) - few, few});
+    }
+    if (slots > slots_) return true;
+    if (long_units <= room_) return false;
+    std::sort(savings_.begin(), savings_.end(), [](const Saving& a, const Saving& b) {
+      return a.slots * b.units < b.slots * a.units;
+    });
+    for (const Saving& saving : savings_) {
+      const double part = std::min(1.0, (long_units - room_) / saving.units);
+      slots += part * saving.slots;
+      long_units -= part * saving.units;
+      if (long_units <= room_) break;
+    }
+    return slots > slots_ * (1 + 1e-12);
+  }
+
+ private:
+  const std::vector<double>& load_;
+  double slots_;
+  int32_t units_;
+  double room_;
+  std::vector<Saving> savings_;
+};
+
+}  // namespace
+
+double DomainBound(const Domain& domain) {
+  double total_speed = 0;
+  for (const double speed : domain.speed) total_speed += speed;
+  const double fastest = *std::max_element(domain.speed.begin(), domain.speed.end());
+  double bound = domain.total_load() / total_speed;
+  if (bound == 0) return 0;
+  const double heaviest = *std::max_element(domain.load.begin(), domain.load.end());
+  const int32_t most_slots = *std::max_element(domain.slots.begin(), domain.slots.end());
+  for (int32_t units = 1; units <= std::min(most_slots, kMaxUnits); ++units) {
+    Refuter refuter(domain, units);
+    if (!refuter.Refutes(bound * fastest)) continue;
+    double refuted = bound * fastest;
+    double open = std::max(refuted, heaviest) * units;
+    if (refuter.Refutes(open)) continue;  // cannot happen; the bound stays proved without it
+    for (int i = 0; i < kMaxBisections && open - refuted > kPrecision * refuted; ++i) {
+      const double middle = (refuted + open) / 2;
+      (refuter.Refutes(middle) ? refuted : open) = middle;
+    }
+    bound = refuted / fastest;
+  }
+  return bound;
+}
+
+}  // namespace eplb

@@ -1,0 +1,96 @@
+// The best arrangement of a domain that a bounded amount of work finds.
+#ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_
+#define EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "placement/policy.h"
+#include "placement/search/arrangement.h"
+#include "placement/search/descent.h"
+#include "placement/search/domain.h"
+#include "placement/search/pack.h"
+#include "placement/search/random.h"
+#include "placement/search/replicate.h"
+
+namespace eplb {
+
+// What a search of one domain may do.
+struct SearchLimits {
+  double tolerance = 0;       // a largest GPU load this far above the bound is good enough
+  int64_t work = 0;           // in all, in candidate steps looked at
+  int32_t hot_seeds = 0;      // other counts for the hottest experts to try; 0: keep greedy counts
+  int64_t count_vectors = 0;  // try all counts where there are no more of them than this
+  bool full_bound = true;     // prove the best bound known before searching on
+};
+
+// The limits of an effort; those of kThorough are shared by the layers of a load.
+SearchLimits LimitsOf(Effort effort, const Domain& domain, int32_t num_layers);
+
+// Greedy counts, packed and descended; then other counts for the hottest experts; then a walk that
+// kicks the hottest GPU and descends again. Ends when the largest GPU load is at the bound, at
+// `enough`, or the work is spent. The answer depends on the domain and the effort alone.
+// Threads: one at a time.
+class DomainSolver {
+ public:
+  // The slots and speeds of `domain` are fixed from now on; its loads and homes may change before
+  // each Begin. REQUIRES: `domain` outlives this.
+  explicit DomainSolver(const Domain& domain);
+
+  // Forgets the last problem.
+  void Begin(const SearchLimits& limits);
+  // A layout [S] to start from besides the solver's own; ignored unless it is better.
+  void Offer(std::span<const int32_t> experts);
+  // A largest GPU load below which nothing is won, e.g. that of another part of the layer.
+  void set_enough(double enough) { enough_ = enough; }
+  // REQUIRES: a layout was offered, when the domain has homes.
+  const Arrangement& Solve();
+
+  // Proved; after Solve.
+  double bound() const { return bound_; }
+  int64_t work_done() const { return limits_.work - work_.left; }
+
+ private:
+  bool Done() const { return best_peak_ <= target(); }
+  double target() const;
+  void Keep();
+  // Packs counts_ and descends by exchanges.
+  void TrySeed();
+  void TrySeeds();
+  bool SeedsLeft() const;
+  bool TryEvenCold(int32_t num_hot, int32_t more);
+  bool TryFewHot();
+  bool TryLevels();
+  void Descend(int64_t work);
+  void FindBound();
+  void TryAllCounts(int32_t expert, int32_t spare);
+  void TryHotSeeds();
+  // False when there is no reason or no work left to try more.
+  bool TryHot(int32_t num_hot, int32_t hot_slots);
+  bool Hopeless(std::span<const int32_t> counts);
+  void Walk();
+  void Kick();
+
+  const Domain* domain_;
+  SearchLimits limits_;
+  double bound_ = 0;
+  double enough_ = 0;
+  Replicator replicator_;
+  Packer packer_;
+  Descent descent_;
+  SearchRandom random_;
+  WorkBudget work_;
+  Arrangement arrangement_;
+  std::vector<int32_t> best_;  // [S]
+  double best_peak_ = 0;
+  int32_t seeds_left_ = 0;
+  int64_t least_work_ = 0;       // that seeds leave for later
+  bool equal_gpus_;              // as many slots and as fast, all of them
+  std::vector<int32_t> counts_;  // of the seed at hand
+  std::vector<double> units_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_

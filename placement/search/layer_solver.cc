@@ -1,0 +1,332 @@
+#include "placement/search/layer_solver.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+// Partitions that a thorough search solves again with all it has.
+constexpr size_t kPartitionsToDeepen = 3;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Partitions of the expert groups to solve before the cheapest is believed.
+int32_t PartitionsToTry(Effort effort) {
+  switch (effort) {
+    case Effort::kFast:
+      return 1;
+    case Effort::kDefault:
+      return 4;
+    case Effort::kThorough:
+      return 32;
+  }
+  return 1;
+}
+
+// The usable GPUs first .. end - 1.
+std::unique_ptr<DomainFrame> FrameOf(const Topology& topology, const GpuSpeeds& speeds,
+                                     int32_t first, int32_t end) {
+  auto frame = std::make_unique<DomainFrame>();
+  for (int32_t gpu = first; gpu < end; ++gpu) {
+    if (!speeds.Usable(GpuId{gpu})) continue;
+    frame->domain.slots.push_back(topology.SlotsOf(GpuId{gpu}));
+    frame->domain.speed.push_back(speeds.SpeedOf(GpuId{gpu}));
+    frame->first_slot.push_back(topology.FirstSlotOf(GpuId{gpu}).value);
+  }
+  return frame;
+}
+
+// Writes an arrangement to the slots of the layer.
+void WriteTo(const DomainFrame& frame, const Arrangement& arrangement, std::span<int32_t> slots) {
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    auto slot = static_cast<size_t>(frame.first_slot[static_cast<size_t>(gpu)]);
+    for (int32_t from = arrangement.first_slot(gpu); from < arrangement.end_slot(gpu); ++from) {
+      slots[slot++] = frame.experts[static_cast<size_t>(arrangement.expert_in(from))];
+    }
+  }
+}
+
+// The slots of a domain that stand in a layer, in the domain's order.
+std::vector<int32_t> ReadFrom(const DomainFrame& frame, std::span<const int32_t> slots) {
+  std::vector<int32_t> held;
+  for (size_t gpu = 0; gpu < frame.first_slot.size(); ++gpu) {
+    const auto first = slots.begin() + frame.first_slot[gpu];
+    held.insert(held.end(), first, first + frame.domain.slots[gpu]);
+  }
+  return held;
+}
+
+}  // namespace
+
+absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speeds,
+                                const LayerSolverOptions& options) {
+  if (speeds.num_gpus() != topology.num_gpus()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(speeds.num_gpus(), " GPU speeds for ", topology.num_gpus(), " GPUs"));
+  }
+  EPLB_RETURN_IF_ERROR(CheckHierarchy(topology, options.hierarchy));
+  const bool by_node = options.hierarchy != Hierarchy::kNone;
+  const int32_t parts = by_node ? topology.num_nodes() : 1;
+  const int32_t gpus = topology.num_gpus() / parts;
+  const int32_t experts = topology.num_experts() / parts;
+  for (int32_t part = 0; part < parts; ++part) {
+    const int32_t slots =
+        FrameOf(topology, speeds, part * gpus, (part + 1) * gpus)->domain.num_slots();
+    if (slots >= experts) continue;
+    if (!by_node) {
+      return absl::InvalidArgumentError(absl::StrCat("the ", speeds.num_usable(),
+                                                     " usable GPUs have ", slots, " slots for ",
+                                                     experts, " experts"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat("node ", part, " has ", slots,
+                                                   " usable slots for the ", experts,
+                                                   " experts of its expert groups"));
+  }
+  return absl::OkStatus();
+}
+
+LayerSolver::LayerSolver(const Topology& topology, const GpuSpeeds& speeds,
+                         const LayerSolverOptions& options)
+    : topology_(topology),
+      speeds_(speeds),
+      options_(options),
+      whole_(FrameOf(topology, speeds, 0, topology.num_gpus())) {
+  whole_->domain.allow_duplicates = options.allow_duplicates;
+  whole_->experts.resize(static_cast<size_t>(topology.num_experts()));
+  std::iota(whole_->experts.begin(), whole_->experts.end(), 0);
+  whole_->domain.load.resize(whole_->experts.size());
+  if (options.hierarchy != Hierarchy::kStrict) {
+    whole_->solver = std::make_unique<DomainSolver>(whole_->domain);
+  }
+  if (options.hierarchy == Hierarchy::kNone) return;
+  const int32_t gpus = topology.num_gpus() / topology.num_nodes();
+  for (int32_t node = 0; node < topology.num_nodes(); ++node) {
+    auto frame = FrameOf(topology, speeds, node * gpus, (node + 1) * gpus);
+    frame->domain.allow_duplicates = options.allow_duplicates;
+    frame->domain.load.resize(static_cast<size_t>(topology.num_experts() / topology.num_nodes()));
+    frame->solver = std::make_unique<DomainSolver>(frame->domain);
+    const auto same = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& other) {
+      return other->domain.slots == frame->domain.slots &&
+             other->domain.speed == frame->domain.speed;
+    });
+    kind_of_node_.push_back(static_cast<int32_t>(same - nodes_.begin()));
+    nodes_.push_back(std::move(frame));
+  }
+}
+
+SearchLimits LayerSolver::NodeLimits(const DomainFrame& frame) const {
+  SearchLimits limits = LimitsOf(effort_, frame.domain, topology_.num_layers());
+  // Half, so that a second node that matters finds something left.
+  limits.work = std::max(work_ / 2, LimitsOf(Effort::kFast, frame.domain, 1).work);
+  return limits;
+}
+
+void LayerSolver::Solve(std::span<const double> load,
+                        std::span<const std::span<const int32_t>> candidates,
+                        std::span<int32_t> slots) {
+  whole_->domain.load.assign(load.begin(), load.end());
+  Answer answer = {.peak = kInfinity, .slots = std::vector<int32_t>(slots.size(), -1)};
+  switch (options_.hierarchy) {
+    case Hierarchy::kNone:
+      SolveFlat(answer);
+      break;
+    case Hierarchy::kStrict:
+      SolveStrict(load, answer);
+      break;
+    case Hierarchy::kSoft:
+      SolveSoft(load, answer);
+      break;
+  }
+  for (const std::span<const int32_t> candidate : candidates) {
+    const std::optional<double> peak = PeakOf(load, candidate);
+    if (!peak.has_value() || *peak >= answer.peak) continue;
+    answer.peak = *peak;
+    answer.slots.assign(candidate.begin(), candidate.end());
+  }
+  std::copy(answer.slots.begin(), answer.slots.end(), slots.begin());
+}
+
+void LayerSolver::SolveFlat(Answer& answer) {
+  whole_->solver->Begin(LimitsOf(options_.effort, whole_->domain, topology_.num_layers()));
+  const Arrangement& found = whole_->solver->Solve();
+  WriteTo(*whole_, found, answer.slots);
+  answer.peak = found.MaxLoad();
+}
+
+PartitionProblem LayerSolver::ProblemFor(std::span<const double> load) const {
+  std::vector<double> group_load(static_cast<size_t>(topology_.num_groups()));
+  for (size_t group = 0; group < group_load.size(); ++group) {
+    const auto experts = load.subspan(group * per_group(), per_group());
+    group_load[group] = std::accumulate(experts.begin(), experts.end(), 0.0);
+  }
+  std::vector<double> node_speed;
+  for (const auto& node : nodes_) {
+    node_speed.push_back(
+        std::accumulate(node->domain.speed.begin(), node->domain.speed.end(), 0.0));
+  }
+  return {.num_groups = topology_.num_groups(),
+          .num_nodes = topology_.num_nodes(),
+          .kind_of_node = kind_of_node_,
+          .cost = [group_load = std::move(group_load), node_speed = std::move(node_speed)](
+                      int32_t kind, const std::vector<int32_t>& groups) {
+            double sum = 0;
+            for (const int32_t group : groups) sum += group_load[static_cast<size_t>(group)];
+            return sum / node_speed[static_cast<size_t>(kind)];
+          }};
+}
+
+void LayerSolver::SolveStrict(std::span<const double> load, Answer& answer) {
+  const PartitionProblem problem = ProblemFor(load);
+  std::vector<NodePartition> partitions =
+      CheapestPartitions(problem, PartitionsToTry(options_.effort));
+  // First a look at all of them, then the rest of the work on those that looked best.
+  const bool thorough = options_.effort == Effort::kThorough;
+  effort_ = thorough ? Effort::kDefault : options_.effort;
+  std::vector<std::pair<double, size_t>> order;
+  for (size_t i = 0; i < partitions.size() && partitions[i].cost < answer.peak; ++i) {
+    order.emplace_back(SolvePartition(load, problem, partitions[i], 1, answer), i);
+  }
+  if (!thorough) return;
+  effort_ = Effort::kThorough;
+  std::sort(order.begin(), order.end());
+  order.resize(std::min(order.size(), kPartitionsToDeepen));
+  int64_t share = 2;
+  for (const auto& [peak, i] : order) {
+    if (partitions[i].cost >= answer.peak) continue;
+    SolvePartition(load, problem, partitions[i], share, answer);
+    share *= 2;
+  }
+}
+
+double LayerSolver::SolvePartition(std::span<const double> load, const PartitionProblem& problem,
+                                   const NodePartition& partition, int64_t share, Answer& answer) {
+  work_ = 0;
+  for (const auto& node : nodes_) {
+    work_ += LimitsOf(effort_, node->domain, topology_.num_layers() * problem.num_nodes).work;
+  }
+  work_ /= share;
+  // The dearest nodes first: what they reach is enough for the others.
+  std::vector<std::pair<double, int32_t>> order;
+  for (int32_t node = 0; node < problem.num_nodes; ++node) {
+    std::vector<int32_t> groups;
+    for (int32_t group = 0; group < problem.num_groups; ++group) {
+      if (partition.node_of_group[static_cast<size_t>(group)] == node) groups.push_back(group);
+    }
+    order.emplace_back(-problem.cost(kind_of_node_[static_cast<size_t>(node)], groups), node);
+  }
+  std::sort(order.begin(), order.end());
+  slots_.assign(answer.slots.size(), -1);
+  double peak = 0;
+  for (const auto& [cost, node] : order) {
+    peak = std::max(peak, SolveNode(load, partition, node, peak, slots_));
+    if (peak >= answer.peak) return peak;
+  }
+  answer = {.peak = peak, .slots = slots_};
+  partition_ = partition;
+  return peak;
+}
+
+double LayerSolver::SolveNode(std::span<const double> load, const NodePartition& partition,
+                              int32_t node, double enough, std::span<int32_t> slots) {
+  DomainFrame& frame = *nodes_[static_cast<size_t>(node)];
+  frame.domain.load.clear();
+  frame.experts.clear();
+  for (size_t group = 0; group < partition.node_of_group.size(); ++group) {
+    if (partition.node_of_group[group] != node) continue;
+    const auto experts = load.subspan(group * per_group(), per_group());
+    frame.domain.load.insert(frame.domain.load.end(), experts.begin(), experts.end());
+    for (size_t i = 0; i < per_group(); ++i) {
+      frame.experts.push_back(static_cast<int32_t>(group * per_group() + i));
+    }
+  }
+  frame.solver->Begin(NodeLimits(frame));
+  frame.solver->set_enough(enough);
+  const Arrangement& found = frame.solver->Solve();
+  work_ -= frame.solver->work_done();
+  WriteTo(frame, found, slots);
+  return found.MaxLoad();
+}
+
+// Starts from the strict answer, and lets replicas beyond an expert's last one at home go anywhere.
+void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
+  SolveStrict(load, answer);
+  whole_->domain.home_of_expert.clear();
+  for (const int32_t node : partition_.node_of_group) {
+    whole_->domain.home_of_expert.insert(whole_->domain.home_of_expert.end(), per_group(), node);
+  }
+  whole_->domain.home_of_gpu.clear();
+  for (const int32_t slot : whole_->first_slot) {
+    whole_->domain.home_of_gpu.push_back(topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
+  }
+  whole_->solver->Begin(LimitsOf(options_.effort, whole_->domain, topology_.num_layers()));
+  whole_->solver->Offer(ReadFrom(*whole_, answer.slots));
+  const Arrangement& found = whole_->solver->Solve();
+  WriteTo(*whole_, found, answer.slots);
+  answer.peak = found.MaxLoad();
+}
+
+std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
+                                          std::span<const int32_t> slots) const {
+  std::vector<int32_t> counts(load.size());
+  for (const int32_t expert : slots) {
+    if (expert >= 0) ++counts[static_cast<size_t>(expert)];
+  }
+  double peak = 0;
+  size_t held = 0;
+  for (size_t gpu = 0; gpu < whole_->first_slot.size(); ++gpu) {
+    const auto first = slots.begin() + whole_->first_slot[gpu];
+    const std::span<const int32_t> on_gpu(first, first + whole_->domain.slots[gpu]);
+    double tokens = 0;
+    for (const int32_t expert : on_gpu) {
+      if (expert < 0) return std::nullopt;
+      const auto copies = std::count(on_gpu.begin(), on_gpu.end(), expert);
+      if (copies > whole_->domain.MaxCopies(static_cast<int32_t>(gpu))) return std::nullopt;
+      tokens += load[static_cast<size_t>(expert)] / counts[static_cast<size_t>(expert)];
+    }
+    held += on_gpu.size();
+    peak = std::max(peak, tokens / whole_->domain.speed[gpu]);
+  }
+  const auto all = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), 0));
+  if (held != all || !KeepsHierarchy(slots)) return std::nullopt;
+  return peak;
+}
+
+// Strict: every slot that holds an expert of a group is on one node. Soft: some node holds all
+// experts of the group. Both: every node is home to as many groups.
+bool LayerSolver::KeepsHierarchy(std::span<const int32_t> slots) const {
+  if (options_.hierarchy == Hierarchy::kNone) return true;
+  const auto nodes = static_cast<size_t>(topology_.num_nodes());
+  const auto experts = static_cast<size_t>(topology_.num_experts());
+  std::vector<char> held(nodes * experts);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (slots[slot] < 0) continue;
+    const NodeId node = topology_.NodeOf(topology_.GpuOf(SlotId{static_cast<int32_t>(slot)}));
+    held[static_cast<size_t>(node.value) * experts + static_cast<size_t>(slots[slot])] = 1;
+  }
+  std::vector<int32_t> homes(nodes);
+  for (size_t first = 0; first < experts; first += per_group()) {
+    size_t touched = 0;
+    size_t whole = nodes;
+    for (size_t node = 0; node < nodes; ++node) {
+      const auto begin = held.begin() + static_cast<std::ptrdiff_t>(node * experts + first);
+      const auto there = static_cast<size_t>(
+          std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(per_group()), 0));
+      touched += there > 0 ? 1 : 0;
+      if (there == per_group() && whole == nodes) whole = node;
+    }
+    if (whole == nodes || (options_.hierarchy == Hierarchy::kStrict && touched > 1)) return false;
+    ++homes[whole];
+  }
+  return options_.hierarchy == Hierarchy::kSoft ||
+         std::all_of(homes.begin(), homes.end(), [&](int32_t groups) {
+           return groups == topology_.num_groups() / topology_.num_nodes();
+         });
+}
+
+}  // namespace eplb

@@ -1,0 +1,92 @@
+// Solves a layer on a whole topology: hierarchy, unusable GPUs and candidates from elsewhere.
+#ifndef EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_
+#define EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "placement/gpu_speeds.h"
+#include "placement/hierarchy.h"
+#include "placement/policy.h"
+#include "placement/search/arrangement.h"
+#include "placement/search/domain.h"
+#include "placement/search/domain_solver.h"
+#include "placement/search/node_partition.h"
+#include "placement/topology.h"
+
+namespace eplb {
+
+struct LayerSolverOptions {
+  Hierarchy hierarchy = Hierarchy::kNone;
+  Effort effort = Effort::kDefault;
+  bool allow_duplicates = false;
+};
+
+// The usable GPUs of some nodes as a domain, where its slots are in the layer, and its solver.
+struct DomainFrame {
+  Domain domain;
+  std::vector<int32_t> first_slot;  // [m], of each GPU in the layer
+  std::vector<int32_t> experts;     // [n], the domain's experts in the layer
+  std::unique_ptr<DomainSolver> solver;
+};
+
+// Layers of one topology, one after the other. Threads: one at a time.
+class LayerSolver {
+ public:
+  // REQUIRES: Check is ok; `topology` and `speeds` outlive this.
+  LayerSolver(const Topology& topology, const GpuSpeeds& speeds, const LayerSolverOptions& options);
+
+  // errors: InvalidArgument, naming the numbers: the hierarchy does not fit the topology, or the
+  // usable slots (of a node, under a hierarchy) are fewer than the experts they must hold.
+  static absl::Status Check(const Topology& topology, const GpuSpeeds& speeds,
+                            const LayerSolverOptions& options);
+
+  // Writes what each slot holds; slots of unusable GPUs hold -1. load: [E]. candidates: layers [S]
+  // from elsewhere; one that obeys the same constraints is taken when it is better. slots: [S].
+  void Solve(std::span<const double> load, std::span<const std::span<const int32_t>> candidates,
+             std::span<int32_t> slots);
+
+ private:
+  struct Answer {
+    double peak;
+    std::vector<int32_t> slots;  // [S]
+  };
+  SearchLimits NodeLimits(const DomainFrame& frame) const;
+  void SolveFlat(Answer& answer);
+  void SolveStrict(std::span<const double> load, Answer& answer);
+  void SolveSoft(std::span<const double> load, Answer& answer);
+  // Keeps the partition if it is better; its largest GPU load, or what it has at least. Does a
+  // `share`-th of the layer's work.
+  double SolvePartition(std::span<const double> load, const PartitionProblem& problem,
+                        const NodePartition& partition, int64_t share, Answer& answer);
+  PartitionProblem ProblemFor(std::span<const double> load) const;
+  // The node's part of the answer, its largest GPU load returned.
+  double SolveNode(std::span<const double> load, const NodePartition& partition, int32_t node,
+                   double enough, std::span<int32_t> slots);
+  // The largest GPU load of a layer, none when it breaks a constraint.
+  std::optional<double> PeakOf(std::span<const double> load, std::span<const int32_t> slots) const;
+  bool KeepsHierarchy(std::span<const int32_t> slots) const;
+  size_t per_group() const {
+    return static_cast<size_t>(topology_.num_experts() / topology_.num_groups());
+  }
+
+  const Topology& topology_;
+  const GpuSpeeds& speeds_;
+  LayerSolverOptions options_;
+  Effort effort_ = Effort::kDefault;  // of the pass over the partitions
+  int64_t work_ = 0;                  // left for the partition
+  std::vector<int32_t> slots_;        // [S] of the partition
+  std::unique_ptr<DomainFrame> whole_;
+  std::vector<std::unique_ptr<DomainFrame>> nodes_;  // [N]
+  std::vector<int32_t> kind_of_node_;                // [N]
+  NodePartition partition_;                          // of the last strict or soft layer
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_

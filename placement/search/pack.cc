@@ -1,0 +1,181 @@
+#include "placement/search/pack.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace eplb {
+namespace {
+
+// Replicas of each expert that Begin has put.
+int32_t ForcedReplicas(const Arrangement& arrangement) {
+  int32_t forced = 0;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    forced += arrangement.domain().MinCopies(gpu);
+  }
+  return forced;
+}
+
+}  // namespace
+
+template <class Key>
+void Packer::OrderBy(size_t num_experts, const Key& key) {
+  by_key_.clear();
+  for (size_t expert = 0; expert < num_experts; ++expert) {
+    by_key_.emplace_back(-key(static_cast<int32_t>(expert)), static_cast<int32_t>(expert));
+  }
+  std::sort(by_key_.begin(), by_key_.end());
+  order_.clear();
+  for (const auto& [negative, expert] : by_key_) order_.push_back(expert);
+}
+
+void Packer::Pack(std::span<const int32_t> counts, Arrangement& arrangement) {
+  Begin(counts, arrangement);
+  OrderBy(counts.size(), [&](int32_t expert) { return arrangement.unit(expert); });
+  const bool plain = arrangement.domain().equal_speeds() &&
+                     arrangement.domain().MaxReplicas() == arrangement.num_gpus();
+  if (plain ? PackByTournament(counts, arrangement) : PackByLoad(counts, arrangement)) return;
+  Begin(counts, arrangement);
+  OrderBy(counts.size(), [&](int32_t expert) { return double{1} * arrangement.count(expert); });
+  PackByRoom(counts, arrangement);
+}
+
+// Puts what every GPU must hold, where GPUs have more slots than there are experts.
+void Packer::Begin(std::span<const int32_t> counts, Arrangement& arrangement) {
+  arrangement.Reset(counts);
+  filled_.assign(static_cast<size_t>(arrangement.num_gpus()), 0);
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    for (int32_t copy = 0; copy < arrangement.domain().MinCopies(gpu); ++copy) {
+      for (size_t expert = 0; expert < counts.size(); ++expert) {
+        PutOn(gpu, static_cast<int32_t>(expert), arrangement);
+      }
+    }
+  }
+}
+
+bool Packer::PackByTournament(std::span<const int32_t> counts, Arrangement& arrangement) {
+  // The lightest GPU has the largest key; the lowest index wins ties; 0 never wins.
+  const auto key = [&](int32_t gpu) {
+    const auto g = static_cast<size_t>(gpu);
+    if (arrangement.first_slot(gpu) + filled_[g] == arrangement.end_slot(gpu)) return uint64_t{0};
+    const auto load = std::bit_cast<uint32_t>(static_cast<float>(arrangement.tokens(gpu)));
+    return (uint64_t{~load} << 32) | ~static_cast<uint32_t>(gpu);
+  };
+  if (!lightest_.has_value()) lightest_.emplace(filled_.size());
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    lightest_->Set(static_cast<size_t>(gpu), key(gpu));
+  }
+  lightest_->Play();
+  for (const int32_t expert : order_) {
+    taken_.clear();
+    for (int32_t placed = 0; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+      if (lightest_->winner() == 0) {
+        // MakeRoom changes other GPUs too.
+        if (!MakeRoom(expert, arrangement)) return false;
+        for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) taken_.push_back(gpu);
+        continue;
+      }
+      const auto gpu = static_cast<int32_t>(~static_cast<uint32_t>(lightest_->winner()));
+      PutOn(gpu, expert, arrangement);
+      lightest_->Replace(static_cast<size_t>(gpu), 0);
+      taken_.push_back(gpu);
+    }
+    for (const int32_t gpu : taken_) lightest_->Replace(static_cast<size_t>(gpu), key(gpu));
+  }
+  return true;
+}
+
+bool Packer::PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement) {
+  const int32_t forced = ForcedReplicas(arrangement);
+  for (const int32_t expert : order_) {
+    for (int32_t placed = forced; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+      const int32_t gpu = LightestFor(expert, arrangement);
+      if (gpu >= 0) {
+        PutOn(gpu, expert, arrangement);
+      } else if (!MakeRoom(expert, arrangement)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+void Packer::PackByRoom(std::span<const int32_t> counts, Arrangement& arrangement) {
+  const int32_t forced = ForcedReplicas(arrangement);
+  for (const int32_t expert : order_) {
+    for (int32_t placed = forced; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+      PutOn(RoomiestFor(expert, arrangement), expert, arrangement);
+    }
+  }
+}
+
+int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement) const {
+  const double unit = arrangement.unit(expert);
+  int32_t best = -1;
+  double least = 0;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    if (arrangement.first_slot(gpu) + filled_[static_cast<size_t>(gpu)] ==
+        arrangement.end_slot(gpu)) {
+      continue;
+    }
+    const double load = (arrangement.tokens(gpu) + unit) * arrangement.inverse_speed(gpu);
+    if ((best < 0 || load < least) && arrangement.MayArrive(gpu, expert)) {
+      best = gpu;
+      least = load;
+    }
+  }
+  return best;
+}
+
+int32_t Packer::RoomiestFor(int32_t expert, const Arrangement& arrangement) const {
+  int32_t best = -1;
+  int32_t most = 0;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    const int32_t room =
+        arrangement.end_slot(gpu) - arrangement.first_slot(gpu) - filled_[static_cast<size_t>(gpu)];
+    if (room > most && arrangement.MayArrive(gpu, expert)) {
+      best = gpu;
+      most = room;
+    }
+  }
+  return best;
+}
+
+bool Packer::MakeRoom(int32_t expert, Arrangement& arrangement) {
+  int32_t best = -1;
+  int32_t best_free = -1;
+  double least = 0;
+  for (int32_t free = 0; free < arrangement.num_slots(); ++free) {
+    if (arrangement.expert_in(free) != Arrangement::kEmpty) continue;
+    const int32_t roomy = arrangement.gpu_of(free);
+    for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
+      const int32_t other = arrangement.expert_in(slot);
+      const int32_t gpu = arrangement.gpu_of(slot);
+      if (other == Arrangement::kEmpty || gpu == roomy || !arrangement.MayArrive(gpu, expert) ||
+          !arrangement.MayArrive(roomy, other) || !arrangement.MayLeave(gpu, other)) {
+        continue;
+      }
+      const double peak = std::max(
+          (arrangement.tokens(gpu) - arrangement.unit(other) + arrangement.unit(expert)) *
+              arrangement.inverse_speed(gpu),
+          (arrangement.tokens(roomy) + arrangement.unit(other)) * arrangement.inverse_speed(roomy));
+      if (best < 0 || peak < least) {
+        best = slot;
+        best_free = free;
+        least = peak;
+      }
+    }
+  }
+  if (best < 0) return false;
+  arrangement.MoveToEmpty(best, best_free);
+  arrangement.Put(best, expert);
+  ++filled_[static_cast<size_t>(arrangement.gpu_of(best_free))];
+  return true;
+}
+
+void Packer::PutOn(int32_t gpu, int32_t expert, Arrangement& arrangement) {
+  int32_t& filled = filled_[static_cast<size_t>(gpu)];
+  arrangement.Put(arrangement.first_slot(gpu) + filled++, expert);
+}
+
+}  // namespace eplb

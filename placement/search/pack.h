@@ -1,0 +1,53 @@
+// Puts replicas on GPUs, given how many each expert has.
+#ifndef EPLB_PLACEMENT_SEARCH_PACK_H_
+#define EPLB_PLACEMENT_SEARCH_PACK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "placement/policies/tournament.h"
+#include "placement/search/arrangement.h"
+
+namespace eplb {
+
+// Longest processing time first: replicas by falling unit, each to the GPU whose load it raises
+// least among those with room that do not hold its expert. Where the rule runs into a dead end, a
+// replica that stands already makes room; where that fails too, replicas go to the GPUs with most
+// free slots, which always ends. Keeps its scratch. Threads: one at a time.
+class Packer {
+ public:
+  // Fills an arrangement without homes. counts: [n], within the limits of the domain, summing to
+  // its slots. cost: O(S * (m + n / S * log n)).
+  void Pack(std::span<const int32_t> counts, Arrangement& arrangement);
+
+ private:
+  // Experts by falling key, first index on ties.
+  template <class Key>
+  void OrderBy(size_t num_experts, const Key& key);
+  void Begin(std::span<const int32_t> counts, Arrangement& arrangement);
+  // As PackByLoad where GPUs are equally fast and hold an expert at most once, which is nearly
+  // always: the lightest GPU wins a tournament. Loads are compared as float32.
+  bool PackByTournament(std::span<const int32_t> counts, Arrangement& arrangement);
+  bool PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement);
+  void PackByRoom(std::span<const int32_t> counts, Arrangement& arrangement);
+  // The GPU with room whose load an expert raises least, or -1.
+  int32_t LightestFor(int32_t expert, const Arrangement& arrangement) const;
+  int32_t RoomiestFor(int32_t expert, const Arrangement& arrangement) const;
+  // Moves a replica that stands already to a free slot and takes its place.
+  bool MakeRoom(int32_t expert, Arrangement& arrangement);
+  void PutOn(int32_t gpu, int32_t expert, Arrangement& arrangement);
+
+  std::vector<int32_t> order_;                      // [n]
+  std::vector<std::pair<double, int32_t>> by_key_;  // [n]
+  std::vector<int32_t> filled_;                     // [m], slots in use
+  std::optional<Tournament> lightest_;
+  std::vector<int32_t> taken_;  // GPUs of the expert that is being placed
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_SEARCH_PACK_H_
