@@ -6,21 +6,30 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/gpu_speeds.h"
+#include "placement/hierarchy.h"
 #include "placement/load.h"
 #include "placement/topology.h"
 
 namespace eplb {
 
-// For each layer, a load that no placement on this topology can go below when an expert's tokens
-// are split equally among its replicas: the larger of the mean GPU load and the least T with sum
-// over experts of max(1, ceil(w / T)) <= S. Proof of the second: a slot of expert e carries w_e /
-// r_e, so a maximum of T needs r_e >= ceil(w_e / T) slots. Giving each spare slot to the expert
-// with most load per replica finds that T: an expert that already has ceil(w_e / T) replicas gets
-// another only when every expert has. 0 for a layer without load. Rounded as doubles are: a
-// placement that meets its bound may evaluate some last bits below it.
-// errors: InvalidArgument when load and topology differ in layers or experts.
-// cost: O(L * (E + (S - E) * log E)).
-absl::StatusOr<std::vector<double>> LowerBounds(const Load& load, const Topology& topology);
+struct BoundOptions {
+  const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
+  Hierarchy hierarchy = Hierarchy::kNone;
+  bool any_split = false;  // tokens need not be split equally among an expert's replicas
+};
+
+// For each layer, a load that no placement on this topology can go below. Flat and soft: the bound
+// of all usable GPUs as one domain (search/domain_bound.h has the proof). Strict: the least, over
+// all ways to put the expert groups on nodes, of the largest bound of a node with its groups; where
+// there are more than kMaxPartitions ways, the flat bound, which holds under any hierarchy. 0 for a
+// layer without load. Rounded as doubles are: a placement that meets its bound may evaluate some
+// last bits below it.
+// errors: InvalidArgument when load and topology differ in layers or experts, speeds in GPUs, or
+// the hierarchy does not fit. cost: O(L * E * slots per GPU) and, when strict, that times the sets
+// of groups a node can get.
+absl::StatusOr<std::vector<double>> LowerBounds(const Load& load, const Topology& topology,
+                                                const BoundOptions& options = {});
 
 }  // namespace eplb
 

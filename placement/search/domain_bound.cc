@@ -65,17 +65,41 @@ class Refuter {
   std::vector<Saving> savings_;
 };
 
+// The least T for which `num_slots` slots are enough to keep every unit at or below T: each spare
+// slot goes to the expert with most load per replica. An expert that already has ceil(w / T)
+// replicas gets another only when every expert has, so the largest unit ends at T.
+double LeastLargestUnit(const std::vector<double>& load, int32_t num_slots) {
+  struct Replicated {
+    double unit;
+    double load;
+    int32_t replicas;
+  };
+  const auto lighter = [](const Replicated& a, const Replicated& b) { return a.unit < b.unit; };
+  std::vector<Replicated> heap;
+  for (const double tokens : load) heap.push_back({tokens, tokens, 1});
+  std::make_heap(heap.begin(), heap.end(), lighter);
+  for (auto spare = static_cast<int32_t>(load.size()); spare < num_slots; ++spare) {
+    std::pop_heap(heap.begin(), heap.end(), lighter);
+    Replicated& heaviest = heap.back();
+    heaviest.unit = heaviest.load / ++heaviest.replicas;
+    std::push_heap(heap.begin(), heap.end(), lighter);
+  }
+  return heap.front().unit;
+}
+
 }  // namespace
 
-double DomainBound(const Domain& domain) {
+double DomainBound(const Domain& domain, bool any_split) {
   double total_speed = 0;
   for (const double speed : domain.speed) total_speed += speed;
   const double fastest = *std::max_element(domain.speed.begin(), domain.speed.end());
   double bound = domain.total_load() / total_speed;
   if (bound == 0) return 0;
+  bound = std::max(bound, LeastLargestUnit(domain.load, domain.num_slots()) / fastest);
   const double heaviest = *std::max_element(domain.load.begin(), domain.load.end());
   const int32_t most_slots = *std::max_element(domain.slots.begin(), domain.slots.end());
-  for (int32_t units = 1; units <= std::min(most_slots, kMaxUnits); ++units) {
+  const int32_t most_units = any_split ? 1 : std::min(most_slots, kMaxUnits);
+  for (int32_t units = 2; units <= most_units; ++units) {
     Refuter refuter(domain, units);
     if (!refuter.Refutes(bound * fastest)) continue;
     double refuted = bound * fastest;

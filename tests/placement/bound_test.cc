@@ -135,6 +135,47 @@ TEST(BoundTest, NoPlacementOfTheSmallWorldIsBelowIt) {
   EXPECT_GT(tight, 128) << "a bound that most optima do not reach says little";
 }
 
+// Two expert groups that carry nearly all load share a node under no partition, so the nodes are
+// 100 and 100; three of four groups hot make 200 and 110 at best.
+TEST(BoundTest, StrictHierarchyIsTheBestPartitionOfGroups) {
+  const Topology topology = *Topology::Make({.num_layers = 2,
+                                             .num_experts = 8,
+                                             .num_slots = 12,
+                                             .num_gpus = 4,
+                                             .num_nodes = 2,
+                                             .num_groups = 4});
+  LoadMatrix counts(2, 8);
+  counts << 50, 50, 50, 50, 0, 0, 0, 0,  //
+      50, 50, 50, 50, 50, 50, 5, 5;
+  const Load load = *Load::FromCounts(counts);
+  EXPECT_THAT(*LowerBounds(load, topology, {.hierarchy = Hierarchy::kStrict}),
+              ElementsAre(50, 100));
+  EXPECT_THAT(*LowerBounds(load, topology), ElementsAre(50, 77.5));
+}
+
+TEST(BoundTest, SpeedsAndUnusableGpusCount) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 9, .num_gpus = 3});
+  const double given[] = {1, 1, 0.5};
+  const int32_t unusable[] = {1};
+  const GpuSpeeds speeds = *GpuSpeeds::Make(3, given, unusable);
+  EXPECT_THAT(*LowerBounds(*Load::FromCounts(LoadMatrix::Constant(1, 3, 50)), topology,
+                           {.speeds = &speeds}),
+              ElementsAre(100));
+}
+
+// Five experts of 10 without a spare slot on four GPUs, beside three of 1: two of the tens share a
+// GPU, although the mean is 13.25 and the largest unit 10.
+TEST(BoundTest, WhereMoreLongUnitsThanGpusTwoShareOne) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 8, .num_slots = 8, .num_gpus = 4});
+  LoadMatrix counts(1, 8);
+  counts << 10, 10, 10, 10, 10, 1, 1, 1;
+  const Load load = *Load::FromCounts(counts);
+  EXPECT_NEAR(LowerBounds(load, topology)->front(), 20, 1e-6);
+  EXPECT_THAT(*LowerBounds(load, topology, {.any_split = true}), ElementsAre(13.25));
+}
+
 TEST(BoundTest, RefusesALoadOfAnotherShape) {
   const Topology topology = *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 2});
   EXPECT_THAT(LowerBounds(*Load::FromCounts(LoadMatrix::Ones(1, 3)), topology).status().message(),
