@@ -7,9 +7,12 @@
 
 #include "placement/policies/balanced_policy.h"
 #include "placement/policies/deepseek_policy.h"
+#include "placement/policies/incremental_policy.h"
 
 namespace eplb {
 namespace {
+
+constexpr int32_t kDefaultMovesPerGpu = 2;  // of `incremental`, per layer
 
 struct Row {
   std::string_view name;
@@ -27,6 +30,14 @@ constexpr Row kPolicies[] = {
      [](const PolicyOptions& options) {
        return MakeDeepseekPolicy(
            {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
+     }},
+    {"incremental",
+     [](const PolicyOptions& options) {
+       return MakeIncrementalPolicy(
+           {.hierarchy = options.hierarchy,
+            .effort = options.effort,
+            .allow_duplicates = options.allow_duplicates,
+            .max_moves_per_gpu = options.max_moves_per_gpu.value_or(kDefaultMovesPerGpu)});
      }},
 };
 

@@ -53,6 +53,10 @@ int32_t Arrangement::CopiesOn(int32_t gpu, int32_t expert) const {
 }
 
 bool Arrangement::MayArrive(int32_t gpu, int32_t expert) const {
+  if (domain_->only_at_home && domain_->home_of_expert[static_cast<size_t>(expert)] !=
+                                   domain_->home_of_gpu[static_cast<size_t>(gpu)]) {
+    return false;
+  }
   return CopiesOn(gpu, expert) < max_copies_[static_cast<size_t>(gpu)];
 }
 

@@ -18,6 +18,7 @@ struct Domain {
   // [n] and [m], or both empty: an expert keeps at least one replica on a GPU of its home.
   std::vector<int32_t> home_of_expert;
   std::vector<int32_t> home_of_gpu;
+  bool only_at_home = false;  // and has no replica elsewhere
 
   int32_t num_experts() const { return static_cast<int32_t>(load.size()); }
   int32_t num_gpus() const { return static_cast<int32_t>(slots.size()); }
