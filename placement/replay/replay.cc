@@ -255,8 +255,10 @@ absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
   summary.transfers += row.transfers;
   summary.static_seconds = Finite(summary.static_seconds + row.static_seconds);
   summary.seconds_saved = Finite(summary.seconds_saved + row.saved_seconds);
-  summary.seconds_spent =
-      Finite(summary.seconds_spent + row.migration_seconds + row.replica_seconds);
+  // Fewer replicas on other GPUs than in the starting layout are time saved.
+  const double replicas = std::max(0.0, row.replica_seconds);
+  summary.seconds_spent = Finite(summary.seconds_spent + row.migration_seconds + replicas);
+  summary.seconds_saved = Finite(summary.seconds_saved + replicas - row.replica_seconds);
   if (__builtin_add_overflow(summary.bytes, row.bytes, &summary.bytes)) {
     return absl::InvalidArgumentError("the bytes of all rebalances sum to more than 2^63-1");
   }

@@ -63,8 +63,8 @@ struct ReplaySummary {
   int64_t transfers = 0;
   int64_t bytes = 0;
   double static_seconds = 0;  // of the fullest GPUs, had nothing ever moved
-  double seconds_saved = 0;   // of it
-  double seconds_spent = 0;   // migrations and replicas
+  double seconds_saved = 0;   // of it, and by fewer replicas
+  double seconds_spent = 0;   // migrations and more replicas, >= 0
 };
 
 struct ReplayResult {
