@@ -158,7 +158,8 @@ std::string SecondsText(double seconds) {
   if (size < 1e-4) return absl::StrFormat("%.2g us", 1e6 * seconds);
   if (size < 0.0995) return absl::StrFormat("%.2g ms", 1e3 * seconds);
   if (size < 9.95) return absl::StrFormat("%.2g s", seconds);
-  return absl::StrFormat(size < 1e6 ? "%.0f s" : "%.3g s", seconds);
+  if (size < 1e6) return absl::StrFormat("%.0f s", seconds);
+  return absl::StrFormat("%.3g s", seconds);
 }
 
 std::string BytesText(int64_t bytes) {
