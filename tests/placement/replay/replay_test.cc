@@ -229,7 +229,7 @@ TEST(ReplayTest, RandomDriftIsNeverMadeWorse) {
     const Series series = MakeSeries(random, drift);
     const Topology topology = series.Frame(drift.experts + 4 * Pick(random, 0, 1), 4);
     ReplayOptions options{.every = Pick(random, 1, 8), .history = Pick(random, 1, 16)};
-    options.horizon_windows = 50 * Pick(random, 0, 1);
+    options.horizon_windows = int64_t{50} * Pick(random, 0, 1);
     options.costs = CostsOf(series, topology, cost[Pick(random, 0, 4)]);
     const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
     EXPECT_GE(NetShare(result.summary), -kMostHarm);
