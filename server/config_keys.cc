@@ -41,6 +41,14 @@ bool SetReal(const ConfigValue& value, double low, double high, double* out) {
   return true;
 }
 
+// `value` times `scale`.
+bool SetScaled(const ConfigValue& value, double low, double high, double scale, double* out) {
+  double number = 0;
+  if (!SetReal(value, low, high, &number)) return false;
+  *out = number * scale;
+  return true;
+}
+
 bool SetDuration(const ConfigValue& value, absl::Duration low, absl::Duration high,
                  absl::Duration* out) {
   absl::Duration duration;
@@ -117,7 +125,34 @@ constexpr ConfigKey kKeys[] = {
      }},
     {"policy.horizon_steps", "an integer in 1..2147483647",
      [](const ConfigValue& v, DaemonConfig* c) {
-       return UnusedSteps("policy.horizon_steps", v, c);
+       const std::optional<int64_t> steps = Integer(v, 1, kMaxInt32);
+       if (steps) c->core.costs.horizon_steps = *steps;
+       return steps.has_value();
+     }},
+    {"cost.token_ns", "a number in 0..1e9; 0: not known",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetScaled(v, 0, 1e9, 1e-9, &c->core.costs.token_seconds);
+     }},
+    {"cost.intra_gbps", "a number of GB/s in 1e-6..1e6",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetScaled(v, 1e-6, 1e6, 1e9, &c->core.costs.intra_bytes_per_s);
+     }},
+    {"cost.inter_gbps", "a number of GB/s in 1e-6..1e6",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetScaled(v, 1e-6, 1e6, 1e9, &c->core.costs.inter_bytes_per_s);
+     }},
+    {"cost.stall", "a duration such as \"50ms\" in 0s..1h",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       absl::Duration stall;
+       if (!SetDuration(v, absl::ZeroDuration(), absl::Hours(1), &stall)) return false;
+       c->core.costs.stall_seconds = absl::ToDoubleSeconds(stall);
+       return true;
+     }},
+    {"cost.gradient_bytes", "an integer in 0..1125899906842624",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       const std::optional<int64_t> bytes = Integer(v, 0, int64_t{1} << 50);
+       if (bytes) c->core.costs.replica_gradient_bytes = *bytes;
+       return bytes.has_value();
      }},
     {"report.every_steps", "an integer in 1..2147483647",
      [](const ConfigValue& v, DaemonConfig* c) { return UnusedSteps("report.every_steps", v, c); }},

@@ -15,8 +15,10 @@
 #include "client/cli/lint.h"
 #include "client/cli/output.h"
 #include "client/cli/plan.h"
+#include "client/cli/replay.h"
 #include "client/cli/report.h"
 #include "client/cli/status.h"
+#include "client/cli/sweep.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 
@@ -187,8 +189,106 @@ void AddReport(CLI::App& root, Command& command) {
   });
 }
 
-constexpr void (*kCommands[])(CLI::App& root, Command& command) = {&AddPlan, &AddLint, &AddStatus,
-                                                                   &AddGet, &AddReport};
+void AddFrameOptions(CLI::App& app, FrameOptions& options) {
+  app.add_option("--gpus", options.gpus, "GPUs of the expert-parallel group")
+      ->required()
+      ->type_name("G");
+  app.add_option("--nodes", options.nodes, "NVLink domains they are on [1]")->type_name("N");
+  app.add_option("--groups", options.groups, "The router's expert groups [1]")->type_name("K");
+  app.add_option("--policy", options.policy, "How to decide [" + options.policy + "]")
+      ->type_name("NAME");
+  AddChoice(app, "--tie-break", options.tie_break, "Order of equal loads [stable]",
+            {"stable", "compat"});
+  app.add_option("--hierarchy", options.hierarchy,
+                 "Keep expert groups on their node: by default when groups % nodes == 0")
+      ->check(CLI::IsMember({"strict", "soft", "none"}).description(""))
+      ->type_name("strict|soft|none");
+  AddChoice(app, "--effort", options.effort, "Bound of a search [default]",
+            {"fast", "default", "thorough"});
+  app.add_flag("--allow-duplicates", options.allow_duplicates,
+               "Let replicas of an expert share a GPU");
+  app.add_option("--max-moves-per-gpu", options.max_moves_per_gpu, "Transfers a GPU and layer")
+      ->type_name("M");
+}
+
+void AddCostOptions(CLI::App& app, CostOptions& options) {
+  app.add_option("--expert-bytes", options.expert_bytes,
+                 "Bytes that a transfer moves [" + std::to_string(options.expert_bytes) + "]")
+      ->type_name("B");
+  app.add_option("--link-gbps", options.link_gbps,
+                 "GB/s of a GPU inside a node and between nodes [" + options.link_gbps + "]")
+      ->type_name("INTRA,INTER");
+  app.add_option("--token-ns", options.token_ns,
+                 "Time of a token on the fullest GPU [176, with --training 528]")
+      ->type_name("T");
+  app.add_flag("--training", options.training,
+               "A replica costs a broadcast of weights and a sum of gradients each step");
+  app.add_option("--weight-bytes", options.weight_bytes, "Of --training [--expert-bytes]")
+      ->type_name("B");
+  app.add_option("--gradient-bytes", options.gradient_bytes, "Of --training [2 * weights: fp32]")
+      ->type_name("B");
+}
+
+void AddReplay(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ReplayCommandOptions>();
+  CLI::App& app =
+      *root.add_subcommand("replay", "Decide on a recorded trace as the daemon would have");
+  app.add_option("--trace", options->trace, "JSON lines of windows, or .npy of three dimensions")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")
+      ->required()
+      ->type_name("S");
+  AddFrameOptions(app, options->frame);
+  app.add_option("--every", options->every, "Windows between decisions [1]")->type_name("W");
+  app.add_option("--history", options->history, "Windows that a decision looks at [4]")
+      ->type_name("H");
+  app.add_option("--window", options->window, "How they become one load [sum]")
+      ->type_name("sum|last|ema:A");
+  app.add_option("--min-gain", options->min_gain, "Least fall of the predicted peak load [0.05]")
+      ->type_name("X");
+  app.add_option("--horizon-windows", options->horizon_windows,
+                 "A placement is trusted no longer than this [as long as it was watched]")
+      ->type_name("Z");
+  AddCostOptions(app, options->costs);
+  AddFormat(app, options->format);
+  app.footer(
+      "Examples:\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
+      "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
+      "Exit codes: 0 replayed, 2 wrong flag or unusable input.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
+  });
+}
+
+void AddSweep(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<SweepOptions>();
+  CLI::App& app = *root.add_subcommand("sweep", "Say how many redundant slots are worth it");
+  app.add_option("--load", options->load, "JSON matrix, JSON lines of windows, or .npy")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs, from A to B")
+      ->required()
+      ->type_name("A:B:STEP");
+  AddFrameOptions(app, options->frame);
+  app.add_option("--window", options->window, "How windows become one load [sum]")
+      ->type_name("sum|last|ema:A");
+  AddCostOptions(app, options->costs);
+  AddFormat(app, options->format);
+  app.footer(
+      "Examples:\n"
+      "  eplbctl sweep --load load.json --gpus 32 --slots 256:352:32\n"
+      "  eplbctl sweep --load trace.jsonl --gpus 8 --slots 64:80:8 --training\n"
+      "Exit codes: 0 computed, 2 wrong flag or unusable input.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunSweep(*options, terminal); };
+  });
+}
+
+constexpr void (*kCommands[])(CLI::App& root, Command& command) = {
+    &AddPlan, &AddReplay, &AddSweep, &AddLint, &AddStatus, &AddGet, &AddReport};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {

@@ -106,7 +106,9 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   for (const Note& note : outcome.notes) {
     RecordEvent(turn, job, note.name, job.known ? job.known->version : 0, note.reason);
   }
-  if (outcome.completed) MaybeSolve(turn, job);
+  if (!outcome.completed) return;
+  WatchWindow(turn.state, job);
+  MaybeSolve(turn, job);
 }
 
 Speaker SpeakerOf(State& state, SessionId session, const Seat& seat) {

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "placement/cost.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
@@ -59,6 +60,8 @@ struct Config {
   int64_t freeze_first_step =
       0;  // no proposals while the job's step is in [first, last]; 0..-1 = never
   int64_t freeze_last_step = -1;
+  // Prices; what an expert weighs is the job's. Unless token_seconds is known only min_gain counts.
+  Costs costs{.horizon_steps = 1000};
   int32_t layers_per_chunk = 4;
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job

@@ -8,7 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-#include "placement/evaluate.h"
+#include "placement/align.h"
+#include "placement/rebalance.h"
 #include "placement/status_macros.h"
 #include "server/core/held.h"
 #include "server/core/proposal.h"
@@ -29,16 +30,15 @@ struct Affordable {
   int64_t rows_needed = 0;  // of the left out layer that needs most
 };
 
-absl::StatusOr<Affordable> FitIntoStaging(const Question& question) {
+absl::StatusOr<Affordable> FitIntoStaging(const Question& question, const Placement& candidate) {
   std::vector<LayerPlacement> kept;
   Affordable result{question.incumbent};
   for (int32_t index = 0; index < question.incumbent.topology().num_layers(); ++index) {
     const LayerId layer{index};
-    LayerPlacement next = question.candidate.Layer(layer);
+    LayerPlacement next = candidate.Layer(layer);
     if (next == question.incumbent.Layer(layer)) continue;
-    EPLB_ASSIGN_OR_RETURN(
-        const MigrationPlan plan,
-        PlanMigration(question.incumbent, question.candidate, {&layer, 1}, question.migration));
+    EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan, PlanMigration(question.incumbent, candidate,
+                                                                  {&layer, 1}, question.migration));
     if (plan.max_incoming_per_gpu_and_layer > question.staging_rows) {
       result.left_out.push_back(index);
       result.rows_needed =
@@ -51,10 +51,6 @@ absl::StatusOr<Affordable> FitIntoStaging(const Question& question) {
   result.num_layers = static_cast<int64_t>(kept.size());
   EPLB_ASSIGN_OR_RETURN(result.target, question.incumbent.WithLayers(kept));
   return result;
-}
-
-std::string Plural(int64_t count, const char* word) {
-  return absl::StrCat(count, " ", word, count == 1 ? "" : "s");
 }
 
 std::string Steps(const Question& question) {
@@ -81,6 +77,16 @@ int64_t LeastStagingRows(const Incarnation& incarnation) {
       ->staging_rows;
 }
 
+// With the job's bytes, and the time of a token shared by the lanes, which split the tokens.
+Costs CostsOf(const State& state, const Incarnation& incarnation) {
+  Costs costs = state.config.costs;
+  costs.token_seconds *= static_cast<double>(incarnation.topology.num_gpus()) /
+                         static_cast<double>(incarnation.world_size());
+  costs.expert = incarnation.migration;
+  if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
+  return costs;
+}
+
 absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const Solved& solved) {
   EPLB_RETURN_IF_ERROR(solved.placement.status());
   const Placement& candidate = *solved.placement;
@@ -95,13 +101,52 @@ absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const 
                 .min_gain = state.config.min_gain,
                 .layers_per_chunk = state.config.layers_per_chunk,
                 .staging_rows = LeastStagingRows(*job.current),
-                .migration = job.current->migration});
+                .migration = job.current->migration,
+                .costs = CostsOf(state, *job.current),
+                .record = &job.record,
+                .every_steps = state.config.policy_every_steps});
+}
+
+// Takes the chunks of `affordable` when the rule says so; the reason either way.
+absl::Status Settle(const Question& question, const Affordable& affordable,
+                    const RebalanceVerdict& judged, Verdict& verdict) {
+  verdict.reason = absl::StrCat(Steps(question), ": ", judged.reason);
+  if (!judged.rebalance) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(verdict.chunks, CutIntoChunks(question.incumbent, affordable.target,
+                                                      question.layers_per_chunk));
+  verdict.migration_seconds = judged.migration.seconds;
+  absl::StrAppend(&verdict.reason, ", ", CountText(affordable.num_layers, "layer"), " in ",
+                  CountText(static_cast<int64_t>(verdict.chunks.size()), "chunk"), ", ",
+                  CountText(affordable.transfers, "transfer"));
+  if (question.costs.token_seconds > 0 && judged.migration.bytes > 0) {
+    absl::StrAppend(&verdict.reason, ", ", BytesText(judged.migration.bytes));
+  }
+  return absl::OkStatus();
+}
+
+// Back to where the record began, should the placements since have lost too much.
+absl::Status ConsiderReturn(const Question& question, RebalanceQuestion rebalance,
+                            Verdict& verdict) {
+  EPLB_ASSIGN_OR_RETURN(const Placement start,
+                        Align(question.incumbent, *rebalance.record.start()));
+  EPLB_ASSIGN_OR_RETURN(const Affordable affordable, FitIntoStaging(question, start));
+  if (affordable.num_layers == 0) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const RebalanceVerdict judged,
+                        JudgeReturn({.load = rebalance.load,
+                                     .num_steps = rebalance.num_steps,
+                                     .incumbent = rebalance.incumbent,
+                                     .candidate = affordable.target,
+                                     .min_gain = rebalance.min_gain,
+                                     .steps_to_next = rebalance.steps_to_next,
+                                     .costs = rebalance.costs,
+                                     .record = rebalance.record}));
+  return judged.rebalance ? Settle(question, affordable, judged, verdict) : absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<Verdict> Judge(const Question& question) {
-  EPLB_ASSIGN_OR_RETURN(Affordable affordable, FitIntoStaging(question));
+  EPLB_ASSIGN_OR_RETURN(const Affordable affordable, FitIntoStaging(question, question.candidate));
   Verdict verdict;
   if (!affordable.left_out.empty()) {
     verdict.left_out = absl::StrFormat(
@@ -109,30 +154,43 @@ absl::StatusOr<Verdict> Judge(const Question& question) {
         Steps(question), affordable.left_out.size() == 1 ? "" : "s",
         absl::StrJoin(affordable.left_out, ", "), affordable.rows_needed, question.staging_rows);
   }
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(question.load, question.incumbent));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(question.load, affordable.target));
-  const double gain = before.peak_load > 0 ? 1 - after.peak_load / before.peak_load : 0;
-  const std::string balance = absl::StrFormat("(balancedness %.3f -> %.3f)",
-                                              before.mean_balancedness, after.mean_balancedness);
+  Costs costs = question.costs;
+  costs.expert = question.migration;
+  const TrackRecord none;
+  const RebalanceQuestion rebalance{
+      .load = question.load,
+      .num_steps = static_cast<double>(question.last_step - question.first_step) + 1,
+      .incumbent = question.incumbent,
+      .candidate = affordable.target,
+      .min_gain = question.min_gain,
+      .steps_to_next = static_cast<double>(question.every_steps),
+      .costs = costs,
+      .record = question.record == nullptr ? none : *question.record};
+  EPLB_ASSIGN_OR_RETURN(const RebalanceVerdict judged, JudgeRebalance(rebalance));
   if (affordable.num_layers == 0) {
     verdict.reason =
         absl::StrCat(Steps(question), ": kept, the policy changes nothing it may move");
-    return verdict;
+  } else {
+    EPLB_RETURN_IF_ERROR(Settle(question, affordable, judged, verdict));
   }
-  if (gain <= 0 || gain < question.min_gain) {
-    verdict.reason = absl::StrFormat(
-        "%s: kept, predicted peak GPU load would fall %.1f %% %s, at least %.1f %% is asked for",
-        Steps(question), 100 * gain, balance, 100 * question.min_gain);
-    return verdict;
+  if (verdict.chunks.empty() && costs.priced() && rebalance.record.start().has_value()) {
+    EPLB_RETURN_IF_ERROR(ConsiderReturn(question, rebalance, verdict));
   }
-  EPLB_ASSIGN_OR_RETURN(verdict.chunks, CutIntoChunks(question.incumbent, affordable.target,
-                                                      question.layers_per_chunk));
-  verdict.reason =
-      absl::StrFormat("%s: predicted peak GPU load falls %.1f %% %s, %s in %s, %s", Steps(question),
-                      100 * gain, balance, Plural(affordable.num_layers, "layer"),
-                      Plural(static_cast<int64_t>(verdict.chunks.size()), "chunk"),
-                      Plural(affordable.transfers, "transfer"));
   return verdict;
+}
+
+void WatchWindow(const State& state, Job& job) {
+  if (!job.known || !job.known->placement || !job.current) return;
+  const Costs costs = CostsOf(state, *job.current);
+  const Placement& incumbent = *job.known->placement;
+  if (!costs.priced() || !(incumbent.topology() == job.current->topology)) return;
+  const Window& window = job.windows.complete.back();
+  const int64_t num_steps = window.last_step - window.first_step + 1;
+  // Shapes were checked when the window was added and when the placement was adopted.
+  if (!job.record.Observe(*window.load, num_steps, incumbent).ok()) return;
+  const double replicas =
+      ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*job.record.start(), costs);
+  job.record.Spend(replicas * static_cast<double>(num_steps));
 }
 
 void MaybeSolve(Turn& turn, Job& job) {
@@ -145,7 +203,7 @@ void MaybeSolve(Turn& turn, Job& job) {
     --job.back_off.to_skip;
     RecordEvent(turn, job, "kept", job.known->version,
                 absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ",
-                             "commit; ", Plural(job.back_off.to_skip, "more decision"),
+                             "commit; ", CountText(job.back_off.to_skip, "more decision"),
                              " will be skipped"));
     return;
   }
@@ -187,6 +245,9 @@ void HandleSolved(Turn& turn, const Solved& solved) {
     RecordEvent(turn, job, "left_out", job.known->version, verdict->left_out);
   }
   if (verdict->chunks.empty()) {
+    if (CostsOf(turn.state, *job.current).priced()) {
+      job.record.BeginTrial(*solved.placement, *job.known->placement);
+    }
     AbandonSolve(turn, job, verdict->reason);
     return;
   }
@@ -194,6 +255,7 @@ void HandleSolved(Turn& turn, const Solved& solved) {
     AbandonSolve(turn, job, "kept, not every rank is connected");
     return;
   }
+  job.record.Spend(verdict->migration_seconds);
   job.chunks.decided_first_step = job.solving.first_step;
   job.chunks.decided_last_step = job.solving.last_step;
   job.solving = {};

@@ -88,6 +88,7 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   }
   job.current = std::move(incarnation);
   job.windows = {};
+  job.record = {};
   job.last_decision_step.reset();
   job.back_off = {};
   job.step = 0;

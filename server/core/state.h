@@ -18,6 +18,7 @@
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
 #include "placement/topology.h"
+#include "placement/track_record.h"
 #include "server/core/core.h"
 #include "server/core/windows.h"
 
@@ -142,6 +143,7 @@ struct Job {
   absl::Time store_attempt = absl::InfinitePast();
 
   Windows windows;
+  TrackRecord record;  // of this incarnation; kept when the costs are priced
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
   Solving solving;

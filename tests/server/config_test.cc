@@ -108,17 +108,38 @@ TEST_F(ConfigFileTest, EncryptionThatDoesNotExistIsRefused) {
 }
 
 TEST(ConfigKeysTest, KeysWithoutEffectAreCheckedAndKeptForAWarning) {
-  const std::pair<const char*, const char*> keys[] = {{"policy.horizon_steps", "1000"},
-                                                      {"report.every_steps", "50"},
-                                                      {"vote.every_steps", "8"},
-                                                      {"migration.max_pause", "200ms"}};
+  const std::pair<const char*, const char*> keys[] = {
+      {"report.every_steps", "50"}, {"vote.every_steps", "8"}, {"migration.max_pause", "200ms"}};
   DaemonConfig config;
   for (const auto& [key, value] : keys) {
     EXPECT_TRUE(SetConfigKey(key, {.text = value}, &config).ok()) << key;
     EXPECT_EQ(config.unused_keys.back(), key);
     EXPECT_FALSE(SetConfigKey(key, {.text = "-1"}, &config).ok()) << key;
   }
-  EXPECT_EQ(config.unused_keys.size(), 4u);
+  EXPECT_EQ(config.unused_keys.size(), 3u);
+}
+
+TEST_F(ConfigFileTest, CostsAreUnknownByDefaultAndReadInTheirUnits) {
+  const Costs unknown = LoadConfig({})->core.costs;
+  EXPECT_FALSE(unknown.priced());
+  EXPECT_EQ(unknown.horizon_steps, 1000);
+  const DaemonConfig config = *Load(R"(
+policy.horizon_steps = 500
+[cost]
+token_ns = 500
+intra_gbps = 900
+inter_gbps = 12.5
+stall = "20ms"
+gradient_bytes = 176160768
+)");
+  const Costs& costs = config.core.costs;
+  EXPECT_EQ(costs.horizon_steps, 500);
+  EXPECT_DOUBLE_EQ(costs.token_seconds, 500e-9);
+  EXPECT_DOUBLE_EQ(costs.intra_bytes_per_s, 900e9);
+  EXPECT_DOUBLE_EQ(costs.inter_bytes_per_s, 12.5e9);
+  EXPECT_DOUBLE_EQ(costs.stall_seconds, 0.02);
+  EXPECT_EQ(costs.replica_gradient_bytes, 176160768);
+  EXPECT_TRUE(config.unused_keys.empty());
 }
 
 TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
@@ -133,6 +154,13 @@ TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
                            "policy.min_gain = inf",
                            "policy.min_gain = -0.1",
                            "policy.min_gain = true",
+                           "policy.horizon_steps = 0",
+                           "cost.token_ns = -1",
+                           "cost.token_ns = inf",
+                           "cost.intra_gbps = 0",
+                           "cost.inter_gbps = nan",
+                           "cost.stall = 20",
+                           "cost.gradient_bytes = 1.5",
                            "policy.freeze_steps = \"5\"",
                            "policy.freeze_steps = \"5:4\"",
                            "policy.freeze_steps = \"-1:4\"",

@@ -89,6 +89,61 @@ TEST(JudgeTest, LayersThatNeedMoreStagingThanTheRanksHaveAreLeftOutByName) {
             "have 1");
 }
 
+TEST(JudgeTest, WithPricesARebalanceIsEarnedOnLaterWindows) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
+  TrackRecord record;
+  Question question = AskAbout(load, incumbent, candidate);
+  question.migration = {.weight_bytes = 1'000'000};
+  question.costs = {.token_seconds = 1e-6, .intra_bytes_per_s = 1e9};
+  question.record = &record;
+  EXPECT_TRUE(Judge(question).value().chunks.empty());
+  record.BeginTrial(candidate, incumbent);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(record.Observe(load, 10, incumbent).ok());
+  const Verdict verdict = Judge(question).value();
+  EXPECT_EQ(verdict.chunks.size(), 2u);
+  // 4 layers * 90 tokens * 1 us a window; 4 layers * 1 MB into GPU 0 at 1 GB/s.
+  EXPECT_EQ(verdict.reason,
+            "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
+            "load falls 45.0 % (balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers, "
+            "8.0 MB");
+  EXPECT_DOUBLE_EQ(verdict.migration_seconds, 0.004);
+}
+
+TEST(JudgeTest, WithPricesALosingPlacementGoesBackToWhereTheJobBegan) {
+  const Load load = HotPair();
+  const Placement even = Exchanged({0, 1, 2, 3});
+  const Placement losing = Exchanged({});
+  TrackRecord record;
+  ASSERT_TRUE(record.Observe(load, 10, even).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(record.Observe(load, 10, losing).ok());
+  Question question = AskAbout(load, losing, losing);
+  question.migration = {.weight_bytes = 1'000'000};
+  question.costs = {.token_seconds = 1e-6, .intra_bytes_per_s = 1e9};
+  question.record = &record;
+  const Verdict verdict = Judge(question).value();
+  ASSERT_EQ(verdict.chunks.size(), 2u);
+  EXPECT_EQ(verdict.chunks.back().after, even);
+  EXPECT_NE(verdict.reason.find("back for 4 ms of migration"), std::string::npos);
+}
+
+TEST(TriggerTest, WithPricesAJobWatchesItsCandidatesBeforeItMoves) {
+  Config config = TestConfig();
+  config.costs.token_seconds = 1e-3;
+  config.costs.stall_seconds = 1e-6;
+  TestJob job(config);
+  job.ConnectAll();
+  for (int64_t first = 0; first < 60; first += 10) {
+    job.Report(first, first + 9);
+    if (job.daemon.state() == "SOLVING") job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+    if (first == 0) {
+      EXPECT_NE(job.daemon.LastReason("kept").find("is paid once"), std::string::npos);
+    }
+  }
+  EXPECT_NE(job.daemon.LastReason("proposed").find("rebalance saves"), std::string::npos);
+}
+
 TEST(JudgeTest, ALoadOfAnotherShapeIsAnError) {
   const Load load = Load::FromCounts(LoadMatrix::Zero(4, 5)).value();
   const Placement incumbent = Exchanged({});

@@ -1,0 +1,131 @@
+#include "client/cli/frame.h"
+
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#include "client/cli/text.h"
+#include "placement/status_macros.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr int64_t kMaxBytes = int64_t{1} << 50;  // 1 PiB
+constexpr double kMaxTokenNs = 1e9;
+constexpr double kMinGbps = 1e-6;
+constexpr double kMaxGbps = 1e6;
+
+absl::Status CheckBytes(const char* flag, int64_t bytes) {
+  if (bytes >= 0 && bytes <= kMaxBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " is ", bytes, ", expected 0..2^50"));
+}
+
+// "intra,inter" in GB/s.
+absl::Status ReadLinks(const std::string& text, Costs& costs) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  double intra = 0;
+  double inter = 0;
+  const bool read =
+      parts.size() == 2 && absl::SimpleAtod(parts[0], &intra) && absl::SimpleAtod(parts[1], &inter);
+  const auto in_range = [](double gbps) { return gbps >= kMinGbps && gbps <= kMaxGbps; };
+  if (!read || !in_range(intra) || !in_range(inter)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--link-gbps is \"", text,
+                     "\", expected two numbers INTRA,INTER in GB/s, each in 1e-6..1e6"));
+  }
+  costs.intra_bytes_per_s = intra * 1e9;
+  costs.inter_bytes_per_s = inter * 1e9;
+  return absl::OkStatus();
+}
+
+absl::Status CheckFrame(const FrameOptions& options) {
+  if (options.policy == "deepseek") {
+    const char* flag = nullptr;
+    if (options.hierarchy == "soft") flag = "--hierarchy soft";
+    if (options.allow_duplicates) flag = "--allow-duplicates";
+    if (options.max_moves_per_gpu.has_value()) flag = "--max-moves-per-gpu";
+    if (flag != nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("policy deepseek does not take ", flag));
+    }
+  }
+  if (options.max_moves_per_gpu.value_or(0) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-moves-per-gpu is ", *options.max_moves_per_gpu, ", expected at least 0"));
+  }
+  if (options.hierarchy == "strict" && options.nodes > 0 && options.groups % options.nodes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--hierarchy strict needs --groups ",
+                                                   options.groups, " to be a multiple of --nodes ",
+                                                   options.nodes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Policy>> MakeFramePolicy(const FrameOptions& options) {
+  PolicyOptions policy;
+  policy.tie_break = options.tie_break == "compat" ? TieBreak::kCompat : TieBreak::kStable;
+  if (options.hierarchy == "strict") policy.hierarchy = Hierarchy::kStrict;
+  if (options.hierarchy == "soft") policy.hierarchy = Hierarchy::kSoft;
+  if (options.hierarchy == "none") policy.hierarchy = Hierarchy::kNone;
+  if (options.effort == "fast") policy.effort = Effort::kFast;
+  if (options.effort == "thorough") policy.effort = Effort::kThorough;
+  policy.allow_duplicates = options.allow_duplicates;
+  policy.max_moves_per_gpu = options.max_moves_per_gpu;
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Policy> made, MakePolicy(options.policy, policy));
+  EPLB_RETURN_IF_ERROR(CheckFrame(options));
+  return made;
+}
+
+absl::StatusOr<Topology> MakeFrameTopology(const FrameOptions& options, const Load& load,
+                                           int32_t slots) {
+  return Topology::Make({.num_layers = load.num_layers(),
+                         .num_experts = load.num_experts(),
+                         .num_slots = slots,
+                         .num_gpus = options.gpus,
+                         .num_nodes = options.nodes,
+                         .num_groups = options.groups});
+}
+
+absl::StatusOr<Costs> MakeCosts(const CostOptions& options) {
+  Costs costs;
+  EPLB_RETURN_IF_ERROR(CheckBytes("--expert-bytes", options.expert_bytes));
+  EPLB_RETURN_IF_ERROR(ReadLinks(options.link_gbps, costs));
+  const double token_ns = options.token_ns.value_or(options.training ? kTrainingTokenNs : kTokenNs);
+  if (!(token_ns > 0 && token_ns <= kMaxTokenNs)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token-ns is ", token_ns, ", expected a number above 0, at most 1e9"));
+  }
+  costs.token_seconds = token_ns * 1e-9;
+  costs.expert.weight_bytes = options.expert_bytes;
+  if (!options.training) {
+    if (options.weight_bytes.has_value() || options.gradient_bytes.has_value()) {
+      return absl::InvalidArgumentError(
+          "--weight-bytes and --gradient-bytes price replicas; they need --training");
+    }
+    return costs;
+  }
+  costs.replica_weight_bytes = options.weight_bytes.value_or(options.expert_bytes);
+  EPLB_RETURN_IF_ERROR(CheckBytes("--weight-bytes", costs.replica_weight_bytes));
+  costs.replica_gradient_bytes = options.gradient_bytes.value_or(2 * costs.replica_weight_bytes);
+  EPLB_RETURN_IF_ERROR(CheckBytes("--gradient-bytes", options.gradient_bytes.value_or(0)));
+  return costs;
+}
+
+std::string ShapeText(const Topology& topology) {
+  std::string text = absl::StrCat(
+      Counted(topology.num_layers(), "layer"), " of ", Counted(topology.num_experts(), "expert"),
+      " in ", Counted(topology.num_slots(), "slot"), " on ", Counted(topology.num_gpus(), "GPU"));
+  if (topology.num_nodes() > 1) {
+    absl::StrAppend(&text, ", ", Counted(topology.num_nodes(), "node"));
+  }
+  if (topology.num_groups() > 1) {
+    absl::StrAppend(&text, ", ", Counted(topology.num_groups(), "expert group"));
+  }
+  return text;
+}
+
+}  // namespace eplb::cli

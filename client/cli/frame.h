@@ -1,0 +1,57 @@
+// What `replay` and `sweep` share: the job's shape, the policy and the prices, as flags say them.
+#ifndef EPLB_CLIENT_CLI_FRAME_H_
+#define EPLB_CLIENT_CLI_FRAME_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "placement/cost.h"
+#include "placement/load.h"
+#include "placement/policy.h"
+#include "placement/registry.h"
+#include "placement/topology.h"
+
+namespace eplb::cli {
+
+struct FrameOptions {
+  int32_t gpus = 0;
+  int32_t nodes = 1;
+  int32_t groups = 1;
+  std::string policy{kDefaultPolicyName};
+  std::string tie_break = "stable";      // stable, compat
+  std::optional<std::string> hierarchy;  // strict, soft, none
+  std::string effort = "default";        // fast, default, thorough
+  bool allow_duplicates = false;
+  std::optional<int32_t> max_moves_per_gpu;
+};
+
+struct CostOptions {
+  int64_t expert_bytes = 0;               // of a transfer
+  std::string link_gbps = "450,50";       // GB/s inside a node, between nodes
+  std::optional<double> token_ns;         // of the fullest GPU; by default as kTokenNs says
+  bool training = false;                  // replicas cost a broadcast and a gradient sum a step
+  std::optional<int64_t> weight_bytes;    // of a replica; by default expert_bytes
+  std::optional<int64_t> gradient_bytes;  // likewise; by default twice the weights: fp32 for bf16
+};
+
+// Forward pass of a token through a DeepSeek-V3 expert at half of an H200's bf16 peak: 44 M
+// parameters * 2 FLOP / 500 TFLOP/s = 176 ns. Training adds twice that for the backward pass.
+inline constexpr double kTokenNs = 176;
+inline constexpr double kTrainingTokenNs = 3 * kTokenNs;
+
+// errors: InvalidArgument, naming the flag.
+absl::StatusOr<std::unique_ptr<Policy>> MakeFramePolicy(const FrameOptions& options);
+absl::StatusOr<Topology> MakeFrameTopology(const FrameOptions& options, const Load& load,
+                                           int32_t slots);
+absl::StatusOr<Costs> MakeCosts(const CostOptions& options);
+
+// "8 layers of 64 experts in 72 slots on 8 GPUs, 2 nodes".
+std::string ShapeText(const Topology& topology);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_FRAME_H_

@@ -1,0 +1,124 @@
+#include "client/cli/replay.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/cli/progress.h"
+#include "client/files/load_file.h"
+#include "client/files/load_window.h"
+#include "client/files/read_file.h"
+#include "placement/status_macros.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The windows as Replay takes them.
+struct Trace {
+  std::vector<Load> windows;
+  std::vector<StepRange> steps;
+};
+
+absl::StatusOr<Trace> ReadTrace(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(path));
+  Trace trace;
+  for (LoadWindow& window : file.windows) {
+    trace.steps.push_back({window.first_step, window.last_step});
+    trace.windows.push_back(std::move(window.load));
+  }
+  return trace;
+}
+
+absl::Status CheckCount(const char* flag, int64_t count) {
+  if (count >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " is ", count, ", expected at least 1"));
+}
+
+absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckCount("--every", options.every));
+  EPLB_RETURN_IF_ERROR(CheckCount("--history", options.history));
+  EPLB_RETURN_IF_ERROR(CheckCount("--horizon-windows", options.horizon_windows.value_or(1)));
+  if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-gain is ", options.min_gain, ", expected 0..1"));
+  }
+  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
+  ReplayOptions replay{.every = options.every,
+                       .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history,
+                       .decay = {},
+                       .min_gain = options.min_gain,
+                       .costs = {},
+                       .horizon_windows = options.horizon_windows.value_or(0)};
+  if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
+  EPLB_ASSIGN_OR_RETURN(replay.costs, MakeCosts(options.costs));
+  return replay;
+}
+
+// A replay, and what it was of.
+struct Replayed {
+  Topology topology;
+  ReplayResult result;
+};
+
+absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeFramePolicy(options.frame));
+  EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
+  EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options.trace));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology,
+                        MakeFrameTopology(options.frame, trace.windows.front(), options.slots));
+  Progress progress("window", static_cast<int64_t>(trace.windows.size()));
+  absl::StatusOr<ReplayResult> result =
+      Replay({trace.windows, trace.steps}, topology, *policy, replay,
+             [&progress](int64_t window) { progress.Reached(window); });
+  if (!result.ok()) return InFile(options.trace, result.status());
+  return Replayed{topology, *std::move(result)};
+}
+
+std::string ReplayToJson(const ReplayResult& result) {
+  Json rows = Json::array();
+  for (size_t t = 0; t < result.rows.size(); ++t) {
+    const ReplayRow& row = result.rows[t];
+    rows.push_back({{"window", t},
+                    {"balancedness_static", row.balancedness_static},
+                    {"balancedness", row.balancedness},
+                    {"rebalanced", row.rebalanced},
+                    {"reason", row.reason},
+                    {"transfers", row.transfers},
+                    {"bytes", row.bytes},
+                    {"migration_seconds", row.migration_seconds},
+                    {"replica_seconds", row.replica_seconds},
+                    {"seconds_saved", row.saved_seconds}});
+  }
+  const ReplaySummary& summary = result.summary;
+  const Json json = {{"windows", std::move(rows)},
+                     {"summary",
+                      {{"balancedness_static_mean", summary.balancedness_static_mean},
+                       {"balancedness_mean", summary.balancedness_mean},
+                       {"rebalances", summary.rebalances},
+                       {"transfers", summary.transfers},
+                       {"bytes", summary.bytes},
+                       {"seconds_static", summary.static_seconds},
+                       {"seconds_saved", summary.seconds_saved},
+                       {"seconds_spent", summary.seconds_spent}}}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) {
+  const absl::StatusOr<Replayed> replayed = ReplayFile(options);
+  if (!replayed.ok()) return UsageFailure(replayed.status());
+  return {.exit_code = kOk,
+          .out = options.format == Format::kJson
+                     ? ReplayToJson(replayed->result)
+                     : ReplayToTable(options, replayed->topology, replayed->result, terminal),
+          .message = {}};
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,38 @@
+// `eplbctl replay`: what rebalancing would have done on a recorded trace.
+#ifndef EPLB_CLIENT_CLI_REPLAY_H_
+#define EPLB_CLIENT_CLI_REPLAY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "client/cli/frame.h"
+#include "client/cli/output.h"
+#include "client/cli/terminal.h"
+#include "placement/replay/replay.h"
+
+namespace eplb::cli {
+
+struct ReplayCommandOptions {
+  std::string trace;
+  FrameOptions frame;
+  int32_t slots = 0;
+  CostOptions costs;
+  int64_t every = 1;
+  int64_t history = 4;
+  std::string window = "sum";
+  double min_gain = 0.05;
+  std::optional<int64_t> horizon_windows;
+  Format format = Format::kTable;
+};
+
+// Exit 2 for bad flags, files and shapes.
+Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal);
+
+// For people; no line is wider than the terminal.
+std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& topology,
+                          const ReplayResult& result, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_REPLAY_H_

@@ -1,0 +1,144 @@
+// The table form of a replay.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "client/cli/replay.h"
+#include "client/cli/text.h"
+#include "placement/rebalance.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr size_t kMaxRows = 12;  // of rebalances
+constexpr int kChartHeight = 4;  // lines
+constexpr int kLabel = 8;        // columns before a chart
+
+std::string Fraction(double value) { return absl::StrFormat("%.4f", value); }
+
+std::string Heading(const ReplayCommandOptions& options, const Topology& topology,
+                    const ReplayResult& result, const Terminal& terminal) {
+  const std::string name = absl::StrCat("Replay by ", options.frame.policy);
+  const std::string windows = absl::StrCat(
+      ", ", Counted(static_cast<int64_t>(result.rows.size()), "window"), ": decided every ",
+      options.every == 1 ? "window" : Counted(options.every, "window"), " on the last ",
+      Counted(options.history, "window"), " (", options.window, ")");
+  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, name),
+                                  Wrapped(windows, terminal.width - DisplayWidth(name), 2), "\n",
+                                  Wrapped(ShapeText(topology), terminal.width, 2), "\n");
+  std::string prices = "Costs: none, every gain of --min-gain is taken";
+  if (options.costs.expert_bytes > 0) {
+    prices =
+        absl::StrCat("Costs: ", BytesText(options.costs.expert_bytes), " an expert over links of ",
+                     options.costs.link_gbps, " GB/s inside a node and between nodes");
+    if (options.costs.training) absl::StrAppend(&prices, ", replicas priced as in training");
+  }
+  return absl::StrCat(text, Wrapped(prices, terminal.width, 2), "\n");
+}
+
+std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
+  std::string text = FormatTable(
+      {.heading = {"", "static", "replay"},
+       .right = {false, true, true},
+       .rows = {{"balancedness (mean / max GPU load), mean",
+                 Fraction(summary.balancedness_static_mean), Fraction(summary.balancedness_mean)},
+                {"seconds of the fullest GPUs", SecondsText(summary.static_seconds),
+                 SecondsText(Finite(summary.static_seconds - summary.seconds_saved))},
+                {"seconds of migrations and replicas", "0 s", SecondsText(summary.seconds_spent)}}},
+      terminal);
+  const double net = Finite(summary.seconds_saved - summary.seconds_spent);
+  const double share = summary.static_seconds > 0 ? net / summary.static_seconds : 0;
+  const std::string verdict = absl::StrFormat(
+      "%s, %s, %s moved. Net: %s %s, %.2f %% of the time without any move.",
+      Counted(summary.rebalances, "rebalance"), Counted(summary.transfers, "transfer"),
+      BytesText(summary.bytes), SecondsText(std::abs(net)), net < 0 ? "lost" : "saved",
+      100 * std::abs(share));
+  return absl::StrCat(text, "\n",
+                      Paint(terminal, net < 0 ? Colour::kYellow : Colour::kGreen,
+                            Wrapped(verdict, terminal.width, 2)),
+                      "\n");
+}
+
+// Means of neighbours, so that one column stands for several windows.
+std::vector<double> Thinned(const std::vector<ReplayRow>& rows, double ReplayRow::*field,
+                            size_t columns) {
+  const size_t per_column = (rows.size() + columns - 1) / columns;
+  std::vector<double> means;
+  for (size_t begin = 0; begin < rows.size(); begin += per_column) {
+    const size_t end = std::min(begin + per_column, rows.size());
+    double sum = 0;
+    for (size_t t = begin; t < end; ++t) sum += rows[t].*field;
+    means.push_back(sum / static_cast<double>(end - begin));
+  }
+  return means;
+}
+
+std::string Chart(const ReplayResult& result, const Terminal& terminal) {
+  const int width = terminal.width - kLabel;
+  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Balancedness"),
+                                  " of the windows from left to right; full height is 1\n");
+  const std::pair<const char*, double ReplayRow::*> series[] = {
+      {"static", &ReplayRow::balancedness_static}, {"replay", &ReplayRow::balancedness}};
+  for (const auto& [name, field] : series) {
+    const std::vector<double> values =
+        Thinned(result.rows, field, static_cast<size_t>(std::max(width, 1)));
+    const std::vector<std::string> lines = ColumnChart(values, 1, kChartHeight, width, terminal);
+    bool begun = false;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string line(absl::StripTrailingAsciiWhitespace(lines[i]));
+      const bool last = i + 1 == lines.size();
+      begun = begun || last || !line.empty();
+      if (!begun) continue;  // lines above the highest column
+      const Colour colour = field == &ReplayRow::balancedness ? Colour::kGreen : Colour::kYellow;
+      absl::StrAppend(&text, absl::StrFormat("%-*s", kLabel, last ? name : ""),
+                      Paint(terminal, colour, line), "\n");
+    }
+  }
+  return text;
+}
+
+std::string Rebalances(const ReplayResult& result, const Terminal& terminal) {
+  std::string text = Paint(terminal, Colour::kBold, "Rebalances");
+  text += "\n";
+  Table table{.heading = {"before window", "transfers", "moved", "migration", "balancedness"},
+              .right = {true, true, true, true, true},
+              .rows = {}};
+  std::vector<std::string> reasons;
+  for (size_t t = 0; t < result.rows.size(); ++t) {
+    const ReplayRow& row = result.rows[t];
+    if (!row.rebalanced || reasons.size() == kMaxRows) continue;
+    table.rows.push_back({Grouped(static_cast<int64_t>(t)), Grouped(row.transfers),
+                          BytesText(row.bytes), SecondsText(row.migration_seconds),
+                          Fraction(row.balancedness)});
+    reasons.push_back(row.reason);
+  }
+  if (reasons.empty()) {
+    return absl::StrCat(
+        text,
+        Wrapped(absl::StrCat("none; the last decision: ", result.rows.back().reason),
+                terminal.width, 2),
+        "\n");
+  }
+  absl::StrAppend(&text, FormatTable(table, terminal), "\n", Paint(terminal, Colour::kBold, "Why"),
+                  "\n");
+  for (const std::string& reason : reasons) {
+    absl::StrAppend(&text, Wrapped(reason, terminal.width, 2), "\n");
+  }
+  const int64_t more = result.summary.rebalances - static_cast<int64_t>(reasons.size());
+  if (more > 0) absl::StrAppend(&text, "and ", Grouped(more), " more (-o json has them all)\n");
+  return text;
+}
+
+}  // namespace
+
+std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& topology,
+                          const ReplayResult& result, const Terminal& terminal) {
+  return absl::StrCat(Heading(options, topology, result, terminal), "\n",
+                      Summary(result.summary, terminal), "\n", Chart(result, terminal), "\n",
+                      Rebalances(result, terminal));
+}
+
+}  // namespace eplb::cli

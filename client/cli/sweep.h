@@ -1,0 +1,44 @@
+// `eplbctl sweep`: how many redundant slots are worth it.
+#ifndef EPLB_CLIENT_CLI_SWEEP_H_
+#define EPLB_CLIENT_CLI_SWEEP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/cli/frame.h"
+#include "client/cli/output.h"
+#include "client/cli/terminal.h"
+
+namespace eplb::cli {
+
+struct SweepOptions {
+  std::string load;
+  FrameOptions frame;
+  std::string slots;  // A:B:STEP, A:B or A
+  std::string window = "sum";
+  CostOptions costs{.expert_bytes = 88'080'384};  // DeepSeek-V3: 44.04 M parameters in bf16
+  Format format = Format::kTable;
+};
+
+struct SweepRow {
+  int32_t slots = 0;
+  double balancedness_mean = 1;
+  double balancedness_min = 1;
+  double bound_gap_mean = 0;  // over layers with load
+  double extra_slots_per_gpu = 0;
+  // With --training, a step: its tokens on the fullest GPUs, and what replicas send.
+  double token_seconds = 0;
+  double replica_seconds = 0;
+};
+
+// Exit 2 for bad flags, files and shapes.
+Output RunSweep(const SweepOptions& options, const Terminal& terminal);
+
+// For people; no line is wider than the terminal.
+std::string SweepToTable(const SweepOptions& options, const Topology& smallest,
+                         const std::vector<SweepRow>& rows, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_SWEEP_H_

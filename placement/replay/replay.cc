@@ -1,0 +1,291 @@
+#include "placement/replay/replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/align.h"
+#include "placement/evaluate.h"
+#include "placement/rebalance.h"
+#include "placement/status_macros.h"
+#include "placement/track_record.h"
+
+namespace eplb {
+namespace {
+
+constexpr int64_t kMaxStep = int64_t{1} << 62;
+
+absl::Status CheckAtLeast(const char* name, int64_t value, int64_t least) {
+  if (value >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", value, ", expected at least ", least));
+}
+
+absl::Status CheckOptions(const ReplayOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckCosts(options.costs));
+  EPLB_RETURN_IF_ERROR(CheckAtLeast("every", options.every, 1));
+  EPLB_RETURN_IF_ERROR(CheckAtLeast("history", options.history, 1));
+  EPLB_RETURN_IF_ERROR(CheckAtLeast("horizon_windows", options.horizon_windows, 0));
+  if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("min_gain is ", options.min_gain, ", expected 0..1"));
+  }
+  if (options.decay.has_value() && !(*options.decay >= 0 && *options.decay <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("decay is ", *options.decay, ", expected 0..1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTrace(const ReplayTrace& trace, const Topology& topology) {
+  if (trace.windows.empty() || trace.windows.size() != trace.steps.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(trace.windows.size(), " windows and ",
+                                                   trace.steps.size(), " ranges of steps"));
+  }
+  for (size_t t = 0; t < trace.windows.size(); ++t) {
+    const Load& load = trace.windows[t];
+    if (load.num_layers() != topology.num_layers() ||
+        load.num_experts() != topology.num_experts()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "window ", t, " has ", load.num_layers(), " layers x ", load.num_experts(),
+          " experts, expected ", topology.num_layers(), " x ", topology.num_experts()));
+    }
+    if (trace.steps[t].first < 0 || trace.steps[t].last < trace.steps[t].first ||
+        trace.steps[t].last > kMaxStep) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "window ", t, " covers steps ", trace.steps[t].first, "..", trace.steps[t].last));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The exact sum of counts, when they all are counts and it fits.
+std::optional<Load> ExactSum(std::span<const Load> windows) {
+  if (!windows.front().is_counts()) return std::nullopt;
+  LoadMatrix sum = windows.front().counts();
+  for (const Load& window : windows.subspan(1)) {
+    if (!window.is_counts()) return std::nullopt;
+    const LoadMatrix& counts = window.counts();
+    for (Eigen::Index i = 0; i < sum.size(); ++i) {
+      if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) {
+        return std::nullopt;
+      }
+    }
+  }
+  absl::StatusOr<Load> load = Load::FromCounts(std::move(sum));
+  if (!load.ok()) return std::nullopt;
+  return *std::move(load);
+}
+
+// What the next windows are expected to be like.
+struct Expected {
+  Load load;
+  double num_steps = 1;
+};
+
+absl::StatusOr<Expected> Expect(std::span<const Load> windows, std::span<const StepRange> steps,
+                                std::optional<double> decay) {
+  auto num_steps = static_cast<double>(steps.front().count());
+  if (windows.size() == 1) return Expected{windows.front(), num_steps};
+  for (const StepRange& range : steps.subspan(1)) {
+    const auto count = static_cast<double>(range.count());
+    num_steps = decay.has_value() ? *decay * num_steps + (1 - *decay) * count : num_steps + count;
+  }
+  if (!decay.has_value()) {
+    if (std::optional<Load> sum = ExactSum(windows)) return Expected{*std::move(sum), num_steps};
+  }
+  RealMatrix estimate = windows.front().ToDouble();
+  for (const Load& window : windows.subspan(1)) {
+    if (decay.has_value()) {
+      estimate = *decay * estimate + (1 - *decay) * window.ToDouble();
+    } else {
+      estimate += window.ToDouble();
+    }
+  }
+  EPLB_ASSIGN_OR_RETURN(Load load, Load::FromEstimates(std::move(estimate)));
+  return Expected{std::move(load), num_steps};
+}
+
+// One replay at work: the placement in force and what is known before the current window.
+class Replayer {
+ public:
+  Replayer(const ReplayTrace& trace, const Topology& topology, const Policy& policy,
+           const ReplayOptions& options)
+      : trace_(trace),
+        policy_(policy),
+        options_(options),
+        start_(Placement::Static(topology)),
+        start_replica_seconds_(ReplicaSecondsPerStep(start_, options.costs)),
+        in_force_(start_) {}
+
+  absl::StatusOr<ReplayRow> Step(int64_t t) {
+    ReplayRow row;
+    if (t == 0) {
+      row.reason = "the starting layout";
+    } else if (t % options_.every != 0) {
+      row.reason =
+          absl::StrCat("no decision is due, one is made every ", options_.every, " windows");
+    } else {
+      const absl::Status decided = Decide(t, row);
+      if (!decided.ok()) {
+        return absl::Status(decided.code(),
+                            absl::StrCat("window ", t, ": policy ", std::string(policy_.name()),
+                                         ": ", decided.message()));
+      }
+    }
+    EPLB_RETURN_IF_ERROR(Run(t, row));
+    return row;
+  }
+
+ private:
+  // Looks at windows before t only.
+  absl::Status Decide(int64_t t, ReplayRow& row) {
+    const int64_t first = std::max<int64_t>(0, t - options_.history);
+    const auto recent =
+        trace_.windows.subspan(static_cast<size_t>(first), static_cast<size_t>(t - first));
+    const auto steps =
+        trace_.steps.subspan(static_cast<size_t>(first), static_cast<size_t>(t - first));
+    EPLB_ASSIGN_OR_RETURN(const Expected expected, Expect(recent, steps, options_.decay));
+    EPLB_ASSIGN_OR_RETURN(const Placement solved, policy_.Solve({.load = expected.load,
+                                                                 .topology = in_force_.topology(),
+                                                                 .previous = &in_force_,
+                                                                 .recent = recent}));
+    EPLB_ASSIGN_OR_RETURN(Placement candidate, Align(in_force_, solved));
+    const std::string range =
+        absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
+    if (candidate == in_force_) {
+      row.reason = absl::StrCat(range, "kept, the policy changes nothing");
+      return absl::OkStatus();
+    }
+    Costs costs = options_.costs;
+    costs.horizon_steps = StepsIn(steps, options_.horizon_windows);
+    RebalanceQuestion question{.load = expected.load,
+                               .num_steps = expected.num_steps,
+                               .incumbent = in_force_,
+                               .candidate = candidate,
+                               .min_gain = options_.min_gain,
+                               .steps_to_next = static_cast<double>(StepsIn(steps, options_.every)),
+                               .costs = costs,
+                               .record = record_};
+    EPLB_ASSIGN_OR_RETURN(const RebalanceVerdict verdict, JudgeRebalance(question));
+    if (verdict.rebalance) {
+      Adopt(std::move(candidate), verdict, range, row);
+      return absl::OkStatus();
+    }
+    row.reason = absl::StrCat(range, verdict.reason);
+    if (!costs.priced()) return absl::OkStatus();
+    return ConsiderReturn(question, range, row, candidate);
+  }
+
+  absl::Status ConsiderReturn(const RebalanceQuestion& question, const std::string& range,
+                              ReplayRow& row, const Placement& kept) {
+    EPLB_ASSIGN_OR_RETURN(Placement start, Align(in_force_, start_));
+    if (!(start == in_force_)) {
+      EPLB_ASSIGN_OR_RETURN(const RebalanceVerdict verdict,
+                            JudgeReturn({.load = question.load,
+                                         .num_steps = question.num_steps,
+                                         .incumbent = in_force_,
+                                         .candidate = start,
+                                         .min_gain = question.min_gain,
+                                         .steps_to_next = question.steps_to_next,
+                                         .costs = question.costs,
+                                         .record = record_}));
+      if (verdict.rebalance) {
+        Adopt(std::move(start), verdict, range, row);
+        return absl::OkStatus();
+      }
+    }
+    record_.BeginTrial(kept, in_force_);
+    return absl::OkStatus();
+  }
+
+  void Adopt(Placement next, const RebalanceVerdict& verdict, const std::string& range,
+             ReplayRow& row) {
+    row.rebalanced = true;
+    row.transfers = verdict.migration.transfers;
+    row.bytes = verdict.migration.bytes;
+    row.migration_seconds = verdict.migration.seconds;
+    row.reason =
+        absl::StrCat(range, verdict.reason, ", ", CountText(row.transfers, "transfer"),
+                     row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
+    in_force_ = std::move(next);
+    replica_seconds_ = ReplicaSecondsPerStep(in_force_, options_.costs) - start_replica_seconds_;
+    record_.Spend(row.migration_seconds);
+  }
+
+  // The steps of so many windows like the recent ones; 0 for none.
+  static int64_t StepsIn(std::span<const StepRange> recent, int64_t windows) {
+    constexpr double kMost = 9e18;  // below 2^63
+    double sum = 0;
+    for (const StepRange& range : recent) sum += static_cast<double>(range.count());
+    const double steps = static_cast<double>(windows) * sum / static_cast<double>(recent.size());
+    return static_cast<int64_t>(std::min(std::ceil(steps), kMost));
+  }
+
+  absl::Status Run(int64_t t, ReplayRow& row) {
+    const Load& load = trace_.windows[static_cast<size_t>(t)];
+    const int64_t num_steps = trace_.steps[static_cast<size_t>(t)].count();
+    EPLB_ASSIGN_OR_RETURN(const Evaluation still, Evaluate(load, start_));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation now, Evaluate(load, in_force_));
+    row.balancedness_static = still.mean_balancedness;
+    row.balancedness = now.mean_balancedness;
+    row.saved_seconds = Finite((still.peak_load - now.peak_load) * options_.costs.token_seconds);
+    row.static_seconds = Finite(still.peak_load * options_.costs.token_seconds);
+    row.replica_seconds = Finite(replica_seconds_ * static_cast<double>(num_steps));
+    if (!options_.costs.priced()) return absl::OkStatus();
+    record_.Spend(row.replica_seconds);
+    return record_.Observe(load, num_steps, in_force_);
+  }
+
+  const ReplayTrace& trace_;
+  const Policy& policy_;
+  const ReplayOptions& options_;
+  const Placement start_;
+  const double start_replica_seconds_;
+  Placement in_force_;
+  double replica_seconds_ = 0;  // per step, beyond those of the start
+  TrackRecord record_;
+};
+
+absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
+  summary.balancedness_static_mean += row.balancedness_static;
+  summary.balancedness_mean += row.balancedness;
+  summary.rebalances += row.rebalanced ? 1 : 0;
+  summary.transfers += row.transfers;
+  summary.static_seconds = Finite(summary.static_seconds + row.static_seconds);
+  summary.seconds_saved = Finite(summary.seconds_saved + row.saved_seconds);
+  // Fewer replicas on other GPUs than in the starting layout are time saved.
+  const double replicas = std::max(0.0, row.replica_seconds);
+  summary.seconds_spent = Finite(summary.seconds_spent + row.migration_seconds + replicas);
+  summary.seconds_saved = Finite(summary.seconds_saved + replicas - row.replica_seconds);
+  if (__builtin_add_overflow(summary.bytes, row.bytes, &summary.bytes)) {
+    return absl::InvalidArgumentError("the bytes of all rebalances sum to more than 2^63-1");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
+                                    const Policy& policy, const ReplayOptions& options,
+                                    const ReplayProgress& progress) {
+  EPLB_RETURN_IF_ERROR(CheckOptions(options));
+  EPLB_RETURN_IF_ERROR(CheckTrace(trace, topology));
+  Replayer replayer(trace, topology, policy, options);
+  ReplayResult result;
+  result.summary.balancedness_static_mean = 0;
+  result.summary.balancedness_mean = 0;
+  const auto num_windows = static_cast<int64_t>(trace.windows.size());
+  for (int64_t t = 0; t < num_windows; ++t) {
+    if (progress) progress(t);
+    EPLB_ASSIGN_OR_RETURN(ReplayRow row, replayer.Step(t));
+    EPLB_RETURN_IF_ERROR(AddTo(result.summary, row));
+    result.rows.push_back(std::move(row));
+  }
+  result.summary.balancedness_static_mean /= static_cast<double>(num_windows);
+  result.summary.balancedness_mean /= static_cast<double>(num_windows);
+  return result;
+}
+
+}  // namespace eplb

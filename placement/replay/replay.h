@@ -1,0 +1,91 @@
+// A recorded trace decided on as the daemon would have: windows in, decisions out, no peeking.
+#ifndef EPLB_PLACEMENT_REPLAY_REPLAY_H_
+#define EPLB_PLACEMENT_REPLAY_REPLAY_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/cost.h"
+#include "placement/load.h"
+#include "placement/placement.h"
+#include "placement/policy.h"
+#include "placement/topology.h"
+
+namespace eplb {
+
+struct ReplayOptions {
+  int64_t every = 1;            // windows between decisions, >= 1
+  int64_t history = 1;          // windows that a decision looks at, >= 1
+  std::optional<double> decay;  // none: they are summed; else estimate = decay * estimate +
+                                // (1 - decay) * window, oldest first
+  double min_gain = 0.05;
+  Costs costs;                  // horizon_steps is not looked at, but
+  int64_t horizon_windows = 0;  // 0: not known
+};
+
+// Step numbers of a window, both included.
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = 0;
+
+  int64_t count() const { return last - first + 1; }
+};
+
+struct ReplayTrace {
+  std::span<const Load> windows;     // oldest first, of one shape
+  std::span<const StepRange> steps;  // one per window
+};
+
+// Window t, and the decision just before it.
+struct ReplayRow {
+  double balancedness_static = 1;  // mean over layers with load, under the starting layout
+  double balancedness = 1;         // under the placement in force
+  bool rebalanced = false;
+  std::string reason;  // a sentence
+  int64_t transfers = 0;
+  int64_t bytes = 0;
+  double migration_seconds = 0;
+  double static_seconds = 0;   // of the fullest GPUs under the starting layout
+  double saved_seconds = 0;    // of it, by the placement in force
+  double replica_seconds = 0;  // spent on replicas, more than in the starting layout
+};
+
+struct ReplaySummary {
+  double balancedness_static_mean = 1;  // over windows
+  double balancedness_mean = 1;
+  int64_t rebalances = 0;
+  int64_t transfers = 0;
+  int64_t bytes = 0;
+  double static_seconds = 0;  // of the fullest GPUs, had nothing ever moved
+  double seconds_saved = 0;   // of it, and by fewer replicas
+  double seconds_spent = 0;   // migrations and more replicas, >= 0
+};
+
+struct ReplayResult {
+  std::vector<ReplayRow> rows;
+  ReplaySummary summary;
+};
+
+// Called before window `window`; may be empty.
+using ReplayProgress = std::function<void(int64_t window)>;
+
+// Window 0 runs Placement::Static(topology). Before every options.every-th window the policy is
+// asked, with the last options.history windows, and its answer, aligned to the placement in force,
+// is put in force when JudgeRebalance says so. Nothing before window t depends on windows >= t.
+// Every number is finite.
+// errors: InvalidArgument for options out of range, no window, windows of another shape than the
+// topology, a steps range that is empty, a history whose sum overflows, bytes that sum to more than
+// 2^63-1; what the policy refuses, with its name and the window.
+absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
+                                    const Policy& policy, const ReplayOptions& options,
+                                    const ReplayProgress& progress = {});
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_REPLAY_REPLAY_H_

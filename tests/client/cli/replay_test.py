@@ -1,0 +1,144 @@
+"""eplbctl replay: constant loads, no peeking, costs, malformed input, tables."""
+
+import json
+import math
+import unittest
+
+import command
+
+TRACE = command.DATA / "moe64_aux.jsonl"
+ROW = {"window", "balancedness_static", "balancedness", "rebalanced", "reason", "transfers", "bytes",
+       "migration_seconds"}
+SUMMARY = {"balancedness_static_mean", "balancedness_mean", "transfers", "bytes", "seconds_saved", "seconds_spent"}
+
+
+def lines(loads, steps=10):
+    return "".join(json.dumps({"first_step": t * steps, "last_step": t * steps + steps - 1, "load": load}) + "\n"
+                   for t, load in enumerate(loads))
+
+
+def assert_finite(case, value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            assert_finite(case, item)
+    elif isinstance(value, float):
+        case.assertTrue(math.isfinite(value))
+
+
+class ReplayTest(command.CommandTest):
+    def replay(self, trace, *arguments):
+        result = command.run("replay", "--trace", trace, *arguments, "-o", "json")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        replayed = json.loads(result.stdout)
+        assert_finite(self, replayed)
+        return replayed
+
+    def recorded(self, count):
+        return TRACE.read_text().splitlines(keepends=True)[:count]
+
+    def test_a_constant_load_is_moved_once(self):
+        load = [[900, 800, 30, 20, 10, 5, 3, 2], [1, 2, 3, 4, 100, 200, 300, 400]]
+        trace = self.write("constant.jsonl", lines([load] * 20))
+        for slots in (8, 12):
+            replayed = self.replay(trace, "--gpus", 4, "--slots", slots)
+            self.assertEqual([row["rebalanced"] for row in replayed["windows"]], [False, True] + [False] * 18)
+            self.assertEqual(replayed["summary"]["transfers"], replayed["windows"][1]["transfers"])
+            self.assertEqual((replayed["summary"]["bytes"], replayed["summary"]["seconds_spent"]), (0, 0))
+            self.assertGreater(replayed["summary"]["seconds_saved"], 0)
+            priced = self.replay(trace, "--gpus", 4, "--slots", slots, "--expert-bytes", 1000)
+            self.assertEqual(sum(row["rebalanced"] for row in priced["windows"]), 1)
+
+    def test_window_0_runs_the_static_layout(self):
+        load = [[6, 0, 0, 0, 2, 0]]
+        trace = self.write("trace.jsonl", lines([load] * 2))
+        first = self.replay(trace, "--gpus", 3, "--slots", 6)["windows"][0]
+        # GPU loads 6, 0, 2.
+        self.assertAlmostEqual(first["balancedness_static"], 8 / 3 / 6)
+        self.assertEqual((first["balancedness"], first["rebalanced"]), (first["balancedness_static"], False))
+        spare = self.replay(trace, "--gpus", 1, "--slots", 9)["windows"][0]
+        self.assertEqual(spare["balancedness"], 1)
+
+    def test_keys_and_sums(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(60)))
+        for more in ([], ["--training", "--every", 4, "--history", 2, "--horizon-windows", 30],
+                     ["--window", "ema:0.5", "--min-gain", 0.1], ["--window", "last"]):
+            replayed = self.replay(trace, "--gpus", 8, "--slots", 72, "--expert-bytes", 100000, *more)
+            rows, summary = replayed["windows"], replayed["summary"]
+            self.assertEqual([row["window"] for row in rows], list(range(60)))
+            for row in rows:
+                self.assertLessEqual(ROW, set(row))
+                self.assertEqual(row["bytes"], row["transfers"] * 100000)
+                self.assertTrue(row["reason"])
+                self.assertEqual(row["rebalanced"], row["migration_seconds"] > 0)
+            self.assertLessEqual(SUMMARY, set(summary))
+            self.assertEqual(summary["transfers"], sum(row["transfers"] for row in rows))
+            self.assertAlmostEqual(summary["balancedness_mean"], sum(row["balancedness"] for row in rows) / 60)
+
+    def test_a_decision_does_not_see_its_future(self):
+        before = self.recorded(30)
+        arguments = ["--gpus", 8, "--slots", 64, "--expert-bytes", 10000]
+        whole = self.replay(self.write("whole.jsonl", "".join(before)), *arguments)["windows"]
+        self.assertTrue(any(row["rebalanced"] for row in whole))
+        for t in (1, 5, 20):
+            changed = before[:t] + [line.replace('"load":[[', '"load":[[9') for line in before[t:]]
+            other = self.replay(self.write("changed.jsonl", "".join(changed)), *arguments)["windows"]
+            self.assertEqual(other[:t], whole[:t])
+            self.assertEqual(other[t]["reason"], whole[t]["reason"])
+
+    def test_a_recorded_trace_is_never_made_worse(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(120)))
+        for expert_bytes in (1000000, 44040192, 10 ** 10):
+            for more in ([], ["--horizon-windows", 1000], ["--every", 10]):
+                summary = self.replay(trace, "--gpus", 8, "--slots", 64, "--expert-bytes", expert_bytes, *more)["summary"]
+                self.assertLessEqual(summary["seconds_spent"] - summary["seconds_saved"],
+                                     0.005 * summary["seconds_static"])
+
+    def test_unusable_input_is_exit_2(self):
+        trace = self.write("trace.jsonl", lines([[[1, 2, 3, 4]]] * 3))
+        good = ["--trace", trace, "--gpus", 2, "--slots", 4]
+        for more, word in ((["--every", 0], "--every is 0"), (["--history", -1], "--history is -1"),
+                           (["--horizon-windows", 0], "--horizon-windows"), (["--min-gain", "nan"], "--min-gain"),
+                           (["--expert-bytes", -1], "--expert-bytes"), (["--expert-bytes", 10 ** 18], "2^50"),
+                           (["--link-gbps", "450"], "INTRA,INTER"), (["--link-gbps", "0,50"], "--link-gbps"),
+                           (["--link-gbps", "a,b"], "--link-gbps"), (["--token-ns", "inf"], "--token-ns"),
+                           (["--token-ns", 0], "--token-ns"), (["--window", "mean"], "window rule"),
+                           (["--policy", "magic"], "unknown policy"), (["--weight-bytes", 5], "--training"),
+                           (["--policy", "deepseek", "--hierarchy", "soft"], "soft"),
+                           (["--hierarchy", "strict", "--nodes", 2, "--groups", 3], "--nodes 2"),
+                           (["--nodes", 3], "3"), (["--effort", "much"], "--effort")):
+            with self.subTest(more=more):
+                self.assert_fails(command.run("replay", *good, *more), 2, word)
+        self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 3), 2, "3")
+        self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2), 2, "--slots")
+        self.assert_fails(command.run("replay", "--trace", self.directory / "no", "--gpus", 2, "--slots", 4), 2, "no")
+        torn = self.write("torn.jsonl", lines([[[1, 2]]] * 2)[:-9])
+        self.assert_fails(command.run("replay", "--trace", torn, "--gpus", 2, "--slots", 2), 2, "torn.jsonl", "line 2")
+
+    def test_a_refused_shape_names_policy_and_window(self):
+        trace = self.write("trace.jsonl", lines([[[1, 2, 3, 4]]] * 3))
+        self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 5, "--policy", "deepseek"), 2,
+                          trace, "window 1", "deepseek")
+
+    def test_idle_and_single_windows(self):
+        idle = self.replay(self.write("idle.jsonl", lines([[[0, 0], [0, 0]]] * 3)), "--gpus", 2, "--slots", 2)
+        self.assertEqual((idle["summary"]["balancedness_mean"], idle["summary"]["transfers"]), (1, 0))
+        one = self.replay(self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4)
+        self.assertEqual(len(one["windows"]), 1)
+
+    def test_tables_fit_their_width(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(60)))
+        for columns in (80, 160):
+            for more in ([], ["--expert-bytes", 100000, "--training"], ["--min-gain", 1]):
+                for locale in ("C", "C.UTF-8"):
+                    result = command.run("replay", "--trace", trace, "--gpus", 8, "--slots", 72, *more,
+                                         environment={"COLUMNS": str(columns), "LANG": locale})
+                    self.assertEqual((result.returncode, result.stderr), (0, ""))
+                    self.assertEqual(result.stdout.isascii(), locale == "C")
+                    self.assertLessEqual(max(map(len, result.stdout.splitlines())), columns)
+                    self.assertIn("balancedness", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,84 @@
+"""eplbctl sweep: rows, prices of replicas, malformed ranges, tables."""
+
+import json
+import math
+import unittest
+
+import command
+
+TRACE = command.DATA / "moe64_aux.jsonl"
+ROW = {"slots", "balancedness_mean", "balancedness_min", "bound_gap_mean", "extra_slots_per_gpu"}
+
+
+class SweepTest(command.CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.load = self.write("load.json", "[[90,5,3,2,50,1,1,8],[1,2,3,4,5,6,7,8]]")
+
+    def sweep(self, *arguments):
+        result = command.run("sweep", "--load", self.load, "--gpus", 4, *arguments, "-o", "json")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return json.loads(result.stdout)["rows"]
+
+    def test_a_row_for_each_slot_count(self):
+        rows = self.sweep("--slots", "8:20:4")
+        self.assertEqual([row["slots"] for row in rows], [8, 12, 16, 20])
+        self.assertEqual([row["extra_slots_per_gpu"] for row in rows], [0, 1, 2, 3])
+        for row in rows:
+            self.assertLessEqual(ROW, set(row))
+            self.assertTrue(all(math.isfinite(value) for value in row.values()))
+            self.assertLessEqual(row["balancedness_min"], row["balancedness_mean"])
+            self.assertGreaterEqual(row["bound_gap_mean"], 0)
+        self.assertGreater(rows[-1]["balancedness_mean"], rows[0]["balancedness_mean"])
+        self.assertEqual([row["slots"] for row in self.sweep("--slots", "8:15:4")], [8, 12])
+        self.assertEqual([row["slots"] for row in self.sweep("--slots", "12")], [12])
+
+    def test_rows_are_those_of_plan(self):
+        for row in self.sweep("--slots", "8:16:4"):
+            plan = json.loads(command.run("plan", "--load", self.load, "--gpus", 4, "--slots", row["slots"], "-o",
+                                          "json").stdout)
+            self.assertEqual(row["balancedness_mean"], plan["balancedness"]["mean"])
+            self.assertEqual(row["balancedness_min"], plan["balancedness"]["min"])
+            self.assertAlmostEqual(row["bound_gap_mean"], plan["bound"]["gap_mean"])
+
+    def test_training_prices_replicas(self):
+        rows = self.sweep("--slots", "8:12:4", "--training", "--link-gbps", "50,50")
+        self.assertEqual(rows[0]["replica_seconds_per_step"], 0)
+        self.assertGreater(rows[1]["replica_seconds_per_step"], 0)
+        self.assertGreater(rows[1]["seconds_per_step"], rows[0]["seconds_per_step"])
+        slow = self.sweep("--slots", "12", "--training", "--link-gbps", "25,25")
+        self.assertAlmostEqual(slow[0]["replica_seconds_per_step"], 2 * rows[1]["replica_seconds_per_step"])
+        light = self.sweep("--slots", "12", "--training", "--weight-bytes", 0, "--gradient-bytes", 0)
+        self.assertEqual(light[0]["replica_seconds_per_step"], 0)
+        # A window of ten steps is ten steps' tokens.
+        text = '{"first_step":0,"last_step":%d,"load":[[90,5,3,2,50,1,1,8]]}'
+        self.load = self.write("one.jsonl", text % 0)
+        one = self.sweep("--slots", "8", "--training")[0]["token_seconds_per_step"]
+        self.load = self.write("ten.jsonl", text % 9)
+        self.assertAlmostEqual(self.sweep("--slots", "8", "--training")[0]["token_seconds_per_step"], one / 10)
+
+    def test_unusable_ranges_are_exit_2(self):
+        for slots in ("", "8:", "8:16:0", "16:8:4", "a:b:c", "8:16:4:1", "-8:16:4", "0:16:4", "8:99999999:1",
+                      "8.5:16:4"):
+            with self.subTest(slots=slots):
+                result = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots=" + slots)
+                self.assert_fails(result, 2, "--slots")
+        self.assert_fails(command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", "1:200000:1"), 2, "rows")
+        self.assert_fails(command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", "4:8:4"), 2, "4")
+        self.assert_fails(command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", "8:9:1", "--policy",
+                                      "deepseek"), 2, "deepseek", "9 slots")
+        self.assert_fails(command.run("sweep", "--load", self.directory / "no", "--gpus", 4, "--slots", "8"), 2, "no")
+
+    def test_tables_fit_their_width(self):
+        for columns in (80, 160):
+            for more in ([], ["--training"]):
+                for locale in ("C", "C.UTF-8"):
+                    result = command.run("sweep", "--load", TRACE, "--gpus", 8, "--slots", "64:96:8", *more,
+                                         environment={"COLUMNS": str(columns), "LANG": locale})
+                    self.assertEqual((result.returncode, result.stderr), (0, ""))
+                    self.assertTrue(result.stdout.isascii() or locale != "C")
+                    self.assertLessEqual(max(map(len, result.stdout.splitlines())), columns)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,337 @@
+#include "placement/replay/replay.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "placement/registry.h"
+#include "tests/placement/random_placement.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Pick;
+using testing::Random;
+
+constexpr double kMostHarm = 0.005;  // of the time without any move
+
+std::unique_ptr<Policy> Deepseek() {
+  return MakePolicy("deepseek", {.hierarchy = Hierarchy::kNone}).value();
+}
+
+// About normal, the same on every machine.
+double Normal(Random& random) {
+  double sum = 0;
+  for (int i = 0; i < 12; ++i) sum += Pick(random, 0, 1'000'000) / 1e6;
+  return sum - 6;
+}
+
+// A trace with the steps of its windows, ten each.
+struct Series {
+  std::vector<Load> windows;
+  std::vector<StepRange> steps;
+
+  void Add(Load load) {
+    const auto first = static_cast<int64_t>(10 * windows.size());
+    windows.push_back(std::move(load));
+    steps.push_back({first, first + 9});
+  }
+  ReplayTrace trace() const { return {windows, steps}; }
+  Topology Frame(int32_t slots, int32_t gpus) const {
+    return Topology::Make({.num_layers = windows[0].num_layers(),
+                           .num_experts = windows[0].num_experts(),
+                           .num_slots = slots,
+                           .num_gpus = gpus})
+        .value();
+  }
+};
+
+struct Drift {
+  int32_t windows = 100;
+  int32_t layers = 2;
+  int32_t experts = 16;
+  double fixed = 0.5;    // spread of what stays, as a logarithm
+  double moving = 0.4;   // of what drifts
+  double memory = 0.95;  // of what drifts, from one window to the next
+  double noise = 0.1;    // of one window
+};
+
+Series MakeSeries(Random& random, const Drift& drift) {
+  const auto fresh = [&](double spread) {
+    RealMatrix cells(drift.layers, drift.experts);
+    for (double& cell : cells.reshaped()) cell = spread * Normal(random);
+    return cells;
+  };
+  const RealMatrix fixed = fresh(drift.fixed);
+  RealMatrix moving = fresh(drift.moving);
+  Series series;
+  for (int32_t t = 0; t < drift.windows; ++t) {
+    const RealMatrix cells = fixed + moving + fresh(drift.noise);
+    series.Add(Load::FromCounts((1000 * cells.exp()).round().cast<int64_t>()).value());
+    moving =
+        drift.memory * moving + fresh(drift.moving * std::sqrt(1 - drift.memory * drift.memory));
+  }
+  return series;
+}
+
+// Costs such that moving every row of a GPU takes `windows` times as long as an even window.
+Costs CostsOf(const Series& series, const Topology& topology, double windows) {
+  Costs costs{.token_seconds = 1e-7};
+  costs.expert.weight_bytes = 1'000'000;
+  double tokens = 0;
+  for (const Load& load : series.windows) tokens += load.ToDouble().sum();
+  tokens /= static_cast<double>(series.windows.size()) * topology.num_gpus();
+  costs.intra_bytes_per_s = 1e6 * topology.max_slots_per_gpu() * topology.num_layers() /
+                            (windows * tokens * costs.token_seconds);
+  return costs;
+}
+
+// What rebalancing saved on balance, as a part of the time without any move.
+double NetShare(const ReplaySummary& summary) {
+  return (summary.seconds_saved - summary.seconds_spent) / summary.static_seconds;
+}
+
+TEST(ReplayTest, AConstantLoadIsMovedOnce) {
+  Random random(1);
+  Series series;
+  const Load load = MakeSeries(random, {.windows = 1}).windows[0];
+  for (int t = 0; t < 30; ++t) series.Add(load);
+  const Topology topology = series.Frame(16, 4);
+  for (const double cost : {0.0, 0.001, 0.1}) {
+    for (const int64_t every : {1, 3}) {
+      ReplayOptions options{.every = every, .history = 2};
+      if (cost > 0) options.costs = CostsOf(series, topology, cost);
+      const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+      EXPECT_EQ(result.summary.rebalances, 1) << "cost " << cost << " every " << every;
+      EXPECT_GT(result.rows.back().balancedness, result.rows.back().balancedness_static);
+      EXPECT_FALSE(result.rows[0].rebalanced);
+      if (cost == 0) {
+        EXPECT_TRUE(result.rows[static_cast<size_t>(every)].rebalanced);
+        EXPECT_EQ(result.summary.seconds_spent, 0);
+      } else {
+        EXPECT_GT(NetShare(result.summary), 0);
+      }
+    }
+  }
+}
+
+TEST(ReplayTest, DecisionsDoNotSeeTheirFuture) {
+  Random random(2);
+  const Drift drift{.windows = 40, .memory = 0.8};
+  const Series series = MakeSeries(random, drift);
+  const Series other = MakeSeries(random, drift);
+  const Topology topology = series.Frame(20, 4);
+  for (const bool priced : {false, true}) {
+    ReplayOptions options{.every = 2, .history = 3};
+    if (priced) options.costs = CostsOf(series, topology, 0.01);
+    const ReplayResult whole = Replay(series.trace(), topology, *Deepseek(), options).value();
+    EXPECT_GT(whole.summary.rebalances, 1);
+    for (const size_t t : {1, 7, 20, 39}) {
+      Series changed = series;
+      for (size_t i = t; i < changed.windows.size(); ++i) changed.windows[i] = other.windows[i];
+      const ReplayResult result = Replay(changed.trace(), topology, *Deepseek(), options).value();
+      // The decision before window t is made from windows < t too.
+      for (size_t i = 0; i <= t; ++i) {
+        EXPECT_EQ(result.rows[i].reason, whole.rows[i].reason) << i;
+        EXPECT_EQ(result.rows[i].transfers, whole.rows[i].transfers) << i;
+      }
+      const ReplayTrace prefix{std::span(series.windows).first(t),
+                               std::span(series.steps).first(t)};
+      const ReplayResult shorter = Replay(prefix, topology, *Deepseek(), options).value();
+      for (size_t i = 0; i < t; ++i) {
+        EXPECT_EQ(shorter.rows[i].reason, whole.rows[i].reason) << i;
+        EXPECT_EQ(shorter.rows[i].balancedness, whole.rows[i].balancedness) << i;
+      }
+    }
+  }
+}
+
+TEST(ReplayTest, ThePolicyIsGivenTheHistoryAndThePlacementInForce) {
+  class Recorder : public Policy {
+   public:
+    std::string_view name() const override { return "recorder"; }
+    absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
+      sizes.push_back(input.recent.size());
+      first.push_back(input.recent.front().counts()(0, 0));
+      sums.push_back(input.load.ToDouble()(0, 0));
+      return *input.previous;
+    }
+    mutable std::vector<size_t> sizes;
+    mutable std::vector<int64_t> first;
+    mutable std::vector<double> sums;
+  };
+  Series series;
+  for (int64_t t = 0; t < 6; ++t) {
+    series.Add(Load::FromCounts(LoadMatrix::Constant(1, 2, t + 1)).value());
+  }
+  const Recorder sum;
+  const ReplayResult result =
+      Replay(series.trace(), series.Frame(2, 2), sum, {.every = 2, .history = 3}).value();
+  EXPECT_EQ(sum.sizes, (std::vector<size_t>{2, 3}));
+  EXPECT_EQ(sum.first, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(sum.sums, (std::vector<double>{1 + 2, 2 + 3 + 4}));
+  EXPECT_EQ(result.rows[4].reason, "steps 10..39: kept, the policy changes nothing");
+  const Recorder average;
+  ASSERT_TRUE(
+      Replay(series.trace(), series.Frame(2, 2), average, {.every = 4, .history = 2, .decay = 0.75})
+          .ok());
+  EXPECT_EQ(average.sums, (std::vector<double>{0.75 * 3 + 0.25 * 4}));
+}
+
+TEST(ReplayTest, TheSummaryAddsUpTheRows) {
+  Random random(3);
+  const Series series = MakeSeries(random, {.windows = 50, .memory = 0.9});
+  const Topology topology = series.Frame(20, 4);
+  ReplayOptions options;
+  options.costs = CostsOf(series, topology, 0.001);
+  options.costs.replica_weight_bytes = 10;
+  const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+  int64_t transfers = 0;
+  double spent = 0;
+  double saved = 0;
+  for (const ReplayRow& row : result.rows) {
+    EXPECT_EQ(row.bytes, row.transfers * options.costs.expert.weight_bytes);
+    EXPECT_FALSE(row.reason.empty());
+    transfers += row.transfers;
+    saved += row.saved_seconds;
+    spent += row.migration_seconds + row.replica_seconds;
+  }
+  EXPECT_GT(transfers, 0);
+  EXPECT_EQ(result.summary.transfers, transfers);
+  EXPECT_NEAR(result.summary.seconds_saved - result.summary.seconds_spent, saved - spent, 1e-9);
+  EXPECT_GE(result.summary.seconds_spent, 0);
+}
+
+TEST(ReplayTest, RandomDriftIsNeverMadeWorse) {
+  double net = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const double memory[] = {0, 0.8, 0.95, 0.99, 1};
+    const double noise[] = {0, 0.1, 0.4};
+    const double cost[] = {0.001, 0.01, 0.1, 1, 30};
+    const Drift drift{.windows = Pick(random, 60, 160),
+                      .layers = Pick(random, 1, 4),
+                      .experts = 8 * Pick(random, 1, 4),
+                      .fixed = 0.25 * Pick(random, 0, 3),
+                      .moving = 0.2 * Pick(random, 0, 3),
+                      .memory = memory[Pick(random, 0, 4)],
+                      .noise = noise[Pick(random, 0, 2)]};
+    const Series series = MakeSeries(random, drift);
+    const Topology topology = series.Frame(drift.experts + 4 * Pick(random, 0, 1), 4);
+    ReplayOptions options{.every = Pick(random, 1, 8), .history = Pick(random, 1, 16)};
+    options.horizon_windows = int64_t{50} * Pick(random, 0, 1);
+    options.costs = CostsOf(series, topology, cost[Pick(random, 0, 4)]);
+    const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+    EXPECT_GE(NetShare(result.summary), -kMostHarm);
+    net += NetShare(result.summary) / 60;
+  }
+  EXPECT_GT(net, 0.03);  // and it is not done by never moving
+}
+
+TEST(ReplayTest, ARecordedTraceIsNeverMadeWorse) {
+  Series series;
+  std::ifstream file(EPLB_TEST_DATA "/moe64_aux.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto rows = nlohmann::json::parse(line)["load"].get<std::vector<std::vector<int64_t>>>();
+    LoadMatrix counts(rows.size(), rows[0].size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      counts.row(static_cast<Eigen::Index>(i)) =
+          Eigen::Map<const Eigen::Array<int64_t, 1, Eigen::Dynamic>>(rows[i].data(), 64);
+    }
+    series.Add(Load::FromCounts(counts).value());
+  }
+  ASSERT_EQ(series.windows.size(), 240u);
+  for (const int32_t slots : {64, 72}) {
+    const Topology topology = series.Frame(slots, 8);
+    const int64_t every = slots == 64 ? 1 : 10;
+    for (const double cost : {0.001, 0.1, 10.0}) {
+      ReplayOptions options{.every = every, .history = 4};
+      options.costs = CostsOf(series, topology, cost);
+      const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+      EXPECT_GE(NetShare(result.summary), cost < 0.05 ? 0.05 : -kMostHarm)
+          << slots << " slots, cost " << cost;
+    }
+  }
+}
+
+// Windows without an order: {"expert_popularity": [layers][experts]}, one a file.
+TEST(ReplayTest, ExtraTracesAreNeverMadeWorse) {
+  const char* directory = std::getenv("EPLB_EXTRA_TRACES");
+  if (directory == nullptr) GTEST_SKIP() << "EPLB_EXTRA_TRACES names no folder of traces";
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  ASSERT_FALSE(paths.empty()) << directory;
+  Series series;
+  for (const auto& path : paths) {
+    const auto rows = nlohmann::json::parse(std::ifstream(path))["expert_popularity"]
+                          .get<std::vector<std::vector<double>>>();
+    RealMatrix cells(rows.size(), rows[0].size());
+    for (Eigen::Index i = 0; i < cells.rows(); ++i) {
+      for (Eigen::Index j = 0; j < cells.cols(); ++j) cells(i, j) = rows[i][j];
+    }
+    series.Add(Load::FromEstimates(cells).value());
+  }
+  for (const int32_t gpus : {2, 4}) {
+    const Topology topology = series.Frame(8, gpus);
+    for (const double cost : {0.001, 0.01, 0.1, 1.0}) {
+      ReplayOptions options{.history = 4};
+      options.costs = CostsOf(series, topology, cost);
+      const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+      EXPECT_GE(NetShare(result.summary), -kMostHarm);
+      std::printf("%zu extra windows, %d GPUs, a move costs %.3f windows: %+.2f %% net\n",
+                  paths.size(), gpus, cost, 100 * NetShare(result.summary));
+    }
+  }
+}
+
+TEST(ReplayTest, EveryNumberIsFinite) {
+  Series series;
+  for (int t = 0; t < 5; ++t) {
+    RealMatrix cells = RealMatrix::Constant(2, 4, 1e30);
+    cells(0, t % 4) = 1e38;
+    cells.row(1) = 0;
+    series.Add(Load::FromEstimates(cells).value());
+  }
+  ReplayOptions options;
+  options.costs.token_seconds = 1e300;
+  const ReplayResult result =
+      Replay(series.trace(), series.Frame(4, 2), *Deepseek(), options).value();
+  EXPECT_TRUE(std::isfinite(result.summary.seconds_saved));
+  EXPECT_TRUE(std::isfinite(result.summary.static_seconds));
+  for (const ReplayRow& row : result.rows) EXPECT_TRUE(std::isfinite(row.saved_seconds));
+}
+
+TEST(ReplayTest, WhatCannotBeReplayedIsRefusedByName) {
+  Random random(4);
+  const Series series = MakeSeries(random, {.windows = 3});
+  const Topology topology = series.Frame(16, 4);
+  const auto message = [&](const ReplayTrace& trace, const Topology& frame,
+                           const ReplayOptions& options) {
+    return std::string(Replay(trace, frame, *Deepseek(), options).status().message());
+  };
+  EXPECT_THAT(message(series.trace(), topology, {.every = 0}), HasSubstr("every is 0"));
+  EXPECT_THAT(message(series.trace(), topology, {.history = 0}), HasSubstr("history is 0"));
+  EXPECT_THAT(message(series.trace(), topology, {.decay = 2}), HasSubstr("decay is 2"));
+  EXPECT_THAT(message(series.trace(), topology, {.min_gain = -1}), HasSubstr("min_gain is -1"));
+  EXPECT_THAT(message({}, topology, {}), HasSubstr("0 windows"));
+  const Series other = MakeSeries(random, {.windows = 2, .experts = 8});
+  EXPECT_THAT(message(other.trace(), topology, {}), HasSubstr("window 0 has 2 layers x 8 experts"));
+  EXPECT_THAT(message(series.trace(), series.Frame(17, 4), {}),
+              HasSubstr("window 1: policy deepseek: "));
+}
+
+}  // namespace
+}  // namespace eplb
