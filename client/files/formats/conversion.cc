@@ -42,7 +42,8 @@ int64_t CountReordered(const Placement& placement) {
   const absl::StatusOr<Placement> rising =
       Placement::FromSlots(placement.topology(), placement.physical_to_logical_map());
   if (!rising.ok()) return 0;
-  return (rising->replica_rank() != placement.replica_rank()).count();
+  const auto held = placement.physical_to_logical_map() >= 0;
+  return (held && rising->replica_rank() != placement.replica_rank()).count();
 }
 
 bool HasReplicas(const Placement& placement) { return placement.max_replicas() > 1; }

@@ -81,7 +81,8 @@ absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
       EPLB_RETURN_IF_ERROR(RankExpert(maps, layer, expert, ranks));
     }
     for (Eigen::Index slot = 0; slot < slots.cols(); ++slot) {
-      if (ranks(layer, slot) >= 0 || slots(layer, slot) == -1) continue;
+      if (slots(layer, slot) == -1) ranks(layer, slot) = 0;  // as Placement::FromSlots has it
+      if (ranks(layer, slot) >= 0) continue;
       return absl::InvalidArgumentError(absl::StrCat(kSlots, " layer ", layer, " slot ", slot,
                                                      " holds expert ", slots(layer, slot), ", ",
                                                      kReplicas, " leaves it out"));

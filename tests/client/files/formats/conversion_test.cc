@@ -4,6 +4,7 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -26,10 +27,13 @@ struct Form {
   std::string format;
   std::string file;
 };
-const Form kForms[] = {
-    {"eplb", "eplb.json"},        {"deepseek", "deepseek.npz"}, {"deepseek", "deepseek.json"},
-    {"deepseek", "deepseek.npy"}, {"deepseek", "deepseek.csv"}, {"sglang", "sglang.json"},
-    {"trtllm", "trtllm.yaml"},    {"vllm", "vllm.jsonl"},       {"ascend", "ascend.json"}};
+const std::vector<Form>& Forms() {
+  static const std::vector<Form> forms = {
+      {"eplb", "eplb.json"},        {"deepseek", "deepseek.npz"}, {"deepseek", "deepseek.json"},
+      {"deepseek", "deepseek.npy"}, {"deepseek", "deepseek.csv"}, {"sglang", "sglang.json"},
+      {"trtllm", "trtllm.yaml"},    {"vllm", "vllm.jsonl"},       {"ascend", "ascend.json"}};
+  return forms;
+}
 
 class ConversionTest : public FilesTest {
  protected:
@@ -77,9 +81,9 @@ TEST_F(ConversionTest, SlotsSurviveEveryPairOfFormats) {
     SCOPED_TRACE(round);
     const Placement placement = WriteRandom(random, false, true);
     const FrameNumbers flags = FlagsOf(placement);
-    for (const Form& first : kForms) {
-      Convert(kForms[0], first, flags);
-      for (const Form& second : kForms) {
+    for (const Form& first : Forms()) {
+      Convert(Forms()[0], first, flags);
+      for (const Form& second : Forms()) {
         const Form between{second.format, "second_" + second.file};
         const Form back{"eplb", "back.json"};
         Convert(first, between, flags);
@@ -98,9 +102,9 @@ TEST_F(ConversionTest, TheSameFileComesOutByEveryWay) {
   SCOPED_TRACE(kSeed);
   std::mt19937_64 random(kSeed);
   const Placement placement = WriteRandom(random, false, true);
-  for (const Form& first : kForms) Convert(kForms[0], first, FlagsOf(placement));
-  for (const Form& first : kForms) {
-    for (const Form& second : kForms) {
+  for (const Form& first : Forms()) Convert(Forms()[0], first, FlagsOf(placement));
+  for (const Form& first : Forms()) {
+    for (const Form& second : Forms()) {
       EXPECT_EQ(Convert(first, {second.format, "other_" + second.file}, FlagsOf(placement)).bytes,
                 Read(Path(second.file)))
           << first.file << " -> " << second.file;
@@ -117,9 +121,9 @@ TEST_F(ConversionTest, RanksSurviveWhereTheFormatHoldsThem) {
     const Placement placement = WriteRandom(random, true, true);
     const Placement rising =
         *Placement::FromSlots(placement.topology(), placement.physical_to_logical_map());
-    for (const Form& form : kForms) {
+    for (const Form& form : Forms()) {
       const std::string notes =
-          absl::StrJoin(Convert(kForms[0], form, FlagsOf(placement)).notes, "; ");
+          absl::StrJoin(Convert(Forms()[0], form, FlagsOf(placement)).notes, "; ");
       Convert(form, {"eplb", "back.json"}, FlagsOf(placement));
       const Placement back = *ReadPlacementFile(Path("back.json"));
       const bool holds =
@@ -141,15 +145,15 @@ TEST_F(ConversionTest, GpusThatDifferByASlotStayWhereTheyCan) {
     const Placement placement = WriteRandom(random, false, false);
     if (placement.topology().equal_slots_per_gpu()) continue;
     ++unequal;
-    for (const Form& form : kForms) {
+    for (const Form& form : Forms()) {
       const bool can =
           form.format == "eplb" || form.format == "deepseek" || form.format == "ascend";
       if (can) {
-        Convert(kForms[0], form, FlagsOf(placement));
+        Convert(Forms()[0], form, FlagsOf(placement));
         Convert(form, {"eplb", "back.json"}, FlagsOf(placement));
         ASSERT_EQ(*ReadPlacementFile(Path("back.json")), placement) << form.file;
       } else {
-        EXPECT_THAT(std::string(Status(kForms[0], form, FlagsOf(placement)).message()),
+        EXPECT_THAT(std::string(Status(Forms()[0], form, FlagsOf(placement)).message()),
                     HasSubstr("all GPUs hold the same number of slots"));
       }
     }
@@ -180,9 +184,10 @@ TEST_F(ConversionTest, AFlagAgainstTheFileIsRefused) {
   const Placement placement = WriteRandom(random, false, true);
   FrameNumbers flags = FlagsOf(placement);
   flags.num_gpus = *flags.num_gpus + 1;
-  EXPECT_THAT(std::string(Status(kForms[0], kForms[5], flags).message()), HasSubstr("--gpus says"));
-  Convert(kForms[0], kForms[6], FlagsOf(placement));
-  EXPECT_THAT(std::string(Status(kForms[6], kForms[5], {.first_layer = 4}).message()),
+  EXPECT_THAT(std::string(Status(Forms()[0], Forms()[5], flags).message()),
+              HasSubstr("--gpus says"));
+  Convert(Forms()[0], Forms()[6], FlagsOf(placement));
+  EXPECT_THAT(std::string(Status(Forms()[6], Forms()[5], {.first_layer = 4}).message()),
               HasSubstr("trtllm.yaml: the file says 3, --first-layer says 4"));
 }
 
@@ -213,6 +218,27 @@ TEST_F(ConversionTest, SharesAreDroppedAloud) {
   }
 }
 
+TEST_F(ConversionTest, AnUnusableGpuStaysWhereSlotsMayBeEmpty) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 2, .num_experts = 2, .num_slots = 6, .num_gpus = 3});
+  IndexMatrix slots(2, 6);
+  slots << 0, 1, -1, -1, 1, 0, 1, 1, -1, -1, 0, 0;
+  const std::string json = wire::PlacementToJson(*Placement::FromSlots(topology, slots));
+  Write("eplb.json", json);
+  const FrameNumbers flags{.num_gpus = 3, .num_nodes = 1, .num_groups = 1, .first_layer = 0};
+  for (const Form& form : Forms()) {
+    if (form.format == "eplb" || form.format == "deepseek") {
+      EXPECT_THAT(absl::StrJoin(Convert(Forms()[0], form, flags).notes, ""),
+                  Not(HasSubstr("no replica ranks")));
+      EXPECT_EQ(Convert(form, {"eplb", "back.json"}, flags).bytes, json + "\n") << form.file;
+    } else {
+      EXPECT_THAT(std::string(Status(Forms()[0], form, flags).message()),
+                  HasSubstr("eplb.json: layer 0 slot 2 holds no expert"))
+          << form.file;
+    }
+  }
+}
+
 TEST_F(ConversionTest, DumpsOfTorchAreForPython) {
   const std::string zip("PK\x03\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x0c\0\0\0", 30);
   for (const std::string& dump : {zip + "dir/data.pkl", std::string("\x80\x02\x8a\x0al")}) {
@@ -231,8 +257,8 @@ TEST_F(ConversionTest, RandomDamageIsReadOrRefused) {
   SCOPED_TRACE(kSeed);
   std::mt19937_64 random(kSeed);
   const Placement placement = WriteRandom(random, true, true);
-  for (const Form& form : kForms) {
-    const std::string good = Convert(kForms[0], form, FlagsOf(placement)).bytes;
+  for (const Form& form : Forms()) {
+    const std::string good = Convert(Forms()[0], form, FlagsOf(placement)).bytes;
     const PlacementFormat format = *FindPlacementFormat(form.format);
     int refused = 0;
     for (int round = 0; round < 400; ++round) {

@@ -18,9 +18,9 @@ std::string Patched(std::string bytes, const std::string& mark, size_t offset, u
   return bytes;
 }
 
-const std::string kLocal = "PK\x03\x04";
-const std::string kCentral = "PK\x01\x02";
-const std::string kEnd = "PK\x05\x06";
+constexpr char kLocal[] = "PK\x03\x04";
+constexpr char kCentral[] = "PK\x01\x02";
+constexpr char kEnd[] = "PK\x05\x06";
 
 std::string Good() { return *NpzBytes({{"first", std::string(1000, 'x')}, {"second", ""}}); }
 
@@ -45,6 +45,7 @@ TEST(NpzTest, BrokenArchivesAreRefused) {
   std::string zip64(20, '\0');
   zip64.replace(0, 4, "PK\x06\x07");
   std::vector<NpzMember> many;
+  many.reserve(65);
   for (int i = 0; i < 65; ++i) many.push_back({"m" + std::to_string(i), "x"});
   const Refused cases[] = {
       {"Empty", "", "no whole zip archive"},

@@ -30,6 +30,7 @@ inline Placement RandomPlacement(std::mt19937_64& random, bool random_ranks, boo
   IndexMatrix ranks(topology.num_layers(), slots);
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     std::vector<int32_t> row;
+    row.reserve(static_cast<size_t>(slots));
     for (int32_t slot = 0; slot < slots; ++slot) {
       row.push_back(slot < experts ? slot : pick(0, experts - 1));
     }

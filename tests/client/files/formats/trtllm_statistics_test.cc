@@ -17,7 +17,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 using Tensors = std::map<std::string, std::vector<int64_t>>;
 

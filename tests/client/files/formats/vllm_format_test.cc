@@ -10,8 +10,6 @@
 namespace eplb {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr char kMapping[] =
     R"({"record_type":"eplb_initial_mapping","version":1,"num_redundant_experts":1,"num_slots":3,)"
     R"("initial_global_assignments":{"0":[0,1,0],"1":[1,1,0]}})"
