@@ -14,6 +14,18 @@ namespace {
 
 std::string Name(const PlacementFormat& format) { return std::string(format.name); }
 
+// -1 in the slots of an unusable GPU is a mistake in the file of a system that does not know it.
+absl::Status CheckEmptySlots(const PlacementFormat& format, const Placement& placement) {
+  const IndexMatrix& slots = placement.physical_to_logical_map();
+  for (Eigen::Index i = 0; i < slots.size() && !format.holds_unusable_slots; ++i) {
+    if (slots.data()[i] >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("layer ", i / slots.cols(), " slot ",
+                                                   i % slots.cols(), " holds no expert, and ",
+                                                   Name(format), " has no word for that"));
+  }
+  return absl::OkStatus();
+}
+
 // What the target cannot hold at all; --gpus is what only the command line can add.
 absl::Status CheckTarget(const PlacementFormat& to, const FrameNumbers& frame,
                          const Placement& placement) {
@@ -27,14 +39,7 @@ absl::Status CheckTarget(const PlacementFormat& to, const FrameNumbers& frame,
                                                    topology.num_gpus(), " GPUs: in ", Name(to),
                                                    " all GPUs hold the same number of slots"));
   }
-  const IndexMatrix& slots = placement.physical_to_logical_map();
-  for (Eigen::Index i = 0; i < slots.size() && !to.holds_unusable_slots; ++i) {
-    if (slots.data()[i] >= 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("layer ", i / slots.cols(), " slot ",
-                                                   i % slots.cols(), " holds no expert, and ",
-                                                   Name(to), " has no word for that"));
-  }
-  return absl::OkStatus();
+  return CheckEmptySlots(to, placement);
 }
 
 // Slots whose rank is not their place among the slots of their expert.
@@ -67,6 +72,7 @@ void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const Fram
     AppendNumber(lost, "num_groups", frame.num_groups);
   }
   if (!to.holds_layer_numbers) AppendNumber(lost, "first layer", frame.first_layer);
+  if (write.shares != nullptr && !to.holds_shares) notes.emplace_back("replica_share is dropped");
   if (!lost.empty()) notes.push_back(absl::StrCat("does not say ", lost));
 }
 
@@ -97,10 +103,13 @@ absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options
   if (!frame.ok()) return InFile(options.in, frame.status());
   const absl::StatusOr<Placement> placement = MakePlacement(parts, *frame);
   if (!placement.ok()) return InFile(options.in, placement.status());
-  const absl::Status holds = CheckTarget(to, *frame, *placement);
+  absl::Status holds = CheckEmptySlots(from, *placement);
+  if (holds.ok()) holds = CheckTarget(to, *frame, *placement);
   if (!holds.ok()) return InFile(options.in, holds);
 
-  const WriteOptions write{.path = options.out, .first_layer = frame->first_layer};
+  const WriteOptions write{.path = options.out,
+                           .first_layer = frame->first_layer,
+                           .shares = parts.shares.has_value() ? &*parts.shares : nullptr};
   Conversion conversion;
   EPLB_ASSIGN_OR_RETURN(conversion.bytes, to.write(*placement, write));
   for (const std::string& dropped : parts.dropped) {

@@ -92,13 +92,18 @@ absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
                         .ranks = std::move(ranks),
                         .num_experts = static_cast<int32_t>(maps.counts.cells.cols()),
                         .frame = {},
+                        .shares = {},
                         .dropped = {}};
 }
 
 absl::StatusOr<PlacementParts> PartsFromSlots(absl::StatusOr<IndexTable> slots) {
   EPLB_RETURN_IF_ERROR(slots.status());
-  return PlacementParts{
-      .slots = std::move(slots->cells), .ranks = {}, .num_experts = {}, .frame = {}, .dropped = {}};
+  return PlacementParts{.slots = std::move(slots->cells),
+                        .ranks = {},
+                        .num_experts = {},
+                        .frame = {},
+                        .shares = {},
+                        .dropped = {}};
 }
 
 absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {

@@ -11,7 +11,7 @@
 
 namespace eplb {
 
-// Shares of slots, which no other format holds, are named as dropped. errors: begin with `path`.
+// errors: begin with `path`.
 absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes);
 absl::StatusOr<std::string> WriteEplbPlacement(const Placement& placement,
                                                const WriteOptions& options);

@@ -17,6 +17,7 @@ namespace eplb {
 struct WriteOptions {
   std::string path;  // its ending chooses among the files of `deepseek`
   std::optional<int32_t> first_layer;
+  const RealMatrix* shares = nullptr;  // replica_share, may be none
 };
 
 struct PlacementFormat {
@@ -30,6 +31,7 @@ struct PlacementFormat {
   bool holds_layer_numbers = false;   // else MoE layers are counted from 0
   bool holds_unequal_gpus = false;    // GPUs that differ by a slot
   bool holds_unusable_slots = false;  // slots that hold -1
+  bool holds_shares = false;          // replica_share
 };
 
 std::span<const PlacementFormat> PlacementFormats();

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/load.h"
 #include "placement/placement.h"
 
 namespace eplb {
@@ -26,6 +27,7 @@ struct PlacementParts {
   std::optional<IndexMatrix> ranks;    // replica ranks [L, S], where the format has them
   std::optional<int32_t> num_experts;  // else the largest id + 1: every expert is in a slot
   FrameNumbers frame;
+  std::optional<RealMatrix> shares;  // replica_share [L, S], right for these slots
   std::vector<std::string> dropped;  // sentences about what no Placement holds
 };
 

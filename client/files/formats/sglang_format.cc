@@ -25,8 +25,12 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
                              : "\" and without \"format\""));
   }
   EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromJson(*slots, kSlots, 2));
-  return PlacementParts{
-      .slots = std::move(table.cells), .ranks = {}, .num_experts = {}, .frame = {}, .dropped = {}};
+  return PlacementParts{.slots = std::move(table.cells),
+                        .ranks = {},
+                        .num_experts = {},
+                        .frame = {},
+                        .shares = {},
+                        .dropped = {}};
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
                        .ranks = {},
                        .num_experts = {},
                        .frame = {.first_layer = assignments.first_layer},
+                       .shares = {},
                        .dropped = {}};
   if (updates != 0) parts.dropped.push_back(absl::StrCat(kUpdates, " ", updates));
   return parts;

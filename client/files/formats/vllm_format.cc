@@ -64,6 +64,7 @@ absl::StatusOr<PlacementParts> ReadMapping(const JsonValue& record) {
                         .ranks = {},
                         .num_experts = num_slots - redundant,
                         .frame = {},
+                        .shares = {},
                         .dropped = {}};
 }
 

@@ -59,7 +59,7 @@ MALFORMED = {
     "sglang": [("list", "[[0]]", "physical_to_logical_map"), ("load", '{"logical_count":[[1]]}', "is a load"),
                ("ragged", '{"physical_to_logical_map":[[0,1],[0]]}', "layer 1 has 1 entries"),
                ("range", '{"physical_to_logical_map":[[0,7]]}', "layer 0 slot 1 holds expert 7"),
-               ("negative", '{"physical_to_logical_map":[[0,-1]]}', "layer 0 slot 1")],
+               ("negative", '{"physical_to_logical_map":[[0,-1]]}', "layer 0 slot 1 holds no expert")],
     "trtllm": [("scalar", "hello", "num_slots"), ("gap", TRTLLM.replace("  4:", "  6:"), "layer 4 is missing"),
                ("twice", TRTLLM.replace("  4:", "  3:"), "given twice"),
                ("alias", "a: &a [1]\nb: *a\n", "line 1"), ("broken", TRTLLM[:-2], "not YAML"),

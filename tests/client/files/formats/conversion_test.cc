@@ -11,6 +11,7 @@
 
 #include "client/files/formats/format_table.h"
 #include "client/files/placement_file.h"
+#include "placement/token_split.h"
 #include "proto/wire/placement_json.h"
 #include "tests/client/files/formats/random_placement.h"
 #include "tests/client/files/test_files.h"
@@ -206,16 +207,20 @@ TEST_F(ConversionTest, LayerNumbersAreCarriedOrTold) {
             "  3: [0, 1]\n  4: [1, 0]\n");
 }
 
-TEST_F(ConversionTest, SharesAreDroppedAloud) {
+TEST_F(ConversionTest, SharesStayInOurFilesAndAreDroppedAloudElsewhere) {
   std::mt19937_64 random(2);
-  std::string json = wire::PlacementToJson(RandomPlacement(random, false, true));
-  json.insert(1, "\"replica_share\":[[1]],");
+  const Placement placement = RandomPlacement(random, true, true);
+  const RealMatrix shares = EqualShares(placement);
+  const std::string json = wire::PlacementToJson(placement, &shares) + "\n";
   Write("eplb.json", json);
-  const absl::StatusOr<Conversion> conversion = ConvertPlacementFile(
-      {.from = "eplb", .to = "sglang", .in = Path("eplb.json"), .out = "o", .flags = {}});
-  if (conversion.ok()) {  // once shares are read, these are refused: they are of no right shape
-    EXPECT_THAT(absl::StrJoin(conversion->notes, "; "), HasSubstr("replica_share is dropped"));
+  for (const Form& form : Forms()) {
+    const Conversion conversion =
+        Convert(Forms()[0], {form.format, "out_" + form.file}, FlagsOf(placement));
+    const std::string notes = absl::StrJoin(conversion.notes, "; ");
+    EXPECT_EQ(notes.find("replica_share is dropped") == std::string::npos, form.format == "eplb")
+        << notes;
   }
+  EXPECT_EQ(Read(Path("out_eplb.json")), json);
 }
 
 TEST_F(ConversionTest, AnUnusableGpuStaysWhereSlotsMayBeEmpty) {
