@@ -50,7 +50,7 @@ absl::Status CompareShapes(const wire::JsonValue& object, const LintOptions& opt
 
 absl::Status CompareWithLoad(const wire::JsonValue& object, const LintOptions& options,
                              std::vector<std::string>& broken) {
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load));
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
   const Load& load = file.windows.front().load;
   const std::pair<std::string_view, int64_t> numbers[] = {
       {"num_layers", load.num_layers()}, {"num_logical_experts", load.num_experts()}};

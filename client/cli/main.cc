@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_join.h"
 
+#include "client/cli/convert.h"
 #include "client/cli/get.h"
 #include "client/cli/lint.h"
 #include "client/cli/output.h"
@@ -21,6 +22,7 @@
 #include "client/cli/sweep.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
+#include "client/files/load_file.h"
 
 #include <CLI/CLI.hpp>
 
@@ -49,6 +51,11 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
       ->type_name(absl::StrJoin(words, "|"));
 }
 
+void AddLoadFormat(CLI::App& app, std::string& format) {
+  AddChoice(app, "--format", format, "Whose load it is, when its content does not tell",
+            LoadFormatNames());
+}
+
 void AddPolicyOptions(CLI::App& app, PlanOptions& options) {
   app.add_option("--policy", options.policy, "How to decide [" + options.policy + "]")
       ->type_name("NAME");
@@ -74,9 +81,11 @@ void AddPolicyOptions(CLI::App& app, PlanOptions& options) {
 void AddPlan(CLI::App& root, Command& command) {
   const auto options = std::make_shared<PlanOptions>();
   CLI::App& app = *root.add_subcommand("plan", "Compute a placement from a load file, offline");
-  app.add_option("--load", options->load, "JSON matrix, JSON lines of windows, or .npy")
+  app.add_option("--load", options->load,
+                 "JSON, JSON lines of windows, .npy, .npz, CSV, or what other systems record")
       ->required()
       ->type_name("FILE");
+  AddLoadFormat(app, options->load_format);
   app.add_option("--gpus", options->gpus, "GPUs of the expert-parallel group")
       ->required()
       ->type_name("G");
@@ -109,6 +118,7 @@ void AddLint(CLI::App& root, Command& command) {
   app.add_option("--placement", options->placement, "The placement")->required()->type_name("FILE");
   app.add_option("--load", options->load, "A load whose layers and experts must be the same")
       ->type_name("FILE");
+  AddLoadFormat(app, options->load_format);
   app.add_option("--against", options->against, "A placement whose shape must be the same")
       ->type_name("FILE");
   app.add_flag("--strict", options->strict, "Two replicas of an expert on one GPU break a rule");
@@ -118,6 +128,37 @@ void AddLint(CLI::App& root, Command& command) {
       "Exit codes: 0 no rule is broken, 8 some are, 2 a file cannot be read.");
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunLint(*options); };
+  });
+}
+
+void AddConvert(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ConversionOptions>();
+  CLI::App& app =
+      *root.add_subcommand("convert", "Turn another system's placement file into ours, or back");
+  AddChoice(app, "--from", options->from, "What IN is", ConvertFormatNames());
+  AddChoice(app, "--to", options->to, "What OUT becomes", ConvertFormatNames());
+  app.get_option("--from")->required();
+  app.get_option("--to")->required();
+  app.add_option("in", options->in, "Read this")->required()->type_name("IN");
+  app.add_option("out", options->out, "Write this; .npy, .npz, .json or .csv for deepseek")
+      ->required()
+      ->type_name("OUT");
+  FrameNumbers& flags = options->flags;
+  app.add_option("--gpus", flags.num_gpus, "GPUs, when IN does not say")->type_name("G");
+  app.add_option("--nodes", flags.num_nodes, "NVLink domains, when IN does not say")
+      ->type_name("N");
+  app.add_option("--groups", flags.num_groups, "The router's expert groups, when IN does not say")
+      ->type_name("K");
+  app.add_option("--first-layer", flags.first_layer,
+                 "The model's number of the first MoE layer, for trtllm")
+      ->type_name("L");
+  app.footer(
+      "Examples:\n"
+      "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --nodes 2\n"
+      "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --first-layer 3\n"
+      "Exit codes: 0 written, 1 OUT not written, 2 wrong flag or unusable input.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunConvert(*options); };
   });
 }
 
@@ -288,7 +329,7 @@ void AddSweep(CLI::App& root, Command& command) {
 }
 
 constexpr void (*kCommands[])(CLI::App& root, Command& command) = {
-    &AddPlan, &AddReplay, &AddSweep, &AddLint, &AddStatus, &AddGet, &AddReport};
+    &AddPlan, &AddReplay, &AddSweep, &AddLint, &AddConvert, &AddStatus, &AddGet, &AddReport};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {

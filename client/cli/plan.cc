@@ -49,7 +49,7 @@ absl::Status CheckFlags(const PlanOptions& options) {
 // The load that is planned for. float32 is what the reference computes in.
 absl::StatusOr<Load> ReadLoad(const PlanOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load));
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
   if (const absl::Status status = load->ToFloat().status(); !status.ok()) {

@@ -14,6 +14,7 @@ namespace eplb::cli {
 
 struct PlanOptions {
   std::string load;
+  std::string load_format;  // as ReadLoadFile; empty: the content tells
   int32_t gpus = 0;
   int32_t nodes = 1;
   int32_t groups = 1;

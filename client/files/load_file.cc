@@ -1,34 +1,110 @@
 #include "client/files/load_file.h"
 
-#include <string_view>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
+#include "client/files/formats/csv.h"
+#include "client/files/formats/deepseek_format.h"
+#include "client/files/formats/npz.h"
+#include "client/files/formats/sglang_format.h"
+#include "client/files/formats/torch_dump.h"
+#include "client/files/formats/trtllm_statistics.h"
+#include "client/files/formats/vllm_format.h"
 #include "client/files/load_json.h"
 #include "client/files/load_npy.h"
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
+#include "proto/wire/json_value.h"
 
 namespace eplb {
+namespace {
 
-absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
-  const std::string_view content = bytes;
-  const size_t start = content.find_first_not_of(" \t\r\n");
-  if (start == std::string_view::npos) return absl::InvalidArgumentError(path + ": is empty");
-  // The magic is whole or not there; a shorter file of its first bytes is a truncated .npy.
-  if (content.starts_with(kNpyMagic) || kNpyMagic.starts_with(content)) {
-    absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(content);
-    if (!windows.ok()) return InFile(path, windows.status());
-    return LoadFile{*std::move(windows)};
-  }
+using Windows = absl::StatusOr<std::vector<LoadWindow>>;
+
+// The magic is whole or not there; a shorter file of its first bytes is a truncated .npy.
+bool IsNpy(std::string_view bytes) {
+  return bytes.starts_with(kNpyMagic) || kNpyMagic.starts_with(bytes);
+}
+
+Windows ParseNpy(const std::string& path, std::string_view bytes) {
+  Windows windows = ParseLoadNpy(bytes);
+  if (!windows.ok()) return InFile(path, windows.status());
+  return windows;
+}
+
+Windows ParseOwnLoad(const std::string& path, std::string_view bytes) {
+  return IsNpy(bytes) ? ParseNpy(path, bytes) : ParseLoadJson(path, bytes);
+}
+
+Windows ParseSglangLoad(const std::string& path, std::string_view bytes) {
+  const absl::StatusOr<wire::JsonValue> value = wire::ParseJson(bytes);
+  if (!value.ok()) return InFile(path, value.status());
+  Windows windows = SglangLoad(*value);
+  if (!windows.ok()) return InFile(path, windows.status());
+  return windows;
+}
+
+Windows ParseAnyLoad(const std::string& path, std::string_view bytes) {
+  if (IsNpy(bytes)) return ParseNpy(path, bytes);
+  if (bytes.starts_with(kZipMagic)) return ParseDeepseekLoad(path, bytes);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (content[start] == '[' || content[start] == '{' || content.starts_with(kByteOrderMark)) {
-    EPLB_ASSIGN_OR_RETURN(std::vector<LoadWindow> windows, ParseLoadJson(path, content));
+  const char first = bytes[bytes.find_first_not_of(" \t\r\n")];
+  if (first == '[' || first == '{' || bytes.starts_with(kByteOrderMark)) {
+    return ParseLoadJson(path, bytes, JsonLoads::kAny);
+  }
+  if (LooksLikeCsv(bytes)) return ParseDeepseekLoad(path, bytes);
+  return absl::InvalidArgumentError(absl::StrCat(path, ": is no load; ", KnownLoadFormats()));
+}
+
+constexpr char kTrtllm[] = "trtllm";  // a directory, which is not read into bytes
+
+struct LoadFormat {
+  std::string_view name;
+  Windows (*parse)(const std::string& path, std::string_view bytes);
+};
+
+constexpr LoadFormat kLoadFormats[] = {
+    {"eplb", &ParseOwnLoad},
+    {"deepseek", &ParseDeepseekLoad},
+    {"sglang", &ParseSglangLoad},
+    {"vllm", &ParseVllmLoad},
+};
+
+absl::StatusOr<LoadFormat> FindLoadFormat(std::string_view name) {
+  if (name.empty()) return LoadFormat{name, &ParseAnyLoad};
+  for (const LoadFormat& format : kLoadFormats) {
+    if (format.name == name) return format;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("load format is ", wire::JsonQuote(name.substr(0, 80)), ", expected one of ",
+                   absl::StrJoin(LoadFormatNames(), ", ")));
+}
+
+}  // namespace
+
+std::vector<std::string> LoadFormatNames() {
+  std::vector<std::string> names;
+  for (const LoadFormat& format : kLoadFormats) names.emplace_back(format.name);
+  names.emplace_back(kTrtllm);
+  return names;
+}
+
+absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path, std::string_view format_name) {
+  if (format_name == kTrtllm || (format_name.empty() && IsTrtllmStatistics(path))) {
+    EPLB_ASSIGN_OR_RETURN(std::vector<LoadWindow> windows, ReadTrtllmStatistics(path));
     return LoadFile{std::move(windows)};
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": is no load; ", KnownLoadFormats()));
+  EPLB_ASSIGN_OR_RETURN(const LoadFormat format, FindLoadFormat(format_name));
+  EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
+  if (bytes.find_first_not_of(" \t\r\n") == std::string::npos) {
+    return absl::InvalidArgumentError(path + ": is empty");
+  }
+  if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
+  EPLB_ASSIGN_OR_RETURN(std::vector<LoadWindow> windows, format.parse(path, bytes));
+  return LoadFile{std::move(windows)};
 }
 
 }  // namespace eplb

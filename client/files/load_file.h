@@ -3,6 +3,8 @@
 #define EPLB_CLIENT_FILES_LOAD_FILE_H_
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -10,11 +12,14 @@
 
 namespace eplb {
 
-// The format is told from the content: .npy by
-// its magic, JSON by its first character.
+// `format` is empty, or one of LoadFormatNames(). When it is empty the content tells: a directory
+// with meta_info.json, the magic of .npy and .npz, JSON by its keys, CSV of numbers.
 // errors, beginning with `path` and of one line: as ReadRegularFile, ParseLoadJson and
-// ParseLoadNpy.
-absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path);
+// ParseLoadNpy; InvalidArgument for a format of another name and for a dump of torch.save, which
+// only the Python package reads.
+absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path, std::string_view format = {});
+
+std::vector<std::string> LoadFormatNames();
 
 }  // namespace eplb
 

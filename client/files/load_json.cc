@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "client/files/formats/sglang_format.h"
+#include "client/files/formats/vllm_format.h"
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
 #include "proto/wire/json_value.h"
@@ -30,39 +32,35 @@ absl::Status UnknownSchema(const JsonValue& value) {
 }
 
 template <class Matrix, class Number>
-Matrix MatrixOf(const std::vector<Number>& numbers, int64_t rows, int64_t cols) {
-  return Eigen::Map<const Matrix>(numbers.data(), rows, cols);
+Matrix MatrixOf(const Number* numbers, int64_t rows, int64_t cols) {
+  return Eigen::Map<const Matrix>(numbers, rows, cols);
 }
 
 absl::Status CheckRows(const JsonNumbers& numbers) {
-  const std::vector<int64_t>& rows = numbers.children[1];
-  for (size_t layer = 1; layer < rows.size(); ++layer) {
-    if (rows[layer] != rows[0]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer, " has ", rows[layer], " experts, layer 0 has ", rows[0]));
-    }
+  const std::vector<int64_t>& rows = numbers.children.back();
+  for (size_t row = 1; row < rows.size(); ++row) {
+    if (rows[row] == rows[0]) continue;
+    const auto layers = static_cast<size_t>(numbers.children[numbers.children.size() - 2].front());
+    const bool steps = numbers.children.size() == 3;
+    return absl::InvalidArgumentError(absl::StrCat(
+        steps ? absl::StrCat("step ", row / layers, " ") : "", "layer ", steps ? row % layers : row,
+        " has ", rows[row], " experts, layer 0 has ", rows[0]));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Load> LoadFrom(const JsonValue& value, std::string_view name) {
-  if (value.is_array() && value.numbers.children.size() == 1 && value.numbers.problem.empty() &&
-      value.numbers.num_numbers() == 0) {
-    return absl::InvalidArgumentError("the load has no layers");
+// The matrix that begins at the number `first`.
+absl::StatusOr<Load> LoadAt(const JsonNumbers& numbers, int64_t first, int64_t rows, int64_t cols) {
+  const int64_t too_large = numbers.too_large_index - first;
+  if (numbers.too_large_index >= 0 && too_large >= 0 && too_large < rows * cols) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", too_large / cols, " expert ",
+                                                   too_large % cols, " is ", numbers.too_large,
+                                                   ", counts are at most 2^63-1"));
   }
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 2));
-  EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
-  const auto rows = static_cast<int64_t>(numbers->children[1].size());
-  const int64_t cols = numbers->children[1].front();
-  if (numbers->too_large_index >= 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layer ", numbers->too_large_index / cols, " expert ", numbers->too_large_index % cols,
-        " is ", numbers->too_large, ", counts are at most 2^63-1"));
+  if (numbers.all_integers()) {
+    return Load::FromCounts(MatrixOf<LoadMatrix>(numbers.integers.data() + first, rows, cols));
   }
-  if (numbers->all_integers()) {
-    return Load::FromCounts(MatrixOf<LoadMatrix>(numbers->integers, rows, cols));
-  }
-  return Load::FromEstimates(MatrixOf<RealMatrix>(numbers->reals, rows, cols));
+  return Load::FromEstimates(MatrixOf<RealMatrix>(numbers.reals.data() + first, rows, cols));
 }
 
 bool IsWindow(const JsonValue& value) {
@@ -81,7 +79,7 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
   }
   const JsonValue* cells = value.Find("load");
   if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
-  EPLB_ASSIGN_OR_RETURN(Load load, LoadFrom(*cells, "load"));
+  EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{first_step, last_step, std::move(load)};
 }
 
@@ -89,7 +87,7 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
 absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
   if (IsWindow(value)) return WindowFrom(value);
   if (value.is_array()) {
-    EPLB_ASSIGN_OR_RETURN(Load load, LoadFrom(value, ""));
+    EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(value, ""));
     return LoadWindow{.load = std::move(load)};
   }
   const JsonValue* format = value.Find("format");
@@ -98,7 +96,7 @@ absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
   }
   const JsonValue* cells = value.Find("load");
   if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
-  EPLB_ASSIGN_OR_RETURN(Load load, LoadFrom(*cells, "load"));
+  EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{.load = std::move(load)};
 }
 
@@ -138,21 +136,70 @@ absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path
 
 }  // namespace
 
+absl::StatusOr<Load> LoadFromJson(const JsonValue& value, std::string_view name) {
+  if (value.is_array() && value.numbers.children.size() == 1 && value.numbers.problem.empty() &&
+      value.numbers.num_numbers() == 0) {
+    return absl::InvalidArgumentError("the load has no layers");
+  }
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 2));
+  EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
+  const std::vector<int64_t>& rows = numbers->children[1];
+  return LoadAt(*numbers, 0, static_cast<int64_t>(rows.size()), rows.front());
+}
+
+absl::StatusOr<std::vector<Load>> LoadsFromJson(const JsonValue& value, std::string_view name) {
+  std::vector<Load> loads;
+  if (!value.is_array() || value.numbers.children.size() != 3) {
+    EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(value, name));
+    loads.push_back(std::move(load));
+    return loads;
+  }
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 3));
+  const std::vector<int64_t>& layers = numbers->children[1];
+  for (size_t step = 1; step < layers.size(); ++step) {
+    if (layers[step] == layers[0]) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step, " has ", layers[step], " layers, step 0 has ", layers[0]));
+  }
+  EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
+  const int64_t experts = numbers->children[2].front();
+  for (size_t step = 0; step < layers.size(); ++step) {
+    const int64_t first = static_cast<int64_t>(step) * layers[0] * experts;
+    absl::StatusOr<Load> load = LoadAt(*numbers, first, layers[0], experts);
+    if (!load.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("step ", step, ": ", load.status().message()));
+    }
+    loads.push_back(*std::move(load));
+  }
+  return loads;
+}
+
 std::string KnownLoadFormats() {
-  return absl::StrCat("tried a JSON matrix [layers][experts], \"", kFormat,
-                      "\", JSON lines of windows and NumPy .npy");
+  return absl::StrCat(
+      "tried a JSON matrix [layers][experts], \"", kFormat,
+      "\", JSON lines of windows, NumPy .npy and .npz, CSV, sglang's logical_count, vllm's "
+      "eplb_load_stats and trtllm's directory of statistics");
 }
 
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
-                                                      std::string_view text) {
+                                                      std::string_view text, JsonLoads kinds) {
   const std::vector<TextLine> lines = SplitLines(text);
   // Several lines are a trace when the first is a whole object, else one value in a wide layout.
   if (lines.size() > 1) {
     const absl::StatusOr<JsonValue> first = wire::ParseJson(lines.front().text);
+    if (first.ok() && kinds == JsonLoads::kAny && IsVllmRecord(*first)) {
+      return ParseVllmLoad(path, text);
+    }
     if (first.ok() && first->is_object()) return WindowsFromLines(path, lines);
   }
   const absl::StatusOr<JsonValue> value = wire::ParseJson(text);
   if (!value.ok()) return InFile(path, value.status());
+  if (kinds == JsonLoads::kAny && IsVllmRecord(*value)) return ParseVllmLoad(path, text);
+  if (kinds == JsonLoads::kAny && IsSglangLoad(*value)) {
+    absl::StatusOr<std::vector<LoadWindow>> windows = SglangLoad(*value);
+    if (!windows.ok()) return InFile(path, windows.status());
+    return windows;
+  }
   absl::StatusOr<LoadWindow> window = WindowFromDocument(*value);
   if (!window.ok()) return InFile(path, window.status());
   std::vector<LoadWindow> windows;

@@ -1,4 +1,5 @@
-// Loads written as JSON: a matrix, eplb.load.v1, and JSON lines of windows.
+// Loads written as JSON: a matrix, eplb.load.v1, JSON lines of windows; and those of SGLang and
+// vLLM.
 #ifndef EPLB_CLIENT_FILES_LOAD_JSON_H_
 #define EPLB_CLIENT_FILES_LOAD_JSON_H_
 
@@ -9,8 +10,14 @@
 #include "absl/status/statusor.h"
 
 #include "client/files/load_window.h"
+#include "proto/wire/json_value.h"
 
 namespace eplb {
+
+enum class JsonLoads {
+  kOwn,  // the three of ours
+  kAny,  // also those of other systems that a key tells: logical_count, record_type
+};
 
 // Oldest first, all of one shape. An integer matrix is exact counts; one number with a point or an
 // exponent makes it estimates.
@@ -19,7 +26,14 @@ namespace eplb {
 // is none of these (saying what was tried).
 // cost: O(text); one window is held twice while it is read.
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
-                                                      std::string_view text);
+                                                      std::string_view text,
+                                                      JsonLoads kinds = JsonLoads::kOwn);
+
+// A load [L][E], or with LoadsFromJson several of one shape [steps][L][E]; `name` stands before
+// messages. errors: InvalidArgument, naming the cell, as above.
+absl::StatusOr<Load> LoadFromJson(const wire::JsonValue& value, std::string_view name);
+absl::StatusOr<std::vector<Load>> LoadsFromJson(const wire::JsonValue& value,
+                                                std::string_view name);
 
 // The last sentence of a message about a file of no known schema.
 std::string KnownLoadFormats();

@@ -17,8 +17,9 @@ namespace {
 using Kind = JsonValue::Kind;
 
 constexpr size_t kMaxDepth = 32;
-constexpr size_t kMaxKeys = 4096;
 constexpr int64_t kMaxNumbers = int64_t{1} << 28;
+// In arrays: an empty object of 2 bytes takes some 250 in memory.
+constexpr int64_t kMaxObjects = int64_t{1} << 18;
 constexpr size_t kMaxMessage = 160;
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -39,10 +40,10 @@ std::string Readable(std::string_view message) {
 }
 
 // Builds the value while the parser reads. An open array inside an array adds to the outermost one;
-// an object inside an array is read for duplicate keys only.
+// an object inside such an inner array is read for duplicate keys only.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit Builder(JsonValue* root) : root_(root) {}
+  Builder(JsonValue* root, size_t max_keys) : root_(root), max_keys_(max_keys) {}
 
   const std::string& error() const { return error_; }
 
@@ -76,8 +77,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t /*elements*/) override { return Open(Kind::kObject); }
   bool key(string_t& name) override {
     Frame& frame = frames_.back();
-    if (frame.keys.size() >= kMaxKeys) {
-      return Fail(absl::StrCat("an object with more than ", kMaxKeys, " keys"));
+    if (frame.keys.size() >= max_keys_) {
+      return Fail(absl::StrCat("an object with more than ", max_keys_, " keys"));
     }
     if (!frame.keys.insert(name).second) {
       return Fail(absl::StrCat("key ", JsonQuote(name.substr(0, kMaxMessage)), " is given twice"));
@@ -97,7 +98,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
  private:
   struct Frame {
     bool is_object = false;
-    JsonValue* value = nullptr;  // of an array: the outermost; none inside an array's objects
+    JsonValue* value = nullptr;  // of an array: the outermost; none when it is not kept
     size_t depth = 0;            // of an array inside the outermost one
     std::set<std::string> keys;
   };
@@ -198,6 +199,12 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
       if (kind == Kind::kArray) {
         frame.value = frames_.back().value;
         frame.depth = frames_.back().depth + 1;
+      } else if (frames_.back().depth == 0) {
+        if (++num_objects_ > kMaxObjects) {
+          return Fail(absl::StrCat("more than ", kMaxObjects, " objects in arrays"));
+        }
+        frame.value = &frames_.back().value->objects.emplace_back();
+        frame.value->kind = kind;
       }
     } else if (JsonValue* slot = Slot(); slot != nullptr) {
       slot->kind = kind;
@@ -218,9 +225,11 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   JsonValue* root_;
+  size_t max_keys_;
   JsonValue ignored_;
   std::vector<Frame> frames_;
   int64_t num_numbers_ = 0;  // in arrays
+  int64_t num_objects_ = 0;  // in arrays
   size_t leaf_depth_ = 0;    // of the numbers of the open array
   std::string error_;
 };
@@ -265,7 +274,7 @@ std::string_view KindName(JsonValue::Kind kind) {
   return "unknown";
 }
 
-absl::StatusOr<JsonValue> ParseJson(std::string_view text) {
+absl::StatusOr<JsonValue> ParseJson(std::string_view text, size_t max_keys) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     return absl::InvalidArgumentError("empty, expected JSON");
   }
@@ -273,7 +282,7 @@ absl::StatusOr<JsonValue> ParseJson(std::string_view text) {
     return absl::InvalidArgumentError("starts with a byte order mark, expected plain UTF-8 JSON");
   }
   JsonValue root;
-  Builder builder(&root);
+  Builder builder(&root, max_keys);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
     return absl::InvalidArgumentError(builder.error().empty() ? "not JSON" : builder.error());
   }

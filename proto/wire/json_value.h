@@ -41,6 +41,7 @@ struct JsonValue {
   std::string text;
   JsonNumbers numbers;              // of an array
   std::vector<JsonMember> members;  // of an object, as written
+  std::vector<JsonValue> objects;   // of an array: its entries that are objects
 
   bool is_object() const { return kind == Kind::kObject; }
   bool is_array() const { return kind == Kind::kArray; }
@@ -56,11 +57,13 @@ struct JsonMember {
 // "an integer", "a string", ..: for messages.
 std::string_view KindName(JsonValue::Kind kind);
 
+inline constexpr size_t kMaxJsonKeys = 4096;
+
 // Reads one JSON value and nothing after it. errors: InvalidArgument saying line and column: not
 // JSON, empty, a byte order mark, a key given twice in one object, nesting above 32, more than
-// 4096 keys in an object or 2^28 numbers, a number outside double's range. Throws nothing. cost:
-// O(text).
-absl::StatusOr<JsonValue> ParseJson(std::string_view text);
+// `max_keys` keys in an object, 2^28 numbers or 2^18 objects in arrays, a number outside double's
+// range. Throws nothing. cost: O(text).
+absl::StatusOr<JsonValue> ParseJson(std::string_view text, size_t max_keys = kMaxJsonKeys);
 
 // Members of an object by type. errors: InvalidArgument: "num_layers is missing", "num_layers is a
 // string, expected an integer".

@@ -37,7 +37,7 @@ MALFORMED = {
     "text": (b"hello\n", "tried"),
     "csv": (b"layer,expert,tokens\n0,0,5\n", "tried"),
     "zeros": (b"\0" * 64, "tried"),
-    "zip": (b"PK\x03\x04" + b"\0" * 30, "tried"),
+    "zip": (b"PK\x03\x04" + b"\0" * 30, "no whole zip archive"),
     "truncated_json": (b"[[1,2,3],[4,5", "line 1"),
     "trailing": (b"[[1,2,3]]]", "line 1"),
     "unquoted": (b"{load:[[1,2,3]]}", "line 1"),

@@ -44,7 +44,7 @@ TEST_F(LoadFileTest, WhatIsNoLoadIsRefusedWithItsPath) {
       {std::string("\x93NUMPY\x01", 7), "truncated"},
       {"\xEF\xBB\xBF[[1]]", "byte order mark"},
       {std::string(100, '\0'), "is no load"},
-      {"PK\x03\x04", "is no load"},
+      {"PK\x03\x04", "no whole zip archive"},
   };
   for (const auto& [content, message] : cases) {
     const absl::Status status = ReadLoadFile(Write("bad", content)).status();

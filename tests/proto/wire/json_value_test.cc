@@ -49,6 +49,32 @@ TEST(JsonValueTest, EntriesOfDifferentDepthsAreNamed) {
   EXPECT_EQ(ParseJson("[[1],[1,{\"a\":1}]]")->numbers.problem, "[1][1] is an object");
 }
 
+TEST(JsonValueTest, ObjectsInAnArrayAreKept) {
+  const absl::StatusOr<JsonValue> value =
+      ParseJson(R"({"list":[{"id":0,"sub":[{"cells":[3,4]}]},{"id":1,"sub":[]}]})");
+  ASSERT_TRUE(value.ok()) << value.status();
+  const JsonValue* list = value->Find("list");
+  ASSERT_NE(list, nullptr);
+  EXPECT_THAT(list->numbers.children, ElementsAre(ElementsAre(2)));
+  EXPECT_EQ(list->numbers.problem, "[0] is an object");
+  ASSERT_EQ(list->objects.size(), 2U);
+  EXPECT_EQ(*GetInteger(list->objects[1], "id"), 1);
+  const JsonValue* sub = list->objects[0].Find("sub");
+  ASSERT_EQ(sub->objects.size(), 1U);
+  EXPECT_THAT((*GetNumbers(sub->objects[0], "cells", 1))->integers, ElementsAre(3, 4));
+  EXPECT_TRUE(ParseJson("[[{}]]")->objects.empty());
+}
+
+TEST(JsonValueTest, ObjectsInArraysAndKeysAreBounded) {
+  std::string objects = "[{}";
+  for (int i = 0; i < 1 << 18; ++i) objects += ",{}";
+  EXPECT_THAT(std::string(ParseJson(objects + "]").status().message()),
+              HasSubstr("more than 262144 objects in arrays"));
+  EXPECT_TRUE(ParseJson(R"({"a":1,"b":2})", 2).ok());
+  EXPECT_THAT(std::string(ParseJson(R"({"a":1,"b":2,"c":3})", 2).status().message()),
+              HasSubstr("more than 2 keys"));
+}
+
 TEST(JsonValueTest, MembersOfNestedObjectsAreFound) {
   const absl::StatusOr<JsonValue> value =
       ParseJson(R"({"a":{"b":-7,"c":"x"},"d":true,"e":null,"f":2.5})");

@@ -1,0 +1,34 @@
+// Archives of numpy.savez: a zip of .npy members.
+#ifndef EPLB_CLIENT_FILES_FORMATS_NPZ_H_
+#define EPLB_CLIENT_FILES_FORMATS_NPZ_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace eplb {
+
+inline constexpr std::string_view kZipMagic = "PK\x03\x04";
+// Of a member when it is unpacked. Deflate shrinks zeros a thousand times: the claim is checked
+// before memory is taken, and the memory grows with the bytes that are really there.
+inline constexpr int64_t kMaxMemberBytes = int64_t{1} << 28;
+inline constexpr int64_t kMaxMembers = 64;
+
+struct NpzMember {
+  std::string name;   // without .npy
+  std::string bytes;  // a .npy file
+};
+
+// errors: InvalidArgument: no zip, cut off, zip64, a checksum that differs, a member that is
+// encrypted or not named *.npy, a name given twice, more or larger members than above.
+absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes);
+
+// Members stored as they are, dated 1980: the same members give the same bytes. errors: Internal.
+absl::StatusOr<std::string> NpzBytes(const std::vector<NpzMember>& members);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FILES_FORMATS_NPZ_H_

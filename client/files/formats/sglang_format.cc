@@ -1,0 +1,73 @@
+#include "client/files/formats/sglang_format.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/files/formats/index_table.h"
+#include "client/files/load_json.h"
+#include "client/files/read_file.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kSlots[] = "physical_to_logical_map";
+constexpr char kCounts[] = "logical_count";
+
+absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(bytes));
+  const wire::JsonValue* slots = object.Find(kSlots);
+  if (slots == nullptr || object.Find("format") != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "is no placement of sglang, expected a JSON object with \"", kSlots,
+        IsSglangLoad(object) ? "\"; its logical_count is a load, for `eplbctl plan --load`"
+                             : "\" and without \"format\""));
+  }
+  EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromJson(*slots, kSlots, 2));
+  return PlacementParts{.slots = std::move(table.cells),
+                        .ranks = {},
+                        .num_experts = {},
+                        .frame = {},
+                        .shares = {},
+                        .dropped = {}};
+}
+
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
+                                                    std::string_view bytes) {
+  absl::StatusOr<PlacementParts> parts = Parse(bytes);
+  if (!parts.ok()) return InFile(path, parts.status());
+  return parts;
+}
+
+absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
+                                                 const WriteOptions& /*options*/) {
+  const IndexMatrix& slots = placement.physical_to_logical_map();
+  std::string json = absl::StrCat("{\"", kSlots, "\":");
+  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
+    absl::StrAppend(&json, layer == 0 ? "[" : ",", RowToJson(slots, layer));
+  }
+  return json + "]}\n";
+}
+
+bool IsSglangLoad(const wire::JsonValue& value) { return value.Find(kCounts) != nullptr; }
+
+absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value) {
+  const wire::JsonValue* counts = value.Find(kCounts);
+  if (counts == nullptr || value.Find("format") != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("is no load of sglang, expected a JSON object with \"", kCounts,
+                     "\" and without \"format\""));
+  }
+  EPLB_ASSIGN_OR_RETURN(std::vector<Load> loads, LoadsFromJson(*counts, kCounts));
+  std::vector<LoadWindow> windows;
+  for (Load& load : loads) {
+    const auto step = static_cast<int64_t>(windows.size());
+    windows.push_back({step, step, std::move(load)});
+  }
+  return windows;
+}
+
+}  // namespace eplb

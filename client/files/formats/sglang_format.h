@@ -1,0 +1,31 @@
+// The JSON of SGLang's --init-expert-location.
+#ifndef EPLB_CLIENT_FILES_FORMATS_SGLANG_FORMAT_H_
+#define EPLB_CLIENT_FILES_FORMATS_SGLANG_FORMAT_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/files/formats/format_table.h"
+#include "client/files/load_window.h"
+#include "proto/wire/json_value.h"
+
+namespace eplb {
+
+// {"physical_to_logical_map":[L][S]}. errors: begin with `path`.
+absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
+                                                    std::string_view bytes);
+absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
+                                                 const WriteOptions& options);
+
+// Whether it is an object with logical_count.
+bool IsSglangLoad(const wire::JsonValue& value);
+
+// {"logical_count":[L][E]}, or [steps][L][E] of which each step is a window. errors: without path.
+absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FILES_FORMATS_SGLANG_FORMAT_H_

@@ -1,0 +1,207 @@
+#include "client/files/formats/trtllm_statistics.h"
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "client/files/formats/safetensors.h"
+#include "client/files/read_file.h"
+#include "placement/status_macros.h"
+#include "proto/wire/json_value.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kMeta[] = "meta_info.json";
+constexpr int64_t kMaxMetaBytes = int64_t{1} << 20;
+constexpr int64_t kMaxExperts = int64_t{1} << 20;
+constexpr int32_t kMaxRanks = 1 << 16;
+
+using Cells = std::map<std::pair<int64_t, int32_t>, std::vector<int64_t>>;  // (iteration, layer)
+
+struct Meta {
+  int64_t num_experts = 0;
+  std::optional<int64_t> ep_size;
+};
+
+absl::StatusOr<Meta> ParseMeta(std::string_view text) {
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(text));
+  Meta meta;
+  EPLB_ASSIGN_OR_RETURN(meta.num_experts, wire::GetInteger(object, "num_experts"));
+  if (meta.num_experts < 1 || meta.num_experts > kMaxExperts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_experts is ", meta.num_experts, ", expected 1..", kMaxExperts));
+  }
+  if (object.Find("ep_size") != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(meta.ep_size, wire::GetInteger(object, "ep_size"));
+  }
+  return meta;
+}
+
+absl::StatusOr<Meta> ReadMeta(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, "/", kMeta);
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, kMaxMetaBytes));
+  absl::StatusOr<Meta> meta = ParseMeta(text);
+  if (!meta.ok()) return InFile(path, meta.status());
+  return meta;
+}
+
+// The number of ranks: their files must be numbered from 0 without a gap.
+absl::StatusOr<int32_t> CountRanks(const std::string& directory,
+                                   const std::optional<int64_t>& ep_size) {
+  std::error_code error;
+  std::set<int32_t> ranks;
+  for (std::filesystem::directory_iterator entry(directory, error), end;
+       !error && entry != end && ranks.size() < size_t{kMaxRanks}; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    absl::string_view number = name;
+    int32_t rank = -1;
+    if (absl::ConsumePrefix(&number, "rank") && absl::ConsumeSuffix(&number, ".safetensors") &&
+        absl::SimpleAtoi(number, &rank) && rank >= 0) {
+      ranks.insert(rank);
+    }
+  }
+  if (error) return absl::InvalidArgumentError(absl::StrCat(directory, ": ", error.message()));
+  int32_t count = 0;
+  while (ranks.contains(count)) ++count;
+  const int64_t expected = ep_size.value_or(ranks.empty() ? 1 : int64_t{*ranks.rbegin()} + 1);
+  if (count == expected && ranks.size() == static_cast<size_t>(count)) return count;
+  if (count < expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, ": rank", count, ".safetensors is missing, expected the files of ",
+                     expected, " ranks"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(directory, ": has the files of ", ranks.size(),
+                                                 " ranks, ", kMeta, " says ep_size ", expected));
+}
+
+// "100_3" -> iteration 100, layer 3.
+absl::StatusOr<std::pair<int64_t, int32_t>> ParseKey(const std::string& name) {
+  const size_t mark = name.find('_');
+  int64_t iteration = -1;
+  int32_t layer = -1;
+  if (mark == std::string::npos || !absl::SimpleAtoi(name.substr(0, mark), &iteration) ||
+      !absl::SimpleAtoi(name.substr(mark + 1), &layer) || iteration < 0 || layer < 0 ||
+      absl::StrCat(iteration, "_", layer) != name) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "has the tensor ", wire::JsonQuote(name.substr(0, 80)), ", expected \"iteration_layer\""));
+  }
+  return std::pair(iteration, layer);
+}
+
+// Adds a tensor to the counts of its (iteration, layer).
+absl::Status AddTensor(const SafeTensor& tensor, std::vector<int64_t>& counts) {
+  for (size_t expert = 0; expert < counts.size(); ++expert) {
+    int64_t count = 0;  // the data is not aligned
+    std::memcpy(&count, tensor.data.data() + expert * sizeof(count), sizeof(count));
+    if (count < 0 || __builtin_add_overflow(counts[expert], count, &counts[expert])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(tensor.name, " expert ", expert, " is ", count,
+                       count < 0 ? ", counts are >= 0" : ", the sum over ranks is above 2^63-1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTensor(const SafeTensor& tensor, int64_t num_experts) {
+  const bool shaped = tensor.shape.size() == 1 && tensor.shape[0] == num_experts;
+  const auto bytes = num_experts * static_cast<int64_t>(sizeof(int64_t));
+  if (tensor.dtype == "I64" && shaped && static_cast<int64_t>(tensor.data.size()) == bytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(tensor.name, " is ", wire::JsonQuote(tensor.dtype.substr(0, 16)), " of ",
+                   tensor.shape.empty() ? 1 : tensor.shape[0], " numbers in ", tensor.data.size(),
+                   " bytes, expected \"I64\" [", num_experts, "] in ", bytes));
+}
+
+// REQUIRES: rank 0 comes first, its keys are those of all.
+absl::Status AddRank(std::string_view bytes, bool is_first, int64_t num_experts, Cells& cells) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<SafeTensor> tensors, ParseSafetensors(bytes));
+  for (const SafeTensor& tensor : tensors) {
+    EPLB_ASSIGN_OR_RETURN(const auto key, ParseKey(tensor.name));
+    EPLB_RETURN_IF_ERROR(CheckTensor(tensor, num_experts));
+    if (is_first) cells[key].assign(static_cast<size_t>(num_experts), 0);
+    const auto found = cells.find(key);
+    if (found == cells.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has ", tensor.name, ", which rank0.safetensors has not"));
+    }
+    EPLB_RETURN_IF_ERROR(AddTensor(tensor, found->second));
+  }
+  if (tensors.size() == cells.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("has ", tensors.size(), " tensors, rank0.safetensors has ", cells.size()));
+}
+
+// REQUIRES: not empty. Every iteration must have the same layers, without a gap.
+absl::StatusOr<std::vector<LoadWindow>> WindowsOf(const Cells& cells, int64_t num_experts) {
+  const int32_t first_layer = cells.begin()->first.second;
+  std::map<int64_t, int32_t> layers;  // of each iteration
+  for (const auto& [key, counts] : cells) {
+    const auto [iteration, layer] = key;
+    const int32_t expected = first_layer + layers[iteration]++;
+    if (layer == expected) continue;
+    return absl::InvalidArgumentError(absl::StrCat("iteration ", iteration, " has layer ", layer,
+                                                   " where layer ", expected, " is expected"));
+  }
+  const int32_t num_layers = layers.begin()->second;
+  std::vector<LoadWindow> windows;
+  auto cell = cells.begin();
+  for (const auto& [iteration, count] : layers) {
+    if (count != num_layers) {
+      return absl::InvalidArgumentError(absl::StrCat("iteration ", iteration, " has ", count,
+                                                     " layers, iteration ", layers.begin()->first,
+                                                     " has ", num_layers));
+    }
+    LoadMatrix matrix(num_layers, num_experts);
+    for (int32_t layer = 0; layer < num_layers; ++layer, ++cell) {
+      std::memcpy(&matrix(layer, 0), cell->second.data(), cell->second.size() * sizeof(int64_t));
+    }
+    absl::StatusOr<Load> load = Load::FromCounts(std::move(matrix));
+    if (!load.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("iteration ", iteration, ": ", load.status().message()));
+    }
+    windows.push_back({iteration, iteration, *std::move(load)});
+  }
+  return windows;
+}
+
+}  // namespace
+
+bool IsTrtllmStatistics(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error) &&
+         std::filesystem::exists(absl::StrCat(path, "/", kMeta), error);
+}
+
+absl::StatusOr<std::vector<LoadWindow>> ReadTrtllmStatistics(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is no directory of statistics with ", kMeta));
+  }
+  EPLB_ASSIGN_OR_RETURN(const Meta meta, ReadMeta(path));
+  EPLB_ASSIGN_OR_RETURN(const int32_t num_ranks, CountRanks(path, meta.ep_size));
+  Cells cells;
+  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    const std::string file = absl::StrCat(path, "/rank", rank, ".safetensors");
+    EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(file));
+    const absl::Status added = AddRank(bytes, rank == 0, meta.num_experts, cells);
+    if (!added.ok()) return InFile(file, added);
+  }
+  if (cells.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no counts"));
+  absl::StatusOr<std::vector<LoadWindow>> windows = WindowsOf(cells, meta.num_experts);
+  if (!windows.ok()) return InFile(path, windows.status());
+  return windows;
+}
+
+}  // namespace eplb

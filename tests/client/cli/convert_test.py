@@ -1,0 +1,289 @@
+"""eplbctl convert between the files of six systems, and their loads in plan and lint."""
+
+import json
+import random
+import struct
+import unittest
+import zipfile
+
+import command
+
+FORMS = {"eplb": "p.json", "deepseek": "d.npz", "sglang": "s.json", "trtllm": "t.yaml", "vllm": "v.jsonl",
+         "ascend": "a.json"}
+FLAGS = ["--gpus", 2, "--nodes", 1, "--groups", 1, "--first-layer", 3]
+MAPS = {"physical_to_logical_map": [[0, 1, 0, 2], [2, 0, 1, 0]],
+        "logical_to_physical_map": [[[2, 0], [1, -1], [3, -1]], [[1, 3], [2, -1], [0, -1]]],
+        "logical_replica_count": [[2, 1, 1], [2, 1, 1]]}
+EPLB = {"format": "eplb.placement.v1", "num_layers": 2, "num_logical_experts": 3, "num_slots": 4, "num_gpus": 2,
+        "num_nodes": 1, "num_groups": 1, **MAPS}
+SLOTS = MAPS["physical_to_logical_map"]
+ASCEND = {"moe_layer_count": 2, "layer_list": [
+    {"layer_id": layer, "device_count": 2, "device_list": [
+        {"device_id": device, "device_expert": row[2 * device:2 * device + 2]} for device in range(2)]}
+    for layer, row in enumerate(SLOTS)]}
+VLLM = {"record_type": "eplb_initial_mapping", "version": 1, "num_redundant_experts": 1, "num_slots": 4,
+        "initial_global_assignments": {"0": SLOTS[0], "1": SLOTS[1]}}
+TRTLLM = ("num_slots: 4\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
+          "  3: [0, 1, 0, 2]\n  4: [2, 0, 1, 0]\n")
+STATS = {"record_type": "eplb_load_stats", "version": 1, "step": 10, "num_ranks": 2,
+         "expert_load": [[3, 5, 4, 1], [2, 1, 9, 0]], "p2l_map": SLOTS}
+LOAD = [[7, 5, 1], [1, 9, 2]]  # what STATS adds up to
+
+
+def safetensors(tensors):
+    header, data = {}, b""
+    for name, numbers in tensors.items():
+        raw = struct.pack(f"<{len(numbers)}q", *numbers)
+        header[name] = {"dtype": "I64", "shape": [len(numbers)], "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def npy(shape, numbers):
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+# Format -> (what is wrong, bytes, a word of the message). A file that says nothing else is refused alike.
+MALFORMED = {
+    "eplb": [("empty", "", "empty"), ("other", json.dumps(MAPS), "format is missing"),
+             ("twice", json.dumps(EPLB).replace("num_gpus", "num_slots"), "given twice"),
+             ("range", json.dumps(EPLB).replace("[0, 1, 0, 2]", "[0, 1, 0, 9]"), "layer 0 slot 3")],
+    "deepseek": [("text", "hello", "tried .npy and CSV"), ("ragged", "0,1\n0\n", "layer 1 has 1 entries"),
+                 ("nan", "0,1\nnan,0\n", "line 2, column 1"),
+                 ("huge", npy("(1000000000, 4)", [0]), "at most"),
+                 ("missing", "0,1,0,2\n2,0,0,0\n", "layer 1: expert 1 is in no slot"),
+                 ("zip", b"PK\x03\x04" + b"\0" * 40, "no whole zip archive")],
+    "sglang": [("list", "[[0]]", "physical_to_logical_map"), ("load", '{"logical_count":[[1]]}', "is a load"),
+               ("ragged", '{"physical_to_logical_map":[[0,1],[0]]}', "layer 1 has 1 entries"),
+               ("range", '{"physical_to_logical_map":[[0,7]]}', "layer 0 slot 1 holds expert 7"),
+               ("negative", '{"physical_to_logical_map":[[0,-1]]}', "layer 0 slot 1 holds no expert")],
+    "trtllm": [("scalar", "hello", "num_slots"), ("gap", TRTLLM.replace("  4:", "  6:"), "layer 4 is missing"),
+               ("twice", TRTLLM.replace("  4:", "  3:"), "given twice"),
+               ("alias", "a: &a [1]\nb: *a\n", "line 1"), ("broken", TRTLLM[:-2], "not YAML"),
+               ("slots", TRTLLM.replace("slots: 4", "slots: 1000000000"), "expected 1000000000 slots")],
+    "vllm": [("other", json.dumps(EPLB), "is no record of vllm"), ("stats", json.dumps(STATS), "has no eplb_initial"),
+             ("torn", json.dumps(VLLM) + "\n" + json.dumps(VLLM)[:20], "line 2"),
+             ("first", json.dumps(VLLM).replace('"0":', '"2":'), "begins at layer 1")],
+    "ascend": [("other", json.dumps(EPLB), "moe_layer_count"),
+               ("count", json.dumps(ASCEND).replace('"device_count": 2', '"device_count": 3', 1), "device_count is 3"),
+               ("unequal", json.dumps(ASCEND).replace("[0, 1]", "[0]", 1), "layer 0: device 0 holds 1")],
+}
+
+
+class ConvertTest(command.CommandTest):
+    def path(self, name):
+        return self.directory / name
+
+    def convert(self, source, target, in_path, out_path, *more):
+        return command.run("convert", "--from", source, "--to", target, in_path, out_path, *more)
+
+    def assert_converts(self, *arguments):
+        result = self.convert(*arguments)
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+        self.assertLessEqual(result.stderr.count("\n"), 1)
+        return result.stderr
+
+    def test_each_format_is_written_as_its_system_reads_it(self):
+        source = self.write("p.json", json.dumps(EPLB))
+        for target, name in FORMS.items():
+            self.assert_converts("eplb", target, source, self.path("out_" + name), *FLAGS)
+        self.assertEqual(json.loads(self.path("out_p.json").read_text()), EPLB)
+        self.assertEqual(json.loads(self.path("out_s.json").read_text()), {"physical_to_logical_map": SLOTS})
+        self.assertEqual(self.path("out_t.yaml").read_text(), TRTLLM)
+        self.assertEqual(json.loads(self.path("out_v.jsonl").read_text()), VLLM)
+        self.assertEqual(json.loads(self.path("out_a.json").read_text()), ASCEND)
+        with zipfile.ZipFile(self.path("out_d.npz")) as archive:
+            self.assertIsNone(archive.testzip())
+            self.assertEqual(archive.namelist(), [name + ".npy" for name in MAPS])
+            self.assertEqual(archive.read("physical_to_logical_map.npy"), npy("(2, 4)", sum(SLOTS, [])))
+            self.assertEqual(archive.read("logical_to_physical_map.npy"),
+                             npy("(2, 3, 2)", [2, 0, 1, -1, 3, -1, 1, 3, 2, -1, 0, -1]))
+        for name, expected in (("x.json", json.dumps(MAPS, separators=(",", ":")) + "\n"),
+                               ("x.csv", "0,1,0,2\n2,0,1,0\n")):
+            self.assert_converts("eplb", "deepseek", source, self.path(name))
+            self.assertEqual(self.path(name).read_text(), expected)
+        self.assert_converts("eplb", "deepseek", source, self.path("x.npy"))
+        self.assertEqual(self.path("x.npy").read_bytes(), npy("(2, 4)", sum(SLOTS, [])))
+
+    def test_every_pair_keeps_the_slots(self):
+        seed = 3
+        source = random.Random(seed)
+        rows = [random.Random(seed + layer).sample([0, 1, 2, 3, 4, 5, 6, 7] + source.choices(range(8), k=4), 12)
+                for layer in range(58)]
+        start = self.write("start.json", json.dumps({"physical_to_logical_map": rows}))
+        flags = ["--gpus", 4, "--first-layer", 3]
+        for first, first_name in FORMS.items():
+            middle = self.path(first_name)
+            self.assert_converts("sglang", first, start, middle, *flags)
+            for second, second_name in FORMS.items():
+                other = self.path("other_" + second_name)
+                back = self.path("back.json")
+                self.assert_converts(first, second, middle, other, *flags)
+                self.assert_converts(second, "sglang", other, back, *flags)
+                self.assertEqual(json.loads(back.read_text())["physical_to_logical_map"], rows, (seed, first, second))
+        placement = self.path("p.json")
+        self.assertEqual(command.run("lint", "--placement", placement).returncode, 0)
+
+    def test_what_is_lost_or_assumed_is_said(self):
+        source = self.write("p.json", json.dumps(EPLB))
+        said = self.assert_converts("eplb", "sglang", source, self.path("s.json"))
+        self.assertIn("no replica ranks", said)
+        self.assertIn("num_gpus 2", said)
+        said = self.assert_converts("sglang", "eplb", self.path("s.json"), self.path("q.json"), "--gpus", 2)
+        for word in ("lowest slot", "--nodes", "--groups", "q.json"):
+            self.assertIn(word, said)
+        self.assertEqual(json.loads(self.path("q.json").read_text())["logical_to_physical_map"][0][0], [0, 2])
+        shares = self.write("shares.json", json.dumps(
+            dict(EPLB, replica_share=[[0.25, 1, 0.75, 1], [1, 0.5, 1, 0.5]])))
+        self.assertIn("replica_share", self.assert_converts("eplb", "vllm", shares, self.path("v.jsonl")))
+        said = self.assert_converts("sglang", "vllm", self.path("s.json"), self.path("v.jsonl"))
+        self.assertEqual(said, "")
+
+    def test_what_is_missing_names_its_flag_and_out_stays(self):
+        self.write("s.json", json.dumps({"physical_to_logical_map": SLOTS}))
+        out = self.write("out.yaml", "precious")
+        source = self.path("s.json")
+        before = sorted(entry.name for entry in self.directory.iterdir())
+        for target, more, word in (("eplb", [], "--gpus"), ("ascend", [], "--gpus"),
+                                   ("trtllm", ["--gpus", 2], "--first-layer"), ("deepseek", [], ".npz"),
+                                   ("trtllm", ["--first-layer", -1], "--first-layer"),
+                                   ("vllm", ["--gpus", 3], "4 slots on 3 GPUs"), ("eplb", ["--gpus", 0], "num_gpus"),
+                                   ("eplb", ["--gpus", 2, "--nodes", 3], "nodes"), ("eplb", ["--gpus", "x"], "--gpus"),
+                                   ("nonsense", [], "--to")):
+            with self.subTest(target=target, more=more):
+                self.assert_fails(self.convert("sglang", target, source, out, *more), 2, word)
+                self.assertEqual(out.read_text(), "precious")
+        self.assert_fails(self.convert("eplb", "eplb", self.write("p.json", json.dumps(EPLB)), out, "--gpus", 4), 2,
+                          "p.json", "--gpus")
+        self.path("p.json").unlink()
+        self.assertEqual(sorted(entry.name for entry in self.directory.iterdir()), before)
+        self.assert_fails(command.run("convert", "--from", "sglang", source, out), 2, "--to")
+        self.assert_fails(command.run("convert", "--from", "sglang", "--to", "vllm", source), 2, "out")
+
+    def test_malformed_files_are_exit_2_with_their_name(self):
+        out = self.write("out.json", "precious")
+        checked = 0
+        for source, cases in MALFORMED.items():
+            for name, content, word in cases:
+                with self.subTest(source=source, name=name):
+                    path = self.write("bad", content)
+                    self.assert_fails(self.convert(source, "eplb", path, out, *FLAGS), 2, path, word)
+                    self.assertEqual(out.read_text(), "precious")
+                    checked += 1
+            for path in (self.path("missing"), self.directory):
+                self.assert_fails(self.convert(source, "eplb", path, out, *FLAGS), 2, path)
+            empty = self.write("empty", "")
+            self.assert_fails(self.convert(source, "eplb", empty, out, *FLAGS), 2, empty)
+        self.assertGreater(checked, 25)
+
+    def test_a_zip_bomb_is_not_unpacked(self):
+        bomb = self.path("bomb.npz")
+        with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("physical_to_logical_map.npy", npy("(1, 4)", [0, 1, 2, 3]) + b"\0" * (300 << 20))
+        self.assertLess(bomb.stat().st_size, 1 << 20)
+        self.assert_fails(self.convert("deepseek", "sglang", bomb, self.path("o.json")), 2, bomb, "at most")
+        self.assert_fails(command.run("plan", "--load", bomb, "--gpus", 2, "--slots", 4), 2, bomb, "at most")
+
+    def test_dumps_of_torch_are_for_python(self):
+        dump = self.path("dump.pt")
+        with zipfile.ZipFile(dump, "w") as archive:
+            archive.writestr("dump/data.pkl", b"\x80\x02}q\x00.")
+        out = self.path("o.json")
+        for path in (dump, self.write("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")):
+            self.assert_fails(self.convert("sglang", "eplb", path, out, *FLAGS), 2, path, "python -m eplb.convert")
+            self.assert_fails(command.run("plan", "--load", path, "--gpus", 2, "--slots", 4), 2, path,
+                              "python -m eplb.convert")
+        self.assertFalse(out.exists())
+
+    def test_a_failed_write_is_exit_1(self):
+        source = self.write("s.json", json.dumps({"physical_to_logical_map": SLOTS}))
+        for out in (self.path("no") / "o.json", self.directory, "/dev/null"):
+            self.assert_fails(self.convert("sglang", "vllm", source, out), 1, out)
+        self.assert_converts("sglang", "vllm", source, source)  # in place
+        self.assertEqual(json.loads(source.read_text()), VLLM)
+
+
+class LoadFormatTest(command.CommandTest):
+    def plan(self, load, *more):
+        return command.run("plan", "--load", load, "--policy", "deepseek", "--gpus", 2, "--slots", 4, "-o", "json",
+                           *more)
+
+    def expected(self):
+        return json.loads(self.plan(self.write("own.json", json.dumps(LOAD))).stdout)["placement"]
+
+    def statistics(self):
+        directory = self.directory / "statistics"
+        directory.mkdir()
+        (directory / "meta_info.json").write_text('{"num_experts": 3, "num_experts_per_token": 2, "ep_size": 2}')
+        # Layers 3 and 4 of the model; iteration 9 is noise, 10 is LOAD.
+        for rank, share in ((0, lambda n: n // 2), (1, lambda n: n - n // 2)):
+            tensors = {f"10_{layer + 3}": [share(n) for n in row] for layer, row in enumerate(LOAD)}
+            tensors.update({f"9_{layer + 3}": [1, 1, 100] for layer in range(2)})
+            (directory / f"rank{rank}.safetensors").write_bytes(safetensors(tensors))
+        return directory
+
+    def test_peers_loads_are_known_by_their_content_and_by_name(self):
+        expected = self.expected()
+        noise = dict(STATS, step=9, expert_load=[[9, 9, 9, 9]] * 2)
+        files = {
+            "sglang": self.write("s.json", json.dumps({"logical_count": [[[9] * 3] * 2, LOAD], "rank": 0})),
+            "vllm": self.write("v.jsonl", json.dumps(noise) + "\n" + json.dumps(STATS) + "\n"),
+            "deepseek": self.write("d.csv", "7,5,1\n1,9,2\n"),
+            "trtllm": self.statistics(),
+        }
+        archive = self.directory / "d.npz"
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
+            written.writestr("weight.npy", npy("(2, 3)", sum(LOAD, [])))
+        for name, path in [*files.items(), ("deepseek", archive)]:
+            for more in ((), ("--format", name)):
+                with self.subTest(name=name, more=more):
+                    result = self.plan(path, "--window", "last", *more)
+                    self.assertEqual((result.returncode, result.stderr), (0, ""))
+                    self.assertEqual(json.loads(result.stdout)["placement"], expected)
+        placement = self.write("p.json", json.dumps(expected))
+        for path in files.values():
+            self.assertEqual(command.run("lint", "--placement", placement, "--load", path).returncode, 0, path)
+        other = command.run("lint", "--placement", self.write("p.json", json.dumps(EPLB)), "--load", files["trtllm"])
+        self.assertEqual(other.returncode, 0, other.stdout)
+
+    def test_each_record_is_a_window(self):
+        twice = self.write("v.jsonl", json.dumps(STATS) + "\n" + json.dumps(dict(STATS, step=11)) + "\n")
+        result = json.loads(self.plan(twice).stdout)
+        single = json.loads(self.plan(self.write("own.json", json.dumps(LOAD))).stdout)
+        self.assertEqual(result["max_gpu_load_per_layer"], [2 * peak for peak in single["max_gpu_load_per_layer"]])
+
+    def test_a_named_format_takes_nothing_else(self):
+        own = self.write("own.json", json.dumps({"format": "eplb.load.v1", "load": LOAD}))
+        sglang = self.write("s.json", json.dumps({"logical_count": LOAD}))
+        for path, name, word in ((own, "sglang", "logical_count"), (own, "vllm", "record"), (own, "deepseek", "tried"),
+                                 (own, "trtllm", "directory"), (sglang, "eplb", "tried"), (own, "ascend", "--format")):
+            self.assert_fails(self.plan(path, "--format", name), 2, word)
+
+    def test_malformed_peers_loads_are_exit_2_with_their_name(self):
+        directory = self.statistics()
+        rank = directory / "rank1.safetensors"
+        good = rank.read_bytes()
+        for content, word in ((b"", "truncated"), (good[:-8], "data_offsets"), (b"\xff" * 16, "it claims"),
+                              (good.replace(b"10_4", b"10_5"), "10_5"), (good.replace(b"I64", b"F64"), "F64")):
+            rank.write_bytes(content)
+            self.assert_fails(self.plan(directory), 2, rank, word)
+        rank.unlink()
+        self.assert_fails(self.plan(directory), 2, directory, "rank1.safetensors is missing")
+        for content, word in ((json.dumps({"logical_count": [LOAD, LOAD[:1]]}), "step 1 has 1 layers"),
+                              (json.dumps({"logical_count": [[1, -2]]}), "layer 0 expert 1"),
+                              ('{"logical_count":[[NaN]]}', "line 1"),
+                              (json.dumps(dict(STATS, p2l_map=[[0, 1, 0, 2], [2, 0, 1, 4]])), "layer 1 slot 3 is 4"),
+                              (json.dumps(dict(STATS, p2l_map=[[0, 1, 0, 2]])), "p2l_map has 1 x 4"),
+                              (json.dumps(dict(STATS, record_type="other")), "tried"),
+                              (json.dumps(STATS) + "\n" + json.dumps(STATS)[:30], "line 2"),
+                              ("1,2\n3\n", "layer 1 has 1 experts"), ("1,2\n3,inf\n", "line 2, column 2")):
+            with self.subTest(content=content[:50]):
+                bad = self.write("bad", content)
+                self.assert_fails(self.plan(bad), 2, bad, word)
+
+
+if __name__ == "__main__":
+    unittest.main()

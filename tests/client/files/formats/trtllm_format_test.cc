@@ -1,0 +1,116 @@
+#include "client/files/formats/trtllm_format.h"
+
+#include "tests/client/files/formats/random_placement.h"
+#include "tests/client/files/formats/refused.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kGood[] =
+    "num_slots: 3\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
+    "  3: [0, 1, 0]\n  4: [1, 1, 0]\n  5: [0, 1, 1]\n";
+
+TEST(TrtllmFormatTest, KeysAreTheModelsLayersInAnyOrder) {
+  for (const std::string& text :
+       {std::string(kGood),
+        std::string("initial_global_assignments:\n  5:\n  - 0\n  - 1\n  - 1\n  3: [0,1,0]\n"
+                    "  4: [1,1,0]\nnum_slots: 3 # of all ranks\nunknown: {a: [1, x]}\n"),
+        std::string(R"({"num_slots":3,"initial_global_assignments":)"
+                    R"({"3":[0,1,0],"4":[1,1,0],"5":[0,1,1]}})")}) {
+    const auto parts = ParseTrtllmPlacement("f", text);
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    EXPECT_EQ(parts->frame.first_layer, 3);
+    ASSERT_EQ(parts->slots.rows(), 3);
+    EXPECT_EQ(parts->slots(1, 0), 1);
+    EXPECT_EQ(parts->slots(2, 2), 1);
+  }
+}
+
+TEST(TrtllmFormatTest, DeepSeekV3HasLayers3To60) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 58, .num_experts = 256, .num_slots = 288, .num_gpus = 32});
+  const auto yaml = WriteTrtllmPlacement(Placement::Static(topology), {.first_layer = 3});
+  ASSERT_TRUE(yaml.ok());
+  EXPECT_THAT(*yaml, HasSubstr("\n  3: ["));
+  EXPECT_THAT(*yaml, HasSubstr("\n  60: ["));
+  EXPECT_THAT(*yaml, ::testing::Not(HasSubstr("\n  61: [")));
+  const auto parts = ParseTrtllmPlacement("f", *yaml);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_EQ(*MakePlacement(*parts, {.num_gpus = 32}), Placement::Static(topology));
+  const absl::Status unknown = WriteTrtllmPlacement(Placement::Static(topology), {}).status();
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("--first-layer"));
+}
+
+TEST(TrtllmFormatTest, WhatIsNoneIsRefused) {
+  const std::string good = kGood;
+  std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before;
+    for (int j = 0; j < 8; ++j) bomb += "," + before;
+    bomb += "]\n";
+  }
+  const Refused cases[] = {
+      {"Empty", "", "empty"},
+      {"Comment", "# nothing\n", "empty"},
+      {"Scalar", "hello", "expected YAML with num_slots"},
+      {"List", "- 1\n- 2\n", "expected YAML with num_slots"},
+      {"Truncated", good.substr(0, good.size() - 3), "not YAML"},
+      {"Tab", With(good, "  3:", "\t3:"), "not YAML"},
+      {"Brackets", std::string(100000, '['), "not YAML"},
+      {"Braces", "a: " + std::string(100000, '{'), "not YAML"},
+      {"Nested", std::string(40, '[') + std::string(40, ']'), "nested deeper"},
+      {"Bomb", bomb + good, "line 1, column"},
+      {"Alias", With(With(good, "[0, 1, 0]", "&row [0, 1, 0]"), "[0, 1, 1]", "*row"),
+       "line 4, column"},
+      {"MergeKey", "base: &b {num_slots: 3}\n<<: *b\n", "an anchor"},
+      {"Tag", With(good, "num_slots: 3", "num_slots: !!python/object:os.system 3"), "a tag"},
+      {"Documents", good + "---\n" + good, "more than one YAML document"},
+      {"KeyTwice", With(good, "  4:", "  3:"), "key \"3\" is given twice"},
+      {"TopKeyTwice", "num_slots: 3\n" + good, "key \"num_slots\" is given twice"},
+      {"ListAsKey", "? [1, 2]\n: 3\n" + good, "a key that is no single word"},
+      {"NullAsKey", "~: 3\n" + good, "a key that is null"},
+      {"NoSlots", With(good, "num_slots: 3\n", ""), "num_slots is missing"},
+      {"SlotsText", With(good, "num_slots: 3", "num_slots: \"3\""), "num_slots is a string"},
+      {"SlotsReal", With(good, "num_slots: 3", "num_slots: 3.0"), "num_slots is a string"},
+      {"SlotsZero", With(good, "num_slots: 3", "num_slots: 0"), "num_slots is 0"},
+      {"SlotsHuge", With(good, "num_slots: 3", "num_slots: 1000000000"),
+       "layer 3 has 3 entries, expected 1000000000 slots"},
+      {"UpdatesNegative", With(good, "iter: 0", "iter: -1"), "layer_updates_per_iter -1"},
+      {"NoAssignments", "num_slots: 3\n", "initial_global_assignments is missing"},
+      {"AssignmentsNull", "num_slots: 3\ninitial_global_assignments:\n", "is null"},
+      {"AssignmentsList", "num_slots: 3\ninitial_global_assignments: [[0,1,0]]\n", "is an array"},
+      {"AssignmentsEmpty", "num_slots: 3\ninitial_global_assignments: {}\n", "has no layers"},
+      {"Short", With(good, "[1, 1, 0]", "[1, 0]"), "layer 4 has 2 entries, expected 3"},
+      {"Long", With(good, "[1, 1, 0]", "[1, 1, 0, 0]"), "layer 4 has 4 entries"},
+      {"Gap", With(good, "  4:", "  6:"), "layer 4 is missing, there are 3 and 5"},
+      {"KeyText", With(good, "  4:", "  four:"), "key \"four\", expected a layer number"},
+      {"KeyNegative", With(good, "  4:", "  -4:"), "key \"-4\""},
+      {"KeyPadded", With(good, "  4:", "  \"04\":"), "key \"04\""},
+      {"KeyHuge", With(good, "  4:", "  99999999999:"), "key \"99999999999\""},
+      {"Nan", With(good, "[1, 1, 0]", "[1, .nan, 0]"), "layer 4[1] is a string"},
+      {"Real", With(good, "[1, 1, 0]", "[1, 1.5, 0]"), "layer 4[1] is a string"},
+      {"Octal", With(good, "[1, 1, 0]", "[1, 01, 0]"), "layer 4[1] is a string"},
+      {"Negative", With(good, "[1, 1, 0]", "[1, -3, 0]"), "layer 4 slot 1 is -3"},
+      {"Huge", With(good, "[1, 1, 0]", "[1, 99999999999, 0]"), "layer 4 slot 1 is 99999999999"},
+      {"AboveInt64", With(good, "[1, 1, 0]", "[1, 99999999999999999999, 0]"), "not an integer"},
+      {"RowScalar", With(good, "[1, 1, 0]", "7"), "layer 4 is an integer"},
+      {"NotUtf8", With(good, "num_slots", "\xff\xfe"), "f: "},
+      {"Nul", good + std::string(3, '\0'), "f: "},
+  };
+  for (const Refused& refused : cases) {
+    ExpectRefusal(refused, ParseTrtllmPlacement("f", refused.bytes).status());
+  }
+}
+
+TEST(TrtllmFormatTest, AnExpertOutOfRangeIsNamedWithItsPlace) {
+  const auto parts = ParseTrtllmPlacement("f", With(kGood, "[1, 1, 0]", "[1, 2, 9]"));
+  ASSERT_TRUE(parts.ok());
+  EXPECT_THAT(std::string(MakePlacement(*parts, {}).status().message()),
+              HasSubstr("layer 1 slot 2 holds expert 9, but 3 slots hold experts 0..2"));
+}
+
+}  // namespace
+}  // namespace eplb
