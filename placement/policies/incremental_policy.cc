@@ -20,18 +20,22 @@
 namespace eplb {
 namespace {
 
-// A GPU load of T tokens is known to one part in sqrt(T); the largest of many is found this many
-// such parts above the mean without meaning anything.
-constexpr double kNoise = 3.5;
-// A layer closer to its bound than this is left alone even where sampling noise is smaller.
+// A layer closer to its bound than this is left alone.
 constexpr double kLeastExcess = 0.02;
-// How close to the bound a layer is brought: not closer than what would set it moving again, and
-// only a part of the way where it is far off, for the last moves win least.
-constexpr double kGoalOfLeast = 0.75;
-constexpr double kGoalOfExcess = 0.15;
-constexpr double kMaxGoal = 0.025;
-// Copying all slots of a layer must lower its largest GPU load by this part of the mean.
-constexpr double kPriceOfAllSlots = 0.1;
+// A GPU load of T tokens is known to one part in sqrt(T), and the incumbent was made for a load
+// known as badly. The squares of what GPUs are above the bound are this many of their own standard
+// deviations above what that explains before they mean something.
+constexpr double kSignificance = 6;
+// How close to the bound a layer is brought, as a part of the excess that sets it moving.
+constexpr double kGoal = 0.6;
+// A layer that is not far off moves at most this part of its slots at a time: the hottest GPUs come
+// first, so what is left out wins least.
+constexpr double kMostOfSlots = 0.095;
+constexpr double kFarOff = 0.3;
+// Copying all slots of a layer must lower its largest GPU load by this part of the mean; where the
+// layer is further off than kNear, by less in the same measure, for it will soon move again.
+constexpr double kPriceOfAllSlots = 0.25;
+constexpr double kNear = 0.06;
 
 using Row = std::span<const int32_t>;
 using Layout = std::vector<int32_t>;  // experts by slot of a domain
@@ -83,7 +87,7 @@ class Contest {
 
   // A score is the mean over the windows of largest load / mean load, plus the price of the copies.
   void Offer(Row layout, int32_t copies) {
-    const double price = kPriceOfAllSlots * copies / static_cast<double>(layout.size());
+    const double price = price_of_all_slots_ * copies / static_cast<double>(layout.size());
     const double peak = MeanPeak(layout);
     if (best_.empty()) {
       incumbent_peak_ = peak;
@@ -93,6 +97,9 @@ class Contest {
     best_.assign(layout.begin(), layout.end());
     best_score_ = peak + price;
   }
+
+  // Copying all slots costs this part of the mean load from now on.
+  void set_price(double price_of_all_slots) { price_of_all_slots_ = price_of_all_slots; }
 
   const Layout& best() const { return best_; }
 
@@ -127,6 +134,7 @@ class Contest {
   std::vector<std::vector<double>> windows_;
   Layout best_;
   double best_score_ = 0;
+  double price_of_all_slots_ = kPriceOfAllSlots;
   double incumbent_peak_ = 0;
 };
 
@@ -179,6 +187,21 @@ bool Mend(const Domain& domain, Layout& layout) {
   return true;
 }
 
+// More of the GPUs are more above the bound than sampling noise explains. (One GPU alone says
+// little: the largest of many is always far above the mean.)
+bool IsSignificant(const Arrangement& arrangement, double bound, double mean_tokens) {
+  double squares = 0;
+  double above = 0;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    const double excess = arrangement.load(gpu) / bound - 1;
+    if (excess <= 0) continue;
+    squares += excess * excess;
+    ++above;
+  }
+  const double noise = 2 / mean_tokens;
+  return squares > noise * (above + kSignificance * std::sqrt(2 * above));
+}
+
 // Relieves the incumbent step by step and offers what stands after each.
 void OfferSteps(const Domain& domain, Row incumbent, int32_t budget, Contest& contest) {
   const double mean = domain.total_load() / static_cast<double>(domain.num_gpus());
@@ -187,14 +210,20 @@ void OfferSteps(const Domain& domain, Row incumbent, int32_t budget, Contest& co
   arrangement.Assign(incumbent);
   const double bound = DomainBound(domain);
   const double excess = arrangement.MaxLoad() / bound - 1;
-  const double least = std::max(kLeastExcess, kNoise / std::sqrt(mean));
-  if (excess <= least) return;
-  const double goal = std::max(kGoalOfLeast * least, std::min(kMaxGoal, kGoalOfExcess * excess));
-  const double least_win = kPriceOfAllSlots * bound / arrangement.num_slots();
+  if (excess <= kLeastExcess || !IsSignificant(arrangement, bound, mean)) return;
+  const double target = bound * (1 + kGoal * kLeastExcess);
+  const double price = kPriceOfAllSlots * std::min(1.0, kNear / excess);
+  contest.set_price(price);
+  const double least_win = price * bound / arrangement.num_slots();
+  const auto most =
+      static_cast<int32_t>((excess > kFarOff ? 1 : kMostOfSlots) * arrangement.num_slots());
   Relief relief(arrangement, budget);
   for (int32_t step = 0; step < 2 * arrangement.num_slots(); ++step) {
-    const double target = bound * (1 + goal);
-    if (!relief.Step(target, least_win) && !relief.Chain(target, least_win)) return;
+    if (!relief.Step(target, least_win) && !relief.Chain(target, least_win) &&
+        !relief.Walk(target, least_win)) {
+      return;
+    }
+    if (relief.copies() > most) return;
     contest.Offer(arrangement.experts(), relief.copies());
   }
 }

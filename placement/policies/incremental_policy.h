@@ -18,10 +18,10 @@ struct IncrementalOptions {
   int32_t max_moves_per_gpu = 2;  // transfers into a GPU per layer
 };
 
-// Idea: a layer moves only when its hottest GPU is further above the bound than sampling noise
-// explains; then the hottest GPU is relieved, again and again, by the step that wins most per copy
-// (a new replica in place of one that is not missed: one copy; an exchange: two), until it is near
-// the bound, no step pays, or a GPU's budget is spent. Candidates per layer: the incumbent, the
+// Idea: a layer moves only when its GPUs are further above the bound than sampling noise explains;
+// then the hottest GPU is relieved, again and again, by the step that wins most per copy (a new
+// replica in place of one that is not missed: one copy; an exchange: two), until it is near the
+// bound, no step pays, or a GPU's budget is spent. Candidates per layer: the incumbent, the
 // incumbent after each of those steps, and `balanced` aligned to the incumbent where the budget
 // allows it. They are scored on the recent windows: mean of the largest GPU load, plus a price per
 // copy.

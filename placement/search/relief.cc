@@ -12,6 +12,7 @@ constexpr double kFreeStep = 0.25;
 constexpr size_t kHeavy = 4;
 constexpr size_t kCool = 6;
 constexpr int kChainSteps = 5;
+constexpr int32_t kWalkSteps = 80;
 
 }  // namespace
 
@@ -157,6 +158,30 @@ bool Relief::Chain(double target, double least_win) {
   arrangement_.BeginJournal();
   Follow(*chosen, target);
   return true;
+}
+
+bool Relief::Walk(double target, double least_win) {
+  const int32_t hot = arrangement_.HottestGpu();
+  if (arrangement_.load(hot) <= target) return false;
+  for (int32_t i = 0; i < kWalkSteps; ++i) {
+    const int32_t a =
+        random_.Below(4) == 0
+            ? random_.Below(arrangement_.num_slots())
+            : arrangement_.first_slot(hot) +
+                  random_.Below(arrangement_.end_slot(hot) - arrangement_.first_slot(hot));
+    const int32_t b = random_.Below(arrangement_.num_slots());
+    const bool swap = random_.Below(2) == 0;
+    if (swap ? arrangement_.gpu_of(a) == arrangement_.gpu_of(b) || !arrangement_.MaySwap(a, b)
+             : !arrangement_.MayReplace(b, arrangement_.expert_in(a))) {
+      continue;
+    }
+    const Kick kick = swap ? Kick{a, b, -1} : Kick{b, -1, arrangement_.expert_in(a)};
+    arrangement_.BeginJournal();
+    if (Follow(kick, target) > least_win) return true;
+    arrangement_.RollBack();
+    Count();
+  }
+  return false;
 }
 
 void Relief::ConsiderSwaps(int32_t hot, double target, Choice& best) const {

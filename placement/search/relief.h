@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "placement/search/arrangement.h"
+#include "placement/search/random.h"
 
 namespace eplb {
 
@@ -28,6 +29,9 @@ class Relief {
   // per copy. False when none wins at least `least_win` per copy within the budget; nothing has
   // changed then.
   bool Chain(double target, double least_win);
+
+  // Where no chain wins either: chains that begin with an exchange at random, until one wins.
+  bool Walk(double target, double least_win);
 
   // Copies that the present layout needs, in all GPUs.
   int32_t copies() const { return copies_; }
@@ -66,6 +70,7 @@ class Relief {
   std::vector<char> had_;         // [m * n], in the incumbent
   std::vector<int32_t> arrived_;  // [m], copies of the present layout
   int32_t copies_ = 0;
+  SearchRandom random_{1};
   std::vector<double> change_;  // [m]
   std::vector<int32_t> touched_;
 };
