@@ -1,0 +1,48 @@
+#include "placement/search/homes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace eplb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Optional;
+
+// Two nodes of two GPUs with two slots each; expert groups {0,1}, {2,3}.
+Topology Shape() {
+  return *Topology::Make({.num_layers = 1,
+                          .num_experts = 4,
+                          .num_slots = 8,
+                          .num_gpus = 4,
+                          .num_nodes = 2,
+                          .num_groups = 2});
+}
+
+TEST(HomesTest, AHomeHoldsEveryExpertOfTheGroup) {
+  const std::vector<int32_t> slots = {2, 3, 2, 3, 0, 1, 0, 1};
+  EXPECT_THAT(HomesOf(Shape(), Hierarchy::kStrict, slots), Optional(ElementsAre(1, 0)));
+  EXPECT_THAT(HomesOf(Shape(), Hierarchy::kSoft, slots), Optional(ElementsAre(1, 0)));
+}
+
+TEST(HomesTest, AReplicaElsewhereIsSoftButNotStrict) {
+  const std::vector<int32_t> slots = {2, 3, 2, 0, 0, 1, 0, 1};
+  EXPECT_EQ(HomesOf(Shape(), Hierarchy::kStrict, slots), std::nullopt);
+  EXPECT_THAT(HomesOf(Shape(), Hierarchy::kSoft, slots), Optional(ElementsAre(1, 0)));
+}
+
+TEST(HomesTest, AGroupThatNoNodeHoldsWholeHasNoHome) {
+  const std::vector<int32_t> slots = {0, 2, 0, 2, 1, 3, 1, 3};
+  EXPECT_EQ(HomesOf(Shape(), Hierarchy::kSoft, slots), std::nullopt);
+}
+
+TEST(HomesTest, NodesAreHomeToEquallyManyGroupsWhenStrict) {
+  const std::vector<int32_t> slots = {0, 1, 2, 3, -1, -1, -1, -1};
+  EXPECT_EQ(HomesOf(Shape(), Hierarchy::kStrict, slots), std::nullopt);
+  EXPECT_THAT(HomesOf(Shape(), Hierarchy::kSoft, slots), Optional(ElementsAre(0, 0)));
+}
+
+}  // namespace
+}  // namespace eplb
