@@ -91,7 +91,7 @@ void DomainSolver::TrySeed() {
   --seeds_left_;
   if (Hopeless(counts_)) return;
   packer_.Pack(counts_, arrangement_);
-  work_.left -= int64_t{domain_->num_slots()} * 8 + 16 * domain_->num_experts();
+  work_.left -= int64_t{8} * domain_->num_slots() + int64_t{16} * domain_->num_experts();
   descent_.Swaps(target(), arrangement_, work_);
   Keep();
 }
