@@ -80,10 +80,11 @@ double Descent::PeakAfter(const Arrangement& arrangement, int32_t slot, int32_t 
   add(arrangement.gpu_of(slot), gain_unit - arrangement.unit(leaving));
   double peak = 0;
   for (const int32_t gpu : touched_) {
-    double& change = change_[static_cast<size_t>(gpu)];
-    peak = std::max(peak, (arrangement.tokens(gpu) + change) * arrangement.inverse_speed(gpu));
-    change = 0;
+    const double tokens = arrangement.tokens(gpu) + change_[static_cast<size_t>(gpu)];
+    peak = std::max(peak, tokens * arrangement.inverse_speed(gpu));
   }
+  // Not in the loop above: a GPU whose first changes sum to 0 is in the list more than once.
+  for (const int32_t gpu : touched_) change_[static_cast<size_t>(gpu)] = 0;
   return std::min(peak, limit);
 }
 
