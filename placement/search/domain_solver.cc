@@ -60,7 +60,8 @@ DomainSolver::DomainSolver(const Domain& domain)
       replicator_(domain),
       random_(kSeed),
       arrangement_(domain),
-      equal_gpus_(domain.equal_speeds() && domain.num_slots() % domain.num_gpus() == 0) {}
+      equal_gpus_(domain.equal_speeds() && domain.num_slots() % domain.num_gpus() == 0),
+      no_duplicates_(domain.MaxReplicas() == domain.num_gpus()) {}
 
 void DomainSolver::Begin(const SearchLimits& limits) {
   limits_ = limits;
@@ -96,9 +97,9 @@ void DomainSolver::TrySeed() {
   Keep();
 }
 
-// The GPU of the largest unit holds at least the smallest units beside it.
+// The GPU of the largest unit holds at least the smallest units of other experts beside it.
 bool DomainSolver::Hopeless(std::span<const int32_t> counts) {
-  if (!equal_gpus_ || best_.empty()) return false;
+  if (!equal_gpus_ || !no_duplicates_ || best_.empty()) return false;
   work_.left -= domain_->num_experts();
   units_.clear();
   for (size_t expert = 0; expert < counts.size(); ++expert) {

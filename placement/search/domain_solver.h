@@ -87,6 +87,7 @@ class DomainSolver {
   int32_t seeds_left_ = 0;
   int64_t least_work_ = 0;       // that seeds leave for later
   bool equal_gpus_;              // as many slots and as fast, all of them
+  bool no_duplicates_;           // no GPU may hold an expert twice
   std::vector<int32_t> counts_;  // of the seed at hand
   std::vector<double> units_;
 };
