@@ -62,6 +62,19 @@ std::vector<int32_t> ReadFrom(const DomainFrame& frame, std::span<const int32_t>
   return held;
 }
 
+// No expert has more copies on a GPU than it must where `available` experts may stand there.
+bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
+  const size_t least = on_gpu.size() / available;
+  const size_t with_one_more = on_gpu.size() % available;  // experts
+  size_t slots_of_those = 0;
+  for (const int32_t expert : on_gpu) {
+    const auto copies = static_cast<size_t>(std::count(on_gpu.begin(), on_gpu.end(), expert));
+    if (copies > least + 1) return false;
+    slots_of_those += copies > least ? 1 : 0;
+  }
+  return slots_of_those <= with_one_more * (least + 1);
+}
+
 }  // namespace
 
 absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speeds,
@@ -277,6 +290,8 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
   for (const int32_t expert : slots) {
     if (expert >= 0) ++counts[static_cast<size_t>(expert)];
   }
+  const bool strict = options_.hierarchy == Hierarchy::kStrict;
+  const auto available = load.size() / static_cast<size_t>(strict ? topology_.num_nodes() : 1);
   double peak = 0;
   size_t held = 0;
   for (size_t gpu = 0; gpu < whole_->first_slot.size(); ++gpu) {
@@ -285,10 +300,9 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
     double tokens = 0;
     for (const int32_t expert : on_gpu) {
       if (expert < 0) return std::nullopt;
-      const auto copies = std::count(on_gpu.begin(), on_gpu.end(), expert);
-      if (copies > whole_->domain.MaxCopies(static_cast<int32_t>(gpu))) return std::nullopt;
       tokens += load[static_cast<size_t>(expert)] / counts[static_cast<size_t>(expert)];
     }
+    if (!options_.allow_duplicates && !CopiesAreSpread(on_gpu, available)) return std::nullopt;
     held += on_gpu.size();
     peak = std::max(peak, tokens / whole_->domain.speed[gpu]);
   }
