@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,41 @@ bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
     slots_of_those += copies > least ? 1 : 0;
   }
   return slots_of_those <= with_one_more * (least + 1);
+}
+
+// Of the experts with fewest copies on a GPU, the one with the largest unit, then the fewest
+// replicas.
+int32_t MostWanted(const Arrangement& arrangement, std::span<const int32_t> copies) {
+  const auto rank = [&](int32_t expert) {
+    return std::tuple(copies[static_cast<size_t>(expert)], -arrangement.unit(expert),
+                      arrangement.count(expert));
+  };
+  int32_t best = 0;
+  for (int32_t expert = 1; expert < arrangement.domain().num_experts(); ++expert) {
+    if (rank(expert) < rank(best)) best = expert;
+  }
+  return best;
+}
+
+// Gives slots with copies that a GPU need not hold to experts that it lacks. Every expert stays on
+// every GPU that holds it.
+void SpreadCopies(Arrangement& arrangement) {
+  std::vector<int32_t> copies(arrangement.counts().size());
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    std::fill(copies.begin(), copies.end(), 0);
+    for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
+      ++copies[static_cast<size_t>(arrangement.expert_in(slot))];
+    }
+    for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
+      int32_t& held = copies[static_cast<size_t>(arrangement.expert_in(slot))];
+      const int32_t wanted = MostWanted(arrangement, copies);
+      int32_t& lacking = copies[static_cast<size_t>(wanted)];
+      if (held - lacking <= 1) continue;
+      --held;
+      ++lacking;
+      arrangement.Replace(slot, wanted);
+    }
+  }
 }
 
 }  // namespace
@@ -278,7 +314,11 @@ void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
     whole_->domain.home_of_gpu.push_back(topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
   }
   whole_->solver->Begin(LimitsOf(options_.effort, whole_->domain, topology_.num_layers()));
-  whole_->solver->Offer(ReadFrom(*whole_, answer.slots));
+  Arrangement start(whole_->domain);
+  start.Assign(ReadFrom(*whole_, answer.slots));
+  // A node may have to hold experts twice that the layer need not.
+  if (!options_.allow_duplicates) SpreadCopies(start);
+  whole_->solver->Offer(start.experts());
   const Arrangement& found = whole_->solver->Solve();
   WriteTo(*whole_, found, answer.slots);
   answer.peak = found.MaxLoad();
