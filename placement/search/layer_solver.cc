@@ -330,6 +330,7 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
   for (const int32_t expert : slots) {
     if (expert >= 0) ++counts[static_cast<size_t>(expert)];
   }
+  if (std::find(counts.begin(), counts.end(), 0) != counts.end()) return std::nullopt;
   const bool strict = options_.hierarchy == Hierarchy::kStrict;
   const auto available = load.size() / static_cast<size_t>(strict ? topology_.num_nodes() : 1);
   double peak = 0;
@@ -351,8 +352,8 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
   return peak;
 }
 
-// Strict: every slot that holds an expert of a group is on one node. Soft: some node holds all
-// experts of the group. Both: every node is home to as many groups.
+// Strict: every slot that holds an expert of a group is on one node, and every node is home to as
+// many groups. Soft: some node holds all experts of the group.
 bool LayerSolver::KeepsHierarchy(std::span<const int32_t> slots) const {
   if (options_.hierarchy == Hierarchy::kNone) return true;
   const auto nodes = static_cast<size_t>(topology_.num_nodes());
