@@ -14,6 +14,7 @@ constexpr double kNear = 0.01;
 // Largest units to level hot experts to, as parts of the mean GPU load: one, two or three of them
 // on a GPU beside cold experts.
 constexpr double kLevels[] = {0.85, 0.93, 0.98, 0.48, 0.75, 0.65, 0.55, 0.44, 0.32, 0.4};
+constexpr int32_t kKickAgain = 4;
 // What a walk may still win where every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
 
@@ -202,6 +203,8 @@ void DomainSolver::Walk() {
   while (!work_.spent() && !Done()) {
     arrangement_.BeginJournal();
     Kick();
+    // Now and then more than one, or the descent finds its way back from each.
+    while (random_.Below(kKickAgain) == 0) Kick();
     if (random_.Below(16) == 0) {
       descent_.SwapsAndCounts(target(), arrangement_, work_);
     } else {
