@@ -89,13 +89,14 @@ void DomainSolver::Offer(std::span<const int32_t> experts) {
   Keep();
 }
 
-void DomainSolver::TrySeed() {
+bool DomainSolver::TrySeed() {
   --seeds_left_;
-  if (Hopeless(counts_)) return;
+  if (Hopeless(counts_)) return false;
   packer_.Pack(counts_, arrangement_);
   work_.left -= int64_t{8} * domain_->num_slots() + int64_t{16} * domain_->num_experts();
   descent_.Swaps(target(), arrangement_, work_);
   Keep();
+  return true;
 }
 
 // The GPU of the largest unit holds at least the smallest units of other experts beside it.
@@ -123,7 +124,7 @@ void DomainSolver::TryAllCounts(int32_t expert, int32_t spare) {
   if (expert + 1 == domain_->num_experts()) {
     if (least + spare > domain_->MaxReplicas()) return;
     count = least + spare;
-    TrySeed();
+    if (TrySeed()) Walk(work_per_counts_);
     return;
   }
   for (int32_t more = 0; more <= std::min(spare, domain_->MaxReplicas() - least); ++more) {
@@ -196,11 +197,10 @@ void DomainSolver::Kick() {
   }
 }
 
-void DomainSolver::Walk() {
-  if (Done() || work_.spent()) return;
-  arrangement_.Assign(best_);
+void DomainSolver::Walk(int64_t work) {
   double peak = arrangement_.MaxLoad();
-  while (!work_.spent() && !Done()) {
+  const int64_t stop = std::max<int64_t>(work_.left - work, 0);
+  while (work_.left > stop && !Done()) {
     arrangement_.BeginJournal();
     Kick();
     // Now and then more than one, or the descent finds its way back from each.
@@ -246,7 +246,10 @@ const Arrangement& DomainSolver::Solve() {
     TrySeeds();
   }
   if (limits_.hot_seeds > 0) Descend(work_.left);
-  Walk();
+  if (!Done() && !work_.spent()) {
+    arrangement_.Assign(best_);
+    Walk(work_.left);
+  }
   arrangement_.Assign(best_);
   return arrangement_;
 }
@@ -254,7 +257,9 @@ const Arrangement& DomainSolver::Solve() {
 void DomainSolver::TrySeeds() {
   if (Done() || work_.spent() || limits_.hot_seeds == 0) return;
   const int32_t spare = domain_->num_slots() - domain_->MinReplicas() * domain_->num_experts();
-  if (NumCountVectors(spare, domain_->num_experts()) <= limits_.count_vectors) {
+  const int64_t vectors = NumCountVectors(spare, domain_->num_experts());
+  if (vectors <= limits_.count_vectors) {
+    work_per_counts_ = kWorkAfterAllCounts / vectors;
     TryAllCounts(0, spare);
     work_.left = std::min(work_.left, kWorkAfterAllCounts);
     return;
