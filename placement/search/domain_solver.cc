@@ -259,7 +259,7 @@ void DomainSolver::TrySeeds() {
   const int32_t spare = domain_->num_slots() - domain_->MinReplicas() * domain_->num_experts();
   const int64_t vectors = NumCountVectors(spare, domain_->num_experts());
   if (vectors <= limits_.count_vectors) {
-    work_per_counts_ = kWorkAfterAllCounts / vectors;
+    work_per_counts_ = std::min(kWorkAfterAllCounts, work_.left / 2) / vectors;
     TryAllCounts(0, spare);
     work_.left = std::min(work_.left, kWorkAfterAllCounts);
     return;
