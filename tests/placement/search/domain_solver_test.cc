@@ -93,19 +93,6 @@ TEST(DomainSolverTest, ThoroughFindsTheOptimumWhereDuplicatesAreForced) {
   }
 }
 
-// The best layouts have two copies of a light expert beside a heavy one, so that sums of different
-// experts say nothing about them. The work ends before a walk could find them by chance.
-TEST(DomainSolverTest, SeedsWithCopiesOfALightExpertAreNotGivenUp) {
-  for (const std::vector<double>& load : {std::vector<double>{35, 51, 21}, {53, 40, 10}}) {
-    Domain domain = MakeDomain(load, 8, 2);
-    domain.allow_duplicates = true;
-    SearchLimits limits = Limits(Effort::kThorough, domain);
-    limits.work = 2000;
-    DomainSolver solver(domain);
-    EXPECT_NEAR(PeakOf(domain, SolveWith(solver, limits)), domain.total_load() / 2, 1e-9);
-  }
-}
-
 TEST(DomainSolverTest, EveryEffortIsLegalAndNeverBelowItsBound) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
