@@ -1,5 +1,7 @@
 #include "placement/policies/balanced_policy.h"
 
+#include <cmath>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -35,6 +37,15 @@ std::optional<IndexMatrix> DeepseekSlots(const PolicyInput& input, const GpuSpee
   return std::move(maps->physical_to_logical);
 }
 
+// Scales a layer by a power of two until its sum is between 0.5 and 1. That changes no bit of any
+// quotient of loads, and whatever the load's unit was, no GPU load overflows and float32 can tell
+// them apart.
+void Normalise(std::span<double> load) {
+  int exponent = 0;
+  std::frexp(std::accumulate(load.begin(), load.end(), 0.0), &exponent);
+  for (double& tokens : load) tokens = std::ldexp(tokens, -exponent);
+}
+
 class BalancedPolicy final : public Policy {
  public:
   explicit BalancedPolicy(const BalancedOptions& options) : options_(options) {}
@@ -57,7 +68,7 @@ class BalancedPolicy final : public Policy {
         .allow_duplicates = options_.allow_duplicates};
     EPLB_RETURN_IF_ERROR(LayerSolver::Check(topology, speeds, options));
     const std::optional<IndexMatrix> deepseek = DeepseekSlots(input, speeds, options.hierarchy);
-    const RealMatrix load = input.load.ToDouble();
+    RealMatrix load = input.load.ToDouble();
     LayerSolver solver(topology, speeds, options);
     IndexMatrix slots(topology.num_layers(), topology.num_slots());
     std::vector<std::span<const int32_t>> candidates;
@@ -67,8 +78,9 @@ class BalancedPolicy final : public Policy {
         candidates.push_back(Row(input.previous->physical_to_logical_map(), layer));
       }
       if (deepseek.has_value()) candidates.push_back(Row(*deepseek, layer));
-      solver.Solve({&load(layer, 0), static_cast<size_t>(load.cols())}, candidates,
-                   {&slots(layer, 0), static_cast<size_t>(slots.cols())});
+      const std::span<double> cells(&load(layer, 0), static_cast<size_t>(load.cols()));
+      Normalise(cells);
+      solver.Solve(cells, candidates, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
     return Placement::FromSlots(topology, slots);
   }

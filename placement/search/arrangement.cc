@@ -100,6 +100,7 @@ void Arrangement::Reset(std::span<const int32_t> counts) {
   std::fill(expert_.begin(), expert_.end(), kEmpty);
   std::fill(head_.begin(), head_.end(), kEmpty);
   std::fill(tokens_.begin(), tokens_.end(), 0.0);
+  journal_.clear();  // nothing of before can be taken back
   for (size_t expert = 0; expert < count_.size(); ++expert) {
     SetCount(static_cast<int32_t>(expert), counts[expert]);
   }
@@ -213,13 +214,6 @@ void Arrangement::DoReplace(int32_t slot, int32_t expert) {
   change_units(expert, +1);
   Link(slot, expert);
   tokens_[static_cast<size_t>(gpu_of(slot))] += unit(expert);
-}
-
-void Arrangement::Recompute() {
-  std::fill(tokens_.begin(), tokens_.end(), 0.0);
-  for (size_t slot = 0; slot < expert_.size(); ++slot) {
-    tokens_[static_cast<size_t>(gpu_of_[slot])] += unit(expert_[slot]);
-  }
 }
 
 }  // namespace eplb

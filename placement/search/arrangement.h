@@ -69,8 +69,6 @@ class Arrangement {
   // Swaps and replacements since the journal began can be taken back, the last first.
   void BeginJournal();
   void RollBack();
-  // Sums the tokens of all GPUs again, so that rounding errors of long searches go away.
-  void Recompute();
 
  private:
   // A swap of two slots, or a replacement in `slot`, which held `expert` before.

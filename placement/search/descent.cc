@@ -27,7 +27,7 @@ bool Descent::SwapOnce(Arrangement& arrangement, WorkBudget& work) {
   const double hot_tokens = arrangement.tokens(hot);
   const int32_t hot_slots = arrangement.end_slot(hot) - arrangement.first_slot(hot);
   Step best = {.peak = arrangement.load(hot) * (1 - kLeastWin)};
-  work.left -= 2 * arrangement.num_gpus();
+  work.left -= int64_t{2} * arrangement.num_gpus();
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
     const double speed = arrangement.inverse_speed(gpu);
     const double tokens = arrangement.tokens(gpu);
@@ -35,7 +35,7 @@ bool Descent::SwapOnce(Arrangement& arrangement, WorkBudget& work) {
     double least = hot_tokens - best.peak / hot_speed;
     double most = best.peak / speed - tokens;
     if (gpu == hot || least >= most) continue;
-    work.left -= hot_slots * (arrangement.end_slot(gpu) - arrangement.first_slot(gpu));
+    work.left -= int64_t{hot_slots} * (arrangement.end_slot(gpu) - arrangement.first_slot(gpu));
     for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {
       const double unit = arrangement.unit_in(a);
       for (int32_t b = arrangement.first_slot(gpu); b < arrangement.end_slot(gpu); ++b) {
@@ -80,10 +80,11 @@ double Descent::PeakAfter(const Arrangement& arrangement, int32_t slot, int32_t 
   add(arrangement.gpu_of(slot), gain_unit - arrangement.unit(leaving));
   double peak = 0;
   for (const int32_t gpu : touched_) {
-    double& change = change_[static_cast<size_t>(gpu)];
-    peak = std::max(peak, (arrangement.tokens(gpu) + change) * arrangement.inverse_speed(gpu));
-    change = 0;
+    const double tokens = arrangement.tokens(gpu) + change_[static_cast<size_t>(gpu)];
+    peak = std::max(peak, tokens * arrangement.inverse_speed(gpu));
   }
+  // Not in the loop above: a GPU whose first changes sum to 0 is in the list more than once.
+  for (const int32_t gpu : touched_) change_[static_cast<size_t>(gpu)] = 0;
   return std::min(peak, limit);
 }
 
@@ -104,7 +105,7 @@ void Descent::Consider(const Arrangement& arrangement, int32_t slot, int32_t exp
       return;
     }
   }
-  work.left -= 4 * (arrangement.count(expert) + arrangement.count(leaving));
+  work.left -= int64_t{4} * (arrangement.count(expert) + arrangement.count(leaving));
   if (!arrangement.MayReplace(slot, expert)) return;
   const double peak = PeakAfter(arrangement, slot, expert, best.peak);
   if (peak < best.peak) best = {.peak = peak, .slot = slot, .expert = expert};

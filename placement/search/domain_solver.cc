@@ -14,6 +14,7 @@ constexpr double kNear = 0.01;
 // Largest units to level hot experts to, as parts of the mean GPU load: one, two or three of them
 // on a GPU beside cold experts.
 constexpr double kLevels[] = {0.85, 0.93, 0.98, 0.48, 0.75, 0.65, 0.55, 0.44, 0.32, 0.4};
+constexpr int32_t kKickAgain = 4;
 // What a walk may still win where every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
 
@@ -60,7 +61,8 @@ DomainSolver::DomainSolver(const Domain& domain)
       replicator_(domain),
       random_(kSeed),
       arrangement_(domain),
-      equal_gpus_(domain.equal_speeds() && domain.num_slots() % domain.num_gpus() == 0) {}
+      equal_gpus_(domain.equal_speeds() && domain.num_slots() % domain.num_gpus() == 0),
+      no_duplicates_(domain.MaxReplicas() == domain.num_gpus()) {}
 
 void DomainSolver::Begin(const SearchLimits& limits) {
   limits_ = limits;
@@ -87,18 +89,19 @@ void DomainSolver::Offer(std::span<const int32_t> experts) {
   Keep();
 }
 
-void DomainSolver::TrySeed() {
+bool DomainSolver::TrySeed() {
   --seeds_left_;
-  if (Hopeless(counts_)) return;
+  if (Hopeless(counts_)) return false;
   packer_.Pack(counts_, arrangement_);
-  work_.left -= int64_t{domain_->num_slots()} * 8 + 16 * domain_->num_experts();
+  work_.left -= int64_t{8} * domain_->num_slots() + int64_t{16} * domain_->num_experts();
   descent_.Swaps(target(), arrangement_, work_);
   Keep();
+  return true;
 }
 
-// The GPU of the largest unit holds at least the smallest units beside it.
+// The GPU of the largest unit holds at least the smallest units of other experts beside it.
 bool DomainSolver::Hopeless(std::span<const int32_t> counts) {
-  if (!equal_gpus_ || best_.empty()) return false;
+  if (!equal_gpus_ || !no_duplicates_ || best_.empty()) return false;
   work_.left -= domain_->num_experts();
   units_.clear();
   for (size_t expert = 0; expert < counts.size(); ++expert) {
@@ -121,7 +124,7 @@ void DomainSolver::TryAllCounts(int32_t expert, int32_t spare) {
   if (expert + 1 == domain_->num_experts()) {
     if (least + spare > domain_->MaxReplicas()) return;
     count = least + spare;
-    TrySeed();
+    if (TrySeed()) Walk(work_per_counts_);
     return;
   }
   for (int32_t more = 0; more <= std::min(spare, domain_->MaxReplicas() - least); ++more) {
@@ -194,13 +197,14 @@ void DomainSolver::Kick() {
   }
 }
 
-void DomainSolver::Walk() {
-  if (Done() || work_.spent()) return;
-  arrangement_.Assign(best_);
+void DomainSolver::Walk(int64_t work) {
   double peak = arrangement_.MaxLoad();
-  while (!work_.spent() && !Done()) {
+  const int64_t stop = std::max<int64_t>(work_.left - work, 0);
+  while (work_.left > stop && !Done()) {
     arrangement_.BeginJournal();
     Kick();
+    // Now and then more than one, or the descent finds its way back from each.
+    while (random_.Below(kKickAgain) == 0) Kick();
     if (random_.Below(16) == 0) {
       descent_.SwapsAndCounts(target(), arrangement_, work_);
     } else {
@@ -242,7 +246,10 @@ const Arrangement& DomainSolver::Solve() {
     TrySeeds();
   }
   if (limits_.hot_seeds > 0) Descend(work_.left);
-  Walk();
+  if (!Done() && !work_.spent()) {
+    arrangement_.Assign(best_);
+    Walk(work_.left);
+  }
   arrangement_.Assign(best_);
   return arrangement_;
 }
@@ -250,7 +257,9 @@ const Arrangement& DomainSolver::Solve() {
 void DomainSolver::TrySeeds() {
   if (Done() || work_.spent() || limits_.hot_seeds == 0) return;
   const int32_t spare = domain_->num_slots() - domain_->MinReplicas() * domain_->num_experts();
-  if (NumCountVectors(spare, domain_->num_experts()) <= limits_.count_vectors) {
+  const int64_t vectors = NumCountVectors(spare, domain_->num_experts());
+  if (vectors <= limits_.count_vectors) {
+    work_per_counts_ = std::min(kWorkAfterAllCounts, work_.left / 2) / vectors;
     TryAllCounts(0, spare);
     work_.left = std::min(work_.left, kWorkAfterAllCounts);
     return;

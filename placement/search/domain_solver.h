@@ -55,8 +55,8 @@ class DomainSolver {
   bool Done() const { return best_peak_ <= target(); }
   double target() const;
   void Keep();
-  // Packs counts_ and descends by exchanges.
-  void TrySeed();
+  // Packs counts_ and descends by exchanges. False when that cannot give a better layout.
+  bool TrySeed();
   void TrySeeds();
   bool SeedsLeft() const;
   bool TryEvenCold(int32_t num_hot, int32_t more);
@@ -69,7 +69,8 @@ class DomainSolver {
   // False when there is no reason or no work left to try more.
   bool TryHot(int32_t num_hot, int32_t hot_slots);
   bool Hopeless(std::span<const int32_t> counts);
-  void Walk();
+  // From the layout at hand, until `work` is done.
+  void Walk(int64_t work);
   void Kick();
 
   const Domain* domain_;
@@ -86,7 +87,9 @@ class DomainSolver {
   double best_peak_ = 0;
   int32_t seeds_left_ = 0;
   int64_t least_work_ = 0;       // that seeds leave for later
+  int64_t work_per_counts_ = 0;  // of a walk from each vector of counts
   bool equal_gpus_;              // as many slots and as fast, all of them
+  bool no_duplicates_;           // no GPU may hold an expert twice
   std::vector<int32_t> counts_;  // of the seed at hand
   std::vector<double> units_;
 };

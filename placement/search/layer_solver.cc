@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -60,6 +61,54 @@ std::vector<int32_t> ReadFrom(const DomainFrame& frame, std::span<const int32_t>
     held.insert(held.end(), first, first + frame.domain.slots[gpu]);
   }
   return held;
+}
+
+// No expert has more copies on a GPU than it must where `available` experts may stand there.
+bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
+  const size_t least = on_gpu.size() / available;
+  const size_t with_one_more = on_gpu.size() % available;  // experts
+  size_t slots_of_those = 0;
+  for (const int32_t expert : on_gpu) {
+    const auto copies = static_cast<size_t>(std::count(on_gpu.begin(), on_gpu.end(), expert));
+    if (copies > least + 1) return false;
+    slots_of_those += copies > least ? 1 : 0;
+  }
+  return slots_of_those <= with_one_more * (least + 1);
+}
+
+// Of the experts with fewest copies on a GPU, the one with the largest unit, then the fewest
+// replicas.
+int32_t MostWanted(const Arrangement& arrangement, std::span<const int32_t> copies) {
+  const auto rank = [&](int32_t expert) {
+    return std::tuple(copies[static_cast<size_t>(expert)], -arrangement.unit(expert),
+                      arrangement.count(expert));
+  };
+  int32_t best = 0;
+  for (int32_t expert = 1; expert < arrangement.domain().num_experts(); ++expert) {
+    if (rank(expert) < rank(best)) best = expert;
+  }
+  return best;
+}
+
+// Gives slots with copies that a GPU need not hold to experts that it lacks. Every expert stays on
+// every GPU that holds it.
+void SpreadCopies(Arrangement& arrangement) {
+  std::vector<int32_t> copies(arrangement.counts().size());
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    std::fill(copies.begin(), copies.end(), 0);
+    for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
+      ++copies[static_cast<size_t>(arrangement.expert_in(slot))];
+    }
+    for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
+      int32_t& held = copies[static_cast<size_t>(arrangement.expert_in(slot))];
+      const int32_t wanted = MostWanted(arrangement, copies);
+      int32_t& lacking = copies[static_cast<size_t>(wanted)];
+      if (held - lacking <= 1) continue;
+      --held;
+      ++lacking;
+      arrangement.Replace(slot, wanted);
+    }
+  }
 }
 
 }  // namespace
@@ -265,7 +314,11 @@ void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
     whole_->domain.home_of_gpu.push_back(topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
   }
   whole_->solver->Begin(LimitsOf(options_.effort, whole_->domain, topology_.num_layers()));
-  whole_->solver->Offer(ReadFrom(*whole_, answer.slots));
+  Arrangement start(whole_->domain);
+  start.Assign(ReadFrom(*whole_, answer.slots));
+  // A node may have to hold experts twice that the layer need not.
+  if (!options_.allow_duplicates) SpreadCopies(start);
+  whole_->solver->Offer(start.experts());
   const Arrangement& found = whole_->solver->Solve();
   WriteTo(*whole_, found, answer.slots);
   answer.peak = found.MaxLoad();
@@ -277,6 +330,9 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
   for (const int32_t expert : slots) {
     if (expert >= 0) ++counts[static_cast<size_t>(expert)];
   }
+  if (std::find(counts.begin(), counts.end(), 0) != counts.end()) return std::nullopt;
+  const bool strict = options_.hierarchy == Hierarchy::kStrict;
+  const auto available = load.size() / static_cast<size_t>(strict ? topology_.num_nodes() : 1);
   double peak = 0;
   size_t held = 0;
   for (size_t gpu = 0; gpu < whole_->first_slot.size(); ++gpu) {
@@ -285,10 +341,9 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
     double tokens = 0;
     for (const int32_t expert : on_gpu) {
       if (expert < 0) return std::nullopt;
-      const auto copies = std::count(on_gpu.begin(), on_gpu.end(), expert);
-      if (copies > whole_->domain.MaxCopies(static_cast<int32_t>(gpu))) return std::nullopt;
       tokens += load[static_cast<size_t>(expert)] / counts[static_cast<size_t>(expert)];
     }
+    if (!options_.allow_duplicates && !CopiesAreSpread(on_gpu, available)) return std::nullopt;
     held += on_gpu.size();
     peak = std::max(peak, tokens / whole_->domain.speed[gpu]);
   }
@@ -297,8 +352,8 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
   return peak;
 }
 
-// Strict: every slot that holds an expert of a group is on one node. Soft: some node holds all
-// experts of the group. Both: every node is home to as many groups.
+// Strict: every slot that holds an expert of a group is on one node, and every node is home to as
+// many groups. Soft: some node holds all experts of the group.
 bool LayerSolver::KeepsHierarchy(std::span<const int32_t> slots) const {
   if (options_.hierarchy == Hierarchy::kNone) return true;
   const auto nodes = static_cast<size_t>(topology_.num_nodes());

@@ -130,6 +130,7 @@ class Heuristic {
 
   void Distribute() {
     std::vector<std::pair<double, int32_t>> order;
+    order.reserve(static_cast<size_t>(problem_.num_groups));
     for (int32_t group = 0; group < problem_.num_groups; ++group) {
       order.emplace_back(-CostOf(0, {group}), group);
     }

@@ -19,8 +19,9 @@ void Replicator::Begin() {
   }
 }
 
-void Replicator::Enter(int32_t expert) {
-  heap_.push_back({weight_[static_cast<size_t>(expert)] / least_, expert});
+void Replicator::Enter(int32_t expert, const std::vector<int32_t>& counts) {
+  const auto e = static_cast<size_t>(expert);
+  heap_.push_back({weight_[e] / counts[e], expert});
 }
 
 bool Replicator::Spend(int32_t spare, std::vector<int32_t>& counts) {
@@ -44,7 +45,7 @@ bool Replicator::Spend(int32_t spare, std::vector<int32_t>& counts) {
 
 void Replicator::Greedy(std::vector<int32_t>& counts) {
   counts.assign(weight_.size(), least_);
-  for (int32_t expert = 0; expert < domain_->num_experts(); ++expert) Enter(expert);
+  for (int32_t expert = 0; expert < domain_->num_experts(); ++expert) Enter(expert, counts);
   Spend(num_slots_ - least_ * domain_->num_experts(), counts);
 }
 
@@ -56,7 +57,7 @@ bool Replicator::GreedyWithHot(int32_t num_hot, int32_t hot_slots, Spare spare,
   const std::span<const int32_t> order(by_load());
   const auto hot = static_cast<size_t>(num_hot);
   counts.assign(weight_.size(), least_);
-  for (const int32_t expert : order.first(hot)) Enter(expert);
+  for (const int32_t expert : order.first(hot)) Enter(expert, counts);
   if (!Spend(hot_spare, counts)) return false;
   if (spare == Spare::kToLightest) {
     for (auto expert = order.rbegin(); expert != order.rend() - num_hot && rest > 0; ++expert) {
@@ -66,7 +67,7 @@ bool Replicator::GreedyWithHot(int32_t num_hot, int32_t hot_slots, Spare spare,
     }
     if (rest == 0) return true;
   }
-  for (const int32_t expert : order.subspan(hot)) Enter(expert);
+  for (const int32_t expert : order.subspan(hot)) Enter(expert, counts);
   return Spend(rest, counts);
 }
 
@@ -87,7 +88,7 @@ bool Replicator::Level(double most_unit, std::vector<int32_t>& counts) {
   for (size_t expert = 0; expert < weight_.size(); ++expert) {
     const double needed = std::min<double>(most_, std::ceil(weight_[expert] / most_unit));
     if (needed <= least_) {
-      Enter(static_cast<int32_t>(expert));
+      Enter(static_cast<int32_t>(expert), counts);
       continue;
     }
     rest -= needed - least_;

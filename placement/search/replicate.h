@@ -47,7 +47,7 @@ class Replicator {
   }
   // Gives `spare` more slots to the experts in heap_, whose units are set.
   bool Spend(int32_t spare, std::vector<int32_t>& counts);
-  void Enter(int32_t expert);
+  void Enter(int32_t expert, const std::vector<int32_t>& counts);
 
   const Domain* domain_;
   int32_t num_slots_;

@@ -1,0 +1,320 @@
+#include "placement/search/layer_solver.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/placement/random_placement.h"
+
+namespace eplb {
+namespace {
+
+using testing::Pick;
+using testing::Random;
+
+constexpr uint64_t kSeed = 19;
+using Layer = std::vector<int32_t>;
+
+// A random layer's shape with expert groups that fit the nodes, and GPUs that may differ.
+struct World {
+  Topology topology;
+  GpuSpeeds speeds;
+  std::vector<double> load;
+};
+
+World RandomWorld(Random& random, const LayerSolverOptions& options) {
+  while (true) {
+    TopologyOptions shape;
+    shape.num_layers = 100;  // so that thorough searches end soon
+    shape.num_nodes = Pick(random, 1, 3);
+    shape.num_gpus = shape.num_nodes * Pick(random, 1, 3);
+    shape.num_groups = shape.num_nodes * Pick(random, 1, 3);
+    shape.num_experts = shape.num_groups * Pick(random, 1, 3);
+    const int32_t least = std::max(shape.num_experts, shape.num_gpus);
+    shape.num_slots = Pick(random, least, 2 * least + 3);
+    const Topology topology = *Topology::Make(shape);
+    std::vector<double> speeds;
+    std::vector<int32_t> unusable;
+    const bool differ = Pick(random, 0, 1) == 0;
+    for (int32_t gpu = 0; gpu < shape.num_gpus; ++gpu) {
+      speeds.push_back(differ ? 0.5 * Pick(random, 1, 4) : 1.0);
+      if (Pick(random, 0, 5) == 0) unusable.push_back(gpu);
+    }
+    const auto gpu_speeds = GpuSpeeds::Make(shape.num_gpus, speeds, unusable);
+    if (!gpu_speeds.ok() || !LayerSolver::Check(topology, *gpu_speeds, options).ok()) continue;
+    std::vector<double> load;
+    for (int32_t e = 0; e < shape.num_experts; ++e) load.push_back(Pick(random, 0, 50));
+    if (Pick(random, 0, 9) == 0) std::fill(load.begin(), load.end(), 0.0);
+    return {topology, *gpu_speeds, load};
+  }
+}
+
+std::string Describe(const World& world) {
+  const Topology& t = world.topology;
+  return absl::StrCat(t.num_experts(), " experts on ", t.num_slots(), " slots, ", t.num_gpus(),
+                      " GPUs, ", t.num_nodes(), " nodes, ", t.num_groups(), " groups; speeds ",
+                      ::testing::PrintToString(std::vector<double>(world.speeds.speeds().begin(),
+                                                                   world.speeds.speeds().end())),
+                      " load ", ::testing::PrintToString(world.load));
+}
+
+Layer Solve(const World& world, const LayerSolverOptions& options,
+            const std::vector<Layer>& candidates = {}) {
+  LayerSolver solver(world.topology, world.speeds, options);
+  Layer slots(static_cast<size_t>(world.topology.num_slots()), -7);
+  const std::vector<std::span<const int32_t>> spans(candidates.begin(), candidates.end());
+  solver.Solve(world.load, spans, slots);
+  return slots;
+}
+
+double PeakOf(const World& world, const Layer& slots) {
+  std::vector<int32_t> counts(world.load.size());
+  for (const int32_t expert : slots) {
+    if (expert >= 0) ++counts[static_cast<size_t>(expert)];
+  }
+  std::vector<double> tokens(static_cast<size_t>(world.topology.num_gpus()));
+  double peak = 0;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (slots[slot] < 0) continue;
+    const auto expert = static_cast<size_t>(slots[slot]);
+    const GpuId gpu = world.topology.GpuOf(SlotId{static_cast<int32_t>(slot)});
+    double& sum = tokens[static_cast<size_t>(gpu.value)];
+    sum += world.load[expert] / counts[expert];
+    peak = std::max(peak, sum / world.speeds.SpeedOf(gpu));
+  }
+  return peak;
+}
+
+// Copies of an expert on a GPU that `available` experts could share are as few as can be.
+std::string WhyCopied(const World& world, const Layer& slots, int32_t available) {
+  for (int32_t gpu = 0; gpu < world.topology.num_gpus(); ++gpu) {
+    if (!world.speeds.Usable(GpuId{gpu})) continue;
+    const auto first = slots.begin() + world.topology.FirstSlotOf(GpuId{gpu}).value;
+    const int32_t held = world.topology.SlotsOf(GpuId{gpu});
+    int32_t beyond = 0;  // replicas of experts that are there once more than all can be
+    for (const int32_t expert : std::set<int32_t>(first, first + held)) {
+      const auto copies = static_cast<int32_t>(std::count(first, first + held, expert));
+      if (copies > (held + available - 1) / available) {
+        return absl::StrCat("GPU ", gpu, " holds expert ", expert, " ", copies, " times");
+      }
+      beyond += std::max(0, copies - held / available);
+    }
+    if (beyond > held % available) return absl::StrCat("GPU ", gpu, " lacks an expert");
+  }
+  return "";
+}
+
+// Nodes with a replica of an expert.
+std::set<int32_t> NodesOf(const World& world, const Layer& slots, int32_t expert) {
+  std::set<int32_t> nodes;
+  for (int32_t slot = 0; slot < world.topology.num_slots(); ++slot) {
+    if (slots[static_cast<size_t>(slot)] != expert) continue;
+    nodes.insert(world.topology.NodeOf(world.topology.GpuOf(SlotId{slot})).value);
+  }
+  return nodes;
+}
+
+// Nodes that hold all experts of a group.
+std::set<int32_t> HomesOf(const World& world, const Layer& slots, int32_t group) {
+  const int32_t per_group = world.topology.num_experts() / world.topology.num_groups();
+  std::set<int32_t> homes = NodesOf(world, slots, group * per_group);
+  for (int32_t e = group * per_group; e < (group + 1) * per_group; ++e) {
+    const std::set<int32_t> nodes = NodesOf(world, slots, e);
+    std::erase_if(homes, [&](int32_t node) { return !nodes.contains(node); });
+  }
+  return homes;
+}
+
+std::string WhyNotStrict(const World& world, const Layer& slots) {
+  std::vector<int32_t> groups_on(static_cast<size_t>(world.topology.num_nodes()));
+  for (int32_t group = 0; group < world.topology.num_groups(); ++group) {
+    const std::set<int32_t> homes = HomesOf(world, slots, group);
+    if (homes.size() != 1) return absl::StrCat("group ", group, " is whole on no one node");
+    ++groups_on[static_cast<size_t>(*homes.begin())];
+    const int32_t per_group = world.topology.num_experts() / world.topology.num_groups();
+    for (int32_t e = group * per_group; e < (group + 1) * per_group; ++e) {
+      if (NodesOf(world, slots, e) != homes) return absl::StrCat("expert ", e, " is elsewhere too");
+    }
+  }
+  const auto [fewest, most] = std::minmax_element(groups_on.begin(), groups_on.end());
+  return *fewest == *most ? "" : "nodes have different numbers of groups";
+}
+
+void ExpectLegal(const World& world, const LayerSolverOptions& options, const Layer& slots) {
+  for (int32_t slot = 0; slot < world.topology.num_slots(); ++slot) {
+    const int32_t expert = slots[static_cast<size_t>(slot)];
+    if (!world.speeds.Usable(world.topology.GpuOf(SlotId{slot}))) {
+      EXPECT_EQ(expert, -1) << "slot " << slot;
+    } else {
+      EXPECT_GE(expert, 0) << "slot " << slot;
+      EXPECT_LT(expert, world.topology.num_experts()) << "slot " << slot;
+    }
+  }
+  const bool strict = options.hierarchy == Hierarchy::kStrict;
+  const int32_t parts = strict ? world.topology.num_nodes() : 1;
+  if (!options.allow_duplicates) {
+    EXPECT_EQ(WhyCopied(world, slots, world.topology.num_experts() / parts), "");
+  }
+  EXPECT_EQ(strict ? WhyNotStrict(world, slots) : "", "");
+  for (int32_t e = 0; e < world.topology.num_experts(); ++e) {
+    EXPECT_FALSE(NodesOf(world, slots, e).empty()) << "expert " << e;
+  }
+  for (int32_t group = 0; group < world.topology.num_groups(); ++group) {
+    if (options.hierarchy != Hierarchy::kSoft) break;
+    EXPECT_FALSE(HomesOf(world, slots, group).empty()) << "group " << group;
+  }
+}
+
+template <class Check>
+void ForEachWorld(int worlds, const Check& check) {
+  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
+  Random random(kSeed);
+  for (int i = 0; i < worlds; ++i) {
+    for (const Hierarchy hierarchy : {Hierarchy::kNone, Hierarchy::kStrict, Hierarchy::kSoft}) {
+      LayerSolverOptions options = {.hierarchy = hierarchy,
+                                    .effort = i % 2 == 0 ? Effort::kFast : Effort::kDefault,
+                                    .allow_duplicates = i % 4 == 3};
+      const World world = RandomWorld(random, options);
+      SCOPED_TRACE(absl::StrCat("hierarchy ", static_cast<int>(hierarchy), ", effort ",
+                                static_cast<int>(options.effort), ": ", Describe(world)));
+      check(random, world, options);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(LayerSolverTest, EveryAnswerObeysItsConstraints) {
+  ForEachWorld(300, [](Random&, const World& world, const LayerSolverOptions& options) {
+    ExpectLegal(world, options, Solve(world, options));
+  });
+}
+
+TEST(LayerSolverTest, ThoroughAnswersObeyTheirConstraintsToo) {
+  ForEachWorld(6, [](Random&, const World& world, LayerSolverOptions options) {
+    options.effort = Effort::kThorough;
+    World layer = world;
+    TopologyOptions shape = {.num_layers = 2000,
+                             .num_experts = world.topology.num_experts(),
+                             .num_slots = world.topology.num_slots(),
+                             .num_gpus = world.topology.num_gpus(),
+                             .num_nodes = world.topology.num_nodes(),
+                             .num_groups = world.topology.num_groups()};
+    layer.topology = *Topology::Make(shape);
+    ExpectLegal(layer, options, Solve(layer, options));
+  });
+}
+
+// One solver for many layers answers as a fresh one for each.
+TEST(LayerSolverTest, AnAnswerDoesNotDependOnTheLayersBefore) {
+  ForEachWorld(30, [](Random& random, const World& world, const LayerSolverOptions& options) {
+    LayerSolver solver(world.topology, world.speeds, options);
+    for (int layer = 0; layer < 3; ++layer) {
+      World now = world;
+      for (double& tokens : now.load) tokens = layer == 1 ? 0 : Pick(random, 0, 50);
+      Layer slots(static_cast<size_t>(world.topology.num_slots()));
+      solver.Solve(now.load, {}, slots);
+      EXPECT_EQ(slots, Solve(now, options));
+    }
+  });
+}
+
+// The answer of another effort obeys the same constraints and may be better.
+TEST(LayerSolverTest, ABetterLegalCandidateIsTaken) {
+  int taken = 0;
+  ForEachWorld(100, [&](Random&, const World& world, const LayerSolverOptions& options) {
+    LayerSolverOptions fast = options;
+    fast.effort = Effort::kFast;
+    LayerSolverOptions better = options;
+    better.effort = Effort::kDefault;
+    const Layer own = Solve(world, fast);
+    const Layer candidate = Solve(world, better);
+    const Layer found = Solve(world, fast, {candidate});
+    const double least = std::min(PeakOf(world, own), PeakOf(world, candidate));
+    EXPECT_LE(PeakOf(world, found), least * (1 + 1e-12));
+    taken += found == candidate && found != own ? 1 : 0;
+    if (PeakOf(world, candidate) >= PeakOf(world, own)) {
+      EXPECT_EQ(found, own);
+    }
+  });
+  EXPECT_GT(taken, 10);
+}
+
+// Candidates from everywhere: what comes out is legal, and the own answer or a better candidate.
+TEST(LayerSolverTest, AnIllegalCandidateIsNeverTaken) {
+  ForEachWorld(150, [](Random& random, const World& world, const LayerSolverOptions& options) {
+    const Layer own = Solve(world, options);
+    std::vector<Layer> candidates;
+    for (int i = 0; i < 20; ++i) {
+      Layer candidate = own;
+      for (int j = Pick(random, 1, 4); j > 0; --j) {
+        int32_t& slot =
+            candidate[static_cast<size_t>(Pick(random, 0, world.topology.num_slots() - 1))];
+        slot = Pick(random, -1, world.topology.num_experts() - 1);
+      }
+      candidates.push_back(candidate);
+    }
+    for (const Hierarchy other : {Hierarchy::kNone, Hierarchy::kSoft}) {
+      if (!LayerSolver::Check(world.topology, world.speeds, {.hierarchy = other}).ok()) continue;
+      candidates.push_back(Solve(world, {.hierarchy = other}));
+      candidates.push_back(Solve(world, {.hierarchy = other, .allow_duplicates = true}));
+    }
+    const Layer found = Solve(world, options, candidates);
+    ExpectLegal(world, options, found);
+    EXPECT_TRUE(found == own || PeakOf(world, found) < PeakOf(world, own));
+  });
+}
+
+TEST(LayerSolverTest, SoftUsesTheOtherNodesExpertsBeforeItHoldsOneTwice) {
+  const World world = {*Topology::Make({200, 4, 6, 2, 2, 2}), GpuSpeeds::Equal(2), {9, 1, 5, 5}};
+  for (const Effort effort : {Effort::kFast, Effort::kDefault, Effort::kThorough}) {
+    const LayerSolverOptions soft = {.hierarchy = Hierarchy::kSoft, .effort = effort};
+    ExpectLegal(world, soft, Solve(world, soft));
+  }
+}
+
+TEST(LayerSolverTest, SoftIsNotWorseThanStrict) {
+  ForEachWorld(100, [](Random&, const World& world, LayerSolverOptions options) {
+    if (options.hierarchy == Hierarchy::kNone) return;
+    const int32_t node_experts = world.topology.num_experts() / world.topology.num_nodes();
+    if (world.topology.max_slots_per_gpu() > node_experts) return;  // strict may have to copy
+    options.hierarchy = Hierarchy::kStrict;
+    const double strict = PeakOf(world, Solve(world, options));
+    options.hierarchy = Hierarchy::kSoft;
+    EXPECT_LE(PeakOf(world, Solve(world, options)), strict * (1 + 1e-12));
+  });
+}
+
+TEST(LayerSolverTest, WhatCannotBeHeldIsRefusedWithTheNumbers) {
+  const Topology topology = *Topology::Make({1, 8, 9, 4, 2, 4});
+  const auto refusal = [&](const Topology& t, std::vector<int32_t> unusable, Hierarchy hierarchy) {
+    const GpuSpeeds speeds = *GpuSpeeds::Make(4, {}, unusable);
+    const absl::Status status = LayerSolver::Check(t, speeds, {.hierarchy = hierarchy});
+    EXPECT_EQ(status.code(),
+              status.ok() ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal(topology, {}, Hierarchy::kNone), "");
+  EXPECT_EQ(refusal(topology, {}, Hierarchy::kStrict), "");
+  EXPECT_EQ(refusal(topology, {1}, Hierarchy::kNone),
+            "the 3 usable GPUs have 7 slots for 8 experts");
+  EXPECT_EQ(refusal(topology, {3}, Hierarchy::kStrict),
+            "node 1 has 2 usable slots for the 4 experts of its expert groups");
+  EXPECT_EQ(refusal(topology, {0, 1}, Hierarchy::kSoft),
+            "node 0 has 0 usable slots for the 4 experts of its expert groups");
+  EXPECT_THAT(refusal(*Topology::Make({1, 9, 12, 4, 2, 3}), {}, Hierarchy::kStrict),
+              ::testing::HasSubstr("3"));
+  EXPECT_EQ(
+      LayerSolver::Check(topology, GpuSpeeds::Equal(3), {.hierarchy = Hierarchy::kNone}).message(),
+      "3 GPU speeds for 4 GPUs");
+}
+
+}  // namespace
+}  // namespace eplb
