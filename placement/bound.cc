@@ -17,17 +17,6 @@
 namespace eplb {
 namespace {
 
-// The usable GPUs first .. end - 1, without loads.
-Domain DomainOf(const Topology& topology, const GpuSpeeds& speeds, int32_t first, int32_t end) {
-  Domain domain;
-  for (int32_t gpu = first; gpu < end; ++gpu) {
-    if (!speeds.Usable(GpuId{gpu})) continue;
-    domain.slots.push_back(topology.SlotsOf(GpuId{gpu}));
-    domain.speed.push_back(speeds.SpeedOf(GpuId{gpu}));
-  }
-  return domain;
-}
-
 absl::Status CheckFits(const char* place, const Domain& domain, int32_t experts) {
   if (domain.slots.empty() || domain.num_slots() < experts) {
     return absl::InvalidArgumentError(absl::StrCat(domain.slots.empty() ? 0 : domain.num_slots(),

@@ -62,13 +62,11 @@ struct Frame {
 };
 
 Frame FrameOf(const Topology& topology, const GpuSpeeds& speeds, Hierarchy hierarchy) {
-  Frame frame;
+  Frame frame = {.domain = DomainOf(topology, speeds, 0, topology.num_gpus()), .slots = {}};
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
     if (!speeds.Usable(GpuId{gpu})) continue;
     const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
     const int32_t count = topology.SlotsOf(GpuId{gpu});
-    frame.domain.slots.push_back(count);
-    frame.domain.speed.push_back(speeds.SpeedOf(GpuId{gpu}));
     if (hierarchy != Hierarchy::kNone) {
       frame.domain.home_of_gpu.push_back(topology.NodeOf(GpuId{gpu}).value);
     }

@@ -54,40 +54,6 @@ bool Descent::SwapOnce(Arrangement& arrangement, WorkBudget& work) {
   return true;
 }
 
-double Descent::PeakAfter(const Arrangement& arrangement, int32_t slot, int32_t expert,
-                          double limit) {
-  const int32_t leaving = arrangement.expert_in(slot);
-  const double gain_unit =
-      arrangement.domain().load[static_cast<size_t>(expert)] / (arrangement.count(expert) + 1);
-  const double leave_unit =
-      arrangement.domain().load[static_cast<size_t>(leaving)] / (arrangement.count(leaving) - 1);
-  const double rise = leave_unit - arrangement.unit(leaving);
-  const double fall = gain_unit - arrangement.unit(expert);
-  touched_.clear();
-  const auto add = [&](int32_t gpu, double tokens) {
-    double& change = change_[static_cast<size_t>(gpu)];
-    if (change == 0) touched_.push_back(gpu);
-    change += tokens;
-  };
-  for (int32_t s = arrangement.FirstOf(leaving); s != Arrangement::kEmpty;
-       s = arrangement.NextOf(s)) {
-    if (s != slot) add(arrangement.gpu_of(s), rise);
-  }
-  for (int32_t s = arrangement.FirstOf(expert); s != Arrangement::kEmpty;
-       s = arrangement.NextOf(s)) {
-    add(arrangement.gpu_of(s), fall);
-  }
-  add(arrangement.gpu_of(slot), gain_unit - arrangement.unit(leaving));
-  double peak = 0;
-  for (const int32_t gpu : touched_) {
-    const double tokens = arrangement.tokens(gpu) + change_[static_cast<size_t>(gpu)];
-    peak = std::max(peak, tokens * arrangement.inverse_speed(gpu));
-  }
-  // Not in the loop above: a GPU whose first changes sum to 0 is in the list more than once.
-  for (const int32_t gpu : touched_) change_[static_cast<size_t>(gpu)] = 0;
-  return std::min(peak, limit);
-}
-
 void Descent::Consider(const Arrangement& arrangement, int32_t slot, int32_t expert, Step& best,
                        WorkBudget& work) {
   work.left -= 2;
@@ -107,12 +73,11 @@ void Descent::Consider(const Arrangement& arrangement, int32_t slot, int32_t exp
   }
   work.left -= int64_t{4} * (arrangement.count(expert) + arrangement.count(leaving));
   if (!arrangement.MayReplace(slot, expert)) return;
-  const double peak = PeakAfter(arrangement, slot, expert, best.peak);
+  const double peak = trial_.PeakAfter(arrangement, slot, expert);
   if (peak < best.peak) best = {.peak = peak, .slot = slot, .expert = expert};
 }
 
 bool Descent::CountOnce(Arrangement& arrangement, WorkBudget& work) {
-  change_.resize(static_cast<size_t>(arrangement.num_gpus()));
   const int32_t hot = arrangement.HottestGpu();
   Step best = {.peak = arrangement.load(hot) * (1 - kLeastWin)};
   for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {

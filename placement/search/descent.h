@@ -3,9 +3,9 @@
 #define EPLB_PLACEMENT_SEARCH_DESCENT_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "placement/search/arrangement.h"
+#include "placement/search/replacement_trial.h"
 
 namespace eplb {
 
@@ -36,13 +36,10 @@ class Descent {
   };
   bool SwapOnce(Arrangement& arrangement, WorkBudget& work);
   bool CountOnce(Arrangement& arrangement, WorkBudget& work);
-  // The largest load among the GPUs that a change of counts touches, or `limit` if it is not below.
-  double PeakAfter(const Arrangement& arrangement, int32_t slot, int32_t expert, double limit);
   void Consider(const Arrangement& arrangement, int32_t slot, int32_t expert, Step& best,
                 WorkBudget& work);
 
-  std::vector<double> change_;    // [m], tokens that a change of counts adds to each GPU
-  std::vector<int32_t> touched_;  // GPUs with a change
+  ReplacementTrial trial_;
 };
 
 }  // namespace eplb

@@ -34,4 +34,14 @@ int32_t Domain::MaxReplicas() const {
   return replicas;
 }
 
+Domain DomainOf(const Topology& topology, const GpuSpeeds& speeds, int32_t first, int32_t end) {
+  Domain domain;
+  for (int32_t gpu = first; gpu < end; ++gpu) {
+    if (!speeds.Usable(GpuId{gpu})) continue;
+    domain.slots.push_back(topology.SlotsOf(GpuId{gpu}));
+    domain.speed.push_back(speeds.SpeedOf(GpuId{gpu}));
+  }
+  return domain;
+}
+
 }  // namespace eplb

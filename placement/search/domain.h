@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "placement/gpu_speeds.h"
+#include "placement/topology.h"
+
 namespace eplb {
 
 // One layer on a set of GPUs; experts and GPUs are numbered within the domain. Every expert gets at
@@ -36,6 +39,9 @@ struct Domain {
   int32_t MinReplicas() const;
   int32_t MaxReplicas() const;
 };
+
+// The usable GPUs first .. end - 1 of a topology, without loads.
+Domain DomainOf(const Topology& topology, const GpuSpeeds& speeds, int32_t first, int32_t end);
 
 }  // namespace eplb
 

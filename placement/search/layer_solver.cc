@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/search/homes.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -34,11 +35,11 @@ int32_t PartitionsToTry(Effort effort) {
 std::unique_ptr<DomainFrame> FrameOf(const Topology& topology, const GpuSpeeds& speeds,
                                      int32_t first, int32_t end) {
   auto frame = std::make_unique<DomainFrame>();
+  frame->domain = DomainOf(topology, speeds, first, end);
   for (int32_t gpu = first; gpu < end; ++gpu) {
-    if (!speeds.Usable(GpuId{gpu})) continue;
-    frame->domain.slots.push_back(topology.SlotsOf(GpuId{gpu}));
-    frame->domain.speed.push_back(speeds.SpeedOf(GpuId{gpu}));
-    frame->first_slot.push_back(topology.FirstSlotOf(GpuId{gpu}).value);
+    if (speeds.Usable(GpuId{gpu})) {
+      frame->first_slot.push_back(topology.FirstSlotOf(GpuId{gpu}).value);
+    }
   }
   return frame;
 }
@@ -125,8 +126,7 @@ absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speed
   const int32_t gpus = topology.num_gpus() / parts;
   const int32_t experts = topology.num_experts() / parts;
   for (int32_t part = 0; part < parts; ++part) {
-    const int32_t slots =
-        FrameOf(topology, speeds, part * gpus, (part + 1) * gpus)->domain.num_slots();
+    const int32_t slots = DomainOf(topology, speeds, part * gpus, (part + 1) * gpus).num_slots();
     if (slots >= experts) continue;
     if (!by_node) {
       return absl::InvalidArgumentError(absl::StrCat("the ", speeds.num_usable(),
@@ -348,40 +348,12 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
     peak = std::max(peak, tokens / whole_->domain.speed[gpu]);
   }
   const auto all = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), 0));
-  if (held != all || !KeepsHierarchy(slots)) return std::nullopt;
+  if (held != all) return std::nullopt;
+  if (options_.hierarchy != Hierarchy::kNone &&
+      !HomesOf(topology_, options_.hierarchy, slots).has_value()) {
+    return std::nullopt;
+  }
   return peak;
-}
-
-// Strict: every slot that holds an expert of a group is on one node, and every node is home to as
-// many groups. Soft: some node holds all experts of the group.
-bool LayerSolver::KeepsHierarchy(std::span<const int32_t> slots) const {
-  if (options_.hierarchy == Hierarchy::kNone) return true;
-  const auto nodes = static_cast<size_t>(topology_.num_nodes());
-  const auto experts = static_cast<size_t>(topology_.num_experts());
-  std::vector<char> held(nodes * experts);
-  for (size_t slot = 0; slot < slots.size(); ++slot) {
-    if (slots[slot] < 0) continue;
-    const NodeId node = topology_.NodeOf(topology_.GpuOf(SlotId{static_cast<int32_t>(slot)}));
-    held[static_cast<size_t>(node.value) * experts + static_cast<size_t>(slots[slot])] = 1;
-  }
-  std::vector<int32_t> homes(nodes);
-  for (size_t first = 0; first < experts; first += per_group()) {
-    size_t touched = 0;
-    size_t whole = nodes;
-    for (size_t node = 0; node < nodes; ++node) {
-      const auto begin = held.begin() + static_cast<std::ptrdiff_t>(node * experts + first);
-      const auto there = static_cast<size_t>(
-          std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(per_group()), 0));
-      touched += there > 0 ? 1 : 0;
-      if (there == per_group() && whole == nodes) whole = node;
-    }
-    if (whole == nodes || (options_.hierarchy == Hierarchy::kStrict && touched > 1)) return false;
-    ++homes[whole];
-  }
-  return options_.hierarchy == Hierarchy::kSoft ||
-         std::all_of(homes.begin(), homes.end(), [&](int32_t groups) {
-           return groups == topology_.num_groups() / topology_.num_nodes();
-         });
 }
 
 }  // namespace eplb

@@ -70,7 +70,6 @@ class LayerSolver {
                    double enough, std::span<int32_t> slots);
   // The largest GPU load of a layer, none when it breaks a constraint.
   std::optional<double> PeakOf(std::span<const double> load, std::span<const int32_t> slots) const;
-  bool KeepsHierarchy(std::span<const int32_t> slots) const;
   size_t per_group() const {
     return static_cast<size_t>(topology_.num_experts() / topology_.num_groups());
   }

@@ -21,8 +21,7 @@ Relief::Relief(Arrangement& arrangement, int32_t max_copies_per_gpu)
       max_copies_per_gpu_(max_copies_per_gpu),
       num_experts_(arrangement.domain().num_experts()),
       had_(static_cast<size_t>(arrangement.num_gpus()) * static_cast<size_t>(num_experts_)),
-      arrived_(static_cast<size_t>(arrangement.num_gpus())),
-      change_(static_cast<size_t>(arrangement.num_gpus())) {
+      arrived_(static_cast<size_t>(arrangement.num_gpus())) {
   for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
     had_[static_cast<size_t>(arrangement.gpu_of(slot) * num_experts_ +
                              arrangement.expert_in(slot))] = 1;
@@ -234,41 +233,13 @@ void Relief::ConsiderReplacement(int32_t slot, int32_t expert, double target, do
   }
   const double copies = std::max(kFreeStep, double{1} * CostOf(gpu, expert));
   if ((peak - target) / copies < best.value) return;
-  const double after = PeakAfterReplacement(slot, expert);
+  const double after = trial_.PeakAfter(arrangement_, slot, expert);
   if (after >= peak) return;
   const double value = (peak - std::max(after, target)) / copies;
   const bool better = value > best.value || (value == best.value && after < best.peak);
   if (better && arrangement_.MayReplace(slot, expert)) {
     best = {.value = value, .peak = after, .slot = slot, .expert = expert};
   }
-}
-
-double Relief::PeakAfterReplacement(int32_t slot, int32_t expert) {
-  const int32_t leaving = arrangement_.expert_in(slot);
-  const auto& load = arrangement_.domain().load;
-  const double more = load[static_cast<size_t>(expert)] / (arrangement_.count(expert) + 1);
-  const double fewer = load[static_cast<size_t>(leaving)] / (arrangement_.count(leaving) - 1);
-  touched_.clear();
-  const auto add = [&](int32_t gpu, double tokens) {
-    touched_.push_back(gpu);
-    change_[static_cast<size_t>(gpu)] += tokens;
-  };
-  for (int32_t s = arrangement_.FirstOf(leaving); s != Arrangement::kEmpty;
-       s = arrangement_.NextOf(s)) {
-    if (s != slot) add(arrangement_.gpu_of(s), fewer - arrangement_.unit(leaving));
-  }
-  for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
-       s = arrangement_.NextOf(s)) {
-    add(arrangement_.gpu_of(s), more - arrangement_.unit(expert));
-  }
-  add(arrangement_.gpu_of(slot), more - arrangement_.unit(leaving));
-  double peak = 0;
-  for (const int32_t gpu : touched_) {
-    peak = std::max(peak, (arrangement_.tokens(gpu) + change_[static_cast<size_t>(gpu)]) *
-                              arrangement_.inverse_speed(gpu));
-  }
-  for (const int32_t gpu : touched_) change_[static_cast<size_t>(gpu)] = 0;
-  return peak;
 }
 
 }  // namespace eplb

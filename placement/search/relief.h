@@ -8,6 +8,7 @@
 
 #include "placement/search/arrangement.h"
 #include "placement/search/random.h"
+#include "placement/search/replacement_trial.h"
 
 namespace eplb {
 
@@ -50,7 +51,6 @@ class Relief {
   void ConsiderSwaps(int32_t hot, double target, Choice& best) const;
   void ConsiderReplacements(int32_t hot, double target, Choice& best);
   void ConsiderReplacement(int32_t slot, int32_t expert, double target, double peak, Choice& best);
-  double PeakAfterReplacement(int32_t slot, int32_t expert);
   // A swap, or a replacement where other_slot < 0.
   struct Kick {
     int32_t slot;
@@ -71,8 +71,7 @@ class Relief {
   std::vector<int32_t> arrived_;  // [m], copies of the present layout
   int32_t copies_ = 0;
   SearchRandom random_{1};
-  std::vector<double> change_;  // [m]
-  std::vector<int32_t> touched_;
+  ReplacementTrial trial_;
 };
 
 }  // namespace eplb
