@@ -1,0 +1,107 @@
+#include "placement/crossing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <limits>
+#include <string>
+
+namespace eplb {
+namespace {
+
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// 2 nodes of 2 GPUs with 2 slots each; 4 experts in 2 expert groups.
+Topology TwoNodes(int32_t layers) {
+  return *Topology::Make({.num_layers = layers,
+                          .num_experts = 4,
+                          .num_slots = 8,
+                          .num_gpus = 4,
+                          .num_nodes = 2,
+                          .num_groups = 2});
+}
+
+Placement Make(const Topology& topology, std::initializer_list<std::initializer_list<int>> rows) {
+  IndexMatrix slots(topology.num_layers(), topology.num_slots());
+  Eigen::Index layer = 0;
+  for (const auto& row : rows) {
+    Eigen::Index slot = 0;
+    for (const int expert : row) slots(layer, slot++) = expert;
+    ++layer;
+  }
+  return *Placement::FromSlots(topology, slots);
+}
+
+Load Counts(std::initializer_list<std::initializer_list<int64_t>> rows) {
+  LoadMatrix counts(static_cast<Eigen::Index>(rows.size()), 4);
+  Eigen::Index layer = 0;
+  for (const auto& row : rows) {
+    Eigen::Index expert = 0;
+    for (const int64_t tokens : row) counts(layer, expert++) = tokens;
+    ++layer;
+  }
+  return *Load::FromCounts(counts);
+}
+
+TEST(CrossingTest, NothingCrossesWhereGroupsStayOnTheirNode) {
+  const Placement placement = Make(TwoNodes(1), {{2, 3, 2, 3, 0, 1, 0, 1}});
+  const CrossingShare share = *ComputeCrossingShare(Counts({{9, 1, 4, 4}}), placement);
+  EXPECT_THAT(share.per_layer, ElementsAre(0.0));
+  EXPECT_EQ(share.max, 0);
+}
+
+TEST(CrossingTest, WhatReplicasOffTheHomeServeIsCounted) {
+  // Expert 0 of group 0 (home node 0) has one of its three replicas on node 1: 60 / 3 of 100.
+  const Placement placement = Make(TwoNodes(1), {{0, 1, 0, 1, 2, 3, 0, 3}});
+  const Load load = Counts({{60, 10, 20, 10}});
+  EXPECT_THAT(ComputeCrossingShare(load, placement)->per_layer, ElementsAre(DoubleEq(0.2)));
+  RealMatrix shares(1, 8);
+  shares << 0.5, 0.5, 0.4, 0.5, 1, 0.5, 0.1, 0.5;
+  EXPECT_THAT(ComputeCrossingShare(load, placement, &shares)->per_layer,
+              ElementsAre(DoubleEq(0.06)));
+}
+
+TEST(CrossingTest, LayersWithoutLoadAreLeftOutOfTheMean) {
+  const Placement placement = Make(
+      TwoNodes(3), {{0, 1, 0, 1, 2, 3, 0, 3}, {0, 1, 0, 1, 2, 3, 0, 3}, {0, 1, 0, 1, 2, 3, 2, 3}});
+  const CrossingShare share =
+      *ComputeCrossingShare(Counts({{60, 10, 20, 10}, {0, 0, 0, 0}, {60, 10, 20, 10}}), placement);
+  EXPECT_THAT(share.per_layer, ElementsAre(DoubleEq(0.2), 0.0, 0.0));
+  EXPECT_DOUBLE_EQ(share.mean, 0.1);
+  EXPECT_DOUBLE_EQ(share.max, 0.2);
+  const CrossingShare idle =
+      *ComputeCrossingShare(Counts({{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}), placement);
+  EXPECT_EQ(idle.mean, 0);
+}
+
+TEST(CrossingTest, SlotsOfAnUnusableGpuServeNothing) {
+  const Placement placement = Make(TwoNodes(1), {{0, 1, 0, 1, 2, 3, -1, -1}});
+  EXPECT_THAT(ComputeCrossingShare(Counts({{6, 1, 2, 1}}), placement)->per_layer, ElementsAre(0.0));
+}
+
+TEST(CrossingTest, TheLargestCountsStayFinite) {
+  const Placement placement = Make(TwoNodes(1), {{0, 1, 0, 1, 2, 3, 0, 3}});
+  const Load load = Counts({{std::numeric_limits<int64_t>::max(), 0, 0, 0}});
+  EXPECT_THAT(ComputeCrossingShare(load, placement)->per_layer, ElementsAre(DoubleEq(1.0 / 3)));
+}
+
+TEST(CrossingTest, WhatHasNoHomeIsRefusedWithItsLayer) {
+  // Expert 0 and expert 1 are never on one node.
+  const Placement placement = Make(TwoNodes(1), {{0, 2, 0, 2, 1, 3, 1, 3}});
+  const auto share = ComputeCrossingShare(Counts({{1, 1, 1, 1}}), placement);
+  EXPECT_EQ(share.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(share.status().message()), HasSubstr("layer 0"));
+}
+
+TEST(CrossingTest, OtherShapesAreRefused) {
+  const Placement placement = Make(TwoNodes(1), {{0, 1, 0, 1, 2, 3, 2, 3}});
+  EXPECT_FALSE(ComputeCrossingShare(Counts({{1, 1, 1, 1}, {1, 1, 1, 1}}), placement).ok());
+  const RealMatrix shares = RealMatrix::Constant(1, 7, 0.5);
+  EXPECT_FALSE(ComputeCrossingShare(Counts({{1, 1, 1, 1}}), placement, &shares).ok());
+}
+
+}  // namespace
+}  // namespace eplb
