@@ -26,7 +26,7 @@ struct PolicyOptions {
                                              // policy's own default
 };
 
-inline constexpr std::string_view kDefaultPolicyName = "deepseek";
+inline constexpr std::string_view kDefaultPolicyName = "balanced";
 
 // errors: InvalidArgument for an unknown name; the message lists the known ones.
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,

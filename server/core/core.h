@@ -27,6 +27,7 @@
 #include "placement/cost.h"
 #include "placement/load.h"
 #include "placement/placement.h"
+#include "placement/registry.h"
 #include "proto/wire/messages.h"
 
 namespace eplb::core {
@@ -54,7 +55,7 @@ struct JobEvent {
 };
 
 struct Config {
-  std::string policy_name = "deepseek";
+  std::string policy_name{kDefaultPolicyName};
   int32_t policy_every_steps = 200;  // decide at most once per so many steps
   double min_gain = 0.05;            // least fall of the predicted peak load, as a fraction of it
   int64_t freeze_first_step =

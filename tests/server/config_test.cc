@@ -45,6 +45,7 @@ TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
   const DaemonConfig config = *LoadConfig({});
   EXPECT_EQ(config.grpc.Text(), "127.0.0.1:29610");
   EXPECT_EQ(config.http.Text(), "127.0.0.1:29611");
+  EXPECT_EQ(config.core.policy_name, "balanced");
   EXPECT_EQ(config.core.policy_every_steps, 200);
   EXPECT_EQ(config.core.min_gain, 0.05);
   EXPECT_EQ(config.core.layers_per_chunk, 4);
@@ -70,6 +71,7 @@ session_grace = "2m"
 path = "memory"
 )");
   EXPECT_EQ(config.grpc.Text(), "unix:/tmp/eplbd.sock");
+  EXPECT_EQ(config.core.policy_name, "deepseek");
   EXPECT_EQ(config.core.policy_every_steps, 7);
   EXPECT_EQ(config.core.min_gain, 0.25);
   EXPECT_EQ(config.core.freeze_first_step, 10);

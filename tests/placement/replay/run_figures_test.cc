@@ -32,7 +32,7 @@ Placement Even() {
   return *Placement::FromSlots(SmallTopology(), slots);
 }
 
-std::unique_ptr<Policy> Deepseek() { return *MakePolicy(kDefaultPolicyName, {}); }
+std::unique_ptr<Policy> Deepseek() { return *MakePolicy("deepseek", {}); }
 
 std::vector<RunPlacement> StaticThenEven(int64_t step) {
   return {{.placement = Placement::Static(SmallTopology())},
