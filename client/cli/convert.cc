@@ -7,6 +7,8 @@
 #include "client/files/formats/format_table.h"
 #include "placement/status_macros.h"
 
+#include <CLI/CLI.hpp>
+
 namespace eplb::cli {
 namespace {
 
@@ -39,6 +41,37 @@ Output RunConvert(const ConversionOptions& options) {
     output.message = absl::StrCat(options.out, ": ", absl::StrJoin(conversion->notes, "; "));
   }
   return output;
+}
+
+void AddConvert(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ConversionOptions>();
+  CLI::App& app =
+      *root.add_subcommand("convert", "Turn another system's placement file into ours, or back");
+  AddChoice(app, "--from", options->from, "What IN is", ConvertFormatNames());
+  AddChoice(app, "--to", options->to, "What OUT becomes", ConvertFormatNames());
+  app.get_option("--from")->required();
+  app.get_option("--to")->required();
+  app.add_option("in", options->in, "Read this")->required()->type_name("IN");
+  app.add_option("out", options->out, "Write this; .npy, .npz, .json or .csv for deepseek")
+      ->required()
+      ->type_name("OUT");
+  FrameNumbers& flags = options->flags;
+  app.add_option("--gpus", flags.num_gpus, "GPUs, when IN does not say")->type_name("G");
+  app.add_option("--nodes", flags.num_nodes, "NVLink domains, when IN does not say")
+      ->type_name("N");
+  app.add_option("--groups", flags.num_groups, "The router's expert groups, when IN does not say")
+      ->type_name("K");
+  app.add_option("--first-layer", flags.first_layer,
+                 "The model's number of the first MoE layer, for trtllm")
+      ->type_name("L");
+  app.footer(
+      "Examples:\n"
+      "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --nodes 2\n"
+      "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --first-layer 3\n"
+      "Exit codes: 0 written, 1 OUT not written, 2 wrong flag or unusable input.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunConvert(*options); };
+  });
 }
 
 }  // namespace eplb::cli

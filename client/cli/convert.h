@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/files/formats/conversion.h"
 
@@ -16,6 +17,8 @@ std::vector<std::string> ConvertFormatNames();
 // Reads IN, writes OUT, and says on stderr what was lost or assumed; nothing on stdout. Exit 2 for
 // files and flags that do not do, with OUT as it was; 1 when OUT cannot be written.
 Output RunConvert(const ConversionOptions& options);
+
+void AddConvert(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 

@@ -1,6 +1,6 @@
 #include "client/cli/frame.h"
 
-#include <cmath>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +13,7 @@
 namespace eplb::cli {
 namespace {
 
+constexpr std::string_view kReference = "deepseek";
 constexpr int64_t kMaxBytes = int64_t{1} << 50;  // 1 PiB
 constexpr double kMaxTokenNs = 1e9;
 constexpr double kMinGbps = 1e-6;
@@ -41,15 +42,19 @@ absl::Status ReadLinks(const std::string& text, Costs& costs) {
   return absl::OkStatus();
 }
 
+absl::Status NotTaken(const FrameOptions& options, const char* flag) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("policy ", options.policy, " does not take ", flag));
+}
+
+// `--effort` bounds a search that `deepseek` does not have, so any value is obeyed.
 absl::Status CheckFrame(const FrameOptions& options) {
-  if (options.policy == "deepseek") {
-    const char* flag = nullptr;
-    if (options.hierarchy == "soft") flag = "--hierarchy soft";
-    if (options.allow_duplicates) flag = "--allow-duplicates";
-    if (options.max_moves_per_gpu.has_value()) flag = "--max-moves-per-gpu";
-    if (flag != nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("policy deepseek does not take ", flag));
-    }
+  if (options.policy == kReference) {
+    if (options.hierarchy == "soft") return NotTaken(options, "--hierarchy soft");
+    if (options.allow_duplicates) return NotTaken(options, "--allow-duplicates");
+    if (options.max_moves_per_gpu.has_value()) return NotTaken(options, "--max-moves-per-gpu");
+  } else if (options.tie_break != "stable") {
+    return NotTaken(options, "--tie-break compat");
   }
   if (options.max_moves_per_gpu.value_or(0) < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -63,14 +68,35 @@ absl::Status CheckFrame(const FrameOptions& options) {
   return absl::OkStatus();
 }
 
+std::optional<Hierarchy> GivenHierarchy(const FrameOptions& options) {
+  if (options.hierarchy == "strict") return Hierarchy::kStrict;
+  if (options.hierarchy == "soft") return Hierarchy::kSoft;
+  if (options.hierarchy == "none") return Hierarchy::kNone;
+  return std::nullopt;
+}
+
+// Numbers separated by commas. `read` is absl::SimpleAtod or absl::SimpleAtoi.
+template <class Number, class Read>
+absl::StatusOr<std::vector<Number>> ReadList(const char* flag, const std::string& text, Read read) {
+  std::vector<Number> numbers;
+  if (text.empty()) return numbers;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    Number number = 0;
+    if (!read(part, &number)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " is \"", text, "\", expected numbers separated by commas"));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Policy>> MakeFramePolicy(const FrameOptions& options) {
   PolicyOptions policy;
   policy.tie_break = options.tie_break == "compat" ? TieBreak::kCompat : TieBreak::kStable;
-  if (options.hierarchy == "strict") policy.hierarchy = Hierarchy::kStrict;
-  if (options.hierarchy == "soft") policy.hierarchy = Hierarchy::kSoft;
-  if (options.hierarchy == "none") policy.hierarchy = Hierarchy::kNone;
+  policy.hierarchy = GivenHierarchy(options);
   if (options.effort == "fast") policy.effort = Effort::kFast;
   if (options.effort == "thorough") policy.effort = Effort::kThorough;
   policy.allow_duplicates = options.allow_duplicates;
@@ -82,12 +108,50 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeFramePolicy(const FrameOptions& opti
 
 absl::StatusOr<Topology> MakeFrameTopology(const FrameOptions& options, const Load& load,
                                            int32_t slots) {
-  return Topology::Make({.num_layers = load.num_layers(),
-                         .num_experts = load.num_experts(),
-                         .num_slots = slots,
-                         .num_gpus = options.gpus,
-                         .num_nodes = options.nodes,
-                         .num_groups = options.groups});
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = load.num_layers(),
+                                                                 .num_experts = load.num_experts(),
+                                                                 .num_slots = slots,
+                                                                 .num_gpus = options.gpus,
+                                                                 .num_nodes = options.nodes,
+                                                                 .num_groups = options.groups}));
+  // The reference looks at expert groups only in its hierarchical branch, and says so itself.
+  if (options.policy != kReference && load.num_experts() % options.groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups,
+                                                   " expert groups do not divide the ",
+                                                   load.num_experts(), " experts"));
+  }
+  return topology;
+}
+
+absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const FrameOptions& options) {
+  if (options.policy == kReference) {
+    if (!speeds.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
+    if (!speeds.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
+  }
+  const auto to_double = [](const std::string& text, double* value) {
+    return absl::SimpleAtod(text, value);
+  };
+  const auto to_index = [](const std::string& text, int32_t* value) {
+    return absl::SimpleAtoi(text, value);
+  };
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> numbers,
+                        ReadList<double>("--gpu-speed", speeds.gpu_speed, to_double));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> unusable,
+                        ReadList<int32_t>("--unusable-gpus", speeds.unusable_gpus, to_index));
+  // The speeds alone first, so that a message names the flag that is wrong.
+  const absl::Status alone = GpuSpeeds::Make(options.gpus, numbers, {}).status();
+  if (!alone.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpu-speed: ", alone.message()));
+  }
+  absl::StatusOr<GpuSpeeds> made = GpuSpeeds::Make(options.gpus, numbers, unusable);
+  if (made.ok()) return made;
+  return absl::InvalidArgumentError(absl::StrCat("--unusable-gpus: ", made.status().message()));
+}
+
+Hierarchy HierarchyInForce(const FrameOptions& options, const Topology& topology) {
+  if (const auto given = GivenHierarchy(options); given.has_value()) return *given;
+  if (options.policy != kReference) return DefaultHierarchy(topology);
+  return topology.num_groups() % topology.num_nodes() == 0 ? Hierarchy::kStrict : Hierarchy::kNone;
 }
 
 absl::StatusOr<Costs> MakeCosts(const CostOptions& options) {

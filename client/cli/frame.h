@@ -1,4 +1,5 @@
-// What `replay` and `sweep` share: the job's shape, the policy and the prices, as flags say them.
+// What `plan`, `replay` and `sweep` share: the job's shape, the policy, the GPUs' speeds and the
+// prices, as flags say them.
 #ifndef EPLB_CLIENT_CLI_FRAME_H_
 #define EPLB_CLIENT_CLI_FRAME_H_
 
@@ -10,6 +11,8 @@
 #include "absl/status/statusor.h"
 
 #include "placement/cost.h"
+#include "placement/gpu_speeds.h"
+#include "placement/hierarchy.h"
 #include "placement/load.h"
 #include "placement/policy.h"
 #include "placement/registry.h"
@@ -29,6 +32,11 @@ struct FrameOptions {
   std::optional<int32_t> max_moves_per_gpu;
 };
 
+struct SpeedOptions {
+  std::string gpu_speed;      // "1,0.5,..", one per GPU; empty: all alike
+  std::string unusable_gpus;  // "3,7,.."; empty: none
+};
+
 struct CostOptions {
   int64_t expert_bytes = 0;               // of a transfer
   std::string link_gbps = "450,50";       // GB/s inside a node, between nodes
@@ -43,10 +51,13 @@ struct CostOptions {
 inline constexpr double kTokenNs = 176;
 inline constexpr double kTrainingTokenNs = 3 * kTokenNs;
 
-// errors: InvalidArgument, naming the flag.
+// errors: InvalidArgument, naming the flag, and the policy where that does not take it.
 absl::StatusOr<std::unique_ptr<Policy>> MakeFramePolicy(const FrameOptions& options);
 absl::StatusOr<Topology> MakeFrameTopology(const FrameOptions& options, const Load& load,
                                            int32_t slots);
+absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const FrameOptions& options);
+// The hierarchy that the policy obeys on this topology: --hierarchy, else the policy's own rule.
+Hierarchy HierarchyInForce(const FrameOptions& options, const Topology& topology);
 absl::StatusOr<Costs> MakeCosts(const CostOptions& options);
 
 // "8 layers of 64 experts in 72 slots on 8 GPUs, 2 nodes".

@@ -13,6 +13,7 @@
 #include "proto/wire/placement_json.h"
 
 #include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
 
 namespace eplb::cli {
 namespace {
@@ -27,10 +28,11 @@ std::string LayerTable(const Placement& placement, LayerId layer, const Terminal
               .right = {true, true, false},
               .rows = {}};
   for (int32_t gpu = 0; gpu < shape.num_gpus(); ++gpu) {
-    std::string experts;
+    std::string experts = placement.Holds(GpuId{gpu}) ? "" : "unusable";
     const int32_t first = shape.FirstSlotOf(GpuId{gpu}).value;
     for (int32_t slot = first; slot < first + shape.SlotsOf(GpuId{gpu}); ++slot) {
       const ExpertId expert = placement.ExpertIn(layer, SlotId{slot});
+      if (expert.value < 0) continue;
       const bool marked = placement.ReplicaCount(layer, expert) > 1 &&
                           placement.PrimaryOf(layer, expert) == SlotId{slot};
       absl::StrAppend(&experts, experts.empty() ? "" : " ", expert.value, marked ? "*" : "");
@@ -112,6 +114,29 @@ Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& termi
                          ? PlacementJson(options.job, *body)
                          : PlacementTable(options.job, *body, LayerId{options.layer}, terminal);
   return {.exit_code = kOk, .out = std::move(text), .message = {}};
+}
+
+void AddGet(CLI::App& root, Command& command) {
+  CLI::App& app = *root.add_subcommand("get", "One thing of the daemon: jobs, placement");
+  app.require_subcommand(1);
+  const auto jobs = std::make_shared<QueryOptions>();
+  CLI::App& jobs_app = *app.add_subcommand("jobs", "Jobs and their shapes");
+  AddQueryOptions(jobs_app, *jobs);
+  jobs_app.callback([jobs, &command] {
+    command = [jobs](const Terminal& terminal) { return RunGetJobs(*jobs, terminal); };
+  });
+  const auto placement = std::make_shared<GetPlacementOptions>();
+  CLI::App& placement_app = *app.add_subcommand("placement", "The placement in force of a job");
+  placement_app.add_option("--job", placement->job, "The job")->required()->type_name("NAME");
+  placement_app.add_option("--layer", placement->layer, "Layer that the table shows [0]")
+      ->type_name("L");
+  placement_app.add_option("--out", placement->out, "Write the placement here")->type_name("FILE");
+  AddQueryOptions(placement_app, placement->query);
+  placement_app.callback([placement, &command] {
+    command = [placement](const Terminal& terminal) {
+      return RunGetPlacement(*placement, terminal);
+    };
+  });
 }
 
 }  // namespace eplb::cli

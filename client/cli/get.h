@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/cli/query_client.h"
 #include "client/cli/terminal.h"
@@ -22,6 +23,8 @@ struct GetPlacementOptions {
 
 // The placement in force as far as the daemon knows. JSON: {"job","version","digest","placement"}.
 Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& terminal);
+
+void AddGet(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 

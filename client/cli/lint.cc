@@ -11,6 +11,8 @@
 #include "placement/status_macros.h"
 #include "proto/wire/json_value.h"
 
+#include <CLI/CLI.hpp>
+
 namespace eplb::cli {
 namespace {
 
@@ -97,6 +99,25 @@ Output RunLint(const LintOptions& options) {
       absl::StrCat(options.placement, findings->broken.empty() ? ": no rule is broken" : ": broken",
                    findings->warnings.empty() ? "" : ", with warnings");
   return output;
+}
+
+void AddLint(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<LintOptions>();
+  CLI::App& app = *root.add_subcommand("lint", "Say every rule that a placement file breaks");
+  app.add_option("--placement", options->placement, "The placement")->required()->type_name("FILE");
+  app.add_option("--load", options->load, "A load whose layers and experts must be the same")
+      ->type_name("FILE");
+  AddLoadFormat(app, options->load_format);
+  app.add_option("--against", options->against, "A placement whose shape must be the same")
+      ->type_name("FILE");
+  app.add_flag("--strict", options->strict, "Two replicas of an expert on one GPU break a rule");
+  app.footer(
+      "Example:\n"
+      "  eplbctl lint --placement next.json --against now.json --strict\n"
+      "Exit codes: 0 no rule is broken, 8 some are, 2 a file cannot be read.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunLint(*options); };
+  });
 }
 
 }  // namespace eplb::cli

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "client/cli/flags.h"
 #include "client/cli/output.h"
 
 namespace eplb::cli {
@@ -19,6 +20,8 @@ struct LintOptions {
 // One broken rule a line on stdout, beginning with the file's name; warnings begin with "warning:".
 // Exit 8 when a rule is broken, 0 when none, 2 when a file cannot be read as what it should be.
 Output RunLint(const LintOptions& options);
+
+void AddLint(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "client/cli/plan_report.h"
+#include "client/cli/plan_solver.h"
+#include "client/cli/progress.h"
 #include "client/files/atomic_write.h"
 #include "client/files/load_file.h"
 #include "client/files/load_window.h"
@@ -16,32 +18,20 @@
 #include "placement/status_macros.h"
 #include "proto/wire/placement_json.h"
 
+#include <CLI/CLI.hpp>
+
 namespace eplb::cli {
 namespace {
 
-absl::Status NotTaken(const PlanOptions& options, const char* flag) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("policy ", options.policy, " does not take ", flag));
-}
-
-// What only other policies understand. `--effort` bounds a search that this policy does not have,
-// so any value is obeyed.
 absl::Status CheckFlags(const PlanOptions& options) {
-  if (options.hierarchy == "soft") return NotTaken(options, "--hierarchy soft");
-  if (options.split != "equal") return NotTaken(options, "--split optimal");
-  if (!options.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
-  if (!options.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
-  if (options.allow_duplicates) return NotTaken(options, "--allow-duplicates");
-  if (options.max_moves_per_gpu.has_value()) return NotTaken(options, "--max-moves-per-gpu");
   if (options.slots.has_value() == options.redundant.has_value()) {
     return absl::InvalidArgumentError(options.slots.has_value()
                                           ? "--slots and --redundant exclude each other"
                                           : "one of --slots and --redundant is required");
   }
-  if (options.hierarchy == "strict" && options.nodes > 0 && options.groups % options.nodes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--hierarchy strict needs --groups ",
-                                                   options.groups, " to be a multiple of --nodes ",
-                                                   options.nodes));
+  if (options.frame.policy == "incremental" && options.previous.empty()) {
+    return absl::InvalidArgumentError(
+        "policy incremental needs --previous, the placement that it starts from");
   }
   return absl::OkStatus();
 }
@@ -52,8 +42,9 @@ absl::StatusOr<Load> ReadLoad(const PlanOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  if (const absl::Status status = load->ToFloat().status(); !status.ok()) {
-    return InFile(options.load, status);
+  if (options.frame.policy == "deepseek") {
+    const absl::Status status = load->ToFloat().status();
+    if (!status.ok()) return InFile(options.load, status);
   }
   return load;
 }
@@ -65,50 +56,57 @@ absl::StatusOr<Topology> MakeTopology(const PlanOptions& options, const Load& lo
     return absl::InvalidArgumentError(
         absl::StrCat("--redundant is ", *options.redundant, ", expected 0..2^20"));
   }
-  return Topology::Make({.num_layers = load.num_layers(),
-                         .num_experts = load.num_experts(),
-                         .num_slots = static_cast<int32_t>(slots),
-                         .num_gpus = options.gpus,
-                         .num_nodes = options.nodes,
-                         .num_groups = options.groups});
+  return MakeFrameTopology(options.frame, load, static_cast<int32_t>(slots));
 }
 
-absl::StatusOr<std::optional<Placement>> ReadPrevious(const std::string& path,
-                                                      const Topology& topology) {
+absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std::string& path,
+                                                                      const Topology& topology) {
   if (path.empty()) return std::nullopt;
-  EPLB_ASSIGN_OR_RETURN(Placement previous, ReadPlacementFile(path));
-  const absl::Status same = CheckSameTopology("previous", previous.topology(), "planned", topology);
+  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares previous, ReadPlacementWithShares(path));
+  const absl::Status same =
+      CheckSameTopology("previous", previous.placement.topology(), "planned", topology);
   if (!same.ok()) return InFile(path, same);
-  return std::optional<Placement>(std::move(previous));
+  return std::optional<wire::PlacementWithShares>(std::move(previous));
 }
 
 absl::StatusOr<PlanReport> Plan(const PlanOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Policy> policy,
-      MakePolicy(
-          options.policy,
-          {.tie_break = options.tie_break == "compat" ? TieBreak::kCompat : TieBreak::kStable,
-           .hierarchy =
-               options.hierarchy == "none" ? std::optional(Hierarchy::kNone) : std::nullopt}));
+  EPLB_RETURN_IF_ERROR(MakeFramePolicy(options.frame).status());
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
   EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, load));
-  EPLB_ASSIGN_OR_RETURN(const std::optional<Placement> previous,
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
+  EPLB_ASSIGN_OR_RETURN(const std::optional<wire::PlacementWithShares> previous,
                         ReadPrevious(options.previous, topology));
+  const PlanProblem problem{.load = load,
+                            .topology = topology,
+                            .speeds = speeds,
+                            .previous = previous.has_value() ? &previous->placement : nullptr};
+  const Waiting waiting("planning");
   const auto start = std::chrono::steady_clock::now();
-  absl::StatusOr<Placement> placement =
-      policy->Solve({.load = load,
-                     .topology = topology,
-                     .previous = previous.has_value() ? &*previous : nullptr});
+  absl::StatusOr<PlanAnswer> answer = SolvePlan(options.frame, options.split == "optimal", problem);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  if (!placement.ok()) {
+  if (!answer.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("policy ", options.policy, ": ", placement.status().message()));
+        absl::StrCat("policy ", options.frame.policy, ": ", answer.status().message()));
   }
-  EPLB_ASSIGN_OR_RETURN(PlanReport report,
-                        MakePlanReport(options.policy, load, *placement, previous));
+  const RealMatrix* previous_shares = nullptr;
+  if (previous.has_value() && previous->replica_share.has_value()) {
+    previous_shares = &*previous->replica_share;
+  }
+  EPLB_ASSIGN_OR_RETURN(PlanReport report, MakePlanReport(options.frame, problem,
+                                                          *std::move(answer), previous_shares));
   report.solve_seconds = seconds.count();
   return report;
+}
+
+// What a plan that is printed nevertheless did not keep; empty: nothing.
+std::string Warning(const PlanOptions& options, const PlanReport& report) {
+  const std::optional<int32_t> limit = options.frame.max_moves_per_gpu;
+  if (!limit.has_value() || report.moves.max_per_gpu <= *limit) return {};
+  return absl::StrCat("warning: a GPU receives ", report.moves.max_per_gpu,
+                      " experts in a layer, more than --max-moves-per-gpu ", *limit,
+                      ": the placement in ", options.previous,
+                      " breaks the constraints and is mended first");
 }
 
 }  // namespace
@@ -117,14 +115,52 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
   const absl::StatusOr<PlanReport> report = Plan(options);
   if (!report.ok()) return UsageFailure(report.status());
   if (!options.out.empty()) {
-    const absl::Status written =
-        WriteFileAtomically(options.out, wire::PlacementToJson(report->placement) + "\n");
+    const std::string text = wire::PlacementToJson(report->placement, SharesOf(*report)) + "\n";
+    const absl::Status written = WriteFileAtomically(options.out, text);
     if (!written.ok()) return Failure(kError, written);
   }
   return {.exit_code = kOk,
           .out = options.format == Format::kJson ? PlanReportToJson(*report)
                                                  : PlanReportToTable(*report, terminal),
-          .message = {}};
+          .message = Warning(options, *report)};
+}
+
+void AddPlan(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<PlanOptions>();
+  CLI::App& app = *root.add_subcommand("plan", "Compute a placement from a load file, offline");
+  app.add_option("--load", options->load,
+                 "JSON, JSON lines of windows, .npy, .npz, CSV, or what other systems record")
+      ->required()
+      ->type_name("FILE");
+  AddLoadFormat(app, options->load_format);
+  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")->type_name("S");
+  app.add_option("--redundant", options->redundant, "Instead: slots beyond one per expert")
+      ->type_name("R");
+  AddFrameOptions(app, options->frame);
+  app.add_option("--gpu-speed", options->speeds.gpu_speed, "Relative speed of each GPU [1,1,..]")
+      ->type_name("1,0.5,..");
+  app.add_option("--unusable-gpus", options->speeds.unusable_gpus, "GPUs that hold nothing")
+      ->type_name("3,7,..");
+  AddChoice(app, "--split", options->split, "Tokens among replicas [equal]", {"equal", "optimal"});
+  app.add_option("--previous", options->previous,
+                 "Placement in force: moves are counted against it")
+      ->type_name("FILE");
+  app.add_option("--window", options->window, "How windows become one load [sum]")
+      ->type_name("sum|last|ema:A");
+  app.add_option("--out", options->out, "Write the placement here")->type_name("FILE");
+  AddFormat(app, options->format);
+  app.footer(
+      "Examples:\n"
+      "  eplbctl plan --load load.json --gpus 8 --redundant 8\n"
+      "  eplbctl plan --load trace.jsonl --window ema:0.9 --gpus 32 --nodes 4 --groups 8 \\\n"
+      "      --slots 288 --previous now.json --out next.json -o json\n"
+      "  eplbctl plan --load load.json --gpus 8 --slots 72 --policy incremental \\\n"
+      "      --previous now.json --max-moves-per-gpu 1\n"
+      "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
+      "Exit codes: 0 planned, 1 --out not written, 2 wrong flag or unusable input.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunPlan(*options, terminal); };
+  });
 }
 
 }  // namespace eplb::cli

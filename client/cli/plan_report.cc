@@ -49,36 +49,67 @@ void FillGaps(PlanReport& report) {
   if (layers_with_load > 0) report.gap_mean = sum / static_cast<double>(layers_with_load);
 }
 
+// A GPU that is unusable from now on may have served before; its speed is not known then.
+absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before) {
+  std::vector<double> numbers(speeds.speeds().begin(), speeds.speeds().end());
+  std::vector<int32_t> unusable;
+  for (int32_t gpu = 0; gpu < speeds.num_gpus(); ++gpu) {
+    if (speeds.Usable(GpuId{gpu})) continue;
+    numbers[static_cast<size_t>(gpu)] = 1;
+    if (!before.Holds(GpuId{gpu})) unusable.push_back(gpu);
+  }
+  return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
+}
+
 }  // namespace
 
-absl::StatusOr<PlanReport> MakePlanReport(std::string policy, const Load& load,
-                                          const Placement& placement,
-                                          const std::optional<Placement>& previous) {
-  EPLB_ASSIGN_OR_RETURN(Evaluation after, Evaluate(load, placement));
-  const Placement start = previous.value_or(Placement::Static(placement.topology()));
-  EPLB_ASSIGN_OR_RETURN(Evaluation before, Evaluate(load, start));
-  PlanReport report{.policy = std::move(policy),
-                    .placement = placement,
-                    .after = std::move(after),
-                    .before = std::move(before),
-                    .has_previous = previous.has_value(),
-                    .bounds = {},
-                    .gaps = {},
-                    .duplicates = CountDuplicates(placement),
-                    .moves = {}};
-  EPLB_ASSIGN_OR_RETURN(report.bounds, LowerBounds(load, placement.topology()));
+absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanProblem& problem,
+                                          PlanAnswer answer, const RealMatrix* previous_shares) {
+  const Topology& topology = problem.topology;
+  const bool has_previous = problem.previous != nullptr;
+  PlanReport report{.policy = frame.policy,
+                    .placement = std::move(answer.placement),
+                    .shares = std::move(answer.shares),
+                    .speeds = problem.speeds,
+                    .hierarchy = HierarchyInForce(frame, topology),
+                    .has_previous = has_previous};
+  EPLB_ASSIGN_OR_RETURN(report.after,
+                        Evaluate(problem.load, report.placement,
+                                 {.speeds = &report.speeds, .shares = SharesOf(report)}));
+  const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
+  EPLB_ASSIGN_OR_RETURN(
+      report.before, Evaluate(problem.load, start, {.speeds = &speeds, .shares = previous_shares}));
+  EPLB_ASSIGN_OR_RETURN(report.bounds, LowerBounds(problem.load, topology,
+                                                   {.speeds = &report.speeds,
+                                                    .hierarchy = report.hierarchy,
+                                                    .any_split = report.shares.has_value()}));
   FillGaps(report);
-  if (previous.has_value()) {
-    EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*previous, placement));
+  report.duplicates = CountDuplicates(report.placement);
+  if (has_previous) {
+    EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
+  }
+  if (report.hierarchy == Hierarchy::kSoft) {
+    EPLB_ASSIGN_OR_RETURN(report.crossing,
+                          ComputeCrossingShare(problem.load, report.placement, SharesOf(report)));
   }
   return report;
 }
 
+const RealMatrix* SharesOf(const PlanReport& report) {
+  return report.shares.has_value() ? &*report.shares : nullptr;
+}
+
 std::string PlanReportToJson(const PlanReport& report) {
   const Evaluation& after = report.after;
+  std::string crossing;
+  if (report.crossing.has_value()) {
+    crossing = absl::StrCat(",\"crossing\":{\"share_mean\":", Number(report.crossing->mean),
+                            ",\"share_max\":", Number(report.crossing->max), "}");
+  }
   return absl::StrCat(
       "{\"policy\":", wire::JsonQuote(report.policy),
-      ",\"placement\":", wire::PlacementToJson(report.placement),
+      ",\"placement\":", wire::PlacementToJson(report.placement, SharesOf(report)),
       ",\"balancedness\":{\"formula\":\"mean(gpu load)/max(gpu load)\",\"mean\":",
       Number(after.mean_balancedness), ",\"min\":", Number(after.min_balancedness),
       ",\"per_layer\":", Array(after.balancedness),
@@ -89,7 +120,7 @@ std::string PlanReportToJson(const PlanReport& report) {
       ",\"moves\":{\"transfers\":", report.moves.transfers,
       ",\"slots_changed\":", report.moves.slots_changed,
       ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,
-      "},\"solve_seconds\":", Number(report.solve_seconds), "}\n");
+      "}", crossing, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
 }
 
 }  // namespace eplb::cli

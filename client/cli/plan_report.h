@@ -8,9 +8,13 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/cli/frame.h"
+#include "client/cli/plan_solver.h"
 #include "client/cli/terminal.h"
+#include "placement/crossing.h"
 #include "placement/evaluate.h"
-#include "placement/load.h"
+#include "placement/gpu_speeds.h"
+#include "placement/hierarchy.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
 
@@ -19,6 +23,9 @@ namespace eplb::cli {
 struct PlanReport {
   std::string policy;
   Placement placement;
+  std::optional<RealMatrix> shares;  // [L, S]; none: an expert's tokens are split equally
+  GpuSpeeds speeds;
+  Hierarchy hierarchy = Hierarchy::kNone;
   Evaluation after;
   Evaluation before;  // of the previous placement, else of the static layout
   bool has_previous = false;
@@ -27,15 +34,19 @@ struct PlanReport {
   double gap_mean = 0;         // over layers with load
   double gap_max = 0;
   int64_t duplicates = 0;
-  MoveSummary moves;  // against the previous placement; zero without one
+  MoveSummary moves;                      // against the previous placement; zero without one
+  std::optional<CrossingShare> crossing;  // of a soft hierarchy
   double solve_seconds = 0;
 };
 
-// Everything but solve_seconds. errors: InvalidArgument when load, placement and previous differ in
-// shape.
-absl::StatusOr<PlanReport> MakePlanReport(std::string policy, const Load& load,
-                                          const Placement& placement,
-                                          const std::optional<Placement>& previous);
+// Everything but solve_seconds. previous_shares: of the previous placement, null for equal parts.
+// `before` is of GPUs that can all be used where they hold something. errors: InvalidArgument when
+// shapes differ.
+absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanProblem& problem,
+                                          PlanAnswer answer, const RealMatrix* previous_shares);
+
+// Null for equal parts.
+const RealMatrix* SharesOf(const PlanReport& report);
 
 // One line with a newline; every number is finite.
 std::string PlanReportToJson(const PlanReport& report);

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <numeric>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "client/cli/gpu_picture.h"
 #include "client/cli/plan_report.h"
 #include "client/cli/text.h"
 
@@ -13,9 +13,10 @@ namespace eplb::cli {
 namespace {
 
 constexpr size_t kMaxLayerRows = 10;
-constexpr int32_t kMaxBarRows = 16;  // more GPUs become columns of a chart
-constexpr int kChartHeight = 4;
-constexpr int kMaxHalf = 70;  // columns of one side of the bars
+constexpr size_t kMaxRunsNamed = 12;  // of GPUs beside each other
+constexpr int kLayerColumns = 74;     // of the figures of a layer
+constexpr int kMinLayerBar = 12;
+constexpr int kMaxLayerBar = 40;
 
 std::string Fraction(double value) { return absl::StrFormat("%.4f", value); }
 
@@ -23,38 +24,105 @@ double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-std::string Summary(const PlanReport& report, const Terminal& terminal) {
-  const Topology& shape = report.placement.topology();
-  std::string text = absl::StrCat(
-      Paint(terminal, Colour::kBold, absl::StrCat("Plan by ", report.policy)), ", solved in ",
-      Seconds(report.solve_seconds), "\n", Counted(shape.num_layers(), "layer"), " of ",
-      Counted(shape.num_experts(), "expert"), " in ", Counted(shape.num_slots(), "slot"), " on ",
-      Counted(shape.num_gpus(), "GPU"));
-  if (shape.num_nodes() > 1) absl::StrAppend(&text, ", ", Counted(shape.num_nodes(), "node"));
-  if (shape.num_groups() > 1) {
-    absl::StrAppend(&text, ", ", Counted(shape.num_groups(), "expert group"));
+const char* BeforeName(const PlanReport& report) {
+  return report.has_previous ? "previous" : "static";
+}
+
+std::string Line(const std::string& sentence, const Terminal& terminal) {
+  return absl::StrCat(Wrapped(sentence, terminal.width, 2), "\n");
+}
+
+std::string Heading(const PlanReport& report, const Terminal& terminal) {
+  const std::string name = absl::StrCat("Plan by ", report.policy);
+  return absl::StrCat(Paint(terminal, Colour::kBold, name),
+                      report.shares.has_value() ? ", best split" : "", ", solved in ",
+                      Seconds(report.solve_seconds), "\n",
+                      Line(ShapeText(report.placement.topology()), terminal));
+}
+
+// "GPUs 3, 7-9": those for which `is` holds; empty for none.
+template <class Predicate>
+std::string NameGpus(const PlanReport& report, Predicate is) {
+  std::string text;
+  size_t runs = 0;
+  int32_t all = 0;
+  for (int32_t gpu = 0; gpu < report.speeds.num_gpus(); ++gpu) {
+    if (!is(GpuId{gpu})) continue;
+    const int32_t first = gpu;
+    while (gpu + 1 < report.speeds.num_gpus() && is(GpuId{gpu + 1})) ++gpu;
+    all += gpu - first + 1;
+    if (++runs > kMaxRunsNamed) continue;
+    absl::StrAppend(&text, runs == 1 ? "" : ", ", first);
+    if (gpu > first) absl::StrAppend(&text, "-", gpu);
   }
-  text += "\n\n";
-  const char* before = report.has_previous ? "previous" : "static";
-  text += FormatTable(
-      {.heading = {"", before, "plan", "lower bound"},
+  if (runs > kMaxRunsNamed) text += ", ..";
+  return all == 0 ? "" : absl::StrCat(Counted(all, "GPU"), " (", text, ")");
+}
+
+// What bounds the plan beside its shape.
+std::string Constraints(const PlanReport& report, const Terminal& terminal) {
+  std::string text;
+  const Topology& shape = report.placement.topology();
+  if (report.hierarchy == Hierarchy::kStrict && shape.num_nodes() > 1) {
+    text += Line("Hierarchy strict: every expert group stays on one node.", terminal);
+  }
+  if (report.crossing.has_value()) {
+    text += Line(absl::StrCat("Hierarchy soft: ", Percent(report.crossing->mean),
+                              " of tokens are served off the node of their expert group on "
+                              "average, ",
+                              Percent(report.crossing->max), " at most in a layer."),
+                 terminal);
+  }
+  const auto unusable =
+      NameGpus(report, [&report](GpuId gpu) { return !report.speeds.Usable(gpu); });
+  if (!unusable.empty()) text += Line(absl::StrCat("Unusable: ", unusable, "."), terminal);
+  double slowest = GpuSpeeds::kMaxSpeed;
+  double fastest = 0;
+  for (const double speed : report.speeds.speeds()) {
+    if (speed > 0) slowest = std::min(slowest, speed);
+    fastest = std::max(fastest, speed);
+  }
+  if (slowest < fastest) {
+    const auto slow = NameGpus(
+        report, [&report, slowest](GpuId gpu) { return report.speeds.SpeedOf(gpu) == slowest; });
+    text += Line(absl::StrFormat("Speeds %.3g to %.3g, slowest: %s; loads are tokens / speed.",
+                                 slowest, fastest, slow),
+                 terminal);
+  }
+  return text;
+}
+
+std::string Figures(const PlanReport& report, const Terminal& terminal) {
+  std::string text = FormatTable(
+      {.heading = {"", BeforeName(report), "plan", "lower bound"},
        .right = {false, true, true, true},
        .rows = {{"balancedness (mean / max GPU load), mean",
                  Fraction(report.before.mean_balancedness),
                  Fraction(report.after.mean_balancedness), ""},
                 {"balancedness, worst layer", Fraction(report.before.min_balancedness),
                  Fraction(report.after.min_balancedness), ""},
-                {"tokens of the fullest GPUs, all layers", Tokens(report.before.peak_load),
+                {"load of the fullest GPUs, all layers", Tokens(report.before.peak_load),
                  Tokens(report.after.peak_load), Tokens(Sum(report.bounds))}}},
       terminal);
-  absl::StrAppend(&text, "\nGap to the bound: ", Percent(report.gap_mean), " mean, ",
-                  Percent(report.gap_max),
-                  " at most. Duplicates on a GPU: ", Grouped(report.duplicates), ".\n");
+  const auto widest = std::max_element(report.gaps.begin(), report.gaps.end());
+  std::string gap =
+      absl::StrCat("Above the proved bound: ", Percent(report.gap_mean), " on average");
+  if (report.gap_max > 0) {
+    absl::StrAppend(&gap, ", ", Percent(report.gap_max), " at most, in layer ",
+                    widest - report.gaps.begin());
+  }
+  const std::string duplicates = report.duplicates == 0
+                                     ? "No GPU holds an expert twice."
+                                     : absl::StrCat(Grouped(report.duplicates),
+                                                    " replicas are beyond the first on their GPU.");
+  absl::StrAppend(&text, "\n", Line(gap + ".", terminal), Line(duplicates, terminal));
   if (report.has_previous) {
-    absl::StrAppend(&text, "Moves: ", Counted(report.moves.transfers, "transfer"), ", ",
-                    Grouped(report.moves.cross_node), " across nodes, at most ",
-                    Grouped(report.moves.max_per_gpu), " into a GPU and layer; ",
-                    Counted(report.moves.slots_changed, "slot"), " changed.\n");
+    const MoveSummary& moves = report.moves;
+    text += Line(absl::StrCat("Moves: ", Counted(moves.transfers, "transfer"), ", ",
+                              Grouped(moves.cross_node), " of them across nodes, at most ",
+                              Grouped(moves.max_per_gpu), " into a GPU in a layer; ",
+                              Counted(moves.slots_changed, "slot"), " changed."),
+                 terminal);
   }
   return text;
 }
@@ -80,18 +148,27 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
       layers.size() == all ? "Layers"
                            : absl::StrCat(layers.size(), " least balanced of ", all, " layers"));
   text += "\n";
-  const std::string before = report.has_previous ? "previous" : "static";
+  const std::string before = BeforeName(report);
   Table table{.heading = {"layer", before, "plan", "    " + before, "plan", "bound", "gap"},
               .right = std::vector<bool>(7, true),
               .rows = {}};
+  const int bar = std::min(kMaxLayerBar, (terminal.width - kLayerColumns) / 2 - 2);
+  if (bar >= kMinLayerBar) {
+    table.heading.insert(table.heading.end(), {"balancedness " + before, "plan"});
+    table.right.resize(table.heading.size(), false);
+  }
   for (const size_t layer : layers) {
-    table.rows.push_back({absl::StrCat(layer), Fraction(report.before.balancedness[layer]),
-                          Fraction(report.after.balancedness[layer]),
+    const double was = report.before.balancedness[layer];
+    const double is = report.after.balancedness[layer];
+    table.rows.push_back({absl::StrCat(layer), Fraction(was), Fraction(is),
                           Tokens(report.before.max_gpu_load[layer]),
                           Tokens(report.after.max_gpu_load[layer]), Tokens(report.bounds[layer]),
                           Percent(report.gaps[layer])});
+    if (bar < kMinLayerBar) continue;
+    table.rows.back().push_back(Paint(terminal, Colour::kYellow, Bar(was, 1, bar, terminal)));
+    table.rows.back().push_back(Paint(terminal, Colour::kGreen, Bar(is, 1, bar, terminal)));
   }
-  constexpr char kOver[] = "         balancedness           tokens of the fullest GPU";
+  constexpr char kOver[] = "         balancedness            load of the fullest GPU";
   return absl::StrCat(text, Paint(terminal, Colour::kDim, kOver), "\n",
                       FormatTable(table, terminal));
 }
@@ -101,25 +178,6 @@ std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
   return {row.begin(), row.end()};
 }
 
-// Columns of GPUs from left to right, under each other before and after.
-std::string ChartOf(const std::string& name, const std::vector<double>& loads, double full,
-                    Colour colour, const Terminal& terminal) {
-  constexpr int kLabel = 10;
-  std::string text;
-  bool begun = false;
-  const std::vector<std::string> lines =
-      ColumnChart(loads, full, kChartHeight, terminal.width - kLabel, terminal);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const std::string line(absl::StripTrailingAsciiWhitespace(lines[i]));
-    const bool last = i + 1 == lines.size();
-    begun = begun || last || !line.empty();
-    if (!begun) continue;  // lines above the highest column
-    absl::StrAppend(&text, absl::StrFormat("%-*s", kLabel, last ? name : ""),
-                    Paint(terminal, colour, line), "\n");
-  }
-  return text;
-}
-
 // GPU loads of the layer that was worst before.
 std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
   const std::vector<double>& balancedness = report.before.balancedness;
@@ -127,28 +185,28 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
       std::min_element(balancedness.begin(), balancedness.end()) - balancedness.begin());
   const std::vector<double> before = RowOf(report.before.gpu_loads, worst);
   const std::vector<double> after = RowOf(report.after.gpu_loads, worst);
-  const double full = std::max(report.before.max_gpu_load[worst], report.after.max_gpu_load[worst]);
-  const auto num_gpus = static_cast<double>(before.size());
-  std::string text =
-      absl::StrCat(Paint(terminal, Colour::kBold, absl::StrCat("GPU load of layer ", worst)),
-                   ", the worst before: mean ", Tokens(Sum(after) / num_gpus), " tokens\n");
-  const char* name = report.has_previous ? "previous" : "static";
-  if (report.placement.topology().num_gpus() > kMaxBarRows) {
-    absl::StrAppend(&text, ChartOf(name, before, full, Colour::kYellow, terminal), "\n",
-                    ChartOf("plan", after, full, Colour::kGreen, terminal));
-    absl::StrAppend(&text, std::string(10, ' '), "GPUs from left to right; full height is ",
-                    Tokens(full), " tokens\n");
-    return text;
+  std::vector<bool> unusable;
+  double tokens = 0;
+  for (int32_t gpu = 0; gpu < report.speeds.num_gpus(); ++gpu) {
+    const double speed = report.speeds.SpeedOf(GpuId{gpu});
+    unusable.push_back(speed == 0);
+    tokens += after[static_cast<size_t>(gpu)] * speed;
   }
-  const int half = std::min(kMaxHalf, (terminal.width - 8) / 2);
-  const std::string heading = absl::StrFormat("GPU  %-*s   plan\n", half, name);
-  return text + Paint(terminal, Colour::kDim, heading) + PairedBars(before, after, full, terminal);
+  // What every usable GPU would have if all were equally full; with equal speeds the mean.
+  const double mean = tokens / report.speeds.total();
+  if (!(mean > 0)) return "No layer has load.\n";
+  const std::string heading = absl::StrCat("GPU loads of layer ", worst);
+  return absl::StrCat(
+      Paint(terminal, Colour::kBold, heading), ", least balanced before; the mean is ",
+      Tokens(mean), " tokens\n",
+      DrawGpuLoads({BeforeName(report), before, after, std::move(unusable), mean}, terminal));
 }
 
 }  // namespace
 
 std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal) {
-  return absl::StrCat(Summary(report, terminal), "\n", Layers(report, terminal), "\n",
+  return absl::StrCat(Heading(report, terminal), Constraints(report, terminal), "\n",
+                      Figures(report, terminal), "\n", Layers(report, terminal), "\n",
                       GpuLoads(report, terminal));
 }
 

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/time/time.h"
+
 #include "client/cli/text.h"
 
 namespace eplb::cli {
@@ -32,6 +34,24 @@ void Progress::Reached(int64_t done) {
   written_ = true;
   (void)std::fprintf(stderr, "%seplbctl: %s %s of %s", kClearLine, what_.c_str(),
                      Grouped(done).c_str(), Grouped(total_).c_str());
+}
+
+Waiting::Waiting(std::string what) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  thread_ = std::thread([this, what = std::move(what), start = std::chrono::steady_clock::now()] {
+    if (done_.WaitForNotificationWithTimeout(absl::FromChrono(kQuiet))) return;
+    do {
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+      (void)std::fprintf(stderr, "%seplbctl: %s, %s", kClearLine, what.c_str(),
+                         Seconds(passed.count()).c_str());
+    } while (!done_.WaitForNotificationWithTimeout(absl::FromChrono(kBetween)));
+    (void)std::fputs(kClearLine, stderr);
+  });
+}
+
+Waiting::~Waiting() {
+  done_.Notify();
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace eplb::cli

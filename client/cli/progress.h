@@ -5,6 +5,9 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
 
 namespace eplb::cli {
 
@@ -27,6 +30,21 @@ class Progress {
   const bool shown_;
   Clock::time_point next_;
   bool written_ = false;
+};
+
+// Likewise for work that cannot say how far it is: the seconds since it began. Threads: has one of
+// its own, which only writes the line.
+class Waiting {
+ public:
+  // "planning".
+  explicit Waiting(std::string what);
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  absl::Notification done_;
+  std::thread thread_;
 };
 
 }  // namespace eplb::cli

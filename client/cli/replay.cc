@@ -12,6 +12,7 @@
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -119,6 +120,40 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) 
                      ? ReplayToJson(replayed->result)
                      : ReplayToTable(options, replayed->topology, replayed->result, terminal),
           .message = {}};
+}
+
+void AddReplay(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ReplayCommandOptions>();
+  CLI::App& app =
+      *root.add_subcommand("replay", "Decide on a recorded trace as the daemon would have");
+  app.add_option("--trace", options->trace, "JSON lines of windows, or .npy of three dimensions")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")
+      ->required()
+      ->type_name("S");
+  AddFrameOptions(app, options->frame);
+  app.add_option("--every", options->every, "Windows between decisions [1]")->type_name("W");
+  app.add_option("--history", options->history, "Windows that a decision looks at [4]")
+      ->type_name("H");
+  app.add_option("--window", options->window, "How they become one load [sum]")
+      ->type_name("sum|last|ema:A");
+  app.add_option("--min-gain", options->min_gain, "Least fall of the predicted peak load [0.05]")
+      ->type_name("X");
+  app.add_option("--horizon-windows", options->horizon_windows,
+                 "A placement is trusted no longer than this [as long as it was watched]")
+      ->type_name("Z");
+  AddCostOptions(app, options->costs);
+  AddFormat(app, options->format);
+  app.footer(
+      "Examples:\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
+      "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
+      "Exit codes: 0 replayed, 2 wrong flag or unusable input.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
+  });
 }
 
 }  // namespace eplb::cli

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "client/cli/flags.h"
 #include "client/cli/frame.h"
 #include "client/cli/output.h"
 #include "client/cli/terminal.h"
@@ -32,6 +33,8 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal);
 // For people; no line is wider than the terminal.
 std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& topology,
                           const ReplayResult& result, const Terminal& terminal);
+
+void AddReplay(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 

@@ -13,6 +13,7 @@
 #include "client/files/atomic_write.h"
 #include "client/files/run_directory.h"
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -198,6 +199,33 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
                                   Rebalances(run->report, terminal), GpuLoads(*review, terminal),
                                   Verdict(*run, *review, terminal));
   return output;
+}
+
+void AddReport(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ReportOptions>();
+  CLI::App& app =
+      *root.add_subcommand("report", "Check and sum up what a run left in its log directory");
+  app.add_option("directory", options->directory,
+                 "What eplb-trainer --log-dir and --report-json wrote")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--window-steps", options->window_steps,
+                 "Steps planned at once in the upper line [50]")
+      ->type_name("N");
+  app.add_option("--min-rebalances", options->min_rebalances, "Fewer are a problem [0]")
+      ->type_name("N");
+  app.add_option("--min-gain", options->min_gain,
+                 "Less balancedness gained over the static layout is a problem")
+      ->type_name("X");
+  app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
+  AddFormat(app, options->format);
+  app.footer(
+      "Example:\n"
+      "  eplbctl report build/demo --out report.json\n"
+      "Exit codes: 0 everything holds, 8 something does not, 2 not a run, 1 --out not written.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunReportCommand(*options, terminal); };
+  });
 }
 
 }  // namespace eplb::cli

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/cli/terminal.h"
 
@@ -22,6 +23,8 @@ struct ReportOptions {
 // Exit 0 when everything holds, 8 when an invariant is broken, a figure differs or a byte was not
 // verified, 2 when the directory cannot be read as a run, 1 when `out` cannot be written.
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);
+
+void AddReport(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 

@@ -9,6 +9,7 @@
 #include "client/cli/text.h"
 
 #include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
 
 namespace eplb::cli {
 namespace {
@@ -81,6 +82,15 @@ Output RunStatus(const QueryOptions& options, const Terminal& terminal) {
                     notes.empty() ? "" : "\n");
   }
   return {.exit_code = kOk, .out = std::move(text), .message = {}};
+}
+
+void AddStatus(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<QueryOptions>();
+  CLI::App& app = *root.add_subcommand("status", "The daemon and its jobs");
+  AddQueryOptions(app, *options);
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunStatus(*options, terminal); };
+  });
 }
 
 }  // namespace eplb::cli

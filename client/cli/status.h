@@ -2,6 +2,7 @@
 #ifndef EPLB_CLIENT_CLI_STATUS_H_
 #define EPLB_CLIENT_CLI_STATUS_H_
 
+#include "client/cli/flags.h"
 #include "client/cli/output.h"
 #include "client/cli/query_client.h"
 #include "client/cli/terminal.h"
@@ -9,6 +10,8 @@
 namespace eplb::cli {
 
 Output RunStatus(const QueryOptions& options, const Terminal& terminal);
+
+void AddStatus(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 

@@ -16,6 +16,7 @@
 #include "placement/evaluate.h"
 #include "placement/status_macros.h"
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -95,7 +96,9 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
                                                    " slots: ", placement.status().message()));
   }
   EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(basis.load, *placement));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds, LowerBounds(basis.load, topology));
+  EPLB_ASSIGN_OR_RETURN(
+      const std::vector<double> bounds,
+      LowerBounds(basis.load, topology, {.hierarchy = HierarchyInForce(options.frame, topology)}));
   return SweepRow{
       .slots = slots,
       .balancedness_mean = evaluation.mean_balancedness,
@@ -161,6 +164,30 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
                      ? SweepToJson(options, sweep->rows)
                      : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
           .message = {}};
+}
+
+void AddSweep(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<SweepOptions>();
+  CLI::App& app = *root.add_subcommand("sweep", "Say how many redundant slots are worth it");
+  app.add_option("--load", options->load, "JSON matrix, JSON lines of windows, or .npy")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs, from A to B")
+      ->required()
+      ->type_name("A:B:STEP");
+  AddFrameOptions(app, options->frame);
+  app.add_option("--window", options->window, "How windows become one load [sum]")
+      ->type_name("sum|last|ema:A");
+  AddCostOptions(app, options->costs);
+  AddFormat(app, options->format);
+  app.footer(
+      "Examples:\n"
+      "  eplbctl sweep --load load.json --gpus 32 --slots 256:352:32\n"
+      "  eplbctl sweep --load trace.jsonl --gpus 8 --slots 64:80:8 --training\n"
+      "Exit codes: 0 computed, 2 wrong flag or unusable input.");
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunSweep(*options, terminal); };
+  });
 }
 
 }  // namespace eplb::cli

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/flags.h"
 #include "client/cli/frame.h"
 #include "client/cli/output.h"
 #include "client/cli/terminal.h"
@@ -38,6 +39,8 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal);
 // For people; no line is wider than the terminal.
 std::string SweepToTable(const SweepOptions& options, const Topology& smallest,
                          const std::vector<SweepRow>& rows, const Terminal& terminal);
+
+void AddSweep(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 

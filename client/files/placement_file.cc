@@ -7,7 +7,6 @@
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
 #include "proto/wire/json_value.h"
-#include "proto/wire/placement_json.h"
 
 namespace eplb {
 namespace {
@@ -64,11 +63,16 @@ absl::Status CheckRises(const LoggedPlacement& before, const LoggedPlacement& en
 
 }  // namespace
 
-absl::StatusOr<Placement> ReadPlacementFile(const std::string& path) {
+absl::StatusOr<wire::PlacementWithShares> ReadPlacementWithShares(const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
-  absl::StatusOr<Placement> placement = wire::PlacementFromJson(text);
-  if (!placement.ok()) return InFile(path, placement.status());
-  return placement;
+  absl::StatusOr<wire::PlacementWithShares> both = wire::PlacementWithSharesFromJson(text);
+  if (!both.ok()) return InFile(path, both.status());
+  return both;
+}
+
+absl::StatusOr<Placement> ReadPlacementFile(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares both, ReadPlacementWithShares(path));
+  return std::move(both.placement);
 }
 
 absl::StatusOr<std::vector<LoggedPlacement>> ReadPlacementsLog(const std::string& path) {

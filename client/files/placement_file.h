@@ -10,6 +10,7 @@
 
 #include "placement/digest.h"
 #include "placement/placement.h"
+#include "proto/wire/placement_json.h"
 
 namespace eplb {
 
@@ -30,6 +31,8 @@ struct LoggedPlacement {
 // errors: InvalidArgument beginning with the path and saying where; NotFound when there is no such
 // file.
 absl::StatusOr<Placement> ReadPlacementFile(const std::string& path);
+// As above, with the replicas' shares where the file has them.
+absl::StatusOr<wire::PlacementWithShares> ReadPlacementWithShares(const std::string& path);
 // Also checks that steps and versions rise and that every digest is that of its placement; names
 // the line.
 absl::StatusOr<std::vector<LoggedPlacement>> ReadPlacementsLog(const std::string& path);

@@ -1,7 +1,9 @@
 """Runs the built eplbctl for the tests of its commands."""
 
+import math
 import os
 import pathlib
+import random
 import subprocess
 import tempfile
 import unittest
@@ -20,6 +22,12 @@ def run(*arguments, **options):
             environment[name] = value
     return subprocess.run([EPLBCTL, *map(str, arguments)], capture_output=True, text=True, errors="replace",
                           timeout=DEADLINE, env=environment, **options)
+
+
+def draw(layers, experts, seed=3, skew=1.0):
+    """A skewed load [layers][experts], the same for the same seed."""
+    source = random.Random(seed)
+    return [[int(1000 * math.exp(source.gauss(0, skew))) for _ in range(experts)] for _ in range(layers)]
 
 
 class CommandTest(unittest.TestCase):

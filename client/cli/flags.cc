@@ -1,0 +1,83 @@
+#include "client/cli/flags.h"
+
+#include "absl/strings/str_join.h"
+
+#include "client/files/load_file.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+
+void AddFormat(CLI::App& app, Format& format) {
+  app.add_option_function<std::string>(
+         "-o,--output",
+         [&format](const std::string& name) {
+           format = name == "json" ? Format::kJson : Format::kTable;
+         },
+         "What to print [table]")
+      ->check(CLI::IsMember({"table", "json"}).description(""))
+      ->type_name("table|json");
+}
+
+void AddChoice(CLI::App& app, const char* name, std::string& value, const std::string& help,
+               const std::vector<std::string>& words) {
+  app.add_option(name, value, help)
+      ->check(CLI::IsMember(words).description(""))
+      ->type_name(absl::StrJoin(words, "|"));
+}
+
+void AddLoadFormat(CLI::App& app, std::string& format) {
+  AddChoice(app, "--format", format, "Whose load it is, when its content does not tell",
+            LoadFormatNames());
+}
+
+void AddFrameOptions(CLI::App& app, FrameOptions& options) {
+  app.add_option("--gpus", options.gpus, "GPUs of the expert-parallel group")
+      ->required()
+      ->type_name("G");
+  app.add_option("--nodes", options.nodes, "NVLink domains they are on [1]")->type_name("N");
+  app.add_option("--groups", options.groups, "The router's expert groups [1]")->type_name("K");
+  app.add_option("--policy", options.policy, "How to decide [" + options.policy + "]")
+      ->type_name("NAME");
+  AddChoice(app, "--tie-break", options.tie_break, "Order of equal loads [stable]",
+            {"stable", "compat"});
+  app.add_option("--hierarchy", options.hierarchy,
+                 "Keep expert groups on their node: by default when groups % nodes == 0")
+      ->check(CLI::IsMember({"strict", "soft", "none"}).description(""))
+      ->type_name("strict|soft|none");
+  AddChoice(app, "--effort", options.effort, "Bound of a search [default]",
+            {"fast", "default", "thorough"});
+  app.add_flag("--allow-duplicates", options.allow_duplicates,
+               "Let replicas of an expert share a GPU");
+  app.add_option("--max-moves-per-gpu", options.max_moves_per_gpu, "Transfers a GPU and layer")
+      ->type_name("M");
+}
+
+void AddCostOptions(CLI::App& app, CostOptions& options) {
+  app.add_option("--expert-bytes", options.expert_bytes,
+                 "Bytes that a transfer moves [" + std::to_string(options.expert_bytes) + "]")
+      ->type_name("B");
+  app.add_option("--link-gbps", options.link_gbps,
+                 "GB/s of a GPU inside a node and between nodes [" + options.link_gbps + "]")
+      ->type_name("INTRA,INTER");
+  app.add_option("--token-ns", options.token_ns,
+                 "Time of a token on the fullest GPU [176, with --training 528]")
+      ->type_name("T");
+  app.add_flag("--training", options.training,
+               "A replica costs a broadcast of weights and a sum of gradients each step");
+  app.add_option("--weight-bytes", options.weight_bytes, "Of --training [--expert-bytes]")
+      ->type_name("B");
+  app.add_option("--gradient-bytes", options.gradient_bytes, "Of --training [2 * weights: fp32]")
+      ->type_name("B");
+}
+
+void AddQueryOptions(CLI::App& app, QueryOptions& options) {
+  app.add_option("--endpoint", options.endpoint,
+                 "The daemon [EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]")
+      ->type_name("HOST:PORT|unix:PATH");
+  app.add_option("--timeout", options.timeout, "How long to wait [5s]")->type_name("DURATION");
+  AddFormat(app, options.format);
+  app.footer("Exit codes: 0 ok, 2 wrong flag, 3 unreachable, 4 denied, 5 not found, 7 timeout.");
+}
+
+}  // namespace eplb::cli

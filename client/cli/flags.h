@@ -1,0 +1,40 @@
+// Flags that several commands share, and how a command enters the table of main.cc.
+#ifndef EPLB_CLIENT_CLI_FLAGS_H_
+#define EPLB_CLIENT_CLI_FLAGS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client/cli/frame.h"
+#include "client/cli/output.h"
+#include "client/cli/query_client.h"
+#include "client/cli/terminal.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace eplb::cli {
+
+// What the command line asks for; set when its subcommand was named. A command's file defines
+// Add<Name>(root, command): its flags, and what runs it.
+using Command = std::function<Output(const Terminal& terminal)>;
+
+// -o table|json.
+void AddFormat(CLI::App& app, Format& format);
+// One of some words.
+void AddChoice(CLI::App& app, const char* name, std::string& value, const std::string& help,
+               const std::vector<std::string>& words);
+// --format: whose load file it is.
+void AddLoadFormat(CLI::App& app, std::string& format);
+// The job's shape and the policy.
+void AddFrameOptions(CLI::App& app, FrameOptions& options);
+// Prices of transfers and replicas.
+void AddCostOptions(CLI::App& app, CostOptions& options);
+// Where the daemon is, how long to wait, and -o.
+void AddQueryOptions(CLI::App& app, QueryOptions& options);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_FLAGS_H_

@@ -1,0 +1,28 @@
+// The loads of a layer's GPUs before and after a plan, drawn for a terminal.
+#ifndef EPLB_CLIENT_CLI_GPU_PICTURE_H_
+#define EPLB_CLIENT_CLI_GPU_PICTURE_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/cli/terminal.h"
+
+namespace eplb::cli {
+
+struct GpuPicture {
+  std::string before_name;         // what `before` is of, at most 8 columns
+  std::span<const double> before;  // [G]
+  std::span<const double> after;   // [G]
+  std::vector<bool> unusable;      // [G], of `after`
+  double mean = 0;                 // > 0; every load is told as a multiple of it
+};
+
+// Few GPUs get a bar each, more a column each, and where there are more GPUs than columns a
+// histogram counts them. The hottest and coolest are named beside columns and histograms. No line
+// is wider than the terminal.
+std::string DrawGpuLoads(const GpuPicture& picture, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_GPU_PICTURE_H_

@@ -1,0 +1,114 @@
+#include "client/cli/plan_solver.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "placement/alias_placement.h"
+#include "placement/align.h"
+#include "placement/group_homes.h"
+#include "placement/status_macros.h"
+#include "placement/token_split.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr char kBalanced[] = "balanced";
+
+absl::StatusOr<Placement> AskPolicy(const FrameOptions& frame, const PlanProblem& problem) {
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeFramePolicy(frame));
+  // A policy that knows no speeds is asked only where there are none to know.
+  return policy->Solve({.load = problem.load,
+                        .topology = problem.topology,
+                        .previous = problem.previous,
+                        .speeds = problem.speeds.all_equal() ? nullptr : &problem.speeds});
+}
+
+// Every GPU, or under a strict hierarchy every GPU of a node, exactly at the mean. None where the
+// construction does not apply.
+absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const FrameOptions& frame,
+                                                      const PlanProblem& problem) {
+  const Hierarchy hierarchy = HierarchyInForce(frame, problem.topology);
+  if (frame.policy != kBalanced || frame.allow_duplicates || problem.previous != nullptr ||
+      !problem.speeds.all_equal() || hierarchy == Hierarchy::kSoft) {
+    return std::nullopt;
+  }
+  absl::StatusOr<SplitPlacement> even = absl::InvalidArgumentError("not applicable");
+  if (hierarchy == Hierarchy::kStrict) {
+    EPLB_ASSIGN_OR_RETURN(const IndexMatrix homes, HomesByLoad(problem.load, problem.topology));
+    if (!AliasApplies(problem.topology, homes)) return std::nullopt;
+    even = SolveAlias(problem.load, problem.topology, homes);
+  } else {
+    if (!AliasApplies(problem.topology)) return std::nullopt;
+    even = SolveAlias(problem.load, problem.topology);
+  }
+  if (!even.ok()) return even.status();
+  return PlanAnswer{std::move(even->placement), std::move(even->shares)};
+}
+
+// Experts that a GPU holds in a layer and did not hold before, on the GPU with most of them.
+int32_t MostArrivals(const Placement& before, const Placement& after, LayerId layer) {
+  const Topology& topology = after.topology();
+  int32_t most = 0;
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
+    std::set<int32_t> arrived;
+    std::set<int32_t> held;
+    for (int32_t slot = first; slot < first + topology.SlotsOf(GpuId{gpu}); ++slot) {
+      arrived.insert(after.ExpertIn(layer, SlotId{slot}).value);
+      held.insert(before.ExpertIn(layer, SlotId{slot}).value);
+    }
+    arrived.erase(-1);
+    for (const int32_t expert : held) arrived.erase(expert);
+    most = std::max(most, static_cast<int32_t>(arrived.size()));
+  }
+  return most;
+}
+
+// `planned` where it keeps to --max-moves-per-gpu, `incremental`'s layers where it does not.
+absl::StatusOr<Placement> LimitMoves(const FrameOptions& frame, const PlanProblem& problem,
+                                     const Placement& planned) {
+  std::vector<LayerId> beyond;
+  for (int32_t layer = 0; layer < problem.topology.num_layers(); ++layer) {
+    const int32_t moves = MostArrivals(*problem.previous, planned, LayerId{layer});
+    if (moves > *frame.max_moves_per_gpu) beyond.push_back(LayerId{layer});
+  }
+  if (beyond.empty()) return planned;
+  FrameOptions careful = frame;
+  careful.policy = "incremental";
+  EPLB_ASSIGN_OR_RETURN(const Placement moved, AskPolicy(careful, problem));
+  std::vector<LayerPlacement> layers;
+  layers.reserve(beyond.size());
+  for (const LayerId layer : beyond) layers.push_back(moved.Layer(layer));
+  return planned.WithLayers(layers);
+}
+
+absl::StatusOr<Placement> Place(const FrameOptions& frame, const PlanProblem& problem) {
+  EPLB_ASSIGN_OR_RETURN(Placement placement, AskPolicy(frame, problem));
+  if (frame.policy != kBalanced || problem.previous == nullptr) return placement;
+  EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(*problem.previous, placement));
+  if (!frame.max_moves_per_gpu.has_value()) return aligned;
+  return LimitMoves(frame, problem, aligned);
+}
+
+}  // namespace
+
+absl::StatusOr<PlanAnswer> SolvePlan(const FrameOptions& frame, bool optimal_split,
+                                     const PlanProblem& problem) {
+  if (optimal_split) {
+    EPLB_ASSIGN_OR_RETURN(std::optional<PlanAnswer> even, SolveEvenly(frame, problem));
+    if (even.has_value()) return *std::move(even);
+  }
+  EPLB_ASSIGN_OR_RETURN(Placement placement, Place(frame, problem));
+  PlanAnswer answer{std::move(placement), std::nullopt};
+  if (optimal_split) {
+    EPLB_ASSIGN_OR_RETURN(TokenSplit split,
+                          SplitOptimally(problem.load, answer.placement, &problem.speeds));
+    answer.shares = std::move(split.shares);
+  }
+  return answer;
+}
+
+}  // namespace eplb::cli
