@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,6 +77,11 @@ absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanP
   EPLB_ASSIGN_OR_RETURN(report.after,
                         Evaluate(problem.load, report.placement,
                                  {.speeds = &report.speeds, .shares = SharesOf(report)}));
+  for (size_t layer = 0; layer < report.after.max_gpu_load.size(); ++layer) {
+    if (std::isfinite(report.after.max_gpu_load[layer])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, ": tokens / speed of a GPU are above a double's range"));
+  }
   const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
   EPLB_ASSIGN_OR_RETURN(

@@ -8,6 +8,7 @@
 #include "client/cli/gpu_picture.h"
 #include "client/cli/plan_report.h"
 #include "client/cli/text.h"
+#include "placement/cost.h"
 
 namespace eplb::cli {
 namespace {
@@ -23,6 +24,9 @@ std::string Fraction(double value) { return absl::StrFormat("%.4f", value); }
 double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
+
+// Loads of many layers, and those before the plan, may leave a double's range.
+std::string LoadText(double load) { return Tokens(Finite(load)); }
 
 const char* BeforeName(const PlanReport& report) {
   return report.has_previous ? "previous" : "static";
@@ -101,8 +105,8 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
                  Fraction(report.after.mean_balancedness), ""},
                 {"balancedness, worst layer", Fraction(report.before.min_balancedness),
                  Fraction(report.after.min_balancedness), ""},
-                {"load of the fullest GPUs, all layers", Tokens(report.before.peak_load),
-                 Tokens(report.after.peak_load), Tokens(Sum(report.bounds))}}},
+                {"load of the fullest GPUs, all layers", LoadText(report.before.peak_load),
+                 LoadText(report.after.peak_load), LoadText(Sum(report.bounds))}}},
       terminal);
   const auto widest = std::max_element(report.gaps.begin(), report.gaps.end());
   std::string gap =
@@ -161,7 +165,7 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
     const double was = report.before.balancedness[layer];
     const double is = report.after.balancedness[layer];
     table.rows.push_back({absl::StrCat(layer), Fraction(was), Fraction(is),
-                          Tokens(report.before.max_gpu_load[layer]),
+                          LoadText(report.before.max_gpu_load[layer]),
                           Tokens(report.after.max_gpu_load[layer]), Tokens(report.bounds[layer]),
                           Percent(report.gaps[layer])});
     if (bar < kMinLayerBar) continue;
@@ -174,8 +178,9 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
 }
 
 std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
-  const auto row = loads.row(static_cast<Eigen::Index>(layer));
-  return {row.begin(), row.end()};
+  std::vector<double> row;
+  for (const double load : loads.row(static_cast<Eigen::Index>(layer))) row.push_back(Finite(load));
+  return row;
 }
 
 // GPU loads of the layer that was worst before.

@@ -145,6 +145,15 @@ class SpeedTest(PlanCase):
                 self.assertEqual([slot for slot, expert in enumerate(layer) if expert == -1],
                                  [*range(6, 12), *range(24, 30)])
 
+    def test_loads_beyond_a_double_are_refused(self):
+        load = self.write("huge.json", json.dumps([[1e308, 1e307, 0, 0]] * 9))
+        arguments = ["plan", "--load", load, "--gpus", 2, "--slots", 4]
+        for more in (("-o", "json"), ()):
+            result = command.run(*arguments, *more)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertNotRegex(result.stdout, r"(?i)\b(nan|inf)")
+            self.assert_fails(command.run(*arguments, *more, "--gpu-speed", "0.001,0.001"), 2, "layer 0")
+
     def test_a_node_without_usable_gpus_is_refused_under_strict(self):
         result = command.run("plan", "--load", self.load, "--gpus", 4, "--nodes", 2, "--groups", 2, "--slots", 32,
                              "--unusable-gpus", "2,3")
