@@ -49,7 +49,8 @@ void AddFrameOptions(CLI::App& app, FrameOptions& options) {
             {"fast", "default", "thorough"});
   app.add_flag("--allow-duplicates", options.allow_duplicates,
                "Let replicas of an expert share a GPU");
-  app.add_option("--max-moves-per-gpu", options.max_moves_per_gpu, "Transfers a GPU and layer")
+  app.add_option("--max-moves-per-gpu", options.max_moves_per_gpu,
+                 "Most transfers into a GPU in a layer [incremental: 2, else any]")
       ->type_name("M");
 }
 
