@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <iterator>
 #include <string>
@@ -64,4 +65,11 @@ int Main() {
 }  // namespace
 }  // namespace eplb
 
-int main() { return eplb::Main(); }
+int main() {
+  try {
+    return eplb::Main();
+  } catch (const std::exception& malformed) {  // what the JSON library throws
+    std::fprintf(stderr, "%s\n", malformed.what());
+    return 1;
+  }
+}

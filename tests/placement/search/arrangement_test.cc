@@ -104,6 +104,7 @@ TEST(ArrangementTest, ARollBackGivesBackEveryBit) {
       arrangement.BeginJournal();
       const std::vector<int32_t> layout = LayoutOf(arrangement);
       std::vector<double> tokens;
+      tokens.reserve(static_cast<size_t>(arrangement.num_gpus()));
       for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
         tokens.push_back(arrangement.tokens(gpu));
       }

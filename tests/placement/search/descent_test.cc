@@ -165,8 +165,8 @@ TEST(DescentTest, WorkEndsWithTheStepThatSpendsIt) {
     // Looking at every exchange and at every change of counts once is the most a step can cost.
     const int64_t slots = arrangement.num_slots();
     const int64_t experts = arrangement.domain().num_experts();
-    const int64_t most =
-        2 * arrangement.num_gpus() + slots * slots + slots * (slots + experts) * (2 + 8 * slots);
+    const int64_t most = int64_t{2} * arrangement.num_gpus() + slots * slots +
+                         slots * (slots + experts) * (2 + 8 * slots);
     for (const int64_t budget : {1, 50, 1000}) {
       WorkBudget work = {.left = budget};
       Descent().SwapsAndCounts(0, arrangement, work);

@@ -62,8 +62,8 @@ TEST(DomainBoundTest, NoArrangementOfScarceDomainsBeatsIt) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
   for (int i = 0; i < 60; ++i) {
-    std::vector<double> load;
-    for (int e = 0; e < 6; ++e) load.push_back(testing::Pick(random, 1, 60));
+    std::vector<double> load(6);
+    for (double& tokens : load) tokens = testing::Pick(random, 1, 60);
     Domain domain = MakeDomain(load, testing::Pick(random, 6, 8), testing::Pick(random, 2, 4));
     domain.allow_duplicates = i % 3 == 0;
     EXPECT_LE(DomainBound(domain), BestPeak(domain) * kRounding) << testing::Describe(domain);

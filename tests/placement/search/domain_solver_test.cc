@@ -85,8 +85,8 @@ TEST(DomainSolverTest, ThoroughFindsTheOptimumWhereDuplicatesAreForced) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
   for (int i = 0; i < 200; ++i) {
-    std::vector<double> load;
-    for (int e = 0; e < 3; ++e) load.push_back(testing::Pick(random, 1, 30));
+    std::vector<double> load(3);
+    for (double& tokens : load) tokens = testing::Pick(random, 1, 30);
     const Domain domain = MakeDomain(load, 8, 2);
     EXPECT_LE(PeakOf(domain, Solve(domain, Effort::kThorough)), BestPeak(domain) * (1 + 1e-5))
         << testing::Describe(domain);
@@ -147,8 +147,8 @@ TEST(DomainSolverTest, RepeatedAndFreshSolversAgree) {
 TEST(DomainSolverTest, AGpuHalfAsFastGetsHalfTheTokens) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
-  std::vector<double> load;
-  for (int e = 0; e < 64; ++e) load.push_back(testing::Pick(random, 1, 1000));
+  std::vector<double> load(64);
+  for (double& tokens : load) tokens = testing::Pick(random, 1, 1000);
   Domain domain = MakeDomain(load, 80, 8);
   domain.speed[3] = 0.5;
   const std::vector<double> tokens = testing::TokensOf(domain, Solve(domain, Effort::kDefault));

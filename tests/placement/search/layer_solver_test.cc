@@ -50,8 +50,8 @@ World RandomWorld(Random& random, const LayerSolverOptions& options) {
     }
     const auto gpu_speeds = GpuSpeeds::Make(shape.num_gpus, speeds, unusable);
     if (!gpu_speeds.ok() || !LayerSolver::Check(topology, *gpu_speeds, options).ok()) continue;
-    std::vector<double> load;
-    for (int32_t e = 0; e < shape.num_experts; ++e) load.push_back(Pick(random, 0, 50));
+    std::vector<double> load(static_cast<size_t>(shape.num_experts));
+    for (double& tokens : load) tokens = Pick(random, 0, 50);
     if (Pick(random, 0, 9) == 0) std::fill(load.begin(), load.end(), 0.0);
     return {topology, *gpu_speeds, load};
   }

@@ -46,6 +46,7 @@ void ExpectFits(const PartitionProblem& problem, const NodePartition& partition)
 // only, one, when `interchangeable`.
 std::vector<double> AllCosts(const PartitionProblem& problem, bool interchangeable) {
   std::vector<int32_t> nodes;
+  nodes.reserve(static_cast<size_t>(problem.num_groups));
   for (int32_t group = 0; group < problem.num_groups; ++group) {
     nodes.push_back(group / (problem.num_groups / problem.num_nodes));
   }
@@ -65,10 +66,10 @@ std::vector<double> AllCosts(const PartitionProblem& problem, bool interchangeab
 }
 
 // A cost that is no sum, so that nothing but looking at each set finds the least. Many ties.
-PartitionProblem Arbitrary(uint64_t seed, int32_t groups, std::vector<int32_t> kinds) {
+PartitionProblem Arbitrary(uint64_t seed, int32_t groups, const std::vector<int32_t>& kinds) {
   return {.num_groups = groups,
           .num_nodes = static_cast<int32_t>(kinds.size()),
-          .kind_of_node = std::move(kinds),
+          .kind_of_node = kinds,
           .cost = [seed](int32_t kind, const std::vector<int32_t>& set) {
             EXPECT_TRUE(std::is_sorted(set.begin(), set.end()));
             uint64_t mixed = seed + static_cast<uint64_t>(kind) * 977;
@@ -148,7 +149,7 @@ TEST(NodePartitionTest, TheNumberOfPartitionsDecidesWhatIsEnumerated) {
 }
 
 // Group loads over node speeds, as layers have them.
-PartitionProblem Sums(std::vector<double> load, std::vector<double> speed) {
+PartitionProblem Sums(const std::vector<double>& load, const std::vector<double>& speed) {
   PartitionProblem problem = {.num_groups = static_cast<int32_t>(load.size()),
                               .num_nodes = static_cast<int32_t>(speed.size()),
                               .kind_of_node = {},
