@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/policies/deepseek_policy.h"
+#include "placement/search/homes.h"
 #include "placement/search/layer_solver.h"
 #include "placement/status_macros.h"
 
@@ -82,7 +83,9 @@ class BalancedPolicy final : public Policy {
       Normalise(cells);
       solver.Solve(cells, candidates, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
-    return Placement::FromSlots(topology, slots);
+    EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlots(topology, slots));
+    if (options.hierarchy != Hierarchy::kSoft) return placement;
+    return WithPrimariesAtHome(placement, options.hierarchy);
   }
 
  private:

@@ -276,7 +276,9 @@ class IncrementalPolicy final : public Policy {
       for (size_t i = 0; i < chosen.size(); ++i) slots(layer, frame.slots[i]) = chosen[i];
     }
     EPLB_ASSIGN_OR_RETURN(const Placement next, Placement::FromSlots(topology, slots));
-    return Align(previous, next);
+    EPLB_ASSIGN_OR_RETURN(Placement placement, Align(previous, next));
+    if (hierarchy != Hierarchy::kSoft) return placement;
+    return WithPrimariesAtHome(placement, hierarchy);
   }
 
  private:

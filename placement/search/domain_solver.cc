@@ -238,7 +238,9 @@ void DomainSolver::FindBound() {
 const Arrangement& DomainSolver::Solve() {
   replicator_.Greedy(counts_);
   FindBound();
-  if (!domain_->has_homes()) {
+  if (domain_->has_homes()) {
+    TryAtHome();
+  } else {
     TrySeed();
     if (!Done() && limits_.full_bound) bound_ = std::max(bound_, DomainBound(*domain_));
     // Near the bound, steps from here lead further than other seeds.
@@ -279,6 +281,13 @@ bool DomainSolver::TryLevels() {
     if (!SeedsLeft()) return false;
   }
   return true;
+}
+
+void DomainSolver::TryAtHome() {
+  if (Done() || !packer_.PackAtHome(counts_, arrangement_)) return;
+  work_.left -= int64_t{domain_->num_slots()} * domain_->num_gpus();
+  descent_.Swaps(target(), arrangement_, work_);
+  Keep();
 }
 
 // From the best layout so far.

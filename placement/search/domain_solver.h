@@ -62,6 +62,8 @@ class DomainSolver {
   bool TryEvenCold(int32_t num_hot, int32_t more);
   bool TryFewHot();
   bool TryLevels();
+  // Greedy counts, packed so that every expert has a replica at home.
+  void TryAtHome();
   void Descend(int64_t work);
   void FindBound();
   void TryAllCounts(int32_t expert, int32_t spare);

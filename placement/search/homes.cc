@@ -42,4 +42,32 @@ std::optional<std::vector<int32_t>> HomesOf(const Topology& topology, Hierarchy 
   return homes;
 }
 
+absl::StatusOr<Placement> WithPrimariesAtHome(const Placement& placement, Hierarchy hierarchy) {
+  const Topology& topology = placement.topology();
+  const int32_t per_group = topology.num_experts() / topology.num_groups();
+  IndexMatrix ranks = placement.replica_rank();
+  const auto node_of = [&](int32_t slot) {
+    return topology.NodeOf(topology.GpuOf(SlotId{slot})).value;
+  };
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    const auto row = placement.physical_to_logical_map().row(layer);
+    const auto homes = HomesOf(topology, hierarchy, {row.data(), static_cast<size_t>(row.size())});
+    if (!homes.has_value()) continue;
+    for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+      const int32_t home = (*homes)[static_cast<size_t>(expert / per_group)];
+      const auto replicas = placement.ReplicasOf(LayerId{layer}, ExpertId{expert});
+      if (node_of(replicas.front()) == home) continue;
+      std::vector<int32_t> rising(replicas.begin(), replicas.end());
+      std::sort(rising.begin(), rising.end());
+      const auto primary = std::find_if(rising.begin(), rising.end(),
+                                        [&](int32_t slot) { return node_of(slot) == home; });
+      std::rotate(rising.begin(), primary, primary + 1);
+      for (size_t rank = 0; rank < rising.size(); ++rank) {
+        ranks(layer, rising[rank]) = static_cast<int32_t>(rank);
+      }
+    }
+  }
+  return Placement::FromSlotsAndRanks(topology, placement.physical_to_logical_map(), ranks);
+}
+
 }  // namespace eplb

@@ -7,7 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 #include "placement/hierarchy.h"
+#include "placement/placement.h"
 #include "placement/topology.h"
 
 namespace eplb {
@@ -19,6 +22,11 @@ namespace eplb {
 // REQUIRES: hierarchy is not kNone and fits the topology.
 std::optional<std::vector<int32_t>> HomesOf(const Topology& topology, Hierarchy hierarchy,
                                             std::span<const int32_t> slots);
+
+// The placement with the same slots in which every expert whose primary is off its group's home has
+// the lowest slot there as primary, the others following in rising slots. A layer without homes
+// stays as it is. REQUIRES: hierarchy is not kNone and fits the topology.
+absl::StatusOr<Placement> WithPrimariesAtHome(const Placement& placement, Hierarchy hierarchy);
 
 }  // namespace eplb
 

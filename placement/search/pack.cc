@@ -85,11 +85,31 @@ bool Packer::PackByTournament(std::span<const int32_t> counts, Arrangement& arra
   return true;
 }
 
+template <class Allowed>
+int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement,
+                            const Allowed& allowed) const {
+  const double unit = arrangement.unit(expert);
+  int32_t best = -1;
+  double least = 0;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    if (arrangement.first_slot(gpu) + filled_[static_cast<size_t>(gpu)] ==
+        arrangement.end_slot(gpu)) {
+      continue;
+    }
+    const double load = (arrangement.tokens(gpu) + unit) * arrangement.inverse_speed(gpu);
+    if ((best < 0 || load < least) && allowed(gpu) && arrangement.MayArrive(gpu, expert)) {
+      best = gpu;
+      least = load;
+    }
+  }
+  return best;
+}
+
 bool Packer::PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement) {
   const int32_t forced = ForcedReplicas(arrangement);
   for (const int32_t expert : order_) {
     for (int32_t placed = forced; placed < counts[static_cast<size_t>(expert)]; ++placed) {
-      const int32_t gpu = LightestFor(expert, arrangement);
+      const int32_t gpu = LightestFor(expert, arrangement, [](int32_t /*gpu*/) { return true; });
       if (gpu >= 0) {
         PutOn(gpu, expert, arrangement);
       } else if (!MakeRoom(expert, arrangement)) {
@@ -109,22 +129,30 @@ void Packer::PackByRoom(std::span<const int32_t> counts, Arrangement& arrangemen
   }
 }
 
-int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement) const {
-  const double unit = arrangement.unit(expert);
-  int32_t best = -1;
-  double least = 0;
-  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    if (arrangement.first_slot(gpu) + filled_[static_cast<size_t>(gpu)] ==
-        arrangement.end_slot(gpu)) {
-      continue;
-    }
-    const double load = (arrangement.tokens(gpu) + unit) * arrangement.inverse_speed(gpu);
-    if ((best < 0 || load < least) && arrangement.MayArrive(gpu, expert)) {
-      best = gpu;
-      least = load;
+bool Packer::PackAtHome(std::span<const int32_t> counts, Arrangement& arrangement) {
+  const Domain& domain = arrangement.domain();
+  Begin(counts, arrangement);
+  OrderBy(counts.size(), [&](int32_t expert) { return arrangement.unit(expert); });
+  const int32_t homes = 1 + *std::max_element(domain.home_of_gpu.begin(), domain.home_of_gpu.end());
+  // Free slots of each home beyond one for each of its experts that is still to come.
+  room_.assign(static_cast<size_t>(homes), 0);
+  for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {
+    room_[static_cast<size_t>(domain.home_of_gpu[gpu])] += domain.slots[gpu];
+  }
+  for (const int32_t home : domain.home_of_expert) --room_[static_cast<size_t>(home)];
+  for (const int32_t expert : order_) {
+    const int32_t home = domain.home_of_expert[static_cast<size_t>(expert)];
+    for (int32_t placed = 0; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+      const int32_t gpu = LightestFor(expert, arrangement, [&](int32_t candidate) {
+        const int32_t at = domain.home_of_gpu[static_cast<size_t>(candidate)];
+        return placed == 0 ? at == home : room_[static_cast<size_t>(at)] > 0;
+      });
+      if (gpu < 0) return false;
+      if (placed > 0) --room_[static_cast<size_t>(domain.home_of_gpu[static_cast<size_t>(gpu)])];
+      PutOn(gpu, expert, arrangement);
     }
   }
-  return best;
+  return true;
 }
 
 int32_t Packer::RoomiestFor(int32_t expert, const Arrangement& arrangement) const {

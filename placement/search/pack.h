@@ -24,6 +24,11 @@ class Packer {
   // its slots. cost: O(S * (m + n / S * log n)).
   void Pack(std::span<const int32_t> counts, Arrangement& arrangement);
 
+  // As Pack where experts have homes: the first replica of each expert goes to a GPU of its home,
+  // the others anywhere, but leave room at every home for the experts that are still to come. False
+  // in a dead end; the arrangement is unusable then.
+  bool PackAtHome(std::span<const int32_t> counts, Arrangement& arrangement);
+
  private:
   // Experts by falling key, first index on ties.
   template <class Key>
@@ -34,8 +39,9 @@ class Packer {
   bool PackByTournament(std::span<const int32_t> counts, Arrangement& arrangement);
   bool PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement);
   void PackByRoom(std::span<const int32_t> counts, Arrangement& arrangement);
-  // The GPU with room whose load an expert raises least, or -1.
-  int32_t LightestFor(int32_t expert, const Arrangement& arrangement) const;
+  // The allowed GPU with room whose load an expert raises least, or -1.
+  template <class Allowed>
+  int32_t LightestFor(int32_t expert, const Arrangement& arrangement, const Allowed& allowed) const;
   int32_t RoomiestFor(int32_t expert, const Arrangement& arrangement) const;
   // Moves a replica that stands already to a free slot and takes its place.
   bool MakeRoom(int32_t expert, Arrangement& arrangement);
@@ -44,6 +50,7 @@ class Packer {
   std::vector<int32_t> order_;                      // [n]
   std::vector<std::pair<double, int32_t>> by_key_;  // [n]
   std::vector<int32_t> filled_;                     // [m], slots in use
+  std::vector<int32_t> room_;                       // of homes
   std::optional<Tournament> lightest_;
   std::vector<int32_t> taken_;  // GPUs of the expert that is being placed
 };

@@ -44,5 +44,16 @@ TEST(HomesTest, NodesAreHomeToEquallyManyGroupsWhenStrict) {
   EXPECT_THAT(HomesOf(Shape(), Hierarchy::kSoft, slots), Optional(ElementsAre(0, 0)));
 }
 
+TEST(HomesTest, PrimariesMoveToTheLowestSlotAtHome) {
+  IndexMatrix slots(1, 8);
+  slots << 2, 3, 2, 0, 0, 1, 0, 1;  // expert 0 is at home on node 1, its lowest slot is not
+  const Placement placement = *Placement::FromSlots(Shape(), slots);
+  ASSERT_EQ(placement.PrimaryOf(LayerId{0}, ExpertId{0}), SlotId{3});
+  const auto at_home = WithPrimariesAtHome(placement, Hierarchy::kSoft);
+  ASSERT_TRUE(at_home.ok()) << at_home.status();
+  EXPECT_THAT(at_home->ReplicasOf(LayerId{0}, ExpertId{0}), ElementsAre(4, 3, 6));
+  EXPECT_THAT(at_home->ReplicasOf(LayerId{0}, ExpertId{2}), ElementsAre(0, 2));
+}
+
 }  // namespace
 }  // namespace eplb

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "placement/search/replicate.h"
+#include "tests/placement/random_placement.h"
 #include "tests/placement/search/random_domain.h"
 
 namespace eplb {
@@ -96,6 +98,40 @@ TEST(PackerTest, AReplicaThatStandsMakesRoom) {
   Arrangement arrangement(domain);
   Packer packer;
   ExpectPacks(packer, {1, 1, 1, 2}, arrangement);
+}
+
+TEST(PackerTest, EveryExpertHasAReplicaAtHome) {
+  testing::Random random(kSeed);
+  int packed = 0;
+  for (int i = 0; i < 300; ++i) {
+    Domain domain;
+    domain.slots = {4, 4, 4, 4};
+    domain.speed = {1, 1, 1, 1};
+    domain.home_of_gpu = {0, 0, 1, 1};
+    for (int32_t expert = 0; expert < 12; ++expert) {
+      domain.load.push_back(testing::Pick(random, 0, 1000));
+      domain.home_of_expert.push_back(expert % 2);
+    }
+    Replicator replicator(domain);
+    replicator.Begin();
+    std::vector<int32_t> counts;
+    replicator.Greedy(counts);
+    Arrangement arrangement(domain);
+    Packer packer;
+    if (!packer.PackAtHome(counts, arrangement)) continue;
+    ++packed;
+    std::vector<bool> at_home(12);
+    for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
+      const int32_t expert = arrangement.expert_in(slot);
+      ASSERT_GE(expert, 0) << "seed " << kSeed << " case " << i;
+      EXPECT_EQ(arrangement.CopiesOn(arrangement.gpu_of(slot), expert), 1);
+      if (arrangement.gpu_of(slot) / 2 == expert % 2) at_home[static_cast<size_t>(expert)] = true;
+    }
+    for (int32_t expert = 0; expert < 12; ++expert) {
+      EXPECT_TRUE(at_home[static_cast<size_t>(expert)]) << "seed " << kSeed << " case " << i;
+    }
+  }
+  EXPECT_GT(packed, 250);
 }
 
 }  // namespace
