@@ -31,7 +31,7 @@ class ConfigFileTest : public ::testing::Test {
   std::string ErrorOf(const std::string& text) {
     const absl::StatusOr<DaemonConfig> config = Load(text);
     EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
-    const std::string message(config.status().message());
+    std::string message(config.status().message());
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     return message;
   }
