@@ -251,15 +251,19 @@ TEST(ReplayTest, ARecordedTraceIsNeverMadeWorse) {
     series.Add(Load::FromCounts(counts).value());
   }
   ASSERT_EQ(series.windows.size(), 240u);
-  for (const int32_t slots : {64, 72}) {
-    const Topology topology = series.Frame(slots, 8);
-    const int64_t every = slots == 64 ? 1 : 10;
-    for (const double cost : {0.001, 0.1, 10.0}) {
-      ReplayOptions options{.every = every, .history = 4};
-      options.costs = CostsOf(series, topology, cost);
-      const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
-      EXPECT_GE(NetShare(result.summary), cost < 0.05 ? 0.05 : -kMostHarm)
-          << slots << " slots, cost " << cost;
+  for (const char* name : {"deepseek", "balanced", "incremental"}) {
+    const auto policy =
+        MakePolicy(name, {.hierarchy = Hierarchy::kNone, .effort = Effort::kFast}).value();
+    for (const int32_t slots : {64, 72}) {
+      const Topology topology = series.Frame(slots, 8);
+      const int64_t every = slots == 64 ? 4 : 10;
+      for (const double cost : {0.001, 0.1, 10.0}) {
+        ReplayOptions options{.every = every, .history = 4};
+        options.costs = CostsOf(series, topology, cost);
+        const ReplayResult result = Replay(series.trace(), topology, *policy, options).value();
+        EXPECT_GE(NetShare(result.summary), cost < 0.05 ? 0.05 : -kMostHarm)
+            << name << ", " << slots << " slots, cost " << cost;
+      }
     }
   }
 }
