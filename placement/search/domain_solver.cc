@@ -14,6 +14,9 @@ constexpr double kNear = 0.01;
 // Largest units to level hot experts to, as parts of the mean GPU load: one, two or three of them
 // on a GPU beside cold experts.
 constexpr double kLevels[] = {0.85, 0.93, 0.98, 0.48, 0.75, 0.65, 0.55, 0.44, 0.32, 0.4};
+// The part of the work that one seed may take; the first of all may take more.
+constexpr int64_t kSeedParts = 30;
+constexpr int64_t kFirstSeedParts = 4;
 constexpr int32_t kKickAgain = 4;
 // What a walk may still win where every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
@@ -94,7 +97,12 @@ bool DomainSolver::TrySeed() {
   if (Hopeless(counts_)) return false;
   packer_.Pack(counts_, arrangement_);
   work_.left -= int64_t{8} * domain_->num_slots() + int64_t{16} * domain_->num_experts();
-  descent_.Swaps(target(), arrangement_, work_);
+  // A seed that needs more than its part is given up for the next.
+  const int64_t parts = best_.empty() ? kFirstSeedParts : kSeedParts;
+  const int64_t part = std::min(work_.left, limits_.work / parts);
+  WorkBudget budget = {.left = part};
+  descent_.Swaps(target(), arrangement_, budget);
+  work_.left -= part - budget.left;
   Keep();
   return true;
 }

@@ -23,13 +23,12 @@ Relief::Relief(Arrangement& arrangement, int32_t max_copies_per_gpu)
       had_(static_cast<size_t>(arrangement.num_gpus()) * static_cast<size_t>(num_experts_)),
       arrived_(static_cast<size_t>(arrangement.num_gpus())) {
   for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
-    had_[static_cast<size_t>(arrangement.gpu_of(slot) * num_experts_ +
-                             arrangement.expert_in(slot))] = 1;
+    had_[IndexOf(arrangement.gpu_of(slot), arrangement.expert_in(slot))] = 1;
   }
 }
 
 int32_t Relief::CostOf(int32_t gpu, int32_t expert) const {
-  return had_[static_cast<size_t>(gpu * num_experts_ + expert)] != 0 ? 0 : 1;
+  return had_[IndexOf(gpu, expert)] != 0 ? 0 : 1;
 }
 
 bool Relief::Affordable(int32_t gpu, int32_t arriving, int32_t leaving) const {

@@ -2,6 +2,7 @@
 #ifndef EPLB_PLACEMENT_SEARCH_RELIEF_H_
 #define EPLB_PLACEMENT_SEARCH_RELIEF_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -45,6 +46,10 @@ class Relief {
     int32_t other_slot = -1;  // of an exchange
     int32_t expert = -1;      // of a replacement
   };
+  size_t IndexOf(int32_t gpu, int32_t expert) const {
+    return static_cast<size_t>(gpu) * static_cast<size_t>(num_experts_) +
+           static_cast<size_t>(expert);
+  }
   // Copies for putting an expert on a GPU: 0 where the incumbent had it.
   int32_t CostOf(int32_t gpu, int32_t expert) const;
   bool Affordable(int32_t gpu, int32_t arriving, int32_t leaving) const;
