@@ -27,7 +27,7 @@ struct BalancedOptions {
 // the work is counted, not timed, so equal input gives an equal placement on every machine. Solve
 // takes every S >= E, also S % G != 0. errors: InvalidArgument for a load of another shape, a
 // hierarchy that does not fit the topology, and slots of usable GPUs that cannot hold the experts.
-// cost: per layer at most 1 (fast) or 12 (default) times what the greedy algorithm looks at, R * E
+// cost: per layer at most 1 (fast) or 15 (default) times what the greedy algorithm looks at, R * E
 // + S * G, some 5 s for all layers together at most (thorough), besides `deepseek` itself.
 std::unique_ptr<Policy> MakeBalancedPolicy(const BalancedOptions& options);
 
