@@ -25,14 +25,18 @@ struct IncrementalOptions {
 // incumbent after each of those steps, and `balanced` aligned to the incumbent where the budget
 // allows it. They are scored on the recent windows: mean of the largest GPU load, plus a price per
 // copy.
-// Guarantees: what stays on a GPU keeps its slot; at most max_moves_per_gpu transfers into any GPU
-// in any layer, except that an incumbent that the topology's constraints forbid (an expert on an
-// unusable GPU, or a duplicate, or a replica off its node) is first mended by as many as that
-// takes; never worse than the incumbent on the scoring windows. Solve without a previous placement
-// starts from the static one. errors: as `balanced`, and InvalidArgument when the previous
-// placement or a recent window has another shape. source: hottest-GPU relief by gain per copy, as
-// in vLLM-Ascend's swift balancer and FlashLB's adjustment; the stopping rules are our own. cost:
-// O(L * steps * S * slots per GPU), besides `balanced`.
+// Guarantees: what stays on a GPU keeps its slot; never worse than the incumbent on the scoring
+// windows; at most max_moves_per_gpu transfers into any GPU in any layer, with two exceptions that
+// nothing else can serve: an expert that only an unusable GPU held is put elsewhere and empty slots
+// are filled first, by as many transfers as that takes; and a layer whose incumbent breaks the
+// hierarchy becomes that of `balanced` whole. Duplicates of the incumbent may stay, none is added.
+//
+// Solve without a previous placement starts from the static one.
+//
+// errors: as `balanced`, and InvalidArgument when the previous placement or a recent window has
+// another shape.
+//
+// cost: O(L * steps * S * slots per GPU), besides `balanced`.
 std::unique_ptr<Policy> MakeIncrementalPolicy(const IncrementalOptions& options);
 
 }  // namespace eplb
