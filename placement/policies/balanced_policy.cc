@@ -71,7 +71,16 @@ class BalancedPolicy final : public Policy {
     const std::optional<IndexMatrix> deepseek = DeepseekSlots(input, speeds, options.hierarchy);
     RealMatrix load = input.load.ToDouble();
     LayerSolver solver(topology, speeds, options);
+    // Where duplicates are allowed, what is found without them is a candidate: the larger space is
+    // harder to search.
+    std::optional<LayerSolver> without_duplicates;
+    if (options.allow_duplicates) {
+      LayerSolverOptions narrower = options;
+      narrower.allow_duplicates = false;
+      without_duplicates.emplace(topology, speeds, narrower);
+    }
     IndexMatrix slots(topology.num_layers(), topology.num_slots());
+    std::vector<int32_t> narrower_slots(static_cast<size_t>(topology.num_slots()));
     std::vector<std::span<const int32_t>> candidates;
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
       candidates.clear();
@@ -81,6 +90,10 @@ class BalancedPolicy final : public Policy {
       if (deepseek.has_value()) candidates.push_back(Row(*deepseek, layer));
       const std::span<double> cells(&load(layer, 0), static_cast<size_t>(load.cols()));
       Normalise(cells);
+      if (without_duplicates.has_value()) {
+        without_duplicates->Solve(cells, candidates, narrower_slots);
+        candidates.emplace_back(narrower_slots);
+      }
       solver.Solve(cells, candidates, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
     EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlots(topology, slots));

@@ -28,7 +28,9 @@ struct BalancedOptions {
 // takes every S >= E, also S % G != 0. errors: InvalidArgument for a load of another shape, a
 // hierarchy that does not fit the topology, and slots of usable GPUs that cannot hold the experts.
 // cost: per layer at most 1 (fast) or 15 (default) times what the greedy algorithm looks at, R * E
-// + S * G, some 5 s for all layers together at most (thorough), besides `deepseek` itself.
+// + S * G; thorough as much as default or more, 1.6e9 steps over all layers: some 5 s, and 10 s for
+// 128 layers of 1024 experts on 512 GPUs. A soft hierarchy and allow_duplicates search twice.
+// threads: safe, no state.
 std::unique_ptr<Policy> MakeBalancedPolicy(const BalancedOptions& options);
 
 }  // namespace eplb

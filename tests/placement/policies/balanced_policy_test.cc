@@ -226,6 +226,27 @@ TEST(BalancedPolicyTest, DuplicatesComeOnlyWhereTheyAreAllowedAndHelp) {
   }
 }
 
+// The space with duplicates is larger and harder to search; what is found without them counts too.
+TEST(BalancedPolicyTest, AllowingDuplicatesNeverCosts) {
+  Random random(kSeed);
+  for (int i = 0; i < 60; ++i) {
+    const int32_t gpus = Pick(random, 2, 16);
+    const Topology topology = *Topology::Make({3, gpus, gpus * Pick(random, 2, 4), gpus, 1, 1});
+    SCOPED_TRACE(Describe(topology));
+    const Load load = RandomLoad(random, topology);
+    for (const Effort effort : {Effort::kFast, Effort::kDefault}) {
+      const Placement without = Solve({.effort = effort}, {.load = load, .topology = topology});
+      const Placement with =
+          Solve({.effort = effort, .allow_duplicates = true}, {.load = load, .topology = topology});
+      const std::vector<double> least = Evaluate(load, without)->max_gpu_load;
+      const std::vector<double> found = Evaluate(load, with)->max_gpu_load;
+      for (size_t layer = 0; layer < 3; ++layer) {
+        EXPECT_LE(found[layer], least[layer] * kRounding) << "layer " << layer;
+      }
+    }
+  }
+}
+
 // As large and as small as a load can be: float32 knows neither, nor does double know what a GPU
 // with speed 0.001 would need for the large one.
 TEST(BalancedPolicyTest, TheScaleOfALoadDoesNotMatter) {
