@@ -21,6 +21,7 @@ constexpr int32_t kKickAgain = 4;
 // What a walk may still win where every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
 
+constexpr int64_t kDefaultWork = 15;              // times what the greedy algorithm looks at
 constexpr int64_t kThoroughWork = 1'600'000'000;  // in all layers; some five seconds
 constexpr int64_t kThoroughWorkPerLayer = 80'000'000;
 
@@ -32,12 +33,13 @@ SearchLimits LimitsOf(Effort effort, const Domain& domain, int32_t num_layers) {
                          int64_t{domain.num_slots()} * domain.num_gpus();
   switch (effort) {
     case Effort::kFast:
-      return {.tolerance = 1e-3, .work = 1 * greedy, .full_bound = false};
+      return {.tolerance = 1e-3, .work = greedy, .full_bound = false};
     case Effort::kDefault:
-      return {.tolerance = 3e-4, .work = 15 * greedy, .hot_seeds = 30};
+      return {.tolerance = 3e-4, .work = kDefaultWork * greedy, .hot_seeds = 30};
     case Effort::kThorough:
       return {.tolerance = 1e-5,
-              .work = std::min(kThoroughWork / num_layers, kThoroughWorkPerLayer),
+              .work = std::max(std::min(kThoroughWork / num_layers, kThoroughWorkPerLayer),
+                               kDefaultWork * greedy),
               .hot_seeds = 500,
               .count_vectors = 20'000};
   }

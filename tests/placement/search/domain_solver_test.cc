@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/placement/search/random_domain.h"
@@ -35,6 +36,21 @@ std::vector<int32_t> SolveWith(DomainSolver& solver, const SearchLimits& limits)
 std::vector<int32_t> Solve(const Domain& domain, Effort effort) {
   DomainSolver solver(domain);
   return SolveWith(solver, Limits(effort, domain));
+}
+
+// At 128 x 1024 experts on 2048 slots too, where a part of the thorough search's total is little.
+TEST(DomainSolverTest, MoreEffortIsNeverLessWork) {
+  for (const auto& [experts, slots, gpus] :
+       {std::tuple(8, 16, 8), std::tuple(256, 288, 32), std::tuple(1024, 2048, 512)}) {
+    const Domain domain =
+        MakeDomain(std::vector<double>(static_cast<size_t>(experts)), slots, gpus);
+    for (const int32_t layers : {1, 58, 128, 2000}) {
+      const int64_t fast = LimitsOf(Effort::kFast, domain, layers).work;
+      const int64_t normal = LimitsOf(Effort::kDefault, domain, layers).work;
+      EXPECT_LT(fast, normal);
+      EXPECT_LE(normal, LimitsOf(Effort::kThorough, domain, layers).work) << layers << " layers";
+    }
+  }
 }
 
 TEST(DomainSolverTest, ThoroughFindsTheOptimumOfTheSmallWorld) {
