@@ -11,6 +11,11 @@ constexpr uint64_t kDigitMask = (1 << kDigitBits) - 1;
 
 size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
+// k: the whole experts that every GPU has room for beside a part of another.
+int32_t NumWhole(const AliasDomain& domain) {
+  return *std::min_element(domain.slots_of_gpu.begin(), domain.slots_of_gpu.end()) - 1;
+}
+
 // Slot by slot the experts in turn: neighbours on a GPU differ, and counts differ by at most one.
 void Spread(std::span<const int32_t> experts, std::span<int32_t> slots) {
   for (size_t slot = 0, next = 0; slot < slots.size(); ++slot) {
@@ -21,8 +26,11 @@ void Spread(std::span<const int32_t> experts, std::span<int32_t> slots) {
 
 }  // namespace
 
-bool AliasFits(int64_t num_experts, int64_t num_gpus, int64_t slots_per_gpu) {
-  return num_experts <= (slots_per_gpu - 1) * num_gpus && slots_per_gpu <= num_experts;
+bool AliasFits(int64_t num_experts, std::span<const int32_t> slots_of_gpu) {
+  if (slots_of_gpu.empty()) return false;
+  const auto [fewest, most] = std::minmax_element(slots_of_gpu.begin(), slots_of_gpu.end());
+  const auto num_gpus = static_cast<int64_t>(slots_of_gpu.size());
+  return num_experts <= (*fewest - 1) * num_gpus && *most <= num_experts;
 }
 
 // Least significant digit first: stable, and cheaper than comparisons, which a processor cannot
@@ -56,7 +64,7 @@ void AliasSolver::SortByLoad(const AliasDomain& domain) {
 }
 
 void AliasSolver::MakeList(const AliasDomain& domain) {
-  num_nodes_ = (domain.slots_per_gpu - 1) * domain.num_gpus;
+  num_nodes_ = NumWhole(domain) * static_cast<int32_t>(domain.slots_of_gpu.size());
   const size_t num_zeros = Index(num_nodes_) - keys_.size();
   nodes_.resize(Index(num_nodes_) + 2);
   for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -134,8 +142,8 @@ bool AliasSolver::Lighter::operator()(const Replicated& a, const Replicated& b) 
 
 // The experts with several replicas, and as many of the others as may be asked for, heaviest first:
 // one for each left-over slot and those that the GPU in question has already.
-void AliasSolver::FindCandidates(const AliasDomain& domain, size_t num_leftovers) {
-  size_t single = num_leftovers + Index(domain.slots_per_gpu);
+void AliasSolver::FindCandidates(size_t num_leftovers, size_t most_slots) {
+  size_t single = num_leftovers + most_slots;
   heap_.clear();
   for (auto key = keys_.rbegin(); key != keys_.rend(); ++key) {
     const int32_t replicas = replicas_[Index(key->expert)];
@@ -148,17 +156,18 @@ void AliasSolver::FindCandidates(const AliasDomain& domain, size_t num_leftovers
 }
 
 void AliasSolver::FillLeftovers(const AliasDomain& domain, std::span<int32_t> slots) {
-  const size_t slots_per_gpu = Index(domain.slots_per_gpu);
   size_t num_leftovers = slots.size();
   for (const size_t used : used_) num_leftovers -= used;
-  FindCandidates(domain, num_leftovers);
-  for (size_t gpu = 0; gpu < used_.size(); ++gpu) {
-    const std::span<int32_t> held = slots.subspan(gpu * slots_per_gpu, slots_per_gpu);
-    if (used_[gpu] == slots_per_gpu) continue;
+  FindCandidates(num_leftovers,
+                 Index(*std::max_element(domain.slots_of_gpu.begin(), domain.slots_of_gpu.end())));
+  for (size_t gpu = 0, first = 0; gpu < used_.size(); ++gpu) {
+    const std::span<int32_t> held = slots.subspan(first, Index(domain.slots_of_gpu[gpu]));
+    first += held.size();
+    if (used_[gpu] == held.size()) continue;
     const auto this_gpu = static_cast<int32_t>(gpu);
     for (const int32_t expert : held.first(used_[gpu])) held_on_[Index(expert)] = this_gpu;
     set_aside_.clear();
-    for (size_t used = used_[gpu]; used < slots_per_gpu;) {
+    for (size_t used = used_[gpu]; used < held.size();) {
       std::pop_heap(heap_.begin(), heap_.end(), Lighter());
       Replicated heaviest = heap_.back();
       heap_.pop_back();
@@ -185,16 +194,17 @@ void AliasSolver::Solve(const AliasDomain& domain, std::span<int32_t> slots,
 
   SortByLoad(domain);
   MakeList(domain);
-  const size_t slots_per_gpu = Index(domain.slots_per_gpu);
-  used_.resize(Index(domain.num_gpus));
-  for (int32_t gpu = 0; gpu < domain.num_gpus; ++gpu) {
-    const int64_t gpus_left = domain.num_gpus - gpu;
+  const size_t num_gpus = domain.slots_of_gpu.size();
+  const int32_t num_whole = NumWhole(domain);
+  used_.resize(num_gpus);
+  for (size_t gpu = 0, first = 0; gpu < num_gpus; ++gpu) {
+    const auto gpus_left = static_cast<int64_t>(num_gpus - gpu);
     const int64_t target = left / gpus_left + (left % gpus_left != 0 ? 1 : 0);
-    const Window window = FindWindow(around_, domain.slots_per_gpu - 1, target);
-    const size_t first = Index(gpu) * slots_per_gpu;
-    used_[Index(gpu)] = FillGpu(window, target, slots.subspan(first, slots_per_gpu),
-                                quotas.subspan(first, slots_per_gpu));
-    for (const int64_t quota : quotas.subspan(first, used_[Index(gpu)])) left -= quota;
+    const Window window = FindWindow(around_, num_whole, target);
+    const size_t held = Index(domain.slots_of_gpu[gpu]);
+    used_[gpu] = FillGpu(window, target, slots.subspan(first, held), quotas.subspan(first, held));
+    for (const int64_t quota : quotas.subspan(first, used_[gpu])) left -= quota;
+    first += held;
   }
   FillLeftovers(domain, slots);
 }

@@ -13,20 +13,20 @@ namespace eplb {
 
 // Experts that may be placed on certain GPUs only: those of a whole layer, or of one node.
 struct AliasDomain {
-  std::span<const int32_t> experts;  // ids, each once
-  std::span<const int64_t> loads;    // [E] of the layer, by id; tokens, >= 0; no sum overflows
-  int32_t num_gpus = 0;
-  int32_t slots_per_gpu = 0;
+  std::span<const int32_t> experts;       // ids, each once
+  std::span<const int64_t> loads;         // [E] of the layer, by id; tokens, >= 0; no sum overflows
+  std::span<const int32_t> slots_of_gpu;  // of each GPU; GPUs are equally fast
 };
 
 // Whether every load on such a domain can be made exactly even without two replicas of an expert on
-// one GPU: slots >= experts + GPUs, and a GPU has no more slots than there are experts.
-bool AliasFits(int64_t num_experts, int64_t num_gpus, int64_t slots_per_gpu);
+// one GPU: experts <= GPUs * (fewest slots of a GPU - 1), that is slots >= experts + GPUs where all
+// have the same number, and no GPU has more slots than there are experts.
+bool AliasFits(int64_t num_experts, std::span<const int32_t> slots_of_gpu);
 
 // Solves domains one after the other; holds the scratch memory, so that domains cost no allocation
 // once the largest was seen. Threads: one at a time.
 //
-// Method: the alias method of Walker and Vose, for k = slots_per_gpu - 1 whole experts a GPU
+// Method: the alias method of Walker and Vose, for k = fewest slots - 1 whole experts a GPU
 // instead of one. Pad the experts with zeros to k * G and sort them. Take the GPUs in turn, with t
 // = ceil(tokens left / GPUs left): the k lightest experts left sum to at most t and the k heaviest
 // to at least t, so among the windows of k neighbours there is one, A, whose sum is at most t while
@@ -38,13 +38,13 @@ bool AliasFits(int64_t num_experts, int64_t num_gpus, int64_t slots_per_gpu);
 // within k + 1 slides (but once, when t falls by one, among equal experts).
 class AliasSolver {
  public:
-  // slots: the expert of each of num_gpus * slots_per_gpu slots, GPU by GPU; no expert twice on a
-  // GPU, each in one slot at least. quotas: the tokens it takes there; an expert's sum to its
-  // load, a GPU's to at most ceil(mean). Slots that are left over get the expert with most load
-  // per replica that is not on the GPU yet, with quota 0. Without load the experts are spread:
-  // their numbers of replicas differ by at most one. Deterministic: equal loads in the order of
-  // `experts`. REQUIRES: AliasFits; spans of the size said. cost: O(bytes of a load * experts +
-  // slots + left-over slots * log experts).
+  // slots: the expert of each slot, GPU by GPU; no expert twice on a GPU, each in one slot at
+  // least. quotas: the tokens it takes there; an expert's sum to its load, a GPU's to at most
+  // ceil(mean). Slots that are left over get the expert with most load per replica that is not on
+  // the GPU yet, with quota 0. Without load the experts are spread: their numbers of replicas
+  // differ by at most one. Deterministic: equal loads in the order of `experts`. REQUIRES:
+  // AliasFits; spans of the size said. cost: O(bytes of a load * experts + slots + left-over slots
+  // * log experts).
   void Solve(const AliasDomain& domain, std::span<int32_t> slots, std::span<int64_t> quotas);
 
  private:
@@ -82,7 +82,7 @@ class AliasSolver {
   // Returns how many slots of the GPU are used.
   size_t FillGpu(const Window& window, int64_t target, std::span<int32_t> slots,
                  std::span<int64_t> quotas);
-  void FindCandidates(const AliasDomain& domain, size_t num_leftovers);
+  void FindCandidates(size_t num_leftovers, size_t most_slots);
   void FillLeftovers(const AliasDomain& domain, std::span<int32_t> slots);
 
   int32_t num_nodes_ = 0;

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/topology.h"
@@ -19,31 +20,39 @@ struct SplitPlacement {
   LoadMatrix quotas;
 };
 
-// Whether SolveAlias takes the topology: every GPU has the same number of slots, at most E, and S
-// >= E + G. 288/32 and 320/64 slots / GPUs of 256 experts do, 144/16 of 128, 512/64 of 384.
-bool AliasApplies(const Topology& topology);
-// Whether it does with each expert group on a node of its own choice. node_of_group: [L, K],
-// 0..N-1. For every layer and node: the node's slots >= its experts + its GPUs, and a GPU's slots
-// <= its node's experts. False too for a matrix of another shape, a node out of range, or E % K !=
-// 0. With K / N groups on every node: S >= E + G and S / G <= E / N.
-bool AliasApplies(const Topology& topology, const Eigen::Ref<const IndexMatrix>& node_of_group);
+// Whether SolveAlias takes the topology: the usable GPUs are equally fast, none has more slots than
+// there are experts, and with one slot less than the fewest each they could hold every expert. So
+// where all have S / G slots: S >= E + G. 288/32 and 320/64 slots / GPUs of 256 experts do, 144/16
+// of 128, 512/64 of 384. speeds: null for GPUs that are all usable and equally fast. (GPUs of
+// different speeds would need other means on each; there SplitOptimally does what a placement
+// allows.)
+bool AliasApplies(const Topology& topology, const GpuSpeeds* speeds = nullptr);
+// Whether it does with each expert group on a node of its own choice: the same for every layer and
+// node with the node's experts and GPUs. node_of_group: [L, K], 0..N-1. False too for a matrix of
+// another shape, a node out of range, or E % K != 0. With K / N groups on every node and S / G
+// slots on every GPU: S >= E + G and S / G <= E / N.
+bool AliasApplies(const Topology& topology, const Eigen::Ref<const IndexMatrix>& node_of_group,
+                  const GpuSpeeds* speeds = nullptr);
 
-// A placement and shares with every GPU at the mean load, however skewed the load: for counts,
-// every GPU's integer load is at most ceil(mean) in each layer, which is the least there is; for
-// estimates, at most the mean but for rounding (each cell is taken as an integer multiple of 2^-61
-// or less of its layer's sum). No expert twice on a GPU. At most one expert of a GPU continues on a
-// later one, so at most E + G - 1 slots take tokens. Of the others, which take none, each holds the
-// expert with most load per replica that its GPU lacks. Without load the experts are spread: their
-// replica counts differ by at most one. The lowest slot of an expert is its primary. Deterministic.
+// A placement and shares with every usable GPU at the mean load, however skewed the load: for
+// counts, every GPU's integer load is at most ceil(mean) in each layer, which is the least there is
+// in whole tokens; for estimates, at most the mean but for rounding (each cell is taken as an
+// integer multiple of 2^-61 or less of its layer's sum). No expert twice on a GPU. At most one
+// expert of a GPU continues on a later one, so at most E + G - 1 slots take tokens. Of the others,
+// which take none, each holds the expert with most load per replica that its GPU lacks. Slots of an
+// unusable GPU hold -1, quota 0, share 0. Without load the experts are spread: their replica counts
+// differ by at most one. The lowest slot of an expert is its primary. Deterministic.
 // errors: InvalidArgument when load and topology differ in layers or experts, or AliasApplies is
 // false. source and proof: AliasSolver. cost: O(L * S * log E); 58 x 256 on 288 slots and 32 GPUs
 // takes about a quarter of a millisecond on one core. threads: safe, no state.
-absl::StatusOr<SplitPlacement> SolveAlias(const Load& load, const Topology& topology);
+absl::StatusOr<SplitPlacement> SolveAlias(const Load& load, const Topology& topology,
+                                          const GpuSpeeds* speeds = nullptr);
 
 // As above with the experts of each group on the GPUs of its node: every GPU at the mean load of
 // its node.
 absl::StatusOr<SplitPlacement> SolveAlias(const Load& load, const Topology& topology,
-                                          const Eigen::Ref<const IndexMatrix>& node_of_group);
+                                          const Eigen::Ref<const IndexMatrix>& node_of_group,
+                                          const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb
 

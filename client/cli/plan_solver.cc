@@ -26,23 +26,25 @@ absl::StatusOr<Placement> AskPolicy(const FrameOptions& frame, const PlanProblem
                         .speeds = problem.speeds.all_equal() ? nullptr : &problem.speeds});
 }
 
-// Every GPU, or under a strict hierarchy every GPU of a node, exactly at the mean. None where the
-// construction does not apply.
+// Every usable GPU, or under a strict hierarchy every one of a node, exactly at the mean. None
+// where the construction does not apply. Shares are fractions, so tokens need not stay whole: the
+// load is solved as an estimate, or a GPU could end up to one token above the equal split.
 absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const FrameOptions& frame,
                                                       const PlanProblem& problem) {
   const Hierarchy hierarchy = HierarchyInForce(frame, problem.topology);
-  if (frame.policy != kBalanced || frame.allow_duplicates || problem.previous != nullptr ||
-      !problem.speeds.all_equal() || hierarchy == Hierarchy::kSoft) {
+  if (frame.policy != kBalanced || problem.previous != nullptr || hierarchy == Hierarchy::kSoft) {
     return std::nullopt;
   }
+  EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromEstimates(problem.load.ToDouble()));
+  const GpuSpeeds* speeds = &problem.speeds;
   absl::StatusOr<SplitPlacement> even = absl::InvalidArgumentError("not applicable");
   if (hierarchy == Hierarchy::kStrict) {
-    EPLB_ASSIGN_OR_RETURN(const IndexMatrix homes, HomesByLoad(problem.load, problem.topology));
-    if (!AliasApplies(problem.topology, homes)) return std::nullopt;
-    even = SolveAlias(problem.load, problem.topology, homes);
+    EPLB_ASSIGN_OR_RETURN(const IndexMatrix homes, HomesByLoad(load, problem.topology, speeds));
+    if (!AliasApplies(problem.topology, homes, speeds)) return std::nullopt;
+    even = SolveAlias(load, problem.topology, homes, speeds);
   } else {
-    if (!AliasApplies(problem.topology)) return std::nullopt;
-    even = SolveAlias(problem.load, problem.topology);
+    if (!AliasApplies(problem.topology, speeds)) return std::nullopt;
+    even = SolveAlias(load, problem.topology, speeds);
   }
   if (!even.ok()) return even.status();
   return PlanAnswer{std::move(even->placement), std::move(even->shares)};

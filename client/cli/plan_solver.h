@@ -30,7 +30,8 @@ struct PlanAnswer {
 // Asks the policy. Slots of `balanced` are aligned to a previous placement, and with
 // --max-moves-per-gpu a layer that would need more transfers into a GPU is `incremental`'s instead.
 // `optimal_split`: `balanced` without a past gives way to the exactly even placement (SolveAlias)
-// where that applies; else the policy's placement gets the best shares. errors: the policy's.
+// where that applies, also on some GPUs only and where duplicates are allowed; else, so for GPUs of
+// different speeds, the policy's placement gets the best shares. errors: the policy's.
 absl::StatusOr<PlanAnswer> SolvePlan(const FrameOptions& frame, bool optimal_split,
                                      const PlanProblem& problem);
 

@@ -105,5 +105,17 @@ TEST(GroupHomesTest, ShapesThatDoNotFitAreRefused) {
   EXPECT_FALSE(HomesByLoad(Draw(1, 10, 1), make(12, 2, 4)).ok());
 }
 
+// Node 0 has one usable GPU of two, so it bears half of what node 1 does.
+TEST(GroupHomesTest, ANodeWithAnUnusableGpuGetsLess) {
+  const Topology topology = *Topology::Make({1, 2, 8, 4, 2, 2});
+  LoadMatrix counts(1, 2);
+  counts << 40, 20;
+  const Load load = *Load::FromCounts(counts);
+  const GpuSpeeds speeds = *GpuSpeeds::Make(4, {}, std::vector{1});
+  EXPECT_EQ(Row(*HomesByLoad(load, topology, &speeds), 0), (std::vector<int32_t>{1, 0}));
+  const GpuSpeeds half = *GpuSpeeds::Make(4, {}, std::vector{2, 3});
+  EXPECT_EQ(HomesByLoad(load, topology, &half).status().message(), "node 1 has no usable GPU");
+}
+
 }  // namespace
 }  // namespace eplb

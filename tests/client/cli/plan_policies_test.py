@@ -220,14 +220,25 @@ class PreviousTest(PlanCase):
 
 class SplitTest(PlanCase):
     def test_the_even_placement_is_at_the_mean(self):
-        for shape in (("--gpus", 4, "--slots", 20), ("--gpus", 4, "--nodes", 2, "--groups", 4, "--slots", 24)):
-            plan = self.plan(*shape, "--split", "optimal")
-            self.assertLess(plan["bound"]["gap_max"], 1e-3)
-            self.assertEqual(plan["duplicates"], 0)
-            equal = self.plan(*shape)
-            self.assertNotIn("replica_share", equal["placement"])
-            for split, whole in zip(plan["max_gpu_load_per_layer"], equal["max_gpu_load_per_layer"]):
-                self.assertLessEqual(split, whole + 1)
+        for shape in (("--gpus", 4, "--slots", 20), ("--gpus", 4, "--slots", 21), ("--gpus", 4, "--slots", 23),
+                      ("--gpus", 4, "--slots", 20, "--allow-duplicates"),
+                      ("--gpus", 5, "--slots", 25, "--unusable-gpus", 4),
+                      ("--gpus", 4, "--nodes", 2, "--groups", 4, "--slots", 24),
+                      ("--gpus", 4, "--nodes", 2, "--groups", 4, "--slots", 25)):
+            with self.subTest(shape=shape):
+                plan = self.plan(*shape, "--split", "optimal")
+                self.assertLess(plan["bound"]["gap_max"], 1e-9)
+                self.assertEqual(plan["duplicates"], 0)
+                equal = self.plan(*shape)
+                self.assertNotIn("replica_share", equal["placement"])
+                for split, whole in zip(plan["max_gpu_load_per_layer"], equal["max_gpu_load_per_layer"]):
+                    self.assertLessEqual(split, whole * (1 + 1e-9))
+
+    def test_shares_need_no_whole_tokens(self):
+        # ceil(mean) would be 4, above the 3.5 that equal shares reach.
+        self.load.write_text("[[7,0]]")
+        plan = self.plan("--gpus", 2, "--slots", 4, "--split", "optimal")
+        self.assertAlmostEqual(plan["max_gpu_load_per_layer"][0], 3.5, 9)
 
     def test_shares_are_a_property_of_any_placement(self):
         deepseek = ("--gpus", 4, "--slots", 20, "--policy", "deepseek")
