@@ -294,10 +294,31 @@ bool DomainSolver::TryLevels() {
 }
 
 void DomainSolver::TryAtHome() {
+  if (domain_->total_load() == 0) return SpreadAtHome();
   if (Done() || !packer_.PackAtHome(counts_, arrangement_)) return;
   work_.left -= int64_t{domain_->num_slots()} * domain_->num_gpus();
   descent_.Swaps(target(), arrangement_, work_);
   Keep();
+}
+
+// Every layout is as good; takes the one with the most even counts that replacements lead to.
+void DomainSolver::SpreadAtHome() {
+  if (!packer_.PackAtHome(counts_, arrangement_)) arrangement_.Assign(best_);
+  bool changed = true;
+  while (changed) {  // ends, as the sum of the counts' squares falls with every replacement
+    changed = false;
+    for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
+      const int32_t count = arrangement_.count(arrangement_.expert_in(slot));
+      for (int32_t expert = 0; expert < domain_->num_experts(); ++expert) {
+        if (count - arrangement_.count(expert) < 2) continue;
+        if (!arrangement_.MayReplace(slot, expert)) continue;
+        arrangement_.Replace(slot, expert);
+        changed = true;
+        break;
+      }
+    }
+  }
+  best_.assign(arrangement_.experts().begin(), arrangement_.experts().end());
 }
 
 // From the best layout so far.

@@ -64,6 +64,7 @@ class DomainSolver {
   bool TryLevels();
   // Greedy counts, packed so that every expert has a replica at home.
   void TryAtHome();
+  void SpreadAtHome();
   void Descend(int64_t work);
   void FindBound();
   void TryAllCounts(int32_t expert, int32_t spare);

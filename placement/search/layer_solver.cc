@@ -16,6 +16,8 @@ namespace {
 
 // Partitions that a thorough search solves again with all it has.
 constexpr size_t kPartitionsToDeepen = 3;
+// A soft search looks at further partitions with one more such part of its work.
+constexpr int64_t kLookParts = 4;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Partitions of the expert groups to solve before the cheapest is believed.
@@ -302,18 +304,48 @@ double LayerSolver::SolveNode(std::span<const double> load, const NodePartition&
   return found.MaxLoad();
 }
 
-// Starts from the strict answer, and lets replicas beyond an expert's last one at home go anywhere.
+// Solves the strict answer's partition with all its work. As replicas may leave a node, its load
+// says less here, so there is a look at further partitions and more work on one that is better.
 void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
   SolveStrict(load, answer);
-  whole_->domain.home_of_expert.clear();
-  for (const int32_t node : partition_.node_of_group) {
-    whole_->domain.home_of_expert.insert(whole_->domain.home_of_expert.end(), per_group(), node);
-  }
   whole_->domain.home_of_gpu.clear();
   for (const int32_t slot : whole_->first_slot) {
     whole_->domain.home_of_gpu.push_back(topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
   }
-  whole_->solver->Begin(LimitsOf(options_.effort, whole_->domain, topology_.num_layers()));
+  const NodePartition first = partition_;
+  SearchLimits limits = LimitsOf(options_.effort, whole_->domain, topology_.num_layers());
+  Soften(first, limits, answer);
+  const PartitionProblem problem = ProblemFor(load);
+  const std::vector<NodePartition> partitions =
+      CheapestPartitions(problem, PartitionsToTry(options_.effort));
+  const SearchLimits least = LimitsOf(Effort::kFast, whole_->domain, 1);
+  const int64_t more_work = limits.work / kLookParts;
+  limits.work = std::max(more_work / static_cast<int64_t>(partitions.size()), least.work);
+  effort_ = Effort::kFast;
+  const NodePartition* best = nullptr;
+  for (const NodePartition& partition : partitions) {
+    if (answer.peak <= whole_->solver->bound() * (1 + limits.tolerance)) return;
+    if (partition.node_of_group == first.node_of_group) continue;
+    Answer other = {.peak = kInfinity, .slots = std::vector<int32_t>(answer.slots.size(), -1)};
+    SolvePartition(load, problem, partition, 1, other);
+    Soften(partition, limits, other);
+    if (other.peak >= answer.peak) continue;
+    answer = std::move(other);
+    best = &partition;
+  }
+  if (best == nullptr) return;
+  limits.work = more_work;
+  Soften(*best, limits, answer);
+}
+
+// Lets replicas beyond an expert's last one at home go anywhere.
+void LayerSolver::Soften(const NodePartition& partition, const SearchLimits& limits,
+                         Answer& answer) {
+  whole_->domain.home_of_expert.clear();
+  for (const int32_t node : partition.node_of_group) {
+    whole_->domain.home_of_expert.insert(whole_->domain.home_of_expert.end(), per_group(), node);
+  }
+  whole_->solver->Begin(limits);
   Arrangement start(whole_->domain);
   start.Assign(ReadFrom(*whole_, answer.slots));
   // A node may have to hold experts twice that the layer need not.

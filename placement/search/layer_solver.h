@@ -60,6 +60,8 @@ class LayerSolver {
   void SolveFlat(Answer& answer);
   void SolveStrict(std::span<const double> load, Answer& answer);
   void SolveSoft(std::span<const double> load, Answer& answer);
+  // From a strict or soft answer under the partition to a soft one that is no worse.
+  void Soften(const NodePartition& partition, const SearchLimits& limits, Answer& answer);
   // Keeps the partition if it is better; its largest GPU load, or what it has at least. Does a
   // `share`-th of the layer's work.
   double SolvePartition(std::span<const double> load, const PartitionProblem& problem,

@@ -280,6 +280,37 @@ TEST(LayerSolverTest, SoftUsesTheOtherNodesExpertsBeforeItHoldsOneTwice) {
   }
 }
 
+// Expert 0 is hot and wants the spare slot of its home: its group must live on the node that has
+// four slots, although the nodes' loads are the same either way.
+TEST(LayerSolverTest, SoftTriesOtherHomes) {
+  const World world = {
+      *Topology::Make({1, 6, 7, 2, 2, 2}), GpuSpeeds::Equal(2), {70, 9, 1, 5, 0, 2}};
+  for (const Effort effort : {Effort::kDefault, Effort::kThorough}) {
+    const Layer slots = Solve(world, {.hierarchy = Hierarchy::kSoft, .effort = effort});
+    EXPECT_EQ(PeakOf(world, slots), 45) << ::testing::PrintToString(slots);
+  }
+}
+
+// Under a strict hierarchy on each node, whose slots only its own experts may fill.
+TEST(LayerSolverTest, ALayerWithoutLoadHasEvenCounts) {
+  ForEachWorld(300, [](Random&, const World& world, const LayerSolverOptions& options) {
+    World idle = world;
+    std::fill(idle.load.begin(), idle.load.end(), 0.0);
+    const Layer slots = Solve(idle, options);
+    ExpectLegal(idle, options, slots);
+    const int32_t parts = options.hierarchy == Hierarchy::kStrict ? idle.topology.num_nodes() : 1;
+    std::vector<std::vector<int64_t>> counts(static_cast<size_t>(parts));
+    for (int32_t e = 0; e < idle.topology.num_experts(); ++e) {
+      const int32_t part = parts == 1 ? 0 : *NodesOf(idle, slots, e).begin();
+      counts[static_cast<size_t>(part)].push_back(std::count(slots.begin(), slots.end(), e));
+    }
+    for (const std::vector<int64_t>& of_part : counts) {
+      const auto [fewest, most] = std::minmax_element(of_part.begin(), of_part.end());
+      EXPECT_LE(*most - *fewest, 1);
+    }
+  });
+}
+
 TEST(LayerSolverTest, SoftIsNotWorseThanStrict) {
   ForEachWorld(100, [](Random&, const World& world, LayerSolverOptions options) {
     if (options.hierarchy == Hierarchy::kNone) return;
