@@ -203,7 +203,12 @@ absl::Status CheckSameMaps(const Placement& placement, const ReplicaTable& table
 
 absl::Status CheckSlotsPerGpu(const JsonValue& object, const Topology& topology) {
   constexpr std::string_view kKey = "slots_per_gpu";
-  if (object.Find(kKey) == nullptr) return absl::OkStatus();
+  if (object.Find(kKey) == nullptr) {
+    if (topology.equal_slots_per_gpu()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots_per_gpu is missing, and ", topology.num_slots(),
+                     " slots are not a multiple of ", topology.num_gpus(), " GPUs"));
+  }
   EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 1));
   EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 0, {"GPUs", topology.num_gpus()}));
   EPLB_RETURN_IF_ERROR(CheckIndices(kKey, *numbers));

@@ -222,6 +222,8 @@ std::vector<Refused> AllRefused() {
       {"PaddingRagged", Replaced(good, "[0,-1]", "[0]"), "row 1 has 2 entries"},
       {"SlotsPerGpu", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":1,\"slots_per_gpu\":[2]"),
        "slots_per_gpu of GPU 0 is 2, expected 3"},
+      {"SlotsPerGpuMissing", Replaced(good, "\"num_gpus\":1", "\"num_gpus\":2"),
+       "slots_per_gpu is missing, and 3 slots are not a multiple of 2 GPUs"},
       {"ShareText", SmallWithShares("\"half\""), "replica_share is a string"},
       {"ShareLayers", SmallWithShares("[[1,0,1],[1,0,1]]"),
        "replica_share has 2 entries, expected 1 layers"},
