@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -22,21 +23,24 @@ using Sentences = std::vector<std::string>;
 
 size_t Index(int64_t i) { return static_cast<size_t>(i); }
 
-// Whether each GPU holds -1 in all its slots of all layers.
-std::vector<bool> FindEmptyGpus(const PlacementParts& parts) {
-  std::vector<bool> empty(Index(parts.num_gpus.value_or(0)), true);
+// The first slot of each GPU that holds something, by layer and then slot; none: it is empty.
+struct HeldSlot {
+  int64_t layer;
+  int64_t slot;
+};
+std::vector<std::optional<HeldSlot>> FindHeldSlots(const PlacementParts& parts) {
+  std::vector<std::optional<HeldSlot>> held(Index(parts.num_gpus.value_or(0)));
   for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
-    for (size_t slot = 0; slot < parts.gpu_of.size(); ++slot) {
-      if (parts.slots->At(layer, static_cast<int64_t>(slot)) != -1) {
-        empty[Index(parts.gpu_of[slot])] = false;
-      }
+    for (int64_t slot = 0; slot < static_cast<int64_t>(parts.gpu_of.size()); ++slot) {
+      std::optional<HeldSlot>& first = held[Index(parts.gpu_of[Index(slot)])];
+      if (!first.has_value() && parts.slots->At(layer, slot) != -1) first = {layer, slot};
     }
   }
-  return empty;
+  return held;
 }
 
 void CheckSlots(const PlacementParts& parts, Sentences& broken) {
-  const std::vector<bool> empty_gpu = FindEmptyGpus(parts);
+  const std::vector<std::optional<HeldSlot>> held = FindHeldSlots(parts);
   Rule range(broken);
   Rule empty(broken);
   for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
@@ -44,9 +48,10 @@ void CheckSlots(const PlacementParts& parts, Sentences& broken) {
       const int64_t expert = parts.slots->At(layer, slot);
       if (expert == -1 && !parts.gpu_of.empty()) {
         const int64_t gpu = parts.gpu_of[Index(slot)];
-        if (empty_gpu[Index(gpu)]) continue;
+        const std::optional<HeldSlot>& other = held[Index(gpu)];
+        if (!other.has_value()) continue;
         empty.Add("layer ", layer, " slot ", slot, " holds -1, but GPU ", gpu,
-                  " holds experts in other slots");
+                  " holds an expert in layer ", other->layer, " slot ", other->slot);
       } else if (expert < -1 || (parts.num_experts && expert >= *parts.num_experts)) {
         range.Add("layer ", layer, " slot ", slot, " holds expert ", expert, ", expected 0..",
                   parts.num_experts.value_or(1) - 1);

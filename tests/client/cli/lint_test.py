@@ -121,7 +121,9 @@ class LintTest(command.CommandTest):
         self.assert_clean(self.lint(empty))
         half = copy.deepcopy(empty)
         half["physical_to_logical_map"][1] = [2, 0, 0, -1, 1, 0]
-        self.assert_broken(self.lint(half), ["layer 0 slot 2 holds -1, but GPU 1", "layer 1 slot 3 holds -1"])
+        self.assert_broken(self.lint(half), [
+            "layer 0 slot 2 holds -1, but GPU 1 holds an expert in layer 1 slot 2",
+            "layer 1 slot 3 holds -1"])
 
     def test_duplicates_are_warnings_unless_strict(self):
         duplicates = changed("physical_to_logical_map", 0, [0, 0, 1, 2])
