@@ -101,10 +101,10 @@ absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
 }
 
 absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
-  if (window.first_step < before.first_step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("first_step is ", window.first_step, ", the window before begins at ",
-                     before.first_step, "; windows must be oldest first"));
+  if (window.first_step <= before.last_step) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "first_step is ", window.first_step, ", the window before covers steps ", before.first_step,
+        "..", before.last_step, "; windows must be oldest first and not overlap"));
   }
   if (window.load.num_layers() == before.load.num_layers() &&
       window.load.num_experts() == before.load.num_experts()) {

@@ -22,8 +22,8 @@ enum class JsonLoads {
 // Oldest first, all of one shape. An integer matrix is exact counts; one number with a point or an
 // exponent makes it estimates.
 // errors, beginning with `path`: InvalidArgument for text that is not JSON, ragged rows, what
-// Load refuses, integers above 2^63-1, windows of different shapes or out of order, a schema that
-// is none of these (saying what was tried).
+// Load refuses, integers above 2^63-1, windows of different shapes, out of order or with steps that
+// the window before covers too, a schema that is none of these (saying what was tried).
 // cost: O(text); one window is held twice while it is read.
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
                                                       std::string_view text,
