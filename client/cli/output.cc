@@ -6,6 +6,8 @@ Output Failure(int exit_code, const absl::Status& status) {
   return {.exit_code = exit_code, .out = {}, .message = std::string(status.message())};
 }
 
-Output UsageFailure(const absl::Status& status) { return Failure(kUsage, status); }
+Output UsageFailure(const absl::Status& status) {
+  return Failure(status.code() == absl::StatusCode::kInternal ? kError : kUsage, status);
+}
 
 }  // namespace eplb::cli

@@ -31,7 +31,7 @@ enum class Format { kTable, kJson };
 
 // Nothing on stdout, one line on stderr.
 Output Failure(int exit_code, const absl::Status& status);
-// Of files and flags: everything is exit 2, whatever the code.
+// Of files and flags: everything is exit 2 but Internal, a bug of ours, which is exit 1.
 Output UsageFailure(const absl::Status& status);
 
 }  // namespace eplb::cli

@@ -31,25 +31,6 @@ std::string Array(const std::vector<double>& values) {
   return text + "]";
 }
 
-void FillGaps(PlanReport& report) {
-  double sum = 0;
-  int64_t layers_with_load = 0;
-  for (size_t layer = 0; layer < report.bounds.size(); ++layer) {
-    const double peak = report.after.max_gpu_load[layer];
-    // A placement that meets its bound may evaluate some last bits below it; what a layer reached
-    // bounds nothing from below, so the smaller of the two is still proved.
-    report.bounds[layer] = std::min(report.bounds[layer], peak);
-    const double gap = report.bounds[layer] > 0 ? peak / report.bounds[layer] - 1 : 0;
-    report.gaps.push_back(gap);
-    report.gap_max = std::max(report.gap_max, gap);
-    if (peak > 0) {
-      sum += gap;
-      ++layers_with_load;
-    }
-  }
-  if (layers_with_load > 0) report.gap_mean = sum / static_cast<double>(layers_with_load);
-}
-
 // A GPU that is unusable from now on may have served before; its speed is not known then.
 absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before) {
   std::vector<double> numbers(speeds.speeds().begin(), speeds.speeds().end());
@@ -86,11 +67,12 @@ absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanP
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
   EPLB_ASSIGN_OR_RETURN(
       report.before, Evaluate(problem.load, start, {.speeds = &speeds, .shares = previous_shares}));
-  EPLB_ASSIGN_OR_RETURN(report.bounds, LowerBounds(problem.load, topology,
-                                                   {.speeds = &report.speeds,
-                                                    .hierarchy = report.hierarchy,
-                                                    .any_split = report.shares.has_value()}));
-  FillGaps(report);
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
+                        LowerBounds(problem.load, topology,
+                                    {.speeds = &report.speeds,
+                                     .hierarchy = report.hierarchy,
+                                     .any_split = report.shares.has_value()}));
+  EPLB_ASSIGN_OR_RETURN(report.bound, GapsToBounds(report.after.max_gpu_load, bounds));
   report.duplicates = CountDuplicates(report.placement);
   if (has_previous) {
     EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
@@ -120,9 +102,9 @@ std::string PlanReportToJson(const PlanReport& report) {
       Number(after.mean_balancedness), ",\"min\":", Number(after.min_balancedness),
       ",\"per_layer\":", Array(after.balancedness),
       "},\"max_gpu_load_per_layer\":", Array(after.max_gpu_load),
-      ",\"bound\":{\"max_gpu_load_per_layer\":", Array(report.bounds),
-      ",\"gap_per_layer\":", Array(report.gaps), ",\"gap_mean\":", Number(report.gap_mean),
-      ",\"gap_max\":", Number(report.gap_max), "},\"duplicates\":", report.duplicates,
+      ",\"bound\":{\"max_gpu_load_per_layer\":", Array(report.bound.bounds),
+      ",\"gap_per_layer\":", Array(report.bound.gaps), ",\"gap_mean\":", Number(report.bound.mean),
+      ",\"gap_max\":", Number(report.bound.max), "},\"duplicates\":", report.duplicates,
       ",\"moves\":{\"transfers\":", report.moves.transfers,
       ",\"slots_changed\":", report.moves.slots_changed,
       ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/cli/bound_gap.h"
 #include "client/cli/frame.h"
 #include "client/cli/plan_solver.h"
 #include "client/cli/terminal.h"
@@ -29,10 +30,7 @@ struct PlanReport {
   Evaluation after;
   Evaluation before;  // of the previous placement, else of the static layout
   bool has_previous = false;
-  std::vector<double> bounds;  // [L], proved lower bounds on after.max_gpu_load, never above it
-  std::vector<double> gaps;    // [L], max_gpu_load / bound - 1; 0 for a layer without load
-  double gap_mean = 0;         // over layers with load
-  double gap_max = 0;
+  BoundGaps bound;  // proved, and how far after.max_gpu_load is above
   int64_t duplicates = 0;
   MoveSummary moves;                      // against the previous placement; zero without one
   std::optional<CrossingShare> crossing;  // of a soft hierarchy
@@ -41,7 +39,7 @@ struct PlanReport {
 
 // Everything but solve_seconds. previous_shares: of the previous placement, null for equal parts.
 // `before` is of GPUs that can all be used where they hold something. errors: InvalidArgument when
-// shapes differ.
+// shapes differ, Internal as GapsToBounds.
 absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanProblem& problem,
                                           PlanAnswer answer, const RealMatrix* previous_shares);
 

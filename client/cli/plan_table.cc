@@ -106,14 +106,14 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
                 {"balancedness, worst layer", Fraction(report.before.min_balancedness),
                  Fraction(report.after.min_balancedness), ""},
                 {"load of the fullest GPUs, all layers", LoadText(report.before.peak_load),
-                 LoadText(report.after.peak_load), LoadText(Sum(report.bounds))}}},
+                 LoadText(report.after.peak_load), LoadText(Sum(report.bound.bounds))}}},
       terminal);
-  const auto widest = std::max_element(report.gaps.begin(), report.gaps.end());
+  const auto widest = std::max_element(report.bound.gaps.begin(), report.bound.gaps.end());
   std::string gap =
-      absl::StrCat("Above the proved bound: ", Percent(report.gap_mean), " on average");
-  if (report.gap_max > 0) {
-    absl::StrAppend(&gap, ", ", Percent(report.gap_max), " at most, in layer ",
-                    widest - report.gaps.begin());
+      absl::StrCat("Above the proved bound: ", Percent(report.bound.mean), " on average");
+  if (report.bound.max > 0) {
+    absl::StrAppend(&gap, ", ", Percent(report.bound.max), " at most, in layer ",
+                    widest - report.bound.gaps.begin());
   }
   const std::string duplicates = report.duplicates == 0
                                      ? "No GPU holds an expert twice."
@@ -166,8 +166,8 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
     const double is = report.after.balancedness[layer];
     table.rows.push_back({absl::StrCat(layer), Fraction(was), Fraction(is),
                           LoadText(report.before.max_gpu_load[layer]),
-                          Tokens(report.after.max_gpu_load[layer]), Tokens(report.bounds[layer]),
-                          Percent(report.gaps[layer])});
+                          Tokens(report.after.max_gpu_load[layer]),
+                          Tokens(report.bound.bounds[layer]), Percent(report.bound.gaps[layer])});
     if (bar < kMinLayerBar) continue;
     table.rows.back().push_back(Paint(terminal, Colour::kYellow, Bar(was, 1, bar, terminal)));
     table.rows.back().push_back(Paint(terminal, Colour::kGreen, Bar(is, 1, bar, terminal)));
