@@ -26,8 +26,8 @@ struct Trace {
   std::vector<StepRange> steps;
 };
 
-absl::StatusOr<Trace> ReadTrace(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(path));
+absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(options.trace, options.trace_format));
   Trace trace;
   for (LoadWindow& window : file.windows) {
     trace.steps.push_back({window.first_step, window.last_step});
@@ -70,7 +70,7 @@ struct Replayed {
 absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeFramePolicy(options.frame));
   EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
-  EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options.trace));
+  EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
                         MakeFrameTopology(options.frame, trace.windows.front(), options.slots));
   Progress progress("window", static_cast<int64_t>(trace.windows.size()));
@@ -126,9 +126,12 @@ void AddReplay(CLI::App& root, Command& command) {
   const auto options = std::make_shared<ReplayCommandOptions>();
   CLI::App& app =
       *root.add_subcommand("replay", "Decide on a recorded trace as the daemon would have");
-  app.add_option("--trace", options->trace, "JSON lines of windows, or .npy of three dimensions")
+  app.add_option(
+         "--trace", options->trace,
+         "Windows: JSON lines, .npy or .npz of three dimensions, or what other systems record")
       ->required()
       ->type_name("FILE");
+  AddLoadFormat(app, options->trace_format);
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")
       ->required()
       ->type_name("S");

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
+#include "client/cli/bound_gap.h"
 #include "client/cli/progress.h"
 #include "client/files/load_file.h"
 #include "client/files/load_window.h"
@@ -68,17 +69,6 @@ double NumSteps(const std::vector<LoadWindow>& windows, const WindowRule& rule) 
   return steps;
 }
 
-double GapMean(const std::vector<double>& peaks, const std::vector<double>& bounds) {
-  double sum = 0;
-  int64_t layers = 0;
-  for (size_t layer = 0; layer < peaks.size(); ++layer) {
-    if (peaks[layer] <= 0) continue;
-    ++layers;
-    if (bounds[layer] > 0) sum += std::max(0.0, peaks[layer] / bounds[layer] - 1);
-  }
-  return layers > 0 ? Finite(sum / static_cast<double>(layers)) : 0;
-}
-
 // What is swept over: a load of so many steps, and its prices.
 struct Basis {
   Load load;
@@ -99,11 +89,12 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
   EPLB_ASSIGN_OR_RETURN(
       const std::vector<double> bounds,
       LowerBounds(basis.load, topology, {.hierarchy = HierarchyInForce(options.frame, topology)}));
+  EPLB_ASSIGN_OR_RETURN(const BoundGaps gaps, GapsToBounds(evaluation.max_gpu_load, bounds));
   return SweepRow{
       .slots = slots,
       .balancedness_mean = evaluation.mean_balancedness,
       .balancedness_min = evaluation.min_balancedness,
-      .bound_gap_mean = GapMean(evaluation.max_gpu_load, bounds),
+      .bound_gap_mean = Finite(gaps.mean),
       .extra_slots_per_gpu = static_cast<double>(slots - topology.num_experts()) /
                              static_cast<double>(topology.num_gpus()),
       .token_seconds = Finite(evaluation.peak_load / basis.num_steps * basis.costs.token_seconds),
@@ -120,7 +111,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> slots, ParseSlots(options.slots));
   EPLB_ASSIGN_OR_RETURN(const Costs costs, MakeCosts(options.costs));
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load));
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
   const Basis basis{*std::move(load), NumSteps(file.windows, rule), costs};
@@ -159,19 +150,24 @@ std::string SweepToJson(const SweepOptions& options, const std::vector<SweepRow>
 Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
   const absl::StatusOr<Sweep> sweep = ComputeRows(options);
   if (!sweep.ok()) return UsageFailure(sweep.status());
-  return {.exit_code = kOk,
-          .out = options.format == Format::kJson
-                     ? SweepToJson(options, sweep->rows)
-                     : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
-          .message = {}};
+  return {
+      .exit_code = kOk,
+      .out = options.format == Format::kJson
+                 ? SweepToJson(options, sweep->rows)
+                 : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
+      .message = options.frame.max_moves_per_gpu.has_value()
+                     ? "note: --max-moves-per-gpu has no effect, there is no placement to move from"
+                     : ""};
 }
 
 void AddSweep(CLI::App& root, Command& command) {
   const auto options = std::make_shared<SweepOptions>();
   CLI::App& app = *root.add_subcommand("sweep", "Say how many redundant slots are worth it");
-  app.add_option("--load", options->load, "JSON matrix, JSON lines of windows, or .npy")
+  app.add_option("--load", options->load,
+                 "JSON, JSON lines of windows, .npy, .npz, CSV, or what other systems record")
       ->required()
       ->type_name("FILE");
+  AddLoadFormat(app, options->load_format);
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs, from A to B")
       ->required()
       ->type_name("A:B:STEP");

@@ -243,6 +243,15 @@ class LoadFormatTest(command.CommandTest):
                     result = self.plan(path, "--window", "last", *more)
                     self.assertEqual((result.returncode, result.stderr), (0, ""))
                     self.assertEqual(json.loads(result.stdout)["placement"], expected)
+        own = self.write("own.json", json.dumps(LOAD))
+        wanted = command.run("sweep", "--load", own, "--gpus", 2, "--slots", 4, "-o", "json").stdout
+        for name, path in files.items():
+            more = ("--gpus", 2, "--slots", 4, "-o", "json", "--format", name)
+            sweep = command.run("sweep", "--load", path, "--window", "last", *more)
+            self.assertEqual((sweep.returncode, sweep.stdout), (0, wanted), sweep.stderr)
+            replay = command.run("replay", "--trace", path, *more)
+            self.assertEqual(replay.returncode, 0, replay.stderr)
+            self.assertIn("balancedness_mean", json.loads(replay.stdout)["summary"])
         placement = self.write("p.json", json.dumps(expected))
         for path in files.values():
             self.assertEqual(command.run("lint", "--placement", placement, "--load", path).returncode, 0, path)
@@ -261,6 +270,11 @@ class LoadFormatTest(command.CommandTest):
         for path, name, word in ((own, "sglang", "logical_count"), (own, "vllm", "record"), (own, "deepseek", "tried"),
                                  (own, "trtllm", "directory"), (sglang, "eplb", "tried"), (own, "ascend", "--format")):
             self.assert_fails(self.plan(path, "--format", name), 2, word)
+            shape = ("--gpus", 2, "--slots", 4, "--format", name)
+            self.assert_fails(command.run("sweep", "--load", path, *shape), 2, word)
+            self.assert_fails(command.run("replay", "--trace", path, *shape), 2, word)
+        for name in ("plan", "replay", "sweep", "lint"):
+            self.assertIn("eplb|deepseek|sglang|vllm|trtllm", command.run(name, "--help").stdout)
 
     def test_malformed_peers_loads_are_exit_2_with_their_name(self):
         directory = self.statistics()

@@ -41,6 +41,11 @@ class SweepTest(command.CommandTest):
             self.assertEqual(row["balancedness_min"], plan["balancedness"]["min"])
             self.assertAlmostEqual(row["bound_gap_mean"], plan["bound"]["gap_mean"])
 
+    def test_a_limit_of_moves_is_noted_to_have_no_effect(self):
+        result = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", 8, "--max-moves-per-gpu", 1)
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("note: --max-moves-per-gpu has no effect", result.stderr)
+
     def test_training_prices_replicas(self):
         rows = self.sweep("--slots", "8:12:4", "--training", "--link-gbps", "50,50")
         self.assertEqual(rows[0]["replica_seconds_per_step"], 0)
