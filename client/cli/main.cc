@@ -1,4 +1,5 @@
 // eplbctl. A command is a file of its own, with its flags and what runs it, and a row of the table.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +43,26 @@ std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
   return about_commands && !rest.empty() ? "unknown command \"" + rest.front() + "\"" : message;
 }
 
+// A flag of the commands that were named whose value is empty, as of a shell variable that is not
+// set; no flag takes that. Empty: none.
+std::string FlagWithoutValue(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") != values.end()) return option->get_name();
+  }
+  for (const CLI::App* named : app.get_subcommands()) {
+    const std::string flag = FlagWithoutValue(*named);
+    if (!flag.empty()) return flag;
+  }
+  return {};
+}
+
+// Nothing was computed, and --help tells the rest.
+Output WrongUsage(const CLI::App& root, const std::string& what) {
+  return UsageFailure(
+      absl::InvalidArgumentError(what + " (see " + NameOf(root, "eplbctl") + " --help)"));
+}
+
 int Print(const Output& output) {
   if (!output.message.empty()) {
     std::fprintf(stderr, "eplbctl: %s\n", Printable(output.message).c_str());
@@ -63,9 +84,10 @@ int Main(int argc, char** argv) {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
-    return Print(UsageFailure(absl::InvalidArgumentError(Explain(root, error) + " (see " +
-                                                         NameOf(root, "eplbctl") + " --help)")));
+    return Print(WrongUsage(root, Explain(root, error)));
   }
+  const std::string flag = FlagWithoutValue(root);
+  if (!flag.empty()) return Print(WrongUsage(root, flag + " has an empty value"));
   return Print(command(DetectTerminal()));
 }
 

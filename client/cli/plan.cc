@@ -99,9 +99,12 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options) {
   return report;
 }
 
-// What a plan that is printed nevertheless did not keep; empty: nothing.
+// What a plan that is printed nevertheless did not keep or heed; empty: nothing.
 std::string Warning(const PlanOptions& options, const PlanReport& report) {
   const std::optional<int32_t> limit = options.frame.max_moves_per_gpu;
+  if (limit.has_value() && options.previous.empty()) {
+    return "note: --max-moves-per-gpu has no effect without --previous";
+  }
   if (!limit.has_value() || report.moves.max_per_gpu <= *limit) return {};
   return absl::StrCat("warning: a GPU receives ", report.moves.max_per_gpu,
                       " experts in a layer, more than --max-moves-per-gpu ", *limit,

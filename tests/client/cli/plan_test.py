@@ -209,6 +209,26 @@ class PlanFlagsTest(command.CommandTest):
             with self.subTest(flags=words):
                 self.assert_fails(self.plan(*words), 2, message)
 
+    def test_an_empty_value_is_exit_2_with_the_flag(self):
+        for flag in ("--previous", "--out", "--gpu-speed", "--unusable-gpus", "--window", "--policy"):
+            for words in ((flag, ""), ("--slots", 6, flag, "")):
+                self.assert_fails(self.plan(*words), 2, f"{flag} has an empty value")
+        self.assert_fails(command.run("plan", "--load", "", "--gpus", 2, "--slots", 6), 2, "--load has an empty value")
+
+    def test_a_limit_of_moves_without_a_past_is_noted(self):
+        result = self.plan("--slots", 6, "--max-moves-per-gpu", 1)
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stderr, "eplbctl: note: --max-moves-per-gpu has no effect without --previous\n")
+
+    def test_a_previous_placement_that_lint_calls_broken_is_refused(self):
+        placement = json.loads(self.plan("--slots", 5, "-o", "json").stdout)["placement"]
+        previous = self.write("previous.json", json.dumps(placement))
+        self.assertEqual(self.plan("--slots", 5, "--previous", previous).returncode, 0)
+        del placement["slots_per_gpu"]
+        previous.write_text(json.dumps(placement))
+        self.assertEqual(command.run("lint", "--placement", previous).returncode, 8)
+        self.assert_fails(self.plan("--slots", 5, "--previous", previous), 2, previous, "slots_per_gpu is missing")
+
     def test_what_a_policy_does_not_take_is_refused_with_its_name(self):
         for flags, name in ((("--hierarchy", "soft"), "--hierarchy soft"), (("--gpu-speed", "1,1"), "--gpu-speed"),
                             (("--unusable-gpus", "0"), "--unusable-gpus"), (("--allow-duplicates",), "--allow-duplicates"),
