@@ -54,21 +54,6 @@ absl::StatusOr<std::vector<int32_t>> ParseSlots(const std::string& text) {
   return slots;
 }
 
-// The steps that the combined load stands for.
-double NumSteps(const std::vector<LoadWindow>& windows, const WindowRule& rule) {
-  const auto count = [](const LoadWindow& window) {
-    return static_cast<double>(window.last_step - window.first_step) + 1;
-  };
-  if (rule.kind == WindowRule::Kind::kLast) return count(windows.back());
-  double steps = count(windows.front());
-  for (size_t i = 1; i < windows.size(); ++i) {
-    steps = rule.kind == WindowRule::Kind::kEma
-                ? rule.decay * steps + (1 - rule.decay) * count(windows[i])
-                : steps + count(windows[i]);
-  }
-  return steps;
-}
-
 // What is swept over: a load of so many steps, and its prices.
 struct Basis {
   Load load;
@@ -114,7 +99,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  const Basis basis{*std::move(load), NumSteps(file.windows, rule), costs};
+  const Basis basis{*std::move(load), StepsOfWindows(file.windows, rule), costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeFrameTopology(options.frame, basis.load, slots.front()));
   Progress progress("slot count", static_cast<int64_t>(slots.size()));

@@ -1,45 +1,24 @@
 #include "client/files/load_window.h"
 
-#include <algorithm>
+#include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-#include "placement/status_macros.h"
+#include "placement/load_average.h"
 
 namespace eplb {
 namespace {
 
-absl::Status CheckSameShape(std::span<const LoadWindow> windows) {
-  if (windows.empty()) return absl::InvalidArgumentError("there is no window");
-  const Load& first = windows.front().load;
-  for (size_t i = 1; i < windows.size(); ++i) {
-    const Load& load = windows[i].load;
-    if (load.num_layers() == first.num_layers() && load.num_experts() == first.num_experts()) {
-      continue;
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("window ", i, " has ", load.num_layers(), " layers x ", load.num_experts(),
-                     " experts, window 0 has ", first.num_layers(), " x ", first.num_experts()));
-  }
-  return absl::OkStatus();
+// The windows that a rule looks at.
+std::span<const LoadWindow> InForce(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  return rule.kind == WindowRule::Kind::kLast && !windows.empty() ? windows.last(1) : windows;
 }
 
-absl::StatusOr<Load> SumOfCounts(std::span<const LoadWindow> windows) {
-  LoadMatrix sum = windows.front().load.counts();
-  for (const LoadWindow& window : windows.subspan(1)) {
-    const LoadMatrix& counts = window.load.counts();
-    for (Eigen::Index i = 0; i < sum.size(); ++i) {
-      if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the sum over windows of layer ", i / sum.cols(), " expert ",
-                         i % sum.cols(), " is above 2^63-1; use --window last or ema"));
-      }
-    }
-  }
-  return Load::FromCounts(std::move(sum));
+std::optional<double> DecayOf(const WindowRule& rule) {
+  if (rule.kind != WindowRule::Kind::kEma) return std::nullopt;
+  return rule.decay;
 }
 
 }  // namespace
@@ -59,21 +38,17 @@ absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
 }
 
 absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
-  EPLB_RETURN_IF_ERROR(CheckSameShape(windows));
-  if (windows.size() == 1 || rule.kind == WindowRule::Kind::kLast) return windows.back().load;
-  const bool all_counts = std::all_of(windows.begin(), windows.end(), [](const LoadWindow& window) {
-    return window.load.is_counts();
-  });
-  if (rule.kind == WindowRule::Kind::kSum && all_counts) return SumOfCounts(windows);
-  RealMatrix estimate = windows.front().load.ToDouble();
-  for (const LoadWindow& window : windows.subspan(1)) {
-    if (rule.kind == WindowRule::Kind::kSum) {
-      estimate += window.load.ToDouble();
-    } else {
-      estimate = rule.decay * estimate + (1 - rule.decay) * window.load.ToDouble();
-    }
+  std::vector<const Load*> loads;
+  for (const LoadWindow& window : InForce(windows, rule)) loads.push_back(&window.load);
+  return CombineLoads(loads, DecayOf(rule));
+}
+
+double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  std::vector<double> steps;
+  for (const LoadWindow& window : InForce(windows, rule)) {
+    steps.push_back(static_cast<double>(window.last_step - window.first_step) + 1);
   }
-  return Load::FromEstimates(std::move(estimate));
+  return CombineSteps(steps, DecayOf(rule));
 }
 
 }  // namespace eplb

@@ -1,4 +1,5 @@
 // The windows of a load file or trace, and how they become one load.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_LOAD_WINDOW_H_
 #define EPLB_CLIENT_FILES_LOAD_WINDOW_H_
 
@@ -34,10 +35,11 @@ struct WindowRule {
 // "sum", "last" or "ema:A" with 0 <= A <= 1. errors: InvalidArgument.
 absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text);
 
-// One load from windows of one shape, oldest first. Sums of counts are exact; a single window comes
-// back as it is. errors: InvalidArgument for no window, windows of different shapes, and a sum
-// above 2^63-1, naming the cell.
+// One load from windows of one shape: the last alone, or as CombineLoads. errors: as CombineLoads.
 absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const WindowRule& rule);
+
+// The number of steps that such a load stands for. windows: at least one.
+double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule);
 
 }  // namespace eplb
 

@@ -8,6 +8,7 @@
 
 #include "placement/align.h"
 #include "placement/evaluate.h"
+#include "placement/load_average.h"
 #include "placement/rebalance.h"
 #include "placement/status_macros.h"
 #include "placement/track_record.h"
@@ -60,24 +61,6 @@ absl::Status CheckTrace(const ReplayTrace& trace, const Topology& topology) {
   return absl::OkStatus();
 }
 
-// The exact sum of counts, when they all are counts and it fits.
-std::optional<Load> ExactSum(std::span<const Load> windows) {
-  if (!windows.front().is_counts()) return std::nullopt;
-  LoadMatrix sum = windows.front().counts();
-  for (const Load& window : windows.subspan(1)) {
-    if (!window.is_counts()) return std::nullopt;
-    const LoadMatrix& counts = window.counts();
-    for (Eigen::Index i = 0; i < sum.size(); ++i) {
-      if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) {
-        return std::nullopt;
-      }
-    }
-  }
-  absl::StatusOr<Load> load = Load::FromCounts(std::move(sum));
-  if (!load.ok()) return std::nullopt;
-  return *std::move(load);
-}
-
 // What the next windows are expected to be like.
 struct Expected {
   Load load;
@@ -86,25 +69,12 @@ struct Expected {
 
 absl::StatusOr<Expected> Expect(std::span<const Load> windows, std::span<const StepRange> steps,
                                 std::optional<double> decay) {
-  auto num_steps = static_cast<double>(steps.front().count());
-  if (windows.size() == 1) return Expected{windows.front(), num_steps};
-  for (const StepRange& range : steps.subspan(1)) {
-    const auto count = static_cast<double>(range.count());
-    num_steps = decay.has_value() ? *decay * num_steps + (1 - *decay) * count : num_steps + count;
-  }
-  if (!decay.has_value()) {
-    if (std::optional<Load> sum = ExactSum(windows)) return Expected{*std::move(sum), num_steps};
-  }
-  RealMatrix estimate = windows.front().ToDouble();
-  for (const Load& window : windows.subspan(1)) {
-    if (decay.has_value()) {
-      estimate = *decay * estimate + (1 - *decay) * window.ToDouble();
-    } else {
-      estimate += window.ToDouble();
-    }
-  }
-  EPLB_ASSIGN_OR_RETURN(Load load, Load::FromEstimates(std::move(estimate)));
-  return Expected{std::move(load), num_steps};
+  std::vector<const Load*> loads;
+  for (const Load& window : windows) loads.push_back(&window);
+  std::vector<double> counts;
+  for (const StepRange& range : steps) counts.push_back(static_cast<double>(range.count()));
+  EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, decay));
+  return Expected{std::move(load), CombineSteps(counts, decay)};
 }
 
 // One replay at work: the placement in force and what is known before the current window.

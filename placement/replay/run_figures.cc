@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/evaluate.h"
+#include "placement/load_average.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -77,10 +78,11 @@ absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, i
     return absl::InvalidArgumentError(absl::StrCat(
         "steps ", first, "..", last, " are outside the run's ", step_loads.size(), " steps"));
   }
-  RealMatrix sum = step_loads[static_cast<size_t>(first)].ToDouble();
-  for (int64_t step = first + 1; step <= last; ++step)
-    sum += step_loads[static_cast<size_t>(step)].ToDouble();
-  return Load::FromEstimates(std::move(sum));
+  std::vector<const Load*> loads;
+  for (int64_t step = first; step <= last; ++step) {
+    loads.push_back(&step_loads[static_cast<size_t>(step)]);
+  }
+  return CombineLoads(loads, std::nullopt);
 }
 
 double MeanFrom(std::span<const double> series, int64_t first) {
