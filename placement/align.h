@@ -17,6 +17,7 @@ namespace eplb {
 // slots, and aligning twice changes nothing. What an unusable GPU held is gone, as if it had held
 // nothing.
 // errors: InvalidArgument when topologies differ. cost: O(L * S * log(slots per GPU)).
+// threads: safe, no state.
 absl::StatusOr<Placement> Align(const Placement& previous, const Placement& next);
 
 }  // namespace eplb

@@ -27,7 +27,7 @@ struct BoundOptions {
 // last bits below it.
 // errors: InvalidArgument when load and topology differ in layers or experts, speeds in GPUs, or
 // the hierarchy does not fit. cost: O(L * E * slots per GPU) and, when strict, that times the sets
-// of groups a node can get.
+// of groups a node can get. threads: safe, no state.
 absl::StatusOr<std::vector<double>> LowerBounds(const Load& load, const Topology& topology,
                                                 const BoundOptions& options = {});
 

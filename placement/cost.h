@@ -1,5 +1,5 @@
 // What a placement costs besides the load of its GPUs, in seconds: the migration to it, and in
-// training its replicas.
+// training its replicas. threads: safe, no state.
 #ifndef EPLB_PLACEMENT_COST_H_
 #define EPLB_PLACEMENT_COST_H_
 

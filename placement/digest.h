@@ -1,4 +1,5 @@
 // SHA-256 identity of a placement: two ranks with the same digest route every token alike.
+// threads: safe, no state.
 #ifndef EPLB_PLACEMENT_DIGEST_H_
 #define EPLB_PLACEMENT_DIGEST_H_
 

@@ -1,4 +1,4 @@
-// How even a placement is under a load.
+// How even a placement is under a load. threads: safe, no state.
 #ifndef EPLB_PLACEMENT_EVALUATE_H_
 #define EPLB_PLACEMENT_EVALUATE_H_
 

@@ -1,4 +1,4 @@
-// Policies by name: one row each.
+// Policies by name: one row each. threads: safe, no state.
 #ifndef EPLB_PLACEMENT_REGISTRY_H_
 #define EPLB_PLACEMENT_REGISTRY_H_
 

@@ -1,4 +1,5 @@
 // Writes a file so that a reader sees the old content or the new one, never a part.
+// threads: safe; of several that write one path one stays, whole.
 #ifndef EPLB_CLIENT_FILES_ATOMIC_WRITE_H_
 #define EPLB_CLIENT_FILES_ATOMIC_WRITE_H_
 

@@ -1,4 +1,5 @@
 // The log that each rank keeps of what it did, for the validator of the protocol's promises.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_HISTORY_FILE_H_
 #define EPLB_CLIENT_FILES_HISTORY_FILE_H_
 

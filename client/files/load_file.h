@@ -1,4 +1,5 @@
 // Reads --load and --trace files, whatever their format.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_LOAD_FILE_H_
 #define EPLB_CLIENT_FILES_LOAD_FILE_H_
 

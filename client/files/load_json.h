@@ -1,5 +1,6 @@
 // Loads written as JSON: a matrix, eplb.load.v1, JSON lines of windows; and those of SGLang and
 // vLLM.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_LOAD_JSON_H_
 #define EPLB_CLIENT_FILES_LOAD_JSON_H_
 

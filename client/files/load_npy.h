@@ -1,4 +1,5 @@
 // Loads written by numpy.save.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_LOAD_NPY_H_
 #define EPLB_CLIENT_FILES_LOAD_NPY_H_
 

@@ -1,4 +1,5 @@
 // Placement files, and the placements.jsonl that a run writes.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_PLACEMENT_FILE_H_
 #define EPLB_CLIENT_FILES_PLACEMENT_FILE_H_
 

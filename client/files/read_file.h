@@ -1,4 +1,5 @@
 // Whole files into memory, and their lines.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_READ_FILE_H_
 #define EPLB_CLIENT_FILES_READ_FILE_H_
 

@@ -1,4 +1,5 @@
 // What a run left in its log directory.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_RUN_DIRECTORY_H_
 #define EPLB_CLIENT_FILES_RUN_DIRECTORY_H_
 

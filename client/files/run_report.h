@@ -1,4 +1,5 @@
 // What a run of the demonstration trainer did, as values and as JSON.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_RUN_REPORT_H_
 #define EPLB_CLIENT_FILES_RUN_REPORT_H_
 

@@ -81,7 +81,8 @@ using ReplayProgress = std::function<void(int64_t window)>;
 // Every number is finite.
 // errors: InvalidArgument for options out of range, no window, windows of another shape than the
 // topology, a steps range that is empty, a history whose sum overflows, bytes that sum to more than
-// 2^63-1; what the policy refuses, with its name and the window.
+// 2^63-1; what the policy refuses, with its name and the window. threads: safe, no state;
+// `progress` is called on the caller's.
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
                                     const Policy& policy, const ReplayOptions& options,
                                     const ReplayProgress& progress = {});

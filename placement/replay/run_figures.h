@@ -1,4 +1,5 @@
 // How well a recorded run was balanced, computed again from its loads and placements alone.
+// threads: safe, no state.
 #ifndef EPLB_PLACEMENT_REPLAY_RUN_FIGURES_H_
 #define EPLB_PLACEMENT_REPLAY_RUN_FIGURES_H_
 

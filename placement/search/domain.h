@@ -1,4 +1,5 @@
-// The problem that every search solves: experts with loads, GPUs with slots, no past and no nodes.
+// The problem that every search solves: experts with loads, GPUs with slots; no past, and of nodes
+// only where an expert is at home. Threads: a value.
 #ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_H_
 #define EPLB_PLACEMENT_SEARCH_DOMAIN_H_
 

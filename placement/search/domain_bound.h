@@ -16,7 +16,7 @@ namespace eplb {
 //   cheapest mix of the two, relaxed to fractions, must fit into the slots, or T is refuted. (k = 1
 //   is the least T with sum of ceil(w / T) <= S; k = 2 and more bind where few slots are to spare.)
 // With `any_split` an expert's tokens may be split unequally: k = 1 still holds, larger k do not.
-// cost: O(k * n * log(1 / precision)); 0 for a domain without load.
+// cost: O(k * n * log(1 / precision)); 0 for a domain without load. threads: safe, no state.
 double DomainBound(const Domain& domain, bool any_split = false);
 
 }  // namespace eplb

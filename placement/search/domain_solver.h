@@ -29,9 +29,10 @@ struct SearchLimits {
 SearchLimits LimitsOf(Effort effort, const Domain& domain, int32_t num_layers);
 
 // Greedy counts, packed and descended; then other counts for the hottest experts; then a walk that
-// kicks the hottest GPU and descends again. Ends when the largest GPU load is at the bound, at
-// `enough`, or the work is spent. The answer depends on the domain and the effort alone.
-// Threads: one at a time.
+// kicks the hottest GPU and descends again (no annealing: what ends higher is taken back). Where
+// the domain has no load and homes: the most even counts that single replacements lead to. Ends
+// when the largest GPU load is at the bound, at `enough`, or the work is spent. The answer depends
+// on the domain and the effort alone. Threads: one at a time.
 class DomainSolver {
  public:
   // The slots and speeds of `domain` are fixed from now on; its loads and homes may change before

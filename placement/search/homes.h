@@ -1,4 +1,4 @@
-// Which node each expert group of a layer is at home on.
+// Which node each expert group of a layer is at home on. threads: safe, no state.
 #ifndef EPLB_PLACEMENT_SEARCH_HOMES_H_
 #define EPLB_PLACEMENT_SEARCH_HOMES_H_
 

@@ -32,8 +32,9 @@ inline constexpr int64_t kMaxPartitions = 20'000;
 bool CanEnumerate(const PartitionProblem& problem);
 
 // The `most` partitions with the least cost of the dearest node, cheapest first, the first found on
-// ties. Where there are too many to enumerate: one, groups by falling cost each to the node it
-// burdens least, then exchanges between the dearest node and others while they help.
+// ties. Where there are too many to enumerate: one, groups by falling cost each to the node
+// with room that costs least so far, then exchanges between the dearest node and others while they
+// help. threads: safe, no state.
 std::vector<NodePartition> CheapestPartitions(const PartitionProblem& problem, int32_t most);
 
 }  // namespace eplb

@@ -1,4 +1,5 @@
 // Random numbers of a search: the same on every machine and for every compiler.
+// Threads: one at a time.
 #ifndef EPLB_PLACEMENT_SEARCH_RANDOM_H_
 #define EPLB_PLACEMENT_SEARCH_RANDOM_H_
 

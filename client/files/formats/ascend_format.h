@@ -1,4 +1,5 @@
 // The expert map of vllm-ascend and MindIE.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_ASCEND_FORMAT_H_
 #define EPLB_CLIENT_FILES_FORMATS_ASCEND_FORMAT_H_
 

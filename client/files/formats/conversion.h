@@ -1,4 +1,5 @@
 // One placement file becomes one of another format.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_CONVERSION_H_
 #define EPLB_CLIENT_FILES_FORMATS_CONVERSION_H_
 

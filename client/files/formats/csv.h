@@ -1,4 +1,5 @@
 // Matrices written as CSV: a row a line, numbers between commas, no heading.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_CSV_H_
 #define EPLB_CLIENT_FILES_FORMATS_CSV_H_
 

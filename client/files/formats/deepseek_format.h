@@ -1,4 +1,5 @@
 // The arrays of DeepSeek's EPLB: the maps that rebalance_experts returns, and the load it takes.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_DEEPSEEK_FORMAT_H_
 #define EPLB_CLIENT_FILES_FORMATS_DEEPSEEK_FORMAT_H_
 

@@ -1,4 +1,5 @@
 // Our own placement files, eplb.placement.v1, as one of the formats.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_EPLB_FORMAT_H_
 #define EPLB_CLIENT_FILES_FORMATS_EPLB_FORMAT_H_
 

@@ -1,4 +1,5 @@
 // The placement formats that `eplbctl convert` knows, one row each.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_FORMAT_TABLE_H_
 #define EPLB_CLIENT_FILES_FORMATS_FORMAT_TABLE_H_
 

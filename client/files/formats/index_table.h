@@ -1,4 +1,5 @@
 // Tables of indices in other systems' files: JSON arrays and .npy, checked for shape and range.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_INDEX_TABLE_H_
 #define EPLB_CLIENT_FILES_FORMATS_INDEX_TABLE_H_
 

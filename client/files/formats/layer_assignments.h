@@ -1,4 +1,5 @@
 // {"3":[experts in slot order],"4":[..]}: how TensorRT-LLM and vLLM write a placement.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_LAYER_ASSIGNMENTS_H_
 #define EPLB_CLIENT_FILES_FORMATS_LAYER_ASSIGNMENTS_H_
 

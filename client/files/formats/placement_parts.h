@@ -1,4 +1,5 @@
 // What a placement file of another system says, and how it becomes a Placement.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_PLACEMENT_PARTS_H_
 #define EPLB_CLIENT_FILES_FORMATS_PLACEMENT_PARTS_H_
 

@@ -1,4 +1,5 @@
 // The safetensors container: a JSON header that says where each tensor lies, and the raw numbers.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_SAFETENSORS_H_
 #define EPLB_CLIENT_FILES_FORMATS_SAFETENSORS_H_
 

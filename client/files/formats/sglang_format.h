@@ -1,4 +1,5 @@
 // The JSON of SGLang's --init-expert-location.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_SGLANG_FORMAT_H_
 #define EPLB_CLIENT_FILES_FORMATS_SGLANG_FORMAT_H_
 

@@ -1,4 +1,5 @@
 // Files of torch.save, which only Python can read: they are pickles.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_TORCH_DUMP_H_
 #define EPLB_CLIENT_FILES_FORMATS_TORCH_DUMP_H_
 

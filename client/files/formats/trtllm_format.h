@@ -1,4 +1,5 @@
 // The YAML of TensorRT-LLM's moe_config.load_balancer.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_TRTLLM_FORMAT_H_
 #define EPLB_CLIENT_FILES_FORMATS_TRTLLM_FORMAT_H_
 

@@ -1,4 +1,5 @@
 // The directory of expert statistics that TensorRT-LLM writes with EXPERT_STATISTIC_PATH.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_TRTLLM_STATISTICS_H_
 #define EPLB_CLIENT_FILES_FORMATS_TRTLLM_STATISTICS_H_
 

@@ -1,4 +1,5 @@
 // The JSON lines of vLLM's EPLB: records of the load, and a placement to begin with.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_VLLM_FORMAT_H_
 #define EPLB_CLIENT_FILES_FORMATS_VLLM_FORMAT_H_
 

@@ -1,4 +1,5 @@
 // YAML read as JSON, so that one strict reader checks types, ranges and keys given twice.
+// threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_FORMATS_YAML_JSON_H_
 #define EPLB_CLIENT_FILES_FORMATS_YAML_JSON_H_
 
