@@ -51,7 +51,7 @@ std::string FlagWithoutValue(const CLI::App& app) {
     if (std::find(values.begin(), values.end(), "") != values.end()) return option->get_name();
   }
   for (const CLI::App* named : app.get_subcommands()) {
-    const std::string flag = FlagWithoutValue(*named);
+    std::string flag = FlagWithoutValue(*named);
     if (!flag.empty()) return flag;
   }
   return {};
