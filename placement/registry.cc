@@ -12,7 +12,6 @@
 namespace eplb {
 namespace {
 
-constexpr int32_t kDefaultMovesPerGpu = 2;  // of `incremental`, per layer
 
 struct Row {
   std::string_view name;
@@ -37,7 +36,7 @@ constexpr Row kPolicies[] = {
            {.hierarchy = options.hierarchy,
             .effort = options.effort,
             .allow_duplicates = options.allow_duplicates,
-            .max_moves_per_gpu = options.max_moves_per_gpu.value_or(kDefaultMovesPerGpu)});
+            .max_moves_per_gpu = options.max_moves_per_gpu});
      }},
 };
 
