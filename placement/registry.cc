@@ -12,8 +12,6 @@
 namespace eplb {
 namespace {
 
-constexpr int32_t kDefaultMovesPerGpu = 2;  // of `incremental`, per layer
-
 struct Row {
   std::string_view name;
   std::unique_ptr<Policy> (*make)(const PolicyOptions& options);
@@ -33,11 +31,10 @@ constexpr Row kPolicies[] = {
      }},
     {"incremental",
      [](const PolicyOptions& options) {
-       return MakeIncrementalPolicy(
-           {.hierarchy = options.hierarchy,
-            .effort = options.effort,
-            .allow_duplicates = options.allow_duplicates,
-            .max_moves_per_gpu = options.max_moves_per_gpu.value_or(kDefaultMovesPerGpu)});
+       return MakeIncrementalPolicy({.hierarchy = options.hierarchy,
+                                     .effort = options.effort,
+                                     .allow_duplicates = options.allow_duplicates,
+                                     .max_moves_per_gpu = options.max_moves_per_gpu});
      }},
 };
 

@@ -23,7 +23,7 @@ struct PolicyOptions {
   Effort effort = Effort::kDefault;
   bool allow_duplicates = false;             // two replicas of an expert on one GPU where it helps
   std::optional<int32_t> max_moves_per_gpu;  // transfers into a GPU per layer; none given: the
-                                             // policy's own default
+                                             // policy's own rule
 };
 
 inline constexpr std::string_view kDefaultPolicyName = "balanced";

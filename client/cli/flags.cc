@@ -50,7 +50,7 @@ void AddFrameOptions(CLI::App& app, FrameOptions& options) {
   app.add_flag("--allow-duplicates", options.allow_duplicates,
                "Let replicas of an expert share a GPU");
   app.add_option("--max-moves-per-gpu", options.max_moves_per_gpu,
-                 "Most transfers into a GPU in a layer [incremental: 2, else any]")
+                 "Most transfers into a GPU in a layer [incremental: 2 unless far off, else any]")
       ->type_name("M");
 }
 

@@ -15,6 +15,7 @@
 #include "client/files/load_window.h"
 #include "client/files/placement_file.h"
 #include "client/files/read_file.h"
+#include "placement/registry.h"
 #include "placement/status_macros.h"
 #include "proto/wire/placement_json.h"
 
@@ -22,6 +23,9 @@
 
 namespace eplb::cli {
 namespace {
+
+// A plan that moves nothing although a layer is further above its bound says why.
+constexpr double kGapWorthARemark = 0.05;
 
 absl::Status CheckFlags(const PlanOptions& options) {
   if (options.slots.has_value() == options.redundant.has_value()) {
@@ -99,17 +103,28 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options) {
   return report;
 }
 
-// What a plan that is printed nevertheless did not keep or heed; empty: nothing.
-std::string Warning(const PlanOptions& options, const PlanReport& report) {
+// What a plan that is printed nevertheless did not keep, or why nothing moves; empty: nothing to
+// say.
+std::string Remark(const PlanOptions& options, const PlanReport& report) {
   const std::optional<int32_t> limit = options.frame.max_moves_per_gpu;
   if (limit.has_value() && options.previous.empty()) {
     return "note: --max-moves-per-gpu has no effect without --previous";
   }
-  if (!limit.has_value() || report.moves.max_per_gpu <= *limit) return {};
-  return absl::StrCat("warning: a GPU receives ", report.moves.max_per_gpu,
-                      " experts in a layer, more than --max-moves-per-gpu ", *limit,
-                      ": the placement in ", options.previous,
-                      " breaks the constraints and is mended first");
+  if (limit.has_value() && report.moves.max_per_gpu > *limit) {
+    return absl::StrCat("warning: a GPU receives ", report.moves.max_per_gpu,
+                        " experts in a layer, more than --max-moves-per-gpu ", *limit, ": ",
+                        options.speeds.unusable_gpus.empty()
+                            ? absl::StrCat("the placement in ", options.previous,
+                                           " breaks the constraints and is mended first")
+                            : "what unusable GPUs held goes elsewhere first");
+  }
+  const bool careful = limit.value_or(options.frame.policy == "incremental" ? 1 : 0) > 0;
+  if (!careful || options.previous.empty() || report.moves.transfers > 0 ||
+      report.bound.max <= kGapWorthARemark) {
+    return {};
+  }
+  return "note: every expert stays where it is: no move within the limits wins enough, or the load "
+         "has too few tokens to tell imbalance from noise";
 }
 
 }  // namespace
@@ -125,7 +140,7 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
   return {.exit_code = kOk,
           .out = options.format == Format::kJson ? PlanReportToJson(*report)
                                                  : PlanReportToTable(*report, terminal),
-          .message = Warning(options, *report)};
+          .message = Remark(options, *report)};
 }
 
 void AddPlan(CLI::App& root, Command& command) {

@@ -14,7 +14,9 @@
 #include "placement/search/arrangement.h"
 #include "placement/search/domain_bound.h"
 #include "placement/search/homes.h"
+#include "placement/search/mend.h"
 #include "placement/search/relief.h"
+#include "placement/search/soft_peak.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -26,16 +28,19 @@ constexpr double kLeastExcess = 0.02;
 // known as badly. The squares of what GPUs are above the bound are this many of their own standard
 // deviations above what that explains before they mean something.
 constexpr double kSignificance = 6;
-// How close to the bound a layer is brought, as a part of the excess that sets it moving.
-constexpr double kGoal = 0.6;
-// A layer that is not far off moves at most this part of its slots at a time: the hottest GPUs come
-// first, so what is left out wins least.
+// A layer that is not far off moves at most this part of its slots at a time, and gives at most
+// this part to replicas that only the next windows need.
 constexpr double kMostOfSlots = 0.095;
-constexpr double kFarOff = 0.3;
-// Copying all slots of a layer must lower its largest GPU load by this part of the mean; where the
-// layer is further off than kNear, by less in the same measure, for it will soon move again.
-constexpr double kPriceOfAllSlots = 0.25;
+constexpr double kMostToSpread = 0.04;
+constexpr double kFarOff = 0.4;
+// Beyond this the budget of a GPU ends too, unless it was given.
+constexpr double kVeryFarOff = 1;
+// Copying all slots of a layer must lower its soft peak by this part of the bound; where the layer
+// is further off than kNear, by less in the same measure, for it will soon move again.
+constexpr double kPriceOfAllSlots = 0.066;
 constexpr double kNear = 0.06;
+// What a replica that is not needed yet must take from the sum of squared units.
+constexpr double kLeastSpread = 0.002;
 
 using Row = std::span<const int32_t>;
 using Layout = std::vector<int32_t>;  // experts by slot of a domain
@@ -81,113 +86,85 @@ class Contest {
  public:
   // windows: loads to score on, each [E].
   Contest(const Domain& domain, std::vector<std::vector<double>> windows)
-      : domain_(domain), windows_(std::move(windows)) {}
+      : domain_(domain), windows_(std::move(windows)) {
+    for (const double speed : domain.speed) total_speed_ += speed;
+  }
 
-  // A score is the mean over the windows of largest load / mean load, plus the price of the copies.
+  // A score is the mean over the windows of the soft peak, in parts of the mean load, plus the
+  // price of the copies. What has a higher mean of largest loads than the incumbent is out.
   void Offer(Row layout, int32_t copies) {
     const double price = price_of_all_slots_ * copies / static_cast<double>(layout.size());
-    const double peak = MeanPeak(layout);
+    const Means means = MeansOf(layout);
     if (best_.empty()) {
-      incumbent_peak_ = peak;
-    } else if (peak + price >= best_score_ || peak > incumbent_peak_) {
+      incumbent_peak_ = means.peak;
+    } else if (means.soft_peak + price >= best_score_ || means.peak > incumbent_peak_) {
       return;
     }
     best_.assign(layout.begin(), layout.end());
-    best_score_ = peak + price;
+    best_score_ = means.soft_peak + price;
+    best_copies_ = copies;
   }
 
   // Copying all slots costs this part of the mean load from now on.
   void set_price(double price_of_all_slots) { price_of_all_slots_ = price_of_all_slots; }
 
   const Layout& best() const { return best_; }
+  int32_t best_copies() const { return best_copies_; }
 
  private:
-  double MeanPeak(Row layout) const {
-    double sum = 0;
+  struct Means {
+    double peak = 0;
+    double soft_peak = 0;
+  };
+
+  Means MeansOf(Row layout) const {
+    Means means;
     for (const std::vector<double>& window : windows_) {
       double total = 0;
       for (const double tokens : window) total += tokens;
       if (total <= 0) continue;
-      sum += Peak(layout, window) * static_cast<double>(domain_.slots.size()) / total;
+      const double scale = total / total_speed_;
+      const std::vector<double> loads = LoadsOf(layout, window);
+      means.peak += *std::max_element(loads.begin(), loads.end()) / scale;
+      means.soft_peak += SoftPeak(loads, scale) / scale;
     }
-    return sum / static_cast<double>(windows_.size());
+    const auto count = static_cast<double>(windows_.size());
+    return {.peak = means.peak / count, .soft_peak = means.soft_peak / count};
   }
 
-  double Peak(Row layout, const std::vector<double>& window) const {
+  std::vector<double> LoadsOf(Row layout, const std::vector<double>& window) const {
     std::vector<int32_t> counts(window.size());
     for (const int32_t expert : layout) ++counts[static_cast<size_t>(expert)];
-    double peak = 0;
+    std::vector<double> loads;
     auto slot = layout.begin();
     for (size_t gpu = 0; gpu < domain_.slots.size(); ++gpu) {
       double tokens = 0;
       for (int32_t i = 0; i < domain_.slots[gpu]; ++i, ++slot) {
         tokens += window[static_cast<size_t>(*slot)] / counts[static_cast<size_t>(*slot)];
       }
-      peak = std::max(peak, tokens / domain_.speed[gpu]);
+      loads.push_back(tokens / domain_.speed[gpu]);
     }
-    return peak;
+    return loads;
   }
 
   const Domain& domain_;
   std::vector<std::vector<double>> windows_;
+  double total_speed_ = 0;
   Layout best_;
+  int32_t best_copies_ = 0;
   double best_score_ = 0;
   double price_of_all_slots_ = kPriceOfAllSlots;
   double incumbent_peak_ = 0;
 };
 
-// Fills empty slots, and gives every expert without a slot one, in place of the replica whose
-// expert misses it least. False when that is not possible without a duplicate.
-bool Mend(const Domain& domain, Layout& layout) {
-  std::vector<int32_t> counts(domain.load.size());
-  for (const int32_t expert : layout) {
-    if (expert >= 0) ++counts[static_cast<size_t>(expert)];
-  }
-  const auto unit = [&](size_t expert, int32_t replicas) {
-    return domain.load[expert] / std::max(replicas, 1);
-  };
-  const auto put = [&](size_t expert, bool only_empty) {
-    size_t best = layout.size();
-    double least = 0;
-    size_t first = 0;
-    for (const int32_t slots : domain.slots) {
-      const auto begin = layout.begin() + static_cast<std::ptrdiff_t>(first);
-      const bool held = std::count(begin, begin + slots, static_cast<int32_t>(expert)) > 0;
-      for (size_t slot = first; !held && slot < first + static_cast<size_t>(slots); ++slot) {
-        const bool empty = layout[slot] < 0;
-        const auto other = static_cast<size_t>(std::max(layout[slot], 0));
-        if (empty != only_empty || (!empty && counts[other] < 2)) continue;
-        const double missed = empty ? 0 : unit(other, counts[other] - 1);
-        if (best < layout.size() && missed >= least) continue;
-        best = slot;
-        least = missed;
-      }
-      first += static_cast<size_t>(slots);
-    }
-    if (best == layout.size()) return false;
-    if (layout[best] >= 0) --counts[static_cast<size_t>(layout[best])];
-    layout[best] = static_cast<int32_t>(expert);
-    ++counts[expert];
-    return true;
-  };
-  for (size_t expert = 0; expert < counts.size(); ++expert) {
-    if (counts[expert] == 0 && !put(expert, true) && !put(expert, false)) return false;
-  }
-  while (std::find(layout.begin(), layout.end(), -1) != layout.end()) {
-    std::vector<size_t> order(counts.size());
-    for (size_t expert = 0; expert < order.size(); ++expert) order[expert] = expert;
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return unit(a, counts[a]) > unit(b, counts[b]); });
-    if (std::none_of(order.begin(), order.end(), [&](size_t e) { return put(e, true); })) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// More of the GPUs are more above the bound than sampling noise explains. (One GPU alone says
-// little: the largest of many is always far above the mean.)
-bool IsSignificant(const Arrangement& arrangement, double bound, double mean_tokens) {
+// The layer is far enough from its bound to move: more of the GPUs are more above it than the noise
+// of `tokens` on a GPU explains; 0: no noise is known. (One GPU alone says little: the largest of
+// many is always far above the mean.)
+bool IsOff(const Domain& domain, Row layout, double bound, double tokens) {
+  Arrangement arrangement(domain);
+  arrangement.Assign(layout);
+  if (arrangement.MaxLoad() <= bound * (1 + kLeastExcess)) return false;
+  if (tokens <= 0) return true;
   double squares = 0;
   double above = 0;
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
@@ -196,32 +173,26 @@ bool IsSignificant(const Arrangement& arrangement, double bound, double mean_tok
     squares += excess * excess;
     ++above;
   }
-  const double noise = 2 / mean_tokens;
+  const double noise = 2 / tokens;
   return squares > noise * (above + kSignificance * std::sqrt(2 * above));
 }
 
-// Relieves the incumbent step by step and offers what stands after each.
-void OfferSteps(const Domain& domain, Row incumbent, int32_t budget, Contest& contest) {
-  const double mean = domain.total_load() / static_cast<double>(domain.num_gpus());
-  if (mean <= 0) return;
+// Relieves the incumbent step by step and offers what stands after each; first, where `spread`, the
+// replicas that will be needed.
+void OfferSteps(const Domain& domain, Row incumbent, double bound, int32_t budget, bool spread,
+                Contest& contest) {
   Arrangement arrangement(domain);
   arrangement.Assign(incumbent);
-  const double bound = DomainBound(domain);
   const double excess = arrangement.MaxLoad() / bound - 1;
-  if (excess <= kLeastExcess || !IsSignificant(arrangement, bound, mean)) return;
-  const double target = bound * (1 + kGoal * kLeastExcess);
+  const int32_t slots = arrangement.num_slots();
+  const double part = excess > kFarOff ? 1 : kMostOfSlots;
   const double price = kPriceOfAllSlots * std::min(1.0, kNear / excess);
   contest.set_price(price);
-  const double least_win = price * bound / arrangement.num_slots();
-  const auto most =
-      static_cast<int32_t>((excess > kFarOff ? 1 : kMostOfSlots) * arrangement.num_slots());
-  Relief relief(arrangement, budget);
-  for (int32_t step = 0; step < 2 * arrangement.num_slots(); ++step) {
-    if (!relief.Step(target, least_win) && !relief.Chain(target, least_win) &&
-        !relief.Walk(target, least_win)) {
-      return;
-    }
-    if (relief.copies() > most) return;
+  Relief relief(arrangement, bound,
+                {.copies_per_gpu = budget, .copies = static_cast<int32_t>(part * slots)});
+  while (spread && relief.copies() < kMostToSpread * slots && relief.Spread(kLeastSpread)) {
+  }
+  for (int32_t step = 0; step < 2 * slots && relief.Step(price / slots); ++step) {
     contest.Offer(arrangement.experts(), relief.copies());
   }
 }
@@ -328,10 +299,36 @@ class IncrementalPolicy final : public Policy {
     if (windows.empty()) windows.push_back(domain.load);
     Contest contest(domain, std::move(windows));
     contest.Offer(incumbent, 0);
-    OfferSteps(domain, incumbent, options_.max_moves_per_gpu, contest);
+    const double bound = DomainBound(domain);
+    if (bound <= 0 || !IsOff(domain, incumbent, bound, TokensPerGpu(input, frame, layer))) {
+      return incumbent;
+    }
+    const int32_t budget = BudgetOf(domain, incumbent, bound);
+    OfferSteps(domain, incumbent, bound, budget, /*spread=*/true, contest);
+    if (contest.best_copies() == 0) {
+      OfferSteps(domain, incumbent, bound, budget, /*spread=*/false, contest);
+    }
     const auto [copies, most] = CopiesBetween(domain, before, balanced);
-    if (most <= options_.max_moves_per_gpu) contest.Offer(balanced, copies);
+    if (most <= budget) contest.Offer(balanced, copies);
     return contest.best();
+  }
+
+  // Copies into a GPU.
+  int32_t BudgetOf(const Domain& domain, Row incumbent, double bound) const {
+    if (options_.max_moves_per_gpu.has_value()) return *options_.max_moves_per_gpu;
+    Arrangement arrangement(domain);
+    arrangement.Assign(incumbent);
+    if (arrangement.MaxLoad() <= bound * (1 + kVeryFarOff)) return kDefaultMovesPerGpu;
+    return arrangement.num_slots();
+  }
+
+  // In a window, where windows are counts; else 0.
+  static double TokensPerGpu(const PolicyInput& input, const Frame& frame, int32_t layer) {
+    const Load& window = input.recent.empty() ? input.load : input.recent.back();
+    if (!window.is_counts()) return 0;
+    double tokens = 0;
+    for (const double expert : LoadOf(window, layer)) tokens += expert;
+    return tokens / static_cast<double>(frame.domain.num_gpus());
   }
 
   IncrementalOptions options_;

@@ -11,32 +11,47 @@
 
 namespace eplb {
 
+// Transfers into a GPU per layer where none are given.
+inline constexpr int32_t kDefaultMovesPerGpu = 2;
+
 struct IncrementalOptions {
   std::optional<Hierarchy> hierarchy;  // none given: DefaultHierarchy of the topology
   Effort effort = Effort::kDefault;    // of the search from scratch that is one of the candidates
   bool allow_duplicates = false;
-  int32_t max_moves_per_gpu = 2;  // transfers into a GPU per layer
+  // Transfers into a GPU per layer. None given: kDefaultMovesPerGpu, and any number in a layer
+  // whose hottest GPU carries more than twice the bound, such as one that was never balanced.
+  std::optional<int32_t> max_moves_per_gpu;
 };
 
-// Idea: a layer moves only when its GPUs are further above the bound than sampling noise explains;
-// then the hottest GPU is relieved, again and again, by the step that wins most per copy (a new
-// replica in place of one that is not missed: one copy; an exchange: two), until it is near the
-// bound, no step pays, or a GPU's budget is spent. Candidates per layer: the incumbent, the
-// incumbent after each of those steps, and `balanced` aligned to the incumbent where the budget
-// allows it. They are scored on the recent windows: mean of the largest GPU load, plus a price per
-// copy.
-// Guarantees: what stays on a GPU keeps its slot; never worse than the incumbent on the scoring
-// windows; at most max_moves_per_gpu transfers into any GPU in any layer, with two exceptions that
-// nothing else can serve: an expert that only an unusable GPU held is put elsewhere and empty slots
-// are filled first, by as many transfers as that takes; and a layer whose incumbent breaks the
-// hierarchy becomes that of `balanced` whole. Duplicates of the incumbent may stay, none is added.
+// Idea: a layer moves only when its GPUs are further above the bound than the sampling noise of a
+// window of counts explains (estimates are taken as they are). Then the steps that lower the soft
+// peak most per copy are taken (a new replica in place of one that is not missed: one copy; an
+// exchange: two), until no step pays, a GPU's budget is spent, or a tenth of the slots has moved; a
+// layer that is far off may move more. The soft peak instead of the largest load, because the load
+// of the next window differs on every GPU; for the same reason some copies go first to experts that
+// grew and have too few replicas, although the steps alone would not ask for them yet.
+// Candidates per layer: the incumbent, the incumbent after each of those steps, and `balanced`
+// aligned to the incumbent where the budget allows it. They are scored on the recent windows: mean
+// soft peak, plus a price per copy.
+// Guarantees: what stays on a GPU keeps its slot; the mean of the largest GPU loads of the scoring
+// windows is never higher than with the incumbent; at most max_moves_per_gpu transfers into any GPU
+// in any layer, with two exceptions that nothing else can serve: an expert that only an unusable
+// GPU held is put elsewhere and empty slots are filled first, by as many transfers as that takes;
+// and a layer whose incumbent breaks the hierarchy, or cannot be mended within it, becomes that of
+// `balanced` whole. Duplicates of the incumbent may stay, none is added.
+//
+// Measured on drifting loads (tests/data/workloads, E >= 128, no hierarchy, from a balanced start):
+// experts that drift by 5 % a window cost 3-6 % of the slots for a balancedness of .98, by 20 %
+// 8-10 % for .97-.99, and the next window loses less than 0.012 against planning from scratch. With
+// three slots a GPU (128 GPUs) as much drift needs 9 % for .96 and 21 % for .95.
 //
 // Solve without a previous placement starts from the static one.
 //
 // errors: as `balanced`, and InvalidArgument when the previous placement or a recent window has
 // another shape.
 //
-// cost: O(L * steps * S * slots per GPU), besides `balanced`.
+// cost: O(L * steps * S * slots per GPU), besides `balanced`; 60x384 on 64 GPUs takes about 0.6 s.
+// threads: any.
 std::unique_ptr<Policy> MakeIncrementalPolicy(const IncrementalOptions& options);
 
 }  // namespace eplb

@@ -1,244 +1,277 @@
 #include "placement/search/relief.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "placement/search/soft_peak.h"
 
 namespace eplb {
 namespace {
 
-constexpr double kLeastWin = 1e-12;
 // A step without a copy (something goes back to where it was) is as good as a quarter of one.
 constexpr double kFreeStep = 0.25;
-// How far a chain looks.
-constexpr size_t kHeavy = 4;
-constexpr size_t kCool = 6;
-constexpr int kChainSteps = 5;
-constexpr int32_t kWalkSteps = 80;
+// A replica gives way to a more useful one if that lowers the squared units by this part of the
+// best that could be had; among those the slot is chosen by load.
+constexpr double kNearlyBest = 0.7;
+// Less than this part of all weights is rounding.
+constexpr double kLeastPart = 1e-12;
 
 }  // namespace
 
-Relief::Relief(Arrangement& arrangement, int32_t max_copies_per_gpu)
+Relief::Relief(Arrangement& arrangement, double scale, const ReliefLimits& limits)
     : arrangement_(arrangement),
-      max_copies_per_gpu_(max_copies_per_gpu),
+      scale_(scale),
+      limits_(limits),
       num_experts_(arrangement.domain().num_experts()),
       had_(static_cast<size_t>(arrangement.num_gpus()) * static_cast<size_t>(num_experts_)),
-      arrived_(static_cast<size_t>(arrangement.num_gpus())) {
+      holds_(had_.size()),
+      arrived_(static_cast<size_t>(arrangement.num_gpus())),
+      weight_(static_cast<size_t>(arrangement.num_gpus())),
+      by_load_(static_cast<size_t>(arrangement.num_gpus())) {
   for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
     had_[IndexOf(arrangement.gpu_of(slot), arrangement.expert_in(slot))] = 1;
   }
+  std::iota(by_load_.begin(), by_load_.end(), 0);
+  Refresh();
 }
 
 int32_t Relief::CostOf(int32_t gpu, int32_t expert) const {
   return had_[IndexOf(gpu, expert)] != 0 ? 0 : 1;
 }
 
-bool Relief::Affordable(int32_t gpu, int32_t arriving, int32_t leaving) const {
-  return arrived_[static_cast<size_t>(gpu)] + CostOf(gpu, arriving) - CostOf(gpu, leaving) <=
-         max_copies_per_gpu_;
+int32_t Relief::CopiesMore(int32_t gpu, int32_t arriving, int32_t leaving) const {
+  return CostOf(gpu, arriving) - CostOf(gpu, leaving);
 }
 
-void Relief::Count() {
+bool Relief::Affordable(int32_t gpu, int32_t copies) const {
+  return arrived_[static_cast<size_t>(gpu)] + copies <= limits_.copies_per_gpu;
+}
+
+double Relief::WeightOf(double load) const { return std::exp((load - peak_) / softness_); }
+
+void Relief::Refresh() {
+  peak_ = arrangement_.MaxLoad();
+  softness_ = SoftnessOf(peak_, scale_);
   std::fill(arrived_.begin(), arrived_.end(), 0);
+  std::fill(holds_.begin(), holds_.end(), 0);
   copies_ = 0;
+  sum_of_weights_ = 0;
   for (int32_t gpu = 0; gpu < arrangement_.num_gpus(); ++gpu) {
     for (int32_t slot = arrangement_.first_slot(gpu); slot < arrangement_.end_slot(gpu); ++slot) {
       const int32_t cost = CostOf(gpu, arrangement_.expert_in(slot));
       arrived_[static_cast<size_t>(gpu)] += cost;
       copies_ += cost;
+      holds_[IndexOf(gpu, arrangement_.expert_in(slot))] = 1;
     }
+    weight_[static_cast<size_t>(gpu)] = WeightOf(arrangement_.load(gpu));
+    sum_of_weights_ += weight(gpu);
   }
+  std::stable_sort(by_load_.begin(), by_load_.end(), [&](int32_t a, int32_t b) {
+    return arrangement_.load(a) > arrangement_.load(b);
+  });
 }
 
-bool Relief::Step(double target, double least_win) {
-  const int32_t hot = arrangement_.HottestGpu();
-  if (arrangement_.load(hot) <= target) return false;
-  Choice best = {.value = least_win};
-  ConsiderSwaps(hot, target, best);
-  ConsiderReplacements(hot, target, best);
+bool Relief::Step(double least_win) {
+  Choice best = {.value = sum_of_weights_ * std::max(kLeastPart, least_win * scale_ / softness_)};
+  ConsiderSwaps(best);
+  ConsiderReplacements(best);
   if (best.slot < 0) return false;
   if (best.other_slot >= 0) {
     arrangement_.Swap(best.slot, best.other_slot);
   } else {
     arrangement_.Replace(best.slot, best.expert);
   }
-  Count();
+  Refresh();
   return true;
 }
 
-void Relief::Do(const Kick& kick) {
-  if (kick.other_slot >= 0) {
-    arrangement_.Swap(kick.slot, kick.other_slot);
-  } else {
-    arrangement_.Replace(kick.slot, kick.expert);
-  }
-  Count();
-}
-
-bool Relief::WithinBudget() const {
-  return std::all_of(arrived_.begin(), arrived_.end(),
-                     [&](int32_t copies) { return copies <= max_copies_per_gpu_; });
-}
-
-// Exchanges of the hottest GPU's heavy experts with the lightest expert of a cool GPU, and more
-// replicas of them there in place of what is missed least.
-std::vector<Relief::Kick> Relief::Kicks(int32_t hot) const {
-  std::vector<int32_t> heavy;
-  for (int32_t slot = arrangement_.first_slot(hot); slot < arrangement_.end_slot(hot); ++slot) {
-    heavy.push_back(slot);
-  }
-  std::stable_sort(heavy.begin(), heavy.end(), [&](int32_t a, int32_t b) {
-    return arrangement_.unit_in(a) > arrangement_.unit_in(b);
-  });
-  heavy.resize(std::min(heavy.size(), kHeavy));
-  std::vector<int32_t> cool;
-  for (int32_t gpu = 0; gpu < arrangement_.num_gpus(); ++gpu) {
-    if (gpu != hot) cool.push_back(gpu);
-  }
-  std::stable_sort(cool.begin(), cool.end(), [&](int32_t a, int32_t b) {
-    return arrangement_.load(a) < arrangement_.load(b);
-  });
-  cool.resize(std::min(cool.size(), kCool));
-  std::vector<Kick> kicks;
-  for (const int32_t slot : heavy) {
-    const int32_t expert = arrangement_.expert_in(slot);
-    for (const int32_t gpu : cool) {
-      int32_t lightest = -1;
-      int32_t spare = -1;
-      for (int32_t other = arrangement_.first_slot(gpu); other < arrangement_.end_slot(gpu);
-           ++other) {
-        const double unit = arrangement_.unit_in(other);
-        if ((lightest < 0 || unit < arrangement_.unit_in(lightest)) &&
-            arrangement_.MaySwap(slot, other)) {
-          lightest = other;
-        }
-        if ((spare < 0 || unit < arrangement_.unit_in(spare)) &&
-            arrangement_.MayReplace(other, expert)) {
-          spare = other;
-        }
+void Relief::ConsiderSwaps(Choice& best) const {
+  for (const int32_t hot : by_load_) {
+    if (weight(hot) <= best.value * kFreeStep) return;
+    for (const int32_t cool : by_load_) {
+      if (arrangement_.load(cool) >= arrangement_.load(hot)) continue;
+      if (MostOfSwap(hot, cool) > best.value * LeastCopies(hot, cool)) {
+        ConsiderSwapsOf(hot, cool, best);
       }
-      if (lightest >= 0) kicks.push_back({slot, lightest, -1});
-      if (spare >= 0) kicks.push_back({spare, -1, expert});
     }
   }
-  return kicks;
 }
 
-double Relief::Follow(const Kick& kick, double target) {
-  const double peak = arrangement_.MaxLoad();
-  const int32_t copies = copies_;
-  Do(kick);
-  if (!WithinBudget()) return 0;
-  for (int step = 0; step < kChainSteps && arrangement_.MaxLoad() > target; ++step) {
-    if (!Step(target, 0)) break;
-    const double win = peak * (1 - kLeastWin) - std::max(arrangement_.MaxLoad(), target);
-    // Another step is worth it only while the chain has not won.
-    if (win > 0) return win / std::max(kFreeStep, double{1} * (copies_ - copies));
-  }
-  const double win = peak * (1 - kLeastWin) - std::max(arrangement_.MaxLoad(), target);
-  return win / std::max(kFreeStep, double{1} * (copies_ - copies));
+// At equal speeds the product of the two weights stays what it is, and their sum is least where
+// they are equal.
+double Relief::MostOfSwap(int32_t hot, int32_t cool) const {
+  if (arrangement_.inverse_speed(hot) != arrangement_.inverse_speed(cool)) return weight(hot);
+  const double apart = std::sqrt(weight(hot)) - std::sqrt(weight(cool));
+  return apart * apart;
 }
 
-bool Relief::Chain(double target, double least_win) {
-  const int32_t hot = arrangement_.HottestGpu();
-  if (arrangement_.load(hot) <= target) return false;
-  double best = least_win;
-  const Kick* chosen = nullptr;
-  const std::vector<Kick> kicks = Kicks(hot);
-  for (const Kick& kick : kicks) {
-    arrangement_.BeginJournal();
-    const double value = Follow(kick, target);
-    arrangement_.RollBack();
-    Count();
-    if (value <= best) continue;
-    best = value;
-    chosen = &kick;
-  }
-  if (chosen == nullptr) return false;
-  arrangement_.BeginJournal();
-  Follow(*chosen, target);
-  return true;
+double Relief::LeastCopies(int32_t hot, int32_t cool) const {
+  const bool untouched =
+      arrived_[static_cast<size_t>(hot)] == 0 && arrived_[static_cast<size_t>(cool)] == 0;
+  return untouched ? 2 : kFreeStep;
 }
 
-bool Relief::Walk(double target, double least_win) {
-  const int32_t hot = arrangement_.HottestGpu();
-  if (arrangement_.load(hot) <= target) return false;
-  for (int32_t i = 0; i < kWalkSteps; ++i) {
-    const int32_t a =
-        random_.Below(4) == 0
-            ? random_.Below(arrangement_.num_slots())
-            : arrangement_.first_slot(hot) +
-                  random_.Below(arrangement_.end_slot(hot) - arrangement_.first_slot(hot));
-    const int32_t b = random_.Below(arrangement_.num_slots());
-    const bool swap = random_.Below(2) == 0;
-    if (swap ? arrangement_.gpu_of(a) == arrangement_.gpu_of(b) || !arrangement_.MaySwap(a, b)
-             : !arrangement_.MayReplace(b, arrangement_.expert_in(a))) {
-      continue;
+void Relief::ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const {
+  const double most = MostOfSwap(hot, cool);
+  for (int32_t a = arrangement_.first_slot(hot); a < arrangement_.end_slot(hot); ++a) {
+    const int32_t leaving = arrangement_.expert_in(a);
+    for (int32_t b = arrangement_.first_slot(cool); b < arrangement_.end_slot(cool); ++b) {
+      const double tokens = arrangement_.unit_in(a) - arrangement_.unit_in(b);
+      if (tokens <= 0) continue;
+      const int32_t arriving = arrangement_.expert_in(b);
+      const int32_t to_hot = CopiesMore(hot, arriving, leaving);
+      const int32_t to_cool = CopiesMore(cool, leaving, arriving);
+      const double copies = std::max(kFreeStep, double{1} * (to_hot + to_cool));
+      if (most <= best.value * copies || !Affordable(hot, to_hot) || !Affordable(cool, to_cool) ||
+          copies_ + to_hot + to_cool > limits_.copies) {
+        continue;
+      }
+      const double win =
+          weight(hot) + weight(cool) -
+          WeightOf((arrangement_.tokens(hot) - tokens) * arrangement_.inverse_speed(hot)) -
+          WeightOf((arrangement_.tokens(cool) + tokens) * arrangement_.inverse_speed(cool));
+      if (win > best.value * copies && arrangement_.MaySwap(a, b)) {
+        best = {.value = win / copies, .slot = a, .other_slot = b};
+      }
     }
-    const Kick kick = swap ? Kick{a, b, -1} : Kick{b, -1, arrangement_.expert_in(a)};
-    arrangement_.BeginJournal();
-    if (Follow(kick, target) > least_win) return true;
-    arrangement_.RollBack();
-    Count();
+  }
+}
+
+double Relief::WinWithout(int32_t gpu, double tokens) const {
+  const double left = arrangement_.tokens(gpu) - tokens;
+  return weight(gpu) - WeightOf(left * arrangement_.inverse_speed(gpu));
+}
+
+double Relief::TrialWin() const {
+  double win = 0;
+  for (const ReplacementTrial::Change& change : trial_.changes()) {
+    win += WinWithout(change.gpu, -change.tokens);
+  }
+  return win;
+}
+
+std::vector<Relief::Replica> Relief::MoreReplicas() const {
+  std::vector<Replica> replicas;
+  for (int32_t expert = 0; expert < num_experts_; ++expert) {
+    const double unit =
+        arrangement_.domain().load[static_cast<size_t>(expert)] / (arrangement_.count(expert) + 1);
+    const double less = arrangement_.unit(expert) - unit;
+    double win = 0;
+    for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
+         s = arrangement_.NextOf(s)) {
+      win += WinWithout(arrangement_.gpu_of(s), less);
+    }
+    replicas.push_back({.expert = expert, .unit = unit, .win = win});
+  }
+  std::stable_sort(replicas.begin(), replicas.end(),
+                   [](const Replica& a, const Replica& b) { return a.win > b.win; });
+  return replicas;
+}
+
+std::vector<Relief::Harm> Relief::HarmElsewhere(int32_t slot) const {
+  const int32_t expert = arrangement_.expert_in(slot);
+  const double more = arrangement_.unit(expert) / (arrangement_.count(expert) - 1);
+  std::vector<Harm> harms;
+  for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
+       s = arrangement_.NextOf(s)) {
+    if (s == slot) continue;
+    const int32_t gpu = arrangement_.gpu_of(s);
+    harms.push_back({.gpu = gpu, .weight = -WinWithout(gpu, -more)});
+  }
+  return harms;
+}
+
+void Relief::ConsiderReplacements(Choice& best) {
+  const std::vector<Replica> replicas = MoreReplicas();
+  for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
+    const int32_t leaving = arrangement_.expert_in(slot);
+    if (arrangement_.count(leaving) < 2) continue;
+    const int32_t gpu = arrangement_.gpu_of(slot);
+    const double unit = arrangement_.unit(leaving);
+    const std::vector<Harm> harms = HarmElsewhere(slot);
+    const double most_here = WinWithout(gpu, unit);
+    for (const Replica& replica : replicas) {
+      if (replica.win + most_here <= best.value * kFreeStep) break;
+      const int32_t more = CopiesMore(gpu, replica.expert, leaving);
+      const double copies = std::max(kFreeStep, double{1} * more);
+      // Looked at in the order of cost. A GPU that holds both experts is harmed less than that.
+      double most = replica.win + most_here;
+      for (const Harm& harm : harms) {
+        if (!Holds(harm.gpu, replica.expert)) most -= harm.weight;
+      }
+      if (most <= best.value * copies || replica.expert == leaving) continue;
+      most += WinWithout(gpu, unit - replica.unit) - most_here;
+      if (most <= best.value * copies || !Affordable(gpu, more) ||
+          copies_ + more > limits_.copies || !arrangement_.MayReplace(slot, replica.expert)) {
+        continue;
+      }
+      trial_.Try(arrangement_, slot, replica.expert);
+      const double win = TrialWin();
+      if (win <= best.value * copies) continue;
+      best = {.value = win / copies, .slot = slot, .expert = replica.expert};
+    }
+  }
+}
+
+bool Relief::Spread(double least_part) {
+  const std::vector<double>& load = arrangement_.domain().load;
+  // Squared units of all replicas of an expert.
+  const auto squares = [&](int32_t expert, int32_t replicas) {
+    const double tokens = load[static_cast<size_t>(expert)];
+    return tokens * tokens / replicas;
+  };
+  double all = 0;
+  std::vector<std::pair<double, int32_t>> won;  // by another replica
+  double least_missed = -1;
+  for (int32_t expert = 0; expert < num_experts_; ++expert) {
+    const int32_t count = arrangement_.count(expert);
+    const double now = squares(expert, count);
+    all += now;
+    won.emplace_back(now - squares(expert, count + 1), expert);
+    if (count < 2) continue;
+    const double missed = squares(expert, count - 1) - now;
+    if (least_missed < 0 || missed < least_missed) least_missed = missed;
+  }
+  if (least_missed < 0) return false;
+  std::stable_sort(won.begin(), won.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& [squares_won, expert] : won) {
+    const double best = squares_won - least_missed;
+    if (best <= least_part * all) return false;
+    const int32_t slot =
+        SlotFor(expert, squares_won - std::max(kNearlyBest * best, least_part * all));
+    if (slot < 0) continue;
+    arrangement_.Replace(slot, expert);
+    Refresh();
+    return true;
   }
   return false;
 }
 
-void Relief::ConsiderSwaps(int32_t hot, double target, Choice& best) const {
-  const double peak = arrangement_.load(hot) * (1 - kLeastWin);
-  for (int32_t gpu = 0; gpu < arrangement_.num_gpus(); ++gpu) {
-    if (gpu == hot || arrangement_.load(gpu) >= peak) continue;
-    for (int32_t a = arrangement_.first_slot(hot); a < arrangement_.end_slot(hot); ++a) {
-      const int32_t leaving = arrangement_.expert_in(a);
-      for (int32_t b = arrangement_.first_slot(gpu); b < arrangement_.end_slot(gpu); ++b) {
-        const double win = arrangement_.unit_in(a) - arrangement_.unit_in(b);
-        if (win <= 0) continue;
-        const double after =
-            std::max((arrangement_.tokens(hot) - win) * arrangement_.inverse_speed(hot),
-                     (arrangement_.tokens(gpu) + win) * arrangement_.inverse_speed(gpu));
-        if (after >= peak) continue;
-        const int32_t arriving = arrangement_.expert_in(b);
-        const double copies =
-            std::max(kFreeStep, double{1} * (CostOf(hot, arriving) + CostOf(gpu, leaving)));
-        const double value = (peak - std::max(after, target)) / copies;
-        const bool better = value > best.value || (value == best.value && after < best.peak);
-        if (!better || !Affordable(hot, arriving, leaving) || !Affordable(gpu, leaving, arriving) ||
-            !arrangement_.MaySwap(a, b)) {
-          continue;
-        }
-        best = {.value = value, .peak = after, .slot = a, .other_slot = b};
-      }
+int32_t Relief::SlotFor(int32_t expert, double most_missed) {
+  int32_t best = -1;
+  double best_win = 0;
+  for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
+    const int32_t leaving = arrangement_.expert_in(slot);
+    const int32_t count = arrangement_.count(leaving);
+    if (leaving == expert || count < 2) continue;
+    const double unit = arrangement_.unit_in(slot);
+    if (unit * unit * count / (count - 1) > most_missed) continue;
+    const int32_t gpu = arrangement_.gpu_of(slot);
+    const int32_t more = CopiesMore(gpu, expert, leaving);
+    if (!Affordable(gpu, more) || copies_ + more > limits_.copies ||
+        !arrangement_.MayReplace(slot, expert)) {
+      continue;
     }
+    trial_.Try(arrangement_, slot, expert);
+    const double win = TrialWin();
+    if (best >= 0 && win <= best_win) continue;
+    best = slot;
+    best_win = win;
   }
-}
-
-void Relief::ConsiderReplacements(int32_t hot, double target, Choice& best) {
-  const double peak = arrangement_.load(hot) * (1 - kLeastWin);
-  for (int32_t a = arrangement_.first_slot(hot); a < arrangement_.end_slot(hot); ++a) {
-    const int32_t expert = arrangement_.expert_in(a);
-    for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
-      ConsiderReplacement(slot, expert, target, peak, best);
-    }
-    for (int32_t other = 0; arrangement_.count(expert) > 1 && other < num_experts_; ++other) {
-      ConsiderReplacement(a, other, target, peak, best);
-    }
-  }
-}
-
-void Relief::ConsiderReplacement(int32_t slot, int32_t expert, double target, double peak,
-                                 Choice& best) {
-  const int32_t leaving = arrangement_.expert_in(slot);
-  const int32_t gpu = arrangement_.gpu_of(slot);
-  if (arrangement_.count(leaving) < 2 || leaving == expert || !Affordable(gpu, expert, leaving)) {
-    return;
-  }
-  const double copies = std::max(kFreeStep, double{1} * CostOf(gpu, expert));
-  if ((peak - target) / copies < best.value) return;
-  const double after = trial_.PeakAfter(arrangement_, slot, expert);
-  if (after >= peak) return;
-  const double value = (peak - std::max(after, target)) / copies;
-  const bool better = value > best.value || (value == best.value && after < best.peak);
-  if (better && arrangement_.MayReplace(slot, expert)) {
-    best = {.value = value, .peak = after, .slot = slot, .expert = expert};
-  }
+  return best;
 }
 
 }  // namespace eplb

@@ -1,39 +1,44 @@
-// Relieves the hottest GPU of an arrangement by the steps that win most per copy.
+// Moves an incumbent towards balance by the steps that win most per copy.
 #ifndef EPLB_PLACEMENT_SEARCH_RELIEF_H_
 #define EPLB_PLACEMENT_SEARCH_RELIEF_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "placement/search/arrangement.h"
-#include "placement/search/random.h"
 #include "placement/search/replacement_trial.h"
 
 namespace eplb {
 
+struct ReliefLimits {
+  int32_t copies_per_gpu;  // that arrive at any GPU
+  int32_t copies;          // in all
+};
+
 // Steps away from an incumbent layout, with what each costs in copies: a GPU that gets an expert it
-// did not hold in the incumbent needs one. Threads: one at a time.
+// did not hold in the incumbent needs one.
+//
+// What the steps lower is the soft peak (see SoftPeak) rather than the largest load: a step that
+// takes from one hot GPU and gives to a cool one counts, whichever the hottest is just now.
+//
+// Threads: one at a time.
 class Relief {
  public:
-  // `arrangement` holds the incumbent and outlives this. At most `max_copies_per_gpu` arrive at any
-  // GPU.
-  Relief(Arrangement& arrangement, int32_t max_copies_per_gpu);
+  // `arrangement` holds the incumbent and outlives this. `scale` > 0: the load that GPUs should
+  // come near, such as the bound.
+  Relief(Arrangement& arrangement, double scale, const ReliefLimits& limits);
 
-  // Takes the step that lowers the hottest GPU most per copy, counting what it wins above `target`
-  // only. Every GPU it touches ends below the present maximum. False when no step wins at least
-  // `least_win` per copy within the budget. cost: O(S * slots per GPU).
-  bool Step(double target, double least_win);
+  // Takes the exchange or the replacement that lowers the soft peak most per copy. False when none
+  // lowers it by `least_win` (in parts of the scale) per copy within the limits.
+  // cost: O(S * slots per GPU * GPUs near the top).
+  bool Step(double least_win);
 
-  // Where no single step wins: moves something heavy off the hottest GPU although that overloads
-  // another, and relieves that one in turn, up to a few steps deep. Keeps the chain that wins most
-  // per copy. False when none wins at least `least_win` per copy within the budget; nothing has
-  // changed then.
-  bool Chain(double target, double least_win);
-
-  // Where no chain wins either: chains that begin with an exchange at random, until one wins.
-  bool Walk(double target, double least_win);
+  // Gives an expert with a large unit another replica, in place of one that is missed least, on the
+  // GPU where that harms the soft peak least. Where every expert drifts by the same part of its
+  // load, the variance of GPU loads is the sum of squared units: false when no replacement lowers
+  // that sum by `least_part` of it within the limits. The soft peak may rise; Step mends that.
+  bool Spread(double least_part);
 
   // Copies that the present layout needs, in all GPUs.
   int32_t copies() const { return copies_; }
@@ -41,7 +46,6 @@ class Relief {
  private:
   struct Choice {
     double value = 0;  // won per copy
-    double peak = 0;   // the largest load among the GPUs it touches, afterwards
     int32_t slot = -1;
     int32_t other_slot = -1;  // of an exchange
     int32_t expert = -1;      // of a replacement
@@ -52,30 +56,55 @@ class Relief {
   }
   // Copies for putting an expert on a GPU: 0 where the incumbent had it.
   int32_t CostOf(int32_t gpu, int32_t expert) const;
-  bool Affordable(int32_t gpu, int32_t arriving, int32_t leaving) const;
-  void ConsiderSwaps(int32_t hot, double target, Choice& best) const;
-  void ConsiderReplacements(int32_t hot, double target, Choice& best);
-  void ConsiderReplacement(int32_t slot, int32_t expert, double target, double peak, Choice& best);
-  // A swap, or a replacement where other_slot < 0.
-  struct Kick {
-    int32_t slot;
-    int32_t other_slot;
+  // Copies more on a GPU when one expert comes and another goes.
+  int32_t CopiesMore(int32_t gpu, int32_t arriving, int32_t leaving) const;
+  bool Affordable(int32_t gpu, int32_t copies) const;
+  // exp((load - peak) / softness), with the peak and the softness of the last Refresh.
+  double WeightOf(double load) const;
+  double weight(int32_t gpu) const { return weight_[static_cast<size_t>(gpu)]; }
+  // What a GPU weighs less without some of its tokens.
+  double WinWithout(int32_t gpu, double tokens) const;
+  // What all GPUs weigh less after the last trial.
+  double TrialWin() const;
+  void ConsiderSwaps(Choice& best) const;
+  // What an exchange between two GPUs can take from their weights at most, and cost at least.
+  double MostOfSwap(int32_t hot, int32_t cool) const;
+  double LeastCopies(int32_t hot, int32_t cool) const;
+  void ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const;
+  // One more replica of an expert.
+  struct Replica {
     int32_t expert;
+    double unit;  // of all its replicas then
+    double win;   // what the GPUs that hold it already weigh less
   };
-  std::vector<Kick> Kicks(int32_t hot) const;
-  void Do(const Kick& kick);
-  bool WithinBudget() const;
-  // What the kick and the steps after it win per copy; the arrangement is left as they leave it.
-  double Follow(const Kick& kick, double target);
-  void Count();
+  std::vector<Replica> MoreReplicas() const;  // the largest win first
+  // What each other GPU that holds the expert in a slot weighs more when it leaves there.
+  struct Harm {
+    int32_t gpu;
+    double weight;
+  };
+  std::vector<Harm> HarmElsewhere(int32_t slot) const;
+  bool Holds(int32_t gpu, int32_t expert) const { return holds_[IndexOf(gpu, expert)] != 0; }
+  void ConsiderReplacements(Choice& best);
+  // The slot that gives way to `expert`, of those whose expert misses it by no more than
+  // `most_missed` in squared units; -1 when there is none.
+  int32_t SlotFor(int32_t expert, double most_missed);
+  void Refresh();
 
   Arrangement& arrangement_;
-  int32_t max_copies_per_gpu_;
+  double scale_;
+  ReliefLimits limits_;
   int32_t num_experts_;
-  std::vector<char> had_;         // [m * n], in the incumbent
+  std::vector<char> had_;  // [m * n], in the incumbent
+  // As of the last Refresh:
+  std::vector<char> holds_;       // [m * n]
   std::vector<int32_t> arrived_;  // [m], copies of the present layout
   int32_t copies_ = 0;
-  SearchRandom random_{1};
+  double peak_ = 0;
+  double softness_ = 0;         // in load
+  std::vector<double> weight_;  // [m]
+  double sum_of_weights_ = 0;
+  std::vector<int32_t> by_load_;  // [m], the hottest first
   ReplacementTrial trial_;
 };
 

@@ -212,6 +212,18 @@ class PreviousTest(PlanCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("more than --max-moves-per-gpu 0", result.stderr)
 
+    def test_a_load_that_says_nothing_moves_nothing_and_that_is_said(self):
+        few = [[6 if expert == 0 else 1 for expert in range(16)]] * 3
+        self.load.write_text(json.dumps(few))
+        result = command.run("plan", "--load", self.load, *self.shape, "--policy", "incremental",
+                             "--previous", self.previous, "-o", "json")
+        self.assertEqual((result.returncode, json.loads(result.stdout)["moves"]["transfers"]), (0, 0))
+        self.assertIn("note: every expert stays where it is", result.stderr)
+        estimates = [[0.25 * tokens for tokens in row] for row in few]
+        self.load.write_text(json.dumps(estimates))
+        plan = self.plan(*self.shape, "--policy", "incremental", "--previous", self.previous)
+        self.assertGreater(plan["moves"]["transfers"], 0)
+
     def test_previous_must_be_of_the_same_shape(self):
         for policy in ("balanced", "incremental"):
             self.assert_fails(command.run("plan", "--load", self.load, "--gpus", 2, "--slots", 20, "--policy", policy,

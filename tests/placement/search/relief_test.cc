@@ -2,87 +2,179 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "placement/search/soft_peak.h"
 #include "tests/placement/random_placement.h"
 
 namespace eplb {
 namespace {
 
-Domain TwoGpus(std::vector<double> load, int32_t slots) {
+constexpr uint64_t kSeed = 40;
+
+Domain EqualGpus(std::vector<double> load, int32_t gpus, int32_t slots) {
   Domain domain;
   domain.load = std::move(load);
-  domain.slots = {slots, slots};
-  domain.speed = {1, 1};
+  domain.slots.assign(static_cast<size_t>(gpus), slots);
+  domain.speed.assign(static_cast<size_t>(gpus), 1);
   return domain;
+}
+
+double SoftPeakOf(const Arrangement& arrangement, double scale) {
+  std::vector<double> loads;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) loads.push_back(arrangement.load(gpu));
+  return SoftPeak(loads, scale);
+}
+
+double SquaredUnits(const Arrangement& arrangement) {
+  double sum = 0;
+  for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
+    sum += arrangement.unit_in(slot) * arrangement.unit_in(slot);
+  }
+  return sum;
+}
+
+// Copies that arrived at each GPU since `layout`.
+std::vector<int32_t> Arrivals(const Arrangement& arrangement, const std::vector<int32_t>& layout) {
+  std::vector<int32_t> arrivals;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    const auto begin = layout.begin() + arrangement.first_slot(gpu);
+    const auto end = layout.begin() + arrangement.end_slot(gpu);
+    int32_t arrived = 0;
+    for (int32_t s = arrangement.first_slot(gpu); s < arrangement.end_slot(gpu); ++s) {
+      arrived += std::find(begin, end, arrangement.expert_in(s)) == end ? 1 : 0;
+    }
+    arrivals.push_back(arrived);
+  }
+  return arrivals;
 }
 
 TEST(ReliefTest, OneCopyIsPreferredToTwoThatWinAsMuch) {
   // GPU 0 holds 60 + 0 + 0 and GPU 1 30 + 10 + 0. A replica of 60 in place of a spare 0 on GPU 1
   // costs one copy.
-  const Domain domain = TwoGpus({60, 30, 10, 0}, 3);
+  const Domain domain = EqualGpus({60, 30, 10, 0}, 2, 3);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 3, 2, 1, 2, 3});
-  Relief relief(arrangement, 2);
+  Relief relief(arrangement, 50, {.copies_per_gpu = 2, .copies = 6});
   const double before = arrangement.MaxLoad();
-  ASSERT_TRUE(relief.Step(0, 0));
+  ASSERT_TRUE(relief.Step(0));
   EXPECT_LT(arrangement.MaxLoad(), before);
   EXPECT_EQ(relief.copies(), 1);
 }
 
-TEST(ReliefTest, NothingIsDoneAtTheTargetOrWithoutBudget) {
-  const Domain domain = TwoGpus({60, 30, 10, 0}, 2);
+TEST(ReliefTest, AHotGpuBelowTheHottestIsRelievedToo) {
+  // Loads 100 (one expert, nothing to be done), 99 and 1 with two slots each: 50 + 49 and 1 + 0.
+  const Domain domain = EqualGpus({100, 0, 50, 49, 1, 0}, 3, 2);
+  Arrangement arrangement(domain);
+  arrangement.Assign(std::vector<int32_t>{0, 1, 2, 3, 4, 5});
+  Relief relief(arrangement, 100, {.copies_per_gpu = 2, .copies = 6});
+  ASSERT_TRUE(relief.Step(0));
+  EXPECT_EQ(arrangement.load(0), 100);
+  EXPECT_LE(std::max(arrangement.load(1), arrangement.load(2)), 51);
+}
+
+TEST(ReliefTest, NothingIsDoneThatWinsTooLittleOrGoesBeyondTheLimits) {
+  const Domain domain = EqualGpus({60, 30, 10, 0}, 2, 2);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 1, 2, 3});
-  Relief at_target(arrangement, 2);
-  EXPECT_FALSE(at_target.Step(90, 0));
-  Relief without_budget(arrangement, 0);
-  EXPECT_FALSE(without_budget.Step(0, 0));
-  EXPECT_FALSE(without_budget.Chain(0, 0));
-  EXPECT_FALSE(without_budget.Walk(0, 0));
+  Relief demanding(arrangement, 50, {.copies_per_gpu = 2, .copies = 4});
+  EXPECT_FALSE(demanding.Step(10));
+  Relief no_gpu(arrangement, 50, {.copies_per_gpu = 0, .copies = 4});
+  EXPECT_FALSE(no_gpu.Step(0));
+  Relief one_copy(arrangement, 50, {.copies_per_gpu = 2, .copies = 1});
+  EXPECT_FALSE(one_copy.Step(0));  // an exchange takes two
   EXPECT_EQ(arrangement.MaxLoad(), 90);
 }
 
-TEST(ReliefTest, StepsChainsAndWalksLowerTheMaximumWithinTheBudget) {
-  constexpr uint64_t kSeed = 40;
-  testing::Random random(kSeed);
-  for (int i = 0; i < 200; ++i) {
-    Domain domain;
+TEST(ReliefTest, SpreadGivesTheLargestUnitAnotherReplica) {
+  // All GPUs carry 40; expert 0 is one unit of 40, expert 3 is two of 5.
+  const Domain domain = EqualGpus({40, 35, 35, 10}, 3, 2);
+  Arrangement arrangement(domain);
+  arrangement.Assign(std::vector<int32_t>{0, 3, 1, 3, 2, 1});
+  const double before = SquaredUnits(arrangement);
+  Relief relief(arrangement, 40, {.copies_per_gpu = 1, .copies = 2});
+  ASSERT_TRUE(relief.Spread(0));
+  EXPECT_EQ(arrangement.count(0), 2);
+  EXPECT_LT(SquaredUnits(arrangement), before);
+  EXPECT_FALSE(relief.Spread(0.9));
+}
+
+// Random domains with the limits and the incumbents that a test draws.
+struct Case {
+  explicit Case(testing::Random& random)
+      : domain(EqualGpus({}, testing::Pick(random, 2, 4), 1)),
+        limits({.copies_per_gpu = testing::Pick(random, 1, 3),
+                .copies = testing::Pick(random, 1, 8)}) {
     const int32_t experts = testing::Pick(random, 4, 16);
     for (int32_t e = 0; e < experts; ++e) domain.load.push_back(testing::Pick(random, 0, 100));
-    const int32_t gpus = testing::Pick(random, 2, 4);
+    domain.load[0] += 1;
+    const int32_t gpus = domain.num_gpus();
     const int32_t slots = (experts + gpus - 1) / gpus + testing::Pick(random, 0, 1);
     domain.slots.assign(static_cast<size_t>(gpus), std::min(slots, experts));
-    domain.speed.assign(static_cast<size_t>(gpus), 1);
-    std::vector<int32_t> layout;
+    for (double& speed : domain.speed) speed = testing::Pick(random, 1, 2);
     for (int32_t slot = 0; slot < domain.num_slots(); ++slot) layout.push_back(slot % experts);
-    Arrangement arrangement(domain);
-    arrangement.Assign(layout);
-    const int32_t budget = testing::Pick(random, 1, 3);
-    Relief relief(arrangement, budget);
-    double peak = arrangement.MaxLoad();
-    while (relief.Step(0, 0) || relief.Chain(0, 0) || relief.Walk(0, 0)) {
-      ASSERT_LT(arrangement.MaxLoad(), peak * (1 + 1e-12)) << "seed " << kSeed << " case " << i;
-      peak = arrangement.MaxLoad();
-      Arrangement again(domain);
-      again.Assign(arrangement.experts());
-      ASSERT_NEAR(again.MaxLoad(), peak, 1e-6);
-      int32_t copies = 0;
-      for (int32_t gpu = 0; gpu < gpus; ++gpu) {
-        int32_t arrived = 0;
-        for (int32_t s = arrangement.first_slot(gpu); s < arrangement.end_slot(gpu); ++s) {
-          bool had = false;
-          for (int32_t t = arrangement.first_slot(gpu); t < arrangement.end_slot(gpu); ++t) {
-            had = had || layout[static_cast<size_t>(t)] == arrangement.expert_in(s);
-          }
-          arrived += had ? 0 : 1;
-        }
-        ASSERT_LE(arrived, budget) << "seed " << kSeed << " case " << i;
-        copies += arrived;
-      }
-      ASSERT_EQ(relief.copies(), copies);
+    double speed = 0;
+    for (const double one : domain.speed) speed += one;
+    scale = domain.total_load() / speed;
+  }
+  Domain domain;
+  ReliefLimits limits;
+  std::vector<int32_t> layout;
+  double scale = 0;
+};
+
+void ExpectWithinLimits(const Case& it, const Arrangement& arrangement, const Relief& relief) {
+  Arrangement again(it.domain);
+  again.Assign(arrangement.experts());
+  EXPECT_NEAR(again.MaxLoad(), arrangement.MaxLoad(), 1e-6);
+  int32_t copies = 0;
+  for (const int32_t arrived : Arrivals(arrangement, it.layout)) {
+    EXPECT_LE(arrived, it.limits.copies_per_gpu);
+    copies += arrived;
+  }
+  EXPECT_EQ(relief.copies(), copies);
+  EXPECT_LE(copies, it.limits.copies);
+}
+
+TEST(ReliefTest, StepsLowerTheSoftPeakWithinTheLimits) {
+  testing::Random random(kSeed);
+  int steps = 0;
+  for (int i = 0; i < 300; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
+    const Case it(random);
+    Arrangement arrangement(it.domain);
+    arrangement.Assign(it.layout);
+    Relief relief(arrangement, it.scale, it.limits);
+    double before = SoftPeakOf(arrangement, it.scale);
+    for (; relief.Step(0); ++steps) {
+      const double after = SoftPeakOf(arrangement, it.scale);
+      ASSERT_LT(after, before);
+      before = after;
+      ExpectWithinLimits(it, arrangement, relief);
     }
   }
+  EXPECT_GT(steps, 300);
+}
+
+TEST(ReliefTest, SpreadsLowerTheSquaredUnitsWithinTheLimits) {
+  testing::Random random(kSeed);
+  int spreads = 0;
+  for (int i = 0; i < 300; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
+    const Case it(random);
+    Arrangement arrangement(it.domain);
+    arrangement.Assign(it.layout);
+    Relief relief(arrangement, it.scale, it.limits);
+    double before = SquaredUnits(arrangement);
+    for (; relief.Spread(0.01); ++spreads) {
+      const double after = SquaredUnits(arrangement);
+      ASSERT_LE(after, before * 0.99 * (1 + 1e-9));
+      before = after;
+      ExpectWithinLimits(it, arrangement, relief);
+    }
+  }
+  EXPECT_GT(spreads, 100);
 }
 
 }  // namespace
