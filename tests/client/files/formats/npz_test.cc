@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
+
 #include "tests/client/files/formats/refused.h"
 
 namespace eplb {
@@ -46,7 +48,7 @@ TEST(NpzTest, BrokenArchivesAreRefused) {
   zip64.replace(0, 4, "PK\x06\x07");
   std::vector<NpzMember> many;
   many.reserve(65);
-  for (int i = 0; i < 65; ++i) many.push_back({"m" + std::to_string(i), "x"});
+  for (int i = 0; i < 65; ++i) many.push_back({absl::StrCat("m", i), "x"});
   const Refused cases[] = {
       {"Empty", "", "no whole zip archive"},
       {"OnlyMagic", kLocal, "no whole zip archive"},
@@ -74,7 +76,7 @@ TEST(NpzTest, BrokenArchivesAreRefused) {
   };
   for (const Refused& refused : cases) {
     const absl::Status status = ParseNpz(refused.bytes).status();
-    ExpectRefusal(refused, absl::Status(status.code(), "f: " + std::string(status.message())));
+    ExpectRefusal(refused, absl::Status(status.code(), absl::StrCat("f: ", status.message())));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "client/files/formats/trtllm_format.h"
 
+#include "absl/strings/str_cat.h"
+
 #include "tests/client/files/formats/random_placement.h"
 #include "tests/client/files/formats/refused.h"
 
@@ -47,8 +49,8 @@ TEST(TrtllmFormatTest, WhatIsNoneIsRefused) {
   const std::string good = kGood;
   std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n";
   for (int i = 1; i < 12; ++i) {
-    const std::string before = "*a" + std::to_string(i - 1);
-    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before;
+    const std::string before = absl::StrCat("*a", i - 1);
+    absl::StrAppend(&bomb, "a", i, ": &a", i, " [", before);
     for (int j = 0; j < 8; ++j) bomb += "," + before;
     bomb += "]\n";
   }
