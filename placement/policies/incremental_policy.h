@@ -50,7 +50,7 @@ struct IncrementalOptions {
 // errors: as `balanced`, and InvalidArgument when the previous placement or a recent window has
 // another shape.
 //
-// cost: O(L * steps * S * slots per GPU), besides `balanced`; 60x384 on 64 GPUs takes about 0.6 s.
+// cost: O(L * steps * S * slots per GPU), besides `balanced`; 60x384 on 64 GPUs takes up to 2 s.
 // threads: any.
 std::unique_ptr<Policy> MakeIncrementalPolicy(const IncrementalOptions& options);
 
