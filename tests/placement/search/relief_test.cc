@@ -23,6 +23,7 @@ Domain EqualGpus(std::vector<double> load, int32_t gpus, int32_t slots) {
 
 double SoftPeakOf(const Arrangement& arrangement, double scale) {
   std::vector<double> loads;
+  loads.reserve(static_cast<size_t>(arrangement.num_gpus()));
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) loads.push_back(arrangement.load(gpu));
   return SoftPeak(loads, scale);
 }
