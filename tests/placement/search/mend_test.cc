@@ -5,31 +5,25 @@
 
 #include <algorithm>
 
-#include "tests/placement/random_placement.h"
+#include "tests/placement/search/random_domain.h"
 
 namespace eplb {
 namespace {
 
+using testing::MakeDomain;
+
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-Domain EqualGpus(std::vector<double> load, int32_t gpus, int32_t slots) {
-  Domain domain;
-  domain.load = std::move(load);
-  domain.slots.assign(static_cast<size_t>(gpus), slots);
-  domain.speed.assign(static_cast<size_t>(gpus), 1);
-  return domain;
-}
-
 TEST(MendTest, AWholeLayoutStaysAsItIs) {
-  const Domain domain = EqualGpus({1, 2, 3}, 2, 2);
+  const Domain domain = MakeDomain({1, 2, 3}, 4, 2);
   std::vector<int32_t> layout = {0, 1, 2, 0};
   ASSERT_TRUE(Mend(domain, layout));
   EXPECT_THAT(layout, ElementsAre(0, 1, 2, 0));
 }
 
 TEST(MendTest, ALostExpertTakesTheReplicaThatIsMissedLeast) {
-  const Domain domain = EqualGpus({100, 10, 50, 7}, 3, 2);
+  const Domain domain = MakeDomain({100, 10, 50, 7}, 6, 3);
   std::vector<int32_t> layout = {0, 1, 0, 2, 1, 2};
   ASSERT_TRUE(Mend(domain, layout));
   EXPECT_EQ(std::count(layout.begin(), layout.end(), 3), 1);
@@ -37,18 +31,18 @@ TEST(MendTest, ALostExpertTakesTheReplicaThatIsMissedLeast) {
 }
 
 TEST(MendTest, EmptySlotsGoToTheLargestUnit) {
-  const Domain domain = EqualGpus({100, 10, 50}, 2, 2);
+  const Domain domain = MakeDomain({100, 10, 50}, 4, 2);
   std::vector<int32_t> layout = {0, 1, 2, -1};
   ASSERT_TRUE(Mend(domain, layout));
   EXPECT_THAT(layout, ElementsAre(0, 1, 2, 0));
 }
 
 TEST(MendTest, ImpossibleWithoutADuplicateIsSaid) {
-  // GPU 0 holds all three experts already; nothing else may fill its fourth slot.
-  Domain domain = EqualGpus({1, 2, 3}, 1, 3);
+  Domain domain = MakeDomain({1, 2, 3}, 3, 1);
   std::vector<int32_t> full = {0, 1, 1};
   EXPECT_TRUE(Mend(domain, full));
-  domain = EqualGpus({1, 2}, 2, 2);
+  // GPU 0 holds both experts already; neither may fill its third slot.
+  domain = MakeDomain({1, 2}, 4, 2);
   domain.slots = {3, 1};
   std::vector<int32_t> layout = {0, 1, -1, 0};
   EXPECT_FALSE(Mend(domain, layout));
@@ -60,13 +54,13 @@ TEST(MendTest, HomesAreKept) {
   testing::Random random(kSeed);
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
-    // Two nodes of two GPUs with four slots; three experts at home on each.
-    Domain domain = EqualGpus({}, 4, 4);
-    for (int32_t e = 0; e < 6; ++e) domain.load.push_back(testing::Pick(random, 0, 100));
+    // Two nodes of two GPUs with three slots; three experts at home on each.
+    std::vector<double> load;
+    for (int32_t e = 0; e < 6; ++e) load.push_back(testing::Pick(random, 0, 100));
+    Domain domain = MakeDomain(std::move(load), 12, 4);
     domain.home_of_expert = {0, 0, 0, 1, 1, 1};
     domain.home_of_gpu = {0, 0, 1, 1};
     domain.only_at_home = testing::Pick(random, 0, 1) == 1;
-    for (int32_t& slots : domain.slots) slots = 3;
     std::vector<int32_t> layout = {0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5};
     for (int32_t lost = 0; lost < 5; ++lost) {
       layout[static_cast<size_t>(testing::Pick(random, 0, 11))] = -1;

@@ -6,20 +6,14 @@
 #include <vector>
 
 #include "placement/search/soft_peak.h"
-#include "tests/placement/random_placement.h"
+#include "tests/placement/search/random_domain.h"
 
 namespace eplb {
 namespace {
 
-constexpr uint64_t kSeed = 40;
+using testing::MakeDomain;
 
-Domain EqualGpus(std::vector<double> load, int32_t gpus, int32_t slots) {
-  Domain domain;
-  domain.load = std::move(load);
-  domain.slots.assign(static_cast<size_t>(gpus), slots);
-  domain.speed.assign(static_cast<size_t>(gpus), 1);
-  return domain;
-}
+constexpr uint64_t kSeed = 40;
 
 double SoftPeakOf(const Arrangement& arrangement, double scale) {
   std::vector<double> loads;
@@ -54,7 +48,7 @@ std::vector<int32_t> Arrivals(const Arrangement& arrangement, const std::vector<
 TEST(ReliefTest, OneCopyIsPreferredToTwoThatWinAsMuch) {
   // GPU 0 holds 60 + 0 + 0 and GPU 1 30 + 10 + 0. A replica of 60 in place of a spare 0 on GPU 1
   // costs one copy.
-  const Domain domain = EqualGpus({60, 30, 10, 0}, 2, 3);
+  const Domain domain = MakeDomain({60, 30, 10, 0}, 6, 2);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 3, 2, 1, 2, 3});
   Relief relief(arrangement, 50, {.copies_per_gpu = 2, .copies = 6});
@@ -66,7 +60,7 @@ TEST(ReliefTest, OneCopyIsPreferredToTwoThatWinAsMuch) {
 
 TEST(ReliefTest, AHotGpuBelowTheHottestIsRelievedToo) {
   // Loads 100 (one expert, nothing to be done), 99 and 1 with two slots each: 50 + 49 and 1 + 0.
-  const Domain domain = EqualGpus({100, 0, 50, 49, 1, 0}, 3, 2);
+  const Domain domain = MakeDomain({100, 0, 50, 49, 1, 0}, 6, 3);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 1, 2, 3, 4, 5});
   Relief relief(arrangement, 100, {.copies_per_gpu = 2, .copies = 6});
@@ -76,7 +70,7 @@ TEST(ReliefTest, AHotGpuBelowTheHottestIsRelievedToo) {
 }
 
 TEST(ReliefTest, NothingIsDoneThatWinsTooLittleOrGoesBeyondTheLimits) {
-  const Domain domain = EqualGpus({60, 30, 10, 0}, 2, 2);
+  const Domain domain = MakeDomain({60, 30, 10, 0}, 4, 2);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 1, 2, 3});
   Relief demanding(arrangement, 50, {.copies_per_gpu = 2, .copies = 4});
@@ -90,7 +84,7 @@ TEST(ReliefTest, NothingIsDoneThatWinsTooLittleOrGoesBeyondTheLimits) {
 
 TEST(ReliefTest, SpreadGivesTheLargestUnitAnotherReplica) {
   // All GPUs carry 40; expert 0 is one unit of 40, expert 3 is two of 5.
-  const Domain domain = EqualGpus({40, 35, 35, 10}, 3, 2);
+  const Domain domain = MakeDomain({40, 35, 35, 10}, 6, 3);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 3, 1, 3, 2, 1});
   const double before = SquaredUnits(arrangement);
@@ -104,15 +98,16 @@ TEST(ReliefTest, SpreadGivesTheLargestUnitAnotherReplica) {
 // Random domains with the limits and the incumbents that a test draws.
 struct Case {
   explicit Case(testing::Random& random)
-      : domain(EqualGpus({}, testing::Pick(random, 2, 4), 1)),
-        limits({.copies_per_gpu = testing::Pick(random, 1, 3),
+      : limits({.copies_per_gpu = testing::Pick(random, 1, 3),
                 .copies = testing::Pick(random, 1, 8)}) {
+    const int32_t gpus = testing::Pick(random, 2, 4);
     const int32_t experts = testing::Pick(random, 4, 16);
-    for (int32_t e = 0; e < experts; ++e) domain.load.push_back(testing::Pick(random, 0, 100));
-    domain.load[0] += 1;
-    const int32_t gpus = domain.num_gpus();
-    const int32_t slots = (experts + gpus - 1) / gpus + testing::Pick(random, 0, 1);
-    domain.slots.assign(static_cast<size_t>(gpus), std::min(slots, experts));
+    std::vector<double> load;
+    for (int32_t e = 0; e < experts; ++e)
+      load.push_back(testing::Pick(random, e == 0 ? 1 : 0, 100));
+    const int32_t slots =
+        std::min((experts + gpus - 1) / gpus + testing::Pick(random, 0, 1), experts);
+    domain = MakeDomain(std::move(load), slots * gpus, gpus);
     for (double& speed : domain.speed) speed = testing::Pick(random, 1, 2);
     for (int32_t slot = 0; slot < domain.num_slots(); ++slot) layout.push_back(slot % experts);
     double speed = 0;
