@@ -55,8 +55,8 @@ TEST(MendTest, HomesAreKept) {
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
     // Two nodes of two GPUs with three slots; three experts at home on each.
-    std::vector<double> load;
-    for (int32_t e = 0; e < 6; ++e) load.push_back(testing::Pick(random, 0, 100));
+    std::vector<double> load(6);
+    for (double& tokens : load) tokens = testing::Pick(random, 0, 100);
     Domain domain = MakeDomain(std::move(load), 12, 4);
     domain.home_of_expert = {0, 0, 0, 1, 1, 1};
     domain.home_of_gpu = {0, 0, 1, 1};

@@ -102,9 +102,9 @@ struct Case {
                 .copies = testing::Pick(random, 1, 8)}) {
     const int32_t gpus = testing::Pick(random, 2, 4);
     const int32_t experts = testing::Pick(random, 4, 16);
-    std::vector<double> load;
-    for (int32_t e = 0; e < experts; ++e)
-      load.push_back(testing::Pick(random, e == 0 ? 1 : 0, 100));
+    std::vector<double> load(static_cast<size_t>(experts));
+    for (double& tokens : load) tokens = testing::Pick(random, 0, 100);
+    load[0] += 1;  // never nothing at all
     const int32_t slots =
         std::min((experts + gpus - 1) / gpus + testing::Pick(random, 0, 1), experts);
     domain = MakeDomain(std::move(load), slots * gpus, gpus);

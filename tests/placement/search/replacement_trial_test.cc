@@ -21,6 +21,7 @@ TEST(ReplacementTrialTest, ATrialTellsWhatReplacingDoes) {
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
     const Domain domain = testing::RandomDomain(random, {.speeds = true, .duplicates = true});
     std::vector<int32_t> layout;
+    layout.reserve(static_cast<size_t>(domain.num_slots()));
     for (int32_t slot = 0; slot < domain.num_slots(); ++slot) {
       layout.push_back(slot % domain.num_experts());
     }
@@ -31,6 +32,7 @@ TEST(ReplacementTrialTest, ATrialTellsWhatReplacingDoes) {
       const int32_t leaving = arrangement.expert_in(slot);
       if (arrangement.count(leaving) < 2 || expert == leaving) continue;
       std::vector<double> expected;
+      expected.reserve(static_cast<size_t>(domain.num_gpus()));
       for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu) {
         expected.push_back(arrangement.tokens(gpu));
       }
