@@ -78,7 +78,20 @@ void AddQueryOptions(CLI::App& app, QueryOptions& options) {
       ->type_name("HOST:PORT|unix:PATH");
   app.add_option("--timeout", options.timeout, "How long to wait [5s]")->type_name("DURATION");
   AddFormat(app, options.format);
-  app.footer("Exit codes: 0 ok, 2 wrong flag, 3 unreachable, 4 denied, 5 not found, 7 timeout.");
+  app.footer(
+      "Exit codes: 0 ok, 2 wrong flag, 3 unreachable, 4 denied, 5 not found, 6 conflict, 7 "
+      "timeout.");
+}
+
+void AddJobOption(CLI::App& app, std::string& job) {
+  app.add_option("--job", job, "The job [the only one]")->type_name("NAME");
+}
+
+void AddLimitOption(CLI::App& app, int32_t& limit) {
+  constexpr int kMost = 1000;
+  app.add_option("--limit", limit, "At most so many [" + std::to_string(limit) + "]")
+      ->check(CLI::Range(1, kMost).description(""))
+      ->type_name("N");
 }
 
 }  // namespace eplb::cli

@@ -2,13 +2,14 @@
 #ifndef EPLB_CLIENT_CLI_FLAGS_H_
 #define EPLB_CLIENT_CLI_FLAGS_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "client/cli/daemon/query_client.h"
 #include "client/cli/frame.h"
 #include "client/cli/output.h"
-#include "client/cli/query_client.h"
 #include "client/cli/terminal.h"
 
 namespace CLI {
@@ -34,6 +35,10 @@ void AddFrameOptions(CLI::App& app, FrameOptions& options);
 void AddCostOptions(CLI::App& app, CostOptions& options);
 // Where the daemon is, how long to wait, and -o.
 void AddQueryOptions(CLI::App& app, QueryOptions& options);
+// --job: which one; needed only when the daemon knows several.
+void AddJobOption(CLI::App& app, std::string& job);
+// --limit: of a list.
+void AddLimitOption(CLI::App& app, int32_t& limit);
 
 }  // namespace eplb::cli
 

@@ -58,9 +58,9 @@ std::string DrawBars(const GpuPicture& picture, const Terminal& terminal) {
   constexpr int kNumber = 9;  // columns of " 123.45x"
   const int width = std::min(kMaxBarWidth, (terminal.width - 5 - 3) / 2 - kNumber);
   const double full = Largest(picture);
-  std::string text =
-      Paint(terminal, Colour::kDim,
-            absl::StrFormat("GPU  %-*s   plan", width + kNumber, picture.before_name));
+  std::string text = Paint(
+      terminal, Colour::kDim,
+      absl::StrFormat("GPU  %-*s   %s", width + kNumber, picture.before_name, picture.after_name));
   const auto side = [&](double value, Colour colour) {
     return absl::StrCat(BarAgainstMean(value, full, picture.mean, width, colour, terminal),
                         absl::StrFormat("%*s", kNumber, Times(value / picture.mean)));
@@ -166,8 +166,8 @@ std::string DrawHistogram(const GpuPicture& picture, const Terminal& terminal) {
                         absl::StrFormat("%*d", kNumber, count));
   };
   std::string text = Paint(terminal, Colour::kDim,
-                           absl::StrFormat("%-*s%-*s   plan", kLabel, "of the mean",
-                                           width + kNumber, picture.before_name));
+                           absl::StrFormat("%-*s%-*s   %s", kLabel, "of the mean", width + kNumber,
+                                           picture.before_name, picture.after_name));
   const auto used = [&](size_t row) { return before[row] + after[row] > 0; };
   size_t first = 0;
   size_t last = kNumRows - 1;
@@ -189,7 +189,8 @@ std::string DrawGpuLoads(const GpuPicture& picture, const Terminal& terminal) {
   if (picture.before.size() <= kMaxBars) return DrawBars(picture, terminal);
   const std::vector<bool> none(picture.before.size());
   const std::string before = Extremes(picture.before_name, picture.before, none, picture, terminal);
-  const std::string after = Extremes("plan", picture.after, picture.unusable, picture, terminal);
+  const std::string after =
+      Extremes(picture.after_name, picture.after, picture.unusable, picture, terminal);
   if (static_cast<int>(picture.before.size()) > terminal.width - kAxis) {
     return absl::StrCat(DrawHistogram(picture, terminal), before, after);
   }

@@ -4,21 +4,32 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "client/cli/completion.h"
 #include "client/cli/convert.h"
+#include "client/cli/daemon/diff.h"
+#include "client/cli/daemon/doctor.h"
+#include "client/cli/daemon/explain.h"
+#include "client/cli/daemon/get.h"
+#include "client/cli/daemon/pause.h"
+#include "client/cli/daemon/rebalance.h"
+#include "client/cli/daemon/resume.h"
+#include "client/cli/daemon/rollback.h"
+#include "client/cli/daemon/set_policy.h"
+#include "client/cli/daemon/status.h"
+#include "client/cli/daemon/top.h"
 #include "client/cli/flags.h"
-#include "client/cli/get.h"
 #include "client/cli/lint.h"
+#include "client/cli/man.h"
 #include "client/cli/output.h"
 #include "client/cli/plan.h"
 #include "client/cli/replay.h"
 #include "client/cli/report.h"
-#include "client/cli/status.h"
 #include "client/cli/sweep.h"
-#include "client/cli/terminal.h"
-#include "client/cli/text.h"
+#include "client/cli/watch.h"
 
 #include <CLI/CLI.hpp>
 
@@ -26,7 +37,9 @@ namespace eplb::cli {
 namespace {
 
 constexpr void (*kCommands[])(CLI::App& root, Command& command) = {
-    &AddPlan, &AddReplay, &AddSweep, &AddLint, &AddConvert, &AddStatus, &AddGet, &AddReport};
+    &AddPlan,   &AddReplay,   &AddSweep, &AddLint,       &AddConvert, &AddReport,    &AddStatus,
+    &AddGet,    &AddExplain,  &AddDiff,  &AddTop,        &AddDoctor,  &AddRebalance, &AddPause,
+    &AddResume, &AddRollback, &AddSet,   &AddCompletion, &AddMan};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {
@@ -35,12 +48,26 @@ std::string NameOf(const CLI::App& app, const std::string& name) {
   return NameOf(*named.front(), name + " " + named.front()->get_name());
 }
 
-// CLI11 calls an unknown command a missing one.
+// CLI11 calls an unknown command a missing one, and looks for required flags before unknown ones.
 std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
   const std::vector<std::string> rest = root.remaining(true);
   const std::string message = error.what();
+  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || rest.empty()) return message;
+  for (const std::string& word : rest) {
+    if (word.rfind("--", 0) == 0) return "unknown flag " + word;
+  }
   const bool about_commands = message.find("subcommand is required") != std::string::npos;
-  return about_commands && !rest.empty() ? "unknown command \"" + rest.front() + "\"" : message;
+  return about_commands ? "unknown command \"" + rest.front() + "\"" : message;
+}
+
+// --help and --version, which CLI11 ends without a newline after a footer.
+int PrintHelp(const CLI::App& root, const CLI::ParseError& error) {
+  std::ostringstream text;
+  (void)root.exit(error, text, text);
+  Output output;
+  output.out = text.str();
+  if (output.out.empty() || output.out.back() != '\n') output.out += '\n';
+  return Print(output);
 }
 
 // A flag of the commands that were named whose value is empty, as of a shell variable that is not
@@ -63,16 +90,6 @@ Output WrongUsage(const CLI::App& root, const std::string& what) {
       absl::InvalidArgumentError(what + " (see " + NameOf(root, "eplbctl") + " --help)"));
 }
 
-int Print(const Output& output) {
-  if (!output.message.empty()) {
-    std::fprintf(stderr, "eplbctl: %s\n", Printable(output.message).c_str());
-  }
-  const size_t written = std::fwrite(output.out.data(), 1, output.out.size(), stdout);
-  if (written == output.out.size() && std::fflush(stdout) == 0) return output.exit_code;
-  std::perror("eplbctl: cannot write to stdout");
-  return kError;
-}
-
 int Main(int argc, char** argv) {
   CLI::App root("Plans, checks and watches the placement of experts on GPUs.", "eplbctl");
   root.set_version_flag("--version", "eplbctl " EPLB_VERSION);
@@ -83,12 +100,12 @@ int Main(int argc, char** argv) {
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) return PrintHelp(root, error);
     return Print(WrongUsage(root, Explain(root, error)));
   }
   const std::string flag = FlagWithoutValue(root);
   if (!flag.empty()) return Print(WrongUsage(root, flag + " has an empty value"));
-  return Print(command(DetectTerminal()));
+  return RunAndPrint(command);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #ifndef EPLB_CLIENT_CLI_OUTPUT_H_
 #define EPLB_CLIENT_CLI_OUTPUT_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace eplb::cli {
 
@@ -23,8 +25,9 @@ enum ExitCode : int {
 
 struct Output {
   int exit_code = kOk;
-  std::string out;      // data, for stdout
-  std::string message;  // for stderr, one line without newline; empty: none
+  std::string out;                           // data, for stdout
+  std::string message;                       // for stderr, one line without newline; empty: none
+  std::optional<absl::Duration> again = {};  // run the command anew after so long (--watch)
 };
 
 enum class Format { kTable, kJson };

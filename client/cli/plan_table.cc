@@ -204,7 +204,8 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
   return absl::StrCat(
       Paint(terminal, Colour::kBold, heading), ", least balanced before; the mean is ",
       Tokens(mean), " tokens\n",
-      DrawGpuLoads({BeforeName(report), before, after, std::move(unusable), mean}, terminal));
+      DrawGpuLoads({BeforeName(report), "plan", before, after, std::move(unusable), mean},
+                   terminal));
 }
 
 }  // namespace

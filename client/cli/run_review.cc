@@ -15,15 +15,6 @@
 namespace eplb::cli {
 namespace {
 
-std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& placements) {
-  std::vector<PlacementRecord> records;
-  records.reserve(placements.size());
-  for (const LoggedPlacement& placement : placements) {
-    records.push_back({placement.step, placement.version, placement.digest, placement.placement});
-  }
-  return records;
-}
-
 std::vector<RunPlacement> RunPlacementsOf(const std::vector<LoggedPlacement>& placements) {
   std::vector<RunPlacement> result;
   result.reserve(placements.size());

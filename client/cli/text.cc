@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
@@ -98,6 +99,15 @@ std::string Wrapped(std::string_view text, int width, int indent) {
     column += length;
   }
   return result;
+}
+
+std::string Beside(std::string_view label, int column, std::string_view text,
+                   const Terminal& terminal) {
+  const int room = column - DisplayWidth(label);
+  const std::string lines = Wrapped(text, terminal.width - column, 0);
+  const std::string indent(static_cast<size_t>(column), ' ');
+  return absl::StrCat(std::string(label), std::string(static_cast<size_t>(std::max(room, 1)), ' '),
+                      absl::StrReplaceAll(lines, {{"\n", "\n" + indent}}));
 }
 
 std::string Shortened(std::string_view text, int width) {

@@ -22,6 +22,9 @@ std::string Printable(std::string_view text);
 // Words of `text` on lines of at most `width` columns; all but the first begin with `indent`
 // spaces.
 std::string Wrapped(std::string_view text, int width, int indent);
+// `label` in a column of `column` columns, and the words of `text` wrapped beside it.
+std::string Beside(std::string_view label, int column, std::string_view text,
+                   const Terminal& terminal);
 // At most `width` columns; what is cut off ends in "..".
 std::string Shortened(std::string_view text, int width);
 

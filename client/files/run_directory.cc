@@ -12,16 +12,28 @@
 namespace eplb {
 namespace {
 
+constexpr int32_t kMaxRanks = 1 << 20;
+
+std::string HistoryPath(const std::string& directory, int32_t rank) {
+  return absl::StrCat(directory, "/rank-", rank, ".jsonl");
+}
+
+absl::StatusOr<RankHistory> ReadHistory(const std::string& directory, int32_t rank) {
+  const std::string path = HistoryPath(directory, rank);
+  EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistoryFile(path));
+  if (history.rank.value != rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is the log of rank ", history.rank.value));
+  }
+  return history;
+}
+
 absl::StatusOr<std::vector<RankHistory>> ReadHistories(const std::string& directory,
                                                        int32_t world_size) {
   std::vector<RankHistory> histories;
+  histories.reserve(static_cast<size_t>(world_size));
   for (int32_t rank = 0; rank < world_size; ++rank) {
-    const std::string path = absl::StrCat(directory, "/rank-", rank, ".jsonl");
-    EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistoryFile(path));
-    if (history.rank.value != rank) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is the log of rank ", history.rank.value));
-    }
+    EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistory(directory, rank));
     histories.push_back(std::move(history));
   }
   return histories;
@@ -43,6 +55,28 @@ absl::StatusOr<std::vector<Load>> ReadStepLoads(const std::string& path) {
 }
 
 }  // namespace
+
+absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory) {
+  RunLogs logs;
+  int32_t world_size = 1;  // rank 0 must be there
+  std::error_code error;
+  while (world_size < kMaxRanks &&
+         std::filesystem::exists(HistoryPath(directory, world_size), error)) {
+    ++world_size;
+  }
+  EPLB_ASSIGN_OR_RETURN(logs.histories, ReadHistories(directory, world_size));
+  EPLB_ASSIGN_OR_RETURN(logs.placements, ReadPlacementsLog(directory + "/placements.jsonl"));
+  return logs;
+}
+
+std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& placements) {
+  std::vector<PlacementRecord> records;
+  records.reserve(placements.size());
+  for (const LoggedPlacement& placement : placements) {
+    records.push_back({placement.step, placement.version, placement.digest, placement.placement});
+  }
+  return records;
+}
 
 absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory) {
   std::error_code error;

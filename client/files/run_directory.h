@@ -15,6 +15,19 @@
 
 namespace eplb {
 
+// The logs alone, of a run that may have died: what the validator needs.
+struct RunLogs {
+  std::vector<RankHistory> histories;       // rank-R.jsonl from rank 0 on, as many as there are
+  std::vector<LoggedPlacement> placements;  // placements.jsonl
+};
+
+// errors, beginning with the file: NotFound without rank-0.jsonl or placements.jsonl;
+// InvalidArgument when one is unreadable.
+absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory);
+
+// What the validator takes of placements.jsonl.
+std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& placements);
+
 struct RunDirectory {
   std::vector<RankHistory> histories;       // rank-R.jsonl, by rank
   std::vector<LoggedPlacement> placements;  // placements.jsonl

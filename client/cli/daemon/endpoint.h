@@ -1,6 +1,6 @@
 // Where the daemon is.
-#ifndef EPLB_CLIENT_CLI_ENDPOINT_H_
-#define EPLB_CLIENT_CLI_ENDPOINT_H_
+#ifndef EPLB_CLIENT_CLI_DAEMON_ENDPOINT_H_
+#define EPLB_CLIENT_CLI_DAEMON_ENDPOINT_H_
 
 #include <string>
 
@@ -17,4 +17,4 @@ absl::StatusOr<std::string> ResolveEndpoint(const std::string& flag);
 
 }  // namespace eplb::cli
 
-#endif  // EPLB_CLIENT_CLI_ENDPOINT_H_
+#endif  // EPLB_CLIENT_CLI_DAEMON_ENDPOINT_H_

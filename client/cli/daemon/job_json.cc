@@ -1,4 +1,4 @@
-#include "client/cli/job_json.h"
+#include "client/cli/daemon/job_json.h"
 
 #include <cmath>
 
@@ -14,15 +14,38 @@ using Json = nlohmann::ordered_json;
 
 double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
-Json JobToJson(const v1::JobStatus& job) {
+Json RankToJson(const v1::RankStatus& rank) {
+  return {{"rank", rank.rank()},
+          {"connected", rank.connected()},
+          {"running_version", rank.running_version()},
+          {"ready_version", rank.ready_version()},
+          {"step", rank.step()},
+          {"away_seconds", Finite(rank.away_seconds())},
+          {"answer", rank.answer()},
+          {"answer_seconds", Finite(rank.answer_seconds())},
+          {"pause_seconds", Finite(rank.pause_seconds())},
+          {"dropped_steps", rank.dropped_steps()},
+          {"library_version", rank.library_version()}};
+}
+
+Json RanksOf(const v1::JobStatus& job) {
   Json ranks = Json::array();
-  for (const v1::RankStatus& rank : job.ranks()) {
-    ranks.push_back({{"rank", rank.rank()},
-                     {"connected", rank.connected()},
-                     {"running_version", rank.running_version()},
-                     {"ready_version", rank.ready_version()},
-                     {"step", rank.step()}});
-  }
+  for (const v1::RankStatus& rank : job.ranks()) ranks.push_back(RankToJson(rank));
+  return ranks;
+}
+
+Json PolicyToJson(const v1::PolicySettings& policy) {
+  return {{"name", policy.name()},
+          {"mode", policy.mode()},
+          {"every_steps", policy.every_steps()},
+          {"min_gain", Finite(policy.min_gain())},
+          {"horizon_steps", policy.horizon_steps()},
+          {"freeze_steps", policy.freeze_steps()},
+          {"max_pause_seconds", Finite(policy.max_pause_seconds())},
+          {"layers_per_chunk", policy.layers_per_chunk()}};
+}
+
+Json JobToJson(const v1::JobStatus& job) {
   const v1::Shape& shape = job.shape();
   return {{"job", job.job()},
           {"incarnation", job.incarnation()},
@@ -45,7 +68,14 @@ Json JobToJson(const v1::JobStatus& job) {
           {"last_window_last_step", job.last_window_last_step()},
           {"commits", job.commits()},
           {"last_reason", job.last_reason()},
-          {"ranks", std::move(ranks)}};
+          {"paused", job.paused()},
+          {"pause_reason", job.pause_reason()},
+          {"policy", PolicyToJson(job.policy())},
+          {"report_every", job.report_every()},
+          {"reduce", job.reduce()},
+          {"coverage", Finite(job.coverage())},
+          {"model_layers", job.model_layers()},
+          {"ranks", RanksOf(job)}};
 }
 
 Json JobsOf(const v1::GetStatusResponse& response) {
@@ -72,6 +102,10 @@ std::string StatusToJson(const v1::GetStatusResponse& response) {
 
 std::string JobsToJson(const v1::GetStatusResponse& response) {
   return Dump({{"jobs", JobsOf(response)}});
+}
+
+std::string RanksToJson(const v1::JobStatus& job) {
+  return Dump({{"job", job.job()}, {"incarnation", job.incarnation()}, {"ranks", RanksOf(job)}});
 }
 
 }  // namespace eplb::cli

@@ -1,10 +1,10 @@
 // `eplbctl status`: the daemon and its jobs.
-#ifndef EPLB_CLIENT_CLI_STATUS_H_
-#define EPLB_CLIENT_CLI_STATUS_H_
+#ifndef EPLB_CLIENT_CLI_DAEMON_STATUS_H_
+#define EPLB_CLIENT_CLI_DAEMON_STATUS_H_
 
+#include "client/cli/daemon/query_client.h"
 #include "client/cli/flags.h"
 #include "client/cli/output.h"
-#include "client/cli/query_client.h"
 #include "client/cli/terminal.h"
 
 namespace eplb::cli {
@@ -15,4 +15,4 @@ void AddStatus(CLI::App& root, Command& command);
 
 }  // namespace eplb::cli
 
-#endif  // EPLB_CLIENT_CLI_STATUS_H_
+#endif  // EPLB_CLIENT_CLI_DAEMON_STATUS_H_

@@ -1,11 +1,12 @@
 // JSON forms of the daemon's answers.
-#ifndef EPLB_CLIENT_CLI_JOB_JSON_H_
-#define EPLB_CLIENT_CLI_JOB_JSON_H_
+#ifndef EPLB_CLIENT_CLI_DAEMON_JOB_JSON_H_
+#define EPLB_CLIENT_CLI_DAEMON_JOB_JSON_H_
 
 #include <string>
 
 namespace eplb::v1 {
 class GetStatusResponse;
+class JobStatus;
 }  // namespace eplb::v1
 
 namespace eplb::cli {
@@ -15,7 +16,9 @@ namespace eplb::cli {
 std::string StatusToJson(const v1::GetStatusResponse& response);
 // {"jobs":[..]} of it.
 std::string JobsToJson(const v1::GetStatusResponse& response);
+// {"job","incarnation","ranks":[..]}.
+std::string RanksToJson(const v1::JobStatus& job);
 
 }  // namespace eplb::cli
 
-#endif  // EPLB_CLIENT_CLI_JOB_JSON_H_
+#endif  // EPLB_CLIENT_CLI_DAEMON_JOB_JSON_H_

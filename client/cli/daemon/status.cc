@@ -1,12 +1,14 @@
-#include "client/cli/status.h"
+#include "client/cli/daemon/status.h"
 
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "client/cli/job_json.h"
+#include "client/cli/daemon/job_json.h"
 #include "client/cli/text.h"
+#include "client/cli/watch.h"
 
 #include "eplb/v1/query.pb.h"
 #include <CLI/CLI.hpp>
@@ -58,6 +60,7 @@ std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
         Paint(terminal, colour, Wrapped(name + Printable(sentence), terminal.width, 2)));
   };
   add("waits for", job.waiting_for(), Colour::kYellow);
+  add("is paused", job.paused() ? job.pause_reason() : "", Colour::kYellow);
   add("last decision", job.last_reason(), Colour::kNone);
   return text;
 }
@@ -85,11 +88,18 @@ Output RunStatus(const QueryOptions& options, const Terminal& terminal) {
 }
 
 void AddStatus(CLI::App& root, Command& command) {
-  const auto options = std::make_shared<QueryOptions>();
+  struct Flags {
+    QueryOptions query;
+    WatchOptions watch;
+  };
+  const auto flags = std::make_shared<Flags>();
   CLI::App& app = *root.add_subcommand("status", "The daemon and its jobs");
-  AddQueryOptions(app, *options);
-  app.callback([options, &command] {
-    command = [options](const Terminal& terminal) { return RunStatus(*options, terminal); };
+  AddQueryOptions(app, flags->query);
+  AddWatchOptions(app, flags->watch);
+  app.callback([flags, &command] {
+    command = Watched(flags->watch, [flags](const Terminal& terminal) {
+      return RunStatus(flags->query, terminal);
+    });
   });
 }
 

@@ -1,4 +1,4 @@
-#include "client/cli/endpoint.h"
+#include "client/cli/daemon/endpoint.h"
 
 #include <sys/stat.h>
 

@@ -1,0 +1,194 @@
+#include "client/cli/completion.h"
+
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+namespace {
+
+// Where a path is expected: the shell's own completion of files.
+bool TakesPath(const FlagEntry& flag) {
+  const std::string& type = flag.place.empty() ? flag.type : flag.place;
+  for (const char* word : {"FILE", "DIR", "IN", "OUT", "FROM", "TO"}) {
+    if (type == word) return true;
+  }
+  return false;
+}
+
+// In a case pattern of bash: " get placement --out".
+std::string Pattern(const CommandEntry& command, const std::string& word) {
+  return absl::StrCat("\"", command.name.empty() ? "" : " ", command.name, word.empty() ? "" : " ",
+                      word, "\"");
+}
+
+std::string BashWords(const CommandEntry& command) {
+  std::vector<std::string> words = command.subcommands;
+  for (const FlagEntry& flag : command.flags) {
+    words.insert(words.end(), flag.names.begin(), flag.names.end());
+    if (flag.names.empty()) words.insert(words.end(), flag.choices.begin(), flag.choices.end());
+  }
+  return absl::StrJoin(words, " ");
+}
+
+// What follows a flag: its choices, files, or anything.
+std::string BashValues(const CommandEntry& command) {
+  std::string text;
+  for (const FlagEntry& flag : command.flags) {
+    if (flag.type.empty()) continue;
+    const std::string reply = !flag.choices.empty() ? absl::StrCat("COMPREPLY=($(compgen -W \"",
+                                                                   absl::StrJoin(flag.choices, " "),
+                                                                   "\" -- \"$current\")); ")
+                              : TakesPath(flag)     ? "_eplbctl_files; "
+                                                    : "";
+    for (const std::string& name : flag.names) {
+      absl::StrAppend(&text, "    ", Pattern(command, name), ") ", reply, "return ;;\n");
+    }
+  }
+  return text;
+}
+
+bool HasPathByPlace(const CommandEntry& command) {
+  for (const FlagEntry& flag : command.flags) {
+    if (flag.names.empty() && TakesPath(flag)) return true;
+  }
+  return false;
+}
+
+std::string FishQuoted(const std::string& text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
+}
+
+// True when exactly this command's words stand on the line.
+std::string FishCondition(const CommandEntry& command) {
+  if (command.name.empty()) return "__fish_use_subcommand";
+  const std::vector<std::string> words = absl::StrSplit(command.name, ' ');
+  std::vector<std::string> conditions;
+  for (const std::string& word : words) {
+    conditions.push_back("__fish_seen_subcommand_from " + word);
+  }
+  if (!command.subcommands.empty()) {
+    conditions.push_back("not __fish_seen_subcommand_from " +
+                         absl::StrJoin(command.subcommands, " "));
+  }
+  return absl::StrJoin(conditions, "; and ");
+}
+
+std::string FishFlag(const CommandEntry& command, const FlagEntry& flag) {
+  std::string line = absl::StrCat("complete -c eplbctl -n ", FishQuoted(FishCondition(command)));
+  for (const std::string& name : flag.names) {
+    absl::StrAppend(
+        &line, absl::StartsWith(name, "--") ? " -l " + name.substr(2) : " -s " + name.substr(1));
+  }
+  if (!flag.choices.empty()) {
+    absl::StrAppend(&line, flag.names.empty() ? " -f -a " : " -x -a ",
+                    FishQuoted(absl::StrJoin(flag.choices, " ")));
+  } else if (!flag.type.empty()) {
+    absl::StrAppend(&line, TakesPath(flag) ? " -r -F" : " -x");
+  }
+  return absl::StrCat(line, " -d ", FishQuoted(flag.help), "\n");
+}
+
+// In the part of bash's language that zsh shares.
+std::string Functions(const std::vector<CommandEntry>& commands) {
+  std::string known;
+  std::string values;
+  std::string words;
+  std::string paths;
+  for (const CommandEntry& command : commands) {
+    const std::string pattern = Pattern(command, "");
+    if (!command.name.empty()) absl::StrAppend(&known, known.empty() ? "" : "|", pattern);
+    values += BashValues(command);
+    absl::StrAppend(&words, "    ", pattern, ") words=\"", BashWords(command), "\" ;;\n");
+    if (HasPathByPlace(command)) absl::StrAppend(&paths, paths.empty() ? "" : "|", pattern);
+  }
+  return absl::StrCat(
+      "_eplbctl_files() {\n"
+      "  local IFS=$'\\n'\n"
+      "  COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+      "}\n"
+      "_eplbctl() {\n"
+      "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
+      "  local path=\"\" words=\"\" i\n"
+      "  COMPREPLY=()\n"
+      "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
+      "    case \"$path ${COMP_WORDS[i]}\" in\n"
+      "      ",
+      known,
+      ") path=\"$path ${COMP_WORDS[i]}\" ;;\n"
+      "    esac\n"
+      "  done\n"
+      "  case \"$path $previous\" in\n",
+      values,
+      "  esac\n"
+      "  case \"$path\" in\n",
+      words,
+      "  esac\n"
+      "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+      "  case \"$path\" in\n    ",
+      paths,
+      ") [[ $current == -* ]] || _eplbctl_files ;;\n"
+      "  esac\n"
+      "}\n"
+      "complete -o filenames -F _eplbctl eplbctl\n");
+}
+
+}  // namespace
+
+std::string BashCompletion(const std::vector<CommandEntry>& commands) {
+  return "# bash completion of eplbctl. Load it with: source <(eplbctl completion bash)\n" +
+         Functions(commands);
+}
+
+std::string ZshCompletion(const std::vector<CommandEntry>& commands) {
+  return "# zsh completion of eplbctl. Load it with: source <(eplbctl completion zsh)\n"
+         "autoload -U +X compinit && compinit\n"
+         "autoload -U +X bashcompinit && bashcompinit\n" +
+         Functions(commands);
+}
+
+std::string FishCompletion(const std::vector<CommandEntry>& commands) {
+  std::string text =
+      "# fish completion of eplbctl. Load it with: eplbctl completion fish | source\n"
+      "complete -c eplbctl -f\n";
+  for (const CommandEntry& command : commands) {
+    for (const std::string& word : command.subcommands) {
+      const std::string full = command.name.empty() ? word : command.name + " " + word;
+      for (const CommandEntry& other : commands) {
+        if (other.name != full) continue;
+        absl::StrAppend(&text, "complete -c eplbctl -n ", FishQuoted(FishCondition(command)),
+                        " -f -a ", word, " -d ", FishQuoted(other.help), "\n");
+      }
+    }
+    for (const FlagEntry& flag : command.flags) text += FishFlag(command, flag);
+  }
+  return text;
+}
+
+void AddCompletion(CLI::App& root, Command& command) {
+  const auto shell = std::make_shared<std::string>();
+  CLI::App& app = *root.add_subcommand("completion", "Print a shell's completion script");
+  app.add_option("shell", *shell, "Whose script")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}).description(""))
+      ->type_name("bash|zsh|fish");
+  app.footer("Examples:\n  source <(eplbctl completion bash)\n  eplbctl completion fish | source");
+  app.callback([shell, &root, &command] {
+    command = [shell, &root](const Terminal& /*terminal*/) {
+      const std::vector<CommandEntry> commands = ListCommands(root);
+      Output output;
+      output.out = *shell == "bash"  ? BashCompletion(commands)
+                   : *shell == "zsh" ? ZshCompletion(commands)
+                                     : FishCompletion(commands);
+      return output;
+    };
+  });
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,198 @@
+#include "client/cli/daemon/checks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+#include "client/cli/text.h"
+#include "client/files/run_directory.h"
+#include "placement/history.h"
+
+#include "eplb/v1/query.pb.h"
+
+namespace eplb::cli {
+namespace {
+
+using Result = Check::Result;
+
+constexpr double kLeastCoverage = 0.95;
+constexpr int kWithdrawnInARow = 3;
+constexpr size_t kMostNamed = 8;
+
+// A state that lasts longer than this is worth a look; the daemon's own deadlines are shorter.
+double LongestSeconds(std::string_view state) {
+  if (state == "IDLE") return 0;  // for ever
+  if (state == "RESOLVING") return 700;
+  return 90;
+}
+
+Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
+  return {
+      .scope = job.job(), .name = std::move(name), .result = result, .detail = std::move(detail)};
+}
+
+Check CheckState(const v1::JobStatus& job) {
+  std::string detail = absl::StrCat(job.state(), " for ", Seconds(job.state_seconds()));
+  if (!job.waiting_for().empty()) absl::StrAppend(&detail, ", waits for ", job.waiting_for());
+  if (job.state() == "QUARANTINE") {
+    absl::StrAppend(&detail, ": ", job.last_reason(), "; eplbctl resume ends it");
+    return Make(job, "state", Result::kFailed, std::move(detail));
+  }
+  const double longest = LongestSeconds(job.state());
+  const bool late = longest > 0 && job.state_seconds() > longest;
+  return Make(job, "state", late ? Result::kWarning : Result::kOk, std::move(detail));
+}
+
+template <class Predicate>
+std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
+  std::vector<uint32_t> ranks;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (predicate(rank)) ranks.push_back(rank.rank());
+  }
+  if (ranks.empty()) return "";
+  const size_t shown = std::min(ranks.size(), kMostNamed);
+  std::string text =
+      absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
+  if (ranks.size() > shown) absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", text);
+}
+
+Check CheckRanks(const v1::JobStatus& job) {
+  const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
+  std::string detail =
+      absl::StrCat(job.connected_ranks(), " of ", job.world_size(), " ranks are connected");
+  if (!away.empty()) absl::StrAppend(&detail, "; away: ", away);
+  const bool whole = job.world_size() > 0 && job.connected_ranks() == job.world_size();
+  return Make(job, "ranks", whole ? Result::kOk : Result::kWarning, std::move(detail));
+}
+
+Check CheckAgreement(const v1::JobStatus& job) {
+  const std::string others = RanksWhere(job, [&job](const auto& rank) {
+    return rank.connected() && rank.running_version() != job.version();
+  });
+  if (others.empty()) {
+    return Make(job, "agreement", Result::kOk,
+                absl::StrCat("every connected rank runs version ", job.version()));
+  }
+  // A switch reaches the daemon rank by rank.
+  const bool switching =
+      job.state() == "RESOLVING" || job.state() == "RETRACTING" || job.state() == "HELD";
+  return Make(
+      job, "agreement", switching ? Result::kWarning : Result::kFailed,
+      absl::StrCat("version ", job.version(), " is in force, ", others, " run another one"));
+}
+
+Check CheckPlacement(const v1::JobStatus& job,
+                     const absl::StatusOr<wire::PlacementBody>& placement) {
+  if (absl::IsNotFound(placement.status())) {
+    return Make(job, "placement", Result::kWarning, std::string(placement.status().message()));
+  }
+  if (!placement.ok()) {
+    return Make(job, "placement", Result::kFailed, std::string(placement.status().message()));
+  }
+  const Digest digest = DigestOf(placement->placement);
+  const std::string told(digest.bytes.begin(), digest.bytes.end());
+  // Asked one after the other: a switch may lie between the two answers.
+  const bool same_version = static_cast<int64_t>(job.version()) == placement->version;
+  if (same_version && told != job.digest()) {
+    return Make(job, "placement", Result::kFailed,
+                absl::StrCat("the maps of version ", job.version(), " have the digest ",
+                             digest.Hex(), ", which is not the one in force"));
+  }
+  return Make(job, "placement", Result::kOk,
+              absl::StrCat("version ", placement->version, " is valid, its digest ",
+                           digest.Hex().substr(0, 12), " is that of its maps"));
+}
+
+Check CheckReports(const v1::JobStatus& job) {
+  if (job.coverage() <= 0) {
+    return Make(job, "reports", Result::kWarning, "no load window is complete yet");
+  }
+  std::string detail =
+      absl::StrFormat("%.1f %% of the reporters told steps %d..%d", 100 * job.coverage(),
+                      job.last_window_first_step(), job.last_window_last_step());
+  const std::string dropped =
+      RanksWhere(job, [](const auto& rank) { return rank.dropped_steps() > 0; });
+  if (!dropped.empty())
+    absl::StrAppend(&detail, "; counts of some steps were dropped by ", dropped);
+  const bool whole = job.coverage() >= kLeastCoverage && dropped.empty();
+  return Make(job, "reports", whole ? Result::kOk : Result::kWarning, std::move(detail));
+}
+
+Check CheckLibraries(const v1::JobStatus& job) {
+  std::set<std::string> versions;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (!rank.library_version().empty()) versions.insert(rank.library_version());
+  }
+  return Make(job, "library", versions.size() > 1 ? Result::kWarning : Result::kOk,
+              versions.empty() ? "no rank has told its version"
+                               : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
+}
+
+Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
+  if (job.paused()) {
+    return Make(job, "decisions", Result::kWarning,
+                absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it"));
+  }
+  int withdrawn = 0;
+  for (const v1::Plan& plan : plans.plans()) {
+    if (plan.result() != "withdrawn" && plan.result() != "failed") break;
+    ++withdrawn;
+  }
+  if (withdrawn >= kWithdrawnInARow) {
+    return Make(job, "decisions", Result::kWarning,
+                absl::StrCat("the newest ", withdrawn,
+                             " came to nothing, the last: ", plans.plans(0).reason()));
+  }
+  return Make(job, "decisions", Result::kOk,
+              plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());
+}
+
+}  // namespace
+
+Check CheckReadiness(const v1::GetStatusResponse& status) {
+  if (status.ready()) {
+    return {.scope = "eplbd",
+            .name = "ready",
+            .detail = absl::StrCat("version ", status.server_version(), ", term ", status.term(),
+                                   ", up ", Seconds(status.uptime_seconds()))};
+  }
+  return {.scope = "eplbd",
+          .name = "ready",
+          .result = Result::kFailed,
+          .detail = absl::StrCat("no proposals can be made: ", status.not_ready_reason())};
+}
+
+std::vector<Check> CheckJob(const v1::JobStatus& job,
+                            const absl::StatusOr<wire::PlacementBody>& placement,
+                            const v1::ListPlansResponse& plans) {
+  return {
+      CheckState(job),   CheckRanks(job),     CheckAgreement(job),   CheckPlacement(job, placement),
+      CheckReports(job), CheckLibraries(job), CheckPlans(job, plans)};
+}
+
+Check CheckRun(const std::string& directory) {
+  Check check{.scope = directory, .name = "invariants"};
+  const absl::StatusOr<RunLogs> run = ReadRunLogs(directory);
+  if (!run.ok()) {
+    check.result = Result::kFailed;
+    check.detail = std::string(run.status().message());
+    return check;
+  }
+  const std::vector<std::string> broken =
+      FindViolations(run->histories, RecordsOf(run->placements));
+  check.result = broken.empty() ? Result::kOk : Result::kFailed;
+  check.detail = broken.empty()
+                     ? absl::StrCat("no promise is broken in the logs of ",
+                                    Counted(static_cast<int64_t>(run->histories.size()), "rank"))
+                     : absl::StrCat(Counted(static_cast<int64_t>(broken.size()), "violation"),
+                                    ", the first: ", broken.front());
+  return check;
+}
+
+}  // namespace eplb::cli

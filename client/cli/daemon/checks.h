@@ -1,0 +1,42 @@
+// What `eplbctl doctor` looks at, as a function of the daemon's answers.
+#ifndef EPLB_CLIENT_CLI_DAEMON_CHECKS_H_
+#define EPLB_CLIENT_CLI_DAEMON_CHECKS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "proto/wire/messages.h"
+
+namespace eplb::v1 {
+class GetStatusResponse;
+class JobStatus;
+class ListPlansResponse;
+}  // namespace eplb::v1
+
+namespace eplb::cli {
+
+struct Check {
+  enum class Result { kOk, kWarning, kFailed };
+  std::string scope;  // "eplbd", a job's name, or a folder
+  std::string name;   // e.g. "ranks"
+  Result result = Result::kOk;
+  std::string detail;  // one sentence
+};
+
+// Can proposals be made?
+Check CheckReadiness(const v1::GetStatusResponse& status);
+
+// State and its age, ranks, their agreement, reports, library versions, pause and recent plans of
+// one job. placement: what the daemon says is in force, or why it does not say.
+std::vector<Check> CheckJob(const v1::JobStatus& job,
+                            const absl::StatusOr<wire::PlacementBody>& placement,
+                            const v1::ListPlansResponse& plans);
+
+// The ranks' own logs in `directory`, by the validator of the protocol's promises.
+Check CheckRun(const std::string& directory);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_DAEMON_CHECKS_H_

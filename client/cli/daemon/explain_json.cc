@@ -1,0 +1,99 @@
+#include <cmath>
+#include <utility>
+
+#include "client/cli/daemon/explain_text.h"
+#include "client/cli/daemon/record_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json PlanOrNull(const v1::Plan* plan) {
+  return plan == nullptr ? Json(nullptr) : Json::parse(PlanToJson(*plan));
+}
+
+Json LayersOf(const Explanation& explanation) {
+  Json layers = Json::array();
+  for (const LayerFigures& figures : explanation.layers) {
+    layers.push_back(
+        {{"layer", figures.layer},
+         {"model_layer", figures.model_layer ? Json(*figures.model_layer) : Json(nullptr)},
+         {"balancedness", figures.balancedness},
+         {"hottest_gpu", figures.hottest_gpu},
+         {"hottest_gpu_load", figures.hottest_gpu_load},
+         {"hottest_expert", figures.hottest_expert},
+         {"hottest_expert_share", figures.hottest_expert_share},
+         {"hottest_expert_replicas", figures.hottest_expert_replicas}});
+  }
+  return layers;
+}
+
+Json GpuLoads(const Evaluation& evaluation, int32_t layer) {
+  Json loads = Json::array();
+  for (const double tokens : evaluation.gpu_loads.row(layer)) loads.push_back(tokens);
+  return loads;
+}
+
+Json LoadsBefore(const Explanation& explanation, int32_t layer) {
+  if (!explanation.before) return nullptr;
+  const absl::StatusOr<Evaluation> before =
+      Evaluate(explanation.window->load, explanation.before->placement);
+  return before.ok() ? GpuLoads(*before, layer) : Json(nullptr);
+}
+
+Json GpusOf(const Placement& placement, LayerId layer, ExpertId expert) {
+  Json gpus = Json::array();
+  for (const int32_t slot : placement.ReplicasOf(layer, expert)) {
+    gpus.push_back(placement.topology().GpuOf(SlotId{slot}).value);
+  }
+  return gpus;
+}
+
+Json ExpertOf(const Explanation& explanation, LayerId layer, ExpertId expert) {
+  const Placement& placement = explanation.body->placement;
+  const LoadMatrix& counts = explanation.window->load.counts();
+  const double tokens = counts.row(layer.value).cast<double>().sum();
+  const auto own = static_cast<double>(counts(layer.value, expert.value));
+  const bool comparable = explanation.before.has_value() &&
+                          explanation.before->placement.topology() == placement.topology();
+  return {{"expert", expert.value},
+          {"share", tokens > 0 ? own / tokens : 0},
+          {"slots", placement.ReplicasOf(layer, expert)},
+          {"gpus", GpusOf(placement, layer, expert)},
+          {"gpus_before",
+           comparable ? GpusOf(explanation.before->placement, layer, expert) : Json(nullptr)}};
+}
+
+}  // namespace
+
+std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int32_t expert) {
+  const v1::JobStatus& job = explanation.job;
+  Json json = {
+      {"job", job.job()},
+      {"state", job.state()},
+      {"waiting_for", job.waiting_for()},
+      {"version", job.version()},
+      {"balancedness", nullptr},
+      {"balancedness_static", nullptr},
+      {"window", nullptr},
+      {"switched", PlanOrNull(explanation.switched())},
+      {"newest", PlanOrNull(explanation.plans.empty() ? nullptr : &explanation.plans.front())},
+      {"layers", LayersOf(explanation)}};
+  if (explanation.now) {
+    json["balancedness"] = explanation.now->mean_balancedness;
+    json["balancedness_static"] = explanation.unmoved->mean_balancedness;
+    json["window"] = {{"first_step", explanation.window->first_step},
+                      {"last_step", explanation.window->last_step}};
+  }
+  if (layer >= 0) {
+    json["gpu_loads"] = GpuLoads(*explanation.now, layer);
+    json["gpu_loads_before"] = LoadsBefore(explanation, layer);
+  }
+  if (expert >= 0) json["expert"] = ExpertOf(explanation, LayerId{layer}, ExpertId{expert});
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,104 @@
+#include "client/cli/daemon/explanation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr int kPlansAsked = 50;
+
+// No such placement or window is no failure: the field stays empty.
+template <class T>
+absl::Status Keep(absl::StatusOr<T> answer, std::optional<T>& field) {
+  if (absl::IsNotFound(answer.status())) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(answer.status());
+  field = *std::move(answer);
+  return absl::OkStatus();
+}
+
+LayerFigures FiguresOf(const Explanation& explanation, int32_t layer) {
+  const Evaluation& now = *explanation.now;
+  LayerFigures figures{.layer = layer, .balancedness = now.balancedness[layer]};
+  if (layer < explanation.job.model_layers_size()) {
+    figures.model_layer = explanation.job.model_layers(layer);
+  }
+  const auto loads = now.gpu_loads.row(layer);
+  Eigen::Index gpu = 0;
+  const double most = loads.maxCoeff(&gpu);
+  figures.hottest_gpu = static_cast<int32_t>(gpu);
+  const double mean = loads.mean();
+  figures.hottest_gpu_load = mean > 0 ? most / mean : 1;
+  const auto counts = explanation.window->load.counts().row(layer).cast<double>();
+  Eigen::Index expert = 0;
+  const double hottest = counts.maxCoeff(&expert);
+  const double tokens = counts.sum();
+  figures.hottest_expert = static_cast<int32_t>(expert);
+  figures.hottest_expert_share = tokens > 0 ? hottest / tokens : 0;
+  figures.hottest_expert_replicas =
+      explanation.body->placement.ReplicaCount(LayerId{layer}, ExpertId{figures.hottest_expert});
+  return figures;
+}
+
+absl::Status EvaluateNow(Explanation& explanation) {
+  if (!explanation.body || !explanation.window) return absl::OkStatus();
+  const Placement& placement = explanation.body->placement;
+  const Load& load = explanation.window->load;
+  const auto fits = [&load](const Placement& one) {
+    return load.num_layers() == one.topology().num_layers() &&
+           load.num_experts() == one.topology().num_experts();
+  };
+  // Asked one after the other: a new incarnation of another shape may lie between the answers.
+  if (!fits(placement)) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(explanation.now, Evaluate(load, placement));
+  EPLB_ASSIGN_OR_RETURN(explanation.unmoved,
+                        Evaluate(load, Placement::Static(placement.topology())));
+  for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
+    explanation.layers.push_back(FiguresOf(explanation, layer));
+  }
+  std::stable_sort(
+      explanation.layers.begin(), explanation.layers.end(),
+      [](const LayerFigures& a, const LayerFigures& b) { return a.balancedness < b.balancedness; });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const v1::Plan* Explanation::switched() const {
+  const auto found = std::find_if(plans.begin(), plans.end(),
+                                  [](const v1::Plan& plan) { return plan.chunks_committed() > 0; });
+  return found == plans.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const std::string& job) {
+  Explanation explanation;
+  EPLB_ASSIGN_OR_RETURN(const std::string name, ChooseJob(options, job));
+  v1::GetJobRequest job_request;
+  job_request.set_job(name);
+  EPLB_RETURN_IF_ERROR(Ask(options, job_request, &explanation.job));
+  v1::ListPlansRequest plans_request;
+  plans_request.set_job(name);
+  plans_request.set_limit(kPlansAsked);
+  v1::ListPlansResponse plans;
+  EPLB_RETURN_IF_ERROR(Ask(options, plans_request, &plans));
+  explanation.plans.assign(plans.plans().begin(), plans.plans().end());
+  EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, name), explanation.body));
+  EPLB_RETURN_IF_ERROR(Keep(AskLoad(options, name), explanation.window));
+  if (const v1::Plan* plan = explanation.switched()) {
+    const auto base = static_cast<int64_t>(plan->base_version());
+    EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, name, base), explanation.before));
+  }
+  EPLB_RETURN_IF_ERROR(EvaluateNow(explanation));
+  return explanation;
+}
+
+std::string LayerName(const v1::JobStatus& job, int32_t layer) {
+  if (layer >= job.model_layers_size()) return absl::StrCat("layer ", layer);
+  return absl::StrCat("layer ", layer, " (model layer ", job.model_layers(layer), ")");
+}
+
+}  // namespace eplb::cli

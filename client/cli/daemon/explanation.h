@@ -1,0 +1,57 @@
+// What `eplbctl explain` and `eplbctl top` tell, as values: a job, the placement in force under the
+// newest load window, and the decision that led to it.
+#ifndef EPLB_CLIENT_CLI_DAEMON_EXPLANATION_H_
+#define EPLB_CLIENT_CLI_DAEMON_EXPLANATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/cli/daemon/query_client.h"
+#include "client/files/load_window.h"
+#include "placement/evaluate.h"
+#include "proto/wire/messages.h"
+
+#include "eplb/v1/query.pb.h"
+
+namespace eplb::cli {
+
+// A layer of the placement in force under the newest window.
+struct LayerFigures {
+  int32_t layer = 0;
+  std::optional<uint32_t> model_layer;  // the model's number, where the ranks said it
+  double balancedness = 1;
+  int32_t hottest_gpu = 0;
+  double hottest_gpu_load = 0;  // as a multiple of the mean
+  int32_t hottest_expert = 0;
+  double hottest_expert_share = 0;  // of the layer's tokens
+  int32_t hottest_expert_replicas = 0;
+};
+
+struct Explanation {
+  v1::JobStatus job;
+  std::vector<v1::Plan> plans;                // newest first
+  std::optional<wire::PlacementBody> body;    // in force
+  std::optional<wire::PlacementBody> before;  // that the newest switch began from, while it is kept
+  std::optional<LoadWindow> window;           // the newest complete one
+  std::optional<Evaluation> now;              // of `body` under `window`
+  std::optional<Evaluation> unmoved;          // of the static layout under `window`
+  std::vector<LayerFigures> layers;           // worst balanced first; empty without `now`
+
+  // The newest plan of which a chunk was committed; null when there is none.
+  const v1::Plan* switched() const;
+};
+
+// errors: those of the questions but NotFound of placements and loads, which leave their fields
+// empty; Internal when the daemon's answers do not fit together.
+absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const std::string& job);
+
+// "layer 3 (model layer 6)".
+std::string LayerName(const v1::JobStatus& job, int32_t layer);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_DAEMON_EXPLANATION_H_

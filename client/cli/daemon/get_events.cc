@@ -1,0 +1,76 @@
+#include "client/cli/daemon/get_events.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/cli/daemon/record_json.h"
+#include "client/cli/text.h"
+#include "client/cli/watch.h"
+
+#include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+namespace {
+
+// "41  2026-11-21T10:02:03.123Z  committed  v12  version 12 (chunk 1 of 2) was .."
+std::string Line(const v1::JobEvent& event, const Terminal& terminal) {
+  std::string text =
+      absl::StrCat(event.sequence(), "  ", TimeText(event.unix_micros()), "  ",
+                   Paint(terminal, Colour::kBold, Printable(event.name())), "  v", event.version());
+  if (!event.actor().empty()) absl::StrAppend(&text, "  by ", Printable(event.actor()));
+  absl::StrAppend(&text, "\n", Beside("", 2, Printable(event.reason()), terminal));
+  if (!event.before().empty() || !event.after().empty()) {
+    const std::string change =
+        absl::StrCat(Printable(event.before()), " -> ", Printable(event.after()));
+    absl::StrAppend(&text, "\n", Beside("", 2, change, terminal));
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal) {
+  const absl::StatusOr<std::string> job = ChooseJob(options.query, options.job);
+  if (!job.ok()) return QueryFailure(job.status());
+  v1::ListEventsRequest request;
+  request.set_job(*job);
+  request.set_limit(static_cast<uint32_t>(options.limit));
+  request.set_after_sequence(static_cast<uint64_t>(options.after));
+  v1::ListEventsResponse response;
+  if (const absl::Status status = Ask(options.query, request, &response); !status.ok()) {
+    return QueryFailure(status);
+  }
+  if (options.query.format == Format::kJson) {
+    return {.exit_code = kOk, .out = EventsToJson(*job, response), .message = {}};
+  }
+  std::string text;
+  for (int i = response.events_size() - 1; i >= 0; --i) {
+    text += Line(response.events(i), terminal);
+  }
+  return {.exit_code = kOk, .out = std::move(text), .message = {}};
+}
+
+void AddGetEvents(CLI::App& get, Command& command) {
+  struct Flags {
+    GetEventsOptions get;
+    WatchOptions watch;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App& app = *get.add_subcommand("events", "The audit log of a job");
+  AddJobOption(app, flags->get.job);
+  AddLimitOption(app, flags->get.limit);
+  app.add_option("--after", flags->get.after, "Only events after this one")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->type_name("SEQUENCE");
+  AddQueryOptions(app, flags->get.query);
+  AddWatchOptions(app, flags->watch);
+  app.callback([flags, &command] {
+    command = Watched(flags->watch, [flags](const Terminal& terminal) {
+      return RunGetEvents(flags->get, terminal);
+    });
+  });
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,182 @@
+#include "client/cli/daemon/query_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+
+#include "client/cli/daemon/endpoint.h"
+#include "client/cli/duration_flag.h"
+#include "client/cli/text.h"
+#include "placement/status_macros.h"
+#include "proto/wire/convert.h"
+#include "proto/wire/status.h"
+
+#include "eplb/v1/admin.grpc.pb.h"
+#include "eplb/v1/query.grpc.pb.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr int kMaxMessageBytes = 64 << 20;  // a placement of 128 layers x 2048 slots is 1 MB
+
+// One question: a channel of its own, and what its failure means.
+template <class Service, class Request, class Response>
+absl::Status Call(const QueryOptions& options, const Request& request, Response* response,
+                  grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                        Response*)) {
+  EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
+  EPLB_ASSIGN_OR_RETURN(const std::string endpoint, ResolveEndpoint(options.endpoint));
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  const std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+  const std::unique_ptr<typename Service::Stub> stub = Service::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+  const grpc::Status status = (stub.get()->*method)(&context, request, response);
+  if (status.ok()) return absl::OkStatus();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot reach ", endpoint, ": ", status.error_message()));
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    const std::string within = absl::StrCat(" within ", absl::FormatDuration(timeout));
+    if (channel->GetState(false) != GRPC_CHANNEL_READY) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot reach ", endpoint, ": no connection", within));
+    }
+    return absl::DeadlineExceededError(absl::StrCat("no answer from ", endpoint, within));
+  }
+  return wire::FromGrpc(status);
+}
+
+}  // namespace
+
+absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response) {
+  return Call<v1::Query>(options, v1::GetStatusRequest(), response, &v1::Query::Stub::GetStatus);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
+                 v1::JobStatus* response) {
+  return Call<v1::Query>(options, request, response, &v1::Query::Stub::GetJob);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::ListPlansRequest& request,
+                 v1::ListPlansResponse* response) {
+  return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListPlans);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
+                 v1::ListEventsResponse* response) {
+  return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListEvents);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::RebalanceRequest& request,
+                 v1::AdminResponse* response) {
+  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Rebalance);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::PauseRequest& request,
+                 v1::AdminResponse* response) {
+  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Pause);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::ResumeRequest& request,
+                 v1::AdminResponse* response) {
+  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Resume);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::RollbackRequest& request,
+                 v1::AdminResponse* response) {
+  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Rollback);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& request,
+                 v1::AdminResponse* response) {
+  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::SetPolicy);
+}
+
+absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
+                                                 const std::string& job, int64_t version) {
+  v1::GetPlacementRequest request;
+  request.set_job(job);
+  if (version >= 0) request.set_version(static_cast<uint64_t>(version));
+  v1::GetPlacementResponse response;
+  EPLB_RETURN_IF_ERROR(
+      Call<v1::Query>(options, request, &response, &v1::Query::Stub::GetPlacement));
+  absl::StatusOr<wire::PlacementBody> body = wire::FromProto(response.placement());
+  if (body.ok()) return body;
+  return absl::InternalError(
+      absl::StrCat("the daemon's answer is no placement: ", body.status().message()));
+}
+
+absl::StatusOr<LoadWindow> AskLoad(const QueryOptions& options, const std::string& job) {
+  v1::GetLoadRequest request;
+  request.set_job(job);
+  v1::GetLoadResponse response;
+  EPLB_RETURN_IF_ERROR(Call<v1::Query>(options, request, &response, &v1::Query::Stub::GetLoad));
+  // The same cells as a report's, checked by the same code.
+  v1::Up up;
+  v1::LoadReport& report = *up.mutable_load_report();
+  report.set_first_step(response.first_step());
+  report.set_last_step(response.last_step());
+  report.set_num_layers(response.num_layers());
+  report.set_num_experts(response.num_experts());
+  report.set_counts_u64(response.counts_u64());
+  absl::StatusOr<wire::UpMessage> message = wire::FromProto(up);
+  if (message.ok()) {
+    auto& counts = std::get<wire::LoadReport>(*message);
+    absl::StatusOr<Load> load = Load::FromCounts(std::move(counts.counts));
+    if (load.ok()) return LoadWindow{counts.first_step, counts.last_step, *std::move(load)};
+    message = load.status();
+  }
+  return absl::InternalError(
+      absl::StrCat("the daemon's answer is no load: ", message.status().message()));
+}
+
+absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::string& job) {
+  if (!job.empty()) return job;
+  v1::GetStatusResponse response;
+  EPLB_RETURN_IF_ERROR(AskStatus(options, &response));
+  if (response.jobs_size() == 1) return response.jobs(0).job();
+  if (response.jobs().empty()) return absl::NotFoundError("the daemon knows no job yet");
+  constexpr int kMostNamed = 8;
+  std::string names;
+  for (int i = 0; i < std::min(response.jobs_size(), kMostNamed); ++i) {
+    absl::StrAppend(&names, i == 0 ? "" : ", ", Printable(response.jobs(i).job()));
+  }
+  if (response.jobs_size() > kMostNamed) absl::StrAppend(&names, ", ..");
+  return absl::InvalidArgumentError(absl::StrCat("--job is needed: the daemon knows ", names));
+}
+
+Output QueryFailure(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return Failure(kUsage, status);
+    case absl::StatusCode::kUnavailable:
+      return Failure(kUnreachable, status);
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return Failure(kDenied, status);
+    case absl::StatusCode::kNotFound:
+      return Failure(kNotFound, status);
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+      return Failure(kConflict, status);
+    case absl::StatusCode::kDeadlineExceeded:
+      return Failure(kTimeout, status);
+    default:
+      return Failure(kError, status);
+  }
+}
+
+}  // namespace eplb::cli

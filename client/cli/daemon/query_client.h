@@ -1,0 +1,80 @@
+// Asks the daemon, once, with a deadline; and which job is meant.
+#ifndef EPLB_CLIENT_CLI_DAEMON_QUERY_CLIENT_H_
+#define EPLB_CLIENT_CLI_DAEMON_QUERY_CLIENT_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "client/cli/output.h"
+#include "client/files/load_window.h"
+#include "proto/wire/messages.h"
+
+namespace eplb::v1 {
+class AdminResponse;
+class Change;
+class GetJobRequest;
+class GetLoadRequest;
+class GetLoadResponse;
+class GetStatusResponse;
+class JobStatus;
+class ListEventsRequest;
+class ListEventsResponse;
+class ListPlansRequest;
+class ListPlansResponse;
+class PauseRequest;
+class RebalanceRequest;
+class ResumeRequest;
+class RollbackRequest;
+class SetPolicyRequest;
+}  // namespace eplb::v1
+
+namespace eplb::cli {
+
+struct QueryOptions {
+  std::string endpoint;        // as the flag; empty: see endpoint.h
+  std::string timeout = "5s";  // "5s", "500ms" or a number of seconds
+  Format format = Format::kTable;
+};
+
+// errors, of one line: InvalidArgument for an endpoint or timeout that cannot be read; Unavailable
+// when no connection came about ("cannot reach 127.0.0.1:29610: .."); DeadlineExceeded when a
+// connected daemon did not answer; what the daemon answers, NotFound among it.
+absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
+                 v1::JobStatus* response);
+absl::Status Ask(const QueryOptions& options, const v1::ListPlansRequest& request,
+                 v1::ListPlansResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
+                 v1::ListEventsResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::RebalanceRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::PauseRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::ResumeRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::RollbackRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& request,
+                 v1::AdminResponse* response);
+
+// The placement of a version; of the one in force for version < 0. errors: also Internal for an
+// answer that is no placement.
+absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
+                                                 const std::string& job, int64_t version = -1);
+
+// The newest complete window. errors: also NotFound before the first, Internal for an answer that
+// is no load.
+absl::StatusOr<LoadWindow> AskLoad(const QueryOptions& options, const std::string& job);
+
+// `job`, or the only one that the daemon knows when that is empty. errors: also InvalidArgument,
+// listing the jobs, when there are several; NotFound when there is none.
+absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::string& job);
+
+// The exit code of such an error, and its line.
+Output QueryFailure(const absl::Status& status);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_DAEMON_QUERY_CLIENT_H_

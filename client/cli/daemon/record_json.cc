@@ -1,0 +1,81 @@
+#include "client/cli/daemon/record_json.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/time/time.h"
+
+#include "eplb/v1/query.pb.h"
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double Finite(double value) { return std::isfinite(value) ? value : 0; }
+
+Json ToJson(const v1::Plan& plan) {
+  return {{"plan", plan.plan()},
+          {"time", TimeText(plan.unix_micros())},
+          {"policy", plan.policy()},
+          {"result", plan.result()},
+          {"base_version", plan.base_version()},
+          {"first_version", plan.first_version()},
+          {"last_version", plan.last_version()},
+          {"decided_first_step", plan.decided_first_step()},
+          {"decided_last_step", plan.decided_last_step()},
+          {"balancedness_before", Finite(plan.balancedness_before())},
+          {"balancedness_predicted", Finite(plan.balancedness_predicted())},
+          {"peak_fall", Finite(plan.peak_fall())},
+          {"net_gain_seconds", Finite(plan.net_gain_seconds())},
+          {"migration_seconds", Finite(plan.migration_seconds())},
+          {"transfers", plan.transfers()},
+          {"received_bytes", plan.received_bytes()},
+          {"num_chunks", plan.num_chunks()},
+          {"chunks_committed", plan.chunks_committed()},
+          {"solve_seconds", Finite(plan.solve_seconds())},
+          {"prepare_seconds", Finite(plan.prepare_seconds())},
+          {"pause_seconds", Finite(plan.pause_seconds())},
+          {"switched_step", plan.switched_step()},
+          {"reason", plan.reason()},
+          {"asked_by", plan.asked_by()}};
+}
+
+Json ToJson(const v1::JobEvent& event) {
+  return {{"sequence", event.sequence()}, {"time", TimeText(event.unix_micros())},
+          {"name", event.name()},         {"version", event.version()},
+          {"reason", event.reason()},     {"actor", event.actor()},
+          {"before", event.before()},     {"after", event.after()}};
+}
+
+// Text of others: bytes that are not UTF-8 must not end the program.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+template <class Records>
+std::string ListToJson(const std::string& job, const char* name, const Records& records) {
+  Json list = Json::array();
+  for (const auto& record : records) list.push_back(ToJson(record));
+  return Dump({{"job", job}, {name, std::move(list)}}) + "\n";
+}
+
+}  // namespace
+
+std::string PlansToJson(const std::string& job, const v1::ListPlansResponse& response) {
+  return ListToJson(job, "plans", response.plans());
+}
+
+std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& response) {
+  return ListToJson(job, "events", response.events());
+}
+
+std::string PlanToJson(const v1::Plan& plan) { return Dump(ToJson(plan)); }
+
+std::string TimeText(int64_t unix_micros) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixMicros(unix_micros),
+                          absl::UTCTimeZone());
+}
+
+}  // namespace eplb::cli

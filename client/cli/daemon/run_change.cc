@@ -1,0 +1,80 @@
+#include "client/cli/daemon/run_change.h"
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "client/cli/text.h"
+#include "placement/status_macros.h"
+#include "proto/wire/json_value.h"
+
+#include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+namespace {
+
+// 128 bits of the system's random numbers.
+std::string DrawRequestId() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
+}
+
+}  // namespace
+
+void AddChangeOptions(CLI::App& app, ChangeOptions& options) {
+  AddJobOption(app, options.job);
+  app.add_option("--expect-version", options.expect_version,
+                 "Change nothing unless this version is in force [the one just asked for]")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->type_name("V");
+  app.add_option("--request-id", options.request_id,
+                 "Names the request; a second one of that name is refused [drawn]")
+      ->type_name("ID");
+  app.add_option("--comment", options.comment, "Why, for the audit log")->type_name("TEXT");
+  AddQueryOptions(app, options.query);
+}
+
+absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
+  EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
+  change->set_job(job);
+  change->set_request_id(options.request_id.empty() ? DrawRequestId() : options.request_id);
+  change->set_comment(options.comment);
+  if (options.expect_version >= 0) {
+    change->set_expect_version(static_cast<uint64_t>(options.expect_version));
+    return absl::OkStatus();
+  }
+  v1::GetJobRequest request;
+  request.set_job(job);
+  v1::JobStatus status;
+  EPLB_RETURN_IF_ERROR(Ask(options.query, request, &status));
+  change->set_expect_version(status.version());
+  return absl::OkStatus();
+}
+
+Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
+                    const absl::Status& status, const v1::AdminResponse& response) {
+  if (absl::IsDeadlineExceeded(status)) {
+    return Failure(kTimeout,
+                   absl::DeadlineExceededError(absl::StrCat(
+                       status.message(), "; whether request ", change.request_id(),
+                       " was executed is not known: see eplbctl get events --job ", change.job())));
+  }
+  if (!status.ok()) return QueryFailure(status);
+  if (options.query.format == Format::kJson) {
+    return {.exit_code = kOk,
+            .out = absl::StrCat("{\"job\":", wire::JsonQuote(change.job()),
+                                ",\"request_id\":", wire::JsonQuote(change.request_id()),
+                                ",\"version\":", response.version(),
+                                ",\"state\":", wire::JsonQuote(response.state()),
+                                ",\"outcome\":", wire::JsonQuote(response.outcome()), "}\n"),
+            .message = {}};
+  }
+  return {.exit_code = kOk,
+          .out = absl::StrCat(Printable(change.job()), ": ", Printable(response.outcome()), " (",
+                              Printable(response.state()), ", version ", response.version(), ")\n"),
+          .message = {}};
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,98 @@
+#include "client/cli/daemon/top.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "client/cli/daemon/explain_text.h"
+#include "client/cli/daemon/explanation.h"
+#include "client/cli/gpu_picture.h"
+#include "client/cli/text.h"
+#include "client/cli/watch.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+namespace {
+
+constexpr size_t kLayersShown = 5;
+
+// [G], summed over layers: what a GPU works in a step.
+std::vector<double> SumOverLayers(const Evaluation& evaluation) {
+  const auto sums = evaluation.gpu_loads.colwise().sum().eval();
+  return {sums.data(), sums.data() + sums.size()};
+}
+
+std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
+  const std::vector<double> before = SumOverLayers(*explanation.unmoved);
+  const std::vector<double> now = SumOverLayers(*explanation.now);
+  double mean = 0;
+  for (const double tokens : now) mean += tokens / static_cast<double>(now.size());
+  if (!(mean > 0)) return "";
+  const Placement& placement = explanation.body->placement;
+  GpuPicture picture{.before_name = "static",
+                     .after_name = "now",
+                     .before = before,
+                     .after = now,
+                     .unusable = {},
+                     .mean = mean};
+  for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
+    picture.unusable.push_back(!placement.Holds(GpuId{gpu}));
+  }
+  return absl::StrCat("\n", Paint(terminal, Colour::kBold, "GPU loads, all layers"), "\n",
+                      DrawGpuLoads(picture, terminal));
+}
+
+std::string Screen(const Explanation& explanation, const Terminal& terminal) {
+  const v1::JobStatus& job = explanation.job;
+  std::string text = absl::StrCat(
+      Paint(terminal, Colour::kBold, Printable(job.job())), "  ", Printable(job.state()), " ",
+      Seconds(job.state_seconds()), job.paused() ? "  PAUSED" : "", "  ranks ",
+      job.connected_ranks(), "/", job.world_size(), "  step ",
+      Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(), "\n");
+  if (!explanation.now) return text + "no complete load window yet\n";
+  absl::StrAppendFormat(&text, "steps %d..%d  balancedness %.4f  static layout %.4f\n",
+                        explanation.window->first_step, explanation.window->last_step,
+                        explanation.now->mean_balancedness, explanation.unmoved->mean_balancedness);
+  absl::StrAppend(&text, GpusText(explanation, terminal),
+                  WorstLayers(explanation, kLayersShown, terminal));
+  if (!job.last_reason().empty()) {
+    absl::StrAppend(&text, "\n", Wrapped(Printable(job.last_reason()), terminal.width, 2), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+Output RunTop(const TopOptions& options, const Terminal& terminal) {
+  const absl::StatusOr<Explanation> explanation = AskExplanation(options.query, options.job);
+  if (!explanation.ok()) return QueryFailure(explanation.status());
+  return {.exit_code = kOk,
+          .out = options.query.format == Format::kJson ? ExplanationToJson(*explanation, -1, -1)
+                                                       : Screen(*explanation, terminal),
+          .message = {}};
+}
+
+void AddTop(CLI::App& root, Command& command) {
+  struct Flags {
+    TopOptions top;
+    WatchOptions watch;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App& app = *root.add_subcommand("top", "A job's GPU loads and worst layers, live");
+  AddJobOption(app, flags->top.job);
+  AddQueryOptions(app, flags->top.query);
+  AddIntervalOptions(app, flags->watch);
+  app.callback([flags, &command] {
+    // Into a pipe once, unless a number of runs was asked for.
+    flags->watch.watch = isatty(STDOUT_FILENO) == 1 || flags->watch.count > 0;
+    command = Watched(flags->watch,
+                      [flags](const Terminal& terminal) { return RunTop(flags->top, terminal); });
+  });
+}
+
+}  // namespace eplb::cli

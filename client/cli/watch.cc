@@ -1,0 +1,73 @@
+#include "client/cli/watch.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "client/cli/duration_flag.h"
+#include "client/cli/text.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+namespace {
+
+constexpr char kClear[] = "\x1b[H\x1b[2J";  // cursor home, clear the screen
+
+}  // namespace
+
+void AddIntervalOptions(CLI::App& app, WatchOptions& options) {
+  app.add_option("--interval", options.interval, "Between two runs [" + options.interval + "]")
+      ->type_name("DURATION");
+  app.add_option("--count", options.count, "End after so many runs [0: never]")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->type_name("N");
+}
+
+void AddWatchOptions(CLI::App& app, WatchOptions& options) {
+  app.add_flag("--watch", options.watch, "Ask again and again");
+  AddIntervalOptions(app, options);
+}
+
+Command Watched(const WatchOptions& options, Command once) {
+  if (!options.watch) return once;
+  const auto runs = std::make_shared<int64_t>(0);
+  return [options, once = std::move(once), runs](const Terminal& terminal) {
+    const absl::StatusOr<absl::Duration> interval = ParseDuration("--interval", options.interval);
+    if (!interval.ok()) return Failure(kUsage, interval.status());
+    Output output = once(terminal);
+    const bool first = ++*runs == 1;
+    const bool last = *runs == options.count || (first && output.exit_code != kOk);
+    if (!last) output.again = *interval;
+    return output;
+  };
+}
+
+int Print(const Output& output) {
+  if (!output.message.empty()) {
+    std::fprintf(stderr, "eplbctl: %s\n", Printable(output.message).c_str());
+  }
+  const size_t written = std::fwrite(output.out.data(), 1, output.out.size(), stdout);
+  if (written == output.out.size() && std::fflush(stdout) == 0) return output.exit_code;
+  std::perror("eplbctl: cannot write to stdout");
+  return kError;
+}
+
+int RunAndPrint(const Command& command) {
+  bool fresh = false;
+  while (true) {
+    Output output = command(DetectTerminal());
+    fresh = fresh || output.again.has_value();
+    if (fresh && isatty(STDOUT_FILENO) == 1) output.out.insert(0, kClear);
+    const int exit_code = Print(output);
+    if (!output.again || exit_code == kError) return exit_code;
+    absl::SleepFor(*output.again);
+  }
+}
+
+}  // namespace eplb::cli

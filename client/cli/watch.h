@@ -1,0 +1,36 @@
+// --watch: a command that is run again and again, its output on a fresh screen.
+#ifndef EPLB_CLIENT_CLI_WATCH_H_
+#define EPLB_CLIENT_CLI_WATCH_H_
+
+#include <cstdint>
+#include <string>
+
+#include "client/cli/flags.h"
+
+namespace eplb::cli {
+
+struct WatchOptions {
+  bool watch = false;
+  std::string interval = "2s";  // between two runs
+  int64_t count = 0;            // of runs; 0: until interrupted
+};
+
+// --watch, --interval and --count.
+void AddWatchOptions(CLI::App& app, WatchOptions& options);
+// --interval and --count of a command that always watches.
+void AddIntervalOptions(CLI::App& app, WatchOptions& options);
+
+// `once` as it is without options.watch. Else what it gives asks to be run again: after a first run
+// that failed no more, later a failure is shown and the next run may succeed.
+Command Watched(const WatchOptions& options, Command once);
+
+// Runs `command` and prints what it gives, as often as it asks for; the exit code. A terminal is
+// cleared before each of several runs.
+int RunAndPrint(const Command& command);
+
+// Writes to stdout and stderr; the exit code, kError when stdout cannot be written.
+int Print(const Output& output);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_WATCH_H_

@@ -1,0 +1,97 @@
+"""The completion scripts work in their shells, and the manual page is whole: both come from the command table."""
+
+import re
+import shutil
+import subprocess
+import unittest
+
+from command import DEADLINE, CommandTest, run
+
+COMMANDS = ("plan replay sweep lint convert report status get explain diff top doctor rebalance pause resume rollback set "
+            "completion man").split()
+
+
+def shell(name, script):
+    return subprocess.run([name, "-c", script], capture_output=True, text=True, timeout=DEADLINE)
+
+
+class CompletionTest(CommandTest):
+    def script(self, name):
+        done = run("completion", name)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return self.write("completion", done.stdout)
+
+    def bash(self, words):
+        """What bash offers for the last word."""
+        quoted = " ".join(f"'{word}'" for word in words)
+        done = shell("bash", f"source {self.script('bash')}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+                             'set -u; _eplbctl; printf "%s\\n" "${COMPREPLY[@]:-}"')
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return sorted(done.stdout.split())
+
+    def test_bash_offers_commands_flags_choices_and_files(self):
+        self.assertEqual(self.bash(["eplbctl", "re"]), ["rebalance", "replay", "report", "resume"])
+        self.assertEqual(sorted(set(self.bash(["eplbctl", ""])) & set(COMMANDS)), sorted(COMMANDS))
+        self.assertEqual(self.bash(["eplbctl", "get", "pl"]), ["placement", "plans"])
+        self.assertEqual(self.bash(["eplbctl", "plan", "--tie-break", ""]), ["compat", "stable"])
+        self.assertEqual(self.bash(["eplbctl", "plan", "--gpus", ""]), [])
+        self.assertEqual(self.bash(["eplbctl", "plan", "--allow-duplicates", "--tie"]), ["--tie-break"])
+        load = self.write("load.json", "[[1]]")
+        self.assertEqual(self.bash(["eplbctl", "plan", "--load", str(load)[:-2]]), [str(load)])
+        self.assertEqual(self.bash(["eplbctl", "diff", str(load)[:-2]]), [str(load)])
+
+    def test_zsh_can_read_its_script(self):
+        if not shutil.which("zsh"):
+            self.skipTest("no zsh here")
+        done = shell("zsh", f"source {self.script('zsh')} && which _eplbctl >/dev/null && echo there")
+        self.assertEqual((done.stdout, done.returncode), ("there\n", 0), done.stderr)
+
+    def test_fish_offers_commands_and_choices(self):
+        if not shutil.which("fish"):
+            self.skipTest("no fish here")
+        path = self.script("fish")
+        done = shell("fish", f"source {path}; complete -C 'eplbctl get pl'; complete -C 'eplbctl plan --tie-break '")
+        self.assertEqual([line.split("\t")[0] for line in done.stdout.splitlines()],
+                         ["placement", "plans", "compat", "stable"], done.stderr)
+
+    def test_another_shell_is_wrong_usage(self):
+        self.assertEqual(run("completion", "tcsh").returncode, 2)
+
+
+class ManTest(CommandTest):
+    def test_the_page_has_every_command_and_all_its_flags(self):
+        page = run("man").stdout
+        for command in COMMANDS:
+            if command in ("get", "set"):
+                continue
+            self.assertIn(f'.SS "eplbctl {command}"\n', page)
+            listed = re.findall(r"(--[a-z][a-z-]*)", run(command, "--help").stdout.split("\nExamples")[0])
+            section = page.split(f'.SS "eplbctl {command}"\n')[1].split(".SS")[0].replace("\\-", "-")
+            for flag in set(listed) - {"--help"}:
+                self.assertIn(flag, section, command)
+
+    def test_roff_has_nothing_to_say_about_it(self):
+        if not shutil.which("groff"):
+            self.skipTest("no groff here")
+        done = subprocess.run(["groff", "-man", "-z", "-ww"], input=run("man").stdout, capture_output=True, text=True,
+                              timeout=DEADLINE)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class UsageTest(CommandTest):
+    def test_what_is_wrong_is_named_even_when_more_is_missing(self):
+        self.assertIn("unknown flag --laod", run("plan", "--laod", "x").stderr)
+        self.assertIn('unknown command "planet"', run("planet").stderr)
+        self.assertIn("--load is required", run("plan").stderr)
+        self.assertTrue(run("status", "--help").stdout.endswith(".\n"))
+
+    def test_watch_asks_again_and_ends_after_count(self):
+        load = self.write("rank-0.jsonl", "")
+        # Nobody listens: the first failure ends it.
+        done = run("status", "--endpoint", f"unix:{load}.sock", "--timeout", "200ms", "--watch", "--interval", "1ms")
+        self.assertEqual(done.returncode, 3)
+        self.assertEqual(run("status", "--watch", "--interval", "0").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

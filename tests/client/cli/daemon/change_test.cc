@@ -1,0 +1,109 @@
+// rebalance, pause, resume, rollback and set policy.
+#include <gmock/gmock.h>
+
+#include "client/cli/daemon/pause.h"
+#include "client/cli/daemon/rebalance.h"
+#include "client/cli/daemon/resume.h"
+#include "client/cli/daemon/rollback.h"
+#include "client/cli/daemon/set_policy.h"
+#include "proto/wire/json_value.h"
+#include "tests/client/cli/daemon/scripted_query.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ChangeTest : public ::testing::Test {
+ protected:
+  ChangeTest() {
+    *daemon_.status.add_jobs() = ExampleJob();
+    daemon_.admin_answer.set_version(3);
+    daemon_.admin_answer.set_state("IDLE");
+    daemon_.admin_answer.set_outcome("no more proposals until it is resumed");
+  }
+  ChangeOptions Options(Format format = Format::kTable) const {
+    return {.query = daemon_.Options(format)};
+  }
+  ScriptedQuery daemon_;
+};
+
+TEST_F(ChangeTest, AChangeNamesTheVersionThatWasJustSeenAndADrawnRequest) {
+  const Output output = RunPause({.change = Options()});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_EQ(output.out, "train: no more proposals until it is resumed (IDLE, version 3)\n");
+  const std::string first = daemon_.last_admin_request;
+  EXPECT_THAT(first, HasSubstr("expect_version: 3"));
+  RunPause({.change = Options()});
+  EXPECT_NE(daemon_.last_admin_request, first);  // another request_id
+}
+
+TEST_F(ChangeTest, FlagsGoIntoTheRequest) {
+  ChangeOptions change = Options(Format::kJson);
+  change.job = kJob;
+  change.request_id = "r-1";
+  change.expect_version = 2;
+  change.comment = "night run";
+  const Output output = RunResume({.change = change});
+  for (const char* word : {"request_id: \"r-1\"", "expect_version: 2", "comment: \"night run\""}) {
+    EXPECT_THAT(daemon_.last_admin_request, HasSubstr(word));
+  }
+  EXPECT_EQ(*wire::GetString(*wire::ParseJson(output.out), "request_id"), "r-1");
+  RunRebalance({.change = change, .force = true});
+  EXPECT_THAT(daemon_.last_admin_request, HasSubstr("force: true"));
+  RunRollback({.change = change, .to = 1});
+  EXPECT_THAT(daemon_.last_admin_request, HasSubstr("to_version: 1"));
+  RunRollback({.change = change});
+  EXPECT_THAT(daemon_.last_admin_request, Not(HasSubstr("to_version")));
+}
+
+TEST_F(ChangeTest, SettingsAreSentAsTheyWereGivenAndOnlyThey) {
+  const Output output =
+      RunSetPolicy({.change = Options(),
+                    .settings = {"policy.every_steps=100", "max_pause=50ms", "mode=observe"}});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  for (const char* word : {"every_steps: 100", "max_pause_seconds: 0.05", "mode: \"observe\""}) {
+    EXPECT_THAT(daemon_.last_admin_request, HasSubstr(word));
+  }
+  EXPECT_THAT(daemon_.last_admin_request, Not(HasSubstr("min_gain")));
+}
+
+TEST_F(ChangeTest, ASettingThatCannotBeMeantIsRefusedBeforeAnythingIsAsked) {
+  for (const char* bad :
+       {"", "=", "every_steps", "every_steps=", "every_steps=0", "every_steps=-1",
+        "every_steps=4294967297", "min_gain=2", "min_gain=nan", "mode=on", "name=best",
+        "freeze_steps=5", "freeze_steps=9:3", "max_pause=0", "max_pause=never", "colour=red",
+        "layers_per_chunk=1.5", "horizon_steps=x"}) {
+    const Output output = RunSetPolicy({.change = Options(), .settings = {bad}});
+    EXPECT_EQ(output.exit_code, kUsage) << bad;
+    EXPECT_THAT(output.message, HasSubstr("expected")) << bad;
+  }
+  EXPECT_EQ(daemon_.last_admin_request, "");
+}
+
+TEST_F(ChangeTest, ARefusalIsAConflict) {
+  daemon_.failure = {grpc::StatusCode::ABORTED, "version 4 is in force, not 3"};
+  ChangeOptions change = Options();
+  change.job = kJob;
+  change.expect_version = 3;
+  const Output output = RunPause({.change = change});
+  EXPECT_EQ(output.exit_code, kConflict);
+  EXPECT_EQ(output.message, "version 4 is in force, not 3");
+  EXPECT_EQ(output.out, "");
+}
+
+TEST_F(ChangeTest, WithoutAnAnswerTheOutcomeIsNotKnown) {
+  daemon_.answers = false;
+  ChangeOptions change = Options();
+  change.query.timeout = "200ms";
+  change.job = kJob;
+  change.expect_version = 3;
+  change.request_id = "r-2";
+  const Output output = RunPause({.change = change});
+  EXPECT_EQ(output.exit_code, kTimeout);
+  EXPECT_THAT(output.message, HasSubstr("whether request r-2 was executed is not known"));
+}
+
+}  // namespace
+}  // namespace eplb::cli

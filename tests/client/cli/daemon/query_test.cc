@@ -1,0 +1,157 @@
+// status, get jobs and get placement.
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "client/cli/daemon/get_jobs.h"
+#include "client/cli/daemon/get_placement.h"
+#include "client/cli/daemon/status.h"
+#include "client/files/placement_file.h"
+#include "proto/wire/json_value.h"
+#include "proto/wire/placement_json.h"
+#include "tests/client/cli/daemon/scripted_query.h"
+#include "tests/client/files/test_files.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class QueryTest : public FilesTest {
+ protected:
+  QueryTest() {
+    v1::JobStatus& job = *daemon_.status.add_jobs();
+    job = ExampleJob();
+    job.set_job("train\x1b[31m");
+  }
+  QueryOptions Options(Format format = Format::kTable) const { return daemon_.Options(format); }
+  GetPlacementOptions Placed(const std::string& job, Format format = Format::kTable) const {
+    return {.query = Options(format), .job = job, .out = {}};
+  }
+  ScriptedQuery daemon_;
+};
+
+TEST_F(QueryTest, StatusTellsTheDaemonAndEachJob) {
+  const Output output = RunStatus(Options(), kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, StartsWith("eplbd 0.1.0, up 2h 05m, term 0, ready\n"));
+  for (const char* word : {"PREPARING", "7/8", "12,345", "0.7500", "waits for: ranks 3, 5",
+                           "last decision: moved 12 experts"}) {
+    EXPECT_THAT(output.out, HasSubstr(word));
+  }
+  EXPECT_THAT(output.out, Not(HasSubstr("\x1b")));
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+}
+
+TEST_F(QueryTest, StatusWithoutJobsOrReadinessSaysSo) {
+  daemon_.status.clear_jobs();
+  daemon_.status.set_ready(false);
+  daemon_.status.set_not_ready_reason("the store cannot be written");
+  const Output output = RunStatus(Options(), kPlain);
+  EXPECT_THAT(output.out, HasSubstr("not ready\nthe store cannot be written\n"));
+  EXPECT_THAT(output.out, EndsWith("no job has connected yet\n"));
+}
+
+TEST_F(QueryTest, StatusAndJobsAsJsonKeepEveryField) {
+  const absl::StatusOr<wire::JsonValue> status =
+      wire::ParseJson(RunStatus(Options(Format::kJson), kPlain).out);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->Find("uptime_seconds")->real, 7500);
+  const std::string jobs = RunGetJobs(Options(Format::kJson), kPlain).out;
+  for (const char* word : {R"("job":"train\u001b[31m")", R"("connected_ranks":7)", R"("digest":")",
+                           R"("balancedness":0.75)", R"("ranks":[{"rank")"}) {
+    EXPECT_THAT(jobs, HasSubstr(word));
+  }
+  EXPECT_THAT(RunGetJobs(Options(), kPlain).out, HasSubstr("incarnation"));
+}
+
+TEST_F(QueryTest, APlacementComesAsTableAsJsonAndAsFile) {
+  const Output table = RunGetPlacement(Placed("train"), kPlain);
+  EXPECT_EQ(table.exit_code, kOk) << table.message;
+  EXPECT_THAT(table.out, HasSubstr("version 3"));
+  EXPECT_THAT(table.out, HasSubstr("0* 2"));
+  const absl::StatusOr<wire::JsonValue> json =
+      wire::ParseJson(RunGetPlacement(Placed("train", Format::kJson), kPlain).out);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(*wire::GetInteger(*json, "version"), 3);
+  EXPECT_EQ(*wire::GetString(*json, "digest"), DigestOf(ExampleAfter()).Hex());
+  EXPECT_EQ(*wire::PlacementFromJson(*json->Find("placement")), ExampleAfter());
+  GetPlacementOptions to_file = Placed("train");
+  to_file.out = Path("p.json");
+  EXPECT_EQ(RunGetPlacement(to_file, kPlain).exit_code, kOk);
+  EXPECT_EQ(*ReadPlacementFile(Path("p.json")), ExampleAfter());
+}
+
+TEST_F(QueryTest, AnUnknownJobIsNotFoundWithNothingOnStdout) {
+  const Output output = RunGetPlacement(Placed("nobody"), kPlain);
+  EXPECT_EQ(output.exit_code, kNotFound);
+  EXPECT_EQ(output.out, "");
+  EXPECT_EQ(output.message, "no job nobody");
+}
+
+TEST_F(QueryTest, AnEarlierVersionIsToldWhileItIsKept) {
+  GetPlacementOptions options = Placed("train", Format::kJson);
+  options.version = 1;
+  EXPECT_THAT(RunGetPlacement(options, kPlain).out, HasSubstr(R"("version":1,)"));
+  options.version = 2;
+  const Output output = RunGetPlacement(options, kPlain);
+  EXPECT_EQ(output.exit_code, kNotFound);
+  EXPECT_EQ(output.message, "no such version is kept");
+}
+
+TEST_F(QueryTest, ALayerOutsideTheJobIsRefused) {
+  GetPlacementOptions options = Placed("train");
+  options.layer = 2;
+  EXPECT_EQ(RunGetPlacement(options, kPlain).exit_code, kUsage);
+}
+
+TEST_F(QueryTest, ABrokenAnswerIsAnError) {
+  daemon_.whole = false;
+  const Output output = RunGetPlacement(Placed("train"), kPlain);
+  EXPECT_EQ(output.exit_code, kError);
+  EXPECT_THAT(output.message, HasSubstr("the daemon's answer is no placement"));
+}
+
+TEST_F(QueryTest, NobodyThereIsUnreachable) {
+  QueryOptions options = Options();
+  options.endpoint = "unix:" + Path("no.sock");
+  const Output output = RunStatus(options, kPlain);
+  EXPECT_EQ(output.exit_code, kUnreachable);
+  EXPECT_THAT(output.message, StartsWith("cannot reach unix:"));
+}
+
+TEST_F(QueryTest, ASilentDaemonIsATimeout) {
+  daemon_.answers = false;
+  QueryOptions options = Options();
+  options.timeout = "300ms";
+  const Output output = RunStatus(options, kPlain);
+  EXPECT_EQ(output.exit_code, kTimeout);
+  EXPECT_EQ(output.message, "no answer from " + daemon_.endpoint() + " within 300ms");
+}
+
+TEST_F(QueryTest, RefusalsHaveTheirOwnExitCodes) {
+  const std::pair<grpc::StatusCode, int> cases[] = {
+      {grpc::StatusCode::PERMISSION_DENIED, kDenied},
+      {grpc::StatusCode::UNAUTHENTICATED, kDenied},
+      {grpc::StatusCode::FAILED_PRECONDITION, kConflict},
+      {grpc::StatusCode::INVALID_ARGUMENT, kUsage},
+      {grpc::StatusCode::INTERNAL, kError}};
+  for (const auto& [code, exit_code] : cases) {
+    daemon_.failure = {code, "because"};
+    EXPECT_EQ(RunStatus(Options(), kPlain).exit_code, exit_code) << code;
+  }
+}
+
+TEST_F(QueryTest, TimeoutsThatCannotBeMeantAreRefused) {
+  for (const char* bad : {"", "0", "-1", "x", "5 s", "inf", "nan", "1e9", "2h"}) {
+    QueryOptions options = Options();
+    options.timeout = bad;
+    EXPECT_EQ(RunStatus(options, kPlain).exit_code, kUsage) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace eplb::cli
