@@ -70,6 +70,7 @@ std::string FishCondition(const CommandEntry& command) {
   if (command.name.empty()) return "__fish_use_subcommand";
   const std::vector<std::string> words = absl::StrSplit(command.name, ' ');
   std::vector<std::string> conditions;
+  conditions.reserve(words.size() + 1);
   for (const std::string& word : words) {
     conditions.push_back("__fish_seen_subcommand_from " + word);
   }
