@@ -11,6 +11,7 @@
 
 #include "client/cli/endpoint.h"
 #include "placement/status_macros.h"
+#include "proto/wire/channel_credentials.h"
 #include "proto/wire/status.h"
 
 #include "eplb/v1/query.grpc.pb.h"
@@ -43,8 +44,11 @@ absl::Status Ask(const QueryOptions& options, const Request& request, Response* 
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  EPLB_ASSIGN_OR_RETURN(
+      const std::shared_ptr<grpc::ChannelCredentials> credentials,
+      wire::MakeChannelCredentials(wire::WithEnvironment(options.tls), &arguments));
   const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+      grpc::CreateCustomChannel(endpoint, credentials, arguments);
   const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
