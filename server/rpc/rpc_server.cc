@@ -90,6 +90,7 @@ struct RpcServer::Parts {
               .limits = options.peers}),
         balancer({.runner = options.runner,
                   .gate = &gate,
+                  .ends = &ends,
                   .messages_per_second = options.messages_per_second},
                  &rendezvous),
         query(MakeQueryService({.runner = options.runner,
@@ -101,6 +102,7 @@ struct RpcServer::Parts {
   Address address;
   Rendezvous rendezvous;
   Gate gate;
+  StreamEndCounters ends;
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
   std::unique_ptr<grpc::Server> server;
@@ -166,6 +168,11 @@ void RpcServer::Shutdown(absl::Duration grace) {
 
 int64_t RpcServer::refusals(Refusal refusal) const {
   return refusal == Refusal::kHandshake ? FailedHandshakes() : parts_->gate.refusals(refusal);
+}
+
+StreamEnds RpcServer::stream_ends() const {
+  const StreamEndCounters& ends = parts_->ends;
+  return {.goodbye = ends.goodbye, .closed = ends.closed, .lost = ends.lost};
 }
 
 std::string GrpcVersion() { return grpc::Version(); }

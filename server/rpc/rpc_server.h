@@ -19,6 +19,13 @@
 
 namespace eplb {
 
+// Streams that ended since the start.
+struct StreamEnds {
+  int64_t goodbye = 0;
+  int64_t closed = 0;  // by the daemon
+  int64_t lost = 0;    // without Goodbye
+};
+
 struct RpcOptions {
   Address listen;
   Runner* runner = nullptr;  // outlives the server
@@ -56,6 +63,7 @@ class RpcServer {
 
   // Since the start; kHandshake: see grpc_log.h.
   int64_t refusals(Refusal refusal) const;
+  StreamEnds stream_ends() const;
 
  private:
   struct Parts;

@@ -23,6 +23,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       : context_(context),
         runner_(options.runner),
         gate_(options.gate),
+        ends_(options.ends),
         peer_(gate_->IdentityOf(*context)),
         host_(HostOf(context->peer())),
         rate_(options.messages_per_second, MonotonicNow()) {}
@@ -60,6 +61,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
     // After Goodbye the core ends the stream once it has read it: closing here would discard what
     // still waits in the queue.
     if (said_goodbye_) return;
+    lost_ = !mailbox_->closing();
     if (!spoke_ && !mailbox_->closing()) {
       gate_->Refuse(Refusal::kMalformed, host_, "the stream ended before a message was understood");
     }
@@ -88,6 +90,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 
   void OnDone() override {
     if (counted_) gate_->CloseSession(host_);
+    ++(said_goodbye_ ? ends_->goodbye : lost_ ? ends_->lost : ends_->closed);
     if (session_ != 0) {
       runner_->sessions().Remove(session_);
       if (spoke_) {
@@ -192,13 +195,15 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   grpc::CallbackServerContext* const context_;
   Runner* const runner_;
   Gate* const gate_;
+  StreamEndCounters* const ends_;
   const PeerIdentity peer_;
   const std::string host_;
   bool counted_ = false;  // among the host's sessions
-  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next five
+  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next six
   core::SessionId session_ = 0;
   bool spoke_ = false;
   bool said_goodbye_ = false;
+  bool lost_ = false;  // the peer ended it first
   v1::Up up_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   v1::Down down_;                         // of the one write at work

@@ -2,6 +2,7 @@
 #ifndef EPLB_SERVER_RPC_SESSION_H_
 #define EPLB_SERVER_RPC_SESSION_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "server/rpc/gate.h"
@@ -11,9 +12,17 @@
 
 namespace eplb {
 
+// How streams ended, counted on gRPC's threads.
+struct StreamEndCounters {
+  std::atomic<int64_t> goodbye = 0;
+  std::atomic<int64_t> closed = 0;  // by the daemon: refused, drained, or told to end
+  std::atomic<int64_t> lost = 0;    // by the peer or the network, without Goodbye
+};
+
 struct SessionOptions {
-  Runner* runner = nullptr;  // both outlive the stream
+  Runner* runner = nullptr;  // all three outlive the stream
   Gate* gate = nullptr;
+  StreamEndCounters* ends = nullptr;
   int32_t messages_per_second = 100;
 };
 
