@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -41,12 +42,12 @@ absl::Status Ask(const QueryOptions& options, const Request& request, Response* 
                                                          Response*)) {
   EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseTimeout(options.timeout));
   EPLB_ASSIGN_OR_RETURN(const std::string endpoint, ResolveEndpoint(options.endpoint));
+  const wire::TlsFiles tls = wire::WithEnvironment(options.tls);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  EPLB_ASSIGN_OR_RETURN(
-      const std::shared_ptr<grpc::ChannelCredentials> credentials,
-      wire::MakeChannelCredentials(wire::WithEnvironment(options.tls), &arguments));
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                        wire::MakeChannelCredentials(tls, &arguments));
   const std::shared_ptr<grpc::Channel> channel =
       grpc::CreateCustomChannel(endpoint, credentials, arguments);
   const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(channel);
@@ -55,8 +56,11 @@ absl::Status Ask(const QueryOptions& options, const Request& request, Response* 
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot reach ", endpoint, ": ", status.error_message()));
+    // All that gRPC says of a daemon that wants TLS is that it hung up.
+    const bool perhaps_tls = tls.ca.empty() && absl::EndsWith(status.error_message(), "closed");
+    return absl::UnavailableError(absl::StrCat(
+        "cannot reach ", endpoint, ": ", status.error_message(),
+        perhaps_tls ? "; does it want TLS? see --tls-ca, --tls-cert and --tls-key" : ""));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     const std::string within = absl::StrCat(" within ", absl::FormatDuration(timeout));

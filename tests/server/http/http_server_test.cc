@@ -1,59 +1,21 @@
 #include "server/http/http_server.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "tests/support/raw_connection.h"
+
 namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-// A plain connection that is closed at its end.
-class RawConnection {
- public:
-  explicit RawConnection(int port) : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval patience{.tv_sec = 20, .tv_usec = 0};
-    (void)setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    EXPECT_EQ(connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  }
-  RawConnection(RawConnection&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  RawConnection& operator=(RawConnection&&) = delete;
-  ~RawConnection() {
-    if (descriptor_ >= 0) (void)close(descriptor_);
-  }
-
-  void Send(const std::string& text) {
-    EXPECT_EQ(send(descriptor_, text.data(), text.size(), MSG_NOSIGNAL), std::ssize(text));
-  }
-  // What comes until the peer closes.
-  std::string ReadAll() {
-    std::string text;
-    char bytes[4096];
-    for (;;) {
-      const ssize_t got = recv(descriptor_, bytes, sizeof(bytes), 0);
-      if (got <= 0) return text;
-      text.append(bytes, static_cast<size_t>(got));
-    }
-  }
-
- private:
-  int descriptor_;
-};
 
 class HttpServerTest : public ::testing::Test {
  protected:
