@@ -233,6 +233,7 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
   if (options_.endpoint.empty()) return;
   SessionOptions session;
   session.connection.endpoint = options_.endpoint;
+  session.connection.tls = TlsFilesOf(options_.tls);
   session.seed = nonce;
   const absl::MutexLock lock(&stats_mutex_);
   session_ = std::make_unique<Session>(std::move(session), *member_);
@@ -294,8 +295,9 @@ ClientStats Client::Impl::Stats() const {
 }
 
 Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
-                            absl::Duration timeout) {
-  return MakeExchangeThroughDaemon(std::move(endpoint), std::move(job), rank, world_size, timeout);
+                            absl::Duration timeout, const DaemonTls& tls) {
+  return MakeExchangeThroughDaemon(std::move(endpoint), std::move(job), rank, world_size, timeout,
+                                   TlsFilesOf(tls));
 }
 
 }  // namespace eplb

@@ -43,6 +43,15 @@ struct ExpertTensorView {
   int64_t row_stride = 0;
 };
 
+// PEM files for a daemon that speaks TLS: all three, or none for plaintext. What is empty comes
+// from EPLB_TLS_CA, EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_SERVER_NAME. Read at each connection.
+struct DaemonTls {
+  std::string ca;           // who must have signed the daemon's certificate
+  std::string cert;         // this rank's chain
+  std::string key;          // without a password
+  std::string server_name;  // in the daemon's certificate; empty: the endpoint's host
+};
+
 struct ClientOptions {
   std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
   std::string incarnation;  // empty: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count,
@@ -50,6 +59,7 @@ struct ClientOptions {
   int32_t rank = 0;
   int32_t world_size = 1;  // lanes * num_gpus; lane = rank / num_gpus, GPU = rank % num_gpus
   std::string endpoint;    // of eplbd, HOST:PORT or unix:PATH; empty: the job runs without a daemon
+  DaemonTls tls;           // of the connections to it
   int32_t num_layers = 0;
   int32_t num_experts = 0;
   int32_t num_slots = 0;
@@ -165,7 +175,7 @@ class Client {
 // ClientOptions. Each exchange fails on every rank with DeadlineExceeded after `timeout`, naming
 // the ranks that did not come.
 Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
-                            absl::Duration timeout);
+                            absl::Duration timeout, const DaemonTls& tls = {});
 
 }  // namespace eplb
 

@@ -85,8 +85,9 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
                                                       const Topology& topology) {
   if (!options.initial_placement.empty()) return FromFile(options.initial_placement, topology);
   if (options.endpoint.empty()) return Running(0, Placement::Static(topology));
-  absl::StatusOr<wire::PlacementBody> stored = FetchPlacement(
-      options.endpoint, options.job, std::min(kQueryDeadline, options.start_deadline));
+  absl::StatusOr<wire::PlacementBody> stored =
+      FetchPlacement(options.endpoint, TlsFilesOf(options.tls), options.job,
+                     std::min(kQueryDeadline, options.start_deadline));
   if (stored.ok() && stored->placement.topology() == topology) {
     return Running(stored->version, std::move(stored->placement));
   }

@@ -96,6 +96,10 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
     return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
                                          inproc ? "inproc" : "auto or host"));
   }
+  if (!o.endpoint.empty()) {
+    const absl::Status tls = wire::CheckTlsFiles(TlsFilesOf(o.tls));
+    if (!tls.ok()) return Bad("tls", {tls.message().data(), tls.message().size()});
+  }
   if (o.bind_address.empty()) return Bad("bind_address", "empty, expected a numeric address");
   return topology;
 }
@@ -114,6 +118,11 @@ std::string KnownIncarnation(const ClientOptions& options) {
     return absl::StrCat(id, "-", restarts.empty() ? "0" : restarts);
   }
   return "";
+}
+
+wire::TlsFiles TlsFilesOf(const DaemonTls& tls) {
+  return wire::WithEnvironment(
+      {.ca = tls.ca, .cert = tls.cert, .key = tls.key, .server_name = tls.server_name});
 }
 
 bool DisabledByEnvironment() {

@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "placement/topology.h"
+#include "proto/wire/tls_files.h"
 
 namespace eplb {
 
@@ -26,6 +27,9 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& options, bool inproc)
 // TORCHELASTIC_RUN_ID-TORCHELASTIC_RESTART_COUNT (torchrun's "none" is no id), else
 // SLURM_JOB_ID-SLURM_RESTART_COUNT; empty when there is none and rank 0 has to draw one.
 std::string KnownIncarnation(const ClientOptions& options);
+
+// With what the environment adds.
+wire::TlsFiles TlsFilesOf(const DaemonTls& tls);
 
 // EPLB_DISABLE is set and neither empty nor 0.
 bool DisabledByEnvironment();

@@ -9,11 +9,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "server/config_identity.h"
 #include "server/config_keys.h"
-
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-#include <toml++/toml.h>
 
 namespace eplb {
 namespace {
@@ -40,13 +37,17 @@ ConfigValue ValueOf(const toml::node& node) {
   return {.kind = Kind::kOther, .text = node.is_array() ? "an array" : "a date or time"};
 }
 
-// Tables are one level deep in every key, so this ends at the second level.
+// Tables are one level deep in every key but tls.identity, so this ends at the second level.
 absl::Status ApplyTable(const std::string& file, const std::string& prefix,
                         const toml::table& table, DaemonConfig* config) {
   for (const auto& [key, node] : table) {
     const std::string name = prefix + std::string(key.str());
     if (const toml::table* inner = node.as_table(); inner != nullptr && prefix.empty()) {
       EPLB_RETURN_IF_ERROR(ApplyTable(file, name + ".", *inner, config));
+      continue;
+    }
+    if (const toml::table* rules = node.as_table(); rules != nullptr && name == "tls.identity") {
+      EPLB_ASSIGN_OR_RETURN(config->tls.identities, ReadIdentityRules(file, *rules));
       continue;
     }
     const absl::Status status = SetConfigKey(name, ValueOf(node), config);
@@ -102,6 +103,23 @@ absl::Status ApplyVariable(const std::string& variable, const std::string& value
   return At(variable, SetConfigKey(name, {.text = value}, config));
 }
 
+// The files of [tls] make sense together only.
+absl::Status CheckTls(const TlsOptions& tls) {
+  const std::pair<const char*, const std::string*> files[] = {
+      {"tls.cert", &tls.cert}, {"tls.key", &tls.key}, {"tls.ca", &tls.ca}};
+  const auto is_set = [](const auto& file) { return !file.second->empty(); };
+  const auto set = std::find_if(std::begin(files), std::end(files), is_set);
+  const auto missing = std::find_if_not(std::begin(files), std::end(files), is_set);
+  if (set != std::end(files) && missing != std::end(files)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(set->first, " is set and ", missing->first, " is not; TLS needs all three"));
+  }
+  if (set == std::end(files) && !tls.identities.empty()) {
+    return absl::InvalidArgumentError("tls.identity has rules, and tls.cert is not set");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
@@ -116,6 +134,7 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
     const absl::Status status = SetConfigKey(key, {.text = value}, &config);
     if (!status.ok()) return At("command line", status);
   }
+  EPLB_RETURN_IF_ERROR(CheckTls(config.tls));
   return config;
 }
 

@@ -12,23 +12,31 @@
 
 #include "server/address.h"
 #include "server/core/core.h"
+#include "server/tls_options.h"
 
 namespace eplb {
 
 struct DaemonLimits {
-  int32_t max_sessions = 20000;       // open streams of all jobs
-  int32_t max_queued_events = 65536;  // messages that wait for the core
-  int32_t max_queued_mib = 256;       // load reports that wait for the core, MiB
-  int32_t messages_per_second = 100;  // of one stream, on average; twice that in a burst
-  int32_t max_exchange_mib = 256;     // blobs of all rendezvous, MiB
+  int32_t max_sessions = 20000;              // open streams of all jobs
+  int32_t max_queued_events = 65536;         // messages that wait for the core
+  int32_t max_queued_mib = 256;              // load reports that wait for the core, MiB
+  int32_t messages_per_second = 100;         // of one stream, on average; twice that in a burst
+  int32_t max_sessions_per_peer = 4096;      // open streams from one address
+  int32_t calls_per_second = 2000;           // other calls from one address; twice that in a burst
+  int32_t max_streams_per_connection = 128;  // calls at work on one connection
+  int32_t max_rpc_memory_mib = 1024;         // gRPC's buffers of all connections
+  int32_t max_exchange_mib = 256;            // blobs of all rendezvous, MiB
   absl::Duration start_deadline = absl::Seconds(60);  // of a rendezvous
   absl::Duration hello_deadline =
       absl::Seconds(10);  // from the stream's start to its first message
+  // From a connection's start to its first settings: TLS and HTTP/2 together.
+  absl::Duration handshake_deadline = absl::Seconds(10);
 };
 
 struct DaemonConfig {
   core::Config core;
   DaemonLimits limits;
+  TlsOptions tls;
   Address grpc = {.host = "127.0.0.1", .port = 29610};
   Address http = {.host = "127.0.0.1", .port = 29611};
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept

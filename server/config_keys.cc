@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -66,6 +67,11 @@ bool SetAddress(const ConfigValue& value, bool unix_allowed, Address* out) {
   if (!address.ok() || (address->is_unix() && !unix_allowed)) return false;
   *out = *std::move(address);
   return true;
+}
+
+bool SetPath(const ConfigValue& value, std::string* out) {
+  *out = value.text;
+  return !value.text.empty() && (value.kind == Kind::kText || value.kind == Kind::kUntyped);
 }
 
 bool SetPolicyName(const ConfigValue& value, DaemonConfig* config) {
@@ -165,10 +171,15 @@ constexpr ConfigKey kKeys[] = {
        return Unused("migration.max_pause", valid, c);
      }},
     {"store.path", "a path, or \"memory\"",
-     [](const ConfigValue& v, DaemonConfig* c) {
-       c->store_path = v.text;
-       return !v.text.empty() && (v.kind == Kind::kText || v.kind == Kind::kUntyped);
-     }},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->store_path); }},
+    {"tls.cert", "the path of a PEM file",
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.cert); }},
+    {"tls.key", "the path of a PEM file",
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.key); }},
+    {"tls.ca", "the path of a PEM file",
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.ca); }},
+    {"tls.identity", "a table of rules in the configuration file",
+     [](const ConfigValue&, DaemonConfig*) { return false; }},
     {"drain.grace", "a duration such as \"10s\" in 0s..10m",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::ZeroDuration(), absl::Minutes(10), &c->drain_grace);
@@ -234,6 +245,27 @@ constexpr ConfigKey kKeys[] = {
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 65536, &c->limits.max_exchange_mib);
      }},
+    {"limits.max_sessions_per_peer", "an integer in 1..1000000",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 1000000, &c->limits.max_sessions_per_peer);
+     }},
+    {"limits.calls_per_second", "an integer in 1..1000000",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 1000000, &c->limits.calls_per_second);
+     }},
+    {"limits.max_streams_per_connection", "an integer in 1..100000",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 100000, &c->limits.max_streams_per_connection);
+     }},
+    {"limits.max_rpc_memory_mib", "an integer in 64..1048576",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 64, 1 << 20, &c->limits.max_rpc_memory_mib);
+     }},
+    {"limits.handshake_deadline", "a duration such as \"10s\" in 100ms..1m",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetDuration(v, absl::Milliseconds(100), absl::Minutes(1),
+                          &c->limits.handshake_deadline);
+     }},
     {"limits.start_deadline", "a duration such as \"60s\" in 100ms..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Milliseconds(100), absl::Hours(1), &c->limits.start_deadline);
@@ -260,19 +292,22 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// As a message shows it: on one line, and not without end.
+std::string Shown(std::string_view text) {
+  constexpr size_t kMost = 256;
+  const std::string escaped = absl::Utf8SafeCEscape(std::string(text.substr(0, kMost)));
+  return text.size() > kMost ? absl::StrCat(escaped, "..") : escaped;
+}
+
 absl::Status UnknownKey(std::string_view name) {
-  if (name.substr(0, 4) == "tls.") {  // nobody shall believe that this is encrypted
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(name), ": this version of eplbd has no such key yet, remove it"));
-  }
   constexpr size_t kLongest = 64;  // bounds the search; no known key is longer
   const std::string_view head = name.substr(0, kLongest);
   const auto nearest = std::min_element(
       std::begin(kKeys), std::end(kKeys), [head](const ConfigKey& a, const ConfigKey& b) {
         return EditDistance(head, a.name) < EditDistance(head, b.name);
       });
-  return absl::InvalidArgumentError(absl::StrCat(std::string(name), ": unknown key, did you mean ",
-                                                 std::string(nearest->name), "?"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Shown(name), ": unknown key, did you mean ", std::string(nearest->name), "?"));
 }
 
 }  // namespace
@@ -291,7 +326,7 @@ absl::Status SetConfigKey(std::string_view name, const ConfigValue& value, Daemo
       }
     }
     return absl::InvalidArgumentError(
-        absl::StrCat(std::string(name), " = ", value.text, ": expected ", expected));
+        absl::StrCat(std::string(name), " = ", Shown(value.text), ": expected ", expected));
   }
   return UnknownKey(name);
 }

@@ -4,6 +4,7 @@
 
 #include "placement/status_macros.h"
 #include "server/http/http_server.h"
+#include "server/observe.h"
 #include "server/rpc/rpc_server.h"
 #include "server/runner/runner.h"
 #include "server/store/store.h"
@@ -47,11 +48,18 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
            .rendezvous = {.deadline = config.limits.start_deadline,
                           .max_bytes = kMiB * static_cast<size_t>(config.limits.max_exchange_mib),
                           .max_world_size = config.core.max_ranks_per_job},
+           .tls = config.tls,
+           .peers = {.max_sessions = config.limits.max_sessions_per_peer,
+                     .calls_per_second = config.limits.calls_per_second},
+           .max_streams_per_connection = config.limits.max_streams_per_connection,
+           .max_memory_bytes = kMiB * static_cast<size_t>(config.limits.max_rpc_memory_mib),
+           .handshake_deadline = config.limits.handshake_deadline,
            .server_version = DaemonVersion()}));
-  EPLB_ASSIGN_OR_RETURN(
-      daemon->http_,
-      HttpServer::Start(config.http, {.alive = [runner] { return runner->Alive(); },
-                                      .ready = [runner] { return runner->Readiness(); }}));
+  EPLB_ASSIGN_OR_RETURN(daemon->http_,
+                        HttpServer::Start(config.http, SourcesOf({.runner = runner,
+                                                                  .rpc = daemon->rpc_.get(),
+                                                                  .tls_cert = config.tls.cert,
+                                                                  .version = DaemonVersion()})));
   return daemon;
 }
 

@@ -16,10 +16,12 @@
 #include "absl/time/clock.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/tls_files.h"
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/log.h"
 #include "server/options.h"
+#include "server/rpc/grpc_log.h"
 #include "server/rpc/rpc_server.h"
 #include "server/runner/monotonic_clock.h"
 
@@ -28,6 +30,7 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kUsageError = 2;
+constexpr absl::Duration kRemind = absl::Hours(1);  // of --insecure-network
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr absl::Duration kShutdown = absl::Seconds(1);  // of the grace, kept for closing streams
 
@@ -43,15 +46,20 @@ std::vector<std::pair<std::string, std::string>> Environment() {
   return variables;
 }
 
+// HTTP is never encrypted, gRPC with tls.cert.
 absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
-  for (const Address* address : {&config.grpc, &config.http}) {
-    if (address->IsLoopback() || insecure_network) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(address->Text(),
-                     ": other machines reach this address and nothing is "
-                     "encrypted; listen on loopback or give --insecure-network"));
+  if (insecure_network) return absl::OkStatus();
+  if (!config.grpc.IsLoopback() && !config.tls.enabled()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        config.grpc.Text(),
+        ": other machines reach this address and nothing is encrypted; set tls.cert, tls.key and "
+        "tls.ca, listen on loopback or give --insecure-network"));
   }
-  return absl::OkStatus();
+  if (config.http.IsLoopback()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(config.http.Text(),
+                   ": other machines reach this address and HTTP is not encrypted; listen on "
+                   "loopback or give --insecure-network"));
 }
 
 absl::StatusOr<DaemonConfig> Configure(const Options& options) {
@@ -59,6 +67,8 @@ absl::StatusOr<DaemonConfig> Configure(const Options& options) {
   sources.environment = Environment();
   EPLB_ASSIGN_OR_RETURN(DaemonConfig config, LoadConfig(sources));
   EPLB_RETURN_IF_ERROR(CheckNetwork(config, options.insecure_network));
+  EPLB_RETURN_IF_ERROR(
+      wire::CheckTlsFiles({.ca = config.tls.ca, .cert = config.tls.cert, .key = config.tls.key}));
   return config;
 }
 
@@ -134,12 +144,14 @@ int Serve(DaemonConfig config, bool insecure_network) {
   for (const std::string& key : config.unused_keys) {
     Log(LogLevel::kWarn, "unused_key", {{"key", key}, {"reason", "this version does not use it"}});
   }
-  if (insecure_network) {
-    Log(LogLevel::kWarn, "insecure_network",
-        {{"reason", "other machines may reach this daemon and nothing is encrypted"}});
-  }
   int signal = 0;
-  while (signal == 0) signal = WaitForSignal(signals, -1);
+  while (signal == 0) {
+    if (insecure_network) {
+      Log(LogLevel::kWarn, "insecure_network",
+          {{"reason", "other machines may reach this daemon and not everything is encrypted"}});
+    }
+    signal = WaitForSignal(signals, static_cast<int>(absl::ToInt64Milliseconds(kRemind)));
+  }
   Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
   Drain(daemon->get(), signals, config.drain_grace);
   Log(LogLevel::kInfo, "stopped");

@@ -76,6 +76,14 @@ void AddQueryOptions(CLI::App& app, QueryOptions& options) {
   app.add_option("--endpoint", options.endpoint,
                  "The daemon [EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]")
       ->type_name("HOST:PORT|unix:PATH");
+  app.add_option("--tls-ca", options.tls.ca, "Who signed its certificate, PEM [EPLB_TLS_CA]")
+      ->type_name("FILE");
+  app.add_option("--tls-cert", options.tls.cert, "Your certificate, PEM [EPLB_TLS_CERT]")
+      ->type_name("FILE");
+  app.add_option("--tls-key", options.tls.key, "Its key, PEM [EPLB_TLS_KEY]")->type_name("FILE");
+  app.add_option("--tls-server-name", options.tls.server_name,
+                 "Name in its certificate [EPLB_TLS_SERVER_NAME, the endpoint's host]")
+      ->type_name("NAME");
   app.add_option("--timeout", options.timeout, "How long to wait [5s]")->type_name("DURATION");
   AddFormat(app, options.format);
   app.footer(

@@ -59,12 +59,10 @@ absl::Status Stranger(std::string_view why) {
 
 }  // namespace
 
-Handshake::Handshake(const Options& options, bool dialler) : options_(options), dialler_(dialler) {
-  FillRandom(own_nonce_);
-}
+Handshake::Handshake(const Options& options) : options_(options) { FillRandom(own_nonce_); }
 
 Handshake Handshake::Dial(const Options& options, RankId peer) {
-  Handshake handshake(options, true);
+  Handshake handshake(options);
   handshake.peer_ = peer;
   handshake.WriteHello();
   handshake.stage_ = Stage::kChallenge;
@@ -73,7 +71,7 @@ Handshake Handshake::Dial(const Options& options, RankId peer) {
 }
 
 Handshake Handshake::Answer(const Options& options) {
-  Handshake handshake(options, false);
+  Handshake handshake(options);
   handshake.stage_ = Stage::kHello;
   handshake.needed_ = kHelloBytes;
   return handshake;

@@ -50,7 +50,7 @@ class Handshake {
   enum class Stage { kHello, kChallenge, kProof, kAdmission, kDone };
   using Bytes32 = std::array<std::byte, 32>;
 
-  Handshake(const Options& options, bool dialler);
+  explicit Handshake(const Options& options);
   void WriteHello();
   absl::Status OnHello();
   absl::Status OnChallenge();
@@ -58,7 +58,6 @@ class Handshake {
   Bytes32 Mac(const char* label) const;
 
   Options options_;
-  bool dialler_ = false;
   RankId peer_;
   Stage stage_ = Stage::kHello;  // what is read next
   std::vector<std::byte> hello_;

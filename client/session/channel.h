@@ -5,15 +5,20 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
+
+#include "placement/status_macros.h"
+#include "proto/wire/channel_credentials.h"
 
 namespace eplb {
 
 // A channel that shares no connection and no back-off with others: every attempt is a real one.
 // Keepalive finds a frozen peer in 30 + 10 s; the daemon must allow pings that often.
-inline std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint) {
+// errors: InvalidArgument naming the file of `tls` at fault.
+inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& endpoint,
+                                                                  const wire::TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
@@ -23,7 +28,9 @@ inline std::shared_ptr<grpc::Channel> MakeChannel(const std::string& endpoint) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(64 << 20);  // a placement of 128 layers x 2048 slots is 1 MB
-  return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                        wire::MakeChannelCredentials(tls, &arguments));
+  return grpc::CreateCustomChannel(endpoint, credentials, arguments);
 }
 
 }  // namespace eplb

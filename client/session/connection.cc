@@ -30,11 +30,12 @@ Clock::time_point In(absl::Duration duration) {
 // after the last Read. Every operation started comes out of the queue exactly once.
 class Connection {
  public:
-  Connection(const ConnectionOptions& options, SharedMember& member, ConnectionFigures& figures)
+  Connection(const ConnectionOptions& options, const std::shared_ptr<grpc::Channel>& channel,
+             SharedMember& member, ConnectionFigures& figures)
       : options_(options),
         member_(member),
         figures_(figures),
-        stub_(v1::Balancer::NewStub(MakeChannel(options.endpoint))) {}
+        stub_(v1::Balancer::NewStub(channel)) {}
 
   ConnectionEnd Run(const std::function<bool()>& give_up) {
     deadline_ = In(options_.welcome_deadline);
@@ -224,7 +225,11 @@ SessionStats ConnectionFigures::stats() const {
 
 ConnectionEnd RunConnection(const ConnectionOptions& options, SharedMember& member,
                             const std::function<bool()>& give_up, ConnectionFigures& figures) {
-  return Connection(options, member, figures).Run(give_up);
+  const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
+      MakeChannel(options.endpoint, options.tls);
+  // Files are renewed while a job runs: the next attempt may find them right.
+  if (!channel.ok()) return {.status = absl::UnavailableError(channel.status().message())};
+  return Connection(options, *channel, member, figures).Run(give_up);
 }
 
 }  // namespace eplb

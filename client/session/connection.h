@@ -13,11 +13,13 @@
 #include "absl/time/time.h"
 
 #include "client/session/shared_member.h"
+#include "proto/wire/tls_files.h"
 
 namespace eplb {
 
 struct ConnectionOptions {
   std::string endpoint;                                 // HOST:PORT or unix:PATH
+  wire::TlsFiles tls;                                   // read anew for every connection
   absl::Duration welcome_deadline = absl::Seconds(10);  // connecting and Welcome together
   absl::Duration goodbye_deadline = absl::Seconds(2);   // half-close to the end of the stream
 };

@@ -23,13 +23,19 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
 
 class DaemonExchange {
  public:
-  DaemonExchange(std::string endpoint, v1::ExchangeRequest request, absl::Duration timeout)
+  DaemonExchange(std::string endpoint, wire::TlsFiles tls, v1::ExchangeRequest request,
+                 absl::Duration timeout)
       : endpoint_(std::move(endpoint)),
+        tls_(std::move(tls)),
         request_(std::move(request)),
-        timeout_(timeout),
-        stub_(v1::Balancer::NewStub(MakeChannel(endpoint_))) {}
+        timeout_(timeout) {}
 
   absl::StatusOr<std::vector<std::string>> Run(std::string_view bytes) {
+    if (stub_ == nullptr) {
+      EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                            MakeChannel(endpoint_, tls_));
+      stub_ = v1::Balancer::NewStub(channel);
+    }
     const std::string key = absl::StrCat(next_key_++);
     request_.set_key(key);
     request_.set_blob(bytes.data(), bytes.size());
@@ -52,9 +58,10 @@ class DaemonExchange {
 
  private:
   std::string endpoint_;
+  wire::TlsFiles tls_;
   v1::ExchangeRequest request_;
   absl::Duration timeout_;
-  std::unique_ptr<v1::Balancer::Stub> stub_;
+  std::unique_ptr<v1::Balancer::Stub> stub_;  // from the first exchange on
   int64_t next_key_ = 0;
 };
 
@@ -62,15 +69,15 @@ class DaemonExchange {
 
 DaemonExchangeFunction MakeExchangeThroughDaemon(std::string endpoint, std::string job,
                                                  int32_t rank, int32_t world_size,
-                                                 absl::Duration timeout) {
+                                                 absl::Duration timeout, wire::TlsFiles tls) {
   v1::ExchangeRequest request;
   request.set_job(std::move(job));
   request.set_rank(static_cast<uint32_t>(rank));
   request.set_world_size(static_cast<uint32_t>(world_size));
   std::random_device device;
   request.set_nonce(uint64_t{device()} << 32 | device());
-  auto exchange =
-      std::make_shared<DaemonExchange>(std::move(endpoint), std::move(request), timeout);
+  auto exchange = std::make_shared<DaemonExchange>(std::move(endpoint), std::move(tls),
+                                                   std::move(request), timeout);
   return [exchange](std::string_view bytes) { return exchange->Run(bytes); };
 }
 

@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "proto/wire/tls_files.h"
+
 namespace eplb {
 
 using DaemonExchangeFunction =
@@ -19,7 +21,7 @@ using DaemonExchangeFunction =
 // What MakeDaemonExchange of client/client.h promises. threads: one caller of the result.
 DaemonExchangeFunction MakeExchangeThroughDaemon(std::string endpoint, std::string job,
                                                  int32_t rank, int32_t world_size,
-                                                 absl::Duration timeout);
+                                                 absl::Duration timeout, wire::TlsFiles tls = {});
 
 }  // namespace eplb
 

@@ -14,8 +14,10 @@
 namespace eplb {
 
 absl::StatusOr<wire::PlacementBody> FetchPlacement(const std::string& endpoint,
+                                                   const wire::TlsFiles& tls,
                                                    const std::string& job, absl::Duration timeout) {
-  const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(MakeChannel(endpoint));
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
+  const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(channel);
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));

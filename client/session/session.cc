@@ -9,7 +9,8 @@ namespace {
 
 bool IsRefusal(const absl::Status& status) {
   return absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status) ||
-         absl::IsInvalidArgument(status);
+         absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status) ||
+         absl::IsUnauthenticated(status);
 }
 
 }  // namespace

@@ -26,9 +26,9 @@ struct SessionOptions {
   uint64_t seed = 0;                                 // of the jitter
 };
 
-// A refused session (ALREADY_EXISTS, FAILED_PRECONDITION, INVALID_ARGUMENT) is logged once per
-// reason and tried again at the longest delay. The training thread never waits for this one, except
-// in Close. Threads: safe.
+// A refused session (ALREADY_EXISTS, FAILED_PRECONDITION, INVALID_ARGUMENT, PERMISSION_DENIED,
+// UNAUTHENTICATED) is logged once per reason and tried again at the longest delay. The training
+// thread never waits for this one, except in Close. Threads: safe.
 class Session {
  public:
   // Starts the thread. member: outlives the session.

@@ -19,6 +19,11 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--world", options.world_size, "Processes of the job, one GPU position each")
       ->required();
   app.add_option("--endpoint", options.endpoint, "Of eplbd, HOST:PORT or unix:PATH");
+  app.add_option("--tls-ca", options.tls.ca, "PEM file; who signed eplbd's certificate");
+  app.add_option("--tls-cert", options.tls.cert, "PEM file; this rank's certificate");
+  app.add_option("--tls-key", options.tls.key, "PEM file; its key");
+  app.add_option("--tls-server-name", options.tls.server_name,
+                 "Name in eplbd's certificate; default: the endpoint's host");
   app.add_option("--rendezvous", options.rendezvous,
                  "HOST:PORT that rank 0 listens on; default: through the daemon");
   app.add_option("--job", options.job, "Name of the job")->capture_default_str();

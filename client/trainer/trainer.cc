@@ -53,7 +53,7 @@ absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options) {
       return absl::InvalidArgumentError("without --endpoint, --rendezvous HOST:PORT is needed");
     }
     return MakeDaemonExchange(options.endpoint, options.job, options.rank, options.world_size,
-                              options.start_deadline);
+                              options.start_deadline, options.tls);
   }
   const size_t colon = options.rendezvous.rfind(':');
   uint32_t port = 0;
@@ -75,6 +75,7 @@ ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& lo
   client.rank = options.rank;
   client.world_size = options.world_size;
   client.endpoint = options.endpoint;
+  client.tls = options.tls;
   client.num_layers = loads.num_layers();
   client.num_experts = loads.num_experts();
   client.num_slots = options.num_slots == 0 ? loads.num_experts() : options.num_slots;

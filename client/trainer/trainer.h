@@ -9,12 +9,15 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
+#include "client/client.h"
+
 namespace eplb {
 
 struct TrainerOptions {
   int32_t rank = 0;
   int32_t world_size = 1;  // one GPU position per rank
   std::string endpoint;    // of eplbd; empty: no daemon, --rendezvous is then needed
+  DaemonTls tls;           // of the connections to eplbd
   std::string rendezvous;  // HOST:PORT of rank 0; empty: through the daemon
   std::string job = "demo";
   std::string trace_path;

@@ -12,8 +12,10 @@ if(EPLB_WERROR)
   target_compile_options(eplb_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
 endif()
 if(EPLB_SANITIZE)
-  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${EPLB_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
-  add_link_options("-fsanitize=${EPLB_SANITIZE}")
+  # libFuzzer brings a main, which only the targets of tests/fuzz want.
+  string(REPLACE "fuzzer" "fuzzer-no-link" sanitizers "${EPLB_SANITIZE}")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${sanitizers};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
+  add_link_options("-fsanitize=${sanitizers}")
 endif()
 
 # eplb_add_library(placement SOURCES a.cc b.cc DEPS absl::statusor [PRIVATE_DEPS OpenSSL::Crypto])

@@ -1,91 +1,129 @@
 #include "server/http/http_server.h"
 
 #include <httplib.h>
+#include <sys/socket.h>
 
-#include <cerrno>
-#include <cstring>
+#include <array>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+
+#include "placement/status_macros.h"
+#include "server/http/deadline_stream.h"
+#include "server/http/intake.h"
+#include "server/runner/monotonic_clock.h"
 
 namespace eplb {
 namespace {
 
-constexpr size_t kThreads = 4;
-constexpr time_t kSocketSeconds = 5;  // a peer that neither sends nor reads is dropped
-constexpr time_t kIdleSeconds = 2;    // an idle connection holds one of the threads
-constexpr absl::Duration kStartDeadline = absl::Seconds(5);
-constexpr size_t kMaxRequestBytes = 8192;
+constexpr int kThreads = 4;
+constexpr absl::Duration kAnswerDeadline =
+    absl::Seconds(10);               // a peer that does not read is dropped
+constexpr size_t kMaxBodyBytes = 0;  // nothing that is asked has a body
 
-void Answer(const absl::Status& status, httplib::Response* response) {
-  response->status = status.ok() ? 200 : 503;
-  response->set_content(status.ok() ? "ok\n" : absl::StrCat(status.message(), "\n"), "text/plain");
+HttpResponse Probe(const absl::Status& status) {
+  return {.status = status.ok() ? 200 : 503,
+          .body = status.ok() ? "ok\n" : absl::StrCat(status.message(), "\n"),
+          .content_type = "text/plain"};
 }
+
+HttpResponse Route(const HttpServer::Sources& sources, const std::string& path,
+                   const QueryParameters& query) {
+  if (path.starts_with("/api/")) return AnswerApi(sources.api, path, query);
+  if (!query.empty()) {
+    return ErrorResponse(400,
+                         absl::StrCat("unknown parameter \"", query.begin()->first.substr(0, 64),
+                                      "\", expected none"));
+  }
+  if (path == "/livez" && sources.alive) return Probe(sources.alive());
+  if (path == "/readyz" && sources.ready) return Probe(sources.ready());
+  if (path == "/metrics" && sources.metrics) {
+    return {.body = sources.metrics(), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+  }
+  if (path == "/version" && sources.version) return {.body = sources.version()};
+  return ErrorResponse(404, "no such path; there are /livez, /readyz, /metrics, /version, /api/v1");
+}
+
+// The library's parser and writer without its sockets and threads.
+class Exchange : public httplib::Server {
+ public:
+  explicit Exchange(const HttpServer::Sources& sources) {
+    set_payload_max_length(kMaxBodyBytes);
+    set_default_headers({{"Content-Security-Policy", "default-src 'self'"},
+                         {"X-Content-Type-Options", "nosniff"},
+                         {"Referrer-Policy", "no-referrer"},
+                         {"Cache-Control", "no-store"}});
+    // Before the library's own routing, which would read a body and match regular expressions.
+    set_pre_routing_handler([&sources](const httplib::Request& request,
+                                       httplib::Response& response) {
+      const bool reads = request.method == "GET" || request.method == "HEAD";
+      const HttpResponse answer = reads ? Route(sources, request.path, request.params)
+                                        : ErrorResponse(405, "this side only reads: GET and HEAD");
+      if (!reads) response.set_header("Allow", "GET, HEAD");
+      response.status = answer.status;
+      response.set_content(answer.body, answer.content_type);
+      return HandlerResponse::Handled;
+    });
+  }
+
+  void Serve(HttpArrival arrival) {
+    const int socket = arrival.descriptor.get();
+    DeadlineStream stream(socket, std::move(arrival.head), MonotonicNow() + kAnswerDeadline);
+    bool closed = false;
+    (void)process_request(stream, /*close_connection=*/true, closed, nullptr);
+    (void)shutdown(socket, SHUT_WR);
+    // What the peer still sent would make the kernel throw our answer away.
+    std::array<char, 4096> rest;
+    constexpr int kMaxReads = 16;
+    for (int i = 0; i < kMaxReads && recv(socket, rest.data(), rest.size(), MSG_DONTWAIT) > 0;) ++i;
+  }
+};
 
 }  // namespace
 
 struct HttpServer::Parts {
-  Address address;
-  Probes probes;
-  httplib::Server server;
-  std::thread thread;
+  Parts(Sources given, Descriptor listener, Address bound)
+      : sources(std::move(given)),
+        address(std::move(bound)),
+        exchange(sources),
+        intake(std::move(listener), {}) {}
+
+  const Sources sources;
+  const Address address;
+  Exchange exchange;
+  Intake intake;
+  std::vector<std::thread> threads;
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& listen,
-                                                              Probes probes) {
+                                                              Sources sources) {
   if (listen.is_unix()) {
     return absl::InvalidArgumentError(
         absl::StrCat("HTTP cannot listen on ", listen.Text(), ", expected ADDR:PORT"));
   }
-  auto parts = std::make_unique<Parts>();
-  parts->probes = std::move(probes);
-  httplib::Server& server = parts->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  server.set_read_timeout(kSocketSeconds);
-  server.set_write_timeout(kSocketSeconds);
-  server.set_keep_alive_timeout(kIdleSeconds);
-  server.set_payload_max_length(kMaxRequestBytes);
-  // The library's default shares the port with any other process that asks for it.
-  server.set_socket_options([](socket_t socket) {
-    const int yes = 1;
-    (void)setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  });
-  const Probes* raw = &parts->probes;
-  server.Get("/livez", [raw](const httplib::Request&, httplib::Response& response) {
-    Answer(raw->alive(), &response);
-  });
-  server.Get("/readyz", [raw](const httplib::Request&, httplib::Response& response) {
-    Answer(raw->ready(), &response);
-  });
-  errno = 0;
-  int port = listen.port;
-  if (port == 0) {
-    port = server.bind_to_any_port(listen.host);
-  } else if (!server.bind_to_port(listen.host, port)) {
-    port = -1;
+  EPLB_ASSIGN_OR_RETURN(auto listener, ListenHttp(listen));
+  auto parts = std::make_unique<Parts>(std::move(sources), std::move(listener.first),
+                                       std::move(listener.second));
+  Parts* raw = parts.get();
+  parts->threads.emplace_back([raw] { raw->intake.Run(); });
+  for (int i = 0; i < kThreads; ++i) {
+    parts->threads.emplace_back([raw] {
+      while (std::optional<HttpArrival> arrival = raw->intake.Next()) {
+        raw->exchange.Serve(*std::move(arrival));
+      }
+    });
   }
-  if (port <= 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen.Text(), ": ",
-                     errno != 0 ? std::strerror(errno) : "not an address of this machine"));
-  }
-  parts->address = listen.WithPort(port);
-  parts->thread = std::thread([&server] { (void)server.listen_after_bind(); });
-  // stop() of a server that does not run yet is lost.
-  const absl::Time deadline = absl::Now() + kStartDeadline;
-  while (!server.is_running() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 HttpServer::~HttpServer() {
-  parts_->server.stop();
-  parts_->thread.join();
+  parts_->intake.Stop();
+  for (std::thread& thread : parts_->threads) thread.join();
 }
 
 const Address& HttpServer::address() const { return parts_->address; }

@@ -1,29 +1,38 @@
 // The read-only HTTP side of the daemon, on its own threads.
-//   /livez   200 while the core's thread turns
-//   /readyz  200 when proposals can be made; else 503
-// A 503 carries the reason as one line of text.
+//   /livez         200 while the core's thread turns
+//   /readyz        200 when proposals can be made; else 503; both carry one line of text
+//   /metrics       text format of Prometheus
+//   /version       {"version", "grpc_version"}
+//   /api/v1/...    see api.h
+// GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, and
+// the time of its head and of its answer.
 #ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_
 #define EPLB_SERVER_HTTP_HTTP_SERVER_H_
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "server/address.h"
+#include "server/http/api.h"
 
 namespace eplb {
 
 class HttpServer {
  public:
-  // Both are called on the server's threads.
-  struct Probes {
+  // All are called on the server's threads. What is not set is 404.
+  struct Sources {
     std::function<absl::Status()> alive = {};
     std::function<absl::Status()> ready = {};
+    std::function<std::string()> metrics = {};
+    std::function<std::string()> version = {};  // JSON
+    ApiSources api = {};
   };
   // errors: InvalidArgument for a Unix socket, Unavailable when the address cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Address& listen, Probes probes);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Address& listen, Sources sources);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

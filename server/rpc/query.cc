@@ -64,19 +64,26 @@ class QueryService : public v1::Query::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest*,
                                       v1::GetStatusResponse* response) override {
+    const absl::Status admitted = options_.gate->Admit(*context, Verb::kQuery, "");
+    if (!admitted.ok()) return Done(context, admitted);
+    const PeerIdentity peer = options_.gate->IdentityOf(*context);
     const absl::Status ready = options_.runner->Readiness();
     response->set_server_version(options_.server_version);
     response->set_term(static_cast<uint64_t>(options_.runner->term()));
     response->set_uptime_seconds(absl::ToDoubleSeconds(MonotonicNow() - options_.started));
     response->set_ready(ready.ok());
     response->set_not_ready_reason(std::string(ready.message()));
-    for (const core::JobView& view : options_.runner->Jobs()) ToProto(view, response->add_jobs());
+    for (const core::JobView& view : options_.runner->Jobs()) {
+      if (Allowed(peer, Verb::kQuery, view.job).ok()) ToProto(view, response->add_jobs());
+    }
     return Done(context, absl::OkStatus());
   }
 
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
                                    const v1::GetJobRequest* request,
                                    v1::JobStatus* response) override {
+    const absl::Status admitted = AdmitJob(*context, request->job());
+    if (!admitted.ok()) return Done(context, admitted);
     const absl::StatusOr<core::JobView> view = options_.runner->Job(request->job());
     if (view.ok()) ToProto(*view, response);
     return Done(context, view.status());
@@ -85,6 +92,8 @@ class QueryService : public v1::Query::CallbackService {
   grpc::ServerUnaryReactor* GetPlacement(grpc::CallbackServerContext* context,
                                          const v1::GetPlacementRequest* request,
                                          v1::GetPlacementResponse* response) override {
+    const absl::Status admitted = AdmitJob(*context, request->job());
+    if (!admitted.ok()) return Done(context, admitted);
     const absl::StatusOr<wire::PlacementBody> body =
         options_.runner->PlacementInForce(request->job());
     if (body.ok()) wire::ToProto(body->placement, body->version, response->mutable_placement());
@@ -94,6 +103,8 @@ class QueryService : public v1::Query::CallbackService {
   grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext* context,
                                        const v1::ListEventsRequest* request,
                                        v1::ListEventsResponse* response) override {
+    const absl::Status admitted = AdmitJob(*context, request->job());
+    if (!admitted.ok()) return Done(context, admitted);
     if (request->limit() > kMaxEvents) {
       return Done(context, absl::InvalidArgumentError(absl::StrCat("limit is ", request->limit(),
                                                                    ", expected 0..", kMaxEvents)));
@@ -109,6 +120,12 @@ class QueryService : public v1::Query::CallbackService {
   }
 
  private:
+  // No question is about a job without a name.
+  absl::Status AdmitJob(const grpc::CallbackServerContext& context, const std::string& job) {
+    if (job.empty()) return absl::InvalidArgumentError("job is empty, expected its name");
+    return options_.gate->Admit(context, Verb::kQuery, job);
+  }
+
   const QueryOptions options_;
 };
 

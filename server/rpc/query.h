@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 
+#include "server/rpc/gate.h"
 #include "server/runner/runner.h"
 
 #include "eplb/v1/query.grpc.pb.h"
@@ -14,7 +15,8 @@
 namespace eplb {
 
 struct QueryOptions {
-  const Runner* runner = nullptr;  // outlives the service
+  const Runner* runner = nullptr;  // both outlive the service
+  Gate* gate = nullptr;
   std::string server_version = {};
   absl::Time started;
 };

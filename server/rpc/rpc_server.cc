@@ -6,13 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 
+#include "placement/status_macros.h"
+#include "proto/wire/status.h"
 #include "server/background/ticker.h"
-#include "server/log.h"
+#include "server/rpc/credentials.h"
 #include "server/rpc/exchange.h"
+#include "server/rpc/gate.h"
+#include "server/rpc/grpc_log.h"
 #include "server/rpc/listen_check.h"
 #include "server/rpc/query.h"
 #include "server/rpc/session.h"
@@ -25,41 +28,48 @@ constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr int kKeepaliveMs = 30000;         // an idle connection is asked for life
 constexpr int kKeepaliveTimeoutMs = 10000;  // and dropped without an answer: a frozen rank
 constexpr int kMinClientPingMs = 10000;
+constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
 constexpr mode_t kSocketMode = 0660;
-
-// Until a server listens, what gRPC says about it is in the error that Start returns.
-std::atomic<bool> grpc_errors_are_warnings = false;
+constexpr char kDrains[] = "the daemon drains, come back later";
 
 class BalancerService : public v1::Balancer::CallbackService {
  public:
-  BalancerService(Runner* runner, int32_t messages_per_second, Rendezvous* rendezvous)
-      : runner_(runner), messages_per_second_(messages_per_second), rendezvous_(rendezvous) {}
+  BalancerService(const SessionOptions& session, Rendezvous* rendezvous)
+      : session_(session), rendezvous_(rendezvous) {}
 
   grpc::ServerBidiReactor<v1::Up, v1::Down>* Session(
       grpc::CallbackServerContext* context) override {
-    return StartSession(context, runner_, messages_per_second_);
+    return StartSession(context, session_);
   }
 
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
                                      const v1::ExchangeRequest* request,
                                      v1::ExchangeResponse* response) override {
-    if (!draining_) return StartExchange(*request, response, rendezvous_);
+    absl::Status status = session_.gate->Admit(*context, Verb::kExchange, request->job());
+    if (status.ok() && draining_) status = absl::UnavailableError(kDrains);
+    if (status.ok()) return StartExchange(*request, response, rendezvous_);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish({grpc::StatusCode::UNAVAILABLE, "the daemon drains, come back later"});
+    reactor->Finish(wire::ToGrpc(status));
     return reactor;
   }
 
   void Drain() { draining_ = true; }
 
  private:
-  Runner* const runner_;
-  const int32_t messages_per_second_;
+  const SessionOptions session_;
   Rendezvous* const rendezvous_;
   std::atomic<bool> draining_ = false;
 };
 
-void Configure(const std::string& target, int* port, grpc::ServerBuilder* builder) {
+void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(RpcServer::kMaxReceiveBytes);
+  builder->SetResourceQuota(grpc::ResourceQuota("eplbd").Resize(options.max_memory_bytes));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  // A connection that sends nothing, or a byte at a time, ends here.
+  builder->AddChannelArgument(
+      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.handshake_deadline)));
   // Otherwise a second daemon binds the same port and gets every other rank.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -67,7 +77,6 @@ void Configure(const std::string& target, int* port, grpc::ServerBuilder* builde
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kMinClientPingMs);
-  builder->AddListeningPort(target, grpc::InsecureServerCredentials(), port);
 }
 
 }  // namespace
@@ -76,14 +85,24 @@ struct RpcServer::Parts {
   explicit Parts(RpcOptions given)
       : options(std::move(given)),
         rendezvous(options.rendezvous),
-        balancer(options.runner, options.messages_per_second, &rendezvous),
+        gate({.tls = options.tls.enabled(),
+              .identities = options.tls.identities,
+              .limits = options.peers}),
+        balancer({.runner = options.runner,
+                  .gate = &gate,
+                  .ends = &ends,
+                  .messages_per_second = options.messages_per_second},
+                 &rendezvous),
         query(MakeQueryService({.runner = options.runner,
+                                .gate = &gate,
                                 .server_version = options.server_version,
                                 .started = MonotonicNow()})) {}
 
   const RpcOptions options;
   Address address;
   Rendezvous rendezvous;
+  Gate gate;
+  StreamEndCounters ends;
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
   std::unique_ptr<grpc::Server> server;
@@ -100,9 +119,12 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", listen.Text(), ": another process serves there"));
   }
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
+                        MakeServerCredentials(parts->options.tls));
   int port = 0;
   grpc::ServerBuilder builder;
-  Configure(listen.Text(), &port, &builder);
+  Limit(parts->options, &builder);
+  builder.AddListeningPort(listen.Text(), credentials, &port);
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
   parts->server = builder.BuildAndStart();
@@ -111,7 +133,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
         absl::StrCat("cannot listen on ", listen.Text(), ": ", WhyNotListening(listen)));
   }
   if (listen.is_unix()) (void)chmod(listen.unix_path.c_str(), kSocketMode);
-  grpc_errors_are_warnings = true;
+  GrpcErrorsAreWarnings();
   parts->address = listen.is_unix() ? listen : listen.WithPort(port);
   parts->ticker = std::make_unique<Ticker>(kTick, [raw = parts.get()](absl::Time now) {
     raw->options.runner->sessions().Expire(now);
@@ -130,7 +152,7 @@ void RpcServer::StopServing() {
   if (auto* health = parts_->server->GetHealthCheckService()) health->SetServingStatus(false);
   parts_->options.runner->sessions().StopAccepting();
   parts_->balancer.Drain();
-  parts_->rendezvous.FailAll(absl::UnavailableError("the daemon drains, come back later"));
+  parts_->rendezvous.FailAll(absl::UnavailableError(kDrains));
 }
 
 void RpcServer::Shutdown(absl::Duration grace) {
@@ -144,12 +166,13 @@ void RpcServer::Shutdown(absl::Duration grace) {
   parts_->server->Wait();
 }
 
-void RouteGrpcLog() {
-  gpr_set_log_function([](gpr_log_func_args* args) {
-    const bool error = args->severity == GPR_LOG_SEVERITY_ERROR;
-    Log(error && grpc_errors_are_warnings ? LogLevel::kWarn : LogLevel::kDebug, "grpc",
-        {{"reason", std::string(args->message)}});
-  });
+int64_t RpcServer::refusals(Refusal refusal) const {
+  return refusal == Refusal::kHandshake ? FailedHandshakes() : parts_->gate.refusals(refusal);
+}
+
+StreamEnds RpcServer::stream_ends() const {
+  const StreamEndCounters& ends = parts_->ends;
+  return {.goodbye = ends.goodbye, .closed = ends.closed, .lost = ends.lost};
 }
 
 std::string GrpcVersion() { return grpc::Version(); }

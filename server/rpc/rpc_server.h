@@ -11,16 +11,31 @@
 #include "absl/time/time.h"
 
 #include "server/address.h"
+#include "server/rpc/peer_limits.h"
+#include "server/rpc/refusal.h"
 #include "server/rpc/rendezvous.h"
 #include "server/runner/runner.h"
+#include "server/tls_options.h"
 
 namespace eplb {
+
+// Streams that ended since the start.
+struct StreamEnds {
+  int64_t goodbye = 0;
+  int64_t closed = 0;  // by the daemon
+  int64_t lost = 0;    // without Goodbye
+};
 
 struct RpcOptions {
   Address listen;
   Runner* runner = nullptr;  // outlives the server
   int32_t messages_per_second = 100;
   Rendezvous::Limits rendezvous = {};
+  TlsOptions tls = {};
+  PeerLimits::Options peers = {};
+  int32_t max_streams_per_connection = 128;
+  size_t max_memory_bytes = size_t{1} << 30;  // gRPC's buffers of all connections
+  absl::Duration handshake_deadline = absl::Seconds(10);
   std::string server_version = {};
 };
 
@@ -30,7 +45,8 @@ class RpcServer {
   // A message of a rank: 128 layers x 1024 experts as u64 are 1 MiB.
   static constexpr int kMaxReceiveBytes = 4 << 20;
 
-  // errors: Unavailable when the address cannot be listened on, with the system's reason.
+  // errors: Unavailable when the address cannot be listened on, with the system's reason;
+  // InvalidArgument naming a file of options.tls.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(RpcOptions options);
   // As Shutdown with no grace.
   ~RpcServer();
@@ -45,14 +61,16 @@ class RpcServer {
   // Ends what is open with Unavailable, cancels what is still there after `grace` and returns.
   void Shutdown(absl::Duration grace);
 
+  // Since the start; kHandshake: see grpc_log.h.
+  int64_t refusals(Refusal refusal) const;
+  StreamEnds stream_ends() const;
+
  private:
   struct Parts;
   explicit RpcServer(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
 
-// gRPC's own log lines become lines of ours: errors warnings, the rest at level debug.
-void RouteGrpcLog();
 // "1.51.1"
 std::string GrpcVersion();
 

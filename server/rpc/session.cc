@@ -19,8 +19,14 @@ namespace {
 class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
                        public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(grpc::CallbackServerContext* context, Runner* runner, int32_t messages_per_second)
-      : context_(context), runner_(runner), rate_(messages_per_second, MonotonicNow()) {}
+  SessionReactor(grpc::CallbackServerContext* context, const SessionOptions& options)
+      : context_(context),
+        runner_(options.runner),
+        gate_(options.gate),
+        ends_(options.ends),
+        peer_(gate_->IdentityOf(*context)),
+        host_(HostOf(context->peer())),
+        rate_(options.messages_per_second, MonotonicNow()) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -36,6 +42,9 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
                                                                   if (const auto self = weak.lock())
                                                                     self->Cancel();
                                                                 }});
+    const absl::Status admitted = gate_->OpenSession(host_);
+    if (!admitted.ok()) return mailbox_->Close(admitted);
+    counted_ = true;
     const absl::StatusOr<core::SessionId> session =
         runner_->sessions().Open(mailbox_, MonotonicNow());
     if (!session.ok()) return mailbox_->Close(session.status());
@@ -52,6 +61,10 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
     // After Goodbye the core ends the stream once it has read it: closing here would discard what
     // still waits in the queue.
     if (said_goodbye_) return;
+    lost_ = !mailbox_->closing();
+    if (!spoke_ && !mailbox_->closing()) {
+      gate_->Refuse(Refusal::kMalformed, host_, "the stream ended before a message was understood");
+    }
     // gRPC tells a half-close and bytes that are no message by the same sign. A rank that obeys a
     // Drain half-closes, so this must be no refusal: it shall come back.
     mailbox_->Close(absl::UnavailableError(
@@ -76,6 +89,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   }
 
   void OnDone() override {
+    if (counted_) gate_->CloseSession(host_);
+    ++(said_goodbye_ ? ends_->goodbye : lost_ ? ends_->lost : ends_->closed);
     if (session_ != 0) {
       runner_->sessions().Remove(session_);
       if (spoke_) {
@@ -130,11 +145,17 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
     const bool report = up_.has_load_report();
     if (!rate_.Take(MonotonicNow())) {
       if (report) return runner_->CountDroppedReport();
-      return mailbox_->Close(absl::ResourceExhaustedError(
-          "more messages a second than limits.messages_per_second allows"));
+      return Refuse(Refusal::kLimited,
+                    absl::ResourceExhaustedError(
+                        "more messages a second than limits.messages_per_second allows"));
     }
     absl::StatusOr<wire::UpMessage> message = wire::FromProto(up_);
-    if (!message.ok()) return mailbox_->Close(message.status());
+    if (!message.ok()) return Refuse(Refusal::kMalformed, message.status());
+    // Any Hello: a later one might name another job.
+    if (const auto* hello = std::get_if<wire::Hello>(&*message)) {
+      const absl::Status allowed = gate_->Authorize(peer_, Verb::kSession, hello->job);
+      if (!allowed.ok()) return mailbox_->Close(allowed);
+    }
     said_goodbye_ = std::holds_alternative<wire::Goodbye>(*message);
     if (!spoke_) runner_->sessions().Spoke(session_);
     spoke_ = true;
@@ -144,6 +165,11 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       mailbox_->Close(absl::ResourceExhaustedError(
           "the daemon is behind: limits.max_queued_events messages wait"));
     }
+  }
+
+  void Refuse(Refusal refusal, const absl::Status& status) {
+    gate_->Refuse(refusal, host_, {status.message().data(), status.message().size()});
+    mailbox_->Close(status);
   }
 
   void Cancel() {
@@ -168,10 +194,16 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 
   grpc::CallbackServerContext* const context_;
   Runner* const runner_;
-  RateLimit rate_;  // of the reading reactions, which never overlap; so are the next five
+  Gate* const gate_;
+  StreamEndCounters* const ends_;
+  const PeerIdentity peer_;
+  const std::string host_;
+  bool counted_ = false;  // among the host's sessions
+  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next six
   core::SessionId session_ = 0;
   bool spoke_ = false;
   bool said_goodbye_ = false;
+  bool lost_ = false;  // the peer ended it first
   v1::Up up_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   v1::Down down_;                         // of the one write at work
@@ -186,9 +218,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 }  // namespace
 
 grpc::ServerBidiReactor<v1::Up, v1::Down>* StartSession(grpc::CallbackServerContext* context,
-                                                        Runner* runner,
-                                                        int32_t messages_per_second) {
-  const auto reactor = std::make_shared<SessionReactor>(context, runner, messages_per_second);
+                                                        const SessionOptions& options) {
+  const auto reactor = std::make_shared<SessionReactor>(context, options);
   reactor->Begin();
   return reactor.get();
 }

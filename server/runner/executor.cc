@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 
 #include "server/log.h"
+#include "server/runner/monotonic_clock.h"
 
 namespace eplb {
 
@@ -30,10 +31,12 @@ std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decisio
   return std::nullopt;
 }
 
-void Executor::ProbeStore(int64_t term) { (void)Noted(sinks_.store->WriteTerm(term)); }
+void Executor::ProbeStore(int64_t term) {
+  (void)Noted([&] { return sinks_.store->WriteTerm(term); });
+}
 
 std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
-  const absl::Status status = Noted(sinks_.store->WriteJob(effect.job));
+  const absl::Status status = Noted([&] { return sinks_.store->WriteJob(effect.job); });
   if (status.ok()) return std::nullopt;
   Log(LogLevel::kError, "store_failed",
       {{"job", effect.job.job}, {"reason", std::string(status.message())}});
@@ -41,7 +44,7 @@ std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
 }
 
 std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) {
-  const absl::Status status = Noted(sinks_.store->WriteTerm(effect.term));
+  const absl::Status status = Noted([&] { return sinks_.store->WriteTerm(effect.term); });
   if (status.ok()) {
     term_ = effect.term;
     return std::nullopt;
@@ -54,13 +57,17 @@ std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) 
 void Executor::Record(const core::JobEvent& event) {
   Log(LogLevel::kInfo, event.name,
       {{"job", event.job}, {"term", term_}, {"version", event.version}, {"reason", event.reason}});
-  const absl::Status status = Noted(sinks_.store->AppendEvent(absl::Now(), event));
+  const absl::Status status = Noted([&] { return sinks_.store->AppendEvent(absl::Now(), event); });
   if (status.ok()) return;
   Log(LogLevel::kError, "event_not_stored",
       {{"job", event.job}, {"name", event.name}, {"reason", std::string(status.message())}});
 }
 
-absl::Status Executor::Noted(absl::Status status) {
+absl::Status Executor::Noted(const std::function<absl::Status()>& write) {
+  const absl::Time began = MonotonicNow();
+  absl::Status status = write();
+  write_seconds_.Observe(absl::ToDoubleSeconds(MonotonicNow() - began));
+  if (!status.ok()) ++write_errors_;
   store_works_ = status.ok();
   return status;
 }

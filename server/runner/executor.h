@@ -9,13 +9,14 @@
 #include "absl/status/status.h"
 
 #include "server/core/core.h"
+#include "server/runner/histogram.h"
 #include "server/runner/sessions.h"
 #include "server/store/store.h"
 
 namespace eplb {
 
 // What is written is durable before any later effect happens. threads: one at a time, but for
-// store_works().
+// store_works(), write_seconds() and write_errors().
 class Executor {
  public:
   struct Sinks {
@@ -33,6 +34,9 @@ class Executor {
 
   // False while the newest write failed.
   bool store_works() const { return store_works_; }
+  // Threads: any.
+  Histogram::View write_seconds() const { return write_seconds_.view(); }
+  int64_t write_errors() const { return write_errors_; }
   // Writes `term` again, to find out whether a failing store has recovered.
   void ProbeStore(int64_t term);
 
@@ -40,11 +44,14 @@ class Executor {
   std::optional<core::StoreFailed> Write(const core::Store& effect);
   std::optional<core::StoreFailed> Write(const core::StoreTerm& effect);
   void Record(const core::JobEvent& event);
-  absl::Status Noted(absl::Status status);
+  // Writes, and keeps how long it took and whether it worked.
+  absl::Status Noted(const std::function<absl::Status()>& write);
 
   const Sinks sinks_;
   int64_t term_;
   std::atomic<bool> store_works_ = true;
+  std::atomic<int64_t> write_errors_ = 0;
+  Histogram write_seconds_;
 };
 
 }  // namespace eplb

@@ -40,7 +40,10 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
-      solver_([this](core::Solved solved) { (void)queue_.Push(std::move(solved)); }),
+      solver_([this](core::Solved solved) {
+        solve_seconds_.Observe(solved.seconds);
+        (void)queue_.Push(std::move(solved));
+      }),
       executor_({.store = store_.get(),
                  .sessions = &sessions_,
                  .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },

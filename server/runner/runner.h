@@ -17,6 +17,7 @@
 #include "server/core/core.h"
 #include "server/runner/event_queue.h"
 #include "server/runner/executor.h"
+#include "server/runner/histogram.h"
 #include "server/runner/sessions.h"
 #include "server/store/store.h"
 
@@ -44,10 +45,14 @@ class Runner {
   Runner& operator=(const Runner&) = delete;
 
   Sessions& sessions() { return sessions_; }
+  const Sessions& sessions() const { return sessions_; }
   Admission Push(core::Event event) { return queue_.Push(std::move(event)); }
   // A report that was dropped before it was pushed.
   void CountDroppedReport() { queue_.CountDroppedReport(); }
   int64_t dropped_reports() const { return queue_.dropped_reports(); }
+  Histogram::View solve_seconds() const { return solve_seconds_.view(); }
+  Histogram::View store_write_seconds() const { return executor_.write_seconds(); }
+  int64_t store_errors() const { return executor_.write_errors(); }
 
   int64_t term() const;
   std::vector<core::JobView> Jobs() const;
@@ -81,6 +86,7 @@ class Runner {
   std::atomic<bool> stopping_ = false;
   int64_t logged_drops_ = 0;          // of the core's thread
   absl::Time probed_, drops_logged_;  // of the core's thread
+  Histogram solve_seconds_;
   Solver solver_;
   Executor executor_;
   std::thread thread_;

@@ -105,8 +105,50 @@ TEST_F(ConfigFileTest, AnUnknownKeyNamesTheNearest) {
   EXPECT_THAT(ErrorOf("[policy.name]\nx = 1\n"), HasSubstr("policy.name = "));
 }
 
-TEST_F(ConfigFileTest, EncryptionThatDoesNotExistIsRefused) {
-  EXPECT_THAT(ErrorOf("tls.cert = \"x\""), HasSubstr("no such key yet"));
+TEST_F(ConfigFileTest, TheFilesOfTlsComeTogether) {
+  EXPECT_EQ(ErrorOf("tls.cert = \"x\""), "tls.cert is set and tls.key is not; TLS needs all three");
+  EXPECT_EQ(ErrorOf("[tls.identity]\n\"a\" = { role = \"viewer\", jobs = [\"*\"] }"),
+            "tls.identity has rules, and tls.cert is not set");
+  const DaemonConfig config = *Load("tls.cert = \"c\"\ntls.key = \"k\"\ntls.ca = \"ca\"");
+  EXPECT_TRUE(config.tls.enabled());
+  EXPECT_EQ(config.tls.ca, "ca");
+}
+
+constexpr char kTlsFiles[] = "[tls]\ncert = \"c\"\nkey = \"k\"\nca = \"ca\"\n[tls.identity]\n";
+
+TEST_F(ConfigFileTest, IdentitiesHaveARoleAndJobs) {
+  const DaemonConfig config = *Load(
+      absl::StrCat(kTlsFiles, R"("spiffe://x/train/*" = { role = "member", jobs = ["a", "b-*"] }
+"ops.x" = { role = "operator", jobs = ["*"] }
+)"));
+  ASSERT_EQ(config.tls.identities.size(), 2U);
+  EXPECT_EQ(config.tls.identities[0].pattern, "ops.x");
+  EXPECT_EQ(config.tls.identities[0].role, AccessRole::kOperator);
+  EXPECT_EQ(config.tls.identities[1].role, AccessRole::kMember);
+  EXPECT_EQ(config.tls.identities[1].jobs, (std::vector<std::string>{"a", "b-*"}));
+}
+
+TEST_F(ConfigFileTest, EachBadIdentityNamesItsLineAndWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"\"a*b\" = { role = \"viewer\", jobs = [\"*\"] }", "with * at the end or nowhere"},
+      {"\"a\" = 3", "with * at the end or nowhere"},
+      {"\"\" = { role = \"viewer\", jobs = [\"*\"] }", "with * at the end or nowhere"},
+      {"\"a\" = { jobs = [\"*\"] }", "role: expected"},
+      {"\"a\" = { role = \"local\", jobs = [\"*\"] }", "role: expected"},
+      {"\"a\" = { role = \"viewer\" }", "jobs: expected a list"},
+      {"\"a\" = { role = \"viewer\", jobs = [] }", "jobs: expected a list"},
+      {"\"a\" = { role = \"viewer\", jobs = [\"*a\"] }", "jobs: expected names"},
+      {"\"a\" = { role = \"viewer\", jobs = [1] }", "jobs: expected names"},
+      {"\"a\" = { role = \"viewer\", jobs = [\"*\"], rank = 1 }", "unknown key rank"}};
+  for (const auto& [rule, error] : cases) {
+    EXPECT_THAT(ErrorOf(absl::StrCat(kTlsFiles, rule)), AllOf(HasSubstr(":6: "), HasSubstr(error)))
+        << rule;
+  }
+}
+
+TEST_F(ConfigFileTest, AValueOfSeveralLinesIsShownOnOne) {
+  EXPECT_THAT(ErrorOf("limits.max_jobs = \"\"\"\na\nb\"\"\""), HasSubstr("a\\nb"));
+  EXPECT_THAT(ErrorOf("\"a\\nb\" = 1"), HasSubstr("a\\nb: unknown key"));
 }
 
 TEST(ConfigKeysTest, KeysWithoutEffectAreCheckedAndKeptForAWarning) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include <grpcpp/client_context.h>
@@ -15,6 +16,7 @@
 #include "client/cli/duration_flag.h"
 #include "client/cli/text.h"
 #include "placement/status_macros.h"
+#include "proto/wire/channel_credentials.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
 
@@ -33,19 +35,25 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
                                                         Response*)) {
   EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
   EPLB_ASSIGN_OR_RETURN(const std::string endpoint, ResolveEndpoint(options.endpoint));
+  const wire::TlsFiles tls = wire::WithEnvironment(options.tls);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                        wire::MakeChannelCredentials(tls, &arguments));
   const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+      grpc::CreateCustomChannel(endpoint, credentials, arguments);
   const std::unique_ptr<typename Service::Stub> stub = Service::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot reach ", endpoint, ": ", status.error_message()));
+    // All that gRPC says of a daemon that wants TLS is that it hung up.
+    const bool perhaps_tls = tls.ca.empty() && absl::EndsWith(status.error_message(), "closed");
+    return absl::UnavailableError(absl::StrCat(
+        "cannot reach ", endpoint, ": ", status.error_message(),
+        perhaps_tls ? "; does it want TLS? see --tls-ca, --tls-cert and --tls-key" : ""));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     const std::string within = absl::StrCat(" within ", absl::FormatDuration(timeout));

@@ -10,6 +10,7 @@
 #include "client/cli/output.h"
 #include "client/files/load_window.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/tls_files.h"
 
 namespace eplb::v1 {
 class AdminResponse;
@@ -34,13 +35,14 @@ namespace eplb::cli {
 
 struct QueryOptions {
   std::string endpoint;        // as the flag; empty: see endpoint.h
+  wire::TlsFiles tls = {};     // as the flags; the environment fills in what is empty
   std::string timeout = "5s";  // "5s", "500ms" or a number of seconds
   Format format = Format::kTable;
 };
 
-// errors, of one line: InvalidArgument for an endpoint or timeout that cannot be read; Unavailable
-// when no connection came about ("cannot reach 127.0.0.1:29610: .."); DeadlineExceeded when a
-// connected daemon did not answer; what the daemon answers, NotFound among it.
+// errors, of one line: InvalidArgument for an endpoint, timeout or TLS file that cannot be read;
+// Unavailable when no connection came about ("cannot reach 127.0.0.1:29610: .."); DeadlineExceeded
+// when a connected daemon did not answer; what the daemon answers, NotFound among it.
 absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response);
 absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
                  v1::JobStatus* response);

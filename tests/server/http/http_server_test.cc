@@ -5,11 +5,17 @@
 #include <httplib.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "tests/support/raw_connection.h"
+
 namespace eplb {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class HttpServerTest : public ::testing::Test {
  protected:
@@ -55,12 +61,79 @@ TEST_F(HttpServerTest, LivezIs503WhenTheCoreStopped) {
   EXPECT_EQ(Get("/livez"), std::pair(503, std::string("stopped\n")));
 }
 
-TEST_F(HttpServerTest, OtherPathsAre404AndNothingCanBeWritten) {
+TEST_F(HttpServerTest, OtherPathsAre404AndUnknownParametersAre400) {
   Start();
   EXPECT_EQ(Get("/nothing").first, 404);
+  EXPECT_EQ(Get("/metrics").first, 404) << "no source is connected";
+  EXPECT_THAT(Get("/readyz?verbose=1").second, HasSubstr("unknown parameter \\\"verbose\\\""));
+  EXPECT_EQ(Get("/readyz?verbose=1").first, 400);
+}
+
+TEST_F(HttpServerTest, NothingCanBeWritten) {
+  Start();
   httplib::Client client("127.0.0.1", server_->address().port);
-  EXPECT_EQ(client.Post("/livez", "x", "text/plain")->status, 404);
-  EXPECT_EQ(client.Delete("/readyz")->status, 404);
+  EXPECT_EQ(client.Post("/livez", "x", "text/plain")->status, 405);
+  EXPECT_EQ(client.Put("/livez", std::string(100000, 'x'), "text/plain")->status, 405);
+  EXPECT_EQ(client.Delete("/readyz")->status, 405);
+  EXPECT_EQ(client.Options("/readyz")->status, 405);
+  const httplib::Result head = client.Head("/livez");
+  EXPECT_EQ(head->status, 200);
+  EXPECT_EQ(head->body, "");
+}
+
+TEST_F(HttpServerTest, EveryAnswerCarriesTheStrictHeaders) {
+  Start();
+  httplib::Client client("127.0.0.1", server_->address().port);
+  for (const char* path : {"/livez", "/nothing"}) {
+    const httplib::Result result = client.Get(path);
+    EXPECT_EQ(result->get_header_value("Content-Security-Policy"), "default-src 'self'");
+    EXPECT_EQ(result->get_header_value("X-Content-Type-Options"), "nosniff");
+    EXPECT_EQ(result->get_header_value("Cache-Control"), "no-store");
+  }
+}
+
+TEST_F(HttpServerTest, ARequestInPiecesIsAnswered) {
+  Start();
+  RawConnection connection(server_->address().port);
+  for (const char* piece : {"GET /li", "vez HTTP/1.1\r\nHost: x\r", "\n\r", "\n"}) {
+    connection.Send(piece);
+  }
+  EXPECT_THAT(connection.ReadAll(), StartsWith("HTTP/1.1 200 OK"));
+}
+
+TEST_F(HttpServerTest, SilentAndSlowConnectionsHoldNobodyUp) {
+  Start();
+  std::vector<RawConnection> slow;
+  for (int i = 0; i < 200; ++i) {
+    slow.emplace_back(server_->address().port);
+    if (i % 2 == 0) slow.back().Send("GET /livez HTTP/1.1\r\nX-");
+    if (i % 20 == 0) {
+      EXPECT_EQ(Get("/livez").first, 200);
+    }
+  }
+  for (RawConnection& one : slow) one.Send("a");
+  EXPECT_EQ(Get("/readyz").first, 200);
+}
+
+TEST_F(HttpServerTest, AHeadWithoutEndIsDropped) {
+  Start();
+  RawConnection connection(server_->address().port);
+  connection.Send("GET /livez HTTP/1.1\r\n");
+  std::string header = "X: " + std::string(1000, 'a') + "\r\n";
+  for (int i = 0; i < 9; ++i) connection.Send(header);
+  EXPECT_EQ(connection.ReadAll(), "");
+  EXPECT_EQ(Get("/livez").first, 200);
+}
+
+TEST_F(HttpServerTest, WhatIsNoHttpIsRefused) {
+  Start();
+  for (const char* bytes : {"\r\n\r\n", "GET\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+                            "GET /%zz%00 HTTP/9.9\r\n\r\n", "\x16\x03\x01\x02\r\n\r\n"}) {
+    RawConnection connection(server_->address().port);
+    connection.Send(bytes);
+    EXPECT_THAT(connection.ReadAll(), ::testing::Not(HasSubstr(" 200 "))) << bytes;
+  }
+  EXPECT_EQ(Get("/livez").first, 200);
 }
 
 TEST_F(HttpServerTest, APortInUseIsAnErrorThatSaysSo) {
@@ -68,7 +141,7 @@ TEST_F(HttpServerTest, APortInUseIsAnErrorThatSaysSo) {
   const absl::Status status = HttpServer::Start(server_->address(), {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
-              ::testing::HasSubstr("cannot listen on " + server_->address().Text()));
+              HasSubstr("cannot listen on " + server_->address().Text()));
 }
 
 TEST_F(HttpServerTest, AnAddressOfAnotherMachineAndASocketPathAreErrors) {

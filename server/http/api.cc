@@ -1,0 +1,203 @@
+#include "server/http/api.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "placement/status_macros.h"
+#include "server/http/job_json.h"
+
+namespace eplb {
+namespace {
+
+constexpr std::string_view kJobs = "/api/v1/jobs";
+constexpr size_t kMaxJobLength = 128;
+constexpr size_t kShownBytes = 64;
+constexpr int64_t kDefaultLimit = 100;
+constexpr int64_t kMaxLimit = 1000;
+constexpr int64_t kMaxNumber = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxLayer = 1 << 20;
+
+std::string Shown(std::string_view text) {
+  return absl::Utf8SafeCEscape(std::string(text.substr(0, kShownBytes)));
+}
+
+HttpResponse ErrorResponse(const absl::Status& status) {
+  const int code = absl::IsInvalidArgument(status) ? 400
+                   : absl::IsNotFound(status)      ? 404
+                   : absl::IsUnavailable(status)   ? 503
+                                                   : 500;
+  return eplb::ErrorResponse(code, {status.message().data(), status.message().size()});
+}
+
+HttpResponse NotThere(std::string_view path) {
+  return eplb::ErrorResponse(404, absl::StrCat("no such path: ", Shown(path)));
+}
+
+struct Parameter {
+  std::string_view name;
+  int64_t most;
+};
+
+// The numbers of the query, 0..most. errors: InvalidArgument naming what is unknown, given twice or
+// no such number.
+class Numbers {
+ public:
+  static absl::StatusOr<Numbers> Parse(const QueryParameters& query,
+                                       std::span<const Parameter> known) {
+    Numbers numbers;
+    for (const auto& [name, text] : query) {
+      const auto found = std::find_if(known.begin(), known.end(),
+                                      [&](const Parameter& one) { return one.name == name; });
+      if (found == known.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("unknown parameter \"", Shown(name), "\", expected ", NamesOf(known)));
+      }
+      int64_t number = 0;
+      if (!absl::SimpleAtoi(text, &number) || number < 0 || number > found->most) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name, " is \"", Shown(text), "\", expected an integer in 0..", found->most));
+      }
+      if (!numbers.values_.emplace(name, number).second) {
+        return absl::InvalidArgumentError(absl::StrCat(name, " is given twice"));
+      }
+    }
+    return numbers;
+  }
+  std::optional<int64_t> Find(const std::string& name) const {
+    const auto found = values_.find(name);
+    if (found == values_.end()) return std::nullopt;
+    return found->second;
+  }
+  // 0, as none, is the default.
+  int32_t limit() const {
+    const int64_t limit = Find("limit").value_or(0);
+    return static_cast<int32_t>(limit == 0 ? kDefaultLimit : limit);
+  }
+
+ private:
+  static std::string NamesOf(std::span<const Parameter> known) {
+    if (known.empty()) return "none";
+    return absl::StrJoin(known, ", ", [](std::string* out, const Parameter& one) {
+      absl::StrAppend(out, std::string(one.name));
+    });
+  }
+  std::map<std::string, int64_t> values_;
+};
+
+absl::StatusOr<std::string> Job(const ApiSources& sources, const std::string& job,
+                                const Numbers& /*numbers*/) {
+  EPLB_ASSIGN_OR_RETURN(const core::JobView view, sources.job(job));
+  return JobToJson(view);
+}
+
+absl::StatusOr<std::string> PlacementOf(const ApiSources& sources, const std::string& job,
+                                        const Numbers& numbers) {
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody body,
+                        sources.placement(job, numbers.Find("version")));
+  return PlacementBodyToJson(job, body);
+}
+
+absl::StatusOr<std::string> LoadOf(const ApiSources& sources, const std::string& job,
+                                   const Numbers& numbers) {
+  EPLB_ASSIGN_OR_RETURN(const LoadView load, sources.load(job));
+  const std::optional<int64_t> layer = numbers.Find("layer");
+  if (layer && *layer >= load.counts.rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer is ", *layer, ", the load has layers 0..", load.counts.rows() - 1));
+  }
+  return LoadToJson(job, load, layer ? std::optional(static_cast<int32_t>(*layer)) : std::nullopt);
+}
+
+absl::StatusOr<std::string> PlansOf(const ApiSources& sources, const std::string& job,
+                                    const Numbers& numbers) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<PlanView> plans, sources.plans(job, numbers.limit()));
+  return PlansToJson(plans);
+}
+
+absl::StatusOr<std::string> EventsOf(const ApiSources& sources, const std::string& job,
+                                     const Numbers& numbers) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<StoredEvent> events,
+                        sources.events(job, numbers.Find("after").value_or(0), numbers.limit()));
+  return EventsToJson(events);
+}
+
+constexpr Parameter kVersion[] = {{"version", kMaxNumber}};
+constexpr Parameter kLayer[] = {{"layer", kMaxLayer}};
+constexpr Parameter kLimit[] = {{"limit", kMaxLimit}};
+constexpr Parameter kEvents[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
+
+// What stands behind /api/v1/jobs/JOB/.
+struct Route {
+  std::string_view name;
+  std::span<const Parameter> parameters;
+  bool (*is_there)(const ApiSources& sources);
+  absl::StatusOr<std::string> (*answer)(const ApiSources& sources, const std::string& job,
+                                        const Numbers& numbers);
+};
+
+constexpr Route kRoutes[] = {
+    {"", {}, [](const ApiSources& s) { return s.job != nullptr; }, &Job},
+    {"placement", kVersion, [](const ApiSources& s) { return s.placement != nullptr; },
+     &PlacementOf},
+    {"load", kLayer, [](const ApiSources& s) { return s.load != nullptr; }, &LoadOf},
+    {"plans", kLimit, [](const ApiSources& s) { return s.plans != nullptr; }, &PlansOf},
+    {"events", kEvents, [](const ApiSources& s) { return s.events != nullptr; }, &EventsOf},
+};
+
+bool IsJobName(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxJobLength &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
+                  c == '-';
+         });
+}
+
+HttpResponse AnswerAboutJob(const ApiSources& sources, std::string_view path, std::string_view rest,
+                            const QueryParameters& query) {
+  const size_t slash = rest.find('/');
+  const std::string job(rest.substr(0, slash));
+  const std::string_view what =
+      slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
+  const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                                  [what](const Route& one) { return one.name == what; });
+  const bool ends_with_slash = slash != std::string_view::npos && what.empty();
+  if (route == std::end(kRoutes) || ends_with_slash) return NotThere(path);
+  if (!IsJobName(job))
+    return ErrorResponse(absl::NotFoundError(absl::StrCat("no job ", Shown(job))));
+  const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, route->parameters);
+  if (!numbers.ok()) return ErrorResponse(numbers.status());
+  if (!route->is_there(sources)) {
+    return ErrorResponse(
+        absl::NotFoundError(absl::StrCat("this daemon keeps no ", std::string(what))));
+  }
+  absl::StatusOr<std::string> body = route->answer(sources, job, *numbers);
+  if (!body.ok()) return ErrorResponse(body.status());
+  return {.body = *std::move(body)};
+}
+
+}  // namespace
+
+HttpResponse ErrorResponse(int status, std::string_view text) {
+  return {.status = status, .body = ErrorToJson(text)};
+}
+
+HttpResponse AnswerApi(const ApiSources& sources, std::string_view path,
+                       const QueryParameters& query) {
+  if (path == kJobs) {
+    const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, {});
+    if (!numbers.ok()) return ErrorResponse(numbers.status());
+    return {.body = JobsToJson(sources.jobs ? sources.jobs() : std::vector<core::JobView>())};
+  }
+  if (!path.starts_with(kJobs) || path[kJobs.size()] != '/') return NotThere(path);
+  return AnswerAboutJob(sources, path, path.substr(kJobs.size() + 1), query);
+}
+
+}  // namespace eplb

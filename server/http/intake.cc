@@ -1,0 +1,164 @@
+#include "server/http/intake.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/runner/monotonic_clock.h"
+
+namespace eplb {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+constexpr std::string_view kHeadEnd = "\r\n\r\n";
+
+absl::Status CannotListen(const Address& address, const char* why) {
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", address.Text(), ": ", why));
+}
+
+int PortOf(int descriptor) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  std::array<char, NI_MAXSERV> port{};
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &size) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, nullptr, 0, port.data(), port.size(),
+                  NI_NUMERICSERV) != 0) {
+    return 0;
+  }
+  return static_cast<int>(std::strtol(port.data(), nullptr, 10));
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (value_ >= 0) (void)close(value_);
+}
+
+absl::StatusOr<std::pair<Descriptor, Address>> ListenHttp(const Address& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
+  if (error != 0) return CannotListen(address, gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &freeaddrinfo);
+  Descriptor listener(
+      socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, found->ai_protocol));
+  const int yes = 1;
+  if (listener.get() < 0 ||
+      setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
+      bind(listener.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return CannotListen(address, std::strerror(errno));
+  }
+  const int port = PortOf(listener.get());
+  return std::pair(std::move(listener), address.WithPort(port));
+}
+
+Intake::Intake(Descriptor listener, Limits limits)
+    : limits_(limits),
+      listener_(std::move(listener)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void Intake::Run() {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) return;
+    }
+    std::vector<pollfd> polled = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+                                  {.fd = MonotonicNow() < accept_from_ ? -1 : listener_.get(),
+                                   .events = POLLIN,
+                                   .revents = 0}};
+    for (const Waiting& one : waiting_) {
+      polled.push_back({.fd = one.arrival.descriptor.get(), .events = POLLIN, .revents = 0});
+    }
+    // The oldest connection ends first.
+    absl::Duration left =
+        waiting_.empty() ? absl::Minutes(1) : waiting_.front().give_up - MonotonicNow();
+    if (polled[1].fd < 0) left = std::min(left, kAcceptPause);
+    const int64_t timeout = std::max<int64_t>(0, absl::ToInt64Milliseconds(left) + 1);
+    (void)poll(polled.data(), polled.size(), static_cast<int>(timeout));
+    const absl::Time now = MonotonicNow();
+    auto one = waiting_.begin();
+    for (size_t i = 2; i < polled.size(); ++i) {
+      const bool keep = (polled[i].revents == 0 || Read(*one)) && now < one->give_up;
+      one = keep ? std::next(one) : waiting_.erase(one);
+    }
+    if (polled[1].revents != 0) Accept(now);
+  }
+}
+
+bool Intake::Read(Waiting& waiting) {
+  std::array<char, 4096> bytes;
+  const ssize_t got =
+      recv(waiting.arrival.descriptor.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  std::string& head = waiting.arrival.head;
+  const size_t before = head.size();
+  head.append(bytes.data(), static_cast<size_t>(got));
+  // The end may lie across two reads.
+  const size_t from = before < kHeadEnd.size() ? 0 : before - kHeadEnd.size();
+  if (head.find(kHeadEnd, from) == std::string::npos) return head.size() <= limits_.max_head_bytes;
+  Arrive(std::move(waiting.arrival));
+  return false;
+}
+
+// All that wait in the backlog; a flood of them ends with the next turn's poll.
+void Intake::Accept(absl::Time now) {
+  for (int i = 0; i < kBacklog; ++i) {
+    Descriptor accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted.get() < 0) {
+      // Without descriptors the connection stays in the backlog, and poll would not wait.
+      if (errno != EAGAIN) accept_from_ = now + kAcceptPause;
+      return;
+    }
+    if (waiting_.size() >= limits_.max_connections) waiting_.pop_front();
+    waiting_.push_back({.arrival = {.descriptor = std::move(accepted), .head = {}},
+                        .give_up = now + limits_.head_deadline});
+  }
+}
+
+void Intake::Arrive(HttpArrival arrival) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (arrivals_.size() >= limits_.max_connections) arrivals_.pop_front();
+    arrivals_.push_back(std::move(arrival));
+  }
+  changed_.notify_one();
+}
+
+std::optional<HttpArrival> Intake::Next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stopped_ || !arrivals_.empty(); });
+  if (stopped_) return std::nullopt;
+  HttpArrival arrival = std::move(arrivals_.front());
+  arrivals_.pop_front();
+  return arrival;
+}
+
+void Intake::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  const uint64_t one = 1;
+  (void)write(wake_.get(), &one, sizeof(one));
+}
+
+}  // namespace eplb

@@ -1,0 +1,88 @@
+// Accepts connections and reads requests' heads without a thread per connection, so that peers who
+// send nothing, or a byte at a time, cost a descriptor and nothing else.
+#ifndef EPLB_SERVER_HTTP_INTAKE_H_
+#define EPLB_SERVER_HTTP_INTAKE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/address.h"
+
+namespace eplb {
+
+// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int value) : value_(value) {}
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  ~Descriptor();
+
+  int get() const { return value_; }
+
+ private:
+  int value_ = -1;
+};
+
+// A listening socket and the address with its real port. errors: Unavailable, with the system's
+// reason.
+absl::StatusOr<std::pair<Descriptor, Address>> ListenHttp(const Address& address);
+
+// A connection whose request's head is complete.
+struct HttpArrival {
+  Descriptor descriptor;
+  std::string head;  // what was read: to the empty line, and what came with it
+};
+
+class Intake {
+ public:
+  struct Limits {
+    size_t max_connections = 256;                     // that wait; above it the oldest is dropped
+    size_t max_head_bytes = 8192;                     // else the connection is dropped
+    absl::Duration head_deadline = absl::Seconds(5);  // from the connection to the head's end
+  };
+  Intake(Descriptor listener, Limits limits);
+
+  // Serves until Stop. threads: one; the other calls are for any.
+  void Run();
+  // The oldest arrival; none after Stop.
+  std::optional<HttpArrival> Next();
+  void Stop();
+
+ private:
+  struct Waiting {
+    HttpArrival arrival;
+    absl::Time give_up;
+  };
+  // False when the connection is over, or has arrived.
+  bool Read(Waiting& waiting);
+  void Accept(absl::Time now);
+  void Arrive(HttpArrival arrival);
+
+  const Limits limits_;
+  const Descriptor listener_;
+  const Descriptor wake_;
+  std::list<Waiting> waiting_;                     // of Run's thread, oldest first
+  absl::Time accept_from_ = absl::InfinitePast();  // of Run's thread
+  std::mutex mutex_;                               // guards what follows
+  std::condition_variable changed_;
+  std::deque<HttpArrival> arrivals_;
+  bool stopped_ = false;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_HTTP_INTAKE_H_

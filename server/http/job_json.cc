@@ -1,0 +1,141 @@
+#include "server/http/job_json.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "proto/wire/placement_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double Finite(double value) { return std::isfinite(value) ? value : 0; }
+
+// Text of others: bytes that are not UTF-8 must not end the program.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json RankJson(const core::RankView& rank) {
+  return {{"rank", rank.rank},
+          {"connected", rank.connected},
+          {"running_version", rank.running_version},
+          {"ready_version", rank.ready_version},
+          {"step", rank.step}};
+}
+
+Json JobJson(const core::JobView& job) {
+  Json ranks = Json::array();
+  for (const core::RankView& rank : job.ranks) ranks.push_back(RankJson(rank));
+  return {{"job", job.job},
+          {"incarnation", job.incarnation},
+          {"state", job.state},
+          {"state_seconds", Finite(absl::ToDoubleSeconds(job.state_age))},
+          {"waiting_for", job.waiting_for},
+          {"num_layers", job.shape.num_layers},
+          {"num_logical_experts", job.shape.num_experts},
+          {"num_slots", job.shape.num_slots},
+          {"num_gpus", job.shape.num_gpus},
+          {"num_nodes", job.shape.num_nodes},
+          {"num_groups", job.shape.num_groups},
+          {"world_size", job.world_size},
+          {"connected_ranks", job.connected_ranks},
+          {"step", job.step},
+          {"version", job.version},
+          {"digest", job.digest.Hex()},
+          {"balancedness", Finite(job.balancedness)},
+          {"last_window_first_step", job.last_window_first_step},
+          {"last_window_last_step", job.last_window_last_step},
+          {"commits", job.commits},
+          {"last_reason", job.last_reason},
+          {"ranks", std::move(ranks)}};
+}
+
+Json PlanJson(const PlanView& plan) {
+  return {{"plan", plan.plan},
+          {"unix_micros", absl::ToUnixMicros(plan.time)},
+          {"policy", plan.policy},
+          {"result", plan.result},
+          {"base_version", plan.base_version},
+          {"first_version", plan.first_version},
+          {"last_version", plan.last_version},
+          {"decided_first_step", plan.decided_first_step},
+          {"decided_last_step", plan.decided_last_step},
+          {"balancedness_before", Finite(plan.balancedness_before)},
+          {"balancedness_predicted", Finite(plan.balancedness_predicted)},
+          {"peak_fall", Finite(plan.peak_fall)},
+          {"net_gain_seconds", Finite(plan.net_gain_seconds)},
+          {"migration_seconds", Finite(plan.migration_seconds)},
+          {"transfers", plan.transfers},
+          {"received_bytes", plan.received_bytes},
+          {"num_chunks", plan.num_chunks},
+          {"chunks_committed", plan.chunks_committed},
+          {"solve_seconds", Finite(plan.solve_seconds)},
+          {"prepare_seconds", Finite(plan.prepare_seconds)},
+          {"pause_seconds", Finite(plan.pause_seconds)},
+          {"switched_step", plan.switched_step},
+          {"reason", plan.reason},
+          {"asked_by", plan.asked_by}};
+}
+
+Json EventJson(const StoredEvent& stored) {
+  return {{"sequence", stored.sequence},     {"unix_micros", absl::ToUnixMicros(stored.time)},
+          {"job", stored.event.job},         {"name", stored.event.name},
+          {"version", stored.event.version}, {"reason", stored.event.reason}};
+}
+
+}  // namespace
+
+std::string JobToJson(const core::JobView& job) { return Dump(JobJson(job)); }
+
+std::string JobsToJson(std::span<const core::JobView> jobs) {
+  Json list = Json::array();
+  for (const core::JobView& job : jobs) list.push_back(JobJson(job));
+  return Dump({{"jobs", std::move(list)}});
+}
+
+std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body) {
+  return absl::StrCat("{\"job\":", Json(job).dump(), ",\"version\":", body.version,
+                      ",\"digest\":\"", body.digest.Hex(),
+                      "\",\"placement\":", wire::PlacementToJson(body.placement), "}\n");
+}
+
+std::string LoadToJson(const std::string& job, const LoadView& load, std::optional<int32_t> layer) {
+  const Eigen::Index first = layer.value_or(0);
+  const Eigen::Index last = layer ? first : load.counts.rows() - 1;
+  Json rows = Json::array();
+  for (Eigen::Index row = first; row <= last; ++row) {
+    const int64_t* begin = load.counts.row(row).data();
+    rows.push_back(Json(std::vector<int64_t>(begin, begin + load.counts.cols())));
+  }
+  return Dump({{"job", job},
+               {"first_step", load.first_step},
+               {"last_step", load.last_step},
+               {"first_layer", first},
+               {"load", std::move(rows)}});
+}
+
+std::string PlansToJson(std::span<const PlanView> plans) {
+  Json list = Json::array();
+  for (const PlanView& plan : plans) list.push_back(PlanJson(plan));
+  return Dump({{"plans", std::move(list)}});
+}
+
+std::string EventsToJson(std::span<const StoredEvent> events) {
+  Json list = Json::array();
+  for (const StoredEvent& event : events) list.push_back(EventJson(event));
+  return Dump({{"events", std::move(list)}});
+}
+
+std::string ErrorToJson(std::string_view text) { return Dump({{"error", std::string(text)}}); }
+
+std::string VersionToJson(const std::string& version, const std::string& grpc_version) {
+  return Dump({{"version", version}, {"grpc_version", grpc_version}});
+}
+
+}  // namespace eplb

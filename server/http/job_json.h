@@ -1,0 +1,28 @@
+// The JSON of what the daemon tells: one line each, every number finite, any bytes of others as
+// UTF-8. threads: safe, no state.
+#ifndef EPLB_SERVER_HTTP_JOB_JSON_H_
+#define EPLB_SERVER_HTTP_JOB_JSON_H_
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "server/http/api.h"
+
+namespace eplb {
+
+std::string JobToJson(const core::JobView& job);
+std::string JobsToJson(std::span<const core::JobView> jobs);
+std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body);
+// layer: only this one, as a matrix of one row. REQUIRES: it is a layer of the load.
+std::string LoadToJson(const std::string& job, const LoadView& load, std::optional<int32_t> layer);
+std::string PlansToJson(std::span<const PlanView> plans);
+std::string EventsToJson(std::span<const StoredEvent> events);
+// {"error": text}
+std::string ErrorToJson(std::string_view text);
+// {"version": .., "grpc_version": ..}
+std::string VersionToJson(const std::string& version, const std::string& grpc_version);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_HTTP_JOB_JSON_H_

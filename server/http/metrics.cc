@@ -1,0 +1,263 @@
+#include "server/http/metrics.h"
+
+#include <prometheus/collectable.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+double Finite(double value) { return std::isfinite(value) ? value : 0; }
+
+// Builds families in the order of the page.
+class Page {
+ public:
+  // Samples that follow belong to this family.
+  void Family(MetricType type, const char* name, const char* help) {
+    families_.push_back({.name = name, .help = help, .type = type, .metric = {}});
+  }
+  void Sample(double value, Labels labels = {}) {
+    ClientMetric& metric = Add(std::move(labels));
+    if (families_.back().type == MetricType::Counter) {
+      metric.counter.value = Finite(value);
+    } else {
+      metric.gauge.value = Finite(value);
+    }
+  }
+  void Sample(const Histogram::View& view) {
+    ClientMetric::Histogram& histogram = Add({}).histogram;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < view.counts.size(); ++i) {
+      sum += static_cast<uint64_t>(view.counts[i]);
+      const bool last = i == Histogram::kBounds.size();
+      histogram.bucket.push_back(
+          {.cumulative_count = sum,
+           .upper_bound = last ? std::numeric_limits<double>::infinity() : Histogram::kBounds[i]});
+    }
+    histogram.sample_count = sum;
+    histogram.sample_sum = Finite(view.sum_seconds);
+  }
+  // Without a family that has no sample.
+  std::vector<MetricFamily> Take() {
+    std::erase_if(families_, [](const MetricFamily& family) { return family.metric.empty(); });
+    return std::move(families_);
+  }
+
+ private:
+  ClientMetric& Add(Labels labels) {
+    ClientMetric& metric = families_.back().metric.emplace_back();
+    metric.label = std::move(labels);
+    return metric;
+  }
+  std::vector<MetricFamily> families_;
+};
+
+void AddDaemon(const MetricsSnapshot& s, Page& page) {
+  page.Family(MetricType::Gauge, "eplb_build_info", "Always 1; the labels say what runs.");
+  page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
+  page.Family(MetricType::Gauge, "eplb_ready", "1 when proposals can be made, as /readyz; else 0.");
+  page.Sample(s.ready ? 1 : 0);
+  page.Family(MetricType::Gauge, "eplb_term", "Leadership number; rises at every start.");
+  page.Sample(static_cast<double>(s.term));
+  page.Family(MetricType::Gauge, "eplb_sessions", "Open streams of ranks, of all jobs.");
+  page.Sample(static_cast<double>(s.sessions));
+  page.Family(MetricType::Counter, "eplb_session_disconnects_total",
+              "Streams that ended, by reason.");
+  for (const auto& [reason, count] : s.session_disconnects_by_reason) {
+    page.Sample(static_cast<double>(count), {{"reason", reason}});
+  }
+  page.Family(MetricType::Counter, "eplb_refusals_total",
+              "Connections, streams and calls that were refused, by kind: unauthenticated, denied "
+              "(role or job), limited, malformed, handshake.");
+  for (const auto& [kind, count] : s.refusals_by_kind) {
+    page.Sample(static_cast<double>(count), {{"kind", kind}});
+  }
+  page.Family(MetricType::Counter, "eplb_reports_dropped_total",
+              "Load reports that were dropped, by place: queue = the core was behind or the rank "
+              "sent more than limits.messages_per_second.");
+  page.Sample(static_cast<double>(s.reports_dropped_at_queue), {{"where", "queue"}});
+  page.Family(MetricType::Counter, "eplb_store_errors_total", "Writes that the store refused.");
+  page.Sample(static_cast<double>(s.store_errors));
+  page.Family(MetricType::Gauge, "eplb_tls_cert_expiry_timestamp_seconds",
+              "When the daemon's certificate ends, seconds since 1970, read from tls.cert now.");
+  if (s.tls_cert_expiry) page.Sample(absl::ToDoubleSeconds(*s.tls_cert_expiry - absl::UnixEpoch()));
+}
+
+void AddDurations(const MetricsSnapshot& s, Page& page) {
+  page.Family(MetricType::Histogram, "eplb_solve_seconds",
+              "Time of the policy for one placement, all layers.");
+  page.Sample(s.solve_seconds);
+  page.Family(MetricType::Histogram, "eplb_store_write_seconds",
+              "Time of one durable write of the store.");
+  page.Sample(s.store_write_seconds);
+  page.Family(MetricType::Histogram, "eplb_prepare_seconds",
+              "Time from a proposal to the last READY.");
+  if (s.prepare_seconds) page.Sample(*s.prepare_seconds);
+  page.Family(MetricType::Histogram, "eplb_migration_stall_seconds",
+              "Time that a rank's training thread spent in a boundary that switched a chunk.");
+  if (s.stall_seconds) page.Sample(*s.stall_seconds);
+}
+
+// One family with a sample per job.
+template <class Value>
+void PerJob(const MetricsSnapshot& s, MetricType type, const char* name, const char* help,
+            Value value, Page& page) {
+  page.Family(type, name, help);
+  for (const core::JobView& job : s.jobs) {
+    page.Sample(static_cast<double>(value(job)), {{"job", job.job}});
+  }
+}
+
+void AddJobs(const MetricsSnapshot& s, Page& page) {
+  const auto gauge = [&](const char* name, const char* help, auto value) {
+    PerJob(s, MetricType::Gauge, name, help, value, page);
+  };
+  gauge("eplb_job_ranks", "Ranks of the job's incarnation.",
+        [](const core::JobView& job) { return job.world_size; });
+  gauge("eplb_job_connected_ranks", "Ranks of the incarnation whose stream is open.",
+        [](const core::JobView& job) { return job.connected_ranks; });
+  gauge("eplb_job_step", "Highest optimizer step that a rank reported.",
+        [](const core::JobView& job) { return job.step; });
+  gauge("eplb_placement_version", "Version of the placement in force.",
+        [](const core::JobView& job) { return job.version; });
+  gauge("eplb_balancedness_mean_ratio",
+        "Mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the newest "
+        "complete window under the placement in force; 0 = no window yet.",
+        [](const core::JobView& job) { return job.balancedness; });
+  PerJob(
+      s, MetricType::Counter, "eplb_commits_total",
+      "Chunks that all ranks switched, since the daemon started.",
+      [](const core::JobView& job) { return job.commits; }, page);
+  page.Family(MetricType::Gauge, "eplb_plan_state",
+              "1 for the state that the job is in: HELD, IDLE, SOLVING, PREPARING, RESOLVING, "
+              "RETRACTING, QUARANTINE.");
+  for (const core::JobView& job : s.jobs) page.Sample(1, {{"job", job.job}, {"state", job.state}});
+  gauge("eplb_plan_state_seconds", "Time in that state.",
+        [](const core::JobView& job) { return absl::ToDoubleSeconds(job.state_age); });
+  gauge("eplb_stuck_plan_seconds",
+        "Time in a state that waits for ranks; 0 when it waits for none.",
+        [](const core::JobView& job) {
+          return job.waiting_for.empty() ? 0 : absl::ToDoubleSeconds(job.state_age);
+        });
+  gauge("eplb_quarantine",
+        "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
+        [](const core::JobView& job) { return job.state == "QUARANTINE" ? 1 : 0; });
+}
+
+void AddLabelled(const MetricsSnapshot& s, const char* name, const char* help, const char* label,
+                 std::vector<LabelledCount> JobCounters::*counts, Page& page) {
+  page.Family(MetricType::Counter, name, help);
+  for (const JobCounters& job : s.job_counters) {
+    for (const auto& [value, count] : job.*counts) {
+      page.Sample(static_cast<double>(count), {{"job", job.job}, {label, value}});
+    }
+  }
+}
+
+template <class Number>
+void AddOptional(const MetricsSnapshot& s, MetricType type, const char* name, const char* help,
+                 std::optional<Number> JobCounters::*field, Page& page) {
+  page.Family(type, name, help);
+  for (const JobCounters& job : s.job_counters) {
+    if (job.*field) page.Sample(static_cast<double>(*(job.*field)), {{"job", job.job}});
+  }
+}
+
+void AddLayers(const MetricsSnapshot& s, Page& page) {
+  page.Family(MetricType::Gauge, "eplb_balancedness_ratio",
+              "Mean GPU load / max GPU load of a layer, 1 is best; of the newest complete window.");
+  for (const JobCounters& job : s.job_counters) {
+    if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
+    for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
+      page.Sample(job.layer_balancedness[layer],
+                  {{"job", job.job}, {"layer", absl::StrCat(layer)}});
+    }
+  }
+  page.Family(MetricType::Gauge, "eplb_balancedness_worst_ratio",
+              "Smallest of a job's eplb_balancedness_ratio over all its layers.");
+  for (const JobCounters& job : s.job_counters) {
+    if (job.layer_balancedness.empty()) continue;
+    page.Sample(*std::min_element(job.layer_balancedness.begin(), job.layer_balancedness.end()),
+                {{"job", job.job}});
+  }
+}
+
+void AddCounters(const MetricsSnapshot& s, Page& page) {
+  AddLabelled(s, "eplb_plans_total", "Decisions of the policy, by what became of them.", "result",
+              &JobCounters::plans_by_result, page);
+  AddLabelled(s, "eplb_votes_total", "Answers of ranks to proposals, by code.", "code",
+              &JobCounters::votes_by_code, page);
+  const auto counter = [&](const char* name, const char* help, auto field) {
+    AddOptional(s, MetricType::Counter, name, help, field, page);
+  };
+  counter("eplb_reports_total", "Load reports that the core took.", &JobCounters::reports);
+  counter("eplb_report_bytes_total", "Bytes of their counts.", &JobCounters::report_bytes);
+  counter("eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
+          &JobCounters::migration_bytes);
+  counter("eplb_moves_total", "Transfers of committed chunks.", &JobCounters::transfers);
+  const auto gauge = [&](const char* name, const char* help, auto field) {
+    AddOptional(s, MetricType::Gauge, name, help, field, page);
+  };
+  gauge("eplb_coverage_ratio", "Reporters of the newest complete window / reporters of the job.",
+        &JobCounters::coverage);
+  gauge(
+      "eplb_predicted_balancedness_ratio",
+      "Mean over layers of (mean GPU load / max GPU load) of the newest plan, on the load that it "
+      "was made for.",
+      &JobCounters::predicted_balancedness);
+  gauge("eplb_last_commit_step", "Optimizer step of the newest switch.",
+        &JobCounters::last_commit_step);
+  AddLayers(s, page);
+}
+
+void AddProcess(const ProcessFigures& process, Page& page) {
+  const auto gauge = [&page](const char* name, const char* help, double value) {
+    page.Family(MetricType::Gauge, name, help);
+    page.Sample(value);
+  };
+  page.Family(MetricType::Counter, "process_cpu_seconds_total", "User and system time.");
+  page.Sample(process.cpu_seconds);
+  gauge("process_resident_memory_bytes", "Memory in RAM.",
+        static_cast<double>(process.resident_bytes));
+  gauge("process_open_fds", "Open file descriptors.",
+        static_cast<double>(process.open_descriptors));
+  gauge("process_max_fds", "Most that may be open.", static_cast<double>(process.max_descriptors));
+  gauge("process_threads", "Threads.", static_cast<double>(process.threads));
+  gauge("process_start_time_seconds", "Seconds since 1970.", process.start_unix_seconds);
+}
+
+// Everything at once, at the scrape: no thread gathers anything between scrapes.
+class SnapshotCollectable : public prometheus::Collectable {
+ public:
+  explicit SnapshotCollectable(const MetricsSnapshot& snapshot) : snapshot_(snapshot) {}
+  std::vector<MetricFamily> Collect() const override {
+    Page page;
+    AddDaemon(snapshot_, page);
+    AddDurations(snapshot_, page);
+    AddJobs(snapshot_, page);
+    AddCounters(snapshot_, page);
+    AddProcess(snapshot_.process, page);
+    return page.Take();
+  }
+
+ private:
+  const MetricsSnapshot& snapshot_;
+};
+
+}  // namespace
+
+std::string MetricsText(const MetricsSnapshot& snapshot) {
+  return prometheus::TextSerializer().Serialize(SnapshotCollectable(snapshot).Collect());
+}
+
+}  // namespace eplb

@@ -1,0 +1,77 @@
+// /metrics: one snapshot of the daemon in the text format of Prometheus. Base units; no label holds
+// a rank or an expert, and the label `layer` stands only for jobs of at most kMaxLayerLabels
+// layers.
+#ifndef EPLB_SERVER_HTTP_METRICS_H_
+#define EPLB_SERVER_HTTP_METRICS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+
+#include "server/core/core.h"
+#include "server/runner/histogram.h"
+
+namespace eplb {
+
+inline constexpr size_t kMaxLayerLabels = 128;
+
+// One cell of a counter with a label: {"denied", 3}.
+using LabelledCount = std::pair<std::string, int64_t>;
+
+// Counted by a job's core since the daemon started. A family without a cell is not shown.
+struct JobCounters {
+  std::string job;
+  std::vector<LabelledCount> plans_by_result;  // kept, observed, committed, ..
+  std::vector<LabelledCount> votes_by_code;    // ready, and the codes of Nack and Failed
+  std::optional<int64_t> reports;
+  std::optional<int64_t> report_bytes;
+  std::optional<int64_t> migration_bytes;  // received by all ranks
+  std::optional<int64_t> transfers;
+  std::optional<double> coverage;                // of the newest complete window
+  std::optional<double> predicted_balancedness;  // of the newest plan
+  std::optional<int64_t> last_commit_step;
+  std::vector<double> layer_balancedness;  // of the newest complete window
+};
+
+struct ProcessFigures {
+  int64_t resident_bytes = 0;
+  int64_t open_descriptors = 0;
+  int64_t max_descriptors = 0;
+  int64_t threads = 0;
+  double cpu_seconds = 0;
+  double start_unix_seconds = 0;
+};
+
+struct MetricsSnapshot {
+  std::string version;
+  std::string grpc_version;
+  bool ready = false;
+  int64_t term = 0;
+  int64_t sessions = 0;
+  int64_t reports_dropped_at_queue = 0;
+  std::vector<LabelledCount> refusals_by_kind;
+  std::vector<LabelledCount> session_disconnects_by_reason;
+  std::vector<core::JobView> jobs;
+  std::vector<JobCounters> job_counters;
+  Histogram::View solve_seconds;
+  Histogram::View store_write_seconds;
+  std::optional<Histogram::View> prepare_seconds;  // where the core counts them
+  std::optional<Histogram::View> stall_seconds;    // of a rank's boundary, from Applied
+  int64_t store_errors = 0;
+  std::optional<absl::Time> tls_cert_expiry;
+  ProcessFigures process;
+};
+
+// Of this process, from /proc. What cannot be read is 0.
+ProcessFigures ReadProcessFigures();
+
+// cost: O(jobs * layers); every number finite.
+std::string MetricsText(const MetricsSnapshot& snapshot);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_HTTP_METRICS_H_

@@ -1,0 +1,108 @@
+#include "server/rpc/authorize.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+namespace {
+
+constexpr size_t kShownBytes = 128;
+
+bool Permits(AccessRole role, Verb verb) {
+  switch (verb) {
+    case Verb::kSession:
+    case Verb::kExchange:
+      return role == AccessRole::kMember || role == AccessRole::kLocal;
+    case Verb::kQuery:
+      return true;
+    case Verb::kAdmin:
+      return role == AccessRole::kOperator || role == AccessRole::kLocal;
+  }
+  return false;
+}
+
+const char* NameOf(AccessRole role) {
+  switch (role) {
+    case AccessRole::kMember:
+      return "member";
+    case AccessRole::kViewer:
+      return "viewer";
+    case AccessRole::kOperator:
+      return "operator";
+    case AccessRole::kLocal:
+      return "local";
+  }
+  return "unknown";
+}
+
+const char* NameOf(Verb verb) {
+  switch (verb) {
+    case Verb::kSession:
+      return "be a rank";
+    case Verb::kExchange:
+      return "join a rendezvous";
+    case Verb::kQuery:
+      return "ask";
+    case Verb::kAdmin:
+      return "change what runs";
+  }
+  return "do this";
+}
+
+// Of a stranger: on one line and short.
+std::string Shown(std::string_view text) {
+  return absl::Utf8SafeCEscape(std::string(text.substr(0, kShownBytes)));
+}
+
+}  // namespace
+
+PeerIdentity LocalPeer() { return {.name = "local", .role = AccessRole::kLocal, .jobs = {"*"}}; }
+
+PeerIdentity PlaintextPeer() {
+  return {.name = "plaintext", .role = AccessRole::kMember, .jobs = {"*"}};
+}
+
+bool FitsPattern(std::string_view pattern, std::string_view text) {
+  if (!pattern.ends_with('*')) return pattern == text;
+  return text.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+PeerIdentity CertifiedPeer(const std::string& name, std::span<const IdentityRule> rules) {
+  PeerIdentity peer{.name = name};
+  size_t longest = 0;
+  for (const IdentityRule& rule : rules) {
+    if (!FitsPattern(rule.pattern, name)) continue;
+    const bool exact = rule.pattern == name;
+    if (peer.role && !exact && rule.pattern.size() < longest) continue;
+    peer.role = rule.role;
+    peer.jobs = rule.jobs;
+    if (exact) break;
+    longest = rule.pattern.size();
+  }
+  return peer;
+}
+
+absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job) {
+  if (peer.name.empty()) {
+    return absl::UnauthenticatedError("the peer's certificate has neither a URI nor a DNS name");
+  }
+  const std::string who = Shown(peer.name);
+  if (!peer.role) {
+    return absl::PermissionDeniedError(absl::StrCat(who, ": no rule of tls.identity fits"));
+  }
+  if (!Permits(*peer.role, verb)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(who, ": role ", NameOf(*peer.role), " may not ", NameOf(verb)));
+  }
+  const bool about_no_job = job.empty() && verb == Verb::kQuery;
+  const bool fits =
+      std::any_of(peer.jobs.begin(), peer.jobs.end(),
+                  [job](const std::string& pattern) { return FitsPattern(pattern, job); });
+  if (about_no_job || fits) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(who, ": not allowed for job \"", Shown(job), "\""));
+}
+
+}  // namespace eplb

@@ -1,0 +1,47 @@
+// Who may do what: pure functions of an identity, a verb and a job.
+#ifndef EPLB_SERVER_RPC_AUTHORIZE_H_
+#define EPLB_SERVER_RPC_AUTHORIZE_H_
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "server/tls_options.h"
+
+namespace eplb {
+
+enum class Verb { kSession, kExchange, kQuery, kAdmin };
+
+//           Session, Exchange   Query   Admin
+// member           yes           yes      -
+// viewer            -            yes      -
+// operator          -            yes     yes
+// local            yes           yes     yes
+struct PeerIdentity {
+  std::string name = {};                // of the certificate; "local", "plaintext"; empty: none
+  std::optional<AccessRole> role = {};  // none: no rule fits the name
+  std::vector<std::string> jobs = {};   // patterns
+};
+
+// A process of this machine, on a listener without TLS.
+PeerIdentity LocalPeer();
+// Another machine, on a listener without TLS (--insecure-network): a member of every job, so that
+// training works and nobody changes what runs.
+PeerIdentity PlaintextPeer();
+// The rule of a certificate's name: an equal pattern before the longest fitting prefix.
+PeerIdentity CertifiedPeer(const std::string& name, std::span<const IdentityRule> rules);
+
+// True when `pattern` is `text`, or ends with `*` and `text` begins with the rest.
+bool FitsPattern(std::string_view pattern, std::string_view text);
+
+// job: as the request says it, not checked; empty for a question about no job.
+// errors: Unauthenticated without a name, PermissionDenied: one line that says who lacks what.
+absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RPC_AUTHORIZE_H_

@@ -1,0 +1,70 @@
+// Paths and queries of the HTTP API: the input is what stands behind GET, e.g.
+// "/api/v1/jobs/train/events?after=3". Every answer is JSON with a code that fits.
+#include <httplib.h>
+
+#include <string>
+
+#include "server/http/api.h"
+#include "tests/fuzz/fuzz_target.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+namespace {
+
+Placement Static() {
+  return Placement::Static(
+      *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2}));
+}
+
+absl::Status Unknown(const std::string& job) { return absl::NotFoundError("no job " + job); }
+
+// One job, "train", whose texts hold bytes that are not UTF-8.
+ApiSources Sources() {
+  const core::JobView view{.job = "train", .last_reason = "\xff\"\n"};
+  ApiSources sources;
+  sources.jobs = [view] { return std::vector<core::JobView>{view}; };
+  sources.job = [view](const std::string& job) -> absl::StatusOr<core::JobView> {
+    if (job != "train") return Unknown(job);
+    return view;
+  };
+  sources.placement = [](const std::string& job,
+                         std::optional<int64_t> version) -> absl::StatusOr<wire::PlacementBody> {
+    if (job != "train" || version.value_or(3) != 3) return Unknown(job);
+    return wire::PlacementBody{.version = 3, .digest = {}, .placement = Static()};
+  };
+  sources.load = [](const std::string&) -> absl::StatusOr<LoadView> {
+    return LoadView{.first_step = 0, .last_step = 9, .counts = LoadMatrix::Constant(2, 4, 7)};
+  };
+  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<PlanView>> {
+    return std::vector<PlanView>(static_cast<size_t>(limit % 3));
+  };
+  sources.events = [](const std::string&, int64_t,
+                      int32_t limit) -> absl::StatusOr<std::vector<StoredEvent>> {
+    return std::vector<StoredEvent>(static_cast<size_t>(limit % 3));
+  };
+  return sources;
+}
+
+}  // namespace
+}  // namespace eplb
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const eplb::ApiSources sources = eplb::Sources();
+  const std::string text(eplb::fuzz::AsText(data, size));
+  const size_t mark = text.find('?');
+  eplb::QueryParameters query;
+  if (mark != std::string::npos) {
+    httplib::Params params;
+    httplib::detail::parse_query_text(text.substr(mark + 1), params);
+    query = params;
+  }
+  const std::string path = httplib::detail::decode_url(text.substr(0, mark), false);
+  const eplb::HttpResponse response = eplb::AnswerApi(sources, path, query);
+  const nlohmann::json body = nlohmann::json::parse(response.body, nullptr, false);
+  eplb::fuzz::Require(body.is_object(), "an answer that is no JSON object");
+  const bool ok = response.status == 200;
+  eplb::fuzz::Require(ok || response.status == 400 || response.status == 404, "another status");
+  eplb::fuzz::Require(ok != body.contains("error"), "the status contradicts the body");
+  return 0;
+}

@@ -1,0 +1,183 @@
+// The daemon's core under any sequence of events: well-formed ranks that come, answer, vote and go,
+// messages that no rank would send, a store that fails, restarts and a clock that jumps ahead. The
+// harness checks I2 and I6 on every effect.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "proto/wire/convert.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int kMaxOperations = 200;
+
+// The input, read from its start; zeros after its end.
+class Input {
+ public:
+  explicit Input(std::string_view bytes) : bytes_(bytes) {}
+
+  bool empty() const { return bytes_.empty(); }
+  uint8_t Byte() {
+    if (bytes_.empty()) return 0;
+    const auto byte = static_cast<uint8_t>(bytes_.front());
+    bytes_.remove_prefix(1);
+    return byte;
+  }
+  int32_t Below(int32_t limit) { return Byte() % limit; }
+  // As many as the next byte says, or as there are.
+  std::string_view Bytes() {
+    const size_t wanted = Byte();
+    const std::string_view taken = bytes_.substr(0, wanted);
+    bytes_.remove_prefix(taken.size());
+    return taken;
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+// Any order of the experts over the slots of each layer.
+Placement Shuffled(Input& input) {
+  IndexMatrix slots = Exchanged({}).physical_to_logical_map();
+  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
+    const int32_t first = input.Below(6);
+    std::swap(slots(layer, first), slots(layer, input.Below(6)));
+  }
+  return Placement::FromSlots(Exchanged({}).topology(), slots).value();
+}
+
+class World {
+ public:
+  explicit World(Input input) : input_(input) {}
+
+  void Run() {
+    for (int i = 0; i < kMaxOperations && !input_.empty(); ++i) {
+      Operate();
+      for (const JobView& view : job_.daemon.core().Jobs(job_.daemon.now())) Check(view);
+    }
+  }
+
+ private:
+  FakeRank& AnyRank() { return job_.ranks[static_cast<size_t>(input_.Below(3))]; }
+
+  void Operate() {
+    switch (input_.Below(14)) {
+      case 0:
+        return job_.Connect(input_.Below(3));
+      case 1:
+        return job_.ConnectAll();
+      case 2:
+        return job_.Deliver();
+      case 3:
+        return job_.DeliverDown(input_.Below(3));
+      case 4:
+        return job_.DeliverUp(input_.Below(3));
+      case 5:
+        return Report();
+      case 6:
+        return Solve();
+      case 7:
+        step_ += input_.Below(16);
+        (void)job_.Vote(step_, input_.Below(2) == 0);
+        return;
+      case 8:
+        return job_.daemon.Advance(absl::Milliseconds(1 << input_.Below(20)));
+      case 9:
+        return job_.Disconnect(input_.Below(3));
+      case 10:
+        return Restart();
+      case 11:
+        job_.daemon.store_works = input_.Below(2) == 0;
+        job_.daemon.term_store_works = input_.Below(2) == 0;
+        return;
+      case 12:
+        return Change(AnyRank());
+      default:
+        return SayAnything();
+    }
+  }
+
+  // Of the rank's own step or of any other.
+  void Report() {
+    FakeRank& rank = AnyRank();
+    const int64_t first = 10 * int64_t{input_.Below(32)};
+    rank.identity.step = first + input_.Below(12);
+    wire::LoadReport report = TestReport(first, std::max(first, rank.identity.step));
+    report.counts(input_.Below(4), input_.Below(6)) = int64_t{1} << input_.Below(63);
+    if (rank.session != 0) job_.daemon.Say(rank.session, report);
+  }
+
+  void Solve() {
+    if (input_.Below(8) == 0) {
+      (void)job_.daemon.AnswerSolve(absl::InternalError("no placement"));
+    } else {
+      (void)job_.daemon.AnswerSolve(Shuffled(input_));
+    }
+  }
+
+  // Sessions die with the daemon; the ranks live on.
+  void Restart() {
+    job_.daemon.Restart();
+    for (FakeRank& rank : job_.ranks) {
+      rank.session = 0;
+      rank.outbox.clear();
+    }
+  }
+
+  // What a rank says of itself next time.
+  void Change(FakeRank& rank) {
+    switch (input_.Below(6)) {
+      case 0:
+        rank.identity.incarnation = "launch-" + std::to_string(input_.Below(4));
+        return;
+      case 1:
+        rank.identity.nonce = input_.Byte();
+        return;
+      case 2:
+        rank.placement = Shuffled(input_);
+        return;
+      case 3:
+        rank.version = input_.Byte();
+        return;
+      case 4:
+        rank.identity.highest_term = int64_t{1} << input_.Below(63);
+        return;
+      default:
+        rank.identity.highest_version = int64_t{1} << input_.Below(63);
+    }
+  }
+
+  void SayAnything() {
+    const core::SessionId session = AnyRank().session;
+    const std::string_view bytes = input_.Bytes();
+    v1::Up message;
+    if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+    absl::StatusOr<wire::UpMessage> value = wire::FromProto(message);
+    if (value.ok() && session != 0) job_.daemon.Say(session, *std::move(value));
+  }
+
+  static void Check(const JobView& view) {
+    fuzz::Require(std::isfinite(view.balancedness) && view.balancedness >= 0, "balancedness");
+    fuzz::Require(view.connected_ranks <= view.world_size, "more ranks than the job has");
+    fuzz::Require(view.state_age >= absl::ZeroDuration(), "a state that began in the future");
+  }
+
+  Input input_;
+  TestJob job_;
+  int64_t step_ = 0;
+};
+
+}  // namespace
+}  // namespace eplb::core
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  testing::FLAGS_gtest_break_on_failure = true;  // an expectation of the harness ends the process
+  eplb::core::World(eplb::core::Input(eplb::fuzz::AsText(data, size))).Run();
+  return 0;
+}

@@ -1,0 +1,47 @@
+// Load files: every reader gets the bytes, and what is accepted must be a load that can be used.
+#include <cmath>
+#include <vector>
+
+#include "client/files/formats/deepseek_format.h"
+#include "client/files/formats/safetensors.h"
+#include "client/files/formats/sglang_format.h"
+#include "client/files/formats/vllm_format.h"
+#include "client/files/load_file.h"
+#include "client/files/load_json.h"
+#include "client/files/load_npy.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/memory_file.h"
+
+namespace eplb {
+namespace {
+
+void CheckWindows(const absl::StatusOr<std::vector<LoadWindow>>& windows) {
+  fuzz::RequireOneLine(windows.status());
+  if (!windows.ok()) return;
+  fuzz::Require(!windows->empty(), "a load without a window");
+  for (const WindowRule::Kind kind : {WindowRule::Kind::kSum, WindowRule::Kind::kLast}) {
+    const absl::StatusOr<Load> load = CombineWindows(*windows, {.kind = kind});
+    fuzz::RequireOneLine(load.status());
+  }
+  for (const LoadWindow& window : *windows) {
+    fuzz::Require(window.load.num_layers() > 0 && window.load.num_experts() > 0, "an empty load");
+    fuzz::Require(window.last_step >= window.first_step, "a window that ends before it begins");
+  }
+}
+
+}  // namespace
+}  // namespace eplb
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes = eplb::fuzz::AsText(data, size);
+  eplb::CheckWindows(eplb::ParseLoadJson("in", bytes, eplb::JsonLoads::kAny));
+  eplb::CheckWindows(eplb::ParseLoadNpy(bytes));
+  eplb::CheckWindows(eplb::ParseDeepseekLoad("in", bytes));
+  eplb::CheckWindows(eplb::ParseVllmLoad("in", bytes));
+  const absl::StatusOr<eplb::wire::JsonValue> value = eplb::wire::ParseJson(bytes);
+  if (value.ok()) eplb::CheckWindows(eplb::SglangLoad(*value));
+  eplb::fuzz::RequireOneLine(eplb::ParseSafetensors(bytes).status());
+  const eplb::fuzz::MemoryFile file(bytes);
+  eplb::fuzz::RequireOneLine(eplb::ReadLoadFile(file.path()).status());
+  return 0;
+}

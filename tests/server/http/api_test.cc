@@ -1,0 +1,191 @@
+#include "server/http/api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+core::JobView TestView() {
+  core::JobView view;
+  view.job = "train";
+  view.state = "IDLE";
+  view.shape = {.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2};
+  view.balancedness = std::numeric_limits<double>::quiet_NaN();
+  view.last_reason = "kept \xff it";
+  view.ranks = {
+      {.rank = 0, .connected = true, .running_version = 3, .ready_version = 0, .step = 7}};
+  return view;
+}
+
+absl::Status Unknown(const std::string& job) { return absl::NotFoundError("no job " + job); }
+
+ApiSources TestSources() {
+  ApiSources sources;
+  sources.jobs = [] { return std::vector{TestView()}; };
+  sources.job = [](const std::string& job) -> absl::StatusOr<core::JobView> {
+    if (job != "train") return Unknown(job);
+    return TestView();
+  };
+  sources.placement = [](const std::string& job,
+                         std::optional<int64_t> version) -> absl::StatusOr<wire::PlacementBody> {
+    if (version.value_or(3) != 3) return absl::NotFoundError("version is not kept");
+    if (job != "train") return Unknown(job);
+    return wire::PlacementBody{
+        .version = 3,
+        .digest = {},
+        .placement = Placement::Static(
+            *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2}))};
+  };
+  sources.load = [](const std::string&) -> absl::StatusOr<LoadView> {
+    LoadView load{.first_step = 10, .last_step = 19, .counts = LoadMatrix::Constant(2, 3, 5)};
+    load.counts(1, 2) = std::numeric_limits<int64_t>::max();
+    return load;
+  };
+  sources.events = [](const std::string&, int64_t after,
+                      int32_t limit) -> absl::StatusOr<std::vector<StoredEvent>> {
+    return std::vector<StoredEvent>{{.sequence = after + limit,
+                                     .time = absl::FromUnixMicros(1500),
+                                     .event = {.job = "train", .name = "kept"}}};
+  };
+  return sources;
+}
+
+HttpResponse Ask(const std::string& path, const QueryParameters& query = {}) {
+  return AnswerApi(TestSources(), path, query);
+}
+
+std::string ErrorOf(const HttpResponse& response) {
+  return Json::parse(response.body).at("error").get<std::string>();
+}
+
+TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
+  const HttpResponse response = Ask("/api/v1/jobs");
+  EXPECT_EQ(response.status, 200);
+  const Json job = Json::parse(response.body).at("jobs").at(0);
+  for (const char* key : {"job",
+                          "incarnation",
+                          "state",
+                          "state_seconds",
+                          "waiting_for",
+                          "num_layers",
+                          "num_logical_experts",
+                          "num_slots",
+                          "num_gpus",
+                          "num_nodes",
+                          "num_groups",
+                          "world_size",
+                          "connected_ranks",
+                          "step",
+                          "version",
+                          "digest",
+                          "balancedness",
+                          "last_window_first_step",
+                          "last_window_last_step",
+                          "commits",
+                          "last_reason",
+                          "ranks"}) {
+    EXPECT_TRUE(job.contains(key)) << key;
+  }
+  EXPECT_EQ(job.at("ranks").at(0).at("step"), 7);
+}
+
+TEST(ApiTest, NumbersAreFiniteAndTextIsUtf8) {
+  const Json job = Json::parse(Ask("/api/v1/jobs/train").body);
+  EXPECT_EQ(job.at("balancedness"), 0);
+  EXPECT_THAT(job.at("last_reason").get<std::string>(), HasSubstr("kept \xEF\xBF\xBD it"));
+}
+
+TEST(ApiTest, UnknownJobsPathsAndVersionsAre404) {
+  EXPECT_EQ(Ask("/api/v1/jobs/other").status, 404);
+  EXPECT_EQ(ErrorOf(Ask("/api/v1/jobs/other")), "no job other");
+  EXPECT_EQ(Ask("/api/v1/jobs/a b").status, 404);
+  EXPECT_EQ(Ask("/api/v1/jobs/" + std::string(129, 'a')).status, 404);
+  for (const char* path : {"/api/v1", "/api/v1/jobsx", "/api/v1/jobs/", "/api/v1/jobs/train/",
+                           "/api/v1/jobs/train/x", "/api/v1/jobs/train/load/", "/api/v2/jobs"}) {
+    EXPECT_EQ(Ask(path).status, 404) << path;
+  }
+  EXPECT_EQ(Ask("/api/v1/jobs/train/placement", {{"version", "4"}}).status, 404);
+}
+
+TEST(ApiTest, APlacementIsTheFileFormat) {
+  const HttpResponse response = Ask("/api/v1/jobs/train/placement", {{"version", "3"}});
+  EXPECT_EQ(response.status, 200);
+  const Json body = Json::parse(response.body);
+  EXPECT_EQ(body.at("version"), 3);
+  EXPECT_EQ(body.at("placement").at("format"), "eplb.placement.v1");
+}
+
+TEST(ApiTest, ALoadIsExactAndOneLayerCanBeAskedFor) {
+  const Json all = Json::parse(Ask("/api/v1/jobs/train/load").body);
+  EXPECT_EQ(all.at("load").size(), 2U);
+  EXPECT_EQ(all.at("load").at(1).at(2), std::numeric_limits<int64_t>::max());
+  const Json one = Json::parse(Ask("/api/v1/jobs/train/load", {{"layer", "1"}}).body);
+  EXPECT_EQ(one.at("load").size(), 1U);
+  EXPECT_EQ(one.at("first_layer"), 1);
+  const HttpResponse beyond = Ask("/api/v1/jobs/train/load", {{"layer", "2"}});
+  EXPECT_EQ(beyond.status, 400);
+  EXPECT_EQ(ErrorOf(beyond), "layer is 2, the load has layers 0..1");
+}
+
+TEST(ApiTest, EventsTakeAfterAndLimit) {
+  const Json body =
+      Json::parse(Ask("/api/v1/jobs/train/events", {{"after", "7"}, {"limit", "2"}}).body);
+  EXPECT_EQ(body.at("events").at(0).at("sequence"), 9);
+  EXPECT_EQ(body.at("events").at(0).at("unix_micros"), 1500);
+  EXPECT_EQ(Json::parse(Ask("/api/v1/jobs/train/events").body).at("events").at(0).at("sequence"),
+            100);
+}
+
+TEST(ApiTest, WrongParametersAre400AndNamed) {
+  const std::string path = "/api/v1/jobs/train/events";
+  const std::pair<QueryParameters, std::string> cases[] = {
+      {{{"limi", "3"}}, "unknown parameter \"limi\", expected after, limit"},
+      {{{"limit", "1001"}}, "limit is \"1001\", expected an integer in 0..1000"},
+      {{{"limit", "-1"}}, "limit is \"-1\", expected an integer in 0..1000"},
+      {{{"limit", "3x"}}, "limit is \"3x\", expected an integer in 0..1000"},
+      {{{"after", ""}}, "after is \"\", expected an integer in 0..9223372036854775807"},
+      {{{"limit", "3"}, {"limit", "4"}}, "limit is given twice"}};
+  for (const auto& [query, error] : cases) {
+    const HttpResponse response = Ask(path, query);
+    EXPECT_EQ(response.status, 400) << error;
+    EXPECT_EQ(ErrorOf(response), error);
+  }
+  EXPECT_EQ(Ask("/api/v1/jobs", {{"x", "1"}}).status, 400);
+  EXPECT_EQ(Ask("/api/v1/jobs/train", {{"layer", "1"}}).status, 400);
+}
+
+TEST(ApiTest, WhatNobodyProvidesIs404AndSaysSo) {
+  EXPECT_EQ(Ask("/api/v1/jobs/train/plans").status, 404);
+  EXPECT_EQ(ErrorOf(Ask("/api/v1/jobs/train/plans")), "this daemon keeps no plans");
+}
+
+TEST(ApiTest, PlansAreShownWhenTheyAreProvided) {
+  ApiSources sources = TestSources();
+  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<PlanView>> {
+    return std::vector<PlanView>{{.plan = limit, .result = "kept"}};
+  };
+  const HttpResponse response = AnswerApi(sources, "/api/v1/jobs/train/plans", {{"limit", "5"}});
+  const Json plan = Json::parse(response.body).at("plans").at(0);
+  EXPECT_EQ(plan.at("plan"), 5);
+  EXPECT_EQ(plan.at("result"), "kept");
+}
+
+TEST(ApiTest, AFailingStoreIs503) {
+  ApiSources sources = TestSources();
+  sources.events = [](const std::string&, int64_t,
+                      int32_t) -> absl::StatusOr<std::vector<StoredEvent>> {
+    return absl::UnavailableError("disk I/O error");
+  };
+  EXPECT_EQ(AnswerApi(sources, "/api/v1/jobs/train/events", {}).status, 503);
+}
+
+}  // namespace
+}  // namespace eplb

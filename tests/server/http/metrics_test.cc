@@ -1,0 +1,103 @@
+#include "server/http/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+MetricsSnapshot TestSnapshot() {
+  MetricsSnapshot snapshot;
+  snapshot.version = "1.2.3";
+  snapshot.refusals_by_kind = {{"denied", 4}};
+  core::JobView job;
+  job.job = "train";
+  job.state = "PREPARING";
+  job.state_age = absl::Seconds(3);
+  job.waiting_for = "rank 2";
+  job.commits = 5;
+  job.balancedness = std::numeric_limits<double>::infinity();
+  snapshot.jobs = {job};
+  return snapshot;
+}
+
+TEST(MetricsTest, EveryFamilyHasHelpAndType) {
+  const std::string text = MetricsText(TestSnapshot());
+  EXPECT_THAT(text, HasSubstr("# TYPE eplb_sessions gauge\neplb_sessions 0\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE eplb_commits_total counter\n"
+                              "eplb_commits_total{job=\"train\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_refusals_total{kind=\"denied\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_plan_state{job=\"train\",state=\"PREPARING\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_stuck_plan_seconds{job=\"train\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("(mean GPU load / max GPU load)")) << "the formula";
+}
+
+TEST(MetricsTest, ValuesAreFinite) {
+  const std::string text = MetricsText(TestSnapshot());
+  EXPECT_THAT(text, HasSubstr("eplb_balancedness_mean_ratio{job=\"train\"} 0\n"));
+  EXPECT_THAT(text, Not(HasSubstr(" Inf\n")));
+  EXPECT_THAT(text, Not(HasSubstr(" +Inf\n")));
+  EXPECT_THAT(text, Not(HasSubstr(" NaN\n")));
+}
+
+TEST(MetricsTest, BucketsAreCumulativeAndEndAboveEverything) {
+  Histogram histogram;
+  histogram.Observe(0.0001);
+  histogram.Observe(0.02);
+  histogram.Observe(1000);
+  histogram.Observe(-1);
+  histogram.Observe(std::numeric_limits<double>::quiet_NaN());
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.store_write_seconds = histogram.view();
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"0.0001\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"0.025\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"60\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_count 3\n"));
+}
+
+TEST(MetricsTest, WhatIsNotCountedIsNotShown) {
+  const std::string text = MetricsText(TestSnapshot());
+  EXPECT_THAT(text, Not(HasSubstr("eplb_plans_total")));
+  EXPECT_THAT(text, Not(HasSubstr("eplb_tls_cert_expiry_timestamp_seconds")));
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.tls_cert_expiry = absl::FromUnixSeconds(1'900'000'000);
+  snapshot.job_counters = {{.job = "train",
+                            .plans_by_result = {{"kept", 2}},
+                            .reports = 9,
+                            .layer_balancedness = {0.5, 0.25}}};
+  const std::string more = MetricsText(snapshot);
+  EXPECT_THAT(more, HasSubstr("eplb_plans_total{job=\"train\",result=\"kept\"} 2\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_reports_total{job=\"train\"} 9\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_tls_cert_expiry_timestamp_seconds 1900000000\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_balancedness_ratio{job=\"train\",layer=\"1\"} 0.25\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_balancedness_worst_ratio{job=\"train\"} 0.25\n"));
+}
+
+TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.job_counters = {
+      {.job = "train", .layer_balancedness = std::vector<double>(kMaxLayerLabels + 1, 0.5)}};
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, Not(HasSubstr("layer=")));
+  EXPECT_THAT(text, HasSubstr("eplb_balancedness_worst_ratio{job=\"train\"} 0.5\n"));
+}
+
+TEST(MetricsTest, TheProcessIsAlive) {
+  const ProcessFigures figures = ReadProcessFigures();
+  EXPECT_GT(figures.resident_bytes, 1 << 20);
+  EXPECT_GT(figures.open_descriptors, 2);
+  EXPECT_GE(figures.max_descriptors, figures.open_descriptors);
+  EXPECT_GE(figures.threads, 1);
+  EXPECT_GT(figures.cpu_seconds, 0);
+  EXPECT_GT(figures.start_unix_seconds, 1'500'000'000);
+}
+
+}  // namespace
+}  // namespace eplb

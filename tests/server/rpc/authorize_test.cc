@@ -1,0 +1,82 @@
+#include "server/rpc/authorize.h"
+
+#include <gtest/gtest.h>
+
+namespace eplb {
+namespace {
+
+const std::vector<IdentityRule> kRules = {
+    {"spiffe://x/*", AccessRole::kViewer, {"*"}},
+    {"spiffe://x/train/*", AccessRole::kMember, {"train", "tune-*"}},
+    {"spiffe://x/train/boss", AccessRole::kOperator, {"train"}},
+};
+
+absl::StatusCode CodeOf(const PeerIdentity& peer, Verb verb, std::string_view job) {
+  return Allowed(peer, verb, job).code();
+}
+constexpr absl::StatusCode kOk = absl::StatusCode::kOk;
+constexpr absl::StatusCode kDenied = absl::StatusCode::kPermissionDenied;
+
+TEST(AuthorizeTest, APatternIsExactOrAPrefix) {
+  EXPECT_TRUE(FitsPattern("train", "train"));
+  EXPECT_FALSE(FitsPattern("train", "train2"));
+  EXPECT_TRUE(FitsPattern("tune-*", "tune-7"));
+  EXPECT_TRUE(FitsPattern("*", ""));
+  EXPECT_FALSE(FitsPattern("tune-*", "tune"));
+  EXPECT_FALSE(FitsPattern("", "a"));
+}
+
+TEST(AuthorizeTest, TheMostSpecificRuleCounts) {
+  EXPECT_EQ(CertifiedPeer("spiffe://x/a", kRules).role, AccessRole::kViewer);
+  EXPECT_EQ(CertifiedPeer("spiffe://x/train/rank7", kRules).role, AccessRole::kMember);
+  EXPECT_EQ(CertifiedPeer("spiffe://x/train/boss", kRules).role, AccessRole::kOperator);
+  EXPECT_FALSE(CertifiedPeer("spiffe://y/a", kRules).role.has_value());
+  const std::vector<IdentityRule> reversed(kRules.rbegin(), kRules.rend());
+  EXPECT_EQ(CertifiedPeer("spiffe://x/train/rank7", reversed).role, AccessRole::kMember);
+  EXPECT_EQ(CertifiedPeer("spiffe://x/train/boss", reversed).role, AccessRole::kOperator);
+}
+
+TEST(AuthorizeTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
+  const PeerIdentity member = CertifiedPeer("spiffe://x/train/rank7", kRules);
+  const PeerIdentity viewer = CertifiedPeer("spiffe://x/a", kRules);
+  const PeerIdentity boss = CertifiedPeer("spiffe://x/train/boss", kRules);
+  for (const Verb verb : {Verb::kSession, Verb::kExchange}) {
+    EXPECT_EQ(CodeOf(member, verb, "train"), kOk);
+    EXPECT_EQ(CodeOf(member, verb, "tune-3"), kOk);
+    EXPECT_EQ(CodeOf(member, verb, "other"), kDenied);
+    EXPECT_EQ(CodeOf(member, verb, ""), kDenied);
+    EXPECT_EQ(CodeOf(viewer, verb, "train"), kDenied);
+    EXPECT_EQ(CodeOf(boss, verb, "train"), kDenied);
+  }
+  EXPECT_EQ(CodeOf(member, Verb::kQuery, "train"), kOk);
+  EXPECT_EQ(CodeOf(member, Verb::kQuery, "other"), kDenied);
+  EXPECT_EQ(CodeOf(viewer, Verb::kQuery, "other"), kOk);
+  EXPECT_EQ(CodeOf(boss, Verb::kQuery, "train"), kOk);
+  EXPECT_EQ(CodeOf(boss, Verb::kAdmin, "train"), kOk);
+  EXPECT_EQ(CodeOf(boss, Verb::kAdmin, "other"), kDenied);
+  EXPECT_EQ(CodeOf(boss, Verb::kAdmin, ""), kDenied);
+  EXPECT_EQ(CodeOf(member, Verb::kAdmin, "train"), kDenied);
+  EXPECT_EQ(CodeOf(viewer, Verb::kAdmin, "train"), kDenied);
+}
+
+TEST(AuthorizeTest, WithoutTlsTheMachineItselfMayDoEverythingAndOthersAreMembers) {
+  for (const Verb verb : {Verb::kSession, Verb::kExchange, Verb::kQuery, Verb::kAdmin}) {
+    EXPECT_EQ(CodeOf(LocalPeer(), verb, "any"), kOk);
+  }
+  EXPECT_EQ(CodeOf(PlaintextPeer(), Verb::kSession, "any"), kOk);
+  EXPECT_EQ(CodeOf(PlaintextPeer(), Verb::kAdmin, "any"), kDenied);
+}
+
+TEST(AuthorizeTest, RefusalsAreOneLineThatSaysWhoAndWhy) {
+  EXPECT_EQ(CodeOf({}, Verb::kQuery, "job"), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Allowed(CertifiedPeer("a\nb", kRules), Verb::kQuery, "job").message(),
+            "a\\nb: no rule of tls.identity fits");
+  EXPECT_EQ(Allowed(CertifiedPeer("spiffe://x/a", kRules), Verb::kAdmin, "job").message(),
+            "spiffe://x/a: role viewer may not change what runs");
+  EXPECT_EQ(
+      Allowed(CertifiedPeer("spiffe://x/train/boss", kRules), Verb::kAdmin, "o\nther").message(),
+      "spiffe://x/train/boss: not allowed for job \"o\\nther\"");
+}
+
+}  // namespace
+}  // namespace eplb

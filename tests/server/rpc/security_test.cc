@@ -1,0 +1,158 @@
+// Certificates, roles and jobs: who is refused, with which code, and that it is counted.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+#include "proto/wire/tls_files.h"
+#include "tests/server/rpc/secured_server.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = grpc::StatusCode;
+
+TEST_F(SecurityTest, APeerWithoutAGoodCertificateGetsNoConnection) {
+  StartWithTls();
+  TestAuthority stranger;
+  const auto good = OpenAs("URI:spiffe://x/train/0");
+  ASSERT_TRUE(Works(good));
+  const std::pair<const char*, std::shared_ptr<grpc::Channel>> bad[] = {
+      {"plaintext", OpenPlain()},
+      {"no certificate", OpenTls({}, authority_.pem())},
+      {"wrong CA", OpenTls(stranger.Issue("URI:spiffe://x/train/0"), authority_.pem())},
+      {"expired", OpenTls(authority_.Issue("URI:spiffe://x/train/0", -1), authority_.pem())}};
+  int64_t failed = 0;
+  for (const auto& [name, channel] : bad) {
+    EXPECT_EQ(AskJob(channel, "job").error_code(), Code::UNAVAILABLE) << name;
+    EXPECT_TRUE(Eventually([&] { return FailedHandshakesHere() > failed; })) << name;
+    failed = FailedHandshakesHere();
+  }
+  EXPECT_TRUE(Works(good));
+}
+
+TEST_F(SecurityTest, ACertificateWithoutANameIsUnauthenticated) {
+  StartWithTls();
+  EXPECT_EQ(AskJob(OpenAs(""), "job").error_code(), Code::UNAUTHENTICATED);
+  EXPECT_EQ(AskJob(OpenAs("URI:spiffe://x/viewer,URI:spiffe://x/train/0"), "job").error_code(),
+            Code::UNAUTHENTICATED)
+      << "two URIs";
+  EXPECT_EQ(refusals(Refusal::kUnauthenticated), 2);
+}
+
+TEST_F(SecurityTest, AMemberIsARankOfItsOwnJobOnly) {
+  StartWithTls();
+  const auto member = OpenAs("URI:spiffe://x/train/0");
+  Stream own(member);
+  EXPECT_TRUE(own.Welcomed(HelloOf(0, 1)));
+  EXPECT_TRUE(Exchange(member, "job").ok());
+  EXPECT_TRUE(AskJob(member, "job").ok());
+  wire::Hello other_job = HelloOf(0, 2);
+  other_job.job = "other";
+  Stream other(member);
+  EXPECT_FALSE(other.Welcomed(other_job));
+  const grpc::Status status = other.End();
+  EXPECT_EQ(status.error_code(), Code::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(), HasSubstr("not allowed for job \"other\""));
+  EXPECT_EQ(Exchange(member, "other").error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(AskJob(member, "other").error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(refusals(Refusal::kDenied), 3);
+  // A Hello for another job on a stream that was let in.
+  EXPECT_FALSE(own.Welcomed(other_job));
+  EXPECT_EQ(own.End().error_code(), Code::PERMISSION_DENIED);
+}
+
+TEST_F(SecurityTest, OtherRolesAreNoRanks) {
+  StartWithTls();
+  for (const char* names : {"URI:spiffe://x/viewer", "DNS:ops.x", "DNS:nobody.x"}) {
+    const auto channel = OpenAs(names);
+    Stream stream(channel);
+    EXPECT_FALSE(stream.Welcomed(HelloOf(0, 1)));
+    EXPECT_EQ(stream.End().error_code(), Code::PERMISSION_DENIED) << names;
+    EXPECT_EQ(Exchange(channel, "job").error_code(), Code::PERMISSION_DENIED) << names;
+  }
+  EXPECT_EQ(AskJob(OpenAs("DNS:nobody.x"), "job").error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(AskJob(OpenAs("URI:spiffe://x/viewer"), "job").error_code(), Code::NOT_FOUND);
+}
+
+TEST_F(SecurityTest, StatusShowsOnlyTheJobsOfTheAsker) {
+  StartWithTls();
+  Stream rank(OpenAs("URI:spiffe://x/train/0"));
+  ASSERT_TRUE(rank.Welcomed(HelloOf(0, 1)));
+  v1::GetStatusResponse own;
+  ASSERT_TRUE(AskStatus(OpenAs("URI:spiffe://x/viewer"), &own).ok());
+  EXPECT_EQ(own.jobs_size(), 1);
+  v1::GetStatusResponse none;
+  ASSERT_TRUE(AskStatus(OpenAs("URI:spiffe://x/neighbour"), &none).ok());
+  EXPECT_EQ(none.jobs_size(), 0);
+  EXPECT_EQ(AskJob(OpenAs("DNS:ops.x"), "").error_code(), Code::INVALID_ARGUMENT);
+}
+
+TEST_F(SecurityTest, ANewCertificateIsUsedWithoutARestart) {
+  StartWithTls();
+  TestAuthority next;
+  const std::string both = authority_.pem() + next.pem();
+  const IssuedCertificate peer = authority_.Issue("URI:spiffe://x/train/0");
+  EXPECT_TRUE(Works(OpenTls(peer, authority_.pem())));
+  EXPECT_FALSE(Works(OpenTls(peer, next.pem())));
+  InstallCertificate(next, both);
+  // The files are looked at once a second.
+  EXPECT_TRUE(Eventually([&] { return Works(OpenTls(peer, next.pem())); }));
+  EXPECT_TRUE(Works(OpenTls(next.Issue("URI:spiffe://x/train/0"), next.pem())));
+  EXPECT_FALSE(Works(OpenTls(peer, authority_.pem())));
+}
+
+TEST_F(SecurityTest, AKeyThatDoesNotFitStopsTheStart) {
+  InstallCertificate(authority_, authority_.pem());
+  std::ofstream(folder_ / "key") << authority_.Issue("").key;
+  const TlsOptions tls{.cert = folder_ / "cert", .key = folder_ / "key", .ca = folder_ / "ca"};
+  runner_ = *Runner::Start({}, MakeMemoryStore());
+  const absl::Status status =
+      RpcServer::Start({.listen = {.host = "127.0.0.1"}, .runner = runner_.get(), .tls = tls})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), absl::StrCat(tls.key, ": is not the key of ", tls.cert));
+}
+
+TEST_F(SecurityTest, EachBadFileIsNamedInOneLine) {
+  const IssuedCertificate good = authority_.Issue("");
+  const auto write = [this](const char* name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  };
+  const wire::TlsFiles files{.ca = write("ca", authority_.pem()),
+                             .cert = write("cert", good.cert),
+                             .key = write("key", good.key)};
+  EXPECT_TRUE(wire::CheckTlsFiles(files).ok());
+  EXPECT_TRUE(wire::CheckTlsFiles({}).ok());
+  const auto message = [](const wire::TlsFiles& bad) {
+    const absl::Status status = wire::CheckTlsFiles(bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  wire::TlsFiles bad = files;
+  bad.key = "";
+  EXPECT_EQ(message(bad), "TLS: no key is named; it needs CA file, certificate and key");
+  bad.key = "/nowhere/key";
+  EXPECT_EQ(message(bad), "/nowhere/key: cannot be read: No such file or directory");
+  bad.key = files.cert;
+  EXPECT_EQ(message(bad), files.cert + ": holds no private key in PEM without a password");
+  bad = files;
+  bad.ca = files.key;
+  EXPECT_EQ(message(bad), files.key + ": holds no certificate in PEM");
+  const IssuedCertificate old = authority_.Issue("", -1);
+  bad = files;
+  bad.cert = write("old", old.cert);
+  bad.key = write("old_key", old.key);
+  EXPECT_THAT(message(bad), HasSubstr(bad.cert + ": expired at 20"));
+  const absl::StatusOr<absl::Time> expiry = wire::CertificateExpiry(files.cert);
+  ASSERT_TRUE(expiry.ok());
+  EXPECT_LT(*expiry - absl::Now(), absl::Hours(25));
+  EXPECT_GT(*expiry - absl::Now(), absl::Hours(23));
+}
+
+}  // namespace
+}  // namespace eplb

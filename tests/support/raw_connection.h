@@ -1,0 +1,62 @@
+// Bytes straight into a TCP connection on this machine, for tests of what strangers may send.
+#ifndef EPLB_TESTS_SUPPORT_RAW_CONNECTION_H_
+#define EPLB_TESTS_SUPPORT_RAW_CONNECTION_H_
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+namespace eplb {
+
+class RawConnection {
+ public:
+  explicit RawConnection(int port) : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience{.tv_sec = 20, .tv_usec = 0};
+    (void)setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    EXPECT_EQ(connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  RawConnection(RawConnection&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  RawConnection& operator=(RawConnection&&) = delete;
+  ~RawConnection() {
+    if (descriptor_ >= 0) (void)close(descriptor_);
+  }
+  // What the other end does not take any more is lost.
+  void Send(const std::string& bytes) {
+    (void)send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  // What comes until the other end closes, or 20 s of silence.
+  std::string ReadAll() {
+    std::string text;
+    std::array<char, 4096> bytes{};
+    ssize_t got = 0;
+    while ((got = recv(descriptor_, bytes.data(), bytes.size(), 0)) > 0) {
+      text.append(bytes.data(), static_cast<size_t>(got));
+    }
+    closed_ = got == 0 || errno == ECONNRESET;
+    return text;
+  }
+  // True when the other end has closed.
+  bool ReadToTheEnd() {
+    (void)ReadAll();
+    return closed_;
+  }
+
+ private:
+  int descriptor_;
+  bool closed_ = false;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_SUPPORT_RAW_CONNECTION_H_
