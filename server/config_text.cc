@@ -17,10 +17,17 @@ std::string_view SkipString(std::string_view text, std::string_view quote) {
   return {};
 }
 
+// Whether a quote behind this begins a string: in 12"x" it does not, and what follows it is looked
+// at like any other text.
+bool MayPrecedeString(char c) {
+  return std::string_view(" \t\r\n=[{,.").find(c) != std::string_view::npos;
+}
+
 }  // namespace
 
 int32_t LineWithStrayLetter(std::string_view text) {
   const std::string_view all = text;
+  char previous = '\n';
   while (!text.empty()) {
     const char first = text.front();
     if (static_cast<unsigned char>(first) > 127) {
@@ -29,12 +36,13 @@ int32_t LineWithStrayLetter(std::string_view text) {
     }
     if (first == '#') {
       text.remove_prefix(std::min(text.find('\n'), text.size()));
-    } else if (first == '"' || first == '\'') {
+    } else if ((first == '"' || first == '\'') && MayPrecedeString(previous)) {
       const bool lines = text.starts_with("\"\"\"") || text.starts_with("'''");
       text = SkipString(text, text.substr(0, lines ? 3 : 1));
     } else {
       text.remove_prefix(1);
     }
+    previous = all[all.size() - text.size() - 1];
   }
   return 0;
 }
