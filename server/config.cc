@@ -11,6 +11,7 @@
 #include "placement/status_macros.h"
 #include "server/config_identity.h"
 #include "server/config_keys.h"
+#include "server/config_text.h"
 
 namespace eplb {
 namespace {
@@ -67,6 +68,13 @@ absl::Status ApplyFile(const std::string& file, DaemonConfig* config) {
   text.resize(static_cast<size_t>(stream.gcount()));
   if (text.size() > kMaxFileBytes) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": larger than 1 MiB"));
+  }
+  // An optional mark of UTF-8 at the start is no letter.
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  if (const int32_t line = LineWithStrayLetter(text); line > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ":", line, ": not TOML: a letter that is not ASCII outside strings and comments"));
   }
   const toml::parse_result result = toml::parse(text);
   if (!result) {

@@ -22,7 +22,7 @@ struct DaemonLimits {
   int32_t max_queued_mib = 256;              // load reports that wait for the core, MiB
   int32_t messages_per_second = 100;         // of one stream, on average; twice that in a burst
   int32_t max_sessions_per_peer = 4096;      // open streams from one address
-  int32_t calls_per_second = 2000;           // other calls from one address; twice that in a burst
+  int32_t calls_per_second = 10000;          // other calls from one address; twice that in a burst
   int32_t max_streams_per_connection = 128;  // calls at work on one connection
   int32_t max_rpc_memory_mib = 1024;         // gRPC's buffers of all connections
   int32_t max_exchange_mib = 256;            // blobs of all rendezvous, MiB

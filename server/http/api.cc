@@ -53,7 +53,9 @@ class Numbers {
   static absl::StatusOr<Numbers> Parse(const QueryParameters& query,
                                        std::span<const Parameter> known) {
     Numbers numbers;
-    for (const auto& [name, text] : query) {
+    for (const auto& entry : query) {
+      const std::string& name = entry.first;
+      const std::string& text = entry.second;
       const auto found = std::find_if(known.begin(), known.end(),
                                       [&](const Parameter& one) { return one.name == name; });
       if (found == known.end()) {

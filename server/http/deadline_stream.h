@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -43,7 +44,7 @@ class DeadlineStream : public httplib::Stream {
   socket_t socket() const override { return descriptor_; }
 
  private:
-  bool Wait(short events) const {
+  bool Wait(int16_t events) const {
     const int64_t left = absl::ToInt64Milliseconds(deadline_ - MonotonicNow());
     pollfd one{.fd = descriptor_, .events = events, .revents = 0};
     return left > 0 && poll(&one, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30))) > 0;

@@ -19,8 +19,8 @@ class PeerLimits {
  public:
   static constexpr size_t kMaxHosts = 16384;
   struct Options {
-    int32_t max_sessions = 4096;      // limits.max_sessions_per_peer
-    int32_t calls_per_second = 2000;  // limits.calls_per_second
+    int32_t max_sessions = 4096;       // limits.max_sessions_per_peer
+    int32_t calls_per_second = 10000;  // limits.calls_per_second
   };
   explicit PeerLimits(Options options) : options_(options) {}
 

@@ -34,7 +34,7 @@ constexpr char kDrains[] = "the daemon drains, come back later";
 
 class BalancerService : public v1::Balancer::CallbackService {
  public:
-  BalancerService(const SessionOptions& session, Rendezvous* rendezvous)
+  BalancerService(const StreamOptions& session, Rendezvous* rendezvous)
       : session_(session), rendezvous_(rendezvous) {}
 
   grpc::ServerBidiReactor<v1::Up, v1::Down>* Session(
@@ -56,7 +56,7 @@ class BalancerService : public v1::Balancer::CallbackService {
   void Drain() { draining_ = true; }
 
  private:
-  const SessionOptions session_;
+  const StreamOptions session_;
   Rendezvous* const rendezvous_;
   std::atomic<bool> draining_ = false;
 };

@@ -19,7 +19,7 @@ namespace {
 class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
                        public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(grpc::CallbackServerContext* context, const SessionOptions& options)
+  SessionReactor(grpc::CallbackServerContext* context, const StreamOptions& options)
       : context_(context),
         runner_(options.runner),
         gate_(options.gate),
@@ -218,7 +218,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 }  // namespace
 
 grpc::ServerBidiReactor<v1::Up, v1::Down>* StartSession(grpc::CallbackServerContext* context,
-                                                        const SessionOptions& options) {
+                                                        const StreamOptions& options) {
   const auto reactor = std::make_shared<SessionReactor>(context, options);
   reactor->Begin();
   return reactor.get();

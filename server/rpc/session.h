@@ -19,7 +19,7 @@ struct StreamEndCounters {
   std::atomic<int64_t> lost = 0;    // by the peer or the network, without Goodbye
 };
 
-struct SessionOptions {
+struct StreamOptions {
   Runner* runner = nullptr;  // all three outlive the stream
   Gate* gate = nullptr;
   StreamEndCounters* ends = nullptr;
@@ -30,7 +30,7 @@ struct SessionOptions {
 // mailbox, one write at a time. Nothing in it blocks. The job is known, and allowed or not, at the
 // Hello. The reactor deletes itself when the stream is over.
 grpc::ServerBidiReactor<v1::Up, v1::Down>* StartSession(grpc::CallbackServerContext* context,
-                                                        const SessionOptions& options);
+                                                        const StreamOptions& options);
 
 }  // namespace eplb
 

@@ -23,7 +23,9 @@ ClientOptions Good() {
 class OptionsTest : public ::testing::Test {
  protected:
   static constexpr const char* kNames[] = {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                           "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "EPLB_DISABLE"};
+                                           "SLURM_JOB_ID",        "SLURM_RESTART_COUNT",
+                                           "EPLB_DISABLE",        "EPLB_TLS_CA",
+                                           "EPLB_TLS_CERT",       "EPLB_TLS_KEY"};
   void SetUp() override {
     for (const char* name : kNames) unsetenv(name);
   }
@@ -37,6 +39,22 @@ class OptionsTest : public ::testing::Test {
     return std::string(status.message());
   }
 };
+
+TEST_F(OptionsTest, TlsFilesComeFromOptionsBeforeTheEnvironment) {
+  setenv("EPLB_TLS_CA", "/env/ca", 1);
+  setenv("EPLB_TLS_KEY", "/env/key", 1);
+  const wire::TlsFiles files = TlsFilesOf({.ca = "/own/ca", .cert = "", .key = ""});
+  EXPECT_EQ(files.ca, "/own/ca");
+  EXPECT_EQ(files.cert, "");
+  EXPECT_EQ(files.key, "/env/key");
+  EXPECT_FALSE(TlsFilesOf({}).ca.empty());
+  const auto with_daemon = [](auto& o) { o.endpoint = "127.0.0.1:1"; };
+  EXPECT_EQ(ErrorOf(with_daemon),
+            "tls: TLS: no certificate is named; it needs CA file, certificate and key");
+  setenv("EPLB_TLS_CERT", "/env/cert", 1);
+  EXPECT_EQ(ErrorOf(with_daemon), "tls: /env/cert: cannot be read: No such file or directory");
+  EXPECT_TRUE(CheckOptions(Good(), /*inproc=*/false).ok()) << "without a daemon nothing is read";
+}
 
 TEST_F(OptionsTest, GoodOptionsGiveTheShape) {
   const absl::StatusOr<Topology> topology = CheckOptions(Good(), /*inproc=*/false);

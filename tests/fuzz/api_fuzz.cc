@@ -1,11 +1,10 @@
 // Paths and queries of the HTTP API: the input is what stands behind GET, e.g.
 // "/api/v1/jobs/train/events?after=3". Every answer is JSON with a code that fits.
-#include <httplib.h>
-
 #include <string>
 
 #include "server/http/api.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/url_parts.h"
 
 #include <nlohmann/json.hpp>
 
@@ -51,16 +50,9 @@ ApiSources Sources() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const eplb::ApiSources sources = eplb::Sources();
-  const std::string text(eplb::fuzz::AsText(data, size));
-  const size_t mark = text.find('?');
-  eplb::QueryParameters query;
-  if (mark != std::string::npos) {
-    httplib::Params params;
-    httplib::detail::parse_query_text(text.substr(mark + 1), params);
-    query = params;
-  }
-  const std::string path = httplib::detail::decode_url(text.substr(0, mark), false);
-  const eplb::HttpResponse response = eplb::AnswerApi(sources, path, query);
+  const eplb::fuzz::UrlParts url =
+      eplb::fuzz::SplitUrl(std::string(eplb::fuzz::AsText(data, size)));
+  const eplb::HttpResponse response = eplb::AnswerApi(sources, url.path, url.query);
   const nlohmann::json body = nlohmann::json::parse(response.body, nullptr, false);
   eplb::fuzz::Require(body.is_object(), "an answer that is no JSON object");
   const bool ok = response.status == 200;

@@ -5,9 +5,12 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include <google/protobuf/descriptor.h>
 
 #include "proto/wire/tls_files.h"
 #include "tests/server/rpc/secured_server.h"
+
+#include "eplb/v1/admin.pb.h"
 
 namespace eplb {
 namespace {
@@ -152,6 +155,25 @@ TEST_F(SecurityTest, EachBadFileIsNamedInOneLine) {
   ASSERT_TRUE(expiry.ok());
   EXPECT_LT(*expiry - absl::Now(), absl::Hours(25));
   EXPECT_GT(*expiry - absl::Now(), absl::Hours(23));
+}
+
+// Nobody may make the daemon open a file or run a program by a message.
+TEST(MessagesTest, NoFieldIsAPathOrACommand) {
+  int num_fields = 0;
+  for (const google::protobuf::FileDescriptor* file :
+       {v1::Up::descriptor()->file(), v1::GetJobRequest::descriptor()->file(),
+        v1::Change::descriptor()->file(), v1::Shape::descriptor()->file()}) {
+    for (int m = 0; m < file->message_type_count(); ++m) {
+      const google::protobuf::Descriptor* message = file->message_type(m);
+      for (int f = 0; f < message->field_count(); ++f, ++num_fields) {
+        const std::string& name = message->field(f)->name();
+        for (const char* word : {"path", "file", "directory", "command", "exec", "script", "url"}) {
+          EXPECT_EQ(name.find(word), std::string::npos) << message->full_name() << "." << name;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_fields, 100);
 }
 
 }  // namespace
