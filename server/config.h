@@ -20,6 +20,7 @@ struct DaemonLimits {
   int32_t max_queued_events = 65536;  // messages that wait for the core
   int32_t max_queued_mib = 256;       // load reports that wait for the core, MiB
   int32_t messages_per_second = 100;  // of one stream, on average; twice that in a burst
+  int32_t max_history = 64;           // placements kept per job in the store
   int32_t max_exchange_mib = 256;     // blobs of all rendezvous, MiB
   absl::Duration start_deadline = absl::Seconds(60);  // of a rendezvous
   absl::Duration hello_deadline =

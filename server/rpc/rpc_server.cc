@@ -12,6 +12,7 @@
 
 #include "server/background/ticker.h"
 #include "server/log.h"
+#include "server/rpc/admin.h"
 #include "server/rpc/exchange.h"
 #include "server/rpc/listen_check.h"
 #include "server/rpc/query.h"
@@ -79,13 +80,15 @@ struct RpcServer::Parts {
         balancer(options.runner, options.messages_per_second, &rendezvous),
         query(MakeQueryService({.runner = options.runner,
                                 .server_version = options.server_version,
-                                .started = MonotonicNow()})) {}
+                                .started = MonotonicNow()})),
+        admin(MakeAdminService({.runner = options.runner})) {}
 
   const RpcOptions options;
   Address address;
   Rendezvous rendezvous;
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
+  std::unique_ptr<v1::Admin::CallbackService> admin;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Ticker> ticker;
 };
@@ -105,6 +108,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   Configure(listen.Text(), &port, &builder);
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
+  builder.RegisterService(parts->admin.get());
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr || port <= 0) {
     return absl::UnavailableError(
@@ -115,6 +119,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   parts->address = listen.is_unix() ? listen : listen.WithPort(port);
   parts->ticker = std::make_unique<Ticker>(kTick, [raw = parts.get()](absl::Time now) {
     raw->options.runner->sessions().Expire(now);
+    raw->options.runner->changes().Expire(now);
     raw->rendezvous.Expire(now);
   });
   return std::unique_ptr<RpcServer>(new RpcServer(std::move(parts)));
@@ -137,6 +142,8 @@ void RpcServer::Shutdown(absl::Duration grace) {
   StopServing();
   Sessions& sessions = parts_->options.runner->sessions();
   sessions.CloseAll(absl::UnavailableError("the daemon goes away, come back later"));
+  parts_->options.runner->changes().FailAll(
+      absl::UnavailableError("the daemon goes away; ask the next one with the same request_id"));
   // Server::Shutdown with a live stream waits for its whole deadline, so wait for the streams
   // first.
   (void)sessions.WaitUntilEmpty(grace);

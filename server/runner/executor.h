@@ -3,8 +3,10 @@
 #define EPLB_SERVER_RUNNER_EXECUTOR_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -14,23 +16,28 @@
 
 namespace eplb {
 
-// What is written is durable before any later effect happens. threads: one at a time, but for
-// store_works().
+// What is written is durable before any later effect happens. threads: one at a time, but for the
+// store_..() reads.
 class Executor {
  public:
   struct Sinks {
     Store* store = nullptr;
     Sessions* sessions = nullptr;
     std::function<void(core::Solve)> solve = {};
+    std::function<void(const core::Reply&)> reply = {};
     int64_t term = 0;  // for the log; a stored one replaces it
   };
   explicit Executor(Sinks sinks) : sinks_(std::move(sinks)), term_(sinks_.term) {}
 
   // When a Store or StoreTerm fails, the rest of the decision is skipped and the failure returned;
-  // it is the core's next event. A Record that cannot be stored is logged and skips nothing: the
-  // audit log must not stop what it describes.
+  // it is the core's next event. A Record, a StorePlan or a Forget that cannot be stored is logged
+  // and skips nothing: the audit log must not stop what it describes.
   std::optional<core::StoreFailed> Execute(const core::Decision& decision);
 
+  // Writes to the store since the start; how long they took, those that failed included.
+  int64_t store_writes() const { return store_writes_; }
+  int64_t store_errors() const { return store_errors_; }
+  double store_write_seconds() const { return store_write_seconds_; }
   // False while the newest write failed.
   bool store_works() const { return store_works_; }
   // Writes `term` again, to find out whether a failing store has recovered.
@@ -40,11 +47,17 @@ class Executor {
   std::optional<core::StoreFailed> Write(const core::Store& effect);
   std::optional<core::StoreFailed> Write(const core::StoreTerm& effect);
   void Record(const core::JobEvent& event);
-  absl::Status Noted(absl::Status status);
+  void Write(const core::StorePlan& effect);
+  void Forget(const std::string& job);
+  // Runs a write of the store and counts it.
+  absl::Status Noted(const std::function<absl::Status(Store&)>& write);
 
   const Sinks sinks_;
   int64_t term_;
   std::atomic<bool> store_works_ = true;
+  std::atomic<int64_t> store_writes_ = 0;
+  std::atomic<int64_t> store_errors_ = 0;
+  std::atomic<double> store_write_seconds_ = 0;
 };
 
 }  // namespace eplb
