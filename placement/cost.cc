@@ -107,7 +107,8 @@ absl::StatusOr<MigrationCost> PriceMigration(const Placement& current, const Pla
   MigrationCost cost{.transfers = static_cast<int64_t>(plan.transfers.size()),
                      .bytes = plan.link_bytes};
   const bool moves = !plan.transfers.empty() || !plan.local.empty();
-  if (moves) cost.seconds = Finite(LinkSeconds(plan, target.topology(), costs) + costs.stall_seconds);
+  if (moves)
+    cost.seconds = Finite(LinkSeconds(plan, target.topology(), costs) + costs.stall_seconds);
   return cost;
 }
 

@@ -45,7 +45,8 @@ absl::Status ApplyTable(const std::string& file, const std::string& prefix,
                         const toml::table& table, DaemonConfig* config) {
   for (const auto& [key, node] : table) {
     const std::string name = prefix + std::string(key.str());
-    if (const toml::table* inner = node.as_table(); inner != nullptr && (prefix.empty() || prefix == "jobs.")) {
+    if (const toml::table* inner = node.as_table();
+        inner != nullptr && (prefix.empty() || prefix == "jobs.")) {
       EPLB_RETURN_IF_ERROR(ApplyTable(file, name + ".", *inner, config));
       continue;
     }

@@ -65,13 +65,12 @@ absl::Status CheckChange(const Change& change) {
 }
 
 absl::Status CheckJob(const State& state, const Job& job, const Change& change) {
-  const auto seen =
-      std::find_if(job.requests.begin(), job.requests.end(), [&change](const DoneRequest& done) {
-        return done.request_id == change.request_id;
-      });
+  const auto seen = std::find_if(
+      job.requests.begin(), job.requests.end(),
+      [&change](const DoneRequest& done) { return done.request_id == change.request_id; });
   if (seen != job.requests.end()) {
-    return absl::AlreadyExistsError(absl::StrCat("request_id ", change.request_id,
-                                                 " was done before: ", seen->outcome));
+    return absl::AlreadyExistsError(
+        absl::StrCat("request_id ", change.request_id, " was done before: ", seen->outcome));
   }
   const int64_t version = job.known ? job.known->version : 0;
   if (*change.expect_version != version) {
@@ -95,9 +94,7 @@ DoneRequest Remember(Deed& deed) {
 }
 
 // Stores what was changed and audits it. Nothing else may have been emitted before.
-void Write(Deed& deed) {
-  StoreJob(deed.turn, deed.job, Remember(deed));
-}
+void Write(Deed& deed) { StoreJob(deed.turn, deed.job, Remember(deed)); }
 
 void Audit(Deed& deed) {
   RecordChange(deed.turn, {.job = deed.job.name,
@@ -242,9 +239,9 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   job.paused = true;
   job.pause_reason = absl::StrCat("rolled back to version ", version, deed.By());
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
-  deed.outcome = absl::StrCat(job.pause_reason, "; ",
-                              CountText(static_cast<int64_t>(chunks.size()), "chunk"), ", ",
-                              CountText(plan.transfers, "transfer"), "; paused until resume");
+  deed.outcome =
+      absl::StrCat(job.pause_reason, "; ", CountText(static_cast<int64_t>(chunks.size()), "chunk"),
+                   ", ", CountText(plan.transfers, "transfer"), "; paused until resume");
   plan.reason = deed.outcome;
   plan.num_chunks = static_cast<int32_t>(chunks.size());
   plan.asked_by = deed.change.actor;
@@ -275,7 +272,6 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
 
 void Refuse(Turn& turn, const Change& change, const Job* job, const absl::Status& status) {
   ++turn.state.counters.changes_refused;
-  turn.decision.effects.emplace_back(Reply{change.ticket, status});
   // A name that is no job's gets no log of its own, or names would grow without bound.
   RecordChange(turn, {.job = job == nullptr ? "" : job->name,
                       .name = "refused",
@@ -283,6 +279,7 @@ void Refuse(Turn& turn, const Change& change, const Job* job, const absl::Status
                       .reason = absl::StrCat(NameOf(change.verb),
                                              " was refused: ", std::string(status.message())),
                       .actor = change.actor});
+  turn.decision.effects.emplace_back(Reply{change.ticket, status});
 }
 
 }  // namespace
@@ -327,12 +324,12 @@ void UndoChange(Turn& turn, const absl::Status& status) {
   state.counters = undo.counters;
   ++state.counters.changes_refused;
   const std::string why = absl::StrCat("it cannot be stored: ", std::string(status.message()));
-  turn.decision.effects.emplace_back(Reply{undo.ticket, absl::UnavailableError(why)});
   RecordChange(turn, {.job = undo.job.name,
                       .name = "refused",
                       .version = undo.job.known->version,
                       .reason = absl::StrCat(undo.verb, " was refused: ", why),
                       .actor = undo.actor});
+  turn.decision.effects.emplace_back(Reply{undo.ticket, absl::UnavailableError(why)});
   Job& job = state.jobs.at(undo.job.name);
   job = std::move(undo.job);
 }

@@ -23,9 +23,9 @@
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxNumber = int64_t{1} << 62;  // versions and steps: room to add
+constexpr int64_t kMaxNumber = int64_t{1} << 62;   // versions and steps: room to add
 constexpr int64_t kMaxDropped = int64_t{1} << 32;  // steps, in one report
-constexpr int64_t kMaxBytes = int64_t{1} << 48;   // received by a rank; 2^14 ranks sum below 2^63
+constexpr int64_t kMaxBytes = int64_t{1} << 48;    // received by a rank; 2^14 ranks sum below 2^63
 
 absl::Status CheckNumber(const char* field, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return absl::OkStatus();

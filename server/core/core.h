@@ -44,11 +44,11 @@ using SessionId = int64_t;
 // What a restart must not lose of a job.
 struct StoredJob {
   std::string job;
-  int64_t version = 0;       // of `placement`
-  int64_t next_version = 1;  // no proposal below this was ever sent
-  Placement placement;       // the newest one known to run
-  SettingsPatch settings = {};      // as operators set them
-  bool paused = false;              // no proposals but those of operators
+  int64_t version = 0;          // of `placement`
+  int64_t next_version = 1;     // no proposal below this was ever sent
+  Placement placement;          // the newest one known to run
+  SettingsPatch settings = {};  // as operators set them
+  bool paused = false;          // no proposals but those of operators
   std::string pause_reason = {};
   bool ended = false;  // its newest incarnation ended for good
   // To write: the change that this write is part of. Not read.
@@ -167,8 +167,7 @@ struct Reply {  // to the Change of this ticket: exactly one each
   int64_t ticket = 0;
   absl::StatusOr<ChangeOutcome> outcome;
 };
-using Effect =
-    std::variant<Send, Close, Store, StoreTerm, Solve, Record, StorePlan, Forget, Reply>;
+using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, Record, StorePlan, Forget, Reply>;
 
 struct Decision {
   std::vector<Effect> effects;
@@ -182,8 +181,8 @@ struct RankView {
   int64_t running_version = 0;
   int64_t ready_version = 0;
   int64_t step = 0;
-  absl::Duration away;       // since the stream ended; zero when connected
-  std::string answer;        // to the proposal in flight: none, ready, applied, failed; else empty
+  absl::Duration away;        // since the stream ended; zero when connected
+  std::string answer;         // to the proposal in flight: none, ready, applied, failed; else empty
   double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
   double pause_seconds = 0;   // boundary of the newest switch
   int64_t dropped_steps = 0;  // as it reported, since its incarnation began here

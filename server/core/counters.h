@@ -18,11 +18,11 @@ struct Counters {
   std::array<int64_t, 8> nacks{};                // by wire::NackCode; [0] is not used
   std::array<int64_t, 4> failed{};               // by wire::FailedCode; [0] is not used
   int64_t commits = 0;                           // chunks that every rank applied
-  int64_t transfers = 0;       // (layer, expert, GPU) copies of committed chunks
-  int64_t received_bytes = 0;  // by ranks from other ranks, of committed chunks
-  int64_t pauses = 0;          // boundaries with a switch, one per rank and chunk
-  double pause_seconds = 0;    // their sum
-  int64_t hellos = 0;          // welcomed
+  int64_t transfers = 0;                         // (layer, expert, GPU) copies of committed chunks
+  int64_t received_bytes = 0;                    // by ranks from other ranks, of committed chunks
+  int64_t pauses = 0;                            // boundaries with a switch, one per rank and chunk
+  double pause_seconds = 0;                      // their sum
+  int64_t hellos = 0;                            // welcomed
   int64_t hellos_refused = 0;
   int64_t goodbyes = 0;         // streams that ended with a Goodbye that says finished
   int64_t goodbyes_failed = 0;  // .. with one that says failed

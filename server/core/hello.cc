@@ -95,8 +95,8 @@ absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
   const auto limit = static_cast<size_t>(state.config.max_jobs);
   if (state.jobs.size() >= limit) MakeRoom(turn);
   if (state.jobs.size() >= limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the daemon already knows ", state.jobs.size(), " jobs that have not ended, its limit"));
+    return absl::ResourceExhaustedError(absl::StrCat("the daemon already knows ", state.jobs.size(),
+                                                     " jobs that have not ended, its limit"));
   }
   Job& job = state.jobs[name];
   job.name = name;
@@ -141,14 +141,14 @@ std::string LayersText(const std::vector<int32_t>& layers) {
 absl::Status CheckModelLayers(const wire::Hello& hello) {
   const std::vector<int32_t>& layers = hello.model_layers;
   if (layers.empty()) return absl::OkStatus();
-  const bool rising = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) ==
-                      layers.end();
+  const bool rising =
+      std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
   if (std::ssize(layers) == hello.shape.num_layers && layers.front() >= 0 && rising) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("hello: model_layers has ", layers.size(), " numbers, expected none or ",
-                   hello.shape.num_layers, " rising ones >= 0"));
+  return absl::InvalidArgumentError(absl::StrCat("hello: model_layers has ", layers.size(),
+                                                 " numbers, expected none or ",
+                                                 hello.shape.num_layers, " rising ones >= 0"));
 }
 
 absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello) {

@@ -71,11 +71,10 @@ void SayWhatIsLeftOut(const Question& question, const Affordable& affordable, Ve
         question.staging_rows);
   }
   if (!affordable.too_long.empty()) {
-    verdict.too_long =
-        absl::StrFormat("%s: %s left out, a boundary of %s is predicted and at most %s is allowed",
-                        Steps(question), Layers(affordable.too_long),
-                        SecondsText(affordable.longest_seconds),
-                        SecondsText(question.max_pause_seconds));
+    verdict.too_long = absl::StrFormat(
+        "%s: %s left out, a boundary of %s is predicted and at most %s is allowed", Steps(question),
+        Layers(affordable.too_long), SecondsText(affordable.longest_seconds),
+        SecondsText(question.max_pause_seconds));
   }
 }
 

@@ -98,8 +98,8 @@ absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> 
     return one.last_version == version && one.chunks_committed > 0;
   });
   if (plan != job.plans.rend()) return plan->base_version;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "no decision is known that led to version ", version, "; say which version to go back to"));
+  return absl::FailedPreconditionError(absl::StrCat("no decision is known that led to version ",
+                                                    version, "; say which version to go back to"));
 }
 
 }  // namespace eplb::core

@@ -31,13 +31,13 @@ std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
   return ranks;
 }
 
-// What the boundary took, for the metrics and for the next chunks' length. Before job.known changes.
+// What the boundary took, for the metrics and for the next chunks' length. Before job.known
+// changes.
 void Measure(Turn& turn, Job& job, const Proposal& proposal) {
   Counters& counters = turn.state.counters;
   ++counters.commits;
   counters.received_bytes += proposal.received_bytes;
-  const absl::StatusOr<MoveSummary> moves =
-      SummariseMoves(*job.known->placement, *proposal.after);
+  const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
   if (moves.ok()) counters.transfers += moves->transfers;
   if (proposal.most_received_bytes == 0) return;
   job.seconds_per_byte.push_back(proposal.longest_pause_seconds /
@@ -65,8 +65,7 @@ void Commit(Turn& turn, Job& job) {
   NoteCommitted(turn, job, proposal);
   const bool all_here = job.current->num_connected == job.current->world_size();
   const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
-  const bool go_on =
-      job.phase != Phase::kQuarantine && all_here && !turn.state.draining && !paused;
+  const bool go_on = job.phase != Phase::kQuarantine && all_here && !turn.state.draining && !paused;
   if (!go_on) job.chunks = {};
   SettlePlan(turn, job,
              paused     ? "the job was paused, or is only observed from now on"

@@ -98,11 +98,11 @@ struct Proposal {
   std::optional<Digest> plan_hash;      // of the first rank that was READY
   std::optional<int64_t> applied_step;  // of the first rank that reported Applied
   int64_t received_bytes = 0;           // summed over ranks
-  int64_t most_received_bytes = 0;        // of one rank
+  int64_t most_received_bytes = 0;      // of one rank
   double longest_pause_seconds = 0;
   absl::Time proposed_at = absl::InfinitePast();
   double prepare_seconds = 0;  // to the last READY; 0 before it
-  std::string withdrawal;  // why it was retracted, or what the first failed transfer said
+  std::string withdrawal;      // why it was retracted, or what the first failed transfer said
 };
 
 // The chunks of a decision that are still to be proposed.
@@ -116,7 +116,7 @@ struct Chunks {
 };
 
 struct Solving {
-  int64_t id = 0;  // 0 = nothing is being solved
+  int64_t id = 0;        // 0 = nothing is being solved
   bool force = false;    // propose whatever changes
   std::string asked_by;  // an identity, when an operator asked
   std::string policy_name;
@@ -206,8 +206,8 @@ struct State {
   bool draining = false;
   int64_t turn = 0;  // decisions made so far
   int64_t last_solve_id = 0;
-  SessionId last_hello = 0;         // welcomed by the decision before this one, or 0
-  std::string last_stored_job;      // written by the decision before this one, or empty
+  SessionId last_hello = 0;     // welcomed by the decision before this one, or 0
+  std::string last_stored_job;  // written by the decision before this one, or empty
   absl::Time term_attempt = absl::InfinitePast();
   std::optional<Undo> undo;
   Counters counters;

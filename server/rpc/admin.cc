@@ -125,10 +125,8 @@ class AdminService : public v1::Admin::CallbackService {
   absl::StatusOr<core::Change> ChangeOf(const grpc::CallbackServerContext& context,
                                         const Request& request) const {
     const v1::Change& in = request.change();
-    core::Change change{.job = in.job(),
-                        .request_id = in.request_id(),
-                        .comment = in.comment(),
-                        .actor = "local"};
+    core::Change change{
+        .job = in.job(), .request_id = in.request_id(), .comment = in.comment(), .actor = "local"};
     if (in.has_expect_version()) change.expect_version = Clamped(in.expect_version());
     if (options_.authorise) {
       EPLB_ASSIGN_OR_RETURN(change.actor, options_.authorise(context, in.job()));

@@ -186,8 +186,8 @@ class QueryService : public v1::Query::CallbackService {
                                        v1::ListEventsResponse* response) override {
     const absl::StatusOr<int32_t> limit = LimitOf(request->limit());
     if (!limit.ok()) return Done(context, limit.status());
-    const absl::StatusOr<std::vector<StoredEvent>> events = options_.runner->Events(
-        request->job(), *limit, ClampedVersion(request->after_sequence()));
+    const absl::StatusOr<std::vector<StoredEvent>> events =
+        options_.runner->Events(request->job(), *limit, ClampedVersion(request->after_sequence()));
     if (events.ok()) {
       for (const StoredEvent& event : *events) ToProto(event, response->add_events());
     }

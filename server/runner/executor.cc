@@ -37,7 +37,9 @@ std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decisio
   return std::nullopt;
 }
 
-void Executor::ProbeStore(int64_t term) { (void)Noted([term](Store& store) { return store.WriteTerm(term); }); }
+void Executor::ProbeStore(int64_t term) {
+  (void)Noted([term](Store& store) { return store.WriteTerm(term); });
+}
 
 std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
   const absl::Status status = Noted([&effect](Store& store) { return store.WriteJob(effect.job); });
@@ -48,7 +50,8 @@ std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
 }
 
 std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) {
-  const absl::Status status = Noted([&effect](Store& store) { return store.WriteTerm(effect.term); });
+  const absl::Status status =
+      Noted([&effect](Store& store) { return store.WriteTerm(effect.term); });
   if (status.ok()) {
     term_ = effect.term;
     return std::nullopt;
@@ -77,9 +80,7 @@ void Executor::Write(const core::StorePlan& effect) {
       Noted([&effect](Store& store) { return store.WritePlan(effect.job, effect.plan); });
   if (status.ok()) return;
   Log(LogLevel::kError, "plan_not_stored",
-      {{"job", effect.job},
-       {"plan", effect.plan.plan},
-       {"reason", std::string(status.message())}});
+      {{"job", effect.job}, {"plan", effect.plan.plan}, {"reason", std::string(status.message())}});
 }
 
 void Executor::Forget(const std::string& job) {

@@ -47,13 +47,13 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
       solver_([this](core::Solved solved) { (void)queue_.Push(std::move(solved)); }),
-      executor_({.store = store_.get(),
-                 .sessions = &sessions_,
-                 .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
-                 .reply = [this](const core::Reply& reply) {
-                   changes_.Answer(reply.ticket, reply.outcome);
-                 },
-                 .term = core_.term()}) {}
+      executor_(
+          {.store = store_.get(),
+           .sessions = &sessions_,
+           .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
+           .reply =
+               [this](const core::Reply& reply) { changes_.Answer(reply.ticket, reply.outcome); },
+           .term = core_.term()}) {}
 
 Runner::~Runner() { Stop(); }
 
@@ -168,8 +168,7 @@ absl::StatusOr<wire::PlacementBody> Runner::PlacementOf(const std::string& job,
   return wire::PlacementBody{version, digest, std::move(placement)};
 }
 
-absl::StatusOr<std::vector<core::Plan>> Runner::Plans(const std::string& job,
-                                                      int32_t limit) const {
+absl::StatusOr<std::vector<core::Plan>> Runner::Plans(const std::string& job, int32_t limit) const {
   const std::lock_guard lock(core_mutex_);
   return core_.Plans(job, limit);
 }

@@ -43,7 +43,8 @@ constexpr Entry kEntries[] = {
      "CREATE TABLE leadership(only INTEGER PRIMARY KEY CHECK (only = 0), term INTEGER NOT NULL,"
      " schema INTEGER NOT NULL, checksum INTEGER NOT NULL) STRICT"},
     {"table", "placements", "placements",
-     "CREATE TABLE placements(job TEXT NOT NULL, version INTEGER NOT NULL, written INTEGER NOT NULL,"
+     "CREATE TABLE placements(job TEXT NOT NULL, version INTEGER NOT NULL, written INTEGER NOT "
+     "NULL,"
      " placement BLOB NOT NULL, digest BLOB NOT NULL, checksum INTEGER NOT NULL,"
      " PRIMARY KEY (job, version)) STRICT"},
     {"table", "plans", "plans",
@@ -192,8 +193,7 @@ absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& 
       connection.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
                          "PRAGMA foreign_keys=ON;"));
   if (tables == 0 && id == 0) return CreateDatabase(connection);
-  EPLB_ASSIGN_OR_RETURN(const std::string check,
-                        connection.FirstText("PRAGMA integrity_check(1)"));
+  EPLB_ASSIGN_OR_RETURN(const std::string check, connection.FirstText("PRAGMA integrity_check(1)"));
   if (check != "ok") return Damaged(path, check);
   if (id != kApplicationId) return Damaged(path, "its application id");
   return CheckVersion(connection, path);

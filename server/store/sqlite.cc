@@ -76,9 +76,7 @@ int64_t Statement::Integer(int column) const {
   return sqlite3_column_int64(statement_.get(), column);
 }
 
-double Statement::Real(int column) const {
-  return sqlite3_column_double(statement_.get(), column);
-}
+double Statement::Real(int column) const { return sqlite3_column_double(statement_.get(), column); }
 
 int Statement::Kind(int column) const { return sqlite3_column_type(statement_.get(), column); }
 

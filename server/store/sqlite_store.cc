@@ -30,10 +30,9 @@ absl::Status Trim(sqlite::Connection& connection, const std::string& table,
                   const std::string& column, const std::string& job, int32_t keep) {
   EPLB_ASSIGN_OR_RETURN(
       sqlite::Statement statement,
-      connection.Prepare(absl::StrCat("DELETE FROM ", table, " WHERE job = ?1 AND ", column,
-                                      " <= (SELECT ", column, " FROM ", table,
-                                      " WHERE job = ?1 ORDER BY ", column,
-                                      " DESC LIMIT 1 OFFSET ?2)")));
+      connection.Prepare(absl::StrCat(
+          "DELETE FROM ", table, " WHERE job = ?1 AND ", column, " <= (SELECT ", column, " FROM ",
+          table, " WHERE job = ?1 ORDER BY ", column, " DESC LIMIT 1 OFFSET ?2)")));
   return statement.BindText(job).Bind(keep).Run();
 }
 
@@ -87,8 +86,7 @@ class SqliteStore : public Store {
     EPLB_RETURN_IF_ERROR(InsertJob(*writer_, job));
     if (job.done) {
       EPLB_RETURN_IF_ERROR(InsertRequest(*writer_, job.job, *job.done));
-      EPLB_RETURN_IF_ERROR(
-          Trim(*writer_, "requests", "sequence", job.job, limits_.max_requests));
+      EPLB_RETURN_IF_ERROR(Trim(*writer_, "requests", "sequence", job.job, limits_.max_requests));
     }
     return transaction.Commit();
   }
@@ -190,8 +188,7 @@ absl::StatusOr<sqlite::Connection> OpenSound(const std::string& path) {
 
 // Renames the database and what SQLite keeps beside it; the new name of the database.
 absl::StatusOr<std::string> MoveAside(const std::string& path) {
-  const std::string stamp =
-      absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone());
+  const std::string stamp = absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone());
   std::string aside = absl::StrCat(path, ".corrupt-", stamp);
   std::error_code ignored;
   for (int n = 2; n <= kMaxAside && std::filesystem::exists(aside, ignored); ++n) {

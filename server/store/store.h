@@ -20,8 +20,8 @@ struct StoredEvent {
   core::JobEvent event;
 };
 
-// What is kept of a job, each >= 1; older ones are removed. The audit log of jobs that are not known
-// (any more) is bounded by max_events for all of them together.
+// What is kept of a job, each >= 1; older ones are removed. The audit log of jobs that are not
+// known (any more) is bounded by max_events for all of them together.
 struct StoreLimits {
   int32_t max_events = 10000;
   int32_t max_history = 64;  // placements

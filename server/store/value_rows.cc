@@ -214,12 +214,12 @@ absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& jo
   const core::SettingsPatch& settings = job.settings;
   std::optional<int64_t> pause;
   if (settings.max_pause) pause = absl::ToInt64Nanoseconds(*settings.max_pause);
-  return Insert(connection, "jobs", "",
-                {job.job, job.version, job.next_version, int64_t{job.ended}, int64_t{job.paused},
-                 job.pause_reason, CellOf(settings.policy_name), CellOf(settings.mode),
-                 CellOf(settings.every_steps), CellOf(settings.min_gain),
-                 CellOf(settings.horizon_steps), CellOf(settings.freeze_steps), CellOf(pause),
-                 CellOf(settings.layers_per_chunk)});
+  return Insert(
+      connection, "jobs", "",
+      {job.job, job.version, job.next_version, int64_t{job.ended}, int64_t{job.paused},
+       job.pause_reason, CellOf(settings.policy_name), CellOf(settings.mode),
+       CellOf(settings.every_steps), CellOf(settings.min_gain), CellOf(settings.horizon_steps),
+       CellOf(settings.freeze_steps), CellOf(pause), CellOf(settings.layers_per_chunk)});
 }
 
 absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
@@ -238,15 +238,31 @@ absl::Status InsertRequest(sqlite::Connection& connection, const std::string& jo
 absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
                         const core::Plan& plan) {
   return Insert(connection, "plans", "",
-                {job, plan.plan, absl::ToUnixNanos(plan.decided_at), plan.policy,
-                 std::string(core::PlanResultName(plan.result)), plan.base_version,
-                 plan.first_version, plan.last_version, plan.decided_first_step,
-                 plan.decided_last_step, RealCell(plan.balancedness_before),
-                 RealCell(plan.balancedness_predicted), RealCell(plan.peak_fall),
-                 RealCell(plan.net_gain_seconds), RealCell(plan.migration_seconds), plan.transfers,
-                 plan.received_bytes, int64_t{plan.num_chunks}, int64_t{plan.chunks_committed},
-                 RealCell(plan.solve_seconds), RealCell(plan.prepare_seconds),
-                 RealCell(plan.pause_seconds), plan.switched_step, plan.reason, plan.asked_by});
+                {job,
+                 plan.plan,
+                 absl::ToUnixNanos(plan.decided_at),
+                 plan.policy,
+                 std::string(core::PlanResultName(plan.result)),
+                 plan.base_version,
+                 plan.first_version,
+                 plan.last_version,
+                 plan.decided_first_step,
+                 plan.decided_last_step,
+                 RealCell(plan.balancedness_before),
+                 RealCell(plan.balancedness_predicted),
+                 RealCell(plan.peak_fall),
+                 RealCell(plan.net_gain_seconds),
+                 RealCell(plan.migration_seconds),
+                 plan.transfers,
+                 plan.received_bytes,
+                 int64_t{plan.num_chunks},
+                 int64_t{plan.chunks_committed},
+                 RealCell(plan.solve_seconds),
+                 RealCell(plan.prepare_seconds),
+                 RealCell(plan.pause_seconds),
+                 plan.switched_step,
+                 plan.reason,
+                 plan.asked_by});
 }
 
 absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& stored) {

@@ -110,8 +110,8 @@ TEST_F(ConfigFileTest, EncryptionThatDoesNotExistIsRefused) {
 }
 
 TEST(ConfigKeysTest, KeysWithoutEffectAreCheckedAndKeptForAWarning) {
-  const std::pair<const char*, const char*> keys[] = {
-      {"report.every_steps", "50"}, {"vote.every_steps", "8"}};
+  const std::pair<const char*, const char*> keys[] = {{"report.every_steps", "50"},
+                                                      {"vote.every_steps", "8"}};
   DaemonConfig config;
   for (const auto& [key, value] : keys) {
     EXPECT_TRUE(SetConfigKey(key, {.text = value}, &config).ok()) << key;
@@ -143,8 +143,7 @@ layers_per_chunk = 3
   EXPECT_EQ(config.core.job_expiry, absl::Hours(2));
   EXPECT_EQ(config.limits.max_history, 8);
   const std::map<std::string, core::SettingsPatch> expected = {
-      {"train",
-       {.policy_name = "incremental", .mode = "apply", .every_steps = 7, .min_gain = 0.5}},
+      {"train", {.policy_name = "incremental", .mode = "apply", .every_steps = 7, .min_gain = 0.5}},
       {"v3.large",
        {.horizon_steps = 9,
         .freeze_steps = "1:2",

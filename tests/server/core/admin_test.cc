@@ -325,8 +325,7 @@ TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
   // One rank computed another plan.
-  job.daemon.Say(job.ranks[1].session,
-                 wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
+  job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
   const absl::StatusOr<ChangeOutcome> resumed = job.daemon.Ask(Resume{});
   ASSERT_TRUE(resumed.ok()) << resumed.status();

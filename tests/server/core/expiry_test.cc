@@ -28,7 +28,8 @@ std::vector<SessionId> Join(CoreHarness& daemon, const std::string& job) {
 }
 
 void Finish(CoreHarness& daemon, const std::vector<SessionId>& sessions) {
-  for (const SessionId session : sessions) daemon.Say(session, wire::Goodbye{"finished", {}, false});
+  for (const SessionId session : sessions)
+    daemon.Say(session, wire::Goodbye{"finished", {}, false});
 }
 
 TEST(ExpiryTest, AJobWithoutRanksIsForgottenAfterItsTimeAndAudited) {

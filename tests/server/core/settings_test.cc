@@ -45,8 +45,7 @@ TEST(SettingsTest, APatchOutOfRangeIsRefusedByField) {
 TEST(SettingsTest, TheLaterPatchWinsAndTheRestStays) {
   const SettingsPatch merged =
       Merged({.every_steps = 1, .min_gain = 0.5}, {.every_steps = 2, .layers_per_chunk = 3});
-  EXPECT_EQ(merged,
-            (SettingsPatch{.every_steps = 2, .min_gain = 0.5, .layers_per_chunk = 3}));
+  EXPECT_EQ(merged, (SettingsPatch{.every_steps = 2, .min_gain = 0.5, .layers_per_chunk = 3}));
   const Settings settings = Patched({}, merged);
   EXPECT_EQ(settings.every_steps, 2);
   EXPECT_EQ(settings.layers_per_chunk, 3);

@@ -238,28 +238,28 @@ TEST_F(AdminTest, TheNewestLoadAndTheRanksAreShown) {
 TEST_F(AdminTest, CallsThatWaitEndWithTheServer) {
   runner_->Stop();
   v1::AdminResponse response;
-  EXPECT_EQ(Call(*admin_, &v1::Admin::Stub::Pause, Ask<v1::PauseRequest>("r1"), &response)
-                .error_code(),
-            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(
+      Call(*admin_, &v1::Admin::Stub::Pause, Ask<v1::PauseRequest>("r1"), &response).error_code(),
+      grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST(AdminAuthorityTest, WhoMayNotIsRefusedAndWhoMayIsNamed) {
   auto store = std::make_unique<FailingStore>();
   const std::unique_ptr<Runner> runner = *Runner::Start({}, std::move(store));
-  const auto service = MakeAdminService(
-      {.runner = runner.get(),
-       .authorise = [](const grpc::CallbackServerContext&,
-                       const std::string& job) -> absl::StatusOr<std::string> {
-         if (job == "hers") return "spiffe://ann";
-         return absl::PermissionDeniedError("not your job");
-       }});
+  const auto service =
+      MakeAdminService({.runner = runner.get(),
+                        .authorise = [](const grpc::CallbackServerContext&,
+                                        const std::string& job) -> absl::StatusOr<std::string> {
+                          if (job == "hers") return "spiffe://ann";
+                          return absl::PermissionDeniedError("not your job");
+                        }});
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(service.get());
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const auto stub = v1::Admin::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", port),
-                                                           grpc::InsecureChannelCredentials()));
+  const auto stub = v1::Admin::NewStub(
+      grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
   v1::PauseRequest request;
   request.mutable_change()->set_request_id("r");
   request.mutable_change()->set_expect_version(0);

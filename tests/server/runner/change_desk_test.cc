@@ -11,7 +11,9 @@ class ChangeDeskTest : public ::testing::Test {
  protected:
   absl::StatusOr<int64_t> Take() {
     return desk_.Take(
-        [this](const absl::StatusOr<core::ChangeOutcome>& out) { answers_.push_back(out.status()); },
+        [this](const absl::StatusOr<core::ChangeOutcome>& out) {
+          answers_.push_back(out.status());
+        },
         now_);
   }
 

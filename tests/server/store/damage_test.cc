@@ -57,8 +57,8 @@ std::string ContentOf(Store& store) {
       const absl::StatusOr<Placement> placement = store.ReadPlacement(job.job, version);
       absl::StrAppend(&text, placement.ok() ? DigestOf(*placement).Hex() : "none");
     }
-    for (const StoredEvent& stored : store.ReadEvents(job.job, 1000, 0).value_or(
-             std::vector<StoredEvent>())) {
+    for (const StoredEvent& stored :
+         store.ReadEvents(job.job, 1000, 0).value_or(std::vector<StoredEvent>())) {
       absl::StrAppend(&text, "\n", stored.sequence, " ", absl::ToUnixMicros(stored.time),
                       stored.event.name, stored.event.version, stored.event.reason,
                       stored.event.actor);
@@ -196,12 +196,12 @@ TEST_F(DamageTest, AFlippedByteInTheLogLosesOnlyTheNewestWrites) {
 }
 
 TEST_F(DamageTest, AnAlteredCellIsFoundByItsChecksum) {
-  for (const char* sql : {"UPDATE jobs SET next_version = 1", "UPDATE placements SET version = version + 90",
-                          "UPDATE leadership SET term = 3", "UPDATE plans SET reason = 'x'",
-                          "UPDATE requests SET outcome = 'x'", "UPDATE events SET actor = 'eve'",
-                          "DELETE FROM leadership", "DELETE FROM placements WHERE version = 3",
-                          "PRAGMA user_version = 99", "PRAGMA application_id = 1",
-                          "CREATE TABLE more(x)"}) {
+  for (const char* sql :
+       {"UPDATE jobs SET next_version = 1", "UPDATE placements SET version = version + 90",
+        "UPDATE leadership SET term = 3", "UPDATE plans SET reason = 'x'",
+        "UPDATE requests SET outcome = 'x'", "UPDATE events SET actor = 'eve'",
+        "DELETE FROM leadership", "DELETE FROM placements WHERE version = 3",
+        "PRAGMA user_version = 99", "PRAGMA application_id = 1", "CREATE TABLE more(x)"}) {
     WriteFile(path_, bytes_);
     ASSERT_TRUE(sqlite::Connection::Open(path_, false)->Execute(sql).ok()) << sql;
     EXPECT_TRUE(OpenDamaged(ReadFile(path_), sql)) << sql;

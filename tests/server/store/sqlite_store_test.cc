@@ -65,8 +65,9 @@ TEST(SqliteStoreTest, ANewerSchemaIsFailedPrecondition) {
   const Folder folder;
   const std::string path = folder.File("eplbd.db");
   ASSERT_TRUE(OpenStatus(path).ok());
-  ASSERT_TRUE(sqlite::Connection::Open(path, false)->Execute("PRAGMA user_version=99; "
-                                                           "UPDATE leadership SET schema = 99")
+  ASSERT_TRUE(sqlite::Connection::Open(path, false)
+                  ->Execute("PRAGMA user_version=99; "
+                            "UPDATE leadership SET schema = 99")
                   .ok());
   const absl::Status status = OpenStatus(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);

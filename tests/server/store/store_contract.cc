@@ -217,8 +217,7 @@ TEST_P(StoreContractTest, APlanIsReplacedByItsNumberAndTheNewestAreKept) {
 
 TEST_P(StoreContractTest, ThePlacementsOfTheNewestVersionsAreKept) {
   for (int64_t version = 1; version <= kContractMaxHistory + 1; ++version) {
-    ASSERT_TRUE(
-        store_->WriteJob(JobOf("a", version, static_cast<int32_t>(version))).ok());
+    ASSERT_TRUE(store_->WriteJob(JobOf("a", version, static_cast<int32_t>(version))).ok());
   }
   EXPECT_EQ(store_->ReadPlacement("a", 1).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(store_->ReadPlacement("x", 2).status().code(), absl::StatusCode::kNotFound);
