@@ -87,20 +87,28 @@ absl::Status CheckCosts(const Costs& costs) {
   return absl::OkStatus();
 }
 
+int64_t BytesOf(const Transfer& transfer, const MigrationOptions& expert) {
+  return (transfer.weight_slots.empty() ? 0 : expert.weight_bytes) +
+         (transfer.state_slots.empty() ? 0 : expert.state_bytes);
+}
+
+double LinkSeconds(const MigrationPlan& plan, const Topology& topology, const Costs& costs) {
+  Links links(topology);
+  for (const Transfer& transfer : plan.transfers) {
+    links.Carry(transfer.source, transfer.destination,
+                static_cast<double>(BytesOf(transfer, costs.expert)));
+  }
+  return links.BusiestSeconds(costs);
+}
+
 absl::StatusOr<MigrationCost> PriceMigration(const Placement& current, const Placement& target,
                                              const Costs& costs) {
   EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan, PlanMigration(current, target, {}, costs.expert));
-  Links links(target.topology());
-  for (const Transfer& transfer : plan.transfers) {
-    const int64_t weight = transfer.weight_slots.empty() ? 0 : costs.expert.weight_bytes;
-    const int64_t state = transfer.state_slots.empty() ? 0 : costs.expert.state_bytes;
-    links.Carry(transfer.source, transfer.destination,
-                static_cast<double>(weight) + static_cast<double>(state));
-  }
   MigrationCost cost{.transfers = static_cast<int64_t>(plan.transfers.size()),
                      .bytes = plan.link_bytes};
   const bool moves = !plan.transfers.empty() || !plan.local.empty();
-  if (moves) cost.seconds = Finite(links.BusiestSeconds(costs) + costs.stall_seconds);
+  if (moves)
+    cost.seconds = Finite(LinkSeconds(plan, target.topology(), costs) + costs.stall_seconds);
   return cost;
 }
 

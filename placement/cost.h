@@ -32,6 +32,12 @@ struct Costs {
 // errors: InvalidArgument, naming the field: negative, not finite, a bandwidth that is not above 0.
 absl::Status CheckCosts(const Costs& costs);
 
+// What a transfer carries.
+int64_t BytesOf(const Transfer& transfer, const MigrationOptions& expert);
+
+// The busiest link's bytes / bandwidth under `plan`, without a stall. Finite. cost: O(T + G).
+double LinkSeconds(const MigrationPlan& plan, const Topology& topology, const Costs& costs);
+
 struct MigrationCost {
   int64_t transfers = 0;  // between GPUs
   int64_t bytes = 0;

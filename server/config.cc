@@ -38,12 +38,14 @@ ConfigValue ValueOf(const toml::node& node) {
   return {.kind = Kind::kOther, .text = node.is_array() ? "an array" : "a date or time"};
 }
 
-// Tables are one level deep in every key but tls.identity, so this ends at the second level.
+// Tables are one level deep in every key but tls.identity, and two below "jobs", so this ends at
+// the third level.
 absl::Status ApplyTable(const std::string& file, const std::string& prefix,
                         const toml::table& table, DaemonConfig* config) {
   for (const auto& [key, node] : table) {
     const std::string name = prefix + std::string(key.str());
-    if (const toml::table* inner = node.as_table(); inner != nullptr && prefix.empty()) {
+    if (const toml::table* inner = node.as_table();
+        inner != nullptr && (prefix.empty() || prefix == "jobs.")) {
       EPLB_RETURN_IF_ERROR(ApplyTable(file, name + ".", *inner, config));
       continue;
     }

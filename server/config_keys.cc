@@ -80,19 +80,17 @@ bool SetPolicyName(const ConfigValue& value, DaemonConfig* config) {
   return std::find(names.begin(), names.end(), value.text) != names.end();
 }
 
-// "A:B", both steps included.
 bool SetFreezeSteps(const ConfigValue& value, DaemonConfig* config) {
-  const size_t colon = value.text.find(':');
-  if (colon == std::string::npos) return false;
-  int64_t first = 0;
-  int64_t last = 0;
-  if (!absl::SimpleAtoi(value.text.substr(0, colon), &first) ||
-      !absl::SimpleAtoi(value.text.substr(colon + 1), &last) || first < 0 || last < first) {
-    return false;
-  }
-  config->core.freeze_first_step = first;
-  config->core.freeze_last_step = last;
+  const absl::StatusOr<core::StepRange> steps = core::ParseSteps(value.text);
+  if (!steps.ok()) return false;
+  config->core.freeze_first_step = steps->first;
+  config->core.freeze_last_step = steps->last;
   return true;
+}
+
+bool SetMode(const ConfigValue& value, DaemonConfig* config) {
+  config->core.observe = value.text == "observe";
+  return config->core.observe || value.text == "apply";
 }
 
 // Checked, kept for the one warning at start, and without effect in this version.
@@ -112,15 +110,14 @@ constexpr ConfigKey kKeys[] = {
     {"listen.http", "ADDR:PORT",
      [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, false, &c->http); }},
     {"policy.name", "", SetPolicyName},  // the expectation lists the registry
-    {"policy.mode", "\"apply\" (\"observe\" is not in this version)",
-     [](const ConfigValue& v, DaemonConfig*) { return v.text == "apply"; }},
+    {"policy.mode", "\"apply\" or \"observe\"", SetMode},
     {"policy.every_steps", "an integer in 1..2147483647",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, kMaxInt32, &c->core.policy_every_steps);
      }},
     {"policy.min_gain", "a number in 0..1",
      [](const ConfigValue& v, DaemonConfig* c) { return SetReal(v, 0, 1, &c->core.min_gain); }},
-    {"policy.freeze_steps", "\"A:B\" with 0 <= A <= B", SetFreezeSteps},
+    {"policy.freeze_steps", "\"A:B\" with 0 <= A <= B, or \"\"", SetFreezeSteps},
     {"report.min_coverage", "a number in 0.01..1",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetReal(v, 0.01, 1, &c->core.min_coverage);
@@ -166,9 +163,7 @@ constexpr ConfigKey kKeys[] = {
      [](const ConfigValue& v, DaemonConfig* c) { return UnusedSteps("vote.every_steps", v, c); }},
     {"migration.max_pause", "a duration such as \"200ms\" in 1ms..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
-       absl::Duration pause;
-       const bool valid = SetDuration(v, absl::Milliseconds(1), absl::Hours(1), &pause);
-       return Unused("migration.max_pause", valid, c);
+       return SetDuration(v, absl::Milliseconds(1), absl::Hours(1), &c->core.max_pause);
      }},
     {"store.path", "a path, or \"memory\"",
      [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->store_path); }},
@@ -208,6 +203,14 @@ constexpr ConfigKey kKeys[] = {
     {"limits.session_grace", "a duration such as \"10s\" in 0s..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::ZeroDuration(), absl::Hours(1), &c->core.session_grace);
+     }},
+    {"limits.job_expiry", "a duration such as \"24h\" in 1s..8760h",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetDuration(v, absl::Seconds(1), absl::Hours(8760), &c->core.job_expiry);
+     }},
+    {"limits.max_history", "an integer in 1..100000",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 100000, &c->limits.max_history);
      }},
     {"limits.solve_deadline", "a duration such as \"60s\" in 1s..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
@@ -310,25 +313,91 @@ absl::Status UnknownKey(std::string_view name) {
       absl::StrCat(Shown(name), ": unknown key, did you mean ", std::string(nearest->name), "?"));
 }
 
+const ConfigKey* FindKey(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(kKeys), std::end(kKeys),
+                                         [name](const ConfigKey& key) { return key.name == name; });
+  return found == std::end(kKeys) ? nullptr : found;
+}
+
+absl::Status Unexpected(std::string_view name, const ConfigValue& value, const ConfigKey& key) {
+  std::string expected(key.expected);
+  if (expected.empty()) {
+    expected = "one of";
+    for (const std::string_view known : PolicyNames()) {
+      absl::StrAppend(&expected, " ", std::string(known));
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), " = ", Shown(value.text), ": expected ", expected));
+}
+
+constexpr std::string_view kJobs = "jobs.";
+
+// A key of one job, jobs.NAME.KEY, and the daemon's own key that it overrides.
+struct JobKey {
+  std::string_view name;
+  std::string_view general;
+  void (*take)(const DaemonConfig& from, core::SettingsPatch* patch);
+};
+
+constexpr JobKey kJobKeys[] = {
+    {"name", "policy.name",
+     [](const DaemonConfig& c, core::SettingsPatch* p) { p->policy_name = c.core.policy_name; }},
+    {"mode", "policy.mode",
+     [](const DaemonConfig& c, core::SettingsPatch* p) {
+       p->mode = c.core.observe ? "observe" : "apply";
+     }},
+    {"every_steps", "policy.every_steps",
+     [](const DaemonConfig& c, core::SettingsPatch* p) {
+       p->every_steps = c.core.policy_every_steps;
+     }},
+    {"min_gain", "policy.min_gain",
+     [](const DaemonConfig& c, core::SettingsPatch* p) { p->min_gain = c.core.min_gain; }},
+    {"horizon_steps", "policy.horizon_steps",
+     [](const DaemonConfig& c, core::SettingsPatch* p) {
+       p->horizon_steps = c.core.costs.horizon_steps;
+     }},
+    {"freeze_steps", "policy.freeze_steps",
+     [](const DaemonConfig& c, core::SettingsPatch* p) {
+       p->freeze_steps = core::StepsText({c.core.freeze_first_step, c.core.freeze_last_step});
+     }},
+    {"max_pause", "migration.max_pause",
+     [](const DaemonConfig& c, core::SettingsPatch* p) { p->max_pause = c.core.max_pause; }},
+    {"layers_per_chunk", "migration.layers_per_chunk",
+     [](const DaemonConfig& c, core::SettingsPatch* p) {
+       p->layers_per_chunk = c.core.layers_per_chunk;
+     }},
+};
+
+absl::Status SetJobKey(std::string_view name, const ConfigValue& value, DaemonConfig* config) {
+  const size_t dot = name.rfind('.');
+  const std::string_view own = name.substr(dot + 1);
+  const auto* const key = std::find_if(std::begin(kJobKeys), std::end(kJobKeys),
+                                       [own](const JobKey& one) { return one.name == own; });
+  if (dot <= kJobs.size() || key == std::end(kJobKeys)) {
+    std::string known;
+    for (const JobKey& one : kJobKeys) absl::StrAppend(&known, " ", std::string(one.name));
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": expected jobs.NAME.KEY with KEY one of", known));
+  }
+  DaemonConfig scratch;
+  const ConfigKey& general = *FindKey(key->general);
+  if (!general.set(value, &scratch)) return Unexpected(name, value, general);
+  const std::string job(name.substr(kJobs.size(), dot - kJobs.size()));
+  key->take(scratch, &config->core.job_settings[job]);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::span<const ConfigKey> ConfigKeys() { return kKeys; }
 
 absl::Status SetConfigKey(std::string_view name, const ConfigValue& value, DaemonConfig* config) {
-  for (const ConfigKey& key : kKeys) {
-    if (key.name != name) continue;
-    if (key.set(value, config)) return absl::OkStatus();
-    std::string expected(key.expected);
-    if (expected.empty()) {
-      expected = "one of";
-      for (const std::string_view known : PolicyNames()) {
-        absl::StrAppend(&expected, " ", std::string(known));
-      }
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(name), " = ", Shown(value.text), ": expected ", expected));
-  }
-  return UnknownKey(name);
+  if (name.substr(0, kJobs.size()) == kJobs) return SetJobKey(name, value, config);
+  const ConfigKey* const key = FindKey(name);
+  if (key == nullptr) return UnknownKey(name);
+  if (key->set(value, config)) return absl::OkStatus();
+  return Unexpected(name, value, *key);
 }
 
 }  // namespace eplb

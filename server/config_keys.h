@@ -27,8 +27,9 @@ struct ConfigKey {
 
 std::span<const ConfigKey> ConfigKeys();
 
-// Sets one key. errors: InvalidArgument, without the source: "policy.min_gain = 2: expected ...",
-// or for an unknown key the nearest known one.
+// Sets one key, also jobs.NAME.KEY, which is not among ConfigKeys(): a setting of one job, where
+// KEY is the last word of a key of policy.* or migration.*. errors: InvalidArgument, without the
+// source: "policy.min_gain = 2: expected ...", or for an unknown key the nearest known one.
 absl::Status SetConfigKey(std::string_view name, const ConfigValue& value, DaemonConfig* config);
 
 }  // namespace eplb

@@ -4,6 +4,7 @@
 
 #include "placement/status_macros.h"
 #include "server/http/http_server.h"
+#include "server/log.h"
 #include "server/observe.h"
 #include "server/rpc/rpc_server.h"
 #include "server/runner/runner.h"
@@ -25,9 +26,14 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<Store>> OpenStore(const std::string& path) {
-  if (path == "memory") return MakeMemoryStore();
-  return MakeSqliteStore(path);
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config) {
+  const StoreLimits limits{.max_history = config.limits.max_history};
+  if (config.store_path == "memory") return MakeMemoryStore(limits);
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, MakeSqliteStore(config.store_path, limits));
+  if (!store->opening_note().empty()) {
+    Log(LogLevel::kError, "store_moved_aside", {{"reason", store->opening_note()}});
+  }
+  return store;
 }
 
 }  // namespace
@@ -35,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(const std::string& path) {
 Daemon::Daemon() = default;
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenStore(config.store_path));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenStore(config));
   auto daemon = std::unique_ptr<Daemon>(new Daemon());
   EPLB_ASSIGN_OR_RETURN(daemon->runner_, Runner::Start(RunnerOptionsOf(config), std::move(store)));
   Runner* runner = daemon->runner_.get();

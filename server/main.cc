@@ -156,7 +156,8 @@ int Serve(DaemonConfig config, bool insecure_network) {
   Drain(daemon->get(), signals, config.drain_grace);
   Log(LogLevel::kInfo, "stopped");
   StopLog();
-  // Not a return: a policy at work would be waited for, longer than the grace.
+  // Not a return: the store is closed and nothing is served any more, but a policy at work would be
+  // waited for, longer than the grace.
   std::_Exit(EXIT_SUCCESS);
 }
 

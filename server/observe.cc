@@ -1,11 +1,10 @@
 #include "server/observe.h"
 
 #include <optional>
-#include <utility>
+#include <string>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
-
-#include "placement/status_macros.h"
+#include "placement/evaluate.h"
 #include "proto/wire/tls_files.h"
 #include "server/http/job_json.h"
 #include "server/rpc/rpc_server.h"
@@ -16,17 +15,23 @@ namespace {
 
 absl::StatusOr<wire::PlacementBody> PlacementOf(const Runner& runner, const std::string& job,
                                                 std::optional<int64_t> version) {
-  EPLB_ASSIGN_OR_RETURN(wire::PlacementBody body, runner.PlacementInForce(job));
-  if (version.value_or(body.version) == body.version) return body;
-  return absl::NotFoundError(absl::StrCat("job ", job, ": version ", *version,
-                                          " is not kept, version ", body.version, " is in force"));
+  return version ? runner.PlacementOf(job, *version) : runner.PlacementInForce(job);
 }
 
-absl::StatusOr<std::vector<StoredEvent>> EventsOf(const Runner& runner, const std::string& job,
-                                                  int64_t after, int32_t limit) {
-  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events, runner.Events(job, limit));
-  std::erase_if(events, [after](const StoredEvent& event) { return event.sequence <= after; });
-  return events;
+// What a job's view does not tell. A window of another shape than the placement has no figures.
+JobFigures FiguresOf(const Runner& runner, const core::JobView& job) {
+  JobFigures figures{.job = job.job};
+  const absl::StatusOr<std::vector<core::Plan>> plans = runner.Plans(job.job, 1);
+  if (plans.ok() && !plans->empty()) {
+    figures.predicted_balancedness = plans->front().balancedness_predicted;
+    if (plans->front().switched_step > 0) figures.last_commit_step = plans->front().switched_step;
+  }
+  const absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job);
+  const absl::StatusOr<wire::PlacementBody> body = runner.PlacementInForce(job.job);
+  if (!window.ok() || !body.ok()) return figures;
+  const absl::StatusOr<Evaluation> evaluation = Evaluate(*window->load, body->placement);
+  if (evaluation.ok()) figures.layer_balancedness = evaluation->balancedness;
+  return figures;
 }
 
 }  // namespace
@@ -48,6 +53,12 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   snapshot.session_disconnects_by_reason = {
       {"goodbye", ends.goodbye}, {"closed", ends.closed}, {"lost", ends.lost}};
   snapshot.jobs = runner.Jobs();
+  for (const core::JobView& job : snapshot.jobs) {
+    snapshot.job_figures.push_back(FiguresOf(runner, job));
+  }
+  const RunnerCounters counters = runner.Counters();
+  snapshot.counters = counters.core;
+  snapshot.queued_events = counters.queued_events;
   snapshot.solve_seconds = runner.solve_seconds();
   snapshot.store_write_seconds = runner.store_write_seconds();
   snapshot.store_errors = runner.store_errors();
@@ -61,22 +72,24 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
 
 HttpServer::Sources SourcesOf(const Observed& observed) {
   const Runner* runner = observed.runner;
-  return {
-      .alive = [runner] { return runner->Alive(); },
-      .ready = [runner] { return runner->Readiness(); },
-      .metrics = [observed] { return MetricsText(TakeSnapshot(observed)); },
-      .version = [version = observed.version] { return VersionToJson(version, GrpcVersion()); },
-      .api =
-          {
-              .jobs = [runner] { return runner->Jobs(); },
-              .job = [runner](const std::string& job) { return runner->Job(job); },
-              .placement =
-                  [runner](const std::string& job, std::optional<int64_t> version) {
-                    return PlacementOf(*runner, job, version);
-                  },
-              .events = [runner](const std::string& job, int64_t after,
-                                 int32_t limit) { return EventsOf(*runner, job, after, limit); },
-          }};
+  return {.alive = [runner] { return runner->Alive(); },
+          .ready = [runner] { return runner->Readiness(); },
+          .metrics = [observed] { return MetricsText(TakeSnapshot(observed)); },
+          .version = [version = observed.version] { return VersionToJson(version, GrpcVersion()); },
+          .api =
+              {
+                  .jobs = [runner] { return runner->Jobs(); },
+                  .job = [runner](const std::string& job) { return runner->Job(job); },
+                  .placement =
+                      [runner](const std::string& job, std::optional<int64_t> version) {
+                        return PlacementOf(*runner, job, version);
+                      },
+                  .load = [runner](const std::string& job) { return runner->NewestWindow(job); },
+                  .plans = [runner](const std::string& job,
+                                    int32_t limit) { return runner->Plans(job, limit); },
+                  .events = [runner](const std::string& job, int64_t after,
+                                     int32_t limit) { return runner->Events(job, limit, after); },
+              }};
 }
 
 }  // namespace eplb

@@ -35,6 +35,7 @@ struct Hello {
   int64_t state_bytes = 0;
   int64_t staging_rows = 0;
   std::string library_version;
+  std::vector<int32_t> model_layers;
 };
 
 struct LoadReport {

@@ -50,7 +50,15 @@ void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, boo
                absl::StrCat("rank ", speaker.index, " applied version ", applied.version,
                             " after it had refused it"));
   }
+  Counters& counters = turn.state.counters;
+  ++counters.applied;
+  if (reported) {
+    ++counters.pauses;
+    counters.pause_seconds += applied.pause_seconds;
+    rank.pause_seconds = applied.pause_seconds;
+  }
   proposal.received_bytes += applied.received_bytes;
+  proposal.most_received_bytes = std::max(proposal.most_received_bytes, applied.received_bytes);
   proposal.longest_pause_seconds = std::max(proposal.longest_pause_seconds, applied.pause_seconds);
   SetAnswer(proposal, rank, Answer::kApplied);
   Conclude(turn, job);
@@ -126,6 +134,8 @@ void HandleReady(Turn& turn, Speaker speaker, const wire::Ready& ready) {
     return;
   }
   proposal.plan_hash = ready.plan_hash;
+  ++turn.state.counters.ready;
+  rank.answer_seconds = absl::ToDoubleSeconds(turn.now - proposal.proposed_at);
   SetAnswer(proposal, rank, Answer::kReady);
   Conclude(turn, job);
 }
@@ -133,6 +143,7 @@ void HandleReady(Turn& turn, Speaker speaker, const wire::Ready& ready) {
 void HandleNack(Turn& turn, Speaker speaker, const wire::Nack& nack) {
   if (!IsOurs(speaker, nack.version) || IsFinal(speaker.rank)) return;
   Job& job = speaker.job;
+  ++turn.state.counters.nacks.at(static_cast<size_t>(nack.code));
   SetAnswer(*job.proposal, speaker.rank, Answer::kFailed);
   // A rank that is BUSY is still READY for another version.
   if (speaker.rank.ready_version == nack.version) speaker.rank.ready_version = 0;
@@ -171,6 +182,7 @@ void HandleFailed(Turn& turn, Speaker speaker, const wire::Failed& failed) {
                             " after it had applied it"));
     return;
   }
+  ++turn.state.counters.failed.at(static_cast<size_t>(failed.code));
   SetAnswer(*job.proposal, speaker.rank, Answer::kFailed);
   const std::string reason = absl::StrCat("rank ", speaker.index, " dropped it: ", failed.detail);
   if (job.proposal->withdrawal.empty()) job.proposal->withdrawal = reason;

@@ -2,24 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/admin.h"
 #include "server/core/answers.h"
 #include "server/core/decide.h"
+#include "server/core/expiry.h"
 #include "server/core/held.h"
 #include "server/core/hello.h"
 #include "server/core/incarnation.h"
+#include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/turn.h"
+#include "server/core/watchdog.h"
 #include "server/core/windows.h"
 
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxNumber = int64_t{1} << 62;  // versions and steps: room to add
-constexpr int64_t kMaxBytes = int64_t{1} << 48;   // received by a rank; 2^14 ranks sum below 2^63
+constexpr int64_t kMaxNumber = int64_t{1} << 62;   // versions and steps: room to add
+constexpr int64_t kMaxDropped = int64_t{1} << 32;  // steps, in one report
+constexpr int64_t kMaxBytes = int64_t{1} << 48;    // received by a rank; 2^14 ranks sum below 2^63
 
 absl::Status CheckNumber(const char* field, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
@@ -89,10 +95,16 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   Incarnation& incarnation = speaker.incarnation;
   absl::Status status = CheckReport(report, incarnation.topology);
   status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));
+  status.Update(CheckNumber("load report: dropped_steps", report.dropped_steps, kMaxDropped));
   if (!status.ok()) {
     CloseRank(turn, incarnation, speaker.rank, std::move(status));
     return;
   }
+  Counters& counters = turn.state.counters;
+  ++counters.reports;
+  counters.report_cells += report.counts.size();
+  counters.dropped_steps += report.dropped_steps;
+  speaker.rank.dropped_steps += report.dropped_steps;
   speaker.rank.step = std::max(speaker.rank.step, report.last_step);
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
   job.step = std::max(job.step, report.last_step);
@@ -107,6 +119,7 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
     RecordEvent(turn, job, note.name, job.known ? job.known->version : 0, note.reason);
   }
   if (!outcome.completed) return;
+  ++counters.windows;
   WatchWindow(turn.state, job);
   MaybeSolve(turn, job);
 }
@@ -149,26 +162,32 @@ void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& statu
             absl::UnavailableError(absl::StrCat("the term cannot be stored: ", status.ToString())));
 }
 
-// What the failed Store was for was not sent either; a proposal of that decision never was made.
-void OnJobNotStored(Turn& turn, Job& job, const absl::Status& status) {
+// What a failed Store was for was not sent either; a proposal of that decision never was made.
+void DropUnsent(Turn& turn, Job& job, const absl::Status& status) {
   job.store_error = status;
   job.stored.reset();
-  RecordEvent(turn, job, "store_failed", job.known ? job.known->version : 0,
-              absl::StrCat("the job cannot be stored: ", status.ToString()));
   if (!job.proposal || job.proposal->turn + 1 != turn.state.turn) return;
   job.proposal.reset();
   job.chunks = {};
+  SettlePlan(turn, job, absl::StrCat("it cannot be stored: ", status.ToString()));
   EnterIdleOrHeld(turn, job);
 }
 
+void OnJobNotStored(Turn& turn, Job& job, const absl::Status& status) {
+  RecordEvent(turn, job, "store_failed", job.known ? job.known->version : 0,
+              absl::StrCat("the job cannot be stored: ", status.ToString()));
+  DropUnsent(turn, job, status);
+}
+
 void On(Turn& turn, const StoreFailed& event) {
+  ++turn.state.counters.store_failures;
+  UndoChange(turn, event.status);
   const SessionId last_hello = std::exchange(turn.state.last_hello, 0);
   const std::string dropped = std::exchange(turn.state.last_stored_job, "");
   if (event.job.empty()) {
     // A Store that came after the term in the same decision was not executed either.
     if (const auto job = turn.state.jobs.find(dropped); job != turn.state.jobs.end()) {
-      job->second.store_error = event.status;
-      job->second.stored.reset();
+      DropUnsent(turn, job->second, event.status);
     }
     OnTermNotStored(turn, last_hello, event.status);
   } else if (const auto job = turn.state.jobs.find(event.job); job != turn.state.jobs.end()) {
@@ -176,8 +195,15 @@ void On(Turn& turn, const StoreFailed& event) {
   }
 }
 
+void On(Turn& turn, const Change& event) { HandleChange(turn, event); }
+
 // The last effect of a Tick, so that its failure drops nothing else.
 void RetryOneStore(Turn& turn) {
+  State& state = turn.state;
+  if (!state.term_stored) {
+    if (turn.now - state.term_attempt >= state.config.store_retry) StoreTermIfNeeded(turn);
+    return;
+  }
   for (auto& [name, job] : turn.state.jobs) {
     if (job.store_error.ok() || !job.known || job.proposal) continue;
     if (turn.now - job.store_attempt < turn.state.config.store_retry) continue;
@@ -193,11 +219,14 @@ void On(Turn& turn, const Tick&) {
     const absl::Duration deadline = turn.state.config.solve_deadline;
     if (job.phase == Phase::kSolving && turn.now - job.phase_since >= deadline) {
       AbandonSolve(turn, job,
-                   absl::StrCat("kept, policy ", turn.state.config.policy_name,
-                                " gave no placement within ", absl::FormatDuration(deadline)));
+                   absl::StrCat("kept, policy ", job.solving.policy_name,
+                                " gave no placement within ", absl::FormatDuration(deadline)),
+                   true);
     }
     NudgeHeld(turn, job);
+    WatchState(turn, job);
   }
+  ExpireJobs(turn);
   RetryOneStore(turn);
 }
 
@@ -209,7 +238,7 @@ void On(Turn& turn, const DrainRequested& event) {
     SendOn(turn, session, drain);
   }
   for (auto& [name, job] : turn.state.jobs) {
-    if (job.phase == Phase::kSolving) AbandonSolve(turn, job, "kept, the daemon drains");
+    if (job.phase == Phase::kSolving) AbandonSolve(turn, job, "kept, the daemon drains", false);
     if (job.phase == Phase::kPreparing) StartRetract(turn, job, "the daemon drains", false);
     job.chunks = {};
   }
@@ -225,13 +254,23 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   const Digest digest = DigestOf(stored.placement);
   job.known =
       Known{stored.version, digest, std::make_shared<const Placement>(std::move(stored.placement))};
-  job.stored = StoreStamp{stored.version, job.next_version, digest};
+  job.ended_before = stored.ended;
+  job.stored = StoreStamp{stored.version, job.next_version, digest, stored.ended};
+  job.patch = std::move(stored.settings);
+  job.settings = SettingsOf(state.config, job.name, job.patch);
+  job.paused = stored.paused;
+  job.pause_reason = std::move(stored.pause_reason);
+  job.requests.assign(std::make_move_iterator(stored.requests.begin()),
+                      std::make_move_iterator(stored.requests.end()));
+  job.plans.assign(std::make_move_iterator(stored.plans.begin()),
+                   std::make_move_iterator(stored.plans.end()));
 }
 
 // The decision before was executed in full, unless this event says otherwise.
 void NoteExecuted(State& state, const Event& event) {
   ++state.turn;
   if (std::holds_alternative<StoreFailed>(event)) return;
+  state.undo.reset();
   const auto job = state.jobs.find(state.last_stored_job);
   if (job != state.jobs.end()) job->second.store_error = absl::OkStatus();
   state.last_stored_job.clear();

@@ -3,9 +3,9 @@
 // must happen.
 //
 // What the caller owes:
-// - It stores `term()` durably before it serves anybody, and executes the effects of one decision
-// in
-//   order before it hands in the next event.
+// - It stores `term()` durably before it serves anybody (or hands in StoreFailed of a StoreTerm as
+//   the first event), and executes the effects of one decision in order before it hands in the next
+//   event.
 // - When a Store or StoreTerm fails it drops the rest of that decision and hands in StoreFailed as
 //   the very next event (job empty for a StoreTerm). Any other event means that they succeeded.
 // - A Send or Close to a session that is gone does nothing. After a Close nothing more of that
@@ -15,7 +15,9 @@
 #define EPLB_SERVER_CORE_CORE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,6 +31,10 @@
 #include "placement/placement.h"
 #include "placement/registry.h"
 #include "proto/wire/messages.h"
+#include "server/core/change.h"
+#include "server/core/counters.h"
+#include "server/core/plan.h"
+#include "server/core/settings.h"
 
 namespace eplb::core {
 
@@ -38,9 +44,18 @@ using SessionId = int64_t;
 // What a restart must not lose of a job.
 struct StoredJob {
   std::string job;
-  int64_t version = 0;       // of `placement`
-  int64_t next_version = 1;  // no proposal below this was ever sent
-  Placement placement;       // the newest one known to run
+  int64_t version = 0;          // of `placement`
+  int64_t next_version = 1;     // no proposal below this was ever sent
+  Placement placement;          // the newest one known to run
+  SettingsPatch settings = {};  // as operators set them
+  bool paused = false;          // no proposals but those of operators
+  std::string pause_reason = {};
+  bool ended = false;  // its newest incarnation ended for good
+  // To write: the change that this write is part of. Not read.
+  std::optional<DoneRequest> done = std::nullopt;
+  // As read, oldest first; empty in what is written.
+  std::vector<DoneRequest> requests = {};
+  std::vector<Plan> plans = {};
 };
 
 // One line of the audit log.
@@ -49,9 +64,13 @@ struct JobEvent {
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
                      // released, kept, left_out, proposed, retracting, withdrawn, committed,
                      // quarantined, stuck, window_incomplete, window_dropped, report_short,
-                     // store_failed
+                     // store_failed, observed, expired; of operators: rebalance, pause, resume,
+                     // rollback, set_policy, refused
   int64_t version = 0;
-  std::string reason;  // one sentence
+  std::string reason;       // one sentence
+  std::string actor = {};   // the identity of the operator; empty for the daemon itself
+  std::string before = {};  // of a change
+  std::string after = {};
 };
 
 struct Config {
@@ -64,6 +83,9 @@ struct Config {
   // Prices; what an expert weighs is the job's. Unless token_seconds is known only min_gain counts.
   Costs costs{.horizon_steps = 1000};
   int32_t layers_per_chunk = 4;
+  bool observe = false;  // policy.mode
+  absl::Duration max_pause = absl::Milliseconds(200);
+  std::map<std::string, SettingsPatch> job_settings;  // by job, over the ones above
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
@@ -75,6 +97,9 @@ struct Config {
   absl::Duration session_grace =
       absl::Seconds(10);  // a rank may be away so long before its incarnation ends
   absl::Duration store_retry = absl::Seconds(10);  // between attempts while the store fails
+  // A job without a connected rank for so long is forgotten. A job that ended stays for as long, so
+  // that it can be read what became of it; it only makes room earlier for a new one.
+  absl::Duration job_expiry = absl::Hours(24);
   int32_t max_jobs = 64;
   int32_t max_ranks_per_job = 16384;
   std::string server_version;
@@ -104,7 +129,7 @@ struct DrainRequested {
   absl::Duration grace;
 };
 using Event =
-    std::variant<SessionMessage, SessionClosed, Solved, StoreFailed, Tick, DrainRequested>;
+    std::variant<SessionMessage, SessionClosed, Solved, StoreFailed, Tick, DrainRequested, Change>;
 
 // ---- effects ----
 struct Send {
@@ -131,7 +156,18 @@ struct Solve {  // answered by Solved with the same id
 struct Record {  // appended to the audit log and to the daemon's log
   JobEvent event;
 };
-using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, Record>;
+struct StorePlan {  // written; replaces the plan of this number. Like a Record, its failure stops
+  std::string job;  // nothing
+  Plan plan;
+};
+struct Forget {  // removes all of a job from the store but its audit log; failure stops nothing
+  std::string job;
+};
+struct Reply {  // to the Change of this ticket: exactly one each
+  int64_t ticket = 0;
+  absl::StatusOr<ChangeOutcome> outcome;
+};
+using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, Record, StorePlan, Forget, Reply>;
 
 struct Decision {
   std::vector<Effect> effects;
@@ -145,6 +181,12 @@ struct RankView {
   int64_t running_version = 0;
   int64_t ready_version = 0;
   int64_t step = 0;
+  absl::Duration away;        // since the stream ended; zero when connected
+  std::string answer;         // to the proposal in flight: none, ready, applied, failed; else empty
+  double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
+  double pause_seconds = 0;   // boundary of the newest switch
+  int64_t dropped_steps = 0;  // as it reported, since its incarnation began here
+  std::string library_version;
 };
 struct JobView {
   std::string job;
@@ -163,7 +205,20 @@ struct JobView {
   int64_t last_window_last_step = 0;
   int64_t commits = 0;
   std::string last_reason;
+  bool paused = false;
+  std::string pause_reason;
+  Settings settings;  // in force
+  int32_t report_every = 0;
+  double coverage = 0;  // share of reporters in the newest complete window; 0 = no window yet
+  std::vector<int32_t> model_layers;
+  double stuck_seconds = 0;  // age of a state that is older than three times its deadline, else 0
   std::vector<RankView> ranks;
+};
+
+struct WindowView {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::shared_ptr<const Load> load;
 };
 
 struct State;
@@ -171,6 +226,8 @@ struct State;
 // Threads: not safe; the caller serialises. Memory: bounded by Config's limits.
 class Core {
  public:
+  static constexpr int32_t kMaxPlans = 1000;  // kept per job
+
   // stored_term: the highest term ever stored; this core leads with stored_term + 1, which the
   // caller stores (from `term()`) before it serves.
   Core(Config config, int64_t stored_term, std::vector<StoredJob> stored_jobs, absl::Time now);
@@ -185,6 +242,15 @@ class Core {
   std::vector<JobView> Jobs(absl::Time now) const;                                     // by name
   absl::StatusOr<JobView> Job(const std::string& job, absl::Time now) const;           // NotFound
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;  // NotFound
+  // Newest first, at most kMaxPlans and `limit`. NotFound for an unknown job.
+  absl::StatusOr<std::vector<Plan>> Plans(const std::string& job, int32_t limit) const;
+  // NotFound for an unknown job and before the first complete window.
+  absl::StatusOr<WindowView> NewestWindow(const std::string& job) const;
+  // The version that a Rollback goes to: the one asked for, or the one before the decision that led
+  // to what is in force. NotFound for an unknown job, FailedPrecondition when that is not known.
+  absl::StatusOr<int64_t> RollbackTarget(const std::string& job,
+                                         std::optional<int64_t> to_version) const;
+  const Counters& counters() const;
   // Ok when proposals can be made; else the reason in one sentence: the daemon drains, or what must
   // be stored first cannot be stored. A job that is HELD does not count: its ranks still have to
   // reach this daemon.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
 
@@ -109,6 +110,7 @@ void TryRelease(Turn& turn, Job& job) {
   job.asked = {};
   SetPhase(turn, job, Phase::kIdle);
   StoreJobIfChanged(turn, job);
+  SettleOldPlan(turn, job);
   RecordEvent(turn, job, "released", first.running_version,
               absl::StrCat("all ", job.current->world_size(), " ranks run version ",
                            first.running_version, " with digest ", ShortHex(first.running_digest)));

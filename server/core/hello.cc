@@ -1,15 +1,19 @@
 #include "server/core/hello.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "placement/status_macros.h"
 #include "server/core/answers.h"
+#include "server/core/expiry.h"
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
 
@@ -85,26 +89,18 @@ absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
   return absl::OkStatus();
 }
 
-// Jobs that never reached the store and have no session leave no trace.
-void ForgetUnstoredJobs(State& state) {
-  for (auto job = state.jobs.begin(); job != state.jobs.end();) {
-    const bool live = (job->second.current && job->second.current->num_connected > 0) ||
-                      (job->second.candidate && job->second.candidate->num_connected > 0);
-    job = live || job->second.known ? std::next(job) : state.jobs.erase(job);
-  }
-}
-
 absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
   State& state = turn.state;
   if (const auto found = state.jobs.find(name); found != state.jobs.end()) return &found->second;
   const auto limit = static_cast<size_t>(state.config.max_jobs);
-  if (state.jobs.size() >= limit) ForgetUnstoredJobs(state);
+  if (state.jobs.size() >= limit) MakeRoom(turn);
   if (state.jobs.size() >= limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the daemon already knows ", state.jobs.size(), " jobs, its limit"));
+    return absl::ResourceExhaustedError(absl::StrCat("the daemon already knows ", state.jobs.size(),
+                                                     " jobs that have not ended, its limit"));
   }
   Job& job = state.jobs[name];
   job.name = name;
+  job.settings = SettingsOf(state.config, name, {});
   SetPhase(turn, job, Phase::kHeld);
   return &job;
 }
@@ -138,6 +134,23 @@ std::string ShapeText(const TopologyOptions& shape) {
                       " nodes, ", shape.num_groups, " groups");
 }
 
+std::string LayersText(const std::vector<int32_t>& layers) {
+  return layers.empty() ? "not said" : absl::StrJoin(layers, ",");
+}
+
+absl::Status CheckModelLayers(const wire::Hello& hello) {
+  const std::vector<int32_t>& layers = hello.model_layers;
+  if (layers.empty()) return absl::OkStatus();
+  const bool rising =
+      std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  if (std::ssize(layers) == hello.shape.num_layers && layers.front() >= 0 && rising) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("hello: model_layers has ", layers.size(),
+                                                 " numbers, expected none or ",
+                                                 hello.shape.num_layers, " rising ones >= 0"));
+}
+
 absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello) {
   const auto mismatch = [&incarnation](const char* field, const auto& mine, const auto& theirs) {
     return absl::FailedPreconditionError(absl::StrCat("hello: ", field, " is ", mine,
@@ -156,6 +169,10 @@ absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello)
   }
   if (hello.report_every != incarnation.report_every) {
     return mismatch("report_every", hello.report_every, incarnation.report_every);
+  }
+  if (hello.model_layers != incarnation.model_layers) {
+    return mismatch("model_layers", LayersText(hello.model_layers),
+                    LayersText(incarnation.model_layers));
   }
   return absl::OkStatus();
 }
@@ -188,6 +205,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.ready_version = hello.ready_version;
   rank.step = hello.step;
   rank.staging_rows = hello.staging_rows;
+  rank.library_version = hello.library_version.substr(0, kMaxNameLength);
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
   if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, rank.step);
 }
@@ -258,12 +276,17 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config) {
   if (const absl::Status shape = Topology::Make(hello.shape).status(); !shape.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("hello: shape: ", std::string(shape.message())));
   }
+  EPLB_RETURN_IF_ERROR(CheckModelLayers(hello));
   return CheckPosition(hello, config);
 }
 
 void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello) {
   const absl::Status status = Admit(turn, session, hello);
-  if (status.ok()) return;
+  if (status.ok()) {
+    ++turn.state.counters.hellos;
+    return;
+  }
+  ++turn.state.counters.hellos_refused;
   turn.decision.effects.emplace_back(Close{session, status});
   turn.decision.reason =
       absl::StrCat("rank ", hello.rank, " of job ", hello.job, " is refused: ", status.ToString());

@@ -9,6 +9,7 @@
 #include "placement/status_macros.h"
 #include "server/core/answers.h"
 #include "server/core/held.h"
+#include "server/core/plans.h"
 #include "server/core/sentences.h"
 
 namespace eplb::core {
@@ -34,6 +35,7 @@ void AbandonWork(Turn& turn, Job& job, const std::string& why) {
   job.proposal.reset();
   RecordEvent(turn, job, "withdrawn", version,
               absl::StrCat("version ", version, " is withdrawn: ", why));
+  SettlePlan(turn, job, why);
 }
 
 std::vector<int32_t> RanksAway(const Incarnation& incarnation, absl::Time since) {
@@ -71,6 +73,7 @@ absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello) {
   incarnation.report_every = hello.report_every;
   incarnation.migration.weight_bytes = hello.weight_bytes;
   incarnation.migration.state_bytes = hello.state_bytes;
+  incarnation.model_layers = hello.model_layers;
   incarnation.ranks.resize(static_cast<size_t>(hello.world_size));
   return incarnation;
 }
@@ -89,8 +92,10 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.current = std::move(incarnation);
   job.windows = {};
   job.record = {};
+  job.seconds_per_byte.clear();
   job.last_decision_step.reset();
   job.back_off = {};
+  job.ended_before = false;
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
   RecordEvent(turn, job, "incarnation_started", job.known ? job.known->version : 0, reason);
@@ -106,6 +111,7 @@ void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reas
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
+  if (ending == Ending::kFinal && job.known) StoreJobIfChanged(turn, job);
 }
 
 void DropCandidate(Turn& turn, Job& job, const std::string& reason) {
@@ -117,6 +123,7 @@ void DropCandidate(Turn& turn, Job& job, const std::string& reason) {
 }
 
 void HandleAway(Turn& turn, Speaker speaker, const std::string& reason) {
+  ++turn.state.counters.lost;
   turn.state.seats.erase(speaker.session);
   speaker.rank.session = 0;
   speaker.rank.away_since = turn.now;
@@ -128,6 +135,8 @@ void HandleAway(Turn& turn, Speaker speaker, const std::string& reason) {
 
 void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   Job& job = speaker.job;
+  Counters& counters = turn.state.counters;
+  ++(goodbye.failed ? counters.goodbyes_failed : counters.goodbyes);
   CloseRank(turn, speaker.incarnation, speaker.rank, absl::OkStatus());
   if (goodbye.failed) {
     const std::string reason = FailureReason(speaker, goodbye);

@@ -8,12 +8,14 @@
 #include "absl/strings/str_format.h"
 
 #include "server/core/held.h"
+#include "server/core/plans.h"
 #include "server/core/sentences.h"
 
 namespace eplb::core {
 namespace {
 
 constexpr int32_t kMaxSkippedDecisions = 64;
+constexpr int32_t kMaxPaces = 8;  // chunks whose pause is remembered
 
 void Count(Proposal& proposal, Answer answer, int32_t change) {
   if (answer == Answer::kReady) proposal.num_ready += change;
@@ -29,11 +31,26 @@ std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
   return ranks;
 }
 
+// What the boundary took, for the metrics and for the next chunks' length. Before job.known
+// changes.
+void Measure(Turn& turn, Job& job, const Proposal& proposal) {
+  Counters& counters = turn.state.counters;
+  ++counters.commits;
+  counters.received_bytes += proposal.received_bytes;
+  const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
+  if (moves.ok()) counters.transfers += moves->transfers;
+  if (proposal.most_received_bytes == 0) return;
+  job.seconds_per_byte.push_back(proposal.longest_pause_seconds /
+                                 static_cast<double>(proposal.most_received_bytes));
+  if (std::ssize(job.seconds_per_byte) > kMaxPaces) job.seconds_per_byte.pop_front();
+}
+
 // All ranks run the proposal: it is the placement in force, whatever the state was.
 void Commit(Turn& turn, Job& job) {
   const Proposal proposal = *std::move(job.proposal);
   job.proposal.reset();
   const wire::Propose& message = proposal.message;
+  Measure(turn, job, proposal);
   job.known = Known{message.version, message.digest, proposal.after};
   job.back_off = {};
   ++job.commits;
@@ -45,9 +62,17 @@ void Commit(Turn& turn, Job& job) {
                       message.version, message.chunk + 1, message.num_chunks,
                       proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
                       proposal.received_bytes, proposal.longest_pause_seconds));
-  if (job.phase == Phase::kQuarantine) return;
+  NoteCommitted(turn, job, proposal);
   const bool all_here = job.current->num_connected == job.current->world_size();
-  if (job.chunks.rest.empty() || turn.state.draining || !all_here) {
+  const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
+  const bool go_on = job.phase != Phase::kQuarantine && all_here && !turn.state.draining && !paused;
+  if (!go_on) job.chunks = {};
+  SettlePlan(turn, job,
+             paused     ? "the job was paused, or is only observed from now on"
+             : all_here ? "no more chunks were proposed"
+                        : "not every rank was connected");
+  if (job.phase == Phase::kQuarantine) return;
+  if (job.chunks.rest.empty()) {
     job.chunks = {};
     EnterIdleOrHeld(turn, job);
   } else {
@@ -67,6 +92,7 @@ void Withdraw(Turn& turn, Job& job) {
               absl::StrCat("version ", version,
                            retracted ? " was withdrawn: " : " was dropped by every rank: ",
                            proposal.withdrawal));
+  SettlePlan(turn, job, proposal.withdrawal);
   EnterIdleOrHeld(turn, job);
 }
 
@@ -98,7 +124,10 @@ void Conclude(Turn& turn, Job& job) {
   if (proposal.num_applied == world_size) {
     Commit(turn, job);
   } else if (job.phase == Phase::kQuarantine) {
-    if (proposal.num_applied + proposal.num_failed == world_size) job.proposal.reset();
+    if (proposal.num_applied + proposal.num_failed < world_size) return;
+    const std::string why = proposal.withdrawal;
+    job.proposal.reset();
+    SettlePlan(turn, job, why);
   } else if (proposal.num_applied > 0 && proposal.num_failed > 0) {
     Quarantine(turn, job,
                absl::StrCat("version ", proposal.message.version, " was applied by ",
@@ -108,13 +137,16 @@ void Conclude(Turn& turn, Job& job) {
     Withdraw(turn, job);
   } else if (job.phase == Phase::kPreparing &&
              proposal.num_ready + proposal.num_applied == world_size) {
+    job.proposal->prepare_seconds = absl::ToDoubleSeconds(turn.now - proposal.proposed_at);
+    ++turn.state.counters.prepares;
+    turn.state.counters.prepare_seconds += proposal.prepare_seconds;
     SetPhase(turn, job, Phase::kResolving);
     turn.decision.reason = absl::StrCat("every rank is READY for version ",
                                         proposal.message.version, ", their vote decides");
   }
 }
 
-void ProposeNextChunk(Turn& turn, Job& job) {
+void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
   Chunk chunk = std::move(job.chunks.rest.front());
   job.chunks.rest.pop_front();
   Proposal proposal;
@@ -133,9 +165,11 @@ void ProposeNextChunk(Turn& turn, Job& job) {
   message.decided_last_step = job.chunks.decided_last_step;
   proposal.after = std::make_shared<const Placement>(std::move(chunk.after));
   for (Rank& rank : job.current->ranks) rank.answer = Answer::kNone;
+  proposal.proposed_at = turn.now;
   StoreTermIfNeeded(turn);
-  StoreJob(turn, job);
+  StoreJob(turn, job, std::move(done));
   RecordEvent(turn, job, "proposed", message.version, message.reason);
+  NoteProposed(turn, job, proposal);
   SendToAll(turn, *job.current, message);
   job.proposal = std::move(proposal);
   SetPhase(turn, job, Phase::kPreparing);

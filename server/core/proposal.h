@@ -3,6 +3,7 @@
 #ifndef EPLB_SERVER_CORE_PROPOSAL_H_
 #define EPLB_SERVER_CORE_PROPOSAL_H_
 
+#include <optional>
 #include <string>
 
 #include "proto/wire/messages.h"
@@ -10,9 +11,10 @@
 
 namespace eplb::core {
 
-// Proposes the next of job.chunks to all ranks, after storing a next_version above it.
-// REQUIRES: job.known, job.chunks.rest not empty, no proposal in flight.
-void ProposeNextChunk(Turn& turn, Job& job);
+// Proposes the next of job.chunks to all ranks, after storing a next_version above it, together
+// with the change that asked for it. REQUIRES: job.known, job.chunks.rest not empty, no proposal in
+// flight.
+void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done = std::nullopt);
 
 // A rank that is final has said the last about the proposal in flight.
 bool IsFinal(const Rank& rank);

@@ -41,6 +41,10 @@ struct Rank {
   int64_t step = 0;
   int64_t staging_rows = 0;
   Answer answer = Answer::kNone;
+  double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
+  double pause_seconds = 0;   // boundary of its newest switch
+  int64_t dropped_steps = 0;
+  std::string library_version;
 };
 
 // kLost: a rank was away too long; it lives again when all its processes are back. kFinal: never.
@@ -56,7 +60,8 @@ struct Incarnation {
   int32_t vote_every = 0;
   int32_t report_every = 0;
   MigrationOptions migration;
-  std::vector<Rank> ranks;  // [world_size]
+  std::vector<int32_t> model_layers;  // [num_layers] or empty
+  std::vector<Rank> ranks;            // [world_size]
   int32_t num_hello = 0;
   int32_t num_connected = 0;
   int32_t num_finished = 0;
@@ -78,6 +83,7 @@ struct StoreStamp {
   int64_t version = 0;
   int64_t next_version = 0;
   Digest digest;
+  bool ended = false;
   friend bool operator==(const StoreStamp&, const StoreStamp&) = default;
 };
 
@@ -92,8 +98,11 @@ struct Proposal {
   std::optional<Digest> plan_hash;      // of the first rank that was READY
   std::optional<int64_t> applied_step;  // of the first rank that reported Applied
   int64_t received_bytes = 0;           // summed over ranks
+  int64_t most_received_bytes = 0;      // of one rank
   double longest_pause_seconds = 0;
-  std::string withdrawal;  // why it was retracted, or what the first failed transfer said
+  absl::Time proposed_at = absl::InfinitePast();
+  double prepare_seconds = 0;  // to the last READY; 0 before it
+  std::string withdrawal;      // why it was retracted, or what the first failed transfer said
 };
 
 // The chunks of a decision that are still to be proposed.
@@ -103,13 +112,18 @@ struct Chunks {
   std::string reason;
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
+  bool despite_pause = false;  // an operator asked for them and paused the job with it
 };
 
 struct Solving {
-  int64_t id = 0;  // 0 = nothing is being solved
+  int64_t id = 0;        // 0 = nothing is being solved
+  bool force = false;    // propose whatever changes
+  std::string asked_by;  // an identity, when an operator asked
+  std::string policy_name;
   std::shared_ptr<const Load> load;
   int64_t first_step = 0;
   int64_t last_step = 0;
+  double seconds = 0;  // that it took, once it is solved
 };
 
 // Skips 1, 2, 4, ... decisions after proposals that did not commit.
@@ -131,6 +145,7 @@ struct Job {
   absl::Time phase_since = absl::InfinitePast();
   absl::Time nudged_at = absl::InfinitePast();  // when the deadline of this phase was last acted on
   bool stuck_recorded = false;
+  bool watched = false;  // this state was counted as stuck
 
   std::optional<Incarnation> current;
   std::optional<Incarnation> candidate;  // gathers while `current` is live
@@ -139,8 +154,19 @@ struct Job {
   std::optional<Known> known;
   std::optional<StoreStamp> stored;
   int64_t next_version = 1;
+  bool ended_before = false;  // before the daemon started, and no incarnation has come since
   absl::Status store_error;
   absl::Time store_attempt = absl::InfinitePast();
+
+  SettingsPatch patch;  // as operators set them
+  Settings settings;    // in force
+  bool paused = false;
+  std::string pause_reason;
+  std::deque<DoneRequest> requests;  // newest last, at most kMaxDoneRequests
+  std::deque<Plan> plans;            // newest last, at most Core::kMaxPlans
+  // Pause per received byte of the fullest rank, in the newest chunks, at most kMaxPaces.
+  std::deque<double> seconds_per_byte;
+  absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
   Windows windows;
   TrackRecord record;  // of this incarnation; kept when the costs are priced
@@ -154,6 +180,16 @@ struct Job {
   int64_t step = 0;  // highest step of any rank of `current`
   int64_t commits = 0;
   std::string last_reason;
+};
+
+// The change that the newest decision made: taken back should its Store fail.
+struct Undo {
+  int64_t turn = 0;
+  int64_t ticket = 0;
+  std::string verb;
+  std::string actor;
+  Job job;  // and the counters, as they were before
+  Counters counters;
 };
 
 // Whose session this is.
@@ -170,11 +206,18 @@ struct State {
   bool draining = false;
   int64_t turn = 0;  // decisions made so far
   int64_t last_solve_id = 0;
-  SessionId last_hello = 0;         // welcomed by the decision before this one, or 0
-  std::string last_stored_job;      // written by the decision before this one, or empty
+  SessionId last_hello = 0;     // welcomed by the decision before this one, or 0
+  std::string last_stored_job;  // written by the decision before this one, or empty
+  absl::Time term_attempt = absl::InfinitePast();
+  std::optional<Undo> undo;
+  Counters counters;
   std::map<SessionId, Seat> seats;  // sessions that said Hello; ordered, so that effects are too
   std::map<std::string, Job> jobs;
 };
+
+// What is in force for a job: the daemon's defaults, the configuration's own for this job, then
+// `patch`, as far as it is valid.
+Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch);
 
 }  // namespace eplb::core
 

@@ -4,6 +4,16 @@
 #include <utility>
 
 namespace eplb::core {
+namespace {
+
+StoreStamp StampOf(const Job& job) {
+  return {.version = job.known->version,
+          .next_version = job.next_version,
+          .digest = job.known->digest,
+          .ended = job.current ? job.current->ending == Ending::kFinal : job.ended_before};
+}
+
+}  // namespace
 
 void SendTo(Turn& turn, const Rank& rank, wire::DownMessage message) {
   if (rank.session != 0) SendOn(turn, rank.session, std::move(message));
@@ -19,6 +29,7 @@ void SendToAll(Turn& turn, const Incarnation& incarnation, const wire::DownMessa
 
 void CloseRank(Turn& turn, Incarnation& incarnation, Rank& rank, absl::Status status) {
   if (rank.session == 0) return;
+  if (!status.ok()) ++turn.state.counters.refused;
   turn.decision.effects.emplace_back(Close{rank.session, std::move(status)});
   turn.state.seats.erase(rank.session);
   rank.session = 0;
@@ -32,9 +43,15 @@ void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status) 
 
 void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
                  const std::string& reason) {
-  turn.decision.effects.emplace_back(Record{JobEvent{job.name, name, version, reason}});
+  turn.decision.effects.emplace_back(
+      Record{JobEvent{.job = job.name, .name = name, .version = version, .reason = reason}});
   turn.decision.reason = reason;
   job.last_reason = reason;
+}
+
+void RecordChange(Turn& turn, JobEvent event) {
+  turn.decision.reason = event.reason;
+  turn.decision.effects.emplace_back(Record{std::move(event)});
 }
 
 void SetPhase(Turn& turn, Job& job, Phase phase) {
@@ -42,27 +59,34 @@ void SetPhase(Turn& turn, Job& job, Phase phase) {
   job.phase_since = turn.now;
   job.nudged_at = turn.now;
   job.stuck_recorded = false;
+  job.watched = false;
 }
 
 void StoreTermIfNeeded(Turn& turn) {
   if (turn.state.term_stored) return;
   turn.decision.effects.emplace_back(StoreTerm{turn.state.term});
   turn.state.term_stored = true;
+  turn.state.term_attempt = turn.now;
 }
 
-void StoreJob(Turn& turn, Job& job) {
+void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done) {
   const Known& known = *job.known;
-  turn.decision.effects.emplace_back(
-      Store{StoredJob{job.name, known.version, job.next_version, *known.placement}});
-  job.stored = StoreStamp{known.version, job.next_version, known.digest};
+  job.stored = StampOf(job);
+  turn.decision.effects.emplace_back(Store{StoredJob{.job = job.name,
+                                                     .version = known.version,
+                                                     .next_version = job.next_version,
+                                                     .placement = *known.placement,
+                                                     .settings = job.patch,
+                                                     .paused = job.paused,
+                                                     .pause_reason = job.pause_reason,
+                                                     .ended = job.stored->ended,
+                                                     .done = std::move(done)}});
   job.store_attempt = turn.now;
   turn.state.last_stored_job = job.name;
 }
 
 void StoreJobIfChanged(Turn& turn, Job& job) {
-  const StoreStamp stamp{job.known->version, job.next_version, job.known->digest};
-  if (job.stored == stamp) return;
-  StoreJob(turn, job);
+  if (job.stored != StampOf(job)) StoreJob(turn, job);
 }
 
 void RaiseNextVersion(Job& job, int64_t version) {

@@ -3,6 +3,7 @@
 #define EPLB_SERVER_CORE_TURN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -44,14 +45,17 @@ void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status);
 void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
                  const std::string& reason);
 
+// Audits what an operator did or was refused: an event of its own, which is not the job's reason.
+void RecordChange(Turn& turn, JobEvent event);
+
 void SetPhase(Turn& turn, Job& job, Phase phase);
 
 // Stores a term that was raised, or whose storing failed. Goes before every message that carries
 // it.
 void StoreTermIfNeeded(Turn& turn);
 
-// Writes the job's record. REQUIRES: job.known.
-void StoreJob(Turn& turn, Job& job);
+// Writes the job's record, with the change that it is part of. REQUIRES: job.known.
+void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done = std::nullopt);
 void StoreJobIfChanged(Turn& turn, Job& job);
 
 // No proposal below or equal to `version` will be made.

@@ -94,7 +94,10 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
   const int64_t first_step = window.first_step;
   const int64_t last_step = window.last_step;
   windows.complete.push_back(
-      {first_step, last_step, std::make_shared<const Load>(*std::move(load))});
+      {.first_step = first_step,
+       .last_step = last_step,
+       .load = std::make_shared<const Load>(*std::move(load)),
+       .coverage = static_cast<double>(window.num_reported) / limits.world_size});
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
   }

@@ -22,6 +22,7 @@ struct Window {
   int64_t first_step = 0;
   int64_t last_step = 0;
   std::shared_ptr<const Load> load;  // [L, E], tokens summed over ranks
+  double coverage = 0;               // share of ranks in the sum
 };
 
 struct PendingWindow {

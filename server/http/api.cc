@@ -109,26 +109,27 @@ absl::StatusOr<std::string> PlacementOf(const ApiSources& sources, const std::st
 
 absl::StatusOr<std::string> LoadOf(const ApiSources& sources, const std::string& job,
                                    const Numbers& numbers) {
-  EPLB_ASSIGN_OR_RETURN(const LoadView load, sources.load(job));
+  EPLB_ASSIGN_OR_RETURN(const core::WindowView window, sources.load(job));
   const std::optional<int64_t> layer = numbers.Find("layer");
-  if (layer && *layer >= load.counts.rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer is ", *layer, ", the load has layers 0..", load.counts.rows() - 1));
+  if (layer && *layer >= window.load->num_layers()) {
+    return absl::InvalidArgumentError(absl::StrCat("layer is ", *layer, ", the load has layers 0..",
+                                                   window.load->num_layers() - 1));
   }
-  return LoadToJson(job, load, layer ? std::optional(static_cast<int32_t>(*layer)) : std::nullopt);
+  return LoadToJson(job, window,
+                    layer ? std::optional(static_cast<int32_t>(*layer)) : std::nullopt);
 }
 
 absl::StatusOr<std::string> PlansOf(const ApiSources& sources, const std::string& job,
                                     const Numbers& numbers) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<PlanView> plans, sources.plans(job, numbers.limit()));
-  return PlansToJson(plans);
+  EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, sources.plans(job, numbers.limit()));
+  return PlansToJson(job, plans);
 }
 
 absl::StatusOr<std::string> EventsOf(const ApiSources& sources, const std::string& job,
                                      const Numbers& numbers) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<StoredEvent> events,
                         sources.events(job, numbers.Find("after").value_or(0), numbers.limit()));
-  return EventsToJson(events);
+  return EventsToJson(job, events);
 }
 
 constexpr Parameter kVersion[] = {{"version", kMaxNumber}};
@@ -140,19 +141,15 @@ constexpr Parameter kEvents[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
 struct Route {
   std::string_view name;
   std::span<const Parameter> parameters;
-  bool (*is_there)(const ApiSources& sources);
   absl::StatusOr<std::string> (*answer)(const ApiSources& sources, const std::string& job,
                                         const Numbers& numbers);
 };
 
-constexpr Route kRoutes[] = {
-    {"", {}, [](const ApiSources& s) { return s.job != nullptr; }, &Job},
-    {"placement", kVersion, [](const ApiSources& s) { return s.placement != nullptr; },
-     &PlacementOf},
-    {"load", kLayer, [](const ApiSources& s) { return s.load != nullptr; }, &LoadOf},
-    {"plans", kLimit, [](const ApiSources& s) { return s.plans != nullptr; }, &PlansOf},
-    {"events", kEvents, [](const ApiSources& s) { return s.events != nullptr; }, &EventsOf},
-};
+constexpr Route kRoutes[] = {{"", {}, &Job},
+                             {"placement", kVersion, &PlacementOf},
+                             {"load", kLayer, &LoadOf},
+                             {"plans", kLimit, &PlansOf},
+                             {"events", kEvents, &EventsOf}};
 
 bool IsJobName(std::string_view name) {
   return !name.empty() && name.size() <= kMaxJobLength &&
@@ -176,10 +173,6 @@ HttpResponse AnswerAboutJob(const ApiSources& sources, std::string_view path, st
     return ErrorResponse(absl::NotFoundError(absl::StrCat("no job ", Shown(job))));
   const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, route->parameters);
   if (!numbers.ok()) return ErrorResponse(numbers.status());
-  if (!route->is_there(sources)) {
-    return ErrorResponse(
-        absl::NotFoundError(absl::StrCat("this daemon keeps no ", std::string(what))));
-  }
   absl::StatusOr<std::string> body = route->answer(sources, job, *numbers);
   if (!body.ok()) return ErrorResponse(body.status());
   return {.body = *std::move(body)};
@@ -196,7 +189,7 @@ HttpResponse AnswerApi(const ApiSources& sources, std::string_view path,
   if (path == kJobs) {
     const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, {});
     if (!numbers.ok()) return ErrorResponse(numbers.status());
-    return {.body = JobsToJson(sources.jobs ? sources.jobs() : std::vector<core::JobView>())};
+    return {.body = JobsToJson(sources.jobs())};
   }
   if (!path.starts_with(kJobs) || path[kJobs.size()] != '/') return NotThere(path);
   return AnswerAboutJob(sources, path, path.substr(kJobs.size() + 1), query);

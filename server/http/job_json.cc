@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -26,7 +27,24 @@ Json RankJson(const core::RankView& rank) {
           {"connected", rank.connected},
           {"running_version", rank.running_version},
           {"ready_version", rank.ready_version},
-          {"step", rank.step}};
+          {"step", rank.step},
+          {"away_seconds", Finite(absl::ToDoubleSeconds(rank.away))},
+          {"answer", rank.answer},
+          {"answer_seconds", Finite(rank.answer_seconds)},
+          {"pause_seconds", Finite(rank.pause_seconds)},
+          {"dropped_steps", rank.dropped_steps},
+          {"library_version", rank.library_version}};
+}
+
+Json SettingsJson(const core::Settings& settings) {
+  return {{"name", settings.policy_name},
+          {"mode", settings.observe ? "observe" : "apply"},
+          {"every_steps", settings.every_steps},
+          {"min_gain", Finite(settings.min_gain)},
+          {"horizon_steps", settings.horizon_steps},
+          {"freeze_steps", core::StepsText(settings.freeze_steps)},
+          {"max_pause_seconds", Finite(absl::ToDoubleSeconds(settings.max_pause))},
+          {"layers_per_chunk", settings.layers_per_chunk}};
 }
 
 Json JobJson(const core::JobView& job) {
@@ -53,14 +71,21 @@ Json JobJson(const core::JobView& job) {
           {"last_window_last_step", job.last_window_last_step},
           {"commits", job.commits},
           {"last_reason", job.last_reason},
+          {"paused", job.paused},
+          {"pause_reason", job.pause_reason},
+          {"policy", SettingsJson(job.settings)},
+          {"report_every", job.report_every},
+          {"coverage", Finite(job.coverage)},
+          {"stuck_seconds", Finite(job.stuck_seconds)},
+          {"model_layers", job.model_layers},
           {"ranks", std::move(ranks)}};
 }
 
-Json PlanJson(const PlanView& plan) {
+Json PlanJson(const core::Plan& plan) {
   return {{"plan", plan.plan},
-          {"unix_micros", absl::ToUnixMicros(plan.time)},
+          {"unix_micros", absl::ToUnixMicros(plan.decided_at)},
           {"policy", plan.policy},
-          {"result", plan.result},
+          {"result", std::string(core::PlanResultName(plan.result))},
           {"base_version", plan.base_version},
           {"first_version", plan.first_version},
           {"last_version", plan.last_version},
@@ -86,7 +111,9 @@ Json PlanJson(const PlanView& plan) {
 Json EventJson(const StoredEvent& stored) {
   return {{"sequence", stored.sequence},     {"unix_micros", absl::ToUnixMicros(stored.time)},
           {"job", stored.event.job},         {"name", stored.event.name},
-          {"version", stored.event.version}, {"reason", stored.event.reason}};
+          {"version", stored.event.version}, {"reason", stored.event.reason},
+          {"actor", stored.event.actor},     {"before", stored.event.before},
+          {"after", stored.event.after}};
 }
 
 }  // namespace
@@ -105,31 +132,33 @@ std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBod
                       "\",\"placement\":", wire::PlacementToJson(body.placement), "}\n");
 }
 
-std::string LoadToJson(const std::string& job, const LoadView& load, std::optional<int32_t> layer) {
+std::string LoadToJson(const std::string& job, const core::WindowView& window,
+                       std::optional<int32_t> layer) {
+  const LoadMatrix& counts = window.load->counts();
   const Eigen::Index first = layer.value_or(0);
-  const Eigen::Index last = layer ? first : load.counts.rows() - 1;
+  const Eigen::Index last = layer ? first : counts.rows() - 1;
   Json rows = Json::array();
   for (Eigen::Index row = first; row <= last; ++row) {
-    const int64_t* begin = load.counts.row(row).data();
-    rows.push_back(Json(std::vector<int64_t>(begin, begin + load.counts.cols())));
+    const int64_t* begin = counts.row(row).data();
+    rows.push_back(Json(std::vector<int64_t>(begin, begin + counts.cols())));
   }
   return Dump({{"job", job},
-               {"first_step", load.first_step},
-               {"last_step", load.last_step},
+               {"first_step", window.first_step},
+               {"last_step", window.last_step},
                {"first_layer", first},
                {"load", std::move(rows)}});
 }
 
-std::string PlansToJson(std::span<const PlanView> plans) {
+std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans) {
   Json list = Json::array();
-  for (const PlanView& plan : plans) list.push_back(PlanJson(plan));
-  return Dump({{"plans", std::move(list)}});
+  for (const core::Plan& plan : plans) list.push_back(PlanJson(plan));
+  return Dump({{"job", job}, {"plans", std::move(list)}});
 }
 
-std::string EventsToJson(std::span<const StoredEvent> events) {
+std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events) {
   Json list = Json::array();
   for (const StoredEvent& event : events) list.push_back(EventJson(event));
-  return Dump({{"events", std::move(list)}});
+  return Dump({{"job", job}, {"events", std::move(list)}});
 }
 
 std::string ErrorToJson(std::string_view text) { return Dump({{"error", std::string(text)}}); }

@@ -15,9 +15,10 @@ std::string JobToJson(const core::JobView& job);
 std::string JobsToJson(std::span<const core::JobView> jobs);
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body);
 // layer: only this one, as a matrix of one row. REQUIRES: it is a layer of the load.
-std::string LoadToJson(const std::string& job, const LoadView& load, std::optional<int32_t> layer);
-std::string PlansToJson(std::span<const PlanView> plans);
-std::string EventsToJson(std::span<const StoredEvent> events);
+std::string LoadToJson(const std::string& job, const core::WindowView& window,
+                       std::optional<int32_t> layer);
+std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans);
+std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events);
 // {"error": text}
 std::string ErrorToJson(std::string_view text);
 // {"version": .., "grpc_version": ..}

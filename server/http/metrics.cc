@@ -4,8 +4,11 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -46,6 +49,12 @@ class Page {
     }
     histogram.sample_count = sum;
     histogram.sample_sum = Finite(view.sum_seconds);
+  }
+  // A sum and how many it is of.
+  void Summary(double sum, int64_t count) {
+    ClientMetric& metric = Add({});
+    metric.summary.sample_sum = Finite(sum);
+    metric.summary.sample_count = static_cast<uint64_t>(count);
   }
   // Without a family that has no sample.
   std::vector<MetricFamily> Take() {
@@ -100,12 +109,12 @@ void AddDurations(const MetricsSnapshot& s, Page& page) {
   page.Family(MetricType::Histogram, "eplb_store_write_seconds",
               "Time of one durable write of the store.");
   page.Sample(s.store_write_seconds);
-  page.Family(MetricType::Histogram, "eplb_prepare_seconds",
+  page.Family(MetricType::Summary, "eplb_prepare_seconds",
               "Time from a proposal to the last READY.");
-  if (s.prepare_seconds) page.Sample(*s.prepare_seconds);
-  page.Family(MetricType::Histogram, "eplb_migration_stall_seconds",
+  page.Summary(s.counters.prepare_seconds, s.counters.prepares);
+  page.Family(MetricType::Summary, "eplb_migration_stall_seconds",
               "Time that a rank's training thread spent in a boundary that switched a chunk.");
-  if (s.stall_seconds) page.Sample(*s.stall_seconds);
+  page.Summary(s.counters.pause_seconds, s.counters.pauses);
 }
 
 // One family with a sample per job.
@@ -145,30 +154,23 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
   gauge("eplb_plan_state_seconds", "Time in that state.",
         [](const core::JobView& job) { return absl::ToDoubleSeconds(job.state_age); });
   gauge("eplb_stuck_plan_seconds",
-        "Time in a state that waits for ranks; 0 when it waits for none.",
-        [](const core::JobView& job) {
-          return job.waiting_for.empty() ? 0 : absl::ToDoubleSeconds(job.state_age);
-        });
+        "Age of a state that is older than three times its deadline; else 0.",
+        [](const core::JobView& job) { return job.stuck_seconds; });
+  gauge("eplb_paused", "1 when an operator paused the job's proposals; else 0.",
+        [](const core::JobView& job) { return job.paused ? 1 : 0; });
+  gauge("eplb_coverage_ratio",
+        "Reporters of the newest complete window / reporters of the job; 0 = no window yet.",
+        [](const core::JobView& job) { return job.coverage; });
   gauge("eplb_quarantine",
         "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
         [](const core::JobView& job) { return job.state == "QUARANTINE" ? 1 : 0; });
 }
 
-void AddLabelled(const MetricsSnapshot& s, const char* name, const char* help, const char* label,
-                 std::vector<LabelledCount> JobCounters::*counts, Page& page) {
-  page.Family(MetricType::Counter, name, help);
-  for (const JobCounters& job : s.job_counters) {
-    for (const auto& [value, count] : job.*counts) {
-      page.Sample(static_cast<double>(count), {{"job", job.job}, {label, value}});
-    }
-  }
-}
-
 template <class Number>
-void AddOptional(const MetricsSnapshot& s, MetricType type, const char* name, const char* help,
-                 std::optional<Number> JobCounters::*field, Page& page) {
-  page.Family(type, name, help);
-  for (const JobCounters& job : s.job_counters) {
+void AddOptional(const MetricsSnapshot& s, const char* name, const char* help,
+                 std::optional<Number> JobFigures::*field, Page& page) {
+  page.Family(MetricType::Gauge, name, help);
+  for (const JobFigures& job : s.job_figures) {
     if (job.*field) page.Sample(static_cast<double>(*(job.*field)), {{"job", job.job}});
   }
 }
@@ -176,7 +178,7 @@ void AddOptional(const MetricsSnapshot& s, MetricType type, const char* name, co
 void AddLayers(const MetricsSnapshot& s, Page& page) {
   page.Family(MetricType::Gauge, "eplb_balancedness_ratio",
               "Mean GPU load / max GPU load of a layer, 1 is best; of the newest complete window.");
-  for (const JobCounters& job : s.job_counters) {
+  for (const JobFigures& job : s.job_figures) {
     if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
     for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
       page.Sample(job.layer_balancedness[layer],
@@ -185,38 +187,74 @@ void AddLayers(const MetricsSnapshot& s, Page& page) {
   }
   page.Family(MetricType::Gauge, "eplb_balancedness_worst_ratio",
               "Smallest of a job's eplb_balancedness_ratio over all its layers.");
-  for (const JobCounters& job : s.job_counters) {
+  for (const JobFigures& job : s.job_figures) {
     if (job.layer_balancedness.empty()) continue;
     page.Sample(*std::min_element(job.layer_balancedness.begin(), job.layer_balancedness.end()),
                 {{"job", job.job}});
   }
 }
 
+void AddAnswers(const core::Counters& counters, Page& page) {
+  page.Family(MetricType::Counter, "eplb_plans_total",
+              "Decisions of the policy, by what became of them; proposed counts all that ever "
+              "were, and each again under what it became.");
+  for (size_t result = 0; result < counters.plans.size(); ++result) {
+    page.Sample(
+        static_cast<double>(counters.plans[result]),
+        {{"result", std::string(core::PlanResultName(static_cast<core::PlanResult>(result)))}});
+  }
+  page.Family(MetricType::Counter, "eplb_votes_total", "Answers of ranks to proposals, by code.");
+  const auto answer = [&page](const char* code, int64_t count) {
+    page.Sample(static_cast<double>(count), {{"code", code}});
+  };
+  answer("ready", counters.ready);
+  answer("applied", counters.applied);
+  constexpr const char* kNacks[] = {
+      "",        "stale_term",        "stale_version", "wrong_base", "wrong_digest",
+      "invalid", "staging_too_small", "busy"};
+  static_assert(std::size(kNacks) == std::tuple_size_v<decltype(core::Counters::nacks)>);
+  for (size_t code = 1; code < counters.nacks.size(); ++code) {
+    answer(kNacks[code], counters.nacks[code]);
+  }
+  constexpr const char* kFailed[] = {"", "retracted", "transfer_failed", "superseded"};
+  static_assert(std::size(kFailed) == std::tuple_size_v<decltype(core::Counters::failed)>);
+  for (size_t code = 1; code < counters.failed.size(); ++code) {
+    answer(kFailed[code], counters.failed[code]);
+  }
+}
+
 void AddCounters(const MetricsSnapshot& s, Page& page) {
-  AddLabelled(s, "eplb_plans_total", "Decisions of the policy, by what became of them.", "result",
-              &JobCounters::plans_by_result, page);
-  AddLabelled(s, "eplb_votes_total", "Answers of ranks to proposals, by code.", "code",
-              &JobCounters::votes_by_code, page);
-  const auto counter = [&](const char* name, const char* help, auto field) {
-    AddOptional(s, MetricType::Counter, name, help, field, page);
+  const core::Counters& counters = s.counters;
+  AddAnswers(counters, page);
+  const auto counter = [&page](const char* name, const char* help, int64_t value) {
+    page.Family(MetricType::Counter, name, help);
+    page.Sample(static_cast<double>(value));
   };
-  counter("eplb_reports_total", "Load reports that the core took.", &JobCounters::reports);
-  counter("eplb_report_bytes_total", "Bytes of their counts.", &JobCounters::report_bytes);
+  counter("eplb_reports_total", "Load reports that the core took.", counters.reports);
+  counter("eplb_report_bytes_total", "Bytes of their counts in memory, 8 a count.",
+          8 * counters.report_cells);
+  counter("eplb_report_dropped_steps_total", "Steps whose counts ranks dropped, as they reported.",
+          counters.dropped_steps);
+  counter("eplb_windows_total", "Load windows that enough ranks reported.", counters.windows);
   counter("eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
-          &JobCounters::migration_bytes);
-  counter("eplb_moves_total", "Transfers of committed chunks.", &JobCounters::transfers);
-  const auto gauge = [&](const char* name, const char* help, auto field) {
-    AddOptional(s, MetricType::Gauge, name, help, field, page);
-  };
-  gauge("eplb_coverage_ratio", "Reporters of the newest complete window / reporters of the job.",
-        &JobCounters::coverage);
-  gauge(
-      "eplb_predicted_balancedness_ratio",
+          counters.received_bytes);
+  counter("eplb_moves_total", "Transfers of committed chunks.", counters.transfers);
+  counter("eplb_changes_total", "Changes by operators that were done.", counters.changes);
+  counter("eplb_changes_refused_total", "Changes by operators that were refused.",
+          counters.changes_refused);
+  counter("eplb_stuck_total", "States that became older than three times their deadline.",
+          counters.stuck);
+  counter("eplb_jobs_expired_total", "Jobs that were forgotten or made room for a new one.",
+          counters.jobs_expired);
+  page.Family(MetricType::Gauge, "eplb_queued_events", "Events that wait for the core.");
+  page.Sample(static_cast<double>(s.queued_events));
+  AddOptional(
+      s, "eplb_predicted_balancedness_ratio",
       "Mean over layers of (mean GPU load / max GPU load) of the newest plan, on the load that it "
       "was made for.",
-      &JobCounters::predicted_balancedness);
-  gauge("eplb_last_commit_step", "Optimizer step of the newest switch.",
-        &JobCounters::last_commit_step);
+      &JobFigures::predicted_balancedness, page);
+  AddOptional(s, "eplb_last_commit_step", "Optimizer step of the newest plan's switch.",
+              &JobFigures::last_commit_step, page);
   AddLayers(s, page);
 }
 

@@ -22,16 +22,9 @@ inline constexpr size_t kMaxLayerLabels = 128;
 // One cell of a counter with a label: {"denied", 3}.
 using LabelledCount = std::pair<std::string, int64_t>;
 
-// Counted by a job's core since the daemon started. A family without a cell is not shown.
-struct JobCounters {
+// What a job's view does not tell. A field without a value is not shown.
+struct JobFigures {
   std::string job;
-  std::vector<LabelledCount> plans_by_result;  // kept, observed, committed, ..
-  std::vector<LabelledCount> votes_by_code;    // ready, and the codes of Nack and Failed
-  std::optional<int64_t> reports;
-  std::optional<int64_t> report_bytes;
-  std::optional<int64_t> migration_bytes;  // received by all ranks
-  std::optional<int64_t> transfers;
-  std::optional<double> coverage;                // of the newest complete window
   std::optional<double> predicted_balancedness;  // of the newest plan
   std::optional<int64_t> last_commit_step;
   std::vector<double> layer_balancedness;  // of the newest complete window
@@ -56,11 +49,11 @@ struct MetricsSnapshot {
   std::vector<LabelledCount> refusals_by_kind;
   std::vector<LabelledCount> session_disconnects_by_reason;
   std::vector<core::JobView> jobs;
-  std::vector<JobCounters> job_counters;
+  std::vector<JobFigures> job_figures;
+  core::Counters counters;  // of all jobs, since the daemon started
+  int64_t queued_events = 0;
   Histogram::View solve_seconds;
   Histogram::View store_write_seconds;
-  std::optional<Histogram::View> prepare_seconds;  // where the core counts them
-  std::optional<Histogram::View> stall_seconds;    // of a rank's boundary, from Applied
   int64_t store_errors = 0;
   std::optional<absl::Time> tls_cert_expiry;
   ProcessFigures process;

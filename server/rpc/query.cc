@@ -1,5 +1,9 @@
 #include "server/rpc/query.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,8 +15,10 @@
 namespace eplb {
 namespace {
 
-constexpr int32_t kDefaultEvents = 100;
-constexpr uint32_t kMaxEvents = 1000;
+constexpr int32_t kDefaultLines = 100;
+constexpr uint32_t kMaxLines = 1000;
+
+static_assert(std::endian::native == std::endian::little);  // as counts_u64 is
 
 void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_rank(static_cast<uint32_t>(view.rank));
@@ -20,6 +26,76 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_running_version(static_cast<uint64_t>(view.running_version));
   out->set_ready_version(static_cast<uint64_t>(view.ready_version));
   out->set_step(static_cast<uint64_t>(view.step));
+  out->set_away_seconds(absl::ToDoubleSeconds(view.away));
+  out->set_answer(view.answer);
+  out->set_answer_seconds(view.answer_seconds);
+  out->set_pause_seconds(view.pause_seconds);
+  out->set_dropped_steps(static_cast<uint64_t>(view.dropped_steps));
+  out->set_library_version(view.library_version);
+}
+
+void ToProto(const core::Settings& settings, v1::PolicySettings* out) {
+  out->set_name(settings.policy_name);
+  out->set_mode(settings.observe ? "observe" : "apply");
+  out->set_every_steps(static_cast<uint32_t>(settings.every_steps));
+  out->set_min_gain(settings.min_gain);
+  out->set_horizon_steps(static_cast<uint64_t>(settings.horizon_steps));
+  out->set_freeze_steps(core::StepsText(settings.freeze_steps));
+  out->set_max_pause_seconds(absl::ToDoubleSeconds(settings.max_pause));
+  out->set_layers_per_chunk(static_cast<uint32_t>(settings.layers_per_chunk));
+}
+
+void ToProto(const core::Plan& plan, v1::Plan* out) {
+  out->set_plan(static_cast<uint64_t>(plan.plan));
+  out->set_unix_micros(absl::ToUnixMicros(plan.decided_at));
+  out->set_policy(plan.policy);
+  out->set_result(std::string(core::PlanResultName(plan.result)));
+  out->set_base_version(static_cast<uint64_t>(plan.base_version));
+  out->set_first_version(static_cast<uint64_t>(plan.first_version));
+  out->set_last_version(static_cast<uint64_t>(plan.last_version));
+  out->set_decided_first_step(static_cast<uint64_t>(plan.decided_first_step));
+  out->set_decided_last_step(static_cast<uint64_t>(plan.decided_last_step));
+  out->set_balancedness_before(plan.balancedness_before);
+  out->set_balancedness_predicted(plan.balancedness_predicted);
+  out->set_peak_fall(plan.peak_fall);
+  out->set_net_gain_seconds(plan.net_gain_seconds);
+  out->set_migration_seconds(plan.migration_seconds);
+  out->set_transfers(static_cast<uint64_t>(plan.transfers));
+  out->set_received_bytes(static_cast<uint64_t>(plan.received_bytes));
+  out->set_num_chunks(static_cast<uint32_t>(plan.num_chunks));
+  out->set_chunks_committed(static_cast<uint32_t>(plan.chunks_committed));
+  out->set_solve_seconds(plan.solve_seconds);
+  out->set_prepare_seconds(plan.prepare_seconds);
+  out->set_pause_seconds(plan.pause_seconds);
+  out->set_switched_step(static_cast<uint64_t>(plan.switched_step));
+  out->set_reason(plan.reason);
+  out->set_asked_by(plan.asked_by);
+}
+
+void ToProto(const core::WindowView& window, v1::GetLoadResponse* out) {
+  const LoadMatrix& counts = window.load->counts();
+  out->set_first_step(static_cast<uint64_t>(window.first_step));
+  out->set_last_step(static_cast<uint64_t>(window.last_step));
+  out->set_num_layers(static_cast<uint32_t>(counts.rows()));
+  out->set_num_experts(static_cast<uint32_t>(counts.cols()));
+  std::string* bytes = out->mutable_counts_u64();
+  bytes->resize(static_cast<size_t>(counts.size()) * sizeof(int64_t));
+  std::memcpy(bytes->data(), counts.data(), bytes->size());
+}
+
+// No version is as high as the number that this gives for one that does not fit.
+int64_t ClampedVersion(uint64_t version) {
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  return static_cast<int64_t>(std::min(version, kMost));
+}
+
+// The number of lines that a request asks for.
+absl::StatusOr<int32_t> LimitOf(uint32_t limit) {
+  if (limit > kMaxLines) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("limit is ", limit, ", expected 0..", kMaxLines));
+  }
+  return limit == 0 ? kDefaultLines : static_cast<int32_t>(limit);
 }
 
 void ToProto(const core::JobView& view, v1::JobStatus* out) {
@@ -39,6 +115,15 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_last_window_last_step(static_cast<uint64_t>(view.last_window_last_step));
   out->set_commits(static_cast<uint64_t>(view.commits));
   out->set_last_reason(view.last_reason);
+  out->set_paused(view.paused);
+  out->set_pause_reason(view.pause_reason);
+  ToProto(view.settings, out->mutable_policy());
+  out->set_report_every(static_cast<uint32_t>(view.report_every));
+  out->set_reduce("rank");
+  out->set_coverage(view.coverage);
+  for (const int32_t layer : view.model_layers) {
+    out->add_model_layers(static_cast<uint32_t>(layer));
+  }
   for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
 }
 
@@ -49,6 +134,9 @@ void ToProto(const StoredEvent& stored, v1::JobEvent* out) {
   out->set_name(stored.event.name);
   out->set_version(static_cast<uint64_t>(stored.event.version));
   out->set_reason(stored.event.reason);
+  out->set_actor(stored.event.actor);
+  out->set_before(stored.event.before);
+  out->set_after(stored.event.after);
 }
 
 grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -95,7 +183,9 @@ class QueryService : public v1::Query::CallbackService {
     const absl::Status admitted = AdmitJob(*context, request->job());
     if (!admitted.ok()) return Done(context, admitted);
     const absl::StatusOr<wire::PlacementBody> body =
-        options_.runner->PlacementInForce(request->job());
+        request->has_version()
+            ? options_.runner->PlacementOf(request->job(), ClampedVersion(request->version()))
+            : options_.runner->PlacementInForce(request->job());
     if (body.ok()) wire::ToProto(body->placement, body->version, response->mutable_placement());
     return Done(context, body.status());
   }
@@ -105,18 +195,39 @@ class QueryService : public v1::Query::CallbackService {
                                        v1::ListEventsResponse* response) override {
     const absl::Status admitted = AdmitJob(*context, request->job());
     if (!admitted.ok()) return Done(context, admitted);
-    if (request->limit() > kMaxEvents) {
-      return Done(context, absl::InvalidArgumentError(absl::StrCat("limit is ", request->limit(),
-                                                                   ", expected 0..", kMaxEvents)));
-    }
-    const int32_t limit =
-        request->limit() == 0 ? kDefaultEvents : static_cast<int32_t>(request->limit());
+    const absl::StatusOr<int32_t> limit = LimitOf(request->limit());
+    if (!limit.ok()) return Done(context, limit.status());
     const absl::StatusOr<std::vector<StoredEvent>> events =
-        options_.runner->Events(request->job(), limit);
+        options_.runner->Events(request->job(), *limit, ClampedVersion(request->after_sequence()));
     if (events.ok()) {
       for (const StoredEvent& event : *events) ToProto(event, response->add_events());
     }
     return Done(context, events.status());
+  }
+
+  grpc::ServerUnaryReactor* ListPlans(grpc::CallbackServerContext* context,
+                                      const v1::ListPlansRequest* request,
+                                      v1::ListPlansResponse* response) override {
+    const absl::Status admitted = AdmitJob(*context, request->job());
+    if (!admitted.ok()) return Done(context, admitted);
+    const absl::StatusOr<int32_t> limit = LimitOf(request->limit());
+    if (!limit.ok()) return Done(context, limit.status());
+    const absl::StatusOr<std::vector<core::Plan>> plans =
+        options_.runner->Plans(request->job(), *limit);
+    if (plans.ok()) {
+      for (const core::Plan& plan : *plans) ToProto(plan, response->add_plans());
+    }
+    return Done(context, plans.status());
+  }
+
+  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
+                                    const v1::GetLoadRequest* request,
+                                    v1::GetLoadResponse* response) override {
+    const absl::Status admitted = AdmitJob(*context, request->job());
+    if (!admitted.ok()) return Done(context, admitted);
+    const absl::StatusOr<core::WindowView> window = options_.runner->NewestWindow(request->job());
+    if (window.ok()) ToProto(*window, response);
+    return Done(context, window.status());
   }
 
  private:

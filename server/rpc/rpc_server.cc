@@ -12,6 +12,7 @@
 #include "placement/status_macros.h"
 #include "proto/wire/status.h"
 #include "server/background/ticker.h"
+#include "server/rpc/admin.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/exchange.h"
 #include "server/rpc/gate.h"
@@ -96,7 +97,19 @@ struct RpcServer::Parts {
         query(MakeQueryService({.runner = options.runner,
                                 .gate = &gate,
                                 .server_version = options.server_version,
-                                .started = MonotonicNow()})) {}
+                                .started = MonotonicNow()})),
+        admin(MakeAdminService(
+            {.runner = options.runner,
+             .authorise = [this](const grpc::CallbackServerContext& context,
+                                 const std::string& job) { return AdmitChange(context, job); }})) {}
+
+  // The identity of who wants to change a job, when it may.
+  absl::StatusOr<std::string> AdmitChange(const grpc::CallbackServerContext& context,
+                                          const std::string& job) {
+    if (job.empty()) return absl::InvalidArgumentError("job is empty, expected its name");
+    EPLB_RETURN_IF_ERROR(gate.Admit(context, Verb::kAdmin, job));
+    return gate.IdentityOf(context).name;
+  }
 
   const RpcOptions options;
   Address address;
@@ -105,6 +118,7 @@ struct RpcServer::Parts {
   StreamEndCounters ends;
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
+  std::unique_ptr<v1::Admin::CallbackService> admin;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Ticker> ticker;
 };
@@ -127,6 +141,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   builder.AddListeningPort(listen.Text(), credentials, &port);
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
+  builder.RegisterService(parts->admin.get());
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr || port <= 0) {
     return absl::UnavailableError(
@@ -137,6 +152,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   parts->address = listen.is_unix() ? listen : listen.WithPort(port);
   parts->ticker = std::make_unique<Ticker>(kTick, [raw = parts.get()](absl::Time now) {
     raw->options.runner->sessions().Expire(now);
+    raw->options.runner->changes().Expire(now);
     raw->rendezvous.Expire(now);
   });
   return std::unique_ptr<RpcServer>(new RpcServer(std::move(parts)));
@@ -159,6 +175,8 @@ void RpcServer::Shutdown(absl::Duration grace) {
   StopServing();
   Sessions& sessions = parts_->options.runner->sessions();
   sessions.CloseAll(absl::UnavailableError("the daemon goes away, come back later"));
+  parts_->options.runner->changes().FailAll(
+      absl::UnavailableError("the daemon goes away; ask the next one with the same request_id"));
   // Server::Shutdown with a live stream waits for its whole deadline, so wait for the streams
   // first.
   (void)sessions.WaitUntilEmpty(grace);

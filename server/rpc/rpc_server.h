@@ -1,4 +1,4 @@
-// The gRPC side of the daemon: Balancer, Query, health and reflection on one address.
+// The gRPC side of the daemon: Balancer, Query, Admin, health and reflection on one address.
 #ifndef EPLB_SERVER_RPC_RPC_SERVER_H_
 #define EPLB_SERVER_RPC_RPC_SERVER_H_
 

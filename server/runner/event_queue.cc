@@ -26,6 +26,9 @@ Admission EventQueue::Push(core::Event event) {
   const size_t bytes = message == nullptr ? 0 : BytesOf(message->message);
   {
     const std::lock_guard lock(mutex_);
+    if (std::holds_alternative<core::Change>(event) && items_.size() >= limits_.max_events) {
+      return Admission::kFull;
+    }
     if (message != nullptr) {
       const bool report = std::holds_alternative<wire::LoadReport>(message->message);
       const size_t places = report ? limits_.max_events / 2 : limits_.max_events;

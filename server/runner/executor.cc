@@ -23,6 +23,12 @@ std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decisio
       failed = Write(*term);
     } else if (const auto* solve = std::get_if<core::Solve>(&effect)) {
       sinks_.solve(*solve);
+    } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
+      Write(*plan);
+    } else if (const auto* forget = std::get_if<core::Forget>(&effect)) {
+      Forget(forget->job);
+    } else if (const auto* reply = std::get_if<core::Reply>(&effect)) {
+      sinks_.reply(*reply);
     } else {
       Record(std::get<core::Record>(effect).event);
     }
@@ -32,11 +38,11 @@ std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decisio
 }
 
 void Executor::ProbeStore(int64_t term) {
-  (void)Noted([&] { return sinks_.store->WriteTerm(term); });
+  (void)Noted([term](Store& store) { return store.WriteTerm(term); });
 }
 
 std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
-  const absl::Status status = Noted([&] { return sinks_.store->WriteJob(effect.job); });
+  const absl::Status status = Noted([&effect](Store& store) { return store.WriteJob(effect.job); });
   if (status.ok()) return std::nullopt;
   Log(LogLevel::kError, "store_failed",
       {{"job", effect.job.job}, {"reason", std::string(status.message())}});
@@ -44,7 +50,8 @@ std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
 }
 
 std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) {
-  const absl::Status status = Noted([&] { return sinks_.store->WriteTerm(effect.term); });
+  const absl::Status status =
+      Noted([&effect](Store& store) { return store.WriteTerm(effect.term); });
   if (status.ok()) {
     term_ = effect.term;
     return std::nullopt;
@@ -56,16 +63,36 @@ std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) 
 
 void Executor::Record(const core::JobEvent& event) {
   Log(LogLevel::kInfo, event.name,
-      {{"job", event.job}, {"term", term_}, {"version", event.version}, {"reason", event.reason}});
-  const absl::Status status = Noted([&] { return sinks_.store->AppendEvent(absl::Now(), event); });
+      {{"job", event.job},
+       {"term", term_},
+       {"version", event.version},
+       {"reason", event.reason},
+       {"actor", event.actor}});
+  const absl::Status status =
+      Noted([&event](Store& store) { return store.AppendEvent(absl::Now(), event); });
   if (status.ok()) return;
   Log(LogLevel::kError, "event_not_stored",
       {{"job", event.job}, {"name", event.name}, {"reason", std::string(status.message())}});
 }
 
-absl::Status Executor::Noted(const std::function<absl::Status()>& write) {
+void Executor::Write(const core::StorePlan& effect) {
+  const absl::Status status =
+      Noted([&effect](Store& store) { return store.WritePlan(effect.job, effect.plan); });
+  if (status.ok()) return;
+  Log(LogLevel::kError, "plan_not_stored",
+      {{"job", effect.job}, {"plan", effect.plan.plan}, {"reason", std::string(status.message())}});
+}
+
+void Executor::Forget(const std::string& job) {
+  const absl::Status status = Noted([&job](Store& store) { return store.ForgetJob(job); });
+  if (status.ok()) return;
+  Log(LogLevel::kError, "job_not_forgotten",
+      {{"job", job}, {"reason", std::string(status.message())}});
+}
+
+absl::Status Executor::Noted(const std::function<absl::Status(Store&)>& write) {
   const absl::Time began = MonotonicNow();
-  absl::Status status = write();
+  absl::Status status = write(*sinks_.store);
   write_seconds_.Observe(absl::ToDoubleSeconds(MonotonicNow() - began));
   if (!status.ok()) ++write_errors_;
   store_works_ = status.ok();

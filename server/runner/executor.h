@@ -3,8 +3,10 @@
 #define EPLB_SERVER_RUNNER_EXECUTOR_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -23,13 +25,14 @@ class Executor {
     Store* store = nullptr;
     Sessions* sessions = nullptr;
     std::function<void(core::Solve)> solve = {};
+    std::function<void(const core::Reply&)> reply = {};
     int64_t term = 0;  // for the log; a stored one replaces it
   };
   explicit Executor(Sinks sinks) : sinks_(std::move(sinks)), term_(sinks_.term) {}
 
   // When a Store or StoreTerm fails, the rest of the decision is skipped and the failure returned;
-  // it is the core's next event. A Record that cannot be stored is logged and skips nothing: the
-  // audit log must not stop what it describes.
+  // it is the core's next event. A Record, a StorePlan or a Forget that cannot be stored is logged
+  // and skips nothing: the audit log must not stop what it describes.
   std::optional<core::StoreFailed> Execute(const core::Decision& decision);
 
   // False while the newest write failed.
@@ -44,8 +47,10 @@ class Executor {
   std::optional<core::StoreFailed> Write(const core::Store& effect);
   std::optional<core::StoreFailed> Write(const core::StoreTerm& effect);
   void Record(const core::JobEvent& event);
-  // Writes, and keeps how long it took and whether it worked.
-  absl::Status Noted(const std::function<absl::Status()>& write);
+  void Write(const core::StorePlan& effect);
+  void Forget(const std::string& job);
+  // Runs a write, and keeps how long it took and whether it worked.
+  absl::Status Noted(const std::function<absl::Status(Store&)>& write);
 
   const Sinks sinks_;
   int64_t term_;

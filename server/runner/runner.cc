@@ -26,7 +26,13 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(
       new Runner(std::move(options), std::move(store), stored_term, std::move(jobs)));
-  EPLB_RETURN_IF_ERROR(runner->store_->WriteTerm(runner->term()));
+  runner->executor_.ProbeStore(runner->term());
+  if (!runner->executor_.store_works()) {
+    const absl::Status status =
+        absl::UnavailableError("the store takes no writes, the term cannot be stored");
+    Log(LogLevel::kError, "store_failed", {{"reason", std::string(status.message())}});
+    runner->Handle(core::StoreFailed{.job = "", .status = status});
+  }
   runner->thread_ = std::thread([raw = runner.get()] { raw->Loop(); });
   return runner;
 }
@@ -44,10 +50,13 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
         solve_seconds_.Observe(solved.seconds);
         (void)queue_.Push(std::move(solved));
       }),
-      executor_({.store = store_.get(),
-                 .sessions = &sessions_,
-                 .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
-                 .term = core_.term()}) {}
+      executor_(
+          {.store = store_.get(),
+           .sessions = &sessions_,
+           .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
+           .reply =
+               [this](const core::Reply& reply) { changes_.Answer(reply.ticket, reply.outcome); },
+           .term = core_.term()}) {}
 
 Runner::~Runner() { Stop(); }
 
@@ -55,6 +64,28 @@ void Runner::Stop() {
   stopping_ = true;
   queue_.Stop();
   if (thread_.joinable()) thread_.join();
+  changes_.FailAll(absl::UnavailableError("the daemon goes away; ask the next one"));
+  store_->Close();
+}
+
+absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t ticket, changes_.Take(std::move(done), MonotonicNow()));
+  change.ticket = ticket;
+  if (queue_.Push(std::move(change)) == Admission::kQueued) return absl::OkStatus();
+  changes_.Drop(ticket);
+  return absl::ResourceExhaustedError("too much waits for the core already, come back later");
+}
+
+// Nothing changes the core between this and its decision, so the version stays the right one.
+void Runner::LookUp(core::Change& change) const {
+  auto* rollback = std::get_if<core::Rollback>(&change.verb);
+  if (rollback == nullptr) return;
+  absl::StatusOr<int64_t> version;
+  {
+    const std::lock_guard lock(core_mutex_);
+    version = core_.RollbackTarget(change.job, rollback->to_version);
+  }
+  if (version.ok()) rollback->placement = store_->ReadPlacement(change.job, *version);
 }
 
 void Runner::Loop() {
@@ -93,6 +124,7 @@ void Runner::Handle(core::Event event) {
   // Nothing of a closed stream but its SessionClosed may reach the core.
   const auto* message = std::get_if<core::SessionMessage>(&event);
   if (message != nullptr && !sessions_.IsOpen(message->session)) return;
+  if (auto* change = std::get_if<core::Change>(&event)) LookUp(*change);
   for (int failures = 0; failures < kMaxStoreFailures; ++failures) {
     core::Decision decision;
     {
@@ -130,11 +162,45 @@ absl::StatusOr<wire::PlacementBody> Runner::PlacementInForce(const std::string& 
   return core_.PlacementInForce(job);
 }
 
-absl::StatusOr<std::vector<StoredEvent>> Runner::Events(const std::string& job,
-                                                        int32_t limit) const {
-  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events, store_->ReadEvents(job, limit));
-  if (events.empty()) EPLB_RETURN_IF_ERROR(Job(job).status());
+absl::StatusOr<wire::PlacementBody> Runner::PlacementOf(const std::string& job,
+                                                        int64_t version) const {
+  const absl::StatusOr<wire::PlacementBody> in_force = PlacementInForce(job);
+  if (in_force.ok() && in_force->version == version) return in_force;
+  EPLB_ASSIGN_OR_RETURN(Placement placement, store_->ReadPlacement(job, version));
+  const Digest digest = DigestOf(placement);
+  return wire::PlacementBody{version, digest, std::move(placement)};
+}
+
+absl::StatusOr<std::vector<core::Plan>> Runner::Plans(const std::string& job, int32_t limit) const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.Plans(job, limit);
+}
+
+absl::StatusOr<core::WindowView> Runner::NewestWindow(const std::string& job) const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.NewestWindow(job);
+}
+
+absl::StatusOr<std::vector<StoredEvent>> Runner::Events(const std::string& job, int32_t limit,
+                                                        int64_t after_sequence) const {
+  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events,
+                        store_->ReadEvents(job, limit, after_sequence));
+  if (!events.empty() || job.empty() || Job(job).ok()) return events;
+  EPLB_ASSIGN_OR_RETURN(const std::vector<StoredEvent> any, store_->ReadEvents(job, 1, 0));
+  if (any.empty()) EPLB_RETURN_IF_ERROR(Job(job).status());
   return events;
+}
+
+RunnerCounters Runner::Counters() const {
+  RunnerCounters counters;
+  {
+    const std::lock_guard lock(core_mutex_);
+    counters.core = core_.counters();
+  }
+  counters.dropped_reports = dropped_reports();
+  counters.queued_events = static_cast<int64_t>(queue_.size());
+  counters.sessions = sessions_.count();
+  return counters;
 }
 
 absl::Status Runner::Alive() const {

@@ -15,6 +15,7 @@
 
 #include "server/background/solver.h"
 #include "server/core/core.h"
+#include "server/runner/change_desk.h"
 #include "server/runner/event_queue.h"
 #include "server/runner/executor.h"
 #include "server/runner/histogram.h"
@@ -29,6 +30,14 @@ struct RunnerOptions {
   Sessions::Limits sessions;
 };
 
+// What the daemon has done since its start, for the metrics.
+struct RunnerCounters {
+  core::Counters core;
+  int64_t dropped_reports = 0;  // that came faster than they are counted
+  int64_t queued_events = 0;    // now
+  int32_t sessions = 0;         // now
+};
+
 // One thread owns the core: it takes an event, lets the core decide, executes the effects, then
 // takes the next one. threads: every public call is safe.
 class Runner {
@@ -36,8 +45,9 @@ class Runner {
   static constexpr absl::Duration kTick = absl::Milliseconds(200);
   static constexpr absl::Duration kStalled = absl::Seconds(10);  // a core thread that does not turn
 
-  // Reads the store, writes the new term durably and starts the threads.
-  // errors: those of the store.
+  // Reads the store, writes the new term durably and starts the threads. When the store takes no
+  // writes the daemon serves all the same, and is not ready: no rank is welcomed under a term that
+  // is not stored. errors: those of reading the store.
   static absl::StatusOr<std::unique_ptr<Runner>> Start(RunnerOptions options,
                                                        std::unique_ptr<Store> store);
   ~Runner();
@@ -47,6 +57,11 @@ class Runner {
   Sessions& sessions() { return sessions_; }
   const Sessions& sessions() const { return sessions_; }
   Admission Push(core::Event event) { return queue_.Push(std::move(event)); }
+  // Hands an operator's change to the core; `done` is called once, on any thread, unless the change
+  // cannot be taken. `change.ticket` and a Rollback's placement are filled in here.
+  // errors: ResourceExhausted when too many wait, Unavailable after Stop.
+  absl::Status Ask(core::Change change, ChangeDesk::Done done);
+  ChangeDesk& changes() { return changes_; }
   // A report that was dropped before it was pushed.
   void CountDroppedReport() { queue_.CountDroppedReport(); }
   int64_t dropped_reports() const { return queue_.dropped_reports(); }
@@ -58,16 +73,23 @@ class Runner {
   std::vector<core::JobView> Jobs() const;
   absl::StatusOr<core::JobView> Job(const std::string& job) const;
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
-  // Newest first. errors: NotFound for a job that has no event and is not known, those of the
-  // store.
-  absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit) const;
+  // What the job ran as `version`. errors: NotFound for one that is not kept, those of the store.
+  absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
+  absl::StatusOr<std::vector<core::Plan>> Plans(const std::string& job, int32_t limit) const;
+  absl::StatusOr<core::WindowView> NewestWindow(const std::string& job) const;
+  // Newest first, those above `after_sequence`. Of an empty job: what concerns no job. errors:
+  // NotFound for a job that has no event at all and is not known, those of the store.
+  absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit,
+                                                  int64_t after_sequence = 0) const;
+  RunnerCounters Counters() const;
 
   // Ok while the core's thread turns; else Unavailable with a sentence.
   absl::Status Alive() const;
   // Ok when proposals can be made: alive, the store takes writes, the core is ready.
   absl::Status Readiness() const;
 
-  // Stops the core's thread; what is queued is dropped.
+  // Stops the core's thread; what is queued is dropped, and changes that wait are answered. Then
+  // closes the store: everything written is in its file.
   void Stop();
 
  private:
@@ -75,11 +97,13 @@ class Runner {
          std::vector<core::StoredJob> jobs);
   void Loop();
   void Handle(core::Event event);
+  void LookUp(core::Change& change) const;
   void Tick();
 
   const std::unique_ptr<Store> store_;
   Sessions sessions_;
   EventQueue queue_;
+  ChangeDesk changes_;
   mutable std::mutex core_mutex_;      // held while the core decides, never while effects happen
   core::Core core_;                    // guarded by core_mutex_
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn

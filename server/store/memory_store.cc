@@ -3,7 +3,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
 #include "server/store/store.h"
 
 namespace eplb {
@@ -11,63 +15,156 @@ namespace {
 
 class MemoryStore : public Store {
  public:
-  explicit MemoryStore(int32_t max_events) : max_events_(static_cast<size_t>(max_events)) {}
+  explicit MemoryStore(StoreLimits limits) : limits_(limits) {}
 
   absl::StatusOr<int64_t> ReadTerm() override {
     const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
     return term_;
   }
 
   absl::Status WriteTerm(int64_t term) override {
     const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
     term_ = std::max(term_, term);
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() override {
     const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
     std::vector<core::StoredJob> jobs;
-    for (const auto& [name, job] : jobs_) jobs.push_back(job);
+    for (const auto& [name, kept] : jobs_) {
+      jobs.push_back(kept.job);
+      jobs.back().requests.assign(kept.requests.begin(), kept.requests.end());
+      for (const auto& [number, plan] : kept.plans) jobs.back().plans.push_back(plan);
+    }
     return jobs;
   }
 
   absl::Status WriteJob(const core::StoredJob& job) override {
     const std::lock_guard lock(mutex_);
-    jobs_.insert_or_assign(job.job, job);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    Kept& kept = jobs_.try_emplace(job.job, Kept{job}).first->second;
+    kept.job = job;
+    if (auto done = std::exchange(kept.job.done, std::nullopt)) {
+      kept.requests.push_back(*std::move(done));
+      if (std::ssize(kept.requests) > limits_.max_requests) kept.requests.pop_front();
+    }
+    AddToHistory(job, kept);
     return absl::OkStatus();
+  }
+
+  absl::Status WritePlan(const std::string& job, const core::Plan& plan) override {
+    const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end()) return absl::OkStatus();  // forgotten meanwhile
+    std::map<int64_t, core::Plan>& plans = found->second.plans;
+    plans.insert_or_assign(plan.plan, plan);
+    if (std::ssize(plans) > limits_.max_plans) plans.erase(plans.begin());
+    return absl::OkStatus();
+  }
+
+  absl::Status ForgetJob(const std::string& job) override {
+    const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    jobs_.erase(job);
+    TrimOrphans();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) override {
+    const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    if (const auto found = jobs_.find(job); found != jobs_.end()) {
+      for (const auto& [kept, placement] : found->second.history) {
+        if (kept == version) return placement;
+      }
+    }
+    return absl::NotFoundError(absl::StrCat("version ", version, " of job ", job, " is not kept"));
   }
 
   absl::Status AppendEvent(absl::Time time, const core::JobEvent& event) override {
     const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
     std::deque<StoredEvent>& events = events_[event.job];
     events.push_front({.sequence = ++sequence_, .time = time, .event = event});
-    if (events.size() > max_events_) events.pop_back();
+    if (std::ssize(events) > limits_.max_events) events.pop_back();
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job,
-                                                      int32_t limit) override {
+  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
+                                                      int64_t after_sequence) override {
     const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    std::vector<StoredEvent> result;
     const auto found = events_.find(job);
-    if (found == events_.end()) return std::vector<StoredEvent>();
-    const std::deque<StoredEvent>& events = found->second;
-    const auto count = std::min<ptrdiff_t>(std::max(limit, 0), std::ssize(events));
-    return std::vector<StoredEvent>(events.begin(), events.begin() + count);
+    if (found == events_.end()) return result;
+    for (const StoredEvent& event : found->second) {
+      if (std::ssize(result) >= limit || event.sequence <= after_sequence) break;
+      result.push_back(event);
+    }
+    return result;
+  }
+
+  void Close() override {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
   }
 
  private:
-  const size_t max_events_;
+  struct Kept {
+    core::StoredJob job;
+    std::deque<core::DoneRequest> requests = {};
+    std::map<int64_t, core::Plan> plans = {};
+    std::deque<std::pair<int64_t, Placement>> history = {};  // version, as written
+  };
+
+  void AddToHistory(const core::StoredJob& job, Kept& kept) const {
+    for (const auto& [version, placement] : kept.history) {
+      if (version == job.version && placement == job.placement) return;
+    }
+    std::erase_if(kept.history, [&job](const auto& one) { return one.first == job.version; });
+    kept.history.emplace_back(job.version, job.placement);
+    if (std::ssize(kept.history) > limits_.max_history) kept.history.pop_front();
+  }
+
+  absl::Status CheckOpen() const {
+    return open_ ? absl::OkStatus() : absl::UnavailableError("the store is closed");
+  }
+
+  // The oldest events of jobs that are not known any more go first.
+  void TrimOrphans() {
+    std::vector<int64_t> sequences;
+    for (const auto& [job, events] : events_) {
+      if (jobs_.contains(job)) continue;
+      for (const StoredEvent& event : events) sequences.push_back(event.sequence);
+    }
+    if (std::ssize(sequences) <= limits_.max_events) return;
+    std::sort(sequences.rbegin(), sequences.rend());
+    const int64_t newest_to_go = sequences[static_cast<size_t>(limits_.max_events)];
+    for (auto& [job, events] : events_) {
+      while (!jobs_.contains(job) && !events.empty() && events.back().sequence <= newest_to_go) {
+        events.pop_back();
+      }
+    }
+    std::erase_if(events_, [](const auto& one) { return one.second.empty(); });
+  }
+
+  const StoreLimits limits_;
   std::mutex mutex_;  // guards what follows
+  bool open_ = true;
   int64_t term_ = 0;
   int64_t sequence_ = 0;
-  std::map<std::string, core::StoredJob> jobs_;
-  std::map<std::string, std::deque<StoredEvent>> events_;
+  std::map<std::string, Kept> jobs_;
+  std::map<std::string, std::deque<StoredEvent>> events_;  // newest first
 };
 
 }  // namespace
 
-std::unique_ptr<Store> MakeMemoryStore(int32_t max_events) {
-  return std::make_unique<MemoryStore>(max_events);
+std::unique_ptr<Store> MakeMemoryStore(StoreLimits limits) {
+  return std::make_unique<MemoryStore>(limits);
 }
 
 }  // namespace eplb

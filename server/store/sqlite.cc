@@ -15,7 +15,10 @@ absl::Status ErrorOf(sqlite3* connection, int result, const std::string& path) {
   const std::string text = absl::StrCat(
       path, ": ", connection != nullptr ? sqlite3_errmsg(connection) : sqlite3_errstr(result));
   const int primary = result & 0xff;  // the rest of a result is its extension
-  if (primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB) return absl::DataLossError(text);
+  // SQLITE_ERROR: our statements are fixed, so it is the file that does not fit them.
+  for (const int damage : {SQLITE_CORRUPT, SQLITE_NOTADB, SQLITE_FORMAT, SQLITE_ERROR}) {
+    if (primary == damage) return absl::DataLossError(text);
+  }
   return absl::UnavailableError(text);
 }
 
@@ -41,6 +44,18 @@ Statement& Statement::BindBytes(const std::string& value) {
   return *this;
 }
 
+Statement& Statement::BindReal(double value) {
+  const int result = sqlite3_bind_double(statement_.get(), ++bound_, value);
+  if (bind_result_ == SQLITE_OK) bind_result_ = result;
+  return *this;
+}
+
+Statement& Statement::BindNull() {
+  const int result = sqlite3_bind_null(statement_.get(), ++bound_);
+  if (bind_result_ == SQLITE_OK) bind_result_ = result;
+  return *this;
+}
+
 absl::StatusOr<bool> Statement::Step() {
   sqlite3* connection = sqlite3_db_handle(statement_.get());
   if (bind_result_ != SQLITE_OK) return ErrorOf(connection, bind_result_, path_);
@@ -60,6 +75,12 @@ absl::Status Statement::Run() {
 int64_t Statement::Integer(int column) const {
   return sqlite3_column_int64(statement_.get(), column);
 }
+
+double Statement::Real(int column) const { return sqlite3_column_double(statement_.get(), column); }
+
+int Statement::Kind(int column) const { return sqlite3_column_type(statement_.get(), column); }
+
+int Statement::num_columns() const { return sqlite3_column_count(statement_.get()); }
 
 std::string Statement::Bytes(int column) const {
   const void* data = sqlite3_column_blob(statement_.get(), column);
@@ -99,5 +120,13 @@ absl::StatusOr<std::string> Connection::FirstText(std::string_view sql) {
   EPLB_ASSIGN_OR_RETURN(const bool row, statement.Step());
   return row ? statement.Bytes(0) : std::string();
 }
+
+absl::StatusOr<int64_t> Connection::FirstInteger(std::string_view sql) {
+  EPLB_ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
+  EPLB_ASSIGN_OR_RETURN(const bool row, statement.Step());
+  return row ? statement.Integer(0) : 0;
+}
+
+bool Connection::CanWrite() const { return sqlite3_db_readonly(connection_.get(), "main") == 0; }
 
 }  // namespace eplb::sqlite

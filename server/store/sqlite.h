@@ -27,13 +27,19 @@ class Statement {
   Statement& Bind(int64_t value);
   Statement& BindText(const std::string& value);
   Statement& BindBytes(const std::string& value);
+  Statement& BindReal(double value);
+  Statement& BindNull();
   // True with a row, false at the end. errors: those of Connection.
   absl::StatusOr<bool> Step();
   // Steps to the end. errors: as Step.
   absl::Status Run();
 
   int64_t Integer(int column) const;
+  double Real(int column) const;
   std::string Bytes(int column) const;  // text or blob
+  int Kind(int column) const;           // SQLITE_INTEGER, ..
+  int num_columns() const;
+  const std::string& path() const { return path_; }
 
  private:
   friend class Connection;
@@ -47,7 +53,8 @@ class Statement {
 };
 
 // errors of every call, each naming the path: DataLoss for a damaged file or one that is not a
-// database, Unavailable for anything else (no space, no permission, busy). threads: one at a time.
+// database or does not have the tables that a statement names, Unavailable for anything else (no
+// space, no permission, busy). threads: one at a time.
 class Connection {
  public:
   static absl::StatusOr<Connection> Open(const std::string& path, bool read_only);
@@ -56,6 +63,10 @@ class Connection {
   absl::Status Execute(const std::string& sql);
   // The first column of the first row, e.g. of a pragma.
   absl::StatusOr<std::string> FirstText(std::string_view sql);
+  // Likewise; 0 without a row.
+  absl::StatusOr<int64_t> FirstInteger(std::string_view sql);
+  // False for a file that can only be read.
+  bool CanWrite() const;
 
  private:
   Connection(std::unique_ptr<sqlite3, CloseConnection> connection, std::string path)

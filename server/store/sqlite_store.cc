@@ -1,243 +1,226 @@
 // The store in one SQLite file: what was written survives a kill and a power cut.
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "placement/digest.h"
 #include "placement/status_macros.h"
-#include "server/store/placement_bytes.h"
+#include "server/store/file_lock.h"
+#include "server/store/schema.h"
 #include "server/store/sqlite.h"
 #include "server/store/store.h"
+#include "server/store/transaction.h"
+#include "server/store/value_rows.h"
 
 namespace eplb {
 namespace {
 
-constexpr int64_t kApplicationId = 0x45504c42;  // "EPLB"
-constexpr int64_t kSchemaVersion = 1;
+constexpr int kMaxAside = 100;  // damaged files that one second may leave
 
-constexpr char kSchema[] = R"(
-CREATE TABLE leadership(only INTEGER PRIMARY KEY CHECK (only = 0), term INTEGER NOT NULL) STRICT;
-CREATE TABLE jobs(
-  job TEXT PRIMARY KEY, version INTEGER NOT NULL, next_version INTEGER NOT NULL,
-  placement BLOB NOT NULL, digest BLOB NOT NULL) STRICT;
-CREATE TABLE events(
-  sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_micros INTEGER NOT NULL, job TEXT NOT NULL,
-  name TEXT NOT NULL, version INTEGER NOT NULL, reason TEXT NOT NULL) STRICT;
-CREATE INDEX events_of_job ON events(job, sequence);
-)";
-
-// The exclusive right to one database among processes; given up when the process ends, however.
-// A file of its own: SQLite's locks on the database would be lost when a second descriptor on the
-// database is closed.
-class FileLock {
- public:
-  static absl::StatusOr<FileLock> Acquire(const std::string& database) {
-    const std::string path = database + ".lock";
-    const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (descriptor < 0) {
-      return absl::UnavailableError(
-          absl::StrCat(database, ": cannot open ", path, ": ", std::strerror(errno)));
-    }
-    FileLock lock(descriptor);
-    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-      return absl::UnavailableError(
-          absl::StrCat(database, ": another eplbd has this store open (it holds ", path, ")"));
-    }
-    return lock;
-  }
-  FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  FileLock& operator=(FileLock&&) = delete;
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-  ~FileLock() {
-    if (descriptor_ >= 0) (void)close(descriptor_);
-  }
-
- private:
-  explicit FileLock(int descriptor) : descriptor_(descriptor) {}
-  int descriptor_;
-};
-
-absl::StatusOr<int64_t> ReadInteger(sqlite::Connection& connection, std::string_view sql) {
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement statement, connection.Prepare(sql));
-  EPLB_ASSIGN_OR_RETURN(const bool row, statement.Step());
-  return row ? statement.Integer(0) : 0;
+// Removes the rows of a job beyond the newest `keep` in the order of `column`.
+absl::Status Trim(sqlite::Connection& connection, const std::string& table,
+                  const std::string& column, const std::string& job, int32_t keep) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement statement,
+      connection.Prepare(absl::StrCat(
+          "DELETE FROM ", table, " WHERE job = ?1 AND ", column, " <= (SELECT ", column, " FROM ",
+          table, " WHERE job = ?1 ORDER BY ", column, " DESC LIMIT 1 OFFSET ?2)")));
+  return statement.BindText(job).Bind(keep).Run();
 }
 
-absl::Status CreateSchema(sqlite::Connection& connection) {
-  return connection.Execute(absl::StrCat("BEGIN IMMEDIATE;", kSchema,
-                                         "INSERT INTO leadership VALUES (0, 0);",
-                                         "PRAGMA application_id=", kApplicationId,
-                                         "; PRAGMA user_version=", kSchemaVersion, "; COMMIT;"));
-}
-
-// Makes an empty file ours, or checks that it is ours and sound.
-absl::Status Prepare(sqlite::Connection& connection, const std::string& path) {
-  EPLB_RETURN_IF_ERROR(
-      connection.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
-                         "PRAGMA foreign_keys=ON;"));
-  EPLB_ASSIGN_OR_RETURN(const std::string check, connection.FirstText("PRAGMA quick_check(1)"));
-  if (check != "ok") {
-    return absl::DataLossError(absl::StrCat(path, ": the database is damaged: ", check));
-  }
-  EPLB_ASSIGN_OR_RETURN(const int64_t tables,
-                        ReadInteger(connection, "SELECT count(*) FROM sqlite_schema"));
-  EPLB_ASSIGN_OR_RETURN(const int64_t id, ReadInteger(connection, "PRAGMA application_id"));
-  EPLB_ASSIGN_OR_RETURN(const int64_t version, ReadInteger(connection, "PRAGMA user_version"));
-  if (tables == 0 && id == 0) return CreateSchema(connection);
-  if (id != kApplicationId) {
-    return absl::DataLossError(absl::StrCat(path, ": this is a database of another program"));
-  }
-  if (version > kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": written by a newer eplbd (schema ",
-                                                      version, ", this one knows ", kSchemaVersion,
-                                                      ")"));
-  }
-  return absl::OkStatus();
+// The audit log of jobs that are not known (any more) has one bound for all of them.
+absl::Status TrimOrphans(sqlite::Connection& connection, int32_t keep) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement statement,
+      connection.Prepare("DELETE FROM events WHERE job NOT IN (SELECT job FROM jobs) AND sequence "
+                         "<= (SELECT sequence FROM events WHERE job NOT IN (SELECT job FROM jobs) "
+                         "ORDER BY sequence DESC LIMIT 1 OFFSET ?)"));
+  return statement.Bind(keep).Run();
 }
 
 class SqliteStore : public Store {
  public:
-  SqliteStore(FileLock lock, sqlite::Connection writer, sqlite::Connection reader, std::string path,
-              int32_t max_events)
+  SqliteStore(FileLock lock, sqlite::Connection writer, sqlite::Connection reader,
+              StoreLimits limits, std::string note)
       : lock_(std::move(lock)),
-        path_(std::move(path)),
-        max_events_(max_events),
+        limits_(limits),
+        note_(std::move(note)),
         writer_(std::move(writer)),
         reader_(std::move(reader)) {}
 
   absl::StatusOr<int64_t> ReadTerm() override {
     const std::lock_guard lock(writer_mutex_);
-    return ReadInteger(writer_, "SELECT term FROM leadership");
+    if (!writer_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*writer_));
+    return leadership.term;
   }
 
   absl::Status WriteTerm(int64_t term) override {
     const std::lock_guard lock(writer_mutex_);
-    EPLB_ASSIGN_OR_RETURN(sqlite::Statement statement,
-                          writer_.Prepare("UPDATE leadership SET term = max(term, ?)"));
-    return statement.Bind(term).Run();
+    if (!writer_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
+    EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*writer_));
+    EPLB_RETURN_IF_ERROR(InsertTerm(*writer_, std::max(term, leadership.term)));
+    return transaction.Commit();
   }
 
   absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() override {
     const std::lock_guard lock(writer_mutex_);
-    EPLB_ASSIGN_OR_RETURN(
-        sqlite::Statement rows,
-        writer_.Prepare(
-            "SELECT job, version, next_version, placement, digest FROM jobs ORDER BY job"));
-    std::vector<core::StoredJob> jobs;
-    for (;;) {
-      EPLB_ASSIGN_OR_RETURN(const bool row, rows.Step());
-      if (!row) return jobs;
-      EPLB_ASSIGN_OR_RETURN(core::StoredJob job, JobOf(rows));
-      jobs.push_back(std::move(job));
-    }
+    if (!writer_) return Closed();
+    return ReadAllJobs(*writer_);
   }
 
   absl::Status WriteJob(const core::StoredJob& job) override {
-    const Digest digest = DigestOf(job.placement);
     const std::lock_guard lock(writer_mutex_);
-    EPLB_ASSIGN_OR_RETURN(sqlite::Statement statement,
-                          writer_.Prepare("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)"));
-    statement.BindText(job.job).Bind(job.version).Bind(job.next_version);
-    statement.BindBytes(PlacementToBytes(job.placement));
-    statement.BindBytes({digest.bytes.begin(), digest.bytes.end()});
-    return statement.Run();
+    if (!writer_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
+    EPLB_RETURN_IF_ERROR(WritePlacement(job));
+    EPLB_RETURN_IF_ERROR(InsertJob(*writer_, job));
+    if (job.done) {
+      EPLB_RETURN_IF_ERROR(InsertRequest(*writer_, job.job, *job.done));
+      EPLB_RETURN_IF_ERROR(Trim(*writer_, "requests", "sequence", job.job, limits_.max_requests));
+    }
+    return transaction.Commit();
+  }
+
+  absl::Status WritePlan(const std::string& job, const core::Plan& plan) override {
+    const std::lock_guard lock(writer_mutex_);
+    if (!writer_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
+    EPLB_RETURN_IF_ERROR(InsertPlan(*writer_, job, plan));
+    EPLB_RETURN_IF_ERROR(Trim(*writer_, "plans", "plan", job, limits_.max_plans));
+    return transaction.Commit();
+  }
+
+  absl::Status ForgetJob(const std::string& job) override {
+    const std::lock_guard lock(writer_mutex_);
+    if (!writer_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
+    for (const char* table : {"jobs", "placements", "plans", "requests"}) {
+      EPLB_ASSIGN_OR_RETURN(
+          sqlite::Statement statement,
+          writer_->Prepare(absl::StrCat("DELETE FROM ", table, " WHERE job = ?")));
+      EPLB_RETURN_IF_ERROR(statement.BindText(job).Run());
+    }
+    EPLB_RETURN_IF_ERROR(TrimOrphans(*writer_, limits_.max_events));
+    return transaction.Commit();
+  }
+
+  absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) override {
+    const std::lock_guard lock(reader_mutex_);
+    if (!reader_) return Closed();
+    return ReadOnePlacement(*reader_, job, version);
   }
 
   absl::Status AppendEvent(absl::Time time, const core::JobEvent& event) override {
     const std::lock_guard lock(writer_mutex_);
-    EPLB_RETURN_IF_ERROR(writer_.Execute("BEGIN IMMEDIATE"));
-    absl::Status status = InsertEvent(time, event);
-    if (status.ok()) status = writer_.Execute("COMMIT");
-    if (!status.ok()) (void)writer_.Execute("ROLLBACK");
-    return status;
+    if (!writer_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
+    EPLB_RETURN_IF_ERROR(InsertEvent(*writer_, {.time = time, .event = event}));
+    EPLB_RETURN_IF_ERROR(Trim(*writer_, "events", "sequence", event.job, limits_.max_events));
+    return transaction.Commit();
   }
 
   // On a connection of its own, so that a reader never waits for a writer's fsync.
-  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job,
-                                                      int32_t limit) override {
+  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
+                                                      int64_t after_sequence) override {
     const std::lock_guard lock(reader_mutex_);
-    EPLB_ASSIGN_OR_RETURN(
-        sqlite::Statement rows,
-        reader_.Prepare("SELECT sequence, unix_micros, job, name, version, reason FROM events "
-                        "WHERE job = ? ORDER BY sequence DESC LIMIT ?"));
-    rows.BindText(job).Bind(std::max(limit, 0));
-    std::vector<StoredEvent> events;
-    for (;;) {
-      EPLB_ASSIGN_OR_RETURN(const bool row, rows.Step());
-      if (!row) return events;
-      events.push_back({.sequence = rows.Integer(0),
-                        .time = absl::FromUnixMicros(rows.Integer(1)),
-                        .event = {.job = rows.Bytes(2),
-                                  .name = rows.Bytes(3),
-                                  .version = rows.Integer(4),
-                                  .reason = rows.Bytes(5)}});
+    if (!reader_) return Closed();
+    return ReadSomeEvents(*reader_, job, limit, after_sequence);
+  }
+
+  std::string opening_note() const override { return note_; }
+
+  // The last connection that closes moves the write-ahead log into the database.
+  void Close() override {
+    {
+      const std::lock_guard lock(reader_mutex_);
+      reader_.reset();
     }
+    const std::lock_guard lock(writer_mutex_);
+    writer_.reset();
   }
 
  private:
-  absl::StatusOr<core::StoredJob> JobOf(const sqlite::Statement& row) const {
-    const std::string job = row.Bytes(0);
-    absl::StatusOr<Placement> placement = PlacementFromBytes(row.Bytes(3));
-    if (!placement.ok()) {
-      return absl::DataLossError(
-          absl::StrCat(path_, ": job \"", job, "\": ", placement.status().message()));
-    }
-    const Digest digest = DigestOf(*placement);
-    if (row.Bytes(4) != std::string(digest.bytes.begin(), digest.bytes.end())) {
-      return absl::DataLossError(absl::StrCat(path_, ": job \"", job,
-                                              "\": the stored placement's digest is not ",
-                                              digest.Hex(), ", the digest of its maps"));
-    }
-    return core::StoredJob{.job = job,
-                           .version = row.Integer(1),
-                           .next_version = row.Integer(2),
-                           .placement = *std::move(placement)};
-  }
+  static absl::Status Closed() { return absl::UnavailableError("the store is closed"); }
 
-  absl::Status InsertEvent(absl::Time time, const core::JobEvent& event) {
+  // Adds the placement to the history unless it is there. The one in force stays, however old.
+  absl::Status WritePlacement(const core::StoredJob& job) {
+    const Digest digest = DigestOf(job.placement);
     EPLB_ASSIGN_OR_RETURN(
-        sqlite::Statement insert,
-        writer_.Prepare("INSERT INTO events(unix_micros, job, name, version, reason) "
-                        "VALUES (?, ?, ?, ?, ?)"));
-    insert.Bind(absl::ToUnixMicros(time)).BindText(event.job).BindText(event.name);
-    EPLB_RETURN_IF_ERROR(insert.Bind(event.version).BindText(event.reason).Run());
+        sqlite::Statement known,
+        writer_->Prepare("SELECT 1 FROM placements WHERE job = ? AND version = ? AND digest = ?"));
+    known.BindText(job.job).Bind(job.version);
+    known.BindBytes({digest.bytes.begin(), digest.bytes.end()});
+    EPLB_ASSIGN_OR_RETURN(const bool there, known.Step());
+    if (there) return absl::OkStatus();
     EPLB_ASSIGN_OR_RETURN(
-        sqlite::Statement trim,
-        writer_.Prepare("DELETE FROM events WHERE job = ?1 AND sequence <= (SELECT sequence FROM "
-                        "events WHERE job = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2)"));
-    return trim.BindText(event.job).Bind(max_events_).Run();
+        sqlite::Statement newest,
+        writer_->Prepare("SELECT coalesce(max(written), 0) FROM placements WHERE job = ?"));
+    EPLB_ASSIGN_OR_RETURN(const bool row, newest.BindText(job.job).Step());
+    EPLB_RETURN_IF_ERROR(InsertPlacement(*writer_, job, row ? newest.Integer(0) + 1 : 1));
+    return Trim(*writer_, "placements", "written", job.job, limits_.max_history);
   }
 
   const FileLock lock_;  // given up last
-  const std::string path_;
-  const int32_t max_events_;
+  const StoreLimits limits_;
+  const std::string note_;
   std::mutex writer_mutex_;
-  sqlite::Connection writer_;  // guarded by writer_mutex_
+  std::optional<sqlite::Connection> writer_;  // guarded by writer_mutex_
   std::mutex reader_mutex_;
-  sqlite::Connection reader_;  // guarded by reader_mutex_
+  std::optional<sqlite::Connection> reader_;  // guarded by reader_mutex_
 };
+
+absl::StatusOr<sqlite::Connection> OpenSound(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, sqlite::Connection::Open(path, false));
+  EPLB_RETURN_IF_ERROR(PrepareDatabase(writer, path));
+  EPLB_RETURN_IF_ERROR(CheckEveryRow(writer));
+  return writer;
+}
+
+// Renames the database and what SQLite keeps beside it; the new name of the database.
+absl::StatusOr<std::string> MoveAside(const std::string& path) {
+  const std::string stamp = absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone());
+  std::string aside = absl::StrCat(path, ".corrupt-", stamp);
+  std::error_code ignored;
+  for (int n = 2; n <= kMaxAside && std::filesystem::exists(aside, ignored); ++n) {
+    aside = absl::StrCat(path, ".corrupt-", stamp, "-", n);
+  }
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    const std::string from = path + suffix;
+    if (std::rename(from.c_str(), (aside + suffix).c_str()) == 0 || errno == ENOENT) continue;
+    return absl::UnavailableError(
+        absl::StrCat(from, ": damaged, and cannot be moved aside: ", std::strerror(errno)));
+  }
+  return aside;
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
-                                                       int32_t max_events) {
+                                                       StoreLimits limits) {
   EPLB_ASSIGN_OR_RETURN(FileLock lock, FileLock::Acquire(path));
-  EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, sqlite::Connection::Open(path, false));
-  EPLB_RETURN_IF_ERROR(Prepare(writer, path));
-  // A file that can be read but not written is found here, not at the first commit.
-  EPLB_RETURN_IF_ERROR(writer.Execute("UPDATE leadership SET term = term"));
+  std::string note;
+  absl::StatusOr<sqlite::Connection> writer = OpenSound(path);
+  if (absl::IsDataLoss(writer.status())) {
+    const std::string damage(writer.status().message());
+    EPLB_ASSIGN_OR_RETURN(const std::string aside, MoveAside(path));
+    note = absl::StrCat(damage, "; moved aside to ", aside,
+                        ", the store starts empty and the ranks will say what runs");
+    writer = OpenSound(path);
+  }
+  EPLB_RETURN_IF_ERROR(writer.status());
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path, true));
-  return std::make_unique<SqliteStore>(std::move(lock), std::move(writer), std::move(reader), path,
-                                       max_events);
+  return std::make_unique<SqliteStore>(std::move(lock), *std::move(writer), std::move(reader),
+                                       limits, std::move(note));
 }
 
 }  // namespace eplb

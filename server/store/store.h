@@ -1,4 +1,5 @@
-// What survives the daemon: term, and per job placement, version counter and audit events.
+// What survives the daemon: term, and per job placements, version counter, settings, changes, plans
+// and audit events.
 #ifndef EPLB_SERVER_STORE_STORE_H_
 #define EPLB_SERVER_STORE_STORE_H_
 
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "server/core/core.h"
 
@@ -18,6 +20,15 @@ struct StoredEvent {
   core::JobEvent event;
 };
 
+// What is kept of a job, each >= 1; older ones are removed. The audit log of jobs that are not
+// known (any more) is bounded by max_events for all of them together.
+struct StoreLimits {
+  int32_t max_events = 10000;
+  int32_t max_history = 64;  // placements
+  int32_t max_plans = core::Core::kMaxPlans;
+  int32_t max_requests = core::kMaxDoneRequests;
+};
+
 // Two implementations: SQLite and memory. Threads: safe.
 class Store {
  public:
@@ -25,27 +36,39 @@ class Store {
   // The highest term ever written; 0 in a new store.
   virtual absl::StatusOr<int64_t> ReadTerm() = 0;
   virtual absl::Status WriteTerm(int64_t term) = 0;
+  // By name, with their newest requests and plans.
   virtual absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() = 0;
-  // Durable when it returns OK: a crash right after loses nothing. Replaces the job's record.
+  // Durable when it returns OK: a crash right after loses nothing. Replaces the job's record, adds
+  // its placement to the history and job.done to the changes that were done; all or nothing.
   virtual absl::Status WriteJob(const core::StoredJob& job) = 0;
-  // Keeps the newest kMaxEventsPerJob of a job.
+  // Replaces the plan of this number.
+  virtual absl::Status WritePlan(const std::string& job, const core::Plan& plan) = 0;
+  // Removes everything of the job but its audit events.
+  virtual absl::Status ForgetJob(const std::string& job) = 0;
+  // The placement that the job ran as `version`. errors: NotFound when it is not kept.
+  virtual absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) = 0;
   virtual absl::Status AppendEvent(absl::Time time, const core::JobEvent& event) = 0;
-  // Newest first, at most `limit`.
-  virtual absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job,
-                                                              int32_t limit) = 0;
-
-  static constexpr int32_t kMaxEventsPerJob = 10000;
+  // Newest first, at most `limit`, only those above `after_sequence`.
+  virtual absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
+                                                              int64_t after_sequence) = 0;
+  // Everything written is in the database's own file afterwards; every later call is Unavailable.
+  virtual void Close() = 0;
+  // What an operator must know of the opening, one sentence; empty when there is nothing.
+  virtual std::string opening_note() const { return ""; }
 };
 
-// max_events: of a job, >= 1.
-std::unique_ptr<Store> MakeMemoryStore(int32_t max_events = Store::kMaxEventsPerJob);
-// Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version) and holds
-// `path`.lock while it is open, so that two daemons never write one database.
-// errors: Unavailable when the file cannot be opened or written or another process holds it,
-// DataLoss when it is not a sound database of ours, FailedPrecondition when a newer version of
-// eplbd wrote it. Each names the path.
-absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(
-    const std::string& path, int32_t max_events = Store::kMaxEventsPerJob);
+std::unique_ptr<Store> MakeMemoryStore(StoreLimits limits = {});
+
+// Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version, a checksum in
+// every row) and holds `path`.lock while it is open, so that two daemons never write one database.
+// A database of ours that is damaged, and a file that is no database, are moved aside to
+// `path`.corrupt-<UTC time>, with an error in the log, and the store starts empty: the ranks then
+// say what runs. An older schema is brought up to date. A disk that is full does not matter yet.
+// errors: Unavailable when the file cannot be opened for writing or another process holds it,
+// FailedPrecondition when it is another program's database or a newer eplbd wrote it. Each names
+// the path.
+absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
+                                                       StoreLimits limits = {});
 
 }  // namespace eplb
 

@@ -32,11 +32,14 @@ ApiSources Sources() {
     if (job != "train" || version.value_or(3) != 3) return Unknown(job);
     return wire::PlacementBody{.version = 3, .digest = {}, .placement = Static()};
   };
-  sources.load = [](const std::string&) -> absl::StatusOr<LoadView> {
-    return LoadView{.first_step = 0, .last_step = 9, .counts = LoadMatrix::Constant(2, 4, 7)};
+  sources.load = [](const std::string&) -> absl::StatusOr<core::WindowView> {
+    return core::WindowView{
+        .first_step = 0,
+        .last_step = 9,
+        .load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 4, 7)))};
   };
-  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<PlanView>> {
-    return std::vector<PlanView>(static_cast<size_t>(limit % 3));
+  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
+    return std::vector<core::Plan>(static_cast<size_t>(limit % 3));
   };
   sources.events = [](const std::string&, int64_t,
                       int32_t limit) -> absl::StatusOr<std::vector<StoredEvent>> {

@@ -162,15 +162,46 @@ TEST_F(ConfigFileTest, AValueOfSeveralLinesIsShownOnOne) {
 }
 
 TEST(ConfigKeysTest, KeysWithoutEffectAreCheckedAndKeptForAWarning) {
-  const std::pair<const char*, const char*> keys[] = {
-      {"report.every_steps", "50"}, {"vote.every_steps", "8"}, {"migration.max_pause", "200ms"}};
+  const std::pair<const char*, const char*> keys[] = {{"report.every_steps", "50"},
+                                                      {"vote.every_steps", "8"}};
   DaemonConfig config;
   for (const auto& [key, value] : keys) {
     EXPECT_TRUE(SetConfigKey(key, {.text = value}, &config).ok()) << key;
     EXPECT_EQ(config.unused_keys.back(), key);
     EXPECT_FALSE(SetConfigKey(key, {.text = "-1"}, &config).ok()) << key;
   }
-  EXPECT_EQ(config.unused_keys.size(), 3u);
+  EXPECT_EQ(config.unused_keys.size(), 2u);
+}
+
+TEST_F(ConfigFileTest, AJobMayHaveSettingsOfItsOwn) {
+  const DaemonConfig config = *Load(R"(
+migration.max_pause = "50ms"
+policy.mode = "observe"
+limits.job_expiry = "2h"
+limits.max_history = 8
+[jobs.train]
+name = "incremental"
+mode = "apply"
+every_steps = 7
+min_gain = 0.5
+[jobs."v3.large"]
+horizon_steps = 9
+freeze_steps = "1:2"
+max_pause = "1s"
+layers_per_chunk = 3
+)");
+  EXPECT_EQ(config.core.max_pause, absl::Milliseconds(50));
+  EXPECT_TRUE(config.core.observe);
+  EXPECT_EQ(config.core.job_expiry, absl::Hours(2));
+  EXPECT_EQ(config.limits.max_history, 8);
+  const std::map<std::string, core::SettingsPatch> expected = {
+      {"train", {.policy_name = "incremental", .mode = "apply", .every_steps = 7, .min_gain = 0.5}},
+      {"v3.large",
+       {.horizon_steps = 9,
+        .freeze_steps = "1:2",
+        .max_pause = absl::Seconds(1),
+        .layers_per_chunk = 3}}};
+  EXPECT_EQ(config.core.job_settings, expected);
 }
 
 TEST_F(ConfigFileTest, CostsAreUnknownByDefaultAndReadInTheirUnits) {
@@ -199,7 +230,13 @@ gradient_bytes = 176160768
 TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
   for (const char* text : {"policy.name = \"magic\"",
                            "policy.name = 3",
-                           "policy.mode = \"observe\"",
+                           "policy.mode = \"watch\"",
+                           "migration.max_pause = \"0s\"",
+                           "jobs.a.every_steps = 0",
+                           "jobs.a.every = 1",
+                           "jobs.a = 1",
+                           "limits.job_expiry = \"0s\"",
+                           "limits.max_history = 0",
                            "policy.every_steps = 0",
                            "policy.every_steps = \"200\"",
                            "policy.every_steps = 1.5",

@@ -43,10 +43,20 @@ class FailingStore : public Store {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return names_.contains(name); });
   }
-  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job,
-                                                      int32_t limit) override {
-    return store_->ReadEvents(job, limit);
+  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
+                                                      int64_t after_sequence) override {
+    return store_->ReadEvents(job, limit, after_sequence);
   }
+  absl::Status WritePlan(const std::string& job, const core::Plan& plan) override {
+    return fail_events ? Full() : store_->WritePlan(job, plan);
+  }
+  absl::Status ForgetJob(const std::string& job) override {
+    return fail_jobs ? Full() : store_->ForgetJob(job);
+  }
+  absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) override {
+    return store_->ReadPlacement(job, version);
+  }
+  void Close() override {}  // tests look into it after the daemon has ended
 
  private:
   static absl::Status Full() { return absl::UnavailableError("store: disk full"); }

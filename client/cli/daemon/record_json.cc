@@ -17,6 +17,7 @@ double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
 Json ToJson(const v1::Plan& plan) {
   return {{"plan", plan.plan()},
+          {"unix_micros", plan.unix_micros()},
           {"time", TimeText(plan.unix_micros())},
           {"policy", plan.policy()},
           {"result", plan.result()},
@@ -43,10 +44,15 @@ Json ToJson(const v1::Plan& plan) {
 }
 
 Json ToJson(const v1::JobEvent& event) {
-  return {{"sequence", event.sequence()}, {"time", TimeText(event.unix_micros())},
-          {"name", event.name()},         {"version", event.version()},
-          {"reason", event.reason()},     {"actor", event.actor()},
-          {"before", event.before()},     {"after", event.after()}};
+  return {{"sequence", event.sequence()},
+          {"unix_micros", event.unix_micros()},
+          {"time", TimeText(event.unix_micros())},
+          {"name", event.name()},
+          {"version", event.version()},
+          {"reason", event.reason()},
+          {"actor", event.actor()},
+          {"before", event.before()},
+          {"after", event.after()}};
 }
 
 // Text of others: bytes that are not UTF-8 must not end the program.

@@ -65,7 +65,10 @@ CoreHarness::CoreHarness(Config config) : config_(std::move(config)) { Restart()
 
 void CoreHarness::Restart() {
   std::vector<StoredJob> jobs;
-  for (const auto& [name, job] : stored_) jobs.push_back(job);
+  for (const auto& [name, job] : stored_) {
+    jobs.push_back(job);
+    for (const auto& [number, plan] : plans_) jobs.back().plans.push_back(plan);
+  }
   core_ = std::make_unique<Core>(config_, stored_term_, std::move(jobs), now_);
   EXPECT_GT(core_->term(), stored_term_);
   stored_term_ = core_->term();
@@ -122,7 +125,7 @@ bool CoreHarness::Execute(const Effect& effect) {
       Handle(StoreFailed{store->job.job, absl::UnavailableError("disk full")});
       return false;
     }
-    stored_.insert_or_assign(store->job.job, store->job);
+    Keep(store->job);
   } else if (const auto* store_term = std::get_if<StoreTerm>(&effect)) {
     if (!term_store_works) {
       Handle(StoreFailed{"", absl::UnavailableError("disk full")});
@@ -133,10 +136,49 @@ bool CoreHarness::Execute(const Effect& effect) {
   } else if (const auto* solve = std::get_if<Solve>(&effect)) {
     pending_solve_ = *solve;
     ++num_solves_;
+  } else if (const auto* plan = std::get_if<StorePlan>(&effect)) {
+    plans_.insert_or_assign(plan->plan.plan, plan->plan);
+  } else if (const auto* forget = std::get_if<Forget>(&effect)) {
+    stored_.erase(forget->job);
+  } else if (const auto* reply = std::get_if<Reply>(&effect)) {
+    EXPECT_TRUE(replies_.emplace(reply->ticket, reply->outcome).second) << "a second answer";
   } else {
     events_.push_back(std::get<Record>(effect).event);
   }
   return true;
+}
+
+void CoreHarness::Keep(const StoredJob& job) {
+  StoredJob kept = job;
+  if (const auto old = stored_.find(job.job); old != stored_.end()) {
+    kept.requests = old->second.requests;
+  }
+  if (kept.done) kept.requests.push_back(*std::exchange(kept.done, std::nullopt));
+  stored_.insert_or_assign(job.job, std::move(kept));
+  if (job.job == kJob) history_.insert_or_assign(job.version, job.placement);
+}
+
+absl::StatusOr<ChangeOutcome> CoreHarness::Ask(Verb verb, std::optional<int64_t> expect_version,
+                                               std::string request_id) {
+  const int64_t ticket = ++last_ticket_;
+  if (auto* rollback = std::get_if<Rollback>(&verb)) {
+    const auto version = core_->RollbackTarget(kJob, rollback->to_version);
+    const auto found = history_.find(version.value_or(-1));
+    if (found != history_.end()) rollback->placement = found->second;
+  }
+  const absl::StatusOr<JobView> view = core_->Job(kJob, now_);
+  if (!expect_version) expect_version = view.ok() ? view->version : 0;
+  if (request_id.empty()) request_id = absl::StrCat("request-", ticket);
+  Handle(Change{.ticket = ticket,
+                .job = kJob,
+                .request_id = request_id,
+                .expect_version = expect_version,
+                .comment = "why not",
+                .actor = "ann",
+                .verb = std::move(verb)});
+  const auto reply = replies_.find(ticket);
+  if (reply == replies_.end()) return absl::InternalError("the change was not answered");
+  return reply->second;
 }
 
 void CoreHarness::CheckSend(const Send& send) {

@@ -68,12 +68,23 @@ class CoreHarness {
   const std::map<std::string, StoredJob>& stored() const { return stored_; }
   int64_t stored_term() const { return stored_term_; }
 
+  // The newest version of every plan that was stored, by number.
+  const std::map<int64_t, Plan>& plans() const { return plans_; }
+  // What every change was answered, by ticket; the test fails on a second answer.
+  const std::map<int64_t, absl::StatusOr<ChangeOutcome>>& replies() const { return replies_; }
+  // Asks for a change with a fresh ticket and request_id, as "ann", and returns its answer. A
+  // Rollback finds its placement among those that were ever stored.
+  absl::StatusOr<ChangeOutcome> Ask(Verb verb, std::optional<int64_t> expect_version = {},
+                                    std::string request_id = "");
+  std::vector<JobEvent> events() const { return events_; }
+
   bool store_works = true;
   bool term_store_works = true;
 
  private:
   void Execute(const Decision& decision);
   bool Execute(const Effect& effect);
+  void Keep(const StoredJob& job);
   void CheckSend(const Send& send);
 
   Config config_;
@@ -81,6 +92,10 @@ class CoreHarness {
   std::unique_ptr<Core> core_;
   int64_t stored_term_ = 0;
   std::map<std::string, StoredJob> stored_;
+  std::map<int64_t, Placement> history_;  // of kJob, by version
+  std::map<int64_t, Plan> plans_;
+  std::map<int64_t, absl::StatusOr<ChangeOutcome>> replies_;
+  int64_t last_ticket_ = 0;
   std::map<SessionId, std::deque<wire::DownMessage>> mail_;
   std::map<SessionId, absl::Status> closed_;
   std::vector<SessionId> just_closed_;  // their SessionClosed comes after the decision

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
 
 #include <nlohmann/json.hpp>
 
@@ -44,10 +45,15 @@ ApiSources TestSources() {
         .placement = Placement::Static(
             *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2}))};
   };
-  sources.load = [](const std::string&) -> absl::StatusOr<LoadView> {
-    LoadView load{.first_step = 10, .last_step = 19, .counts = LoadMatrix::Constant(2, 3, 5)};
-    load.counts(1, 2) = std::numeric_limits<int64_t>::max();
-    return load;
+  sources.load = [](const std::string&) -> absl::StatusOr<core::WindowView> {
+    LoadMatrix counts = LoadMatrix::Constant(2, 3, 5);
+    counts(1, 2) = std::numeric_limits<int64_t>::max() - 10;
+    return core::WindowView{.first_step = 10,
+                            .last_step = 19,
+                            .load = std::make_shared<const Load>(*Load::FromCounts(counts))};
+  };
+  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
+    return std::vector<core::Plan>{{.plan = limit, .result = core::PlanResult::kObserved}};
   };
   sources.events = [](const std::string&, int64_t after,
                       int32_t limit) -> absl::StatusOr<std::vector<StoredEvent>> {
@@ -91,6 +97,12 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
                           "last_window_last_step",
                           "commits",
                           "last_reason",
+                          "paused",
+                          "pause_reason",
+                          "policy",
+                          "report_every",
+                          "coverage",
+                          "model_layers",
                           "ranks"}) {
     EXPECT_TRUE(job.contains(key)) << key;
   }
@@ -126,7 +138,7 @@ TEST(ApiTest, APlacementIsTheFileFormat) {
 TEST(ApiTest, ALoadIsExactAndOneLayerCanBeAskedFor) {
   const Json all = Json::parse(Ask("/api/v1/jobs/train/load").body);
   EXPECT_EQ(all.at("load").size(), 2U);
-  EXPECT_EQ(all.at("load").at(1).at(2), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(all.at("load").at(1).at(2), std::numeric_limits<int64_t>::max() - 10);
   const Json one = Json::parse(Ask("/api/v1/jobs/train/load", {{"layer", "1"}}).body);
   EXPECT_EQ(one.at("load").size(), 1U);
   EXPECT_EQ(one.at("first_layer"), 1);
@@ -162,20 +174,11 @@ TEST(ApiTest, WrongParametersAre400AndNamed) {
   EXPECT_EQ(Ask("/api/v1/jobs/train", {{"layer", "1"}}).status, 400);
 }
 
-TEST(ApiTest, WhatNobodyProvidesIs404AndSaysSo) {
-  EXPECT_EQ(Ask("/api/v1/jobs/train/plans").status, 404);
-  EXPECT_EQ(ErrorOf(Ask("/api/v1/jobs/train/plans")), "this daemon keeps no plans");
-}
-
-TEST(ApiTest, PlansAreShownWhenTheyAreProvided) {
-  ApiSources sources = TestSources();
-  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<PlanView>> {
-    return std::vector<PlanView>{{.plan = limit, .result = "kept"}};
-  };
-  const HttpResponse response = AnswerApi(sources, "/api/v1/jobs/train/plans", {{"limit", "5"}});
-  const Json plan = Json::parse(response.body).at("plans").at(0);
-  EXPECT_EQ(plan.at("plan"), 5);
-  EXPECT_EQ(plan.at("result"), "kept");
+TEST(ApiTest, PlansTakeALimit) {
+  const Json body = Json::parse(Ask("/api/v1/jobs/train/plans", {{"limit", "5"}}).body);
+  EXPECT_EQ(body.at("job"), "train");
+  EXPECT_EQ(body.at("plans").at(0).at("plan"), 5);
+  EXPECT_EQ(body.at("plans").at(0).at("result"), "observed");
 }
 
 TEST(ApiTest, AFailingStoreIs503) {

@@ -20,6 +20,7 @@ MetricsSnapshot TestSnapshot() {
   job.state = "PREPARING";
   job.state_age = absl::Seconds(3);
   job.waiting_for = "rank 2";
+  job.stuck_seconds = 3;
   job.commits = 5;
   job.balancedness = std::numeric_limits<double>::infinity();
   snapshot.jobs = {job};
@@ -62,27 +63,40 @@ TEST(MetricsTest, BucketsAreCumulativeAndEndAboveEverything) {
   EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_count 3\n"));
 }
 
-TEST(MetricsTest, WhatIsNotCountedIsNotShown) {
+TEST(MetricsTest, WhatIsNotKnownIsNotShown) {
   const std::string text = MetricsText(TestSnapshot());
-  EXPECT_THAT(text, Not(HasSubstr("eplb_plans_total")));
+  EXPECT_THAT(text, Not(HasSubstr("eplb_last_commit_step")));
   EXPECT_THAT(text, Not(HasSubstr("eplb_tls_cert_expiry_timestamp_seconds")));
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.tls_cert_expiry = absl::FromUnixSeconds(1'900'000'000);
-  snapshot.job_counters = {{.job = "train",
-                            .plans_by_result = {{"kept", 2}},
-                            .reports = 9,
-                            .layer_balancedness = {0.5, 0.25}}};
+  snapshot.job_figures = {
+      {.job = "train", .last_commit_step = 77, .layer_balancedness = {0.5, 0.25}}};
   const std::string more = MetricsText(snapshot);
-  EXPECT_THAT(more, HasSubstr("eplb_plans_total{job=\"train\",result=\"kept\"} 2\n"));
-  EXPECT_THAT(more, HasSubstr("eplb_reports_total{job=\"train\"} 9\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_last_commit_step{job=\"train\"} 77\n"));
   EXPECT_THAT(more, HasSubstr("eplb_tls_cert_expiry_timestamp_seconds 1900000000\n"));
   EXPECT_THAT(more, HasSubstr("eplb_balancedness_ratio{job=\"train\",layer=\"1\"} 0.25\n"));
   EXPECT_THAT(more, HasSubstr("eplb_balancedness_worst_ratio{job=\"train\"} 0.25\n"));
 }
 
+TEST(MetricsTest, CountersOfTheCoreHaveTheirNames) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.counters.plans[static_cast<size_t>(core::PlanResult::kWithdrawn)] = 2;
+  snapshot.counters.nacks[static_cast<size_t>(wire::NackCode::kBusy)] = 3;
+  snapshot.counters.failed[static_cast<size_t>(wire::FailedCode::kTransfer)] = 4;
+  snapshot.counters.report_cells = 10;
+  snapshot.counters.prepares = 2;
+  snapshot.counters.prepare_seconds = 0.5;
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, HasSubstr("eplb_plans_total{result=\"withdrawn\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{code=\"busy\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{code=\"transfer_failed\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_report_bytes_total 80\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_prepare_seconds_count 2\neplb_prepare_seconds_sum 0.5\n"));
+}
+
 TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.job_counters = {
+  snapshot.job_figures = {
       {.job = "train", .layer_balancedness = std::vector<double>(kMaxLayerLabels + 1, 0.5)}};
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, Not(HasSubstr("layer=")));

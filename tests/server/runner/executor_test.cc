@@ -48,7 +48,7 @@ TEST_F(ExecutorTest, EveryEffectReachesItsSink) {
   EXPECT_FALSE(executor_.Execute(decision).has_value());
   EXPECT_EQ(*store_.ReadTerm(), 4);
   EXPECT_EQ(store_.ReadJobs()->size(), 1);
-  EXPECT_EQ(store_.ReadEvents("job", 9)->front().event.reason, "why");
+  EXPECT_EQ(store_.ReadEvents("job", 9, 0)->front().event.reason, "why");
   EXPECT_EQ(solves_.at(0).solve_id, 9);
   EXPECT_EQ(stream_.Wait<wire::Pace>()->report_every, 5);
   EXPECT_EQ(stream_.WaitForClose(), absl::AbortedError("over"));

@@ -55,10 +55,22 @@ TEST_F(RunnerTest, TheTermIsStoredBeforeAnybodyIsServed) {
   EXPECT_EQ(*store_->ReadTerm(), 1);
 }
 
-TEST_F(RunnerTest, AStoreThatRefusesTheTermStopsTheStart) {
+TEST_F(RunnerTest, AStoreThatRefusesTheTermIsServedFromAndNobodyIsWelcomed) {
   auto store = std::make_unique<FailingStore>();
   store->fail_terms = true;
-  EXPECT_EQ(Runner::Start({}, std::move(store)).status().code(), absl::StatusCode::kUnavailable);
+  store_ = store.get();
+  runner_ = *Runner::Start({}, std::move(store));
+  EXPECT_FALSE(runner_->Readiness().ok());
+  EXPECT_TRUE(runner_->Jobs().empty());
+  Say(ranks_[0], HelloOf(0, 100));
+  const std::optional<absl::Status> closed = ranks_[0].stream.WaitForClose();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->code(), absl::StatusCode::kUnavailable);
+  store_->fail_terms = false;
+  Rank again;
+  Say(again, HelloOf(0, 100));
+  EXPECT_TRUE(again.stream.Wait<wire::Welcome>().has_value());
+  EXPECT_EQ(*store_->ReadTerm(), 1);
 }
 
 TEST_F(RunnerTest, FromHelloToCommit) {

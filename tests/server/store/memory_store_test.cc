@@ -4,7 +4,7 @@ namespace eplb {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(StoreContract{[] {
-                           return MakeMemoryStore(kContractMaxEvents);
+                           return MakeMemoryStore(kContractLimits);
                          }}));
 
 }  // namespace

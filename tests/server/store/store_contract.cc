@@ -38,7 +38,7 @@ core::JobEvent EventOf(const std::string& job, int64_t version) {
 TEST_P(StoreContractTest, ANewStoreIsEmpty) {
   EXPECT_EQ(*store_->ReadTerm(), 0);
   EXPECT_TRUE(store_->ReadJobs()->empty());
-  EXPECT_TRUE(store_->ReadEvents("job", 10)->empty());
+  EXPECT_TRUE(store_->ReadEvents("job", 10, 0)->empty());
 }
 
 TEST_P(StoreContractTest, TermNeverFalls) {
@@ -72,7 +72,7 @@ TEST_P(StoreContractTest, EventsComeNewestFirstWithTimeAndText) {
   ASSERT_TRUE(store_->AppendEvent(time, EventOf("a", 1)).ok());
   ASSERT_TRUE(store_->AppendEvent(time + absl::Seconds(1), EventOf("b", 2)).ok());
   ASSERT_TRUE(store_->AppendEvent(time + absl::Seconds(2), EventOf("a", 3)).ok());
-  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 10);
+  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 10, 0);
   ASSERT_EQ(events.size(), 2);
   EXPECT_EQ(events[0].event.version, 3);
   EXPECT_EQ(events[1].time, time);
@@ -86,20 +86,20 @@ TEST_P(StoreContractTest, OnlyTheNewestEventsOfEachJobAreKept) {
     ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", version)).ok());
   }
   ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("b", 1)).ok());
-  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 100);
+  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 100, 0);
   ASSERT_EQ(events.size(), kContractMaxEvents);
   EXPECT_EQ(events.front().event.version, kContractMaxEvents + 3);
   EXPECT_EQ(events.back().event.version, 4);
-  EXPECT_EQ(store_->ReadEvents("b", 100)->size(), 1);
+  EXPECT_EQ(store_->ReadEvents("b", 100, 0)->size(), 1);
 }
 
 TEST_P(StoreContractTest, LimitBoundsTheAnswer) {
   for (int64_t version = 1; version <= 3; ++version) {
     ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", version)).ok());
   }
-  EXPECT_EQ(store_->ReadEvents("a", 2)->size(), 2);
-  EXPECT_TRUE(store_->ReadEvents("a", 0)->empty());
-  EXPECT_TRUE(store_->ReadEvents("a", -1)->empty());
+  EXPECT_EQ(store_->ReadEvents("a", 2, 0)->size(), 2);
+  EXPECT_TRUE(store_->ReadEvents("a", 0, 0)->empty());
+  EXPECT_TRUE(store_->ReadEvents("a", -1, 0)->empty());
 }
 
 TEST_P(StoreContractTest, WritersAndReadersMayBeThreads) {
@@ -111,11 +111,163 @@ TEST_P(StoreContractTest, WritersAndReadersMayBeThreads) {
   });
   for (int64_t i = 1; i <= kWrites; ++i) {
     EXPECT_TRUE(store_->WriteJob(JobOf("a", i)).ok());
-    EXPECT_TRUE(store_->ReadEvents("a", 10).ok());
+    EXPECT_TRUE(store_->ReadEvents("a", 10, 0).ok());
   }
   writer.join();
-  EXPECT_EQ(store_->ReadEvents("a", 10)->front().event.version, kWrites);
+  EXPECT_EQ(store_->ReadEvents("a", 10, 0)->front().event.version, kWrites);
   EXPECT_EQ(store_->ReadJobs()->front().version, kWrites);
+}
+
+TEST_P(StoreContractTest, EventsCarryWhoAskedAndWhatChangedAndCanBeReadOnFromAPoint) {
+  core::JobEvent event = EventOf("a", 1);
+  event.actor = "ann";
+  event.before = "x=1";
+  event.after = "x=2";
+  ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), event).ok());
+  const int64_t first = store_->ReadEvents("a", 1, 0)->front().sequence;
+  ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", 2)).ok());
+  const std::vector<StoredEvent> all = *store_->ReadEvents("a", 9, 0);
+  EXPECT_EQ(all.back().event.actor, "ann");
+  EXPECT_EQ(all.back().event.before, "x=1");
+  EXPECT_EQ(all.back().event.after, "x=2");
+  const std::vector<StoredEvent> later = *store_->ReadEvents("a", 9, first);
+  ASSERT_EQ(later.size(), 1);
+  EXPECT_EQ(later[0].event.version, 2);
+}
+
+core::Plan PlanOf(int64_t number) {
+  core::Plan plan;
+  plan.plan = number;
+  plan.decided_at = absl::FromUnixNanos(1'700'000'000'123'456'789);
+  plan.policy = "balanced";
+  plan.result = core::PlanResult::kPartial;
+  plan.base_version = 3;
+  plan.first_version = 4;
+  plan.last_version = 5;
+  plan.decided_first_step = 10;
+  plan.decided_last_step = 19;
+  plan.balancedness_before = 0.25;
+  plan.balancedness_predicted = 1.0 / 3;
+  plan.peak_fall = -0.5;
+  plan.net_gain_seconds = 2;
+  plan.migration_seconds = 1e-9;
+  plan.transfers = 6;
+  plan.received_bytes = int64_t{1} << 50;
+  plan.num_chunks = 3;
+  plan.chunks_committed = 2;
+  plan.solve_seconds = 0.5;
+  plan.prepare_seconds = 0.75;
+  plan.pause_seconds = 0.125;
+  plan.switched_step = 24;
+  plan.reason = "because";
+  plan.asked_by = "ann";
+  return plan;
+}
+
+TEST_P(StoreContractTest, SettingsPauseAndEndComeBackAsWritten) {
+  core::StoredJob job = JobOf("a", 4);
+  job.settings = {.policy_name = "incremental",
+                  .mode = "observe",
+                  .every_steps = 7,
+                  .min_gain = 0.1,
+                  .horizon_steps = 9,
+                  .freeze_steps = "",
+                  .max_pause = absl::Nanoseconds(123456789),
+                  .layers_per_chunk = 2};
+  job.paused = true;
+  job.pause_reason = "by ann";
+  job.ended = true;
+  ASSERT_TRUE(store_->WriteJob(job).ok());
+  const core::StoredJob read = store_->ReadJobs()->front();
+  EXPECT_EQ(read.settings, job.settings);
+  EXPECT_TRUE(read.paused);
+  EXPECT_EQ(read.pause_reason, "by ann");
+  EXPECT_TRUE(read.ended);
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 4)).ok());
+  EXPECT_TRUE(store_->ReadJobs()->front().settings.empty());
+}
+
+TEST_P(StoreContractTest, ADoneChangeIsWrittenWithTheJobAndTheNewestAreKept) {
+  for (int i = 0; i < kContractMaxRequests + 2; ++i) {
+    core::StoredJob job = JobOf("a", 1);
+    job.done = core::DoneRequest{absl::StrCat("id-", i), absl::StrCat("outcome ", i)};
+    ASSERT_TRUE(store_->WriteJob(job).ok());
+  }
+  ASSERT_TRUE(store_->WriteJob(JobOf("b", 1)).ok());
+  const std::vector<core::StoredJob> jobs = *store_->ReadJobs();
+  ASSERT_EQ(jobs[0].requests.size(), kContractMaxRequests);
+  EXPECT_EQ(jobs[0].requests.front(), (core::DoneRequest{"id-2", "outcome 2"}));
+  EXPECT_FALSE(jobs[0].done.has_value());
+  EXPECT_TRUE(jobs[1].requests.empty());
+}
+
+TEST_P(StoreContractTest, APlanIsReplacedByItsNumberAndTheNewestAreKept) {
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
+  for (int64_t number = 1; number <= kContractMaxPlans + 1; ++number) {
+    core::Plan plan = PlanOf(number);
+    plan.result = core::PlanResult::kProposed;
+    ASSERT_TRUE(store_->WritePlan("a", plan).ok());
+    ASSERT_TRUE(store_->WritePlan("a", PlanOf(number)).ok());
+  }
+  const std::vector<core::Plan> plans = store_->ReadJobs()->front().plans;
+  ASSERT_EQ(plans.size(), kContractMaxPlans);
+  EXPECT_EQ(plans.front(), PlanOf(2));
+  EXPECT_EQ(plans.back(), PlanOf(kContractMaxPlans + 1));
+}
+
+TEST_P(StoreContractTest, ThePlacementsOfTheNewestVersionsAreKept) {
+  for (int64_t version = 1; version <= kContractMaxHistory + 1; ++version) {
+    ASSERT_TRUE(store_->WriteJob(JobOf("a", version, static_cast<int32_t>(version))).ok());
+  }
+  EXPECT_EQ(store_->ReadPlacement("a", 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->ReadPlacement("x", 2).status().code(), absl::StatusCode::kNotFound);
+  for (int64_t version = 2; version <= kContractMaxHistory + 1; ++version) {
+    EXPECT_EQ(*store_->ReadPlacement("a", version),
+              ReversedPlacement(static_cast<int32_t>(version)));
+  }
+}
+
+TEST_P(StoreContractTest, ThePlacementInForceIsKeptAlsoWhenItsVersionIsLow) {
+  for (int64_t version = 1; version <= kContractMaxHistory + 1; ++version) {
+    ASSERT_TRUE(store_->WriteJob(JobOf("a", version)).ok());
+  }
+  // A new launch starts from its own layout again.
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 0, 3)).ok());
+  EXPECT_EQ(store_->ReadJobs()->front().placement, ReversedPlacement(3));
+  EXPECT_EQ(*store_->ReadPlacement("a", 0), ReversedPlacement(3));
+}
+
+TEST_P(StoreContractTest, AForgottenJobLeavesOnlyEventsAndThoseOfAllSuchJobsAreBounded) {
+  for (const char* job : {"a", "b", "c"}) {
+    ASSERT_TRUE(store_->WriteJob(JobOf(job, 1)).ok());
+    ASSERT_TRUE(store_->WritePlan(job, PlanOf(1)).ok());
+    for (int64_t i = 0; i < kContractMaxEvents; ++i) {
+      ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf(job, i)).ok());
+    }
+  }
+  ASSERT_TRUE(store_->ForgetJob("a").ok());
+  EXPECT_EQ(store_->ReadJobs()->size(), 2);
+  EXPECT_FALSE(store_->ReadPlacement("a", 1).ok());
+  EXPECT_EQ(store_->ReadEvents("a", 99, 0)->size(), kContractMaxEvents);
+  ASSERT_TRUE(store_->ForgetJob("b").ok());
+  EXPECT_TRUE(store_->ReadEvents("a", 99, 0)->empty());
+  EXPECT_EQ(store_->ReadEvents("b", 99, 0)->size(), kContractMaxEvents);
+  EXPECT_EQ(store_->ReadEvents("c", 99, 0)->size(), kContractMaxEvents);
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
+  EXPECT_TRUE(store_->ReadJobs()->front().plans.empty());
+}
+
+TEST_P(StoreContractTest, AClosedStoreRefusesEveryCall) {
+  store_->Close();
+  EXPECT_TRUE(absl::IsUnavailable(store_->ReadTerm().status()));
+  EXPECT_TRUE(absl::IsUnavailable(store_->WriteTerm(1)));
+  EXPECT_TRUE(absl::IsUnavailable(store_->ReadJobs().status()));
+  EXPECT_TRUE(absl::IsUnavailable(store_->WriteJob(JobOf("a", 1))));
+  EXPECT_TRUE(absl::IsUnavailable(store_->WritePlan("a", PlanOf(1))));
+  EXPECT_TRUE(absl::IsUnavailable(store_->ForgetJob("a")));
+  EXPECT_TRUE(absl::IsUnavailable(store_->ReadPlacement("a", 1).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", 1))));
+  EXPECT_TRUE(absl::IsUnavailable(store_->ReadEvents("a", 1, 0).status()));
 }
 
 }  // namespace eplb

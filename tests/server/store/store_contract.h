@@ -14,8 +14,15 @@
 namespace eplb {
 
 inline constexpr int32_t kContractMaxEvents = 5;
+inline constexpr int32_t kContractMaxHistory = 4;
+inline constexpr int32_t kContractMaxPlans = 3;
+inline constexpr int32_t kContractMaxRequests = 6;
+inline constexpr StoreLimits kContractLimits = {.max_events = kContractMaxEvents,
+                                                .max_history = kContractMaxHistory,
+                                                .max_plans = kContractMaxPlans,
+                                                .max_requests = kContractMaxRequests};
 
-// `make` opens a new, empty store that keeps kContractMaxEvents events of a job.
+// `make` opens a new, empty store that keeps kContractLimits.
 struct StoreContract {
   std::function<std::unique_ptr<Store>()> make;
 };
@@ -29,6 +36,8 @@ class StoreContractTest : public ::testing::TestWithParam<StoreContract> {
 Placement ReversedPlacement(int32_t num_layers);
 core::StoredJob JobOf(const std::string& name, int64_t version, int32_t num_layers = 2);
 core::JobEvent EventOf(const std::string& job, int64_t version);
+// A value in every field.
+core::Plan PlanOf(int64_t number);
 
 }  // namespace eplb
 

@@ -1,0 +1,337 @@
+#include "server/core/admin.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+#include "placement/evaluate.h"
+#include "placement/rebalance.h"
+#include "placement/status_macros.h"
+#include "server/core/chunking.h"
+#include "server/core/decide.h"
+#include "server/core/held.h"
+#include "server/core/plans.h"
+#include "server/core/proposal.h"
+#include "server/core/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr size_t kMaxRequestId = 64;
+constexpr size_t kMaxComment = 256;
+
+constexpr const char* kVerbNames[] = {"rebalance", "pause", "resume", "rollback", "set_policy"};
+
+const char* NameOf(const Verb& verb) { return kVerbNames[verb.index()]; }
+
+// A change under way: what it does to the job, told by its verb.
+struct Deed {
+  Turn& turn;
+  Job& job;
+  const Change& change;
+  std::string outcome = {};  // one sentence
+  std::string before = {};
+  std::string after = {};
+
+  std::string By() const {
+    return absl::StrCat(" by ", change.actor, change.comment.empty() ? "" : ": ", change.comment);
+  }
+};
+
+absl::Status CheckChange(const Change& change) {
+  if (change.job.empty()) return absl::InvalidArgumentError("job is empty");
+  const std::string& id = change.request_id;
+  const bool plain = std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (id.empty() || id.size() > kMaxRequestId || !plain) {
+    return absl::InvalidArgumentError(absl::StrCat("request_id has ", id.size(),
+                                                   " characters, expected 1..", kMaxRequestId,
+                                                   " of letters, digits, '.', '_' and '-'"));
+  }
+  if (!change.expect_version || *change.expect_version < 0) {
+    return absl::InvalidArgumentError(
+        "expect_version is not set, expected the version in force that was seen");
+  }
+  if (change.comment.size() > kMaxComment) {
+    return absl::InvalidArgumentError(absl::StrCat("comment has ", change.comment.size(),
+                                                   " bytes, expected at most ", kMaxComment));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckJob(const State& state, const Job& job, const Change& change) {
+  const auto seen = std::find_if(
+      job.requests.begin(), job.requests.end(),
+      [&change](const DoneRequest& done) { return done.request_id == change.request_id; });
+  if (seen != job.requests.end()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("request_id ", change.request_id, " was done before: ", seen->outcome));
+  }
+  const int64_t version = job.known ? job.known->version : 0;
+  if (*change.expect_version != version) {
+    return absl::AbortedError(absl::StrCat("expect_version is ", *change.expect_version,
+                                           ", the version in force is ", version));
+  }
+  if (state.draining) return absl::FailedPreconditionError("the daemon drains");
+  if (!job.known) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job.name, " has not said what it runs yet, it waits for ", WaitingFor(job)));
+  }
+  return absl::OkStatus();
+}
+
+// The id is used up from here on; goes out with the Store of the change.
+DoneRequest Remember(Deed& deed) {
+  DoneRequest done{.request_id = deed.change.request_id, .outcome = deed.outcome};
+  deed.job.requests.push_back(done);
+  if (std::ssize(deed.job.requests) > kMaxDoneRequests) deed.job.requests.pop_front();
+  return done;
+}
+
+// Stores what was changed and audits it. Nothing else may have been emitted before.
+void Write(Deed& deed) { StoreJob(deed.turn, deed.job, Remember(deed)); }
+
+void Audit(Deed& deed) {
+  RecordChange(deed.turn, {.job = deed.job.name,
+                           .name = NameOf(deed.change.verb),
+                           .version = deed.job.known->version,
+                           .reason = deed.outcome,
+                           .actor = deed.change.actor,
+                           .before = deed.before,
+                           .after = deed.after});
+}
+
+std::string PauseText(const Job& job) {
+  return job.paused ? absl::StrCat("paused: ", job.pause_reason) : "not paused";
+}
+
+absl::Status Do(Deed& deed, const Rebalance& rebalance) {
+  Turn& turn = deed.turn;
+  Job& job = deed.job;
+  EPLB_RETURN_IF_ERROR(MayDecide(turn.state, job));
+  deed.outcome = absl::StrCat("policy ", job.settings.policy_name, " was asked",
+                              rebalance.force ? ", whether it pays or not," : "", deed.By());
+  Write(deed);
+  Audit(deed);
+  const absl::Status solving = SolveNow(turn, job, rebalance.force, deed.change.actor);
+  if (solving.ok()) return solving;
+  // Windows whose sum does not fit into a number: the decision is made, and it is to keep.
+  RecordEvent(turn, job, "kept", job.known->version, absl::StrCat("kept, ", solving.ToString()));
+  return absl::OkStatus();
+}
+
+absl::Status Do(Deed& deed, const Pause&) {
+  Job& job = deed.job;
+  deed.before = PauseText(job);
+  job.paused = true;
+  job.pause_reason = absl::StrCat("paused", deed.By());
+  job.chunks.despite_pause = false;
+  deed.after = PauseText(job);
+  deed.outcome = job.proposal
+                     ? absl::StrCat(job.pause_reason, "; version ", job.proposal->message.version,
+                                    " is in flight and ends first")
+                     : job.pause_reason;
+  Write(deed);
+  Audit(deed);
+  if (job.phase == Phase::kSolving) {
+    AbandonSolve(deed.turn, job, "kept, the job was paused while the policy computed", false);
+  }
+  return absl::OkStatus();
+}
+
+// The ranks are asked to forget what is in flight; what they run decides what it became.
+void EndQuarantine(Turn& turn, Job& job, const std::string& why) {
+  if (job.proposal) {
+    for (const Rank& rank : job.current->ranks) {
+      if (!IsFinal(rank)) RetractFrom(turn, rank, *job.proposal);
+    }
+    job.proposal.reset();
+    SettlePlan(turn, job, why);
+  }
+  EnterHeld(turn, job, why);
+}
+
+absl::Status Do(Deed& deed, const Resume&) {
+  Job& job = deed.job;
+  const bool quarantined = job.phase == Phase::kQuarantine;
+  if (!job.paused && !quarantined) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job.name, " is neither paused nor in QUARANTINE, it is ", PhaseName(job.phase)));
+  }
+  deed.before = absl::StrCat(PauseText(job), quarantined ? ", QUARANTINE" : "");
+  job.paused = false;
+  job.pause_reason.clear();
+  deed.after = PauseText(job);
+  deed.outcome = absl::StrCat(quarantined ? "the quarantine was ended" : "resumed", deed.By());
+  Write(deed);
+  Audit(deed);
+  if (quarantined) EndQuarantine(deed.turn, job, deed.outcome);
+  return absl::OkStatus();
+}
+
+absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& rollback) {
+  const auto no = [&job](const std::string& why) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.name, " ", why));
+  };
+  if (job.phase != Phase::kIdle && job.phase != Phase::kSolving) {
+    return no(absl::StrCat("is ", PhaseName(job.phase), ", waiting for ", WaitingFor(job)));
+  }
+  if (job.current->num_connected < job.current->world_size()) {
+    return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),
+                           " ranks connected"));
+  }
+  EPLB_RETURN_IF_ERROR(rollback.placement.status());
+  if (!(rollback.placement->topology() == job.current->topology)) {
+    return no(absl::StrCat("has another shape now than at version ", version));
+  }
+  if (*rollback.placement == *job.known->placement) {
+    return no(absl::StrCat("runs the placement of version ", version, " already"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
+                                            const Placement& target, Plan& plan) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<LayerMove> moves,
+                        MovesOf(*job.known->placement, target, CostsOf(state, job)));
+  const int64_t rows = LeastStagingRows(*job.current);
+  for (const LayerMove& move : moves) {
+    plan.transfers += move.transfers;
+    if (move.staging_rows <= rows) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("layer ", move.next.layer.value, " needs ", move.staging_rows,
+                     " rows of staging on one GPU, the ranks have ", rows));
+  }
+  return CutIntoBoundaries(*job.known->placement, moves,
+                           {.layers_per_chunk = job.settings.layers_per_chunk,
+                            .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
+                            .seconds_per_byte = SecondsPerByte(job)});
+}
+
+// How even both placements are on the newest window, should there be one.
+void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
+  if (job.windows.complete.empty()) return;
+  const Window& window = job.windows.complete.back();
+  const absl::StatusOr<Evaluation> before = Evaluate(*window.load, *job.known->placement);
+  const absl::StatusOr<Evaluation> after = Evaluate(*window.load, target);
+  if (!before.ok() || !after.ok()) return;
+  plan.decided_first_step = window.first_step;
+  plan.decided_last_step = window.last_step;
+  plan.balancedness_before = before->mean_balancedness;
+  plan.balancedness_predicted = after->mean_balancedness;
+  if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
+}
+
+absl::Status Do(Deed& deed, const Rollback& rollback) {
+  Job& job = deed.job;
+  EPLB_ASSIGN_OR_RETURN(const int64_t version, RollbackTargetOf(job, rollback.to_version));
+  EPLB_RETURN_IF_ERROR(CheckRollback(job, version, rollback));
+  Plan plan{.policy = "rollback", .result = PlanResult::kProposed};
+  EPLB_ASSIGN_OR_RETURN(std::vector<Chunk> chunks,
+                        ChunksTo(deed.turn.state, job, *rollback.placement, plan));
+  MeasureRollback(job, *rollback.placement, plan);
+  deed.before = absl::StrCat("version ", job.known->version, ", ", PauseText(job));
+  job.paused = true;
+  job.pause_reason = absl::StrCat("rolled back to version ", version, deed.By());
+  deed.after = absl::StrCat("the placement of version ", version, ", paused");
+  deed.outcome =
+      absl::StrCat(job.pause_reason, "; ", CountText(static_cast<int64_t>(chunks.size()), "chunk"),
+                   ", ", CountText(plan.transfers, "transfer"), "; paused until resume");
+  plan.reason = deed.outcome;
+  plan.num_chunks = static_cast<int32_t>(chunks.size());
+  plan.asked_by = deed.change.actor;
+  ProposeChunks(deed.turn, job,
+                {.chunks = std::move(chunks),
+                 .plan = std::move(plan),
+                 .despite_pause = true,
+                 .done = Remember(deed)});
+  Audit(deed);
+  return absl::OkStatus();
+}
+
+absl::Status Do(Deed& deed, const SetPolicy& set) {
+  Job& job = deed.job;
+  if (set.settings.empty()) {
+    return absl::InvalidArgumentError("settings are empty, expected at least one to change");
+  }
+  EPLB_RETURN_IF_ERROR(CheckPatch(set.settings));
+  deed.before = SettingsText(job.settings, set.settings);
+  job.patch = Merged(std::move(job.patch), set.settings);
+  job.settings = Patched(std::move(job.settings), set.settings);
+  deed.after = SettingsText(job.settings, set.settings);
+  deed.outcome = absl::StrCat("set ", deed.after, deed.By());
+  Write(deed);
+  Audit(deed);
+  return absl::OkStatus();
+}
+
+void Refuse(Turn& turn, const Change& change, const Job* job, const absl::Status& status) {
+  ++turn.state.counters.changes_refused;
+  // A name that is no job's gets no log of its own, or names would grow without bound.
+  RecordChange(turn, {.job = job == nullptr ? "" : job->name,
+                      .name = "refused",
+                      .version = job != nullptr && job->known ? job->known->version : 0,
+                      .reason = absl::StrCat(NameOf(change.verb),
+                                             " was refused: ", std::string(status.message())),
+                      .actor = change.actor});
+  turn.decision.effects.emplace_back(Reply{change.ticket, status});
+}
+
+}  // namespace
+
+void HandleChange(Turn& turn, const Change& change) {
+  State& state = turn.state;
+  absl::Status status = CheckChange(change);
+  const auto found = state.jobs.find(change.job);
+  if (status.ok() && found == state.jobs.end()) status = absl::NotFoundError("no such job");
+  if (found == state.jobs.end()) {
+    Refuse(turn, change, nullptr, status);
+    return;
+  }
+  Job& job = found->second;
+  if (status.ok()) status = CheckJob(state, job, change);
+  if (status.ok()) {
+    Undo undo{.turn = state.turn,
+              .ticket = change.ticket,
+              .verb = NameOf(change.verb),
+              .actor = change.actor,
+              .job = job,
+              .counters = state.counters};
+    Deed deed{.turn = turn, .job = job, .change = change};
+    status = std::visit([&deed](const auto& verb) { return Do(deed, verb); }, change.verb);
+    if (status.ok()) {
+      ++state.counters.changes;
+      state.undo = std::move(undo);
+      turn.decision.effects.emplace_back(
+          Reply{change.ticket, ChangeOutcome{.version = job.known->version,
+                                             .state = PhaseName(job.phase),
+                                             .outcome = deed.outcome}});
+      return;
+    }
+  }
+  Refuse(turn, change, &job, status);
+}
+
+void UndoChange(Turn& turn, const absl::Status& status) {
+  State& state = turn.state;
+  if (!state.undo || state.undo->turn + 1 != state.turn) return;
+  Undo undo = *std::exchange(state.undo, std::nullopt);
+  state.counters = undo.counters;
+  ++state.counters.changes_refused;
+  const std::string why = absl::StrCat("it cannot be stored: ", std::string(status.message()));
+  RecordChange(turn, {.job = undo.job.name,
+                      .name = "refused",
+                      .version = undo.job.known->version,
+                      .reason = absl::StrCat(undo.verb, " was refused: ", why),
+                      .actor = undo.actor});
+  turn.decision.effects.emplace_back(Reply{undo.ticket, absl::UnavailableError(why)});
+  Job& job = state.jobs.at(undo.job.name);
+  job = std::move(undo.job);
+}
+
+}  // namespace eplb::core

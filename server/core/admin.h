@@ -1,0 +1,22 @@
+// What operators may change: who asked, whether it may be, and what follows.
+#ifndef EPLB_SERVER_CORE_ADMIN_H_
+#define EPLB_SERVER_CORE_ADMIN_H_
+
+#include "absl/status/status.h"
+
+#include "server/core/change.h"
+#include "server/core/turn.h"
+
+namespace eplb::core {
+
+// Answered by exactly one Reply. What is done is stored with the request's id before anything else
+// happens; done or refused, it is an event of the audit log.
+void HandleChange(Turn& turn, const Change& change);
+
+// The decision before could not be stored: if it was a change, the job is as it was before it and
+// the change is answered Unavailable.
+void UndoChange(Turn& turn, const absl::Status& status);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_ADMIN_H_

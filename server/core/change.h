@@ -1,0 +1,59 @@
+// What an operator asks of a job, and the answer.
+#ifndef EPLB_SERVER_CORE_CHANGE_H_
+#define EPLB_SERVER_CORE_CHANGE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+
+#include "placement/placement.h"
+#include "server/core/settings.h"
+
+namespace eplb::core {
+
+struct Rebalance {
+  bool force = false;  // without asking whether it pays
+};
+struct Pause {};
+struct Resume {};
+struct Rollback {
+  std::optional<int64_t> to_version = std::nullopt;
+  // What the store has for Core::RollbackTarget, read by the caller just before.
+  absl::StatusOr<Placement> placement = absl::NotFoundError("it was not looked up");
+};
+struct SetPolicy {
+  SettingsPatch settings;
+};
+using Verb = std::variant<Rebalance, Pause, Resume, Rollback, SetPolicy>;
+
+struct Change {
+  int64_t ticket = 0;  // of the caller; the Reply carries it
+  std::string job;
+  std::string request_id;
+  std::optional<int64_t> expect_version;
+  std::string comment;
+  std::string actor;  // the identity of who asks
+  Verb verb;
+};
+
+struct ChangeOutcome {
+  int64_t version = 0;  // in force
+  std::string state;    // of the job, after the change
+  std::string outcome;  // one sentence
+};
+
+// A change that was done: its id is never used again.
+struct DoneRequest {
+  std::string request_id;
+  std::string outcome;
+
+  friend bool operator==(const DoneRequest&, const DoneRequest&) = default;
+};
+inline constexpr int32_t kMaxDoneRequests = 1024;  // remembered per job
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_CHANGE_H_

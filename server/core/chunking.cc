@@ -1,0 +1,75 @@
+#include "server/core/chunking.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "placement/status_macros.h"
+
+namespace eplb::core {
+namespace {
+
+int64_t MostIncoming(const MigrationPlan& plan, const Topology& topology,
+                     const MigrationOptions& expert) {
+  std::vector<int64_t> incoming(static_cast<size_t>(topology.num_gpus()));
+  for (const Transfer& transfer : plan.transfers) {
+    incoming[static_cast<size_t>(transfer.destination.value)] += BytesOf(transfer, expert);
+  }
+  return *std::max_element(incoming.begin(), incoming.end());
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
+                                               const Placement& candidate, const Costs& costs) {
+  std::vector<LayerMove> moves;
+  for (int32_t index = 0; index < incumbent.topology().num_layers(); ++index) {
+    const LayerId layer{index};
+    LayerPlacement next = candidate.Layer(layer);
+    if (next == incumbent.Layer(layer)) continue;
+    EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
+                          PlanMigration(incumbent, candidate, {&layer, 1}, costs.expert));
+    moves.push_back({.next = std::move(next),
+                     .transfers = static_cast<int64_t>(plan.transfers.size()),
+                     .staging_rows = plan.max_incoming_per_gpu_and_layer,
+                     .incoming_bytes = MostIncoming(plan, incumbent.topology(), costs.expert),
+                     .link_seconds = LinkSeconds(plan, incumbent.topology(), costs)});
+  }
+  return moves;
+}
+
+double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte) {
+  double by_links = 0;
+  double by_bytes = 0;
+  for (const LayerMove& move : moves) {
+    by_links += move.link_seconds;
+    by_bytes += static_cast<double>(move.incoming_bytes) * seconds_per_byte;
+  }
+  return std::max(by_links, by_bytes);
+}
+
+absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
+                                                     std::span<const LayerMove> moves,
+                                                     const BoundaryLimits& limits) {
+  std::vector<Chunk> chunks;
+  Placement after = incumbent;
+  while (!moves.empty()) {
+    size_t count = 1;
+    while (count < moves.size() && count < static_cast<size_t>(limits.layers_per_chunk) &&
+           PredictPause(moves.first(count + 1), limits.seconds_per_byte) <=
+               limits.max_pause_seconds) {
+      ++count;
+    }
+    std::vector<LayerPlacement> next;
+    std::vector<LayerId> layers;
+    for (const LayerMove& move : moves.first(count)) {
+      next.push_back(move.next);
+      layers.push_back(move.next.layer);
+    }
+    EPLB_ASSIGN_OR_RETURN(after, after.WithLayers(next));
+    chunks.push_back({.layers = std::move(layers), .after = after});
+    moves = moves.subspan(count);
+  }
+  return chunks;
+}
+
+}  // namespace eplb::core

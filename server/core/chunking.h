@@ -1,0 +1,51 @@
+// What the layers of a migration cost one by one, and how many of them fit into one boundary.
+#ifndef EPLB_SERVER_CORE_CHUNKING_H_
+#define EPLB_SERVER_CORE_CHUNKING_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/cost.h"
+#include "placement/migration_plan.h"
+#include "placement/placement.h"
+
+namespace eplb::core {
+
+// A layer that changes.
+struct LayerMove {
+  LayerPlacement next;
+  int64_t transfers = 0;
+  int32_t staging_rows = 0;    // of the GPU that needs most
+  int64_t incoming_bytes = 0;  // of the GPU that receives most
+  double link_seconds = 0;     // of the busiest link, at the bandwidths of the costs
+};
+
+// Rising; only layers that differ. costs.expert says what an expert weighs.
+// errors: those of PlanMigration. cost: a PlanMigration per changed layer.
+absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
+                                               const Placement& candidate, const Costs& costs);
+
+struct BoundaryLimits {
+  int32_t layers_per_chunk = 1;
+  double max_pause_seconds = 0;
+  // Of the fullest rank, as earlier chunks measured it; 0: nothing was measured. It only makes
+  // chunks shorter: were layers left out for it, one slow boundary could stop all later ones.
+  double seconds_per_byte = 0;
+};
+
+// The predicted pause of a boundary that switches these layers together: the larger of what the
+// links need and of what earlier chunks took for as many bytes.
+double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte);
+
+// Chunks of rising layers, as many in each as the limits allow, at least one. Every `after` is a
+// complete and valid placement. errors: those of Placement::WithLayers.
+absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
+                                                     std::span<const LayerMove> moves,
+                                                     const BoundaryLimits& limits);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_CHUNKING_H_

@@ -1,0 +1,19 @@
+// Which jobs the daemon still knows.
+#ifndef EPLB_SERVER_CORE_EXPIRY_H_
+#define EPLB_SERVER_CORE_EXPIRY_H_
+
+#include "server/core/turn.h"
+
+namespace eplb::core {
+
+// Forgets jobs without a connected rank for job_expiry; only their audit log stays.
+void ExpireJobs(Turn& turn);
+
+// For one more job in a full table: forgets the jobs that never reached the store and have no
+// session, and if there are none, the job that ended longest ago. Jobs that did not end stay, also
+// without a session: their ranks may be on the way back.
+void MakeRoom(Turn& turn);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_EXPIRY_H_

@@ -1,0 +1,105 @@
+#include "server/core/plans.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr std::string_view kNames[kNumPlanResults] = {
+    "kept", "observed", "proposed", "committed", "withdrawn", "partial", "failed"};
+
+void Write(Turn& turn, const Job& job, const Plan& plan) {
+  turn.decision.effects.emplace_back(StorePlan{job.name, plan});
+}
+
+void Count(Turn& turn, PlanResult result) {
+  ++turn.state.counters.plans[static_cast<size_t>(result)];
+}
+
+void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
+  plan.result = PlanResult::kPartial;
+  if (plan.chunks_committed == 0) plan.result = PlanResult::kWithdrawn;
+  if (plan.chunks_committed >= plan.num_chunks) plan.result = PlanResult::kCommitted;
+  if (plan.result != PlanResult::kCommitted) absl::StrAppend(&plan.reason, "; ", why);
+  Count(turn, plan.result);
+  Write(turn, job, plan);
+}
+
+}  // namespace
+
+std::string_view PlanResultName(PlanResult result) { return kNames[static_cast<size_t>(result)]; }
+
+std::optional<PlanResult> PlanResultOf(std::string_view name) {
+  const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) return std::nullopt;
+  return static_cast<PlanResult>(found - std::begin(kNames));
+}
+
+void AddPlan(Turn& turn, Job& job, Plan plan) {
+  plan.plan = job.plans.empty() ? 1 : job.plans.back().plan + 1;
+  plan.decided_at = turn.now;
+  plan.base_version = job.known->version;
+  Count(turn, plan.result);
+  job.plans.push_back(std::move(plan));
+  if (std::ssize(job.plans) > Core::kMaxPlans) job.plans.pop_front();
+  // A proposed one is written with its first version, by NoteProposed.
+  if (job.plans.back().result != PlanResult::kProposed) Write(turn, job, job.plans.back());
+}
+
+Plan* OpenPlan(Job& job) {
+  const bool open = !job.plans.empty() && job.plans.back().result == PlanResult::kProposed;
+  return open ? &job.plans.back() : nullptr;
+}
+
+void NoteProposed(Turn& turn, Job& job, const Proposal& proposal) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr || plan->first_version != 0) return;
+  plan->first_version = proposal.message.version;
+  Write(turn, job, *plan);
+}
+
+void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr) return;
+  ++plan->chunks_committed;
+  plan->last_version = proposal.message.version;
+  plan->received_bytes += proposal.received_bytes;
+  plan->prepare_seconds = std::max(plan->prepare_seconds, proposal.prepare_seconds);
+  plan->pause_seconds = std::max(plan->pause_seconds, proposal.longest_pause_seconds);
+  plan->switched_step = proposal.applied_step.value_or(plan->switched_step);
+  if (plan->chunks_committed < plan->num_chunks) Write(turn, job, *plan);
+}
+
+void SettlePlan(Turn& turn, Job& job, const std::string& why) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr || job.proposal || !job.chunks.rest.empty()) return;
+  ClosePlan(turn, job, *plan, why);
+}
+
+void SettleOldPlan(Turn& turn, Job& job) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr) return;
+  // Versions of one decision's chunks follow each other.
+  const int64_t ran = job.known->version - plan->first_version + 1;
+  if (plan->first_version > 0 && ran > plan->chunks_committed && ran <= plan->num_chunks) {
+    plan->chunks_committed = static_cast<int32_t>(ran);
+    plan->last_version = job.known->version;
+  }
+  ClosePlan(turn, job, *plan, "what became of it was learned from the ranks");
+}
+
+absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> to_version) {
+  if (to_version) return *to_version;
+  const int64_t version = job.known ? job.known->version : 0;
+  const auto plan = std::find_if(job.plans.rbegin(), job.plans.rend(), [version](const Plan& one) {
+    return one.last_version == version && one.chunks_committed > 0;
+  });
+  if (plan != job.plans.rend()) return plan->base_version;
+  return absl::FailedPreconditionError(absl::StrCat("no decision is known that led to version ",
+                                                    version, "; say which version to go back to"));
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,71 @@
+// How one job is balanced: the daemon's defaults, what its configuration says of the job, and what
+// an operator set last, in this order.
+#ifndef EPLB_SERVER_CORE_SETTINGS_H_
+#define EPLB_SERVER_CORE_SETTINGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace eplb::core {
+
+// Both included; a range that ends before it begins holds no step.
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = -1;
+
+  bool Holds(int64_t step) const { return first <= step && step <= last; }
+  friend bool operator==(const StepRange&, const StepRange&) = default;
+};
+
+// "A:B" with 0 <= A <= B, or "" for no step at all. errors: InvalidArgument.
+absl::StatusOr<StepRange> ParseSteps(const std::string& text);
+std::string StepsText(const StepRange& steps);
+
+struct Settings {
+  std::string policy_name;
+  bool observe = false;  // decides, explains and prices, and proposes nothing
+  int32_t every_steps = 200;
+  double min_gain = 0.05;
+  int64_t horizon_steps = 1000;
+  StepRange freeze_steps;
+  absl::Duration max_pause = absl::Milliseconds(200);  // of one boundary, as predicted
+  int32_t layers_per_chunk = 4;
+
+  friend bool operator==(const Settings&, const Settings&) = default;
+};
+
+// The settings that somebody gave; the others stay.
+struct SettingsPatch {
+  std::optional<std::string> policy_name;
+  std::optional<std::string> mode;  // apply, observe
+  std::optional<int32_t> every_steps;
+  std::optional<double> min_gain;
+  std::optional<int64_t> horizon_steps;
+  std::optional<std::string> freeze_steps;  // as ParseSteps
+  std::optional<absl::Duration> max_pause;
+  std::optional<int32_t> layers_per_chunk;
+
+  bool empty() const { return *this == SettingsPatch(); }
+  friend bool operator==(const SettingsPatch&, const SettingsPatch&) = default;
+};
+
+// errors: InvalidArgument, naming the field, its value and what is expected.
+absl::Status CheckPatch(const SettingsPatch& patch);
+
+// REQUIRES: CheckPatch(patch) is OK.
+Settings Patched(Settings settings, const SettingsPatch& patch);
+// `later` wins where both give a setting.
+SettingsPatch Merged(SettingsPatch earlier, const SettingsPatch& later);
+
+// "name=balanced mode=apply every_steps=200 .." of the settings that `patch` gives; all of them
+// when it gives none.
+std::string SettingsText(const Settings& settings, const SettingsPatch& patch);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_SETTINGS_H_

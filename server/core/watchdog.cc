@@ -1,0 +1,52 @@
+#include "server/core/watchdog.h"
+
+#include "absl/strings/str_cat.h"
+
+#include "server/core/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int kPatience = 3;  // deadlines
+
+}  // namespace
+
+absl::Duration DeadlineOf(const Config& config, const Job& job) {
+  switch (job.phase) {
+    case Phase::kIdle:
+      return absl::InfiniteDuration();
+    case Phase::kHeld:
+      return job.current && job.current->ending == Ending::kLive ? config.prepare_deadline
+                                                                 : absl::InfiniteDuration();
+    case Phase::kSolving:
+      return config.solve_deadline;
+    case Phase::kPreparing:
+      return config.prepare_deadline;
+    case Phase::kResolving:
+      return config.resolve_deadline;
+    case Phase::kRetracting:
+    case Phase::kQuarantine:
+      return config.retract_deadline;
+  }
+  return absl::InfiniteDuration();
+}
+
+absl::Duration StuckFor(const Config& config, const Job& job, absl::Time now) {
+  const absl::Duration age = now - job.phase_since;
+  return age > kPatience * DeadlineOf(config, job) ? age : absl::ZeroDuration();
+}
+
+void WatchState(Turn& turn, Job& job) {
+  const absl::Duration age = StuckFor(turn.state.config, job, turn.now);
+  if (age == absl::ZeroDuration() || job.watched) return;
+  job.watched = true;
+  ++turn.state.counters.stuck;
+  if (job.stuck_recorded) return;
+  job.stuck_recorded = true;
+  RecordEvent(turn, job, "stuck", job.known ? job.known->version : 0,
+              absl::StrCat(PhaseName(job.phase), " for ",
+                           absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))),
+                           ", waiting for ", WaitingFor(job)));
+}
+
+}  // namespace eplb::core

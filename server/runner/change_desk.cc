@@ -1,0 +1,63 @@
+#include "server/runner/change_desk.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+
+absl::StatusOr<int64_t> ChangeDesk::Take(Done done, absl::Time now) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_.ok()) return closed_;
+  if (waiting_.size() >= kMaxWaiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(waiting_.size(), " changes wait for the core already, come back later"));
+  }
+  waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + kDeadline});
+  return last_ticket_;
+}
+
+void ChangeDesk::Answer(int64_t ticket, const absl::StatusOr<core::ChangeOutcome>& outcome) {
+  Done done;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = waiting_.find(ticket);
+    if (found == waiting_.end()) return;
+    done = std::move(found->second.done);
+    waiting_.erase(found);
+  }
+  done(outcome);
+}
+
+void ChangeDesk::Drop(int64_t ticket) {
+  const std::lock_guard lock(mutex_);
+  waiting_.erase(ticket);
+}
+
+void ChangeDesk::Expire(absl::Time now) {
+  std::vector<int64_t> late;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [ticket, waiting] : waiting_) {
+      if (waiting.deadline <= now) late.push_back(ticket);
+    }
+  }
+  for (const int64_t ticket : late) {
+    Answer(ticket, absl::DeadlineExceededError(absl::StrCat(
+                       "the core did not answer within ", absl::FormatDuration(kDeadline),
+                       "; ask again with the same request_id to learn whether it was done")));
+  }
+}
+
+void ChangeDesk::FailAll(const absl::Status& status) {
+  std::map<int64_t, Waiting> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = status;
+    waiting.swap(waiting_);
+  }
+  for (const auto& [ticket, one] : waiting) one.done(status);
+}
+
+}  // namespace eplb

@@ -1,0 +1,55 @@
+// The operators' changes that wait for the core's answer.
+#ifndef EPLB_SERVER_RUNNER_CHANGE_DESK_H_
+#define EPLB_SERVER_RUNNER_CHANGE_DESK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/core/change.h"
+
+namespace eplb {
+
+// Every change that was taken is answered exactly once: by the core, by its deadline, or by
+// FailAll. threads: safe; `done` is called without a lock held.
+class ChangeDesk {
+ public:
+  using Done = std::function<void(const absl::StatusOr<core::ChangeOutcome>&)>;
+  static constexpr size_t kMaxWaiting = 256;
+  // From Take to the core's answer: a core that takes longer hangs in its store.
+  static constexpr absl::Duration kDeadline = absl::Seconds(20);
+
+  // The ticket for the change. errors: ResourceExhausted when too many wait, Unavailable after
+  // FailAll; `done` is not called then.
+  absl::StatusOr<int64_t> Take(Done done, absl::Time now);
+  // Does nothing for a ticket that was answered before.
+  void Answer(int64_t ticket, const absl::StatusOr<core::ChangeOutcome>& outcome);
+  // Forgets a change without an answer.
+  void Drop(int64_t ticket);
+  // Answers what waits too long with DeadlineExceeded: the change may still be done, and asking
+  // again with its request_id tells.
+  void Expire(absl::Time now);
+  // Answers all that wait, and every later one.
+  void FailAll(const absl::Status& status);
+
+ private:
+  struct Waiting {
+    Done done;
+    absl::Time deadline;
+  };
+
+  std::mutex mutex_;  // guards what follows
+  std::map<int64_t, Waiting> waiting_;
+  int64_t last_ticket_ = 0;
+  absl::Status closed_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RUNNER_CHANGE_DESK_H_

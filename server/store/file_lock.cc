@@ -1,0 +1,37 @@
+#include "server/store/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+
+absl::StatusOr<FileLock> FileLock::Acquire(const std::string& database) {
+  const std::string path = database + ".lock";
+  const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor < 0) {
+    return absl::UnavailableError(
+        absl::StrCat(database, ": cannot open ", path, ": ", std::strerror(errno)));
+  }
+  FileLock lock(descriptor);
+  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat(database, ": another eplbd has this store open (it holds ", path, ")"));
+  }
+  return lock;
+}
+
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) (void)close(descriptor_);
+}
+
+}  // namespace eplb

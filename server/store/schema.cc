@@ -1,0 +1,202 @@
+#include "server/store/schema.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+#include "server/store/transaction.h"
+#include "server/store/value_rows.h"
+
+namespace eplb {
+namespace {
+
+constexpr int64_t kApplicationId = 0x45504c42;  // "EPLB"
+
+struct Entry {
+  const char* type;
+  const char* name;
+  const char* table;
+  const char* sql;
+};
+
+// In the order of their names. The texts are compared with the file's: not a blank may change
+// without a new kStoreSchema.
+constexpr Entry kEntries[] = {
+    {"table", "events", "events",
+     "CREATE TABLE events(sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_micros INTEGER NOT NULL,"
+     " job TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, reason TEXT NOT NULL,"
+     " actor TEXT NOT NULL, was TEXT NOT NULL, became TEXT NOT NULL, checksum INTEGER NOT NULL)"
+     " STRICT"},
+    {"index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
+    {"table", "jobs", "jobs",
+     "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL,"
+     " next_version INTEGER NOT NULL, ended INTEGER NOT NULL, paused INTEGER NOT NULL,"
+     " pause_reason TEXT NOT NULL, policy_name TEXT, mode TEXT, every_steps INTEGER, min_gain REAL,"
+     " horizon_steps INTEGER, freeze_steps TEXT, max_pause_nanos INTEGER, layers_per_chunk INTEGER,"
+     " checksum INTEGER NOT NULL) STRICT"},
+    {"table", "leadership", "leadership",
+     "CREATE TABLE leadership(only INTEGER PRIMARY KEY CHECK (only = 0), term INTEGER NOT NULL,"
+     " schema INTEGER NOT NULL, checksum INTEGER NOT NULL) STRICT"},
+    {"table", "placements", "placements",
+     "CREATE TABLE placements(job TEXT NOT NULL, version INTEGER NOT NULL, written INTEGER NOT "
+     "NULL,"
+     " placement BLOB NOT NULL, digest BLOB NOT NULL, checksum INTEGER NOT NULL,"
+     " PRIMARY KEY (job, version)) STRICT"},
+    {"table", "plans", "plans",
+     "CREATE TABLE plans(job TEXT NOT NULL, plan INTEGER NOT NULL, unix_nanos INTEGER NOT NULL,"
+     " policy TEXT NOT NULL, result TEXT NOT NULL, base_version INTEGER NOT NULL,"
+     " first_version INTEGER NOT NULL, last_version INTEGER NOT NULL,"
+     " decided_first_step INTEGER NOT NULL, decided_last_step INTEGER NOT NULL,"
+     " balancedness_before REAL NOT NULL, balancedness_predicted REAL NOT NULL,"
+     " peak_fall REAL NOT NULL, net_gain_seconds REAL NOT NULL, migration_seconds REAL NOT NULL,"
+     " transfers INTEGER NOT NULL, received_bytes INTEGER NOT NULL, num_chunks INTEGER NOT NULL,"
+     " chunks_committed INTEGER NOT NULL, solve_seconds REAL NOT NULL,"
+     " prepare_seconds REAL NOT NULL, pause_seconds REAL NOT NULL, switched_step INTEGER NOT NULL,"
+     " reason TEXT NOT NULL, asked_by TEXT NOT NULL, checksum INTEGER NOT NULL,"
+     " PRIMARY KEY (job, plan)) STRICT"},
+    {"table", "requests", "requests",
+     "CREATE TABLE requests(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL,"
+     " request_id TEXT NOT NULL, outcome TEXT NOT NULL, checksum INTEGER NOT NULL,"
+     " UNIQUE (job, request_id)) STRICT"},
+};
+
+absl::Status Damaged(const std::string& path, const std::string& why) {
+  return absl::DataLossError(absl::StrCat(path, ": the database is damaged: ", why));
+}
+
+absl::Status CreateTables(sqlite::Connection& connection) {
+  for (const Entry& entry : kEntries) EPLB_RETURN_IF_ERROR(connection.Execute(entry.sql));
+  return connection.Execute(absl::StrCat("PRAGMA application_id=", kApplicationId,
+                                         "; PRAGMA user_version=", kStoreSchema));
+}
+
+absl::Status CreateDatabase(sqlite::Connection& connection) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&connection));
+  EPLB_RETURN_IF_ERROR(CreateTables(connection));
+  EPLB_RETURN_IF_ERROR(InsertTerm(connection, 0));
+  return transaction.Commit();
+}
+
+// What the tables of version 1 hold.
+struct Version1 {
+  int64_t term = 0;
+  std::vector<core::StoredJob> jobs;
+  std::vector<StoredEvent> events;  // rising
+};
+
+absl::StatusOr<Version1> ReadVersion1(sqlite::Connection& connection) {
+  Version1 content;
+  EPLB_ASSIGN_OR_RETURN(content.term, connection.FirstInteger("SELECT term FROM leadership"));
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement jobs,
+      connection.Prepare("SELECT job, version, next_version, placement, digest FROM jobs"));
+  for (;;) {
+    EPLB_ASSIGN_OR_RETURN(const bool more, jobs.Step());
+    if (!more) break;
+    EPLB_ASSIGN_OR_RETURN(Placement placement,
+                          PlacementOf(jobs.Bytes(3), jobs.Bytes(4), jobs.path(), jobs.Bytes(0)));
+    content.jobs.push_back({.job = jobs.Bytes(0),
+                            .version = jobs.Integer(1),
+                            .next_version = jobs.Integer(2),
+                            .placement = std::move(placement)});
+  }
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement events,
+      connection.Prepare("SELECT sequence, unix_micros, job, name, version, reason FROM events"));
+  for (;;) {
+    EPLB_ASSIGN_OR_RETURN(const bool more, events.Step());
+    if (!more) return content;
+    content.events.push_back({.sequence = events.Integer(0),
+                              .time = absl::FromUnixMicros(events.Integer(1)),
+                              .event = {.job = events.Bytes(2),
+                                        .name = events.Bytes(3),
+                                        .version = events.Integer(4),
+                                        .reason = events.Bytes(5)}});
+  }
+}
+
+absl::Status MigrateFrom1(sqlite::Connection& connection) {
+  EPLB_ASSIGN_OR_RETURN(const Version1 content, ReadVersion1(connection));
+  EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&connection));
+  EPLB_RETURN_IF_ERROR(
+      connection.Execute("DROP TABLE leadership; DROP TABLE jobs; DROP TABLE events"));
+  EPLB_RETURN_IF_ERROR(CreateTables(connection));
+  EPLB_RETURN_IF_ERROR(InsertTerm(connection, content.term));
+  for (const core::StoredJob& job : content.jobs) {
+    EPLB_RETURN_IF_ERROR(InsertJob(connection, job));
+    EPLB_RETURN_IF_ERROR(InsertPlacement(connection, job, 1));
+  }
+  for (const StoredEvent& event : content.events) {
+    EPLB_RETURN_IF_ERROR(InsertEvent(connection, event));
+  }
+  return transaction.Commit();
+}
+
+absl::Status CheckSchemaText(sqlite::Connection& connection, const std::string& path) {
+  std::string expected;
+  for (const Entry& entry : kEntries) {
+    absl::StrAppend(&expected, entry.type, " ", entry.name, " ", entry.table, " ", entry.sql, ";");
+  }
+  EPLB_ASSIGN_OR_RETURN(
+      const std::string found,
+      connection.FirstText("SELECT group_concat(type || ' ' || name || ' ' || tbl_name || ' ' || "
+                           "sql || ';', '') FROM (SELECT * FROM sqlite_schema WHERE name NOT LIKE "
+                           "'sqlite_%' ORDER BY name)"));
+  return found == expected ? absl::OkStatus()
+                           : Damaged(path, "its tables are not those of this schema");
+}
+
+// True when a row of ours tells that the file is of the current schema, whatever its header says.
+bool RowSaysCurrent(sqlite::Connection& connection) {
+  const absl::StatusOr<Leadership> leadership = ReadLeadership(connection);
+  return leadership.ok() && leadership->schema == kStoreSchema;
+}
+
+absl::Status CheckVersion(sqlite::Connection& connection, const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t version, connection.FirstInteger("PRAGMA user_version"));
+  const bool current = RowSaysCurrent(connection);
+  if (version == kStoreSchema || current) {
+    if (version != kStoreSchema || !current) return Damaged(path, "its schema version");
+    return CheckSchemaText(connection, path);
+  }
+  if (version == 1) return MigrateFrom1(connection);
+  if (version < 1) return Damaged(path, absl::StrCat("schema version ", version));
+  return absl::FailedPreconditionError(absl::StrCat(path, ": written by a newer eplbd (schema ",
+                                                    version, ", this one knows ", kStoreSchema,
+                                                    ")"));
+}
+
+}  // namespace
+
+absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t tables,
+                        connection.FirstInteger("SELECT count(*) FROM sqlite_schema"));
+  EPLB_ASSIGN_OR_RETURN(
+      const int64_t ours,
+      connection.FirstInteger("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN "
+                              "('leadership', 'jobs', 'events')"));
+  EPLB_ASSIGN_OR_RETURN(const int64_t id, connection.FirstInteger("PRAGMA application_id"));
+  if (id != kApplicationId && ours < 3 && (tables > 0 || id != 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": this is a database of another program"));
+  }
+  if (!connection.CanWrite()) {
+    if (access(path.c_str(), W_OK) == 0) return Damaged(path, "its header forbids to write it");
+    return absl::UnavailableError(absl::StrCat(path, ": the file cannot be written"));
+  }
+  EPLB_RETURN_IF_ERROR(
+      connection.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
+                         "PRAGMA foreign_keys=ON;"));
+  if (tables == 0 && id == 0) return CreateDatabase(connection);
+  EPLB_ASSIGN_OR_RETURN(const std::string check, connection.FirstText("PRAGMA integrity_check(1)"));
+  if (check != "ok") return Damaged(path, check);
+  if (id != kApplicationId) return Damaged(path, "its application id");
+  return CheckVersion(connection, path);
+}
+
+}  // namespace eplb

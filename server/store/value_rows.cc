@@ -1,0 +1,381 @@
+#include "server/store/value_rows.h"
+
+#include <algorithm>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/digest.h"
+#include "placement/status_macros.h"
+#include "server/store/placement_bytes.h"
+
+namespace eplb {
+namespace {
+
+using sqlite::Cell;
+using sqlite::RealCell;
+using sqlite::Row;
+
+std::string BytesOf(const Digest& digest) { return {digest.bytes.begin(), digest.bytes.end()}; }
+
+template <class T>
+Cell CellOf(const std::optional<T>& value) {
+  if (!value) return std::monostate();
+  if constexpr (std::is_same_v<T, std::string>) {
+    return *value;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return RealCell(*value);
+  } else {
+    return int64_t{*value};
+  }
+}
+
+// Reads a row's cells from the left. A cell of another kind than asked for makes it fail.
+class Reader {
+ public:
+  explicit Reader(const Row& row) : row_(row) {}
+
+  int64_t Integer() { return Take<int64_t>(); }
+  int32_t Small() { return static_cast<int32_t>(Take<int64_t>()); }
+  bool Flag() { return Take<int64_t>() != 0; }
+  double Real() { return Take<double>(); }
+  std::string Text() { return Take<std::string>(); }
+  std::string Bytes() { return Take<sqlite::Bytes>().bytes; }
+  template <class T>
+  std::optional<T> Maybe() {
+    if (next_ < row_.size() && std::holds_alternative<std::monostate>(row_[next_])) {
+      ++next_;
+      return std::nullopt;
+    }
+    return Take<T>();
+  }
+  std::optional<int32_t> MaybeSmall() {
+    const std::optional<int64_t> number = Maybe<int64_t>();
+    if (!number) return std::nullopt;
+    return static_cast<int32_t>(*number);
+  }
+  absl::Status Done(const std::string& what) const {
+    if (good_ && next_ == row_.size()) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("a row of ", what, " is not one of ours"));
+  }
+
+ private:
+  template <class T>
+  T Take() {
+    const T* value = next_ < row_.size() ? std::get_if<T>(&row_[next_]) : nullptr;
+    ++next_;
+    if (value != nullptr) return *value;
+    good_ = false;
+    return T();
+  }
+
+  const Row& row_;
+  size_t next_ = 0;
+  bool good_ = true;
+};
+
+// The job's row without the placement; that one is looked up by the caller.
+struct JobRow {
+  std::string job;
+  int64_t version = 0;
+  int64_t next_version = 0;
+  bool ended = false;
+  bool paused = false;
+  std::string pause_reason;
+  core::SettingsPatch settings;
+};
+
+absl::StatusOr<JobRow> JobOf(const Row& row) {
+  Reader reader(row);
+  JobRow job;
+  job.job = reader.Text();
+  job.version = reader.Integer();
+  job.next_version = reader.Integer();
+  job.ended = reader.Flag();
+  job.paused = reader.Flag();
+  job.pause_reason = reader.Text();
+  job.settings.policy_name = reader.Maybe<std::string>();
+  job.settings.mode = reader.Maybe<std::string>();
+  job.settings.every_steps = reader.MaybeSmall();
+  job.settings.min_gain = reader.Maybe<double>();
+  job.settings.horizon_steps = reader.Maybe<int64_t>();
+  job.settings.freeze_steps = reader.Maybe<std::string>();
+  if (const auto nanos = reader.Maybe<int64_t>()) {
+    job.settings.max_pause = absl::Nanoseconds(*nanos);
+  }
+  job.settings.layers_per_chunk = reader.MaybeSmall();
+  EPLB_RETURN_IF_ERROR(reader.Done("jobs"));
+  return job;
+}
+
+absl::StatusOr<core::Plan> PlanOf(const Row& row) {
+  Reader reader(row);
+  core::Plan plan;
+  (void)reader.Text();  // the job
+  plan.plan = reader.Integer();
+  plan.decided_at = absl::FromUnixNanos(reader.Integer());
+  plan.policy = reader.Text();
+  const std::optional<core::PlanResult> result = core::PlanResultOf(reader.Text());
+  plan.result = result.value_or(core::PlanResult::kFailed);
+  plan.base_version = reader.Integer();
+  plan.first_version = reader.Integer();
+  plan.last_version = reader.Integer();
+  plan.decided_first_step = reader.Integer();
+  plan.decided_last_step = reader.Integer();
+  plan.balancedness_before = reader.Real();
+  plan.balancedness_predicted = reader.Real();
+  plan.peak_fall = reader.Real();
+  plan.net_gain_seconds = reader.Real();
+  plan.migration_seconds = reader.Real();
+  plan.transfers = reader.Integer();
+  plan.received_bytes = reader.Integer();
+  plan.num_chunks = reader.Small();
+  plan.chunks_committed = reader.Small();
+  plan.solve_seconds = reader.Real();
+  plan.prepare_seconds = reader.Real();
+  plan.pause_seconds = reader.Real();
+  plan.switched_step = reader.Integer();
+  plan.reason = reader.Text();
+  plan.asked_by = reader.Text();
+  EPLB_RETURN_IF_ERROR(reader.Done("plans"));
+  if (!result) return absl::DataLossError("a row of plans has an unknown result");
+  return plan;
+}
+
+absl::StatusOr<StoredEvent> EventOf(const Row& row) {
+  Reader reader(row);
+  StoredEvent stored;
+  stored.sequence = reader.Integer();
+  stored.time = absl::FromUnixMicros(reader.Integer());
+  stored.event.job = reader.Text();
+  stored.event.name = reader.Text();
+  stored.event.version = reader.Integer();
+  stored.event.reason = reader.Text();
+  stored.event.actor = reader.Text();
+  stored.event.before = reader.Text();
+  stored.event.after = reader.Text();
+  EPLB_RETURN_IF_ERROR(reader.Done("events"));
+  return stored;
+}
+
+absl::Status ReadRequests(sqlite::Connection& connection, core::StoredJob* job) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
+                        connection.Prepare("SELECT job, request_id, outcome, checksum FROM "
+                                           "requests WHERE job = ? ORDER BY sequence"));
+  rows.BindText(job->job);
+  return ForEachRow(std::move(rows), "requests", 0, [job](const Row& row) {
+    Reader reader(row);
+    (void)reader.Text();
+    core::DoneRequest done;
+    done.request_id = reader.Text();
+    done.outcome = reader.Text();
+    job->requests.push_back(std::move(done));
+    return reader.Done("requests");
+  });
+}
+
+absl::Status ReadPlans(sqlite::Connection& connection, core::StoredJob* job) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
+                        connection.Prepare("SELECT * FROM plans WHERE job = ? ORDER BY plan"));
+  rows.BindText(job->job);
+  return ForEachRow(std::move(rows), "plans", 0, [job](const Row& row) {
+    EPLB_ASSIGN_OR_RETURN(core::Plan plan, PlanOf(row));
+    job->plans.push_back(std::move(plan));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
+                        connection.Prepare("SELECT term, schema, checksum FROM leadership"));
+  std::vector<Leadership> found;
+  EPLB_RETURN_IF_ERROR(ForEachRow(std::move(rows), "leadership", 0, [&found](const Row& row) {
+    Reader reader(row);
+    Leadership leadership;
+    leadership.term = reader.Integer();
+    leadership.schema = reader.Integer();
+    found.push_back(leadership);
+    return reader.Done("leadership");
+  }));
+  if (found.size() == 1) return found.front();
+  return absl::DataLossError(absl::StrCat("leadership has ", found.size(), " rows, expected 1"));
+}
+
+absl::Status InsertTerm(sqlite::Connection& connection, int64_t term) {
+  return Insert(connection, "leadership", "only, term, schema, checksum",
+                {int64_t{0}, term, kStoreSchema}, 1);
+}
+
+absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
+  const core::SettingsPatch& settings = job.settings;
+  std::optional<int64_t> pause;
+  if (settings.max_pause) pause = absl::ToInt64Nanoseconds(*settings.max_pause);
+  return Insert(
+      connection, "jobs", "",
+      {job.job, job.version, job.next_version, int64_t{job.ended}, int64_t{job.paused},
+       job.pause_reason, CellOf(settings.policy_name), CellOf(settings.mode),
+       CellOf(settings.every_steps), CellOf(settings.min_gain), CellOf(settings.horizon_steps),
+       CellOf(settings.freeze_steps), CellOf(pause), CellOf(settings.layers_per_chunk)});
+}
+
+absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
+                             int64_t written) {
+  return Insert(connection, "placements", "",
+                {job.job, job.version, written, sqlite::Bytes{PlacementToBytes(job.placement)},
+                 sqlite::Bytes{BytesOf(DigestOf(job.placement))}});
+}
+
+absl::Status InsertRequest(sqlite::Connection& connection, const std::string& job,
+                           const core::DoneRequest& done) {
+  return Insert(connection, "requests", "job, request_id, outcome, checksum",
+                {job, done.request_id, done.outcome});
+}
+
+absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
+                        const core::Plan& plan) {
+  return Insert(connection, "plans", "",
+                {job,
+                 plan.plan,
+                 absl::ToUnixNanos(plan.decided_at),
+                 plan.policy,
+                 std::string(core::PlanResultName(plan.result)),
+                 plan.base_version,
+                 plan.first_version,
+                 plan.last_version,
+                 plan.decided_first_step,
+                 plan.decided_last_step,
+                 RealCell(plan.balancedness_before),
+                 RealCell(plan.balancedness_predicted),
+                 RealCell(plan.peak_fall),
+                 RealCell(plan.net_gain_seconds),
+                 RealCell(plan.migration_seconds),
+                 plan.transfers,
+                 plan.received_bytes,
+                 int64_t{plan.num_chunks},
+                 int64_t{plan.chunks_committed},
+                 RealCell(plan.solve_seconds),
+                 RealCell(plan.prepare_seconds),
+                 RealCell(plan.pause_seconds),
+                 plan.switched_step,
+                 plan.reason,
+                 plan.asked_by});
+}
+
+absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& stored) {
+  const core::JobEvent& event = stored.event;
+  // NULL makes SQLite draw the next sequence; the checksum does not cover it.
+  const Cell sequence = stored.sequence == 0 ? Cell() : Cell(stored.sequence);
+  return Insert(connection, "events", "",
+                {sequence, absl::ToUnixMicros(stored.time), event.job, event.name, event.version,
+                 event.reason, event.actor, event.before, event.after},
+                1);
+}
+
+absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& connection) {
+  std::vector<JobRow> found;
+  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
+                        connection.Prepare("SELECT * FROM jobs ORDER BY job"));
+  const absl::Status read = ForEachRow(std::move(rows), "jobs", 0, [&found](const Row& row) {
+    EPLB_ASSIGN_OR_RETURN(JobRow job, JobOf(row));
+    found.push_back(std::move(job));
+    return absl::OkStatus();
+  });
+  EPLB_RETURN_IF_ERROR(read);
+  std::vector<core::StoredJob> jobs;
+  for (JobRow& row : found) {
+    absl::StatusOr<Placement> placement = ReadOnePlacement(connection, row.job, row.version);
+    if (absl::IsNotFound(placement.status())) {
+      return absl::DataLossError(std::string(placement.status().message()));
+    }
+    EPLB_RETURN_IF_ERROR(placement.status());
+    jobs.push_back({.job = std::move(row.job),
+                    .version = row.version,
+                    .next_version = row.next_version,
+                    .placement = *std::move(placement),
+                    .settings = std::move(row.settings),
+                    .paused = row.paused,
+                    .pause_reason = std::move(row.pause_reason),
+                    .ended = row.ended});
+    EPLB_RETURN_IF_ERROR(ReadRequests(connection, &jobs.back()));
+    EPLB_RETURN_IF_ERROR(ReadPlans(connection, &jobs.back()));
+  }
+  return jobs;
+}
+
+absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& connection,
+                                                        const std::string& job, int32_t limit,
+                                                        int64_t after_sequence) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
+                        connection.Prepare("SELECT * FROM events WHERE job = ? AND sequence > ? "
+                                           "ORDER BY sequence DESC LIMIT ?"));
+  rows.BindText(job).Bind(after_sequence).Bind(std::max(limit, 0));
+  std::vector<StoredEvent> events;
+  const absl::Status read = ForEachRow(std::move(rows), "events", 1, [&events](const Row& row) {
+    EPLB_ASSIGN_OR_RETURN(StoredEvent event, EventOf(row));
+    events.push_back(std::move(event));
+    return absl::OkStatus();
+  });
+  EPLB_RETURN_IF_ERROR(read);
+  return events;
+}
+
+absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
+                                           int64_t version) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement rows,
+      connection.Prepare("SELECT * FROM placements WHERE job = ? AND version = ?"));
+  rows.BindText(job).Bind(version);
+  const std::string path = rows.path();
+  absl::StatusOr<Placement> result =
+      absl::NotFoundError(absl::StrCat("version ", version, " of job ", job, " is not kept"));
+  const absl::Status read = ForEachRow(std::move(rows), "placements", 0, [&](const Row& row) {
+    Reader reader(row);
+    (void)reader.Text();
+    (void)reader.Integer();
+    (void)reader.Integer();
+    const std::string bytes = reader.Bytes();
+    const std::string digest = reader.Bytes();
+    EPLB_RETURN_IF_ERROR(reader.Done("placements"));
+    result = PlacementOf(bytes, digest, path, job);
+    return result.status();
+  });
+  EPLB_RETURN_IF_ERROR(read);
+  return result;
+}
+
+absl::Status CheckEveryRow(sqlite::Connection& connection) {
+  struct Table {
+    const char* query;
+    size_t first_checked;
+  };
+  for (const Table& table :
+       {Table{"SELECT * FROM leadership", 1}, Table{"SELECT * FROM placements", 0},
+        Table{"SELECT * FROM plans", 0}, Table{"SELECT * FROM requests", 1},
+        Table{"SELECT * FROM events", 1}}) {
+    EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows, connection.Prepare(table.query));
+    EPLB_RETURN_IF_ERROR(ForEachRow(std::move(rows), table.query, table.first_checked,
+                                    [](const Row&) { return absl::OkStatus(); }));
+  }
+  EPLB_RETURN_IF_ERROR(ReadLeadership(connection).status());
+  return ReadAllJobs(connection).status();
+}
+
+absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::string& digest,
+                                      const std::string& path, const std::string& job) {
+  absl::StatusOr<Placement> placement = PlacementFromBytes(bytes);
+  if (!placement.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": job \"", job, "\": ", std::string(placement.status().message())));
+  }
+  const Digest computed = DigestOf(*placement);
+  if (digest == BytesOf(computed)) return placement;
+  return absl::DataLossError(absl::StrCat(path, ": job \"", job,
+                                          "\": the stored placement's digest is not ",
+                                          computed.Hex(), ", the digest of its maps"));
+}
+
+}  // namespace eplb

@@ -1,0 +1,62 @@
+// The store's values as rows of its tables.
+#ifndef EPLB_SERVER_STORE_VALUE_ROWS_H_
+#define EPLB_SERVER_STORE_VALUE_ROWS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "server/store/row.h"
+#include "server/store/sqlite.h"
+#include "server/store/store.h"
+
+namespace eplb {
+
+// errors of every read: those of Connection; DataLoss for a row that does not fit its checksum or
+// that no writer of ours wrote.
+
+// The schema of this eplbd, in user_version and in the row of leadership.
+inline constexpr int64_t kStoreSchema = 2;
+
+struct Leadership {
+  int64_t term = 0;
+  int64_t schema = 0;
+};
+absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection);
+absl::Status InsertTerm(sqlite::Connection& connection, int64_t term);
+
+// The job's record, without its placement.
+absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job);
+// The job's placement as its newest one. written: rising within a job.
+absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
+                             int64_t written);
+absl::Status InsertRequest(sqlite::Connection& connection, const std::string& job,
+                           const core::DoneRequest& done);
+absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
+                        const core::Plan& plan);
+// With its sequence, or as the next one when that is 0.
+absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& event);
+
+// All jobs by name, with placement, requests and plans.
+absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& connection);
+absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& connection,
+                                                        const std::string& job, int32_t limit,
+                                                        int64_t after_sequence);
+// errors: also NotFound.
+absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
+                                           int64_t version);
+// Reads every row of every table.
+absl::Status CheckEveryRow(sqlite::Connection& connection);
+
+// The placement in these bytes. errors: DataLoss, naming path and job, also when the digest is not
+// that of its maps.
+absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::string& digest,
+                                      const std::string& path, const std::string& job);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_STORE_VALUE_ROWS_H_

@@ -1,0 +1,357 @@
+#include "server/core/admin.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+absl::StatusCode CodeOf(const absl::StatusOr<ChangeOutcome>& outcome) {
+  return outcome.status().code();
+}
+
+bool Says(const absl::StatusOr<ChangeOutcome>& outcome, const std::string& text) {
+  return std::string(outcome.status().message()).find(text) != std::string::npos;
+}
+
+const JobEvent& LastEvent(const CoreHarness& daemon, const std::string& name) {
+  static JobEvent found;
+  found = {};
+  for (const JobEvent& event : daemon.events()) {
+    if (event.name == name) found = event;
+  }
+  return found;
+}
+
+// All ranks take what is proposed and vote it through.
+void CommitAll(TestJob& job, int64_t step) {
+  job.Deliver();
+  while (job.Vote(step)) {
+    job.Deliver();
+    step += 2;
+  }
+}
+
+TEST(AdminTest, PauseStopsDecisionsAndResumeAllowsThemAgain) {
+  TestJob job;
+  job.ConnectAll();
+  const absl::StatusOr<ChangeOutcome> paused = job.daemon.Ask(Pause{});
+  ASSERT_TRUE(paused.ok()) << paused.status();
+  EXPECT_EQ(paused->state, "IDLE");
+  EXPECT_EQ(paused->outcome, "paused by ann: why not");
+  EXPECT_TRUE(job.daemon.View().paused);
+  job.Report(0, 9);
+  EXPECT_EQ(job.daemon.num_solves(), 0);
+  ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
+  EXPECT_FALSE(job.daemon.View().paused);
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  const JobEvent& event = LastEvent(job.daemon, "resume");
+  EXPECT_EQ(event.actor, "ann");
+  EXPECT_EQ(event.before, "paused: paused by ann: why not");
+  EXPECT_EQ(event.after, "not paused");
+}
+
+TEST(AdminTest, PauseWhileThePolicyComputesForgetsItsAnswer) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  ASSERT_EQ(job.daemon.state(), "SOLVING");
+  EXPECT_EQ(job.daemon.Ask(Pause{})->state, "IDLE");
+  job.daemon.AnswerSolve(Exchanged({0}));
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+TEST(AdminTest, APauseLetsTheChunkInFlightEndAndProposesNoOther) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  const absl::StatusOr<ChangeOutcome> paused = job.daemon.Ask(Pause{});
+  EXPECT_NE(paused->outcome.find("version 1 is in flight and ends first"), std::string::npos);
+  CommitAll(job, 12);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(plan.result, PlanResult::kPartial);
+  EXPECT_EQ(plan.chunks_committed, 1);
+}
+
+TEST(AdminTest, APauseSurvivesARestart) {
+  TestJob job;
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Pause{}, {}, "once").ok());
+  job.daemon.Restart();
+  EXPECT_TRUE(job.daemon.View().paused);
+  job.ConnectAll();
+  job.Report(0, 9);
+  EXPECT_EQ(job.daemon.num_solves(), 0);
+  const absl::StatusOr<ChangeOutcome> again = job.daemon.Ask(Pause{}, {}, "once");
+  EXPECT_EQ(CodeOf(again), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(AdminTest, ARequestIdIsUsedOnceAndARepeatToldWhatItDid) {
+  TestJob job;
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Pause{}, {}, "r1").ok());
+  const absl::StatusOr<ChangeOutcome> again = job.daemon.Ask(Resume{}, {}, "r1");
+  EXPECT_EQ(CodeOf(again), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(Says(again, "paused by ann")) << again.status();
+  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_EQ(LastEvent(job.daemon, "refused").actor, "ann");
+}
+
+TEST(AdminTest, ARefusedRequestMayBeAskedAgainUnderItsId) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Pause{}, 7, "r1")), absl::StatusCode::kAborted);
+  EXPECT_TRUE(job.daemon.Ask(Pause{}, 0, "r1").ok());
+}
+
+TEST(AdminTest, RequestIdsAreBoundedInNumber) {
+  TestJob job;
+  job.ConnectAll();
+  for (int i = 0; i <= kMaxDoneRequests; ++i) {
+    ASSERT_TRUE(job.daemon.Ask(Pause{}, {}, absl::StrCat("r", i)).ok());
+  }
+  EXPECT_TRUE(job.daemon.Ask(Pause{}, {}, "r0").ok());
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Pause{}, {}, "r2")), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(AdminTest, AStaleExpectVersionIsAbortedNamingBothVersions) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  CommitAll(job, 12);
+  ASSERT_EQ(job.daemon.View().version, 1);
+  const absl::StatusOr<ChangeOutcome> stale = job.daemon.Ask(Pause{}, 0);
+  EXPECT_EQ(CodeOf(stale), absl::StatusCode::kAborted);
+  EXPECT_TRUE(Says(stale, "expect_version is 0, the version in force is 1")) << stale.status();
+  EXPECT_FALSE(job.daemon.View().paused);
+}
+
+TEST(AdminTest, MalformedChangesAreRefusedByField) {
+  TestJob job;
+  job.ConnectAll();
+  const Change good{.ticket = 900,
+                    .job = kJob,
+                    .request_id = "r",
+                    .expect_version = 0,
+                    .actor = "ann",
+                    .verb = Pause{}};
+  const auto code = [&job](Change change, int64_t ticket) {
+    change.ticket = ticket;
+    job.daemon.Handle(change);
+    return job.daemon.replies().at(ticket).status();
+  };
+  Change bad = good;
+  bad.request_id = "";
+  EXPECT_EQ(code(bad, 901).code(), absl::StatusCode::kInvalidArgument);
+  bad.request_id = "no blanks";
+  EXPECT_EQ(code(bad, 902).code(), absl::StatusCode::kInvalidArgument);
+  bad.request_id = std::string(65, 'x');
+  EXPECT_EQ(code(bad, 903).code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.expect_version.reset();
+  EXPECT_EQ(code(bad, 904).code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.comment = std::string(257, 'x');
+  EXPECT_EQ(code(bad, 905).code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.job = "";
+  EXPECT_EQ(code(bad, 906).code(), absl::StatusCode::kInvalidArgument);
+  bad.job = "other";
+  EXPECT_EQ(code(bad, 907).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LastEvent(job.daemon, "refused").job, "");
+  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_TRUE(code(good, 908).ok());
+}
+
+TEST(AdminTest, AChangeThatCannotBeStoredIsUndoneAndUnavailable) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.store_works = false;
+  const SettingsPatch patch{.min_gain = 0.5};
+  for (const Verb& verb : {Verb(Pause{}), Verb(SetPolicy{patch})}) {
+    EXPECT_EQ(CodeOf(job.daemon.Ask(verb, {}, "r1")), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_EQ(job.daemon.View().settings.min_gain, 0.05);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_FALSE(job.daemon.core().Readiness().ok());
+  job.daemon.store_works = true;
+  EXPECT_TRUE(job.daemon.Ask(Pause{}, {}, "r1").ok());
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_TRUE(job.daemon.core().Readiness().ok());
+}
+
+TEST(AdminTest, ARebalanceOrRollbackThatCannotBeStoredLeavesTheJobIdle) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  CommitAll(job, 12);
+  job.daemon.store_works = false;
+  const int64_t solves = job.daemon.num_solves();
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Rebalance{})), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(job.daemon.num_solves(), solves);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Rollback{})), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 9)->size(), 1);
+}
+
+TEST(AdminTest, RebalanceDecidesNowOnWindowsThatWereDecidedOnBefore) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Rebalance{})), absl::StatusCode::kFailedPrecondition);
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({}));
+  const absl::StatusOr<ChangeOutcome> asked = job.daemon.Ask(Rebalance{});
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(asked->state, "SOLVING");
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().asked_by, "ann");
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Rebalance{})), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(AdminTest, AForcedRebalanceProposesWhatDoesNotPay) {
+  Config config = TestConfig();
+  config.min_gain = 1;
+  TestJob job(config);
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({0}));
+  ASSERT_EQ(job.daemon.state(), "IDLE");
+  ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
+  job.daemon.AnswerSolve(Exchanged({0}));
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  EXPECT_NE(job.daemon.LastReason("proposed").find("forced"), std::string::npos);
+}
+
+TEST(AdminTest, RebalanceIsRefusedWhilePausedOrFrozen) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({}));
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.freeze_steps = "5:30"}}).ok());
+  EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{}), "the steps 5:30 are frozen"));
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.freeze_steps = ""}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{.force = true}), "is paused"));
+}
+
+TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  CommitAll(job, 12);
+  ASSERT_EQ(job.daemon.View().version, 2);
+  const absl::StatusOr<ChangeOutcome> back = job.daemon.Ask(Rollback{});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->state, "PREPARING");
+  EXPECT_NE(back->outcome.find("rolled back to version 0 by ann: why not; 2 chunks"),
+            std::string::npos);
+  CommitAll(job, 20);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 4);  // as new versions
+  EXPECT_EQ(job.ranks[0].placement, Exchanged({}));
+  EXPECT_TRUE(job.daemon.View().paused);
+  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(plan.policy, "rollback");
+  EXPECT_EQ(plan.result, PlanResult::kCommitted);
+  EXPECT_EQ(plan.base_version, 2);
+  EXPECT_EQ(plan.last_version, 4);
+  // And back again, by its number.
+  ASSERT_TRUE(job.daemon.Ask(Rollback{.to_version = 1}).ok());
+  CommitAll(job, 30);
+  EXPECT_EQ(job.ranks[0].placement, Exchanged({0, 1}));
+}
+
+TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_TRUE(Says(job.daemon.Ask(Rollback{}), "no decision is known"));
+  EXPECT_TRUE(Says(job.daemon.Ask(Rollback{.to_version = 0}), "runs the placement"));
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Rollback{.to_version = 77})), absl::StatusCode::kNotFound);
+  job.Disconnect(1);
+  EXPECT_TRUE(Says(job.daemon.Ask(Rollback{.to_version = 0}), "2 of 3 ranks"));
+  EXPECT_FALSE(job.daemon.View().paused);
+}
+
+TEST(AdminTest, ARollbackNeedsTheRanksStaging) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  CommitAll(job, 12);
+  for (FakeRank& rank : job.ranks) rank.identity.staging_rows = 0;
+  job.ConnectAll();
+  const absl::StatusOr<ChangeOutcome> back = job.daemon.Ask(Rollback{});
+  EXPECT_TRUE(Says(back, "layer 0 needs 1 rows of staging on one GPU, the ranks have 0"))
+      << back.status();
+}
+
+TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
+  TestJob job;
+  job.ConnectAll();
+  const SettingsPatch patch{.policy_name = "incremental", .every_steps = 40, .min_gain = 0.25};
+  const absl::StatusOr<ChangeOutcome> set = job.daemon.Ask(SetPolicy{patch});
+  ASSERT_TRUE(set.ok()) << set.status();
+  const JobEvent& event = LastEvent(job.daemon, "set_policy");
+  EXPECT_EQ(event.before, "name=balanced every_steps=20 min_gain=0.05");
+  EXPECT_EQ(event.after, "name=incremental every_steps=40 min_gain=0.25");
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.5}}).ok());
+  job.daemon.Restart();
+  const Settings settings = job.daemon.View().settings;
+  EXPECT_EQ(settings.policy_name, "incremental");
+  EXPECT_EQ(settings.every_steps, 40);
+  EXPECT_EQ(settings.min_gain, 0.5);
+  job.ConnectAll();
+  job.Report(0, 9);
+  EXPECT_EQ(job.daemon.pending_solve()->policy_name, "incremental");
+}
+
+TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{}), "settings are empty"));
+  EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{{.policy_name = "magic"}}), "name is \"magic\""));
+  EXPECT_EQ(job.daemon.View().settings.policy_name, "balanced");
+}
+
+TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  // One rank computed another plan.
+  job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
+  ASSERT_EQ(job.daemon.state(), "QUARANTINE");
+  const absl::StatusOr<ChangeOutcome> resumed = job.daemon.Ask(Resume{});
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->state, "HELD");
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().result, PlanResult::kWithdrawn);
+  job.ranks[1].version = 0;
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(CodeOf(job.daemon.Ask(Resume{})), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(AdminTest, AJobThatHasNotSaidWhatItRunsRefusesChanges) {
+  TestJob job;
+  job.Connect(0);
+  EXPECT_TRUE(Says(job.daemon.Ask(Pause{}), "has not said what it runs yet"));
+}
+
+TEST(AdminTest, ChangesAreCounted) {
+  TestJob job;
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  EXPECT_FALSE(job.daemon.Ask(Pause{}, 5).ok());
+  EXPECT_EQ(job.daemon.core().counters().changes, 1);
+  EXPECT_EQ(job.daemon.core().counters().changes_refused, 1);
+}
+
+}  // namespace
+}  // namespace eplb::core

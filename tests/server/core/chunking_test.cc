@@ -1,0 +1,97 @@
+#include "server/core/chunking.h"
+
+#include <gtest/gtest.h>
+
+#include "server/core/judge.h"
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+// Each changed layer exchanges one expert between GPU 0 and GPU 1: 1 MB each way, 1 ms at 1 GB/s.
+Costs TestCosts() {
+  Costs costs;
+  costs.intra_bytes_per_s = 1e9;
+  costs.expert.weight_bytes = 1'000'000;
+  return costs;
+}
+
+std::vector<LayerMove> TestMoves() {
+  return MovesOf(Exchanged({}), Exchanged({0, 1, 3}), TestCosts()).value();
+}
+
+TEST(ChunkingTest, EachChangedLayerHasItsPrice) {
+  const std::vector<LayerMove> moves = TestMoves();
+  ASSERT_EQ(moves.size(), 3);
+  EXPECT_EQ(moves[2].next.layer, LayerId{3});
+  EXPECT_EQ(moves[0].transfers, 2);
+  EXPECT_EQ(moves[0].staging_rows, 1);
+  EXPECT_EQ(moves[0].incoming_bytes, 1'000'000);
+  EXPECT_DOUBLE_EQ(moves[0].link_seconds, 0.001);
+}
+
+TEST(ChunkingTest, ABoundaryHasAsManyLayersAsItsPauseAllows) {
+  const std::vector<LayerMove> moves = TestMoves();
+  const auto cut = [&moves](int32_t layers, double pause, double rate) {
+    std::vector<size_t> sizes;
+    const auto chunks = CutIntoBoundaries(
+        Exchanged({}), moves,
+        {.layers_per_chunk = layers, .max_pause_seconds = pause, .seconds_per_byte = rate});
+    for (const Chunk& chunk : *chunks) sizes.push_back(chunk.layers.size());
+    EXPECT_EQ(chunks->back().after, Exchanged({0, 1, 3}));
+    return sizes;
+  };
+  EXPECT_EQ(cut(4, 1, 0), (std::vector<size_t>{3}));
+  EXPECT_EQ(cut(2, 1, 0), (std::vector<size_t>{2, 1}));
+  EXPECT_EQ(cut(4, 0.0025, 0), (std::vector<size_t>{2, 1}));
+  EXPECT_EQ(cut(4, 0.0001, 0), (std::vector<size_t>{1, 1, 1}));  // never less than one
+  EXPECT_EQ(cut(4, 1, 4e-7), (std::vector<size_t>{2, 1}));       // 0.4 s a layer, as measured
+}
+
+TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
+  const Load load = Load::FromCounts(TestReport(0, 9).counts).value();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1});
+  Question question{.load = load,
+                    .last_step = 9,
+                    .incumbent = incumbent,
+                    .candidate = candidate,
+                    .layers_per_chunk = 2,
+                    .staging_rows = 2,
+                    .migration = {.weight_bytes = 1'000'000},
+                    .costs = TestCosts(),
+                    .max_pause_seconds = 0.0005};
+  Verdict verdict = Judge(question).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_EQ(verdict.too_long,
+            "steps 0..9: layers 0, 1 left out, a boundary of 1 ms is predicted and at most 0.5 ms "
+            "is allowed");
+  // What was measured only makes chunks shorter.
+  question.max_pause_seconds = 0.5;
+  question.seconds_per_byte = 1;
+  verdict = Judge(question).value();
+  EXPECT_EQ(verdict.too_long, "");
+  EXPECT_EQ(verdict.chunks.size(), 2);
+}
+
+TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
+  Config config = TestConfig();
+  config.policy_every_steps = 10;
+  TestJob job(config);
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));  // 0.25 s for 100 bytes: 2.5 ms a byte
+  job.Deliver();
+  ASSERT_EQ(job.daemon.state(), "IDLE");
+  job.Report(20, 29);
+  job.daemon.AnswerSolve(Exchanged({}));
+  // A layer brings 24 bytes into a GPU, 60 ms: still two layers in 200 ms.
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 0);
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.max_pause = absl::Milliseconds(100)}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,117 @@
+#include "server/core/expiry.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+wire::Hello HelloOfJob(const std::string& job, int32_t rank) {
+  wire::Hello hello = TestHello(rank);
+  hello.job = job;
+  return hello;
+}
+
+// All ranks of a job say Hello; the sessions.
+std::vector<SessionId> Join(CoreHarness& daemon, const std::string& job) {
+  std::vector<SessionId> sessions;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    sessions.push_back(daemon.Open());
+    daemon.Say(sessions.back(), HelloOfJob(job, rank));
+  }
+  return sessions;
+}
+
+void Finish(CoreHarness& daemon, const std::vector<SessionId>& sessions) {
+  for (const SessionId session : sessions)
+    daemon.Say(session, wire::Goodbye{"finished", {}, false});
+}
+
+TEST(ExpiryTest, AJobWithoutRanksIsForgottenAfterItsTimeAndAudited) {
+  Config config = TestConfig();
+  config.job_expiry = absl::Minutes(10);
+  CoreHarness daemon(config);
+  Finish(daemon, Join(daemon, kJob));
+  EXPECT_TRUE(daemon.stored().at(kJob).ended);
+  daemon.Advance(absl::Seconds(1));
+  daemon.Advance(absl::Minutes(9));
+  EXPECT_EQ(daemon.core().Jobs(daemon.now()).size(), 1);
+  daemon.Advance(absl::Minutes(1));
+  EXPECT_TRUE(daemon.core().Jobs(daemon.now()).empty());
+  EXPECT_TRUE(daemon.stored().empty());
+  EXPECT_NE(daemon.LastReason("expired").find("no rank was connected for 10m"), std::string::npos);
+  EXPECT_EQ(daemon.core().counters().jobs_expired, 1);
+}
+
+TEST(ExpiryTest, AConnectedRankKeepsItsJob) {
+  Config config = TestConfig();
+  config.job_expiry = absl::Minutes(10);
+  CoreHarness daemon(config);
+  const std::vector<SessionId> sessions = Join(daemon, kJob);
+  daemon.Disconnect(sessions[0]);
+  for (int i = 0; i < 30; ++i) daemon.Advance(absl::Minutes(1));
+  EXPECT_EQ(daemon.core().Jobs(daemon.now()).size(), 1);
+}
+
+TEST(ExpiryTest, AFullTableMakesRoomByTheJobThatEndedLongestAgo) {
+  Config config = TestConfig();
+  config.max_jobs = 3;
+  CoreHarness daemon(config);
+  for (const char* name : {"b", "a", "live"}) {
+    const std::vector<SessionId> sessions = Join(daemon, name);
+    if (std::string(name) != "live") Finish(daemon, sessions);
+    daemon.Advance(absl::Seconds(1));
+  }
+  const std::vector<SessionId> fourth = Join(daemon, "fourth");
+  EXPECT_FALSE(daemon.ClosedWith(fourth[0]).has_value());
+  EXPECT_FALSE(daemon.core().Job("b", daemon.now()).ok());
+  EXPECT_TRUE(daemon.core().Job("a", daemon.now()).ok());
+  Join(daemon, "fifth");
+  EXPECT_FALSE(daemon.core().Job("a", daemon.now()).ok());
+  // Only live ones are left.
+  const std::vector<SessionId> sixth = Join(daemon, "sixth");
+  EXPECT_EQ(daemon.ClosedWith(sixth[0])->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(daemon.core().Job("live", daemon.now()).ok());
+}
+
+TEST(ExpiryTest, AJobWhoseRanksAreAwayIsNoRoomForAnother) {
+  Config config = TestConfig();
+  config.max_jobs = 1;
+  CoreHarness daemon(config);
+  for (const SessionId session : Join(daemon, kJob)) daemon.Disconnect(session);
+  daemon.Advance(absl::Minutes(1));
+  EXPECT_EQ(daemon.ClosedWith(Join(daemon, "other")[0])->code(),
+            absl::StatusCode::kResourceExhausted);
+  daemon.Restart();
+  EXPECT_EQ(daemon.ClosedWith(Join(daemon, "other")[0])->code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(ExpiryTest, AJobThatEndedBeforeTheRestartMakesRoom) {
+  Config config = TestConfig();
+  config.max_jobs = 1;
+  CoreHarness daemon(config);
+  Finish(daemon, Join(daemon, kJob));
+  daemon.Restart();
+  EXPECT_FALSE(daemon.ClosedWith(Join(daemon, "other")[0]).has_value());
+}
+
+TEST(ExpiryTest, ANewLaunchOfAJobThatEndedIsNoEndedJob) {
+  CoreHarness daemon(TestConfig());
+  Finish(daemon, Join(daemon, kJob));
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    wire::Hello hello = TestHello(rank);
+    hello.incarnation = "launch-2";
+    daemon.Say(daemon.Open(), hello);
+  }
+  EXPECT_EQ(daemon.View().state, "IDLE");
+  EXPECT_FALSE(daemon.stored().at(kJob).ended);
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,61 @@
+#include "server/runner/change_desk.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace eplb {
+namespace {
+
+class ChangeDeskTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<int64_t> Take() {
+    return desk_.Take(
+        [this](const absl::StatusOr<core::ChangeOutcome>& out) {
+          answers_.push_back(out.status());
+        },
+        now_);
+  }
+
+  ChangeDesk desk_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::vector<absl::Status> answers_;
+};
+
+TEST_F(ChangeDeskTest, EveryChangeIsAnsweredOnce) {
+  const int64_t first = *Take();
+  const int64_t second = *Take();
+  EXPECT_NE(first, second);
+  desk_.Answer(second, core::ChangeOutcome{});
+  desk_.Answer(second, absl::AbortedError("again"));
+  ASSERT_EQ(answers_.size(), 1);
+  EXPECT_TRUE(answers_[0].ok());
+  desk_.Drop(first);
+  desk_.Answer(first, core::ChangeOutcome{});
+  EXPECT_EQ(answers_.size(), 1);
+}
+
+TEST_F(ChangeDeskTest, WhatWaitsTooLongIsToldToAskAgain) {
+  ASSERT_TRUE(Take().ok());
+  now_ += ChangeDesk::kDeadline / 2;
+  ASSERT_TRUE(Take().ok());
+  desk_.Expire(now_ + ChangeDesk::kDeadline / 2);
+  ASSERT_EQ(answers_.size(), 1);
+  EXPECT_EQ(answers_[0].code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(ChangeDeskTest, TheDeskIsBounded) {
+  for (size_t i = 0; i < ChangeDesk::kMaxWaiting; ++i) ASSERT_TRUE(Take().ok());
+  EXPECT_EQ(Take().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(ChangeDeskTest, FailAllAnswersThoseThatWaitAndClosesTheDesk) {
+  ASSERT_TRUE(Take().ok());
+  desk_.FailAll(absl::UnavailableError("over"));
+  ASSERT_EQ(answers_.size(), 1);
+  EXPECT_EQ(answers_[0].message(), "over");
+  EXPECT_EQ(Take().status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace eplb

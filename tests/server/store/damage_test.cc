@@ -1,0 +1,321 @@
+// What a damaged, full or old database does to the daemon's store.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/digest.h"
+#include "server/store/placement_bytes.h"
+#include "server/store/sqlite.h"
+#include "tests/server/store/folder.h"
+#include "tests/server/store/store_contract.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kFlips = 400;
+constexpr int kTruncations = 40;
+constexpr unsigned kSeed = 20260731;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// Everything that the store serves, as text.
+std::string ContentOf(Store& store) {
+  const absl::StatusOr<int64_t> term = store.ReadTerm();
+  const absl::StatusOr<std::vector<core::StoredJob>> jobs = store.ReadJobs();
+  if (!term.ok() || !jobs.ok()) return "unreadable";
+  std::string text = absl::StrCat("term ", *term);
+  for (const core::StoredJob& job : *jobs) {
+    absl::StrAppend(&text, "\njob ", job.job, " ", job.version, " ", job.next_version, " ",
+                    job.paused, job.pause_reason, job.ended, " ", DigestOf(job.placement).Hex(),
+                    core::SettingsText(core::Patched({}, job.settings), {}));
+    for (const core::DoneRequest& done : job.requests) {
+      absl::StrAppend(&text, "\n", done.request_id, done.outcome);
+    }
+    for (const core::Plan& plan : job.plans) {
+      absl::StrAppend(&text, "\n", plan.plan, " ", plan.reason, plan == PlanOf(plan.plan));
+    }
+    for (int64_t version = 1; version <= job.version; ++version) {
+      const absl::StatusOr<Placement> placement = store.ReadPlacement(job.job, version);
+      absl::StrAppend(&text, placement.ok() ? DigestOf(*placement).Hex() : "none");
+    }
+    for (const StoredEvent& stored :
+         store.ReadEvents(job.job, 1000, 0).value_or(std::vector<StoredEvent>())) {
+      absl::StrAppend(&text, "\n", stored.sequence, " ", absl::ToUnixMicros(stored.time),
+                      stored.event.name, stored.event.version, stored.event.reason,
+                      stored.event.actor);
+    }
+  }
+  return text;
+}
+
+void Fill(Store& store) {
+  ASSERT_TRUE(store.WriteTerm(41).ok());
+  for (const char* name : {"a", "job-b"}) {
+    for (int64_t version = 1; version <= 3; ++version) {
+      core::StoredJob job = JobOf(name, version, static_cast<int32_t>(version));
+      job.settings.min_gain = 0.25;
+      job.settings.policy_name = "balanced";
+      job.paused = true;
+      job.pause_reason = "for the night";
+      job.done = core::DoneRequest{absl::StrCat("id-", version), "paused by ann"};
+      ASSERT_TRUE(store.WriteJob(job).ok());
+      ASSERT_TRUE(store.WritePlan(name, PlanOf(version)).ok());
+      ASSERT_TRUE(store.AppendEvent(absl::FromUnixSeconds(version), EventOf(name, version)).ok());
+    }
+  }
+}
+
+class DamageTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+    Fill(*store);
+    content_ = ContentOf(*store);
+    store->Close();
+    bytes_ = ReadFile(path_);
+    ASSERT_FALSE(bytes_.empty());
+    const std::unique_ptr<Store> fresh = *MakeSqliteStore(folder_.File("fresh.db"));
+    empty_ = ContentOf(*fresh);
+  }
+  // Opens what `damaged` is; true when it was moved aside. Fails the test when anything but the
+  // content or an empty store is served, and when the damaged bytes are lost.
+  bool OpenDamaged(const std::string& damaged, const std::string& what) {
+    WriteFile(path_, damaged);
+    const absl::StatusOr<std::unique_ptr<Store>> store = MakeSqliteStore(path_);
+    EXPECT_TRUE(store.ok()) << what << ": " << store.status();
+    if (!store.ok()) return false;
+    const bool moved = !(*store)->opening_note().empty();
+    EXPECT_EQ(ContentOf(**store), moved ? empty_ : content_) << what;
+    (*store)->Close();
+    const std::vector<std::string> aside = folder_.Matching("eplbd.db.corrupt-");
+    EXPECT_EQ(aside.size(), moved ? 1 : 0) << what;
+    for (const std::string& name : aside) std::filesystem::remove(folder_.File(name));
+    std::filesystem::remove(path_);
+    return moved;
+  }
+
+  const Folder folder_;
+  const std::string path_ = folder_.File("eplbd.db");
+  std::string content_;
+  std::string empty_;
+  std::string bytes_;
+};
+
+TEST_F(DamageTest, AFlippedByteIsHarmlessOrTheFileIsMovedAside) {
+  std::mt19937 random(kSeed);
+  int moved = 0;
+  for (int i = 0; i < kFlips; ++i) {
+    std::string damaged = bytes_;
+    // Every byte of the header and of the schema's page once, then anywhere.
+    const size_t offset = i < 100 ? static_cast<size_t>(i) : random() % bytes_.size();
+    const int mask = 1 + static_cast<int>(random() % 255);
+    damaged[offset] = static_cast<char>(damaged[offset] ^ mask);
+    moved += OpenDamaged(damaged, absl::StrCat("byte ", offset, " ^ ", mask)) ? 1 : 0;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(moved, kFlips / 20);
+}
+
+TEST_F(DamageTest, ATruncatedFileIsMovedAside) {
+  std::mt19937 random(kSeed);
+  for (int i = 0; i < kTruncations; ++i) {
+    // An empty file is a new store: there is nothing to move.
+    const size_t length = 1 + random() % (bytes_.size() - 1);
+    EXPECT_TRUE(OpenDamaged(bytes_.substr(0, length), absl::StrCat("length ", length)));
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(DamageTest, AFileThatIsNoDatabaseIsMovedAsideWithItsBytesAndTheNoteSaysWhere) {
+  const std::string text(8192, 'x');
+  WriteFile(path_, text);
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+  const std::vector<std::string> aside = folder_.Matching("eplbd.db.corrupt-2");
+  ASSERT_EQ(aside.size(), 1);
+  EXPECT_EQ(ReadFile(folder_.File(aside[0])), text);
+  EXPECT_THAT(store->opening_note(), HasSubstr(aside[0]));
+  EXPECT_THAT(store->opening_note(), HasSubstr("file is not a database"));
+  ASSERT_TRUE(store->WriteTerm(3).ok());
+}
+
+TEST_F(DamageTest, TheWriteAheadLogOfADamagedDatabaseGoesWithIt) {
+  WriteFile(path_, bytes_.substr(0, bytes_.size() / 2));
+  WriteFile(path_ + "-wal", "log");
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+  EXPECT_FALSE(store->opening_note().empty());
+  EXPECT_EQ(ContentOf(*store), empty_);
+}
+
+TEST_F(DamageTest, AFlippedByteInTheLogLosesOnlyTheNewestWrites) {
+  std::mt19937 random(kSeed);
+  WriteFile(path_, bytes_);
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+    for (int64_t version = 4; version < 9; ++version) {
+      ASSERT_TRUE(store->WriteJob(JobOf("a", version)).ok());
+    }
+    // A crash: the log stays as it is.
+    std::filesystem::copy(path_, folder_.File("crashed.db"));
+    std::filesystem::copy(path_ + "-wal", folder_.File("crashed.db-wal"));
+  }
+  const std::string log = ReadFile(folder_.File("crashed.db-wal"));
+  ASSERT_GT(log.size(), 4096);
+  for (int i = 0; i < 50; ++i) {
+    const Folder folder;
+    std::string damaged = log;
+    damaged[random() % log.size()] ^= 0x10;
+    WriteFile(folder.File("eplbd.db"), ReadFile(folder_.File("crashed.db")));
+    WriteFile(folder.File("eplbd.db-wal"), damaged);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(folder.File("eplbd.db"));
+    const std::vector<core::StoredJob> jobs = *store->ReadJobs();
+    if (!store->opening_note().empty()) continue;
+    ASSERT_EQ(jobs.size(), 2);
+    EXPECT_GE(jobs[0].version, 3);
+    EXPECT_LE(jobs[0].version, 8);
+    EXPECT_EQ(jobs[0].next_version, jobs[0].version + 7);
+  }
+}
+
+TEST_F(DamageTest, AnAlteredCellIsFoundByItsChecksum) {
+  for (const char* sql :
+       {"UPDATE jobs SET next_version = 1", "UPDATE placements SET version = version + 90",
+        "UPDATE leadership SET term = 3", "UPDATE plans SET reason = 'x'",
+        "UPDATE requests SET outcome = 'x'", "UPDATE events SET actor = 'eve'",
+        "DELETE FROM leadership", "DELETE FROM placements WHERE version = 3",
+        "PRAGMA user_version = 99", "PRAGMA application_id = 1", "CREATE TABLE more(x)"}) {
+    WriteFile(path_, bytes_);
+    ASSERT_TRUE(sqlite::Connection::Open(path_, false)->Execute(sql).ok()) << sql;
+    EXPECT_TRUE(OpenDamaged(ReadFile(path_), sql)) << sql;
+  }
+}
+
+// The schema of version 1, as eplbd 0.1 created it.
+constexpr char kVersion1[] = R"(
+CREATE TABLE leadership(only INTEGER PRIMARY KEY CHECK (only = 0), term INTEGER NOT NULL) STRICT;
+CREATE TABLE jobs(
+  job TEXT PRIMARY KEY, version INTEGER NOT NULL, next_version INTEGER NOT NULL,
+  placement BLOB NOT NULL, digest BLOB NOT NULL) STRICT;
+CREATE TABLE events(
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_micros INTEGER NOT NULL, job TEXT NOT NULL,
+  name TEXT NOT NULL, version INTEGER NOT NULL, reason TEXT NOT NULL) STRICT;
+CREATE INDEX events_of_job ON events(job, sequence);
+INSERT INTO leadership VALUES (0, 12);
+INSERT INTO events VALUES (7, 1000, 'a', 'kept', 4, 'old');
+INSERT INTO events VALUES (9, 2000, 'a', 'committed', 5, 'newer');
+PRAGMA application_id=1162890306;
+PRAGMA user_version=1;
+)";
+
+void MakeVersion1(const std::string& path) {
+  sqlite::Connection connection = *sqlite::Connection::Open(path, false);
+  ASSERT_TRUE(connection.Execute("PRAGMA journal_mode=WAL").ok());
+  ASSERT_TRUE(connection.Execute(kVersion1).ok());
+  const Placement placement = ReversedPlacement(2);
+  const Digest digest = DigestOf(placement);
+  sqlite::Statement insert = *connection.Prepare("INSERT INTO jobs VALUES ('a', 5, 9, ?, ?)");
+  insert.BindBytes(PlacementToBytes(placement));
+  ASSERT_TRUE(insert.BindBytes({digest.bytes.begin(), digest.bytes.end()}).Run().ok());
+}
+
+TEST(MigrationTest, ADatabaseOfVersion1KeepsItsContent) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  MakeVersion1(path);
+  for (int opening = 0; opening < 2; ++opening) {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    EXPECT_EQ(store->opening_note(), "");
+    EXPECT_EQ(*store->ReadTerm(), 12);
+    const std::vector<core::StoredJob> jobs = *store->ReadJobs();
+    ASSERT_EQ(jobs.size(), 1);
+    EXPECT_EQ(jobs[0].version, 5);
+    EXPECT_EQ(jobs[0].next_version, 9);
+    EXPECT_EQ(jobs[0].placement, ReversedPlacement(2));
+    EXPECT_FALSE(jobs[0].paused);
+    EXPECT_EQ(*store->ReadPlacement("a", 5), ReversedPlacement(2));
+    const std::vector<StoredEvent> events = *store->ReadEvents("a", 9, 0);
+    ASSERT_EQ(events.size(), 2);
+    EXPECT_EQ(events[0].sequence, 9);
+    EXPECT_EQ(events[1].event.reason, "old");
+  }
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+  ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 6)).ok());
+  EXPECT_EQ(store->ReadEvents("a", 1, 0)->front().sequence, 10);
+}
+
+TEST(MigrationTest, ADamagedPlacementOfVersion1IsMovedAside) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  MakeVersion1(path);
+  ASSERT_TRUE(
+      sqlite::Connection::Open(path, false)->Execute("UPDATE jobs SET digest = zeroblob(32)").ok());
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+  EXPECT_THAT(store->opening_note(), HasSubstr("job \"a\": the stored placement's digest"));
+  EXPECT_EQ(*store->ReadTerm(), 0);
+}
+
+// No file of this process may grow beyond `bytes` while it lives.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    (void)std::signal(SIGXFSZ, SIG_IGN);
+    (void)getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    (void)setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() { (void)setrlimit(RLIMIT_FSIZE, &before_); }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST(FullDiskTest, WritesFailWholeReadsGoOnAndWritesComeBackWithTheSpace) {
+  const Folder folder;
+  const std::unique_ptr<Store> store = *MakeSqliteStore(folder.File("eplbd.db"));
+  Fill(*store);
+  const std::string before = ContentOf(*store);
+  {
+    const FullDisk full(std::filesystem::file_size(folder.File("eplbd.db-wal")));
+    core::StoredJob job = JobOf("a", 9, 40);
+    job.done = core::DoneRequest{"late", "done"};
+    EXPECT_TRUE(absl::IsUnavailable(store->WriteJob(job)));
+    EXPECT_TRUE(absl::IsUnavailable(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 1))));
+    EXPECT_EQ(ContentOf(*store), before);
+  }
+  EXPECT_EQ(ContentOf(*store), before);
+  EXPECT_TRUE(store->WriteJob(JobOf("a", 9)).ok());
+}
+
+TEST(FullDiskTest, AStoreOpensOnAFullDisk) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  Fill(**MakeSqliteStore(path));
+  const FullDisk full(std::filesystem::file_size(path));
+  const absl::StatusOr<std::unique_ptr<Store>> store = MakeSqliteStore(path);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*store)->ReadJobs()->size(), 2);
+  EXPECT_EQ(*(*store)->ReadTerm(), 41);
+}
+
+}  // namespace
+}  // namespace eplb
