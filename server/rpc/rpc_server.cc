@@ -30,14 +30,19 @@ constexpr mode_t kSocketMode = 0660;
 // Until a server listens, what gRPC says about it is in the error that Start returns.
 std::atomic<bool> grpc_errors_are_warnings = false;
 
-class BalancerService : public v1::Balancer::CallbackService {
+using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
+    v1::Balancer::WithCallbackMethod_Exchange<v1::Balancer::Service>>;
+
+class BalancerService : public BalancerBase {
  public:
   BalancerService(Runner* runner, int32_t messages_per_second, Rendezvous* rendezvous)
-      : runner_(runner), messages_per_second_(messages_per_second), rendezvous_(rendezvous) {}
+      : services_{.runner = runner,
+                  .bytes = &bytes_,
+                  .messages_per_second = messages_per_second},
+        rendezvous_(rendezvous) {}
 
-  grpc::ServerBidiReactor<v1::Up, v1::Down>* Session(
-      grpc::CallbackServerContext* context) override {
-    return StartSession(context, runner_, messages_per_second_);
+  SessionStream* Session(grpc::CallbackServerContext* context) override {
+    return StartSession(context, services_);
   }
 
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
@@ -52,8 +57,8 @@ class BalancerService : public v1::Balancer::CallbackService {
   void Drain() { draining_ = true; }
 
  private:
-  Runner* const runner_;
-  const int32_t messages_per_second_;
+  MessageBytes bytes_;
+  const SessionServices services_;
   Rendezvous* const rendezvous_;
   std::atomic<bool> draining_ = false;
 };

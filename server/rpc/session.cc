@@ -10,17 +10,21 @@
 
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
+#include "server/rpc/message_bytes.h"
 #include "server/rpc/rate_limit.h"
 #include "server/runner/monotonic_clock.h"
 
 namespace eplb {
 namespace {
 
-class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
+class SessionReactor : public SessionStream,
                        public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(grpc::CallbackServerContext* context, Runner* runner, int32_t messages_per_second)
-      : context_(context), runner_(runner), rate_(messages_per_second, MonotonicNow()) {}
+  SessionReactor(grpc::CallbackServerContext* context, const SessionServices& services)
+      : context_(context),
+        runner_(services.runner),
+        bytes_(services.bytes),
+        rate_(services.messages_per_second, MonotonicNow()) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -52,10 +56,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
     // After Goodbye the core ends the stream once it has read it: closing here would discard what
     // still waits in the queue.
     if (said_goodbye_) return;
-    // gRPC tells a half-close and bytes that are no message by the same sign. A rank that obeys a
-    // Drain half-closes, so this must be no refusal: it shall come back.
-    mailbox_->Close(absl::UnavailableError(
-        "the stream ended without Goodbye, or its last message could not be parsed"));
+    // A rank that obeys a Drain half-closes, so this must be no refusal: it shall come back.
+    mailbox_->Close(absl::UnavailableError("the stream ended without Goodbye"));
   }
 
   void OnWriteDone(bool ok) override {
@@ -106,8 +108,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       }
     }
     if (!message) return Finish(end);
-    down_.Clear();
-    wire::ToProto(*message, &down_);
+    down_ = bytes_->Of(*message);
     StartWrite(&down_);
   }
 
@@ -127,13 +128,17 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   }
 
   void Receive() {
-    const bool report = up_.has_load_report();
+    v1::Up up;
+    if (!ParseBytes(up_, &up)) {
+      return mailbox_->Close(absl::InvalidArgumentError("a message could not be parsed"));
+    }
+    const bool report = up.has_load_report();
     if (!rate_.Take(MonotonicNow())) {
       if (report) return runner_->CountDroppedReport();
       return mailbox_->Close(absl::ResourceExhaustedError(
           "more messages a second than limits.messages_per_second allows"));
     }
-    absl::StatusOr<wire::UpMessage> message = wire::FromProto(up_);
+    absl::StatusOr<wire::UpMessage> message = wire::FromProto(std::move(up));
     if (!message.ok()) return mailbox_->Close(message.status());
     said_goodbye_ = std::holds_alternative<wire::Goodbye>(*message);
     if (!spoke_) runner_->sessions().Spoke(session_);
@@ -168,13 +173,14 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 
   grpc::CallbackServerContext* const context_;
   Runner* const runner_;
+  MessageBytes* const bytes_;
   RateLimit rate_;  // of the reading reactions, which never overlap; so are the next five
   core::SessionId session_ = 0;
   bool spoke_ = false;
   bool said_goodbye_ = false;
-  v1::Up up_;
+  grpc::ByteBuffer up_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
-  v1::Down down_;                         // of the one write at work
+  grpc::ByteBuffer down_;                 // of the one write at work
   std::shared_ptr<Mailbox> mailbox_;
   std::mutex mutex_;  // guards what follows
   bool writing_ = false;
@@ -185,10 +191,9 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::Up, v1::Down>* StartSession(grpc::CallbackServerContext* context,
-                                                        Runner* runner,
-                                                        int32_t messages_per_second) {
-  const auto reactor = std::make_shared<SessionReactor>(context, runner, messages_per_second);
+SessionStream* StartSession(grpc::CallbackServerContext* context,
+                            const SessionServices& services) {
+  const auto reactor = std::make_shared<SessionReactor>(context, services);
   reactor->Begin();
   return reactor.get();
 }

@@ -21,7 +21,7 @@ struct Options {
   int num_experts = 256;
   int num_slots = 288;
   int num_gpus = 16;
-  int num_windows = 40;  // per session and round
+  int num_windows = 200;  // per session and round
   int num_rounds = 5;
   int num_frozen = 200;
   absl::Duration hold = absl::Seconds(10);

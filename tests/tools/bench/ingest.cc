@@ -104,7 +104,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureIngest(const Options& options) {
   // Every report counts, and nothing is decided meanwhile.
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> daemon,
                         StartDaemon(options, {"EPLB_REPORT_MIN_COVERAGE=1",
-                                              "EPLB_POLICY_EVERY_STEPS=2147483647"}));
+                                              "EPLB_POLICY_FREEZE_STEPS=0:4611686018427387904"}));
   const double reports = static_cast<double>(options.num_sessions) * options.num_windows;
   const double report_bytes = static_cast<double>(
       ReportOf(JobOf(options, "bytes", options.num_sessions), 0, SomeCounts(options)).Length());
