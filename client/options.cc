@@ -96,6 +96,9 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
     return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
                                          inproc ? "inproc" : "auto or host"));
   }
+  if (o.reduce != "rank" && o.reduce != "root") {
+    return Bad("reduce", absl::StrCat("\"", o.reduce, "\", expected rank or root"));
+  }
   if (o.bind_address.empty()) return Bad("bind_address", "empty, expected a numeric address");
   return topology;
 }

@@ -27,7 +27,7 @@ struct DaemonLimits {
 };
 
 struct DaemonConfig {
-  core::Config core;
+  core::Config core = {.report_every_steps = 50};
   DaemonLimits limits;
   Address grpc = {.host = "127.0.0.1", .port = 29610};
   Address http = {.host = "127.0.0.1", .port = 29611};

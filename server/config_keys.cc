@@ -96,10 +96,6 @@ bool Unused(const char* key, bool valid, DaemonConfig* config) {
   return valid;
 }
 
-bool UnusedSteps(const char* key, const ConfigValue& value, DaemonConfig* config) {
-  return Unused(key, Integer(value, 1, kMaxInt32).has_value(), config);
-}
-
 constexpr ConfigKey kKeys[] = {
     {"listen.grpc", "ADDR:PORT or unix:PATH",
      [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, true, &c->grpc); }},
@@ -154,10 +150,14 @@ constexpr ConfigKey kKeys[] = {
        if (bytes) c->core.costs.replica_gradient_bytes = *bytes;
        return bytes.has_value();
      }},
-    {"report.every_steps", "an integer in 1..2147483647",
-     [](const ConfigValue& v, DaemonConfig* c) { return UnusedSteps("report.every_steps", v, c); }},
-    {"vote.every_steps", "an integer in 1..2147483647",
-     [](const ConfigValue& v, DaemonConfig* c) { return UnusedSteps("vote.every_steps", v, c); }},
+    {"report.every_steps", "an integer in 1..1048576",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 1 << 20, &c->core.report_every_steps);
+     }},
+    {"vote.every_steps", "an integer in 1..1048576",  // a job's own choice: only compared
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 1 << 20, &c->core.vote_every_steps);
+     }},
     {"migration.max_pause", "a duration such as \"200ms\" in 1ms..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        absl::Duration pause;

@@ -44,6 +44,7 @@ struct RunReport {
   std::vector<SwitchRecord> switches;
   int64_t bytes_verified = 0;   // all ranks, all verifications
   double boundary_seconds = 0;  // rank 0's time in all boundaries
+  int64_t session_waits_over_1ms = 0;  // of all ranks' training threads for the session's lock
   std::string error;            // why the run ended early; empty when it did not
 };
 

@@ -39,6 +39,7 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
   out->set_state_bytes(static_cast<uint64_t>(hello.state_bytes));
   out->set_staging_rows(static_cast<uint64_t>(hello.staging_rows));
   out->set_library_version(hello.library_version);
+  out->set_reduce(hello.reduce == Reduce::kRoot ? v1::Hello::ROOT : v1::Hello::RANK);
 }
 
 absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
@@ -65,6 +66,11 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   EPLB_ASSIGN_OR_RETURN(hello.state_bytes, GetCount("state_bytes", in.state_bytes()));
   EPLB_ASSIGN_OR_RETURN(hello.staging_rows, GetCount("staging_rows", in.staging_rows()));
   hello.library_version = in.library_version();
+  if (in.reduce() != v1::Hello::RANK && in.reduce() != v1::Hello::ROOT) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduce is ", static_cast<int>(in.reduce()), ", expected RANK or ROOT"));
+  }
+  hello.reduce = in.reduce() == v1::Hello::ROOT ? Reduce::kRoot : Reduce::kRank;
   return hello;
 }
 

@@ -15,6 +15,8 @@
 
 namespace eplb::wire {
 
+enum class Reduce { kRank, kRoot };
+
 struct Hello {
   std::string job;
   std::string incarnation;
@@ -36,6 +38,7 @@ struct Hello {
   int64_t state_bytes = 0;
   int64_t staging_rows = 0;
   std::string library_version;
+  Reduce reduce = Reduce::kRank;
 };
 
 // Counts as they came: little-endian u32, row by row.
@@ -135,6 +138,7 @@ struct Retract {
 
 struct Pace {
   int32_t report_every = 0;
+  int64_t from_step = 0;
 };
 
 struct NeedPlacement {

@@ -49,7 +49,7 @@ struct JobEvent {
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
                      // released, kept, left_out, proposed, retracting, withdrawn, committed,
                      // quarantined, stuck, window_incomplete, window_dropped, report_short,
-                     // store_failed
+                     // store_failed, pace, vote_every_differs
   int64_t version = 0;
   std::string reason;  // one sentence
 };
@@ -64,6 +64,8 @@ struct Config {
   // Prices; what an expert weighs is the job's. Unless token_seconds is known only min_gain counts.
   Costs costs{.horizon_steps = 1000};
   int32_t layers_per_chunk = 4;
+  int32_t report_every_steps = 0;   // in a load window; 0 = as long as the ranks make them
+  int32_t vote_every_steps = 0;     // what jobs should have chosen; 0 = anything
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
@@ -99,7 +101,9 @@ struct StoreFailed {  // a Store failed; no later effect of the same decision wa
   std::string job;    // empty: it was a StoreTerm
   absl::Status status;
 };
-struct Tick {};
+struct Tick {
+  int64_t dropped_reports = 0;  // load reports that never became an event, since the daemon started
+};
 struct DrainRequested {
   absl::Duration grace;
 };

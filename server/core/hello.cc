@@ -12,6 +12,7 @@
 #include "server/core/answers.h"
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
+#include "server/core/pace.h"
 
 namespace eplb::core {
 namespace {
@@ -49,7 +50,7 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"highest_version", hello.highest_version, 0, kMaxNumber},
                              Field{"step", hello.step, 0, kMaxNumber},
                              Field{"vote_every", hello.vote_every, 1, kMaxEvery},
-                             Field{"report_every", hello.report_every, 1, kMaxEvery},
+                             Field{"report_every", hello.report_every, 1, kMaxReportEvery},
                              Field{"weight_bytes", hello.weight_bytes, 0, kMaxBytes},
                              Field{"state_bytes", hello.state_bytes, 0, kMaxBytes},
                              Field{"staging_rows", hello.staging_rows, 0, kMaxNumber}}) {
@@ -138,6 +139,12 @@ std::string ShapeText(const TopologyOptions& shape) {
                       " nodes, ", shape.num_groups, " groups");
 }
 
+const char* ReduceName(wire::Reduce reduce) {
+  return reduce == wire::Reduce::kRoot ? "root" : "rank";
+}
+
+// Not report_every: the ranks begin with the same one, and a change may have reached some before
+// they came back.
 absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello) {
   const auto mismatch = [&incarnation](const char* field, const auto& mine, const auto& theirs) {
     return absl::FailedPreconditionError(absl::StrCat("hello: ", field, " is ", mine,
@@ -154,8 +161,8 @@ absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello)
   if (hello.vote_every != incarnation.vote_every) {
     return mismatch("vote_every", hello.vote_every, incarnation.vote_every);
   }
-  if (hello.report_every != incarnation.report_every) {
-    return mismatch("report_every", hello.report_every, incarnation.report_every);
+  if (hello.reduce != incarnation.reduce) {
+    return mismatch("reduce", ReduceName(hello.reduce), ReduceName(incarnation.reduce));
   }
   return absl::OkStatus();
 }
@@ -188,6 +195,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.ready_version = hello.ready_version;
   rank.step = hello.step;
   rank.staging_rows = hello.staging_rows;
+  rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
   if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, rank.step);
 }
@@ -246,6 +254,7 @@ absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
   StoreTermIfNeeded(turn);
   SendTo(turn, speaker.rank, wire::Welcome{turn.state.term, turn.state.config.server_version});
   turn.state.last_hello = session;
+  RepeatPace(turn, speaker);
   Follow(turn, speaker, hello);
   return absl::OkStatus();
 }

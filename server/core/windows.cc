@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kMaxMergedWindows = 1024;
 
 bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {
+  if (report_every == 0) return false;
   const int64_t steps = report.last_step - report.first_step + 1;
   return report.first_step % report_every == 0 && steps % report_every == 0 &&
          steps / report_every <= kMaxMergedWindows;
@@ -141,7 +142,8 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   }
   // A rank that comes back sends what it kept; an evicted window is not begun again.
   if (report.last_step <= windows.given_up_through) return outcome;
-  if (!IsFullRange(report, limits.report_every)) {
+  if (!IsFullRange(report, limits.report_every) &&
+      !IsFullRange(report, limits.next_report_every)) {
     NoteShort(windows, report, rank, limits.report_every, outcome);
     return outcome;
   }

@@ -112,6 +112,81 @@ TEST(ConvertTest, SmallCountsTravelAsU32AndLargeOnesAsU64) {
   EXPECT_TRUE((CountsOf(RoundTripUp(report)) == report.counts).all());
 }
 
+// A client and a daemon of different versions understand each other: what only one of them knows is
+// passed over.
+TEST(ConvertTest, FieldsOfALaterVersionAreIgnored) {
+  v1::Up up;
+  ToProto(UpMessage(GoodHello()), &up);
+  up.mutable_hello()->GetReflection()->MutableUnknownFields(up.mutable_hello())->AddVarint(39, 5);
+  v1::Up later;
+  ASSERT_TRUE(later.ParseFromString(up.SerializeAsString()));
+  EXPECT_EQ(std::get<Hello>(*FromProto(later)).job, "moe-1");
+  v1::Down down;
+  ToProto(DownMessage(Pace{.report_every = 100, .from_step = 400}), &down);
+  down.mutable_pace()->GetReflection()->MutableUnknownFields(down.mutable_pace())->AddVarint(9, 5);
+  v1::Down known;
+  ASSERT_TRUE(known.ParseFromString(down.SerializeAsString()));
+  const auto pace = std::get<Pace>(*FromProto(known));
+  EXPECT_EQ(pace.report_every, 100);
+  EXPECT_EQ(pace.from_step, 400);
+  // An earlier daemon does not say from_step.
+  down.mutable_pace()->clear_from_step();
+  EXPECT_EQ(std::get<Pace>(*FromProto(down)).from_step, 0);
+}
+
+TEST(ConvertTest, HowTheJobReducesComesBackAndAnUnknownWayIsRefused) {
+  Hello hello = GoodHello();
+  EXPECT_EQ(RoundTripUp(hello).reduce, Reduce::kRank);
+  hello.reduce = Reduce::kRoot;
+  EXPECT_EQ(RoundTripUp(hello).reduce, Reduce::kRoot);
+  v1::Up up;
+  ToProto(UpMessage(hello), &up);
+  up.mutable_hello()->set_reduce(static_cast<v1::Hello::Reduce>(7));
+  EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("reduce is 7"));
+}
+
+TEST(ReportCountsTest, PackedAndPlainCountsAddUpAlike) {
+  const LoadReport plain{.counts = LoadMatrix::Constant(2, 3, 7)};
+  const LoadReport packed = RoundTripUp(LoadReport{.counts = LoadMatrix::Constant(2, 3, 7)});
+  LoadMatrix sum = LoadMatrix::Constant(2, 3, 100);
+  EXPECT_TRUE(AddCounts(plain, &sum));
+  EXPECT_TRUE(AddCounts(packed, &sum));
+  EXPECT_TRUE((sum == 114).all());
+  EXPECT_EQ(NumLayers(packed), 2);
+  EXPECT_EQ(NumExperts(packed), 3);
+  EXPECT_EQ(LeastCount(packed), 0);
+  EXPECT_EQ(LeastCount(plain), 7);
+}
+
+TEST(ReportCountsTest, ASumAboveInt64IsFoundInBothForms) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const bool is_packed : {false, true}) {
+    LoadReport report{.counts = LoadMatrix::Constant(1, 2, 5)};
+    if (is_packed) report = RoundTripUp(report);
+    LoadMatrix fits = LoadMatrix::Constant(1, 2, most - 5);
+    EXPECT_TRUE(AddCounts(report, &fits));
+    EXPECT_TRUE((fits == most).all());
+    LoadMatrix above = LoadMatrix::Constant(1, 2, most - 4);
+    EXPECT_FALSE(AddCounts(report, &above));
+  }
+}
+
+TEST(LayerListTest, CopiesShareUntilOneIsChanged) {
+  const LayerPlacement layer = SmallPlacement().Layer(LayerId{1});
+  LayerList first = {layer};
+  LayerList second = first;
+  EXPECT_TRUE(second.SharesWith(first));
+  second.push_back(layer);
+  EXPECT_FALSE(second.SharesWith(first));
+  EXPECT_EQ(first.size(), 1u);
+  EXPECT_EQ(second.size(), 2u);
+  second.front().replica_rank[0] = 9;
+  EXPECT_EQ(first.front(), layer);
+  EXPECT_NE(first, second);
+  EXPECT_FALSE(LayerList().SharesWith(LayerList()));
+  EXPECT_EQ(LayerList(), LayerList());
+}
+
 TEST(ConvertTest, OutcomesComeBackWhole) {
   const Digest digest = DigestOf(SmallPlacement());
   EXPECT_EQ(RoundTripUp(Ready{4, digest, digest}).plan_hash, digest);
@@ -212,7 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
         BrokenUp{"both_counts", [](v1::Up* up) { ReportIn(up)->set_counts_u64("x"); },
                  "exactly one"},
         BrokenUp{"few_counts", [](v1::Up* up) { ReportIn(up)->mutable_counts_u32()->resize(20); },
-                 "5 cells"},
+                 "has 20 bytes of counts"},
         BrokenUp{"odd_counts", [](v1::Up* up) { ReportIn(up)->mutable_counts_u32()->append("x"); },
                  "25 bytes"},
         BrokenUp{"huge_shape",
