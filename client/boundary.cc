@@ -138,13 +138,13 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
               .digest = target == nullptr ? Digest{} : target->propose.digest,
               .ok = false,
               .reason = reason});
-  log_.Write({.event = "stop",
-              .step = step,
-              .last_step = step,
-              .version = running_.version,
-              .digest = running_.digest,
-              .ok = false,
-              .reason = reason});
+  log_.WriteStop({.event = "stop",
+                  .step = step,
+                  .last_step = step,
+                  .version = running_.version,
+                  .digest = running_.digest,
+                  .ok = false,
+                  .reason = reason});
   ended_ = error;
   member_->OnEnded(reason, MissingRanks(error));
   return ended_;

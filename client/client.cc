@@ -246,11 +246,11 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
                        }};
   const uint64_t nonce = member.identity.nonce;
   const auto on_ready = [this](const Proposal& proposal, int64_t step) {
-    log_.Write({.event = "ready",
-                .step = std::max<int64_t>(step, 0),
-                .last_step = std::max<int64_t>(step, 0),
-                .version = proposal.propose.version,
-                .digest = proposal.propose.digest});
+    log_.WriteReady({.event = "ready",
+                     .step = std::max<int64_t>(step, 0),
+                     .last_step = std::max<int64_t>(step, 0),
+                     .version = proposal.propose.version,
+                     .digest = proposal.propose.digest});
   };
   member_ = std::make_unique<SharedMember>(Member(std::move(member), running_),
                                            options_.report_max_steps, on_ready);
@@ -289,13 +289,13 @@ void Client::Impl::Close(std::string_view reason) {
   if (ended_.ok()) {
     ended_ = absl::FailedPreconditionError("the client is closed");
     log_.FlushSteps();
-    log_.Write({.event = "stop",
-                .step = next_step_ - 1,
-                .last_step = next_step_ - 1,
-                .version = running_.version,
-                .digest = running_.digest,
-                .ok = reason == "finished",
-                .reason = reason});
+    log_.WriteStop({.event = "stop",
+                    .step = next_step_ - 1,
+                    .last_step = next_step_ - 1,
+                    .version = running_.version,
+                    .digest = running_.digest,
+                    .ok = reason == "finished",
+                    .reason = reason});
   }
   if (session_ == nullptr) return;
   member_->SayGoodbye(

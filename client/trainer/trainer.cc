@@ -1,7 +1,6 @@
 #include "client/trainer/trainer.h"
 
 #include <openssl/rand.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <bit>
@@ -25,6 +24,7 @@
 #include "client/files/load_file.h"
 #include "client/files/run_report.h"
 #include "client/trainer/expert_state.h"
+#include "client/trainer/forked_child.h"
 #include "client/trainer/job_channel.h"
 #include "client/trainer/step_loads.h"
 #include "placement/evaluate.h"
@@ -250,26 +250,6 @@ class Trainer {
     return sum;
   }
 
-  // The child of a data loader has a copy of the client and may call it; that must neither hang nor
-  // touch the parent's connections.
-  absl::Status ForkAChild() {
-    const pid_t child = fork();
-    if (child < 0) return absl::UnavailableError("fork failed");
-    if (child == 0) {
-      const std::vector<int64_t> counts(static_cast<size_t>(loads_.num_experts()), 1);
-      const bool dead = client_->Record(0, counts).ok() && client_->StepBoundary(0).ok() &&
-                        !client_->stats().connected;
-      client_->Close("child");
-      client_.reset();
-      _exit(dead ? 0 : 1);
-    }
-    int status = 0;
-    if (waitpid(child, &status, 0) != child || status != 0) {
-      return absl::InternalError("a forked child could not leave the client alone");
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status SumWaits() {
     EPLB_ASSIGN_OR_RETURN(
         const std::vector<int64_t> waits,
@@ -284,7 +264,7 @@ class Trainer {
     const LoadMatrix total = loads_.Total(step);
     const LoadMatrix own = StepLoads::OfRank(total, options_.rank, options_.world_size);
     if (step == options_.hang_at_step) absl::SleepFor(options_.hang_time);
-    if (step == options_.fork_at_step) EPLB_RETURN_IF_ERROR(ForkAChild());
+    if (step == options_.fork_at_step) EPLB_RETURN_IF_ERROR(UseClientInForkedChild(client_));
     EPLB_ASSIGN_OR_RETURN(const LoadMatrix recorded, CountsToRecord(own));
     for (int32_t layer = 0; layer < recorded.rows(); ++layer) {
       const std::span<const int64_t> counts(&recorded(layer, 0),

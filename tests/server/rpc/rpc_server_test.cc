@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include "proto/wire/convert.h"
@@ -155,28 +154,6 @@ TEST_F(RpcServerTest, AMalformedMessageIsInvalidArgumentNamingTheField) {
   const grpc::Status status = rank->End();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("running_digest"));
-}
-
-TEST_F(RpcServerTest, BytesThatAreNoMessageAreInvalidArgument) {
-  Start();
-  grpc::GenericStub stub(channel_);
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto call = stub.PrepareCall(&context, "/eplb.v1.Balancer/Session", &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  call->StartCall(nullptr);
-  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
-  const grpc::Slice slice("\xff\xff\xff\xff garbage");
-  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-  ASSERT_TRUE(queue.Next(&tag, &ok));
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  ASSERT_TRUE(queue.Next(&tag, &ok));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("could not be parsed"));
-  queue.Shutdown();
-  Join(0);  // others are served on
 }
 
 TEST_F(RpcServerTest, AnEmptyMessageAndAFirstMessageOtherThanHelloAreRefused) {
