@@ -56,9 +56,9 @@ struct ClientOptions {
   int32_t num_gpus = 1;
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
-  int64_t first_step = 0;     // of the first StepBoundary, e.g. that of a checkpoint
-  int32_t vote_every = 8;     // steps, constant in a run, equal on all ranks
-  int32_t report_every = 50;  // steps in a load window, until the daemon asks for another length
+  int64_t first_step = 0;       // of the first StepBoundary, e.g. that of a checkpoint
+  int32_t vote_every = 8;       // steps, constant in a run, equal on all ranks
+  int32_t report_every = 50;    // steps in a load window, until the daemon asks for another length
   std::string reduce = "rank";  // who reports: "rank", every rank its own counts; "root", rank 0
                                 // the sum over ranks, which the job's own collective made
   int32_t report_max_steps =

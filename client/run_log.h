@@ -45,8 +45,8 @@ class RunLog {
       : file_(std::move(file)), rank_(rank), incarnation_(std::move(incarnation)) {}
 
   void Write(const RunLogLine& line);
-  // "ready", from the session's thread, and "stop", the last line: a rank that became READY while it
-  // stopped says nothing of it.
+  // "ready", from the session's thread, and "stop", the last line: a rank that became READY while
+  // it stopped says nothing of it.
   void WriteReady(const RunLogLine& line);
   void WriteStop(const RunLogLine& line);
 

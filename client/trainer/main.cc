@@ -52,8 +52,7 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--bind-address", options.bind_address,
                  "Numeric address that other ranks reach this one at")
       ->capture_default_str();
-  app.add_option("--stop-file", options.stop_path,
-                 "The job ends well once rank 0 finds this file");
+  app.add_option("--stop-file", options.stop_path, "The job ends well once rank 0 finds this file");
   app.add_option("--hang-at-step", options.hang_at_step,
                  "This rank does nothing for 3 s before that step, its process lives");
   app.add_option("--fork-at-step", options.fork_at_step,

@@ -231,9 +231,9 @@ class Trainer {
   absl::StatusOr<bool> RankZeroSaysStop() {
     if (options_.stop_path.empty()) return false;
     const bool stop = options_.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
-    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
-                          AllGather(*job_channel_, std::vector<int64_t>{stop ? 1 : 0},
-                                    options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> all,
+        AllGather(*job_channel_, std::vector<int64_t>{stop ? 1 : 0}, options_.step_deadline));
     return all[0] == 1;
   }
 

@@ -96,10 +96,10 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
   const int32_t votes = turn.state.config.vote_every_steps;
   if (votes != 0 && votes != job.current->vote_every) {
-    RecordEvent(turn, job, "vote_every_differs", job.known ? job.known->version : 0,
-                absl::StrCat("the job votes every ", job.current->vote_every,
-                             " steps, vote.every_steps is ", votes,
-                             "; the job's own choice is in force"));
+    RecordEvent(
+        turn, job, "vote_every_differs", job.known ? job.known->version : 0,
+        absl::StrCat("the job votes every ", job.current->vote_every,
+                     " steps, vote.every_steps is ", votes, "; the job's own choice is in force"));
   }
   RecordEvent(turn, job, "incarnation_started", job.known ? job.known->version : 0, reason);
   SetPhase(turn, job, Phase::kHeld);

@@ -40,10 +40,9 @@ void Announce(Turn& turn, Job& job, int32_t wanted) {
   if (incarnation.told_report_every == wanted) return;  // said before, without effect
   incarnation.told_report_every = wanted;
   const int32_t factor = turn.state.pace_load.factor;
-  const std::string why =
-      factor > 1 ? absl::StrCat("; the daemon drops reports, so windows are ", factor,
-                                " times as long as configured")
-                 : "";
+  const std::string why = factor > 1 ? absl::StrCat("; the daemon drops reports, so windows are ",
+                                                    factor, " times as long as configured")
+                                     : "";
   turn.decision.effects.emplace_back(Record{
       {.job = job.name,
        .name = "pace",

@@ -124,8 +124,8 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
   const int32_t num_experts = wire::NumExperts(report);
   if (num_layers != topology.num_layers() || num_experts != topology.num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "load report: counts are ", num_layers, " layers x ", num_experts,
-        " experts, the job has ", topology.num_layers(), " x ", topology.num_experts()));
+        "load report: counts are ", num_layers, " layers x ", num_experts, " experts, the job has ",
+        topology.num_layers(), " x ", topology.num_experts()));
   }
   if (const int64_t least = wire::LeastCount(report); least < 0) {
     return absl::InvalidArgumentError(
@@ -142,8 +142,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   }
   // A rank that comes back sends what it kept; an evicted window is not begun again.
   if (report.last_step <= windows.given_up_through) return outcome;
-  if (!IsFullRange(report, limits.report_every) &&
-      !IsFullRange(report, limits.next_report_every)) {
+  if (!IsFullRange(report, limits.report_every) && !IsFullRange(report, limits.next_report_every)) {
     NoteShort(windows, report, rank, limits.report_every, outcome);
     return outcome;
   }

@@ -2,9 +2,9 @@
 
 #include <variant>
 
-#include "proto/wire/convert.h"
-
 #include <grpcpp/support/proto_buffer_reader.h>
+
+#include "proto/wire/convert.h"
 
 namespace eplb {
 namespace {

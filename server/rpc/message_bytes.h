@@ -5,10 +5,11 @@
 #include <mutex>
 #include <optional>
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include "proto/wire/messages.h"
 
 #include "eplb/v1/session.pb.h"
-#include <grpcpp/support/byte_buffer.h>
 
 namespace eplb {
 

@@ -36,9 +36,7 @@ using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
 class BalancerService : public BalancerBase {
  public:
   BalancerService(Runner* runner, int32_t messages_per_second, Rendezvous* rendezvous)
-      : services_{.runner = runner,
-                  .bytes = &bytes_,
-                  .messages_per_second = messages_per_second},
+      : services_{.runner = runner, .bytes = &bytes_, .messages_per_second = messages_per_second},
         rendezvous_(rendezvous) {}
 
   SessionStream* Session(grpc::CallbackServerContext* context) override {

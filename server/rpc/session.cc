@@ -17,8 +17,7 @@
 namespace eplb {
 namespace {
 
-class SessionReactor : public SessionStream,
-                       public std::enable_shared_from_this<SessionReactor> {
+class SessionReactor : public SessionStream, public std::enable_shared_from_this<SessionReactor> {
  public:
   SessionReactor(grpc::CallbackServerContext* context, const SessionServices& services)
       : context_(context),
@@ -191,8 +190,7 @@ class SessionReactor : public SessionStream,
 
 }  // namespace
 
-SessionStream* StartSession(grpc::CallbackServerContext* context,
-                            const SessionServices& services) {
+SessionStream* StartSession(grpc::CallbackServerContext* context, const SessionServices& services) {
   const auto reactor = std::make_shared<SessionReactor>(context, services);
   reactor->Begin();
   return reactor.get();

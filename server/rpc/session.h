@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-#include "server/rpc/message_bytes.h"
-#include "server/runner/runner.h"
-
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
+
+#include "server/rpc/message_bytes.h"
+#include "server/runner/runner.h"
 
 namespace eplb {
 

@@ -72,9 +72,11 @@ std::vector<std::pair<int64_t, int64_t>> Ranges(int64_t num_steps, int64_t heard
 
 TEST(LoadWindowsTest, RanksThatHearOfThePaceAtDifferentMomentsHaveTheSameWindows) {
   const wire::Pace pace{.report_every = 6, .from_step = 24};
-  const std::vector<std::pair<int64_t, int64_t>> expected = {
-      {0, 3}, {4, 7}, {8, 11}, {12, 15}, {16, 19}, {20, 23}, {24, 29}, {30, 35}, {36, 41}, {42, 47}};
-  for (int64_t heard = 0; heard < 24; ++heard) EXPECT_EQ(Ranges(48, heard, pace), expected) << heard;
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{0, 3},   {4, 7},   {8, 11},  {12, 15},
+                                                             {16, 19}, {20, 23}, {24, 29}, {30, 35},
+                                                             {36, 41}, {42, 47}};
+  for (int64_t heard = 0; heard < 24; ++heard)
+    EXPECT_EQ(Ranges(48, heard, pace), expected) << heard;
 }
 
 TEST(LoadWindowsTest, ARankThatHearsOfThePaceTooLateIsAlignedAtTheNextCommonMultiple) {
@@ -90,7 +92,8 @@ TEST(LoadWindowsTest, ThePaceInForceAndOneBelowOneChangeNothing) {
   windows.SetPace({.report_every = 3, .from_step = 0});
   windows.SetPace({.report_every = 2, .from_step = 0});  // taken back
   windows.SetPace({.report_every = 0, .from_step = 0});
-  for (int64_t step = 0; step < 12; ++step) EXPECT_EQ(windows.EndStep(step).has_value(), step % 2 == 1);
+  for (int64_t step = 0; step < 12; ++step)
+    EXPECT_EQ(windows.EndStep(step).has_value(), step % 2 == 1);
 }
 
 TEST(LoadWindowsTest, BadCountsAreNamedAndNothingIsAdded) {

@@ -83,11 +83,10 @@ TEST(MessageBytesTest, BytesThatAreNoMessageAreNotParsed) {
 
 TEST(MessageBytesTest, AStreamOfBytesThatAreNoMessageEndsAsInvalidArgument) {
   const std::unique_ptr<Runner> runner = *Runner::Start({}, std::make_unique<FailingStore>());
-  const std::unique_ptr<RpcServer> server =
-      *RpcServer::Start({.listen = {.host = "127.0.0.1"},
-                         .runner = runner.get(),
-                         .messages_per_second = 100,
-                         .server_version = "test"});
+  const std::unique_ptr<RpcServer> server = *RpcServer::Start({.listen = {.host = "127.0.0.1"},
+                                                               .runner = runner.get(),
+                                                               .messages_per_second = 100,
+                                                               .server_version = "test"});
   grpc::GenericStub stub(
       grpc::CreateChannel(server->address().Text(), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;

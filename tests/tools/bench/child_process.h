@@ -36,7 +36,7 @@ class ChildProcess {
   const std::string& address() const { return address_; }
   pid_t pid() const { return pid_; }
   bool alive() const;
-  int64_t ResidentBytes() const;       // 0 once it is gone
+  int64_t ResidentBytes() const;         // 0 once it is gone
   absl::Duration ProcessorTime() const;  // user and system; 0 once it is gone
 
  private:

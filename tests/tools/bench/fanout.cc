@@ -45,12 +45,11 @@ absl::StatusOr<nlohmann::ordered_json> RunRound(const Options& options, int roun
     seconds.push_back(absl::ToDoubleSeconds(ready - begin));
   }
   std::sort(seconds.begin(), seconds.end());
-  return nlohmann::ordered_json{
-      {"message_bytes", fan_out.message_bytes},
-      {"ready_p50_s", Quantile(seconds, 0.5)},
-      {"ready_p99_s", Quantile(seconds, 0.99)},
-      {"ready_max_s", seconds.back()},
-      {"all_acks_s", absl::ToDoubleSeconds(fan_out.all_counted - begin)}};
+  return nlohmann::ordered_json{{"message_bytes", fan_out.message_bytes},
+                                {"ready_p50_s", Quantile(seconds, 0.5)},
+                                {"ready_p99_s", Quantile(seconds, 0.99)},
+                                {"ready_max_s", seconds.back()},
+                                {"all_acks_s", absl::ToDoubleSeconds(fan_out.all_counted - begin)}};
 }
 
 absl::StatusOr<nlohmann::ordered_json> RunRounds(const Options& options, int first_round,

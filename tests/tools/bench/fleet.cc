@@ -134,7 +134,8 @@ class Fleet::Session {
 
 Fleet::Fleet(FleetOptions options, FleetHooks hooks)
     : hooks_(std::move(hooks)), num_open_(options.num_sessions) {
-  for (int i = 0; i < options.num_connections; ++i) channels_.push_back(MakeChannel(options.target));
+  for (int i = 0; i < options.num_connections; ++i)
+    channels_.push_back(MakeChannel(options.target));
   for (int i = 0; i < options.num_sessions; ++i) {
     sessions_.push_back(std::make_unique<Session>(this, i, options.frozen));
   }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-
 #include <grpcpp/channel.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/support/byte_buffer.h>

@@ -49,12 +49,12 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
     flow.OnWritten(*fleet, rank);
     if (windows == options.num_windows) fleet->HalfClose(rank);
   };
-  fleet = std::make_unique<Fleet>(
-      FleetOptions{.target = sink.address(),
-                   .num_sessions = num_sessions,
-                   .num_connections = ConnectionsOf(options, num_sessions),
-                   .num_threads = options.num_threads},
-      FleetHooks{.on_written = on_written});
+  fleet =
+      std::make_unique<Fleet>(FleetOptions{.target = sink.address(),
+                                           .num_sessions = num_sessions,
+                                           .num_connections = ConnectionsOf(options, num_sessions),
+                                           .num_threads = options.num_threads},
+                              FleetHooks{.on_written = on_written});
   for (int rank = 0; rank < num_sessions; ++rank) fleet->Send(rank, HelloOf(job, rank, running));
   {
     std::unique_lock lock(mutex);

@@ -4,11 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include <grpcpp/create_channel.h>
 
 #include "placement/status_macros.h"
 #include "proto/wire/status.h"
-
-#include <grpcpp/create_channel.h>
 
 namespace eplb::bench {
 namespace {
@@ -46,10 +45,9 @@ JobDriver::JobDriver(Options options)
                    .num_connections = options_.num_connections,
                    .num_threads = options_.num_threads,
                    .frozen = options_.frozen},
-      FleetHooks{
-          .on_message = [this](int rank, const grpc::ByteBuffer& b) { OnMessage(rank, b); },
-          .on_written = on_written,
-          .on_end = [this](int rank, const grpc::Status& status) { OnEnd(rank, status); }});
+      FleetHooks{.on_message = [this](int rank, const grpc::ByteBuffer& b) { OnMessage(rank, b); },
+                 .on_written = on_written,
+                 .on_end = [this](int rank, const grpc::Status& status) { OnEnd(rank, status); }});
 }
 
 absl::Status JobDriver::Start(absl::Duration timeout) {
@@ -100,8 +98,8 @@ absl::StatusOr<FanOut> JobDriver::WaitForFanOut(absl::Duration timeout) {
     (void)changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
                             [this] { return num_ready_ == options_.job.world_size; });
     if (num_ready_ < options_.job.world_size) {
-      return absl::DeadlineExceededError(absl::StrCat(num_ready_, " of ", options_.job.world_size,
-                                                      " ranks got the proposal"));
+      return absl::DeadlineExceededError(
+          absl::StrCat(num_ready_, " of ", options_.job.world_size, " ranks got the proposal"));
     }
     fan_out = fan_out_;
     num_ready_ = 0;
@@ -120,11 +118,10 @@ absl::Status JobDriver::Apply(const FanOut& fan_out, absl::Duration timeout) {
   applied->set_step(static_cast<uint64_t>(next_window_ * options_.job.report_every));
   const grpc::ByteBuffer bytes = ToBytes(message);
   for (int rank = 0; rank < options_.job.world_size; ++rank) fleet_->Send(rank, bytes);
-  return WaitForStatus(absl::StrCat("version ", fan_out.version), timeout,
-                       [&fan_out](const v1::JobStatus& job) {
-                         return static_cast<int64_t>(job.version()) == fan_out.version &&
-                                job.state() == "IDLE";
-                       });
+  return WaitForStatus(
+      absl::StrCat("version ", fan_out.version), timeout, [&fan_out](const v1::JobStatus& job) {
+        return static_cast<int64_t>(job.version()) == fan_out.version && job.state() == "IDLE";
+      });
 }
 
 absl::StatusOr<v1::JobStatus> JobDriver::Status() const {
@@ -198,11 +195,10 @@ absl::Status JobDriver::WaitForStatus(const std::string& what, absl::Duration ti
     EPLB_ASSIGN_OR_RETURN(const v1::JobStatus job, Status());
     if (done(job)) return absl::OkStatus();
     if (absl::Now() > deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("job ", job.job(), " did not reach ", what, ": it is ", job.state(),
-                       " at step ", job.step(), ", version ", job.version(),
-                       ", its last window ends with step ", job.last_window_last_step(), "; ",
-                       job.last_reason()));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "job ", job.job(), " did not reach ", what, ": it is ", job.state(), " at step ",
+          job.step(), ", version ", job.version(), ", its last window ends with step ",
+          job.last_window_last_step(), "; ", job.last_reason()));
     }
     absl::SleepFor(kPoll);
   }

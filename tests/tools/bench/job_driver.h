@@ -26,7 +26,7 @@ struct FanOut {
   int64_t version = 0;
   std::string digest;
   size_t message_bytes = 0;
-  std::vector<absl::Time> ready = {};                  // [world_size]
+  std::vector<absl::Time> ready = {};               // [world_size]
   absl::Time all_counted = absl::InfiniteFuture();  // the daemon had every READY
 };
 

@@ -39,8 +39,7 @@ void AddOptions(CLI::App& app, Options& options, double& hold_seconds) {
       ->capture_default_str();
   app.add_option("--layers", options.num_layers, "MoE layers")->capture_default_str();
   app.add_option("--experts", options.num_experts, "Experts per layer")->capture_default_str();
-  app.add_option("--slots", options.num_slots, "Physical experts per layer")
-      ->capture_default_str();
+  app.add_option("--slots", options.num_slots, "Physical experts per layer")->capture_default_str();
   app.add_option("--gpus", options.num_gpus, "GPUs of a lane; sessions are a multiple of it")
       ->capture_default_str();
   app.add_option("--windows", options.num_windows, "ingest: reports per session and round")

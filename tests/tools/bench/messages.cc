@@ -2,10 +2,10 @@
 
 #include <vector>
 
+#include <grpcpp/support/proto_buffer_reader.h>
+
 #include "placement/digest.h"
 #include "proto/wire/convert.h"
-
-#include <grpcpp/support/proto_buffer_reader.h>
 
 namespace eplb::bench {
 

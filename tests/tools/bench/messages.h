@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <string>
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/topology.h"
 #include "proto/eplb/v1/session.pb.h"
-
-#include <grpcpp/support/byte_buffer.h>
 
 namespace eplb::bench {
 

@@ -34,18 +34,18 @@ absl::Status ApplyLine(const std::string& line, Faults* faults) {
     return absl::OkStatus();
   }
   Faults next = *faults;
-  const bool good =
-      (verb == "delay" && SetDuration(value, &next.delay)) ||
-      (verb == "jitter" && SetDuration(value, &next.jitter)) ||
-      (verb == "drop" && SetSwitch(value, &next.drop)) ||
-      (verb == "stall" && SetSwitch(value, &next.stall)) ||
-      (verb == "corrupt" && absl::SimpleAtod(value, &next.corrupt) && next.corrupt >= 0 &&
-       next.corrupt <= 1) ||
-      (verb == "rate" && absl::SimpleAtoi(value, &next.bytes_per_second) &&
-       next.bytes_per_second >= 0);
+  const bool good = (verb == "delay" && SetDuration(value, &next.delay)) ||
+                    (verb == "jitter" && SetDuration(value, &next.jitter)) ||
+                    (verb == "drop" && SetSwitch(value, &next.drop)) ||
+                    (verb == "stall" && SetSwitch(value, &next.stall)) ||
+                    (verb == "corrupt" && absl::SimpleAtod(value, &next.corrupt) &&
+                     next.corrupt >= 0 && next.corrupt <= 1) ||
+                    (verb == "rate" && absl::SimpleAtoi(value, &next.bytes_per_second) &&
+                     next.bytes_per_second >= 0);
   if (!good) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", line, "\": expected delay TIME, jitter TIME, drop on|off, stall on|off, "
+        absl::StrCat("\"", line,
+                     "\": expected delay TIME, jitter TIME, drop on|off, stall on|off, "
                      "corrupt 0..1, rate BYTES_PER_SECOND, cut or clear"));
   }
   *faults = next;

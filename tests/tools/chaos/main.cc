@@ -54,8 +54,9 @@ int Main(int argc, char** argv) {
   CLI::App app{"TCP proxy with faults; further lines like those of --fault come on stdin"};
   app.add_option("--listen", listen, "HOST:PORT, port 0 picks one")->capture_default_str();
   app.add_option("--to", target, "HOST:PORT of the real server")->required();
-  app.add_option("--fault", lines, "delay TIME, jitter TIME, drop on|off, stall on|off, corrupt "
-                                   "PROBABILITY, rate BYTES_PER_SECOND, cut, clear");
+  app.add_option("--fault", lines,
+                 "delay TIME, jitter TIME, drop on|off, stall on|off, corrupt "
+                 "PROBABILITY, rate BYTES_PER_SECOND, cut, clear");
   app.add_option("--seed", seed, "Of jitter and corruption")->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -31,8 +31,7 @@ absl::StatusOr<sockaddr_in> ParseAddress(const std::string& text) {
   uint32_t port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
       port > 65535 || inet_pton(AF_INET, text.substr(0, colon).c_str(), &address.sin_addr) != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\": expected a numeric HOST:PORT"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\": expected a numeric HOST:PORT"));
   }
   address.sin_port = htons(static_cast<uint16_t>(port));
   return address;

@@ -63,7 +63,7 @@ class Proxy {
     bool closed = false;                           // and the other side was told
   };
   struct Connection {
-    Descriptor sockets[2];  // the client's, the target's
+    Descriptor sockets[2];    // the client's, the target's
     Direction directions[2];  // from sockets[i] to sockets[1 - i]
     bool broken = false;
   };

@@ -29,18 +29,19 @@ class ProxyTest : public ::testing::Test {
     EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
     EXPECT_EQ(listen(listener_.get(), 8), 0);
     getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
-    proxy_ =
-        Proxy::Make("127.0.0.1:0", "127.0.0.1:" + std::to_string(ntohs(address.sin_port)), 7)
-            .value();
+    proxy_ = Proxy::Make("127.0.0.1:0", "127.0.0.1:" + std::to_string(ntohs(address.sin_port)), 7)
+                 .value();
     Connect();
   }
 
   void Connect() {
     int port = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(proxy_->address().substr(proxy_->address().rfind(':') + 1), &port));
+    ASSERT_TRUE(
+        absl::SimpleAtoi(proxy_->address().substr(proxy_->address().rfind(':') + 1), &port));
     const sockaddr_in address = Loopback(static_cast<uint16_t>(port));
     client_ = Descriptor(socket(AF_INET, SOCK_STREAM, 0));
-    ASSERT_EQ(connect(client_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(connect(client_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
     server_ = Descriptor();
     for (int turn = 0; turn < kMaxTurns && server_.get() < 0; ++turn) {
       Turn();
