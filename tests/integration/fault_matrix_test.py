@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,8 @@ class FaultMatrixTest(unittest.TestCase):
                                 text=True, timeout=60 * harness.PATIENCE)
         problems = result.stdout.partition("Not verified")[2].splitlines()[1:]
         if ended_early:
-            problems = [line for line in problems if not re.search(r"ended early|steps, \d+ were asked for", line)]
+            expected = r"ended early|steps, \d+ were asked for|no byte .* was verified|does not end with a stop"
+            problems = [line for line in problems if not re.search(expected, line)]
         self.assertIn(result.returncode, (0, 8), result.stderr)
         self.assertEqual(problems, [])
 
@@ -76,8 +78,8 @@ class FaultMatrixTest(unittest.TestCase):
         daemon.start()
         self.assert_finished_and_sound(job)
         seconds = [step["seconds"] for step in job.report()["steps"]]
-        alive, dead = seconds[before - 40:before], seconds[before + 8:before + 48]
-        self.assertLess(sorted(dead)[20], 2 * sorted(alive)[20], "the median step without a daemon")
+        alive, dead = seconds[max(0, before - 40):before], seconds[before + 8:before + 48]
+        self.assertLess(statistics.median(dead), 2 * statistics.median(alive), "the median step without a daemon")
 
     def test_row_02_daemon_dies_with_a_proposal_in_flight(self):
         daemon = self.start_daemon()

@@ -104,11 +104,6 @@ class WholePathTest(unittest.TestCase):
         self.assertEqual(job.wait(120), [0] * 3, [path.read_text() for path in job.errors])
         self.assertGreater(len(job.commits()), 0)
         self.assert_history_is_sound()
-        # The counts are those of all ranks, once: what was decided on is as good as with reduce = rank.
-        steps = job.report()["steps"]
-        after = [step for step in steps if step["version"] > 0]
-        gain = sum(step["balancedness"] - step["balancedness_static"] for step in after) / len(after)
-        self.assertGreater(gain, 0.02)
 
     def test_a_killed_rank_ends_the_others_with_its_name(self):
         job = self.start_job(world=4, steps=4000, step_ms=10)
