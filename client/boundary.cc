@@ -26,9 +26,8 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step) {
   ++next_step_;
   log_.AddStep(step, running_.version, running_.digest);
   std::optional<wire::LoadReport> window = windows_.EndStep(step);
-  if (session_ == nullptr) window.reset();  // nobody to tell
-  const int32_t pace = member_->FinishStep(step, std::move(window));
-  windows_.SetReportEvery(std::min(pace, options_.report_max_steps));
+  if (session_ == nullptr || !reports_) window.reset();  // nobody to tell, or not this rank's part
+  windows_.SetPace(member_->FinishStep(step, std::move(window), windows_.report_every()));
   if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
   result.pause_seconds = SecondsInBoundary();
   return result;
@@ -139,13 +138,13 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
               .digest = target == nullptr ? Digest{} : target->propose.digest,
               .ok = false,
               .reason = reason});
-  log_.Write({.event = "stop",
-              .step = step,
-              .last_step = step,
-              .version = running_.version,
-              .digest = running_.digest,
-              .ok = false,
-              .reason = reason});
+  log_.WriteStop({.event = "stop",
+                  .step = step,
+                  .last_step = step,
+                  .version = running_.version,
+                  .digest = running_.digest,
+                  .ok = false,
+                  .reason = reason});
   ended_ = error;
   member_->OnEnded(reason, MissingRanks(error));
   return ended_;

@@ -1,6 +1,9 @@
 #include "client/client.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <utility>
 
@@ -21,6 +24,16 @@ namespace {
 uint64_t DrawNonce() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
+}
+
+std::atomic<int64_t> num_forks = 0;
+
+// How often this process's ancestors and itself were forked. gRPC's threads do not live in a child
+// and its connections must not be used by two processes, so a child has to know that it is one.
+int64_t NumForks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++num_forks; });
+  (void)registered;  // fails without memory only; then a child is as unsafe as without us
+  return num_forks;
 }
 
 absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
@@ -79,32 +92,42 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, Exc
   return ClientFactory::Make(std::move(parts));
 }
 
-Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Client::~Client() = default;
+Client::Client(std::unique_ptr<Impl> impl) : forks_(NumForks()), impl_(std::move(impl)) {}
+
+Client::~Client() {
+  // The child has none of the threads and connections that the members would end.
+  if (IsForkedCopy()) (void)impl_.release();
+}
+
+bool Client::IsForkedCopy() const { return forks_ != NumForks(); }
 
 absl::Status Client::RegisterExperts(std::span<const ExpertTensorView> tensors) {
-  return impl_->Register(tensors);
+  return IsForkedCopy() ? absl::OkStatus() : impl_->Register(tensors);
 }
 
 absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
-  return impl_->Record(layer, counts);
+  return IsForkedCopy() ? absl::OkStatus() : impl_->Record(layer, counts);
 }
 
 absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) {
   (void)stream;  // host memory: every byte is there when the call returns
+  if (IsForkedCopy()) return BoundaryResult{};
   return impl_->StepBoundary(step);
 }
 
 const PlacementView& Client::placement() const { return impl_->view(); }
-ClientStats Client::stats() const { return impl_->Stats(); }
+ClientStats Client::stats() const { return IsForkedCopy() ? ClientStats{} : impl_->Stats(); }
 const std::string& Client::incarnation() const { return impl_->incarnation(); }
-void Client::Close(std::string_view reason) { impl_->Close(reason); }
+void Client::Close(std::string_view reason) {
+  if (!IsForkedCopy()) impl_->Close(reason);
+}
 
 Client::Impl::Impl(ClientParts parts)
     : options_(std::move(parts.options)),
       topology_(parts.topology),
       exchange_(std::move(parts.exchange)),
       disabled_(parts.disabled),
+      reports_(Reports(options_)),
       incarnation_(std::move(parts.start.incarnation)),
       secret_(std::move(parts.start.secret)),
       running_(std::move(parts.start.running)),
@@ -211,6 +234,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
   hello.state_bytes = bytes.state;
   hello.staging_rows = topology_.max_slots_per_gpu();
   hello.library_version = kLibraryVersion;
+  hello.reduce = options_.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;
   return hello;
 }
 
@@ -222,11 +246,11 @@ void Client::Impl::StartSession(const ExpertBytes& bytes) {
                        }};
   const uint64_t nonce = member.identity.nonce;
   const auto on_ready = [this](const Proposal& proposal, int64_t step) {
-    log_.Write({.event = "ready",
-                .step = std::max<int64_t>(step, 0),
-                .last_step = std::max<int64_t>(step, 0),
-                .version = proposal.propose.version,
-                .digest = proposal.propose.digest});
+    log_.WriteReady({.event = "ready",
+                     .step = std::max<int64_t>(step, 0),
+                     .last_step = std::max<int64_t>(step, 0),
+                     .version = proposal.propose.version,
+                     .digest = proposal.propose.digest});
   };
   member_ = std::make_unique<SharedMember>(Member(std::move(member), running_),
                                            options_.report_max_steps, on_ready);
@@ -266,13 +290,13 @@ void Client::Impl::Close(std::string_view reason) {
   if (ended_.ok()) {
     ended_ = absl::FailedPreconditionError("the client is closed");
     log_.FlushSteps();
-    log_.Write({.event = "stop",
-                .step = next_step_ - 1,
-                .last_step = next_step_ - 1,
-                .version = running_.version,
-                .digest = running_.digest,
-                .ok = reason == "finished",
-                .reason = reason});
+    log_.WriteStop({.event = "stop",
+                    .step = next_step_ - 1,
+                    .last_step = next_step_ - 1,
+                    .version = running_.version,
+                    .digest = running_.digest,
+                    .ok = reason == "finished",
+                    .reason = reason});
   }
   if (session_ == nullptr) return;
   member_->SayGoodbye(
@@ -291,6 +315,7 @@ ClientStats Client::Impl::Stats() const {
   stats.refusals = session.refusals;
   stats.disconnected_seconds = session.disconnected_seconds;
   stats.dropped_steps = member_->dropped_steps();
+  stats.session_waits_over_1ms = member_->long_waits();
   return stats;
 }
 

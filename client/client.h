@@ -66,9 +66,11 @@ struct ClientOptions {
   int32_t num_gpus = 1;
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
-  int64_t first_step = 0;     // of the first StepBoundary, e.g. that of a checkpoint
-  int32_t vote_every = 8;     // steps, constant in a run, equal on all ranks
-  int32_t report_every = 50;  // steps in a load window
+  int64_t first_step = 0;       // of the first StepBoundary, e.g. that of a checkpoint
+  int32_t vote_every = 8;       // steps, constant in a run, equal on all ranks
+  int32_t report_every = 50;    // steps in a load window, until the daemon asks for another length
+  std::string reduce = "rank";  // who reports: "rank", every rank its own counts; "root", rank 0
+                                // the sum over ranks, which the job's own collective made
   int32_t report_max_steps =
       1000;  // newest steps kept for a daemon that is away; older ones are dropped and counted
   int32_t layers_per_chunk = 4;  // what staging is sized for
@@ -126,11 +128,13 @@ struct ClientStats {
   int64_t commits = 0;
   int64_t dropped_chunks = 0;  // second vote said no
   double disconnected_seconds = 0;
+  int64_t session_waits_over_1ms = 0;  // of the training thread for the session's lock
 };
 
 // Threads: Record and StepBoundary from the training thread; placement() too, or with its own
 // ordering; stats() from any. EPLB_DISABLE=1 makes every call a no-op on all ranks; a rank that
-// differs from the others stops the start.
+// differs from the others stops the start. After fork() the child's copy is dead: every call does
+// nothing and returns OK, and the parent's is not touched.
 class Client {
  public:
   // Chooses the first placement on rank 0, gives it to all ranks and compares what must be equal.
@@ -146,7 +150,8 @@ class Client {
 
   // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
   // capacity dropping, once per top-k choice, no padding. May be called several times a step
-  // (gradient accumulation).
+  // (gradient accumulation). With reduce "root" the counts are those of all ranks together, and on
+  // other ranks than 0 they are only checked.
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
 
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
@@ -168,6 +173,9 @@ class Client {
   friend struct ClientFactory;  // behind Connect and client/inproc.h
   struct Impl;
   explicit Client(std::unique_ptr<Impl> impl);
+  // True in a child that was forked after this client was made.
+  bool IsForkedCopy() const;
+  const int64_t forks_;  // of the process, when this client was made
   std::unique_ptr<Impl> impl_;
 };
 

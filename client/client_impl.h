@@ -63,6 +63,10 @@ struct Client::Impl {
 
   // ---- client.cc ----
   GpuId gpu() const;
+  // Whether this rank tells the daemon its counts.
+  static bool Reports(const ClientOptions& options) {
+    return options.reduce == "rank" || options.rank == 0;
+  }
   ExecutorOptions MakeExecutorOptions() const;
   absl::Status CompareTensors(const std::vector<ExpertTensor>& tensors, ExpertBytes& bytes,
                               int64_t& staging_bytes) const;
@@ -83,6 +87,7 @@ struct Client::Impl {
   const Topology topology_;
   const Exchange exchange_;
   const bool disabled_;
+  const bool reports_;
   const std::string incarnation_;
   const std::string secret_;
   RunningPlacement running_;

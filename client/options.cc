@@ -96,6 +96,9 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
     return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
                                          inproc ? "inproc" : "auto or host"));
   }
+  if (o.reduce != "rank" && o.reduce != "root") {
+    return Bad("reduce", absl::StrCat("\"", o.reduce, "\", expected rank or root"));
+  }
   if (!o.endpoint.empty()) {
     const absl::Status tls = wire::CheckTlsFiles(TlsFilesOf(o.tls));
     if (!tls.ok()) return Bad("tls", {tls.message().data(), tls.message().size()});

@@ -18,6 +18,17 @@ void RunLog::Write(const RunLogLine& line) {
   if (file_.is_open()) file_.Write(RunLogLineToJson(line, rank_, incarnation_));
 }
 
+void RunLog::WriteReady(const RunLogLine& line) {
+  const std::lock_guard lock(stop_mutex_);
+  if (!stopped_) Write(line);
+}
+
+void RunLog::WriteStop(const RunLogLine& line) {
+  const std::lock_guard lock(stop_mutex_);
+  stopped_ = true;
+  Write(line);
+}
+
 void RunLog::AddStep(int64_t step, int64_t version, const Digest& digest) {
   const bool continues = pending_ && steps_.last_step + 1 == step && steps_.version == version &&
                          steps_.digest == digest;

@@ -3,6 +3,7 @@
 #define EPLB_CLIENT_RUN_LOG_H_
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,10 @@ class RunLog {
       : file_(std::move(file)), rank_(rank), incarnation_(std::move(incarnation)) {}
 
   void Write(const RunLogLine& line);
+  // "ready", from the session's thread, and "stop", the last line: a rank that became READY while
+  // it stopped says nothing of it.
+  void WriteReady(const RunLogLine& line);
+  void WriteStop(const RunLogLine& line);
 
   // A step ran under version and digest; consecutive steps under the same make one "steps" line.
   void AddStep(int64_t step, int64_t version, const Digest& digest);
@@ -52,6 +57,8 @@ class RunLog {
 
  private:
   LineFile file_;
+  std::mutex stop_mutex_;
+  bool stopped_ = false;  // guarded by stop_mutex_
   int32_t rank_;
   std::string incarnation_;
   bool pending_ = false;

@@ -166,6 +166,7 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"first_step", absl::StrCat(o.first_step)},
           {"vote_every", absl::StrCat(o.vote_every)},
           {"report_every", absl::StrCat(o.report_every)},
+          {"reduce", o.reduce},
           {"layers_per_chunk", absl::StrCat(o.layers_per_chunk)},
           {"state_placement",
            o.state_placement == StatePlacement::kWithPrimary ? "with_primary" : "every_replica"},

@@ -35,7 +35,7 @@ struct DaemonLimits {
 };
 
 struct DaemonConfig {
-  core::Config core;
+  core::Config core = {.report_every_steps = 50};
   DaemonLimits limits;
   TlsOptions tls;
   Address grpc = {.host = "127.0.0.1", .port = 29610};
@@ -43,7 +43,6 @@ struct DaemonConfig {
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
   absl::Duration drain_grace = absl::Seconds(10);
   std::string log_level = "info";
-  std::vector<std::string> unused_keys;  // set, valid, and without effect in this version
 };
 
 struct ConfigSources {

@@ -93,17 +93,6 @@ bool SetMode(const ConfigValue& value, DaemonConfig* config) {
   return config->core.observe || value.text == "apply";
 }
 
-// Checked, kept for the one warning at start, and without effect in this version.
-bool Unused(const char* key, bool valid, DaemonConfig* config) {
-  std::vector<std::string>& keys = config->unused_keys;
-  if (valid && std::find(keys.begin(), keys.end(), key) == keys.end()) keys.emplace_back(key);
-  return valid;
-}
-
-bool UnusedSteps(const char* key, const ConfigValue& value, DaemonConfig* config) {
-  return Unused(key, Integer(value, 1, kMaxInt32).has_value(), config);
-}
-
 constexpr ConfigKey kKeys[] = {
     {"listen.grpc", "ADDR:PORT or unix:PATH",
      [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, true, &c->grpc); }},
@@ -157,10 +146,14 @@ constexpr ConfigKey kKeys[] = {
        if (bytes) c->core.costs.replica_gradient_bytes = *bytes;
        return bytes.has_value();
      }},
-    {"report.every_steps", "an integer in 1..2147483647",
-     [](const ConfigValue& v, DaemonConfig* c) { return UnusedSteps("report.every_steps", v, c); }},
-    {"vote.every_steps", "an integer in 1..2147483647",
-     [](const ConfigValue& v, DaemonConfig* c) { return UnusedSteps("vote.every_steps", v, c); }},
+    {"report.every_steps", "an integer in 1..1048576",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 1 << 20, &c->core.report_every_steps);
+     }},
+    {"vote.every_steps", "an integer in 1..1048576",  // a job's own choice: only compared
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 1 << 20, &c->core.vote_every_steps);
+     }},
     {"migration.max_pause", "a duration such as \"200ms\" in 1ms..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Milliseconds(1), absl::Hours(1), &c->core.max_pause);

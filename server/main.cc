@@ -141,9 +141,6 @@ int Serve(DaemonConfig config, bool insecure_network) {
   (void)std::fflush(stdout);
   Log(LogLevel::kInfo, "listening",
       {{"grpc", grpc}, {"http", http}, {"store", config.store_path}, {"version", DaemonVersion()}});
-  for (const std::string& key : config.unused_keys) {
-    Log(LogLevel::kWarn, "unused_key", {{"key", key}, {"reason", "this version does not use it"}});
-  }
   int signal = 0;
   while (signal == 0) {
     if (insecure_network) {

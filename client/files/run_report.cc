@@ -131,6 +131,7 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
   fields.Read("steps_asked", report.steps_asked);
   fields.Read("bytes_verified", report.bytes_verified);
   fields.Read("boundary_seconds", report.boundary_seconds);
+  fields.Read("session_waits_over_1ms", report.session_waits_over_1ms);
   fields.Read("error", report.error);
   const Json* switches = fields.Array("switches");
   const Json* steps = fields.Array("steps");
@@ -173,6 +174,7 @@ std::string RunReportToJson(const RunReport& report) {
                {"steps_run", report.steps.size()},
                {"bytes_verified", report.bytes_verified},
                {"boundary_seconds", report.boundary_seconds},
+               {"session_waits_over_1ms", report.session_waits_over_1ms},
                {"error", report.error},
                {"summary", Summary(report)},
                {"switches", Json::array()},

@@ -42,9 +42,10 @@ struct RunReport {
   int64_t steps_asked = 0;
   std::vector<StepRecord> steps;
   std::vector<SwitchRecord> switches;
-  int64_t bytes_verified = 0;   // all ranks, all verifications
-  double boundary_seconds = 0;  // rank 0's time in all boundaries
-  std::string error;            // why the run ended early; empty when it did not
+  int64_t bytes_verified = 0;          // all ranks, all verifications
+  double boundary_seconds = 0;         // rank 0's time in all boundaries
+  int64_t session_waits_over_1ms = 0;  // of all ranks' training threads for the session's lock
+  std::string error;                   // why the run ended early; empty when it did not
 };
 
 // Keys: format "eplb.run.v1", the fields above, and summary {balancedness_mean,

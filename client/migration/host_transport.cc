@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,22 +49,11 @@ class HostTransport : public Transport {
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     EPLB_RETURN_IF_ERROR(CheckOwner());
     if (ledger_.has_value()) return absl::FailedPreconditionError("another post is open");
-    EPLB_RETURN_IF_ERROR(
-        CheckMoves(moves, {.self = rank_,
-                           .max_row_bytes = max_row_bytes_,
-                           .last_post_id = last_post_id_,
-                           .posted_before = ticket_ > 0,
-                           .staging_bytes = static_cast<int64_t>(arena_.bytes().size()),
-                           .peer_staging_bytes = [this](RankId peer) {
-                             const PeerLink* link = LinkTo(peer);
-                             return link == nullptr ? int64_t{-1} : link->staging_bytes();
-                           }}));
-    PostLedger ledger(moves);
-    // Late frames, and peers that have left; one that broke the rules is gone as well.
-    (void)ReadLinks();
-    if (const std::string gone = DescribeGone(ledger.Peers()); !gone.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat("post ", ledger.post_id(), ": ", gone));
+    if (absl::Status status = CheckPost(moves); !status.ok()) {
+      TellEnded(moves);
+      return status;
     }
+    PostLedger ledger(moves);
     last_post_id_ = ledger.post_id();
     error_ = absl::OkStatus();
     ledger_.emplace(std::move(ledger));
@@ -110,6 +100,40 @@ class HostTransport : public Transport {
   absl::Status CheckOwner() const {
     if (getpid() == owner_) return absl::OkStatus();
     return absl::FailedPreconditionError("the host transport belongs to another process");
+  }
+
+  // errors: as Post, but for another post that is open.
+  absl::Status CheckPost(const RowMoves& moves) {
+    EPLB_RETURN_IF_ERROR(
+        CheckMoves(moves, {.self = rank_,
+                           .max_row_bytes = max_row_bytes_,
+                           .last_post_id = last_post_id_,
+                           .posted_before = ticket_ > 0,
+                           .staging_bytes = static_cast<int64_t>(arena_.bytes().size()),
+                           .peer_staging_bytes = [this](RankId peer) {
+                             const PeerLink* link = LinkTo(peer);
+                             return link == nullptr ? int64_t{-1} : link->staging_bytes();
+                           }}));
+    // Late frames, and peers that have left; one that broke the rules is gone as well.
+    (void)ReadLinks();
+    const PostLedger ledger(moves);
+    if (const std::string gone = DescribeGone(ledger.Peers()); !gone.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat("post ", ledger.post_id(), ": ", gone));
+    }
+    return absl::OkStatus();
+  }
+
+  // A post that was refused here never begins: its peers must not wait for us.
+  void TellEnded(const RowMoves& moves) {
+    std::set<RankId> peers;
+    for (const RowSend& send : moves.sends) peers.insert(send.to);
+    for (const RowReceive& receive : moves.receives) peers.insert(receive.from);
+    for (const RankId peer : peers) {
+      PeerLink* link = LinkTo(peer);
+      if (link == nullptr || link->gone()) continue;
+      link->Queue({.type = RowFrameType::kEnded, .post_id = moves.post_id});
+      link->Flush();
+    }
   }
 
   PeerLink* LinkTo(RankId peer) {

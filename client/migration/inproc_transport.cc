@@ -76,22 +76,13 @@ class InprocTransport : public Transport {
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     if (ledger_.has_value()) return absl::FailedPreconditionError("another post is open");
     const std::lock_guard<std::mutex> lock(shared_->mutex);
-    EPLB_RETURN_IF_ERROR(CheckMoves(moves, {.self = rank_,
-                                            .max_row_bytes = shared_->staging_bytes,
-                                            .last_post_id = last_post_id_,
-                                            .posted_before = ticket_ > 0,
-                                            .staging_bytes = shared_->staging_bytes,
-                                            .peer_staging_bytes = [this](RankId rank) {
-                                              const bool known = rank.value >= 0 &&
-                                                                 rank.value < shared_->world_size;
-                                              return known ? shared_->staging_bytes : int64_t{-1};
-                                            }}));
-    PostLedger ledger(moves);
-    const std::vector<RankId> peers = ledger.Peers();
-    if (const std::vector<RankId> gone = Gone(peers); !gone.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("post ", ledger.post_id(), ": ", NameRanks(gone), " is gone"));
+    if (absl::Status status = CheckPost(moves); !status.ok()) {
+      // Its peers must not wait for us.
+      Own().ended_post = std::max(Own().ended_post.value_or(0), moves.post_id);
+      shared_->changed.notify_all();
+      return status;
     }
+    PostLedger ledger(moves);
     last_post_id_ = ledger.post_id();
     Own().open_post = last_post_id_;
     error_ = absl::OkStatus();
@@ -120,6 +111,26 @@ class InprocTransport : public Transport {
   }
 
  private:
+  // errors: as Post, but for another post that is open. REQUIRES: the lock.
+  absl::Status CheckPost(const RowMoves& moves) const {
+    EPLB_RETURN_IF_ERROR(CheckMoves(moves, {.self = rank_,
+                                            .max_row_bytes = shared_->staging_bytes,
+                                            .last_post_id = last_post_id_,
+                                            .posted_before = ticket_ > 0,
+                                            .staging_bytes = shared_->staging_bytes,
+                                            .peer_staging_bytes = [this](RankId rank) {
+                                              const bool known = rank.value >= 0 &&
+                                                                 rank.value < shared_->world_size;
+                                              return known ? shared_->staging_bytes : int64_t{-1};
+                                            }}));
+    const PostLedger ledger(moves);
+    if (const std::vector<RankId> gone = Gone(ledger.Peers()); !gone.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("post ", ledger.post_id(), ": ", NameRanks(gone), " is gone"));
+    }
+    return absl::OkStatus();
+  }
+
   RankState& Own() { return shared_->ranks[rank_.value]; }
 
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {

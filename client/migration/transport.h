@@ -63,6 +63,7 @@ class Transport {
   // errors: InvalidArgument for a row outside an arena, above the transport's largest row, rows
   // that overlap in staging, a rank out of range or our own, or a post_id that does not rise;
   // FailedPrecondition while another post is open, or when a peer of this post is known to be gone.
+  // The peers of a refused post are told that it ended here, so that they do not wait for it.
   virtual absl::StatusOr<Ticket> Post(RowMoves moves) = 0;
   // Makes progress for at most `max_wait`. errors: DeadlineExceeded (past the post's deadline,
   // naming the peers that owe rows), Unavailable (a peer is gone, naming it), Aborted (a peer ended

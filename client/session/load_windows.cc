@@ -57,11 +57,17 @@ std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
   first_step_ = step + 1;
   counts_.setZero();
   layer_tokens_.assign(layer_tokens_.size(), 0);
+  if (next_.report_every != 0 && first_step_ >= next_.from_step &&
+      first_step_ % next_.report_every == 0) {
+    report_every_ = next_.report_every;
+    next_ = {};
+  }
   return window;
 }
 
-void LoadWindows::SetReportEvery(int32_t report_every) {
-  if (report_every >= 1) report_every_ = report_every;
+void LoadWindows::SetPace(const wire::Pace& pace) {
+  if (pace.report_every < 1) return;
+  next_ = pace.report_every == report_every_ ? wire::Pace{} : pace;
 }
 
 void WindowBuffer::Add(wire::LoadReport window) {

@@ -29,11 +29,15 @@ class LoadWindows {
   // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
   std::optional<wire::LoadReport> EndStep(int64_t step);
 
-  // Takes effect at the next multiple of `report_every`. Ignores what is below 1.
-  void SetReportEvery(int32_t report_every);
+  // Windows that begin at or after pace.from_step have the new length; the change is made where a
+  // window of the old length ends and one of the new length begins, so that a rank that hears of
+  // it late is aligned again. Ignores a length below 1.
+  void SetPace(const wire::Pace& pace);
+  int32_t report_every() const { return report_every_; }
 
  private:
   int32_t report_every_;
+  wire::Pace next_;  // asked for; report_every 0: nothing
   int64_t first_step_;
   LoadMatrix counts_;                  // [L, E] of the current window
   std::vector<int64_t> layer_tokens_;  // [L], sums of the rows

@@ -54,6 +54,7 @@ Member::Member(MemberOptions options, RunningPlacement running)
     : options_(std::move(options)), running_(std::move(running)) {
   highest_version_ = running_.version;
   step_ = options_.identity.step;
+  report_every_ = options_.identity.report_every;
   last_applied_ = {.version = running_.version, .digest = running_.digest, .step = FinishedStep()};
 }
 
@@ -119,6 +120,7 @@ wire::UpMessage Member::Finish(Prepared prepared) {
 
 wire::Hello Member::MakeHello() const {
   wire::Hello hello = options_.identity;
+  hello.report_every = report_every_;
   hello.running_version = running_.version;
   hello.running_digest = running_.digest;
   hello.ready_version = ready_ == nullptr ? 0 : ready_->propose.version;

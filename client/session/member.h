@@ -91,6 +91,8 @@ class Member {
 
   // The training thread finished a step.
   void OnStep(int64_t step) { step_ = step; }
+  // The length of its load windows from now on, for Hello.
+  void SetReportEvery(int32_t report_every) { report_every_ = report_every; }
 
   // A vote begins: what READY means for it is frozen until Decide, and on kRunChunk until one of
   // OnApplied, OnDropped and OnEnded. REQUIRES: no vote is open.
@@ -129,6 +131,7 @@ class Member {
   int64_t highest_term_ = 0;              // ever seen
   int64_t highest_version_ = 0;           // ever seen
   int64_t step_ = 0;                      // last finished, -1 before any
+  int32_t report_every_ = 0;              // steps in a load window, in force
   bool ended_ = false;
 };
 

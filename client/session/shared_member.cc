@@ -7,20 +7,31 @@ namespace eplb {
 SharedMember::SharedMember(Member member, int64_t max_window_steps, OnReady on_ready)
     : on_ready_(std::move(on_ready)), member_(std::move(member)), windows_(max_window_steps) {}
 
-int32_t SharedMember::FinishStep(int64_t step, std::optional<wire::LoadReport> window) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+std::unique_lock<std::mutex> SharedMember::LockForTraining() {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) return lock;
+  const auto began = std::chrono::steady_clock::now();
+  lock.lock();
+  if (std::chrono::steady_clock::now() - began > kLongWait) ++long_waits_;
+  return lock;
+}
+
+wire::Pace SharedMember::FinishStep(int64_t step, std::optional<wire::LoadReport> window,
+                                    int32_t report_every) {
+  const std::unique_lock<std::mutex> lock = LockForTraining();
   member_.OnStep(step);
+  member_.SetReportEvery(report_every);
   if (window.has_value()) windows_.Add(*std::move(window));
-  return report_every_;
+  return pace_;
 }
 
 VoteSnapshot SharedMember::Enter() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = LockForTraining();
   return member_.Enter();
 }
 
 VoteDecision SharedMember::Decide(std::span<const int64_t> minimum) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = LockForTraining();
   std::vector<wire::UpMessage> messages;
   VoteDecision decision = member_.Decide(minimum, messages);
   Push(std::move(messages));
@@ -28,23 +39,23 @@ VoteDecision SharedMember::Decide(std::span<const int64_t> minimum) {
 }
 
 void SharedMember::OnApplied(int64_t received_bytes, double pause_seconds) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = LockForTraining();
   Push({member_.OnApplied(received_bytes, pause_seconds)});
 }
 
 void SharedMember::OnDropped(std::string_view reason) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = LockForTraining();
   Push({member_.OnDropped(reason)});
 }
 
 void SharedMember::OnEnded(std::string_view reason, std::span<const RankId> missing_ranks) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = LockForTraining();
   const wire::UpMessage message = member_.OnEnded(reason, missing_ranks);
   if (!goodbye_.has_value()) goodbye_ = std::get<wire::Goodbye>(message);
 }
 
 void SharedMember::SayGoodbye(wire::Goodbye goodbye) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = LockForTraining();
   if (!goodbye_.has_value()) goodbye_ = std::move(goodbye);
 }
 
@@ -75,12 +86,13 @@ void SharedMember::OnDown(const wire::DownMessage& message) {
     return;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (const auto* pace = std::get_if<wire::Pace>(&message)) report_every_ = pace->report_every;
+  if (const auto* pace = std::get_if<wire::Pace>(&message)) pace_ = *pace;
   Push(member_.OnDown(message));
 }
 
 void SharedMember::OnPropose(const wire::Propose& propose) {
   RunningPlacement running;
+  int64_t step = 0;
   const MemberOptions* options = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -89,13 +101,15 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
       return;
     }
     running = member_.running();
+    step = member_.step();
     options = &member_.options();  // never changes after construction
   }
   Prepared prepared = PrepareProposal(*options, running, propose);  // milliseconds: no lock
+  if (const auto* proposal = std::get_if<std::shared_ptr<const Proposal>>(&prepared)) {
+    on_ready_(**proposal, step);
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
-  wire::UpMessage answer = member_.Finish(std::move(prepared));
-  if (std::holds_alternative<wire::Ready>(answer)) on_ready_(*member_.ready(), member_.step());
-  Push({std::move(answer)});
+  Push({member_.Finish(std::move(prepared))});
 }
 
 bool SharedMember::TakeOverflow() {

@@ -4,6 +4,8 @@
 #ifndef EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
 #define EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -19,8 +21,8 @@
 
 namespace eplb {
 
-// Threads: safe. No call waits for I/O other than the one line that `on_ready` writes. Memory:
-// bounded by kMaxMessages and the window buffer.
+// Threads: safe. No call of the training thread waits for I/O; `on_ready` may. Memory: bounded by
+// kMaxMessages and the window buffer.
 class SharedMember {
  public:
   // Answers that wait while the daemon does not read. More than that and the connection is given
@@ -28,16 +30,17 @@ class SharedMember {
   static constexpr size_t kMaxMessages = 64;
 
   // Told the proposal and the last finished step before READY can be voted on or is told to the
-  // daemon; called under the lock.
+  // daemon. Called on the session's thread without the lock, so that a log on a stalled file system
+  // delays no boundary; when the rank changes meanwhile, READY does not follow.
   using OnReady = std::function<void(const Proposal&, int64_t step)>;
 
   // max_window_steps: as WindowBuffer.
   SharedMember(Member member, int64_t max_window_steps, OnReady on_ready);
 
   // ---- training thread ----
-  // Counts the step, keeps a finished window; returns the steps per window that the daemon wants, 0
-  // when it never asked.
-  int32_t FinishStep(int64_t step, std::optional<wire::LoadReport> window);
+  // Counts the step, keeps a finished window and says how long windows are now; returns what the
+  // daemon asked for last, report_every 0 when it never asked.
+  wire::Pace FinishStep(int64_t step, std::optional<wire::LoadReport> window, int32_t report_every);
   VoteSnapshot Enter();
   VoteDecision Decide(std::span<const int64_t> minimum);
   void OnApplied(int64_t received_bytes, double pause_seconds);
@@ -59,12 +62,18 @@ class SharedMember {
   // ---- any thread ----
   bool goodbye_said() const;
   int64_t dropped_steps() const;
+  // Times the training thread waited longer than kLongWait for the lock.
+  int64_t long_waits() const { return long_waits_; }
+  static constexpr std::chrono::milliseconds kLongWait{1};
 
  private:
+  // Takes the lock for the training thread, and counts when that takes long.
+  std::unique_lock<std::mutex> LockForTraining();
   void Push(std::vector<wire::UpMessage> messages);  // REQUIRES: the lock
   void OnPropose(const wire::Propose& propose);
 
   const OnReady on_ready_;
+  std::atomic<int64_t> long_waits_ = 0;
   // std::mutex: the packaged Abseil is built without ThreadSanitizer, which then does not see what
   // its mutex orders.
   mutable std::mutex mutex_;  // guards all that follows
@@ -72,7 +81,7 @@ class SharedMember {
   WindowBuffer windows_;
   std::deque<wire::UpMessage> messages_;
   std::optional<wire::Goodbye> goodbye_;
-  int32_t report_every_ = 0;
+  wire::Pace pace_;  // the newest
   bool overflow_ = false;
 };
 

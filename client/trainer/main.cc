@@ -51,6 +51,17 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--vote-every", options.vote_every, "Steps between votes")->capture_default_str();
   app.add_option("--report-every", options.report_every, "Steps in a load window")
       ->capture_default_str();
+  app.add_option("--reduce", options.reduce, "Who reports: rank, or root with the ranks' sum")
+      ->check(CLI::IsMember({"rank", "root"}))
+      ->capture_default_str();
+  app.add_option("--bind-address", options.bind_address,
+                 "Numeric address that other ranks reach this one at")
+      ->capture_default_str();
+  app.add_option("--stop-file", options.stop_path, "The job ends well once rank 0 finds this file");
+  app.add_option("--hang-at-step", options.hang_at_step,
+                 "This rank does nothing for 3 s before that step, its process lives");
+  app.add_option("--fork-at-step", options.fork_at_step,
+                 "Fork a child that calls the client, as data loaders do");
   app.add_option("--initial-placement", options.initial_placement,
                  "Placement file or placements.jsonl to begin with");
   app.add_option("--log-dir", options.log_dir,

@@ -1,11 +1,13 @@
 #include "client/trainer/trainer.h"
 
 #include <openssl/rand.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +24,7 @@
 #include "client/files/load_file.h"
 #include "client/files/run_report.h"
 #include "client/trainer/expert_state.h"
+#include "client/trainer/forked_child.h"
 #include "client/trainer/job_channel.h"
 #include "client/trainer/step_loads.h"
 #include "placement/evaluate.h"
@@ -84,8 +87,10 @@ ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& lo
   client.num_groups = options.num_groups;
   client.vote_every = options.vote_every;
   client.report_every = options.report_every;
+  client.reduce = options.reduce;
   client.transport = options.transport;
   client.initial_placement = options.initial_placement;
+  client.bind_address = options.bind_address;
   client.start_deadline = options.start_deadline;
   client.vote_deadline = options.vote_deadline;
   if (!options.log_dir.empty()) {
@@ -105,6 +110,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOpti
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> secrets, exchange(secret));
   return MakeTcpControlChannel({.rank = RankId{options.rank},
                                 .world_size = options.world_size,
+                                .bind_address = options.bind_address,
                                 .secret = secrets[0],
                                 .connect_timeout = options.start_deadline},
                                exchange);
@@ -212,16 +218,58 @@ class Trainer {
     if (options_.rank == 0 && !options_.log_dir.empty()) {
       loads_log_.open(absl::StrCat(options_.log_dir, "/loads.jsonl"), std::ios::trunc);
     }
-    for (int64_t step = 0; step < options_.num_steps; ++step) EPLB_RETURN_IF_ERROR(RunStep(step));
-    return VerifyEverywhere(options_.num_steps - 1, nullptr);
+    int64_t num_run = 0;
+    for (bool stop = false; num_run < options_.num_steps && !stop; ++num_run) {
+      EPLB_RETURN_IF_ERROR(RunStep(num_run));
+      EPLB_ASSIGN_OR_RETURN(stop, RankZeroSaysStop());
+    }
+    report_.steps_asked = num_run;
+    EPLB_RETURN_IF_ERROR(SumWaits());
+    return VerifyEverywhere(num_run - 1, nullptr);
+  }
+
+  // True on every rank after the step at which rank 0 found the stop file.
+  absl::StatusOr<bool> RankZeroSaysStop() {
+    if (options_.stop_path.empty()) return false;
+    const bool stop = options_.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> all,
+        AllGather(*job_channel_, std::vector<int64_t>{stop ? 1 : 0}, options_.step_deadline));
+    return all[0] == 1;
+  }
+
+  // What this rank tells its client: its own counts, or the sum over ranks.
+  absl::StatusOr<LoadMatrix> CountsToRecord(const LoadMatrix& own) {
+    if (options_.reduce == "rank") return own;
+    const std::span<const int64_t> mine(own.data(), static_cast<size_t>(own.size()));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
+                          AllGather(*job_channel_, mine, options_.step_deadline));
+    LoadMatrix sum = LoadMatrix::Zero(own.rows(), own.cols());
+    for (size_t first = 0; first < all.size(); first += mine.size()) {
+      sum += Eigen::Map<const LoadMatrix>(&all[first], own.rows(), own.cols());
+    }
+    return sum;
+  }
+
+  absl::Status SumWaits() {
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> waits,
+        AllGather(*job_channel_, std::vector<int64_t>{client_->stats().session_waits_over_1ms},
+                  options_.step_deadline));
+    report_.session_waits_over_1ms = std::accumulate(waits.begin(), waits.end(), int64_t{0});
+    return absl::OkStatus();
   }
 
   absl::Status RunStep(int64_t step) {
     const absl::Time begin = absl::Now();
     const LoadMatrix total = loads_.Total(step);
     const LoadMatrix own = StepLoads::OfRank(total, options_.rank, options_.world_size);
-    for (int32_t layer = 0; layer < own.rows(); ++layer) {
-      const std::span<const int64_t> counts(&own(layer, 0), static_cast<size_t>(own.cols()));
+    if (step == options_.hang_at_step) absl::SleepFor(options_.hang_time);
+    if (step == options_.fork_at_step) EPLB_RETURN_IF_ERROR(UseClientInForkedChild(client_));
+    EPLB_ASSIGN_OR_RETURN(const LoadMatrix recorded, CountsToRecord(own));
+    for (int32_t layer = 0; layer < recorded.rows(); ++layer) {
+      const std::span<const int64_t> counts(&recorded(layer, 0),
+                                            static_cast<size_t>(recorded.cols()));
       EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
     }
     experts_.Update(step, client_->placement());

@@ -31,6 +31,12 @@ struct TrainerOptions {
   int32_t parameters_per_expert = 1024;
   int32_t vote_every = 8;
   int32_t report_every = 50;
+  std::string reduce = "rank";             // as ClientOptions
+  std::string bind_address = "127.0.0.1";  // that other ranks reach this one at
+  std::string stop_path;      // when rank 0 sees this file, the job ends well after that step
+  int64_t hang_at_step = -1;  // this rank does nothing for hang_time before it
+  absl::Duration hang_time = absl::Seconds(3);
+  int64_t fork_at_step = -1;  // forks a child that uses the client, as a data loader would
   std::string initial_placement;
   std::string log_dir;      // rank-R.jsonl, and from rank 0 placements.jsonl and loads.jsonl
   std::string report_path;  // rank 0 writes the run's report here

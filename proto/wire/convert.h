@@ -29,7 +29,8 @@ void ToProto(const DownMessage& message, v1::Down* out);
 // errors: InvalidArgument, naming the field: no message set, a digest that is not 32 bytes, counts
 // of the wrong length or above 2^63-1, a version above 2^63-1, an unknown code, a job name with
 // other characters.
-absl::StatusOr<UpMessage> FromProto(const v1::Up& message);
+// Takes the bytes of packed counts out of the message, so hand it in with std::move.
+absl::StatusOr<UpMessage> FromProto(v1::Up message);
 absl::StatusOr<DownMessage> FromProto(const v1::Down& message);
 
 }  // namespace eplb::wire

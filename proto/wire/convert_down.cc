@@ -68,6 +68,7 @@ void ToProto(const DownMessage& message, v1::Down* out) {
                  },
                  [&](const Pace& m) {
                    out->mutable_pace()->set_report_every(static_cast<uint32_t>(m.report_every));
+                   out->mutable_pace()->set_from_step(static_cast<uint64_t>(m.from_step));
                  },
                  [&](const NeedPlacement& m) {
                    SetDigest(m.digest, out->mutable_need_placement()->mutable_digest());
@@ -89,7 +90,9 @@ absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
     case v1::Down::kPace: {
       EPLB_ASSIGN_OR_RETURN(const int32_t every,
                             GetSmall("report_every", message.pace().report_every()));
-      return Pace{every};
+      EPLB_ASSIGN_OR_RETURN(const int64_t from_step,
+                            GetCount("from_step", message.pace().from_step()));
+      return Pace{every, from_step};
     }
     case v1::Down::kNeedPlacement: {
       EPLB_ASSIGN_OR_RETURN(const Digest digest,

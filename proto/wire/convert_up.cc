@@ -42,6 +42,7 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
   for (const int32_t layer : hello.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));
   }
+  out->set_reduce(hello.reduce == Reduce::kRoot ? v1::Hello::ROOT : v1::Hello::RANK);
 }
 
 absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
@@ -73,6 +74,11 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
     EPLB_ASSIGN_OR_RETURN(const int32_t number, GetSmall("model_layers", layer));
     hello.model_layers.push_back(number);
   }
+  if (in.reduce() != v1::Hello::RANK && in.reduce() != v1::Hello::ROOT) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduce is ", static_cast<int>(in.reduce()), ", expected RANK or ROOT"));
+  }
+  hello.reduce = in.reduce() == v1::Hello::ROOT ? Reduce::kRoot : Reduce::kRank;
   return hello;
 }
 
@@ -91,6 +97,13 @@ void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
   out->set_last_step(static_cast<uint64_t>(report.last_step));
   out->set_num_layers(static_cast<uint32_t>(report.counts.rows()));
   out->set_num_experts(static_cast<uint32_t>(report.counts.cols()));
+  if (!report.packed.cells.empty()) {
+    out->set_num_layers(static_cast<uint32_t>(report.packed.num_layers));
+    out->set_num_experts(static_cast<uint32_t>(report.packed.num_experts));
+    out->set_counts_u32(report.packed.cells);
+    out->set_dropped_steps(static_cast<uint64_t>(report.dropped_steps));
+    return;
+  }
   const bool fits = report.counts.size() == 0 ||
                     report.counts.maxCoeff() <= int64_t{std::numeric_limits<uint32_t>::max()};
   if (fits) {
@@ -101,22 +114,26 @@ void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
   out->set_dropped_steps(static_cast<uint64_t>(report.dropped_steps));
 }
 
-template <class Cell>
-absl::Status UnpackCounts(std::string_view bytes, LoadMatrix* counts) {
-  if (bytes.size() != static_cast<size_t>(counts->size()) * sizeof(Cell)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("load report has ", bytes.size(), " bytes of counts, expected ",
-                     counts->rows(), " layers x ", counts->cols(), " experts x ", sizeof(Cell)));
+absl::Status CheckCountBytes(const v1::LoadReport& in, std::string_view bytes, size_t cell_bytes) {
+  if (bytes.size() == size_t{in.num_layers()} * in.num_experts() * cell_bytes) {
+    return absl::OkStatus();
   }
+  return absl::InvalidArgumentError(
+      absl::StrCat("load report has ", bytes.size(), " bytes of counts, expected ", in.num_layers(),
+                   " layers x ", in.num_experts(), " experts x ", cell_bytes));
+}
+
+absl::Status UnpackCounts(std::string_view bytes, LoadMatrix* counts) {
   for (Eigen::Index i = 0; i < counts->size(); ++i) {
-    Cell cell;
-    std::memcpy(&cell, bytes.data() + static_cast<size_t>(i) * sizeof(Cell), sizeof(Cell));
+    uint64_t cell = 0;
+    std::memcpy(&cell, bytes.data() + static_cast<size_t>(i) * sizeof(cell), sizeof(cell));
     EPLB_ASSIGN_OR_RETURN(counts->data()[i], GetCount("load report count", cell));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<UpMessage> LoadReportFromProto(const v1::LoadReport& in) {
+// Takes the bytes of packed counts out of the message.
+absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
   constexpr uint64_t kMaxCells = uint64_t{1} << 24;
   LoadReport report;
   EPLB_ASSIGN_OR_RETURN(report.first_step, GetCount("first_step", in.first_step()));
@@ -137,18 +154,17 @@ absl::StatusOr<UpMessage> LoadReportFromProto(const v1::LoadReport& in) {
     return absl::InvalidArgumentError(
         "load report must set exactly one of counts_u32 and counts_u64");
   }
-  // Checked before allocating, so that a short message cannot ask for much memory.
-  const uint64_t cells = uint64_t{in.num_layers()} * in.num_experts();
-  const bool narrow = !in.counts_u32().empty();
-  if ((narrow ? in.counts_u32().size() / 4 : in.counts_u64().size() / 8) != cells) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("load report has counts for ",
-                     narrow ? in.counts_u32().size() / 4 : in.counts_u64().size() / 8,
-                     " cells, expected ", cells));
+  if (in.counts_u64().empty()) {
+    EPLB_RETURN_IF_ERROR(CheckCountBytes(in, in.counts_u32(), sizeof(uint32_t)));
+    report.packed = {.num_layers = static_cast<int32_t>(in.num_layers()),
+                     .num_experts = static_cast<int32_t>(in.num_experts()),
+                     .cells = std::move(*in.mutable_counts_u32())};
+    return report;
   }
+  // Checked before allocating, so that a short message cannot ask for much memory.
+  EPLB_RETURN_IF_ERROR(CheckCountBytes(in, in.counts_u64(), sizeof(uint64_t)));
   report.counts.resize(in.num_layers(), in.num_experts());
-  EPLB_RETURN_IF_ERROR(narrow ? UnpackCounts<uint32_t>(in.counts_u32(), &report.counts)
-                              : UnpackCounts<uint64_t>(in.counts_u64(), &report.counts));
+  EPLB_RETURN_IF_ERROR(UnpackCounts(in.counts_u64(), &report.counts));
   return report;
 }
 
@@ -254,12 +270,12 @@ void ToProto(const UpMessage& message, v1::Up* out) {
       message);
 }
 
-absl::StatusOr<UpMessage> FromProto(const v1::Up& message) {
+absl::StatusOr<UpMessage> FromProto(v1::Up message) {
   switch (message.message_case()) {
     case v1::Up::kHello:
       return HelloFromProto(message.hello());
     case v1::Up::kLoadReport:
-      return LoadReportFromProto(message.load_report());
+      return LoadReportFromProto(*message.mutable_load_report());
     case v1::Up::kReady:
       return ReadyFromProto(message.ready());
     case v1::Up::kNack:

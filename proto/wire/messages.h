@@ -11,8 +11,11 @@
 #include "placement/digest.h"
 #include "placement/load.h"
 #include "placement/placement.h"
+#include "proto/wire/layer_list.h"
 
 namespace eplb::wire {
+
+enum class Reduce { kRank, kRoot };
 
 struct Hello {
   std::string job;
@@ -36,13 +39,24 @@ struct Hello {
   int64_t staging_rows = 0;
   std::string library_version;
   std::vector<int32_t> model_layers;
+  Reduce reduce = Reduce::kRank;
 };
 
+// Counts as they came: little-endian u32, row by row.
+struct PackedCounts {
+  int32_t num_layers = 0;
+  int32_t num_experts = 0;
+  std::string cells;  // [num_layers * num_experts * 4] bytes; empty: not packed
+};
+
+// Read its counts through report_counts.h: a report that came over the wire in u32 is not unpacked,
+// which would cost the daemon more than adding it up.
 struct LoadReport {
   int64_t first_step = 0;
   int64_t last_step = 0;
-  LoadMatrix counts;  // [L, E], every cell >= 0
+  LoadMatrix counts;  // [L, E], every cell >= 0; empty when they are packed
   int64_t dropped_steps = 0;
+  PackedCounts packed;
 };
 
 struct Ready {
@@ -110,7 +124,7 @@ struct Propose {
   int64_t base_version = 0;
   Digest base_digest;
   Digest digest;
-  std::vector<LayerPlacement> layers;
+  LayerList layers;
   int32_t chunk = 0;
   int32_t num_chunks = 1;
   std::string reason;
@@ -125,6 +139,7 @@ struct Retract {
 
 struct Pace {
   int32_t report_every = 0;
+  int64_t from_step = 0;
 };
 
 struct NeedPlacement {

@@ -14,6 +14,7 @@
 #include "server/core/held.h"
 #include "server/core/hello.h"
 #include "server/core/incarnation.h"
+#include "server/core/pace.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/turn.h"
@@ -100,18 +101,28 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
     CloseRank(turn, incarnation, speaker.rank, std::move(status));
     return;
   }
+  if (incarnation.reduce == wire::Reduce::kRoot && speaker.index != 0) {
+    CloseRank(turn, incarnation, speaker.rank,
+              absl::InvalidArgumentError(absl::StrCat(
+                  "load report: rank ", speaker.index,
+                  " reports, but the job adds its counts up and rank 0 alone reports them")));
+    return;
+  }
   Counters& counters = turn.state.counters;
   ++counters.reports;
-  counters.report_cells += report.counts.size();
+  counters.report_cells +=
+      int64_t{incarnation.shape.num_layers} * incarnation.shape.num_experts;
   counters.dropped_steps += report.dropped_steps;
   speaker.rank.dropped_steps += report.dropped_steps;
   speaker.rank.step = std::max(speaker.rank.step, report.last_step);
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
   job.step = std::max(job.step, report.last_step);
   const Config& config = turn.state.config;
+  const bool root = incarnation.reduce == wire::Reduce::kRoot;
   const ReportOutcome outcome = AddReport(job.windows, report, speaker.index,
-                                          {.world_size = incarnation.world_size(),
+                                          {.world_size = root ? 1 : incarnation.world_size(),
                                            .report_every = incarnation.report_every,
+                                           .next_report_every = incarnation.pace.report_every,
                                            .min_coverage = config.min_coverage,
                                            .max_pending = config.max_pending_windows,
                                            .max_complete = config.max_windows});
@@ -212,7 +223,8 @@ void RetryOneStore(Turn& turn) {
   }
 }
 
-void On(Turn& turn, const Tick&) {
+void On(Turn& turn, const Tick& tick) {
+  NoteDroppedReports(turn.state, tick.dropped_reports, turn.now);
   for (auto& [name, job] : turn.state.jobs) {
     EndLostIncarnations(turn, job);
     CheckProposalDeadline(turn, job);
@@ -225,6 +237,7 @@ void On(Turn& turn, const Tick&) {
     }
     NudgeHeld(turn, job);
     WatchState(turn, job);
+    CheckPace(turn, job);
   }
   ExpireJobs(turn);
   RetryOneStore(turn);

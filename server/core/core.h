@@ -64,8 +64,8 @@ struct JobEvent {
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
                      // released, kept, left_out, proposed, retracting, withdrawn, committed,
                      // quarantined, stuck, window_incomplete, window_dropped, report_short,
-                     // store_failed, observed, expired; of operators: rebalance, pause, resume,
-                     // rollback, set_policy, refused
+                     // store_failed, observed, expired, pace, vote_every_differs; of operators:
+                     // rebalance, pause, resume, rollback, set_policy, refused
   int64_t version = 0;
   std::string reason;       // one sentence
   std::string actor = {};   // the identity of the operator; empty for the daemon itself
@@ -86,6 +86,8 @@ struct Config {
   bool observe = false;  // policy.mode
   absl::Duration max_pause = absl::Milliseconds(200);
   std::map<std::string, SettingsPatch> job_settings;  // by job, over the ones above
+  int32_t report_every_steps = 0;  // in a load window; 0 = as long as the ranks make them
+  int32_t vote_every_steps = 0;    // what jobs should have chosen; 0 = anything
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
@@ -124,7 +126,9 @@ struct StoreFailed {  // a Store failed; no later effect of the same decision wa
   std::string job;    // empty: it was a StoreTerm
   absl::Status status;
 };
-struct Tick {};
+struct Tick {
+  int64_t dropped_reports = 0;  // load reports that never became an event, since the daemon started
+};
 struct DrainRequested {
   absl::Duration grace;
 };

@@ -16,6 +16,7 @@
 #include "server/core/expiry.h"
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
+#include "server/core/pace.h"
 
 namespace eplb::core {
 namespace {
@@ -53,7 +54,7 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"highest_version", hello.highest_version, 0, kMaxNumber},
                              Field{"step", hello.step, 0, kMaxNumber},
                              Field{"vote_every", hello.vote_every, 1, kMaxEvery},
-                             Field{"report_every", hello.report_every, 1, kMaxEvery},
+                             Field{"report_every", hello.report_every, 1, kMaxReportEvery},
                              Field{"weight_bytes", hello.weight_bytes, 0, kMaxBytes},
                              Field{"state_bytes", hello.state_bytes, 0, kMaxBytes},
                              Field{"staging_rows", hello.staging_rows, 0, kMaxNumber}}) {
@@ -151,6 +152,12 @@ absl::Status CheckModelLayers(const wire::Hello& hello) {
                                                  hello.shape.num_layers, " rising ones >= 0"));
 }
 
+const char* ReduceName(wire::Reduce reduce) {
+  return reduce == wire::Reduce::kRoot ? "root" : "rank";
+}
+
+// Not report_every: the ranks begin with the same one, and a change may have reached some before
+// they came back.
 absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello) {
   const auto mismatch = [&incarnation](const char* field, const auto& mine, const auto& theirs) {
     return absl::FailedPreconditionError(absl::StrCat("hello: ", field, " is ", mine,
@@ -167,8 +174,8 @@ absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello)
   if (hello.vote_every != incarnation.vote_every) {
     return mismatch("vote_every", hello.vote_every, incarnation.vote_every);
   }
-  if (hello.report_every != incarnation.report_every) {
-    return mismatch("report_every", hello.report_every, incarnation.report_every);
+  if (hello.reduce != incarnation.reduce) {
+    return mismatch("reduce", ReduceName(hello.reduce), ReduceName(incarnation.reduce));
   }
   if (hello.model_layers != incarnation.model_layers) {
     return mismatch("model_layers", LayersText(hello.model_layers),
@@ -206,6 +213,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.step = hello.step;
   rank.staging_rows = hello.staging_rows;
   rank.library_version = hello.library_version.substr(0, kMaxNameLength);
+  rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
   if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, rank.step);
 }
@@ -264,6 +272,7 @@ absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
   StoreTermIfNeeded(turn);
   SendTo(turn, speaker.rank, wire::Welcome{turn.state.term, turn.state.config.server_version});
   turn.state.last_hello = session;
+  RepeatPace(turn, speaker);
   Follow(turn, speaker, hello);
   return absl::OkStatus();
 }

@@ -71,6 +71,7 @@ absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello) {
   incarnation.shape = hello.shape;
   incarnation.vote_every = hello.vote_every;
   incarnation.report_every = hello.report_every;
+  incarnation.reduce = hello.reduce;
   incarnation.migration.weight_bytes = hello.weight_bytes;
   incarnation.migration.state_bytes = hello.state_bytes;
   incarnation.model_layers = hello.model_layers;
@@ -98,6 +99,13 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.ended_before = false;
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
+  const int32_t votes = turn.state.config.vote_every_steps;
+  if (votes != 0 && votes != job.current->vote_every) {
+    RecordEvent(
+        turn, job, "vote_every_differs", job.known ? job.known->version : 0,
+        absl::StrCat("the job votes every ", job.current->vote_every,
+                     " steps, vote.every_steps is ", votes, "; the job's own choice is in force"));
+  }
   RecordEvent(turn, job, "incarnation_started", job.known ? job.known->version : 0, reason);
   SetPhase(turn, job, Phase::kHeld);
 }

@@ -24,6 +24,8 @@
 
 namespace eplb::core {
 
+inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
+
 enum class Phase { kHeld, kIdle, kSolving, kPreparing, kResolving, kRetracting, kQuarantine };
 
 // What a rank has said about the proposal in flight. kFailed: it does not hold it and never will.
@@ -40,6 +42,7 @@ struct Rank {
   int64_t ready_version = 0;  // 0 = none
   int64_t step = 0;
   int64_t staging_rows = 0;
+  int32_t report_every = 0;  // as it said last, or as all ranks changed to
   Answer answer = Answer::kNone;
   double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
   double pause_seconds = 0;   // boundary of its newest switch
@@ -50,6 +53,12 @@ struct Rank {
 // kLost: a rank was away too long; it lives again when all its processes are back. kFinal: never.
 enum class Ending { kLive, kLost, kFinal };
 
+// What the ranks were asked for and have not yet been seen to do; 0 = nothing.
+struct PaceChange {
+  int32_t report_every = 0;  // steps
+  int64_t from_step = 0;
+};
+
 // One launch of a job.
 struct Incarnation {
   explicit Incarnation(const Topology& frame) : topology(frame) {}
@@ -58,7 +67,10 @@ struct Incarnation {
   TopologyOptions shape;
   Topology topology;
   int32_t vote_every = 0;
-  int32_t report_every = 0;
+  int32_t report_every = 0;  // in force
+  PaceChange pace;
+  int32_t told_report_every = 0;  // of the newest "pace" event
+  wire::Reduce reduce = wire::Reduce::kRank;
   MigrationOptions migration;
   std::vector<int32_t> model_layers;  // [num_layers] or empty
   std::vector<Rank> ranks;            // [world_size]
@@ -199,6 +211,14 @@ struct Seat {
   int32_t rank = 0;
 };
 
+// Whether the daemon keeps up with the reports of all jobs.
+struct PaceLoad {
+  int32_t factor = 1;  // 1, 2, 4, ..: how much longer windows are than configured
+  int64_t dropped_reports = 0;
+  absl::Time raised_at = absl::InfinitePast();
+  absl::Time calm_since = absl::InfinitePast();
+};
+
 struct State {
   Config config;
   int64_t term = 0;
@@ -206,6 +226,7 @@ struct State {
   bool draining = false;
   int64_t turn = 0;  // decisions made so far
   int64_t last_solve_id = 0;
+  PaceLoad pace_load;
   SessionId last_hello = 0;     // welcomed by the decision before this one, or 0
   std::string last_stored_job;  // written by the decision before this one, or empty
   absl::Time term_attempt = absl::InfinitePast();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "proto/wire/report_counts.h"
 #include "server/core/sentences.h"
 
 namespace eplb::core {
@@ -16,6 +17,7 @@ namespace {
 constexpr int64_t kMaxMergedWindows = 1024;
 
 bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {
+  if (report_every == 0) return false;
   const int64_t steps = report.last_step - report.first_step + 1;
   return report.first_step % report_every == 0 && steps % report_every == 0 &&
          steps / report_every <= kMaxMergedWindows;
@@ -77,7 +79,7 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, int32_t wo
   PendingWindow fresh;
   fresh.first_step = report.first_step;
   fresh.last_step = report.last_step;
-  fresh.sum = LoadMatrix::Zero(report.counts.rows(), report.counts.cols());
+  fresh.sum = LoadMatrix::Zero(wire::NumLayers(report), wire::NumExperts(report));
   fresh.reported.assign(static_cast<size_t>(world_size), false);
   return *windows.pending.insert(position, std::move(fresh));
 }
@@ -121,15 +123,16 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
                                                    report.last_step,
                                                    " must be >= 0 and not go backwards"));
   }
-  if (report.counts.rows() != topology.num_layers() ||
-      report.counts.cols() != topology.num_experts()) {
+  const int32_t num_layers = wire::NumLayers(report);
+  const int32_t num_experts = wire::NumExperts(report);
+  if (num_layers != topology.num_layers() || num_experts != topology.num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "load report: counts are ", report.counts.rows(), " layers x ", report.counts.cols(),
-        " experts, the job has ", topology.num_layers(), " x ", topology.num_experts()));
+        "load report: counts are ", num_layers, " layers x ", num_experts, " experts, the job has ",
+        topology.num_layers(), " x ", topology.num_experts()));
   }
-  if ((report.counts < 0).any()) {
+  if (const int64_t least = wire::LeastCount(report); least < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("load report: a count is ", report.counts.minCoeff(), ", it must be >= 0"));
+        absl::StrCat("load report: a count is ", least, ", it must be >= 0"));
   }
   return absl::OkStatus();
 }
@@ -142,7 +145,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   }
   // A rank that comes back sends what it kept; an evicted window is not begun again.
   if (report.last_step <= windows.given_up_through) return outcome;
-  if (!IsFullRange(report, limits.report_every)) {
+  if (!IsFullRange(report, limits.report_every) && !IsFullRange(report, limits.next_report_every)) {
     NoteShort(windows, report, rank, limits.report_every, outcome);
     return outcome;
   }
@@ -150,7 +153,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   if (window.dropped || window.reported[rank]) return outcome;
   window.reported[rank] = true;
   ++window.num_reported;
-  if (!AddCells(report.counts, window.sum)) {
+  if (!wire::AddCounts(report, &window.sum)) {
     Drop(window, outcome);
   } else if (window.num_reported >= LeastReporters(limits)) {
     Complete(windows, window, limits, outcome);

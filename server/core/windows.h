@@ -43,8 +43,9 @@ struct Windows {
 
 struct WindowLimits {
   int32_t world_size = 0;
-  int32_t report_every = 0;  // steps
-  double min_coverage = 1;   // share of ranks that must report the full range
+  int32_t report_every = 0;       // steps
+  int32_t next_report_every = 0;  // what ranks are changing to, or 0
+  double min_coverage = 1;        // share of ranks that must report the full range
   int32_t max_pending = 1;
   int32_t max_complete = 1;
 };
@@ -65,9 +66,10 @@ struct ReportOutcome {
 absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
 
 // Adds a checked report to the window of its range. A range is full when it begins and ends at
-// multiples of report_every; a shorter one (the rank dropped steps) is not added and noted once per
-// window. A second report of a rank, and one that overlaps a complete window, are ignored. A window
-// whose sum would go above 2^63-1 is dropped and noted. cost: O(L * E).
+// multiples of report_every, or of next_report_every; a shorter one (the rank dropped steps) is not
+// added and noted once per window. A second report of a rank, and one that overlaps a complete
+// window, are ignored. A window whose sum would go above 2^63-1 is dropped and noted. cost: O(L *
+// E).
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
                         const WindowLimits& limits);
 

@@ -33,13 +33,15 @@ constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
 constexpr mode_t kSocketMode = 0660;
 constexpr char kDrains[] = "the daemon drains, come back later";
 
-class BalancerService : public v1::Balancer::CallbackService {
+using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
+    v1::Balancer::WithCallbackMethod_Exchange<v1::Balancer::Service>>;
+
+class BalancerService : public BalancerBase {
  public:
-  BalancerService(const StreamOptions& session, Rendezvous* rendezvous)
+  BalancerService(const SessionServices& session, Rendezvous* rendezvous)
       : session_(session), rendezvous_(rendezvous) {}
 
-  grpc::ServerBidiReactor<v1::Up, v1::Down>* Session(
-      grpc::CallbackServerContext* context) override {
+  SessionStream* Session(grpc::CallbackServerContext* context) override {
     return StartSession(context, session_);
   }
 
@@ -57,7 +59,7 @@ class BalancerService : public v1::Balancer::CallbackService {
   void Drain() { draining_ = true; }
 
  private:
-  const StreamOptions session_;
+  const SessionServices session_;
   Rendezvous* const rendezvous_;
   std::atomic<bool> draining_ = false;
 };
@@ -92,6 +94,7 @@ struct RpcServer::Parts {
         balancer({.runner = options.runner,
                   .gate = &gate,
                   .ends = &ends,
+                  .bytes = &bytes,
                   .messages_per_second = options.messages_per_second},
                  &rendezvous),
         query(MakeQueryService({.runner = options.runner,
@@ -116,6 +119,7 @@ struct RpcServer::Parts {
   Rendezvous rendezvous;
   Gate gate;
   StreamEndCounters ends;
+  MessageBytes bytes;
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
   std::unique_ptr<v1::Admin::CallbackService> admin;

@@ -10,23 +10,24 @@
 
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
+#include "server/rpc/message_bytes.h"
 #include "server/rpc/rate_limit.h"
 #include "server/runner/monotonic_clock.h"
 
 namespace eplb {
 namespace {
 
-class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
-                       public std::enable_shared_from_this<SessionReactor> {
+class SessionReactor : public SessionStream, public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(grpc::CallbackServerContext* context, const StreamOptions& options)
+  SessionReactor(grpc::CallbackServerContext* context, const SessionServices& services)
       : context_(context),
-        runner_(options.runner),
-        gate_(options.gate),
-        ends_(options.ends),
+        runner_(services.runner),
+        gate_(services.gate),
+        ends_(services.ends),
+        bytes_(services.bytes),
         peer_(gate_->IdentityOf(*context)),
         host_(HostOf(context->peer())),
-        rate_(options.messages_per_second, MonotonicNow()) {}
+        rate_(services.messages_per_second, MonotonicNow()) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -63,12 +64,10 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
     if (said_goodbye_) return;
     lost_ = !mailbox_->closing();
     if (!spoke_ && !mailbox_->closing()) {
-      gate_->Refuse(Refusal::kMalformed, host_, "the stream ended before a message was understood");
+      gate_->Refuse(Refusal::kMalformed, host_, "the stream ended before its first message");
     }
-    // gRPC tells a half-close and bytes that are no message by the same sign. A rank that obeys a
-    // Drain half-closes, so this must be no refusal: it shall come back.
-    mailbox_->Close(absl::UnavailableError(
-        "the stream ended without Goodbye, or its last message could not be parsed"));
+    // A rank that obeys a Drain half-closes, so this must be no refusal: it shall come back.
+    mailbox_->Close(absl::UnavailableError("the stream ended without Goodbye"));
   }
 
   void OnWriteDone(bool ok) override {
@@ -121,8 +120,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       }
     }
     if (!message) return Finish(end);
-    down_.Clear();
-    wire::ToProto(*message, &down_);
+    down_ = bytes_->Of(*message);
     StartWrite(&down_);
   }
 
@@ -142,14 +140,19 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   }
 
   void Receive() {
-    const bool report = up_.has_load_report();
+    v1::Up up;
+    if (!ParseBytes(up_, &up)) {
+      return Refuse(Refusal::kMalformed,
+                    absl::InvalidArgumentError("a message could not be parsed"));
+    }
+    const bool report = up.has_load_report();
     if (!rate_.Take(MonotonicNow())) {
       if (report) return runner_->CountDroppedReport();
       return Refuse(Refusal::kLimited,
                     absl::ResourceExhaustedError(
                         "more messages a second than limits.messages_per_second allows"));
     }
-    absl::StatusOr<wire::UpMessage> message = wire::FromProto(up_);
+    absl::StatusOr<wire::UpMessage> message = wire::FromProto(std::move(up));
     if (!message.ok()) return Refuse(Refusal::kMalformed, message.status());
     // Any Hello: a later one might name another job.
     if (const auto* hello = std::get_if<wire::Hello>(&*message)) {
@@ -196,6 +199,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   Runner* const runner_;
   Gate* const gate_;
   StreamEndCounters* const ends_;
+  MessageBytes* const bytes_;
   const PeerIdentity peer_;
   const std::string host_;
   bool counted_ = false;  // among the host's sessions
@@ -204,9 +208,9 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   bool spoke_ = false;
   bool said_goodbye_ = false;
   bool lost_ = false;  // the peer ended it first
-  v1::Up up_;
+  grpc::ByteBuffer up_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
-  v1::Down down_;                         // of the one write at work
+  grpc::ByteBuffer down_;                 // of the one write at work
   std::shared_ptr<Mailbox> mailbox_;
   std::mutex mutex_;  // guards what follows
   bool writing_ = false;
@@ -217,9 +221,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::Up, v1::Down>* StartSession(grpc::CallbackServerContext* context,
-                                                        const StreamOptions& options) {
-  const auto reactor = std::make_shared<SessionReactor>(context, options);
+SessionStream* StartSession(grpc::CallbackServerContext* context, const SessionServices& services) {
+  const auto reactor = std::make_shared<SessionReactor>(context, services);
   reactor->Begin();
   return reactor.get();
 }

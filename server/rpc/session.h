@@ -1,14 +1,17 @@
-// Balancer.Session: one bidirectional stream per rank.
+// One rank's stream.
 #ifndef EPLB_SERVER_RPC_SESSION_H_
 #define EPLB_SERVER_RPC_SESSION_H_
 
 #include <atomic>
 #include <cstdint>
 
-#include "server/rpc/gate.h"
-#include "server/runner/runner.h"
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
 
-#include "eplb/v1/session.grpc.pb.h"
+#include "server/rpc/gate.h"
+#include "server/rpc/message_bytes.h"
+#include "server/runner/runner.h"
 
 namespace eplb {
 
@@ -19,18 +22,23 @@ struct StreamEndCounters {
   std::atomic<int64_t> lost = 0;    // by the peer or the network, without Goodbye
 };
 
-struct StreamOptions {
-  Runner* runner = nullptr;  // all three outlive the stream
+// v1::Up and v1::Down as bytes: the generated code would parse before we can tell a half-close from
+// bytes that are no message, and would serialise a proposal once per rank.
+using SessionStream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// What every stream uses; all of it outlives them.
+struct SessionServices {
+  Runner* runner = nullptr;
   Gate* gate = nullptr;
   StreamEndCounters* ends = nullptr;
-  int32_t messages_per_second = 100;
+  MessageBytes* bytes = nullptr;
+  int32_t messages_per_second = 100;  // that one stream may send on average
 };
 
 // Parses what the rank says and hands it to the runner; sends what the runner puts into the
-// mailbox, one write at a time. Nothing in it blocks. The job is known, and allowed or not, at the
-// Hello. The reactor deletes itself when the stream is over.
-grpc::ServerBidiReactor<v1::Up, v1::Down>* StartSession(grpc::CallbackServerContext* context,
-                                                        const StreamOptions& options);
+// mailbox, one write at a time. Nothing in it blocks or decides. The job is known, and allowed or
+// not, at the Hello. The reactor deletes itself when the stream is over.
+SessionStream* StartSession(grpc::CallbackServerContext* context, const SessionServices& services);
 
 }  // namespace eplb
 

@@ -2,13 +2,15 @@
 
 #include <utility>
 
+#include "proto/wire/report_counts.h"
+
 namespace eplb {
 namespace {
 
 // The part of a message that grows with the model.
 size_t BytesOf(const wire::UpMessage& message) {
   if (const auto* report = std::get_if<wire::LoadReport>(&message)) {
-    return static_cast<size_t>(report->counts.size()) * sizeof(int64_t);
+    return wire::CountBytes(*report);
   }
   if (const auto* body = std::get_if<wire::PlacementBody>(&message)) {
     const Placement& placement = body->placement;  // four maps, two of them [L, S]

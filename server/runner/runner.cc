@@ -104,7 +104,7 @@ void Runner::Loop() {
 }
 
 void Runner::Tick() {
-  Handle(core::Tick{});
+  Handle(core::Tick{.dropped_reports = dropped_reports()});
   const absl::Time now = MonotonicNow();
   if (!executor_.store_works() && now >= probed_ + kProbePeriod) {
     probed_ = now;

@@ -73,6 +73,8 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.first_step = -1; }), "first_step: -1, expected >= 0");
   EXPECT_EQ(ErrorOf([](auto& o) { o.vote_every = 0; }), "vote_every: 0, expected >= 1");
   EXPECT_EQ(ErrorOf([](auto& o) { o.report_every = 0; }), "report_every: 0, expected >= 1");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.reduce = "node"; }), "reduce: \"node\", expected rank or root");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.reduce = "root"; }), "");
   EXPECT_EQ(ErrorOf([](auto& o) { o.report_max_steps = 49; }),
             "report_max_steps: 49, expected >= report_every 50");
   EXPECT_EQ(ErrorOf([](auto& o) { o.layers_per_chunk = 0; }), "layers_per_chunk: 0, expected >= 1");

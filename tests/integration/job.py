@@ -52,12 +52,14 @@ def read_lines(path):
 class Daemon:
     """An eplbd process on fixed ports, so that it can be killed and started again."""
 
-    def __init__(self, directory, policy_every=50):
+    def __init__(self, directory, policy_every=50, name="eplbd", config=""):
+        """config: more TOML, after the [policy] table."""
         self.directory = pathlib.Path(directory)
+        self.name = name
         self.grpc_port, self.http_port = free_port(), free_port()
-        self.config = self.directory / "eplbd.toml"
-        self.config.write_text(f"[policy]\nevery_steps = {policy_every}\n")
-        self.log = self.directory / "eplbd.log"
+        self.config = self.directory / f"{name}.toml"
+        self.config.write_text(f"[policy]\nevery_steps = {policy_every}\n{config}")
+        self.log = self.directory / f"{name}.log"
         self.process = None
 
     @property
@@ -65,12 +67,12 @@ class Daemon:
         return f"127.0.0.1:{self.grpc_port}"
 
     def start(self):
-        out = open(self.directory / "eplbd.out", "w")
+        out = open(self.directory / f"{self.name}.out", "w")
         self.process = subprocess.Popen(
             [BIN / "eplbd", "--config", self.config, "--listen", self.endpoint,
-             "--http", f"127.0.0.1:{self.http_port}", "--store", self.directory / "eplbd.db"],
+             "--http", f"127.0.0.1:{self.http_port}", "--store", self.directory / f"{self.name}.db"],
             stdout=out, stderr=open(self.log, "a"))
-        wait_for(lambda: '"event":"listening"' in (self.directory / "eplbd.out").read_text(), 20,
+        wait_for(lambda: '"event":"listening"' in (self.directory / f"{self.name}.out").read_text(), 20,
                  f"eplbd listens; its log ends: {self.log.read_text()[-500:]}")
 
     def kill(self):
@@ -82,25 +84,51 @@ class Daemon:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30 * PATIENCE)
 
-    def events(self):
-        """What the daemon logged, as objects."""
-        return read_lines(self.log)
+    def events(self, name=None):
+        """What the daemon logged, as objects: all, or those of one name."""
+        return [event for event in read_lines(self.log) if name is None or event.get("event") == name]
+
+
+class Chaos:
+    """An eplb-chaos proxy before `target`; faults are switched by its control lines."""
+
+    def __init__(self, target, *faults):
+        command = [BIN / "eplb-chaos", "--to", target]
+        for fault in faults:
+            command += ["--fault", fault]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.endpoint = json.loads(self.process.stdout.readline())["address"]
+
+    def say(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        if answer != "ok":
+            raise AssertionError(answer)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(10)
 
 
 class Job:
     """The rank processes of one incarnation of the demonstration trainer."""
 
-    def __init__(self, directory, endpoint, world=4, steps=240, step_ms=10, slots=72, extra=()):
+    def __init__(self, directory, endpoint, world=4, steps=240, step_ms=10, slots=72, extra=(), parameters=128,
+                 endpoints=None, rank_extra=None, environment=None):
+        """endpoints: of the daemon for single ranks; rank_extra: more options of single ranks."""
         self.directory = pathlib.Path(directory)
         self.world = world
         self.errors = [self.directory / f"rank-{rank}.err" for rank in range(world)]
         self.ranks = []
         for rank in range(world):
-            command = [BIN / "eplb-trainer", "--rank", str(rank), "--world", str(world), "--endpoint", endpoint,
+            command = [BIN / "eplb-trainer", "--rank", str(rank), "--world", str(world), "--endpoint", (endpoints or {}).get(rank, endpoint),
                        "--trace", DATA / "moe64_aux.jsonl", "--steps", str(steps), "--slots", str(slots),
-                       "--step-ms", str(step_ms), "--parameters", "128", "--log-dir", self.directory,
-                       "--report-json", self.directory / "run.json", *extra]
-            self.ranks.append(subprocess.Popen(command, stderr=open(self.errors[rank], "w")))
+                       "--step-ms", str(step_ms), "--parameters", str(parameters), "--log-dir", self.directory,
+                       "--report-json", self.directory / "run.json", *extra, *(rank_extra or {}).get(rank, ())]
+            self.ranks.append(subprocess.Popen(command, stderr=open(self.errors[rank], "w"),
+                                               env={**os.environ, **(environment or {})}))
 
     def wait(self, seconds):
         """Exit codes by rank."""
@@ -115,6 +143,10 @@ class Job:
 
     def history(self, rank):
         return read_lines(self.directory / f"rank-{rank}.jsonl")
+
+    def last_step(self, rank=0):
+        """The newest step of a rank's log; written at every vote."""
+        return max((line.get("last_step", 0) for line in self.history(rank)), default=0)
 
     def commits(self, rank=0):
         return [line for line in self.history(rank) if line["event"] == "commit"]

@@ -99,6 +99,12 @@ class WholePathTest(unittest.TestCase):
         self.assertEqual(versions, sorted(set(versions)))
         self.assert_history_is_sound()
 
+    def test_a_job_that_adds_its_counts_up_reports_from_one_rank(self):
+        job = self.start_job(world=3, steps=400, step_ms=5, slots=66, extra=("--reduce", "root"))
+        self.assertEqual(job.wait(120), [0] * 3, [path.read_text() for path in job.errors])
+        self.assertGreater(len(job.commits()), 0)
+        self.assert_history_is_sound()
+
     def test_a_killed_rank_ends_the_others_with_its_name(self):
         job = self.start_job(world=4, steps=4000, step_ms=10)
         harness.wait_for(lambda: job.commits(), 60, "a first commit")

@@ -161,16 +161,17 @@ TEST_F(ConfigFileTest, AValueOfSeveralLinesIsShownOnOne) {
   EXPECT_THAT(ErrorOf("\"a\\nb\" = 1"), HasSubstr("a\\nb: unknown key"));
 }
 
-TEST(ConfigKeysTest, KeysWithoutEffectAreCheckedAndKeptForAWarning) {
-  const std::pair<const char*, const char*> keys[] = {{"report.every_steps", "50"},
-                                                      {"vote.every_steps", "8"}};
+TEST(ConfigKeysTest, StepsOfWindowsAndVotesReachTheCore) {
   DaemonConfig config;
-  for (const auto& [key, value] : keys) {
-    EXPECT_TRUE(SetConfigKey(key, {.text = value}, &config).ok()) << key;
-    EXPECT_EQ(config.unused_keys.back(), key);
-    EXPECT_FALSE(SetConfigKey(key, {.text = "-1"}, &config).ok()) << key;
+  EXPECT_EQ(config.core.report_every_steps, 50);
+  EXPECT_EQ(config.core.vote_every_steps, 0);
+  for (const char* key : {"report.every_steps", "vote.every_steps"}) {
+    EXPECT_TRUE(SetConfigKey(key, {.text = "12"}, &config).ok()) << key;
+    EXPECT_FALSE(SetConfigKey(key, {.text = "0"}, &config).ok()) << key;
+    EXPECT_FALSE(SetConfigKey(key, {.text = "1048577"}, &config).ok()) << key;
   }
-  EXPECT_EQ(config.unused_keys.size(), 2u);
+  EXPECT_EQ(config.core.report_every_steps, 12);
+  EXPECT_EQ(config.core.vote_every_steps, 12);
 }
 
 TEST_F(ConfigFileTest, AJobMayHaveSettingsOfItsOwn) {

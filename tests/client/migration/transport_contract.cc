@@ -256,6 +256,28 @@ TEST_P(TransportContractTest, PeerThatDiesIsNamedAndLaterPostsWithItAreRefused) 
   EXPECT_TRUE(results[0].ok() && results[1].ok()) << results[0].status();
 }
 
+TEST_P(TransportContractTest, PeersOfARefusedPostAreToldAtOnce) {
+  Transports transports = Make(3, 128);
+  transports[2].reset();
+  RowMoves moves = ReceiveOne(RankId{2}, 1, 64);
+  moves.receives.push_back(
+      {.from = RankId{1}, .row = 1, .round = 0, .staging_offset = 64, .num_bytes = 64});
+  absl::Status refused;
+  while (refused.ok()) {  // until rank 0 has seen that rank 2 is gone
+    absl::StatusOr<Ticket> ticket = transports[0]->Post(moves);
+    refused = ticket.status();
+    if (ticket.ok()) transports[0]->Abort();
+    ++moves.post_id;
+  }
+  const uint64_t post_id = moves.post_id - 1;
+  const std::vector<std::byte> row(64, std::byte{7});
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, post_id, row));
+  absl::StatusOr<Progress> result = Progress{};
+  for (int i = 0; i < 20 && result.ok(); ++i) result = transports[1]->Poll(send, absl::Seconds(1));
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted) << result.status();
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 0 ended it"));
+}
+
 TEST_P(TransportContractTest, PeerThatFinishedAndLeftIsNoError) {
   std::mt19937 random(3);
   Transports transports = Make(3, 1 << 20);

@@ -143,7 +143,7 @@ TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
   ASSERT_TRUE(report.has_value());
   EXPECT_EQ(report->first_step, 8);
   EXPECT_EQ(report->last_step, 15);
-  EXPECT_TRUE((report->counts == LoadMatrix::Constant(3, 4, 8)).all());
+  EXPECT_TRUE((wire::CountsOf(*report) == LoadMatrix::Constant(3, 4, 8)).all());
   EXPECT_EQ(job.rank(2).client().stats().reports_sent, 2);
 }
 

@@ -37,13 +37,13 @@ class SharedMemberTest : public ::testing::Test {
 };
 
 TEST_F(SharedMemberTest, AnswersLeaveBeforeWindowsAndGoodbyeComesLast) {
-  member_.FinishStep(0, Window(0));
+  member_.FinishStep(0, Window(0), 1);
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
   EXPECT_EQ(std::get<wire::Ready>(*member_.Next(true)).version, 3);
   EXPECT_FALSE(member_.Next(/*with_windows=*/false).has_value());
   EXPECT_EQ(std::get<wire::LoadReport>(*member_.Next(true)).last_step, 0);
   EXPECT_FALSE(member_.Next(true).has_value());
-  member_.FinishStep(1, Window(1));
+  member_.FinishStep(1, Window(1), 1);
   member_.OnDown(wire::Retract{.version = 3, .reason = ""});
   member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
   EXPECT_TRUE(std::holds_alternative<wire::Failed>(*member_.Next(true)));
@@ -66,7 +66,7 @@ TEST_F(SharedMemberTest, NewConnectionSaysTheTruthInsteadOfOldAnswers) {
 }
 
 TEST_F(SharedMemberTest, WindowsAndGoodbyeSurviveANewConnection) {
-  member_.FinishStep(0, Window(0));
+  member_.FinishStep(0, Window(0), 1);
   member_.Connect();
   EXPECT_TRUE(std::holds_alternative<wire::LoadReport>(*member_.Next(true)));
   member_.OnEnded("vote: rank 1 is missing", std::vector<RankId>{RankId{1}});
@@ -92,9 +92,16 @@ TEST_F(SharedMemberTest, AnswersThatNobodyTakesEndTheConnection) {
 }
 
 TEST_F(SharedMemberTest, PaceReachesTheTrainingThread) {
-  EXPECT_EQ(member_.FinishStep(0, std::nullopt), 0);
-  member_.OnDown(wire::Pace{.report_every = 200});
-  EXPECT_EQ(member_.FinishStep(1, std::nullopt), 200);
+  EXPECT_EQ(member_.FinishStep(0, std::nullopt, 50).report_every, 0);
+  member_.OnDown(wire::Pace{.report_every = 200, .from_step = 600});
+  const wire::Pace pace = member_.FinishStep(1, std::nullopt, 50);
+  EXPECT_EQ(pace.report_every, 200);
+  EXPECT_EQ(pace.from_step, 600);
+}
+
+TEST_F(SharedMemberTest, HelloSaysTheLengthOfWindowsInForce) {
+  member_.FinishStep(599, std::nullopt, 200);
+  EXPECT_EQ(member_.Connect().report_every, 200);
 }
 
 // One thread trains and votes alone, one plays the daemon: every proposal ends as Applied or
@@ -104,7 +111,7 @@ TEST_F(SharedMemberTest, TrainingAndSessionThreadsAgreeOnEveryOutcome) {
   std::atomic<bool> stop = false;
   std::thread training([&] {
     for (int64_t step = 0; !stop; ++step) {
-      member_.FinishStep(step, Window(step));
+      member_.FinishStep(step, Window(step), 1);
       const VoteSnapshot snapshot = member_.Enter();
       if (member_.Decide(snapshot.values).outcome != VoteOutcome::kRunChunk) continue;
       if (step % 3 == 0) {

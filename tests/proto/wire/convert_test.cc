@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "proto/wire/report_counts.h"
+
 namespace eplb::wire {
 namespace {
 
@@ -97,13 +99,92 @@ TEST(ConvertTest, SmallCountsTravelAsU32AndLargeOnesAsU64) {
   ToProto(UpMessage(report), &proto);
   EXPECT_EQ(proto.load_report().counts_u32().size(), 24u);
   EXPECT_TRUE(proto.load_report().counts_u64().empty());
-  EXPECT_TRUE((RoundTripUp(report).counts == report.counts).all());
-  EXPECT_EQ(RoundTripUp(report).dropped_steps, 4);
+  const LoadReport back = RoundTripUp(report);
+  EXPECT_EQ(back.counts.size(), 0);  // not unpacked
+  EXPECT_EQ(CountBytes(back), 24u);
+  EXPECT_TRUE((CountsOf(back) == report.counts).all());
+  EXPECT_TRUE((CountsOf(RoundTripUp(back)) == report.counts).all());
+  EXPECT_EQ(back.dropped_steps, 4);
 
   report.counts(1, 2) = std::numeric_limits<int64_t>::max();
   ToProto(UpMessage(report), &proto);
   EXPECT_EQ(proto.load_report().counts_u64().size(), 48u);
-  EXPECT_TRUE((RoundTripUp(report).counts == report.counts).all());
+  EXPECT_TRUE((CountsOf(RoundTripUp(report)) == report.counts).all());
+}
+
+// A client and a daemon of different versions understand each other: what only one of them knows is
+// passed over.
+TEST(ConvertTest, FieldsOfALaterVersionAreIgnored) {
+  v1::Up up;
+  ToProto(UpMessage(GoodHello()), &up);
+  up.mutable_hello()->GetReflection()->MutableUnknownFields(up.mutable_hello())->AddVarint(39, 5);
+  v1::Up later;
+  ASSERT_TRUE(later.ParseFromString(up.SerializeAsString()));
+  EXPECT_EQ(std::get<Hello>(*FromProto(later)).job, "moe-1");
+  v1::Down down;
+  ToProto(DownMessage(Pace{.report_every = 100, .from_step = 400}), &down);
+  down.mutable_pace()->GetReflection()->MutableUnknownFields(down.mutable_pace())->AddVarint(9, 5);
+  v1::Down known;
+  ASSERT_TRUE(known.ParseFromString(down.SerializeAsString()));
+  const auto pace = std::get<Pace>(*FromProto(known));
+  EXPECT_EQ(pace.report_every, 100);
+  EXPECT_EQ(pace.from_step, 400);
+  // An earlier daemon does not say from_step.
+  down.mutable_pace()->clear_from_step();
+  EXPECT_EQ(std::get<Pace>(*FromProto(down)).from_step, 0);
+}
+
+TEST(ConvertTest, HowTheJobReducesComesBackAndAnUnknownWayIsRefused) {
+  Hello hello = GoodHello();
+  EXPECT_EQ(RoundTripUp(hello).reduce, Reduce::kRank);
+  hello.reduce = Reduce::kRoot;
+  EXPECT_EQ(RoundTripUp(hello).reduce, Reduce::kRoot);
+  v1::Up up;
+  ToProto(UpMessage(hello), &up);
+  up.mutable_hello()->set_reduce(static_cast<v1::Hello::Reduce>(7));
+  EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("reduce is 7"));
+}
+
+TEST(ReportCountsTest, PackedAndPlainCountsAddUpAlike) {
+  const LoadReport plain{.counts = LoadMatrix::Constant(2, 3, 7)};
+  const LoadReport packed = RoundTripUp(LoadReport{.counts = LoadMatrix::Constant(2, 3, 7)});
+  LoadMatrix sum = LoadMatrix::Constant(2, 3, 100);
+  EXPECT_TRUE(AddCounts(plain, &sum));
+  EXPECT_TRUE(AddCounts(packed, &sum));
+  EXPECT_TRUE((sum == 114).all());
+  EXPECT_EQ(NumLayers(packed), 2);
+  EXPECT_EQ(NumExperts(packed), 3);
+  EXPECT_EQ(LeastCount(packed), 0);
+  EXPECT_EQ(LeastCount(plain), 7);
+}
+
+TEST(ReportCountsTest, ASumAboveInt64IsFoundInBothForms) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const bool is_packed : {false, true}) {
+    LoadReport report{.counts = LoadMatrix::Constant(1, 2, 5)};
+    if (is_packed) report = RoundTripUp(report);
+    LoadMatrix fits = LoadMatrix::Constant(1, 2, most - 5);
+    EXPECT_TRUE(AddCounts(report, &fits));
+    EXPECT_TRUE((fits == most).all());
+    LoadMatrix above = LoadMatrix::Constant(1, 2, most - 4);
+    EXPECT_FALSE(AddCounts(report, &above));
+  }
+}
+
+TEST(LayerListTest, CopiesShareUntilOneIsChanged) {
+  const LayerPlacement layer = SmallPlacement().Layer(LayerId{1});
+  LayerList first = {layer};
+  LayerList second = first;
+  EXPECT_TRUE(second.SharesWith(first));
+  second.push_back(layer);
+  EXPECT_FALSE(second.SharesWith(first));
+  EXPECT_EQ(first.size(), 1u);
+  EXPECT_EQ(second.size(), 2u);
+  second.front().replica_rank[0] = 9;
+  EXPECT_EQ(first.front(), layer);
+  EXPECT_NE(first, second);
+  EXPECT_FALSE(LayerList().SharesWith(LayerList()));
+  EXPECT_EQ(LayerList(), LayerList());
 }
 
 TEST(ConvertTest, OutcomesComeBackWhole) {
@@ -206,7 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
         BrokenUp{"both_counts", [](v1::Up* up) { ReportIn(up)->set_counts_u64("x"); },
                  "exactly one"},
         BrokenUp{"few_counts", [](v1::Up* up) { ReportIn(up)->mutable_counts_u32()->resize(20); },
-                 "5 cells"},
+                 "has 20 bytes of counts"},
         BrokenUp{"odd_counts", [](v1::Up* up) { ReportIn(up)->mutable_counts_u32()->append("x"); },
                  "25 bytes"},
         BrokenUp{"huge_shape",

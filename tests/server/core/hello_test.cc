@@ -154,7 +154,7 @@ TEST(HelloTest, WhatDiffersFromTheOtherRanksIsNamed) {
   };
   EXPECT_NE(refused([](wire::Hello& h) { h.vote_every = 4; }).find("vote_every is 4"),
             std::string::npos);
-  EXPECT_NE(refused([](wire::Hello& h) { h.report_every = 5; }).find("report_every is 5"),
+  EXPECT_NE(refused([](wire::Hello& h) { h.reduce = wire::Reduce::kRoot; }).find("reduce is root"),
             std::string::npos);
   EXPECT_NE(refused([](wire::Hello& h) { h.world_size = 6; }).find("world_size is 6"),
             std::string::npos);

@@ -1,0 +1,299 @@
+"""The fault matrix: what must hold when daemon, ranks, network or messages fail, one test per row.
+
+Every test ends with the validator over every rank's history (`eplbctl report`): no version lost or doubled, no step
+under two digests. fault_matrix.md says which rows are held by other tests; FaultTableTest holds that table.
+"""
+
+import os
+import pathlib
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import job as harness
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class FaultMatrixTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-fault-")))
+
+    def start_daemon(self, policy_every=40, name="eplbd", config=""):
+        daemon = harness.Daemon(self.directory, policy_every, name, f"[report]\nevery_steps = 20\n{config}")
+        daemon.start()
+        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
+        return daemon
+
+    def start_job(self, endpoint, world=3, steps=600, step_ms=5, slots=66, extra=(), directory=None, **options):
+        job = harness.Job(directory or self.directory, endpoint, world=world, steps=steps, step_ms=step_ms, slots=slots,
+                          extra=("--report-every", "20", *extra), **options)
+        self.addCleanup(job.kill_all)
+        return job
+
+    def start_chaos(self, target, *faults):
+        chaos = harness.Chaos(target, *faults)
+        self.addCleanup(chaos.close)
+        return chaos
+
+    def wait_for_commit(self, job, above=0):
+        harness.wait_for(lambda: any(line["version"] > above for line in job.commits()), 60,
+                         f"a commit above version {above}")
+        return max(line["version"] for line in job.commits())
+
+    def wait_for_steps(self, job, more, rank=0):
+        until = job.last_step(rank) + more
+        harness.wait_for(lambda: job.last_step(rank) >= until, 60, f"step {until}")
+
+    def assert_finished_and_sound(self, job, codes=None):
+        """The job ended well, the validator agrees, and the training threads never waited for the session."""
+        self.assertEqual(job.wait(120), codes or [0] * len(job.ranks), [path.read_text() for path in job.errors])
+        self.assert_sound()
+        self.assertEqual(job.report()["session_waits_over_1ms"], 0)
+
+    def assert_sound(self, directory=None, ended_early=False):
+        """ended_early: what the report says about the end of a run that was to fail is no violation."""
+        result = subprocess.run([harness.BIN / "eplbctl", "report", directory or self.directory], capture_output=True,
+                                text=True, timeout=60 * harness.PATIENCE)
+        problems = result.stdout.partition("Not verified")[2].splitlines()[1:]
+        if ended_early:
+            expected = r"ended early|steps, \d+ were asked for|no byte .* was verified|does not end with a stop"
+            problems = [line for line in problems if not re.search(expected, line)]
+        self.assertIn(result.returncode, (0, 8), result.stderr)
+        self.assertEqual(problems, [])
+
+    def test_row_01_daemon_killed_while_idle(self):
+        daemon = self.start_daemon(policy_every=100000)  # one decision, then idle
+        job = self.start_job(daemon.endpoint)
+        self.wait_for_commit(job)
+        harness.wait_for(lambda: len(job.commits()) >= daemon.events("proposed")[-1]["version"], 30, "every chunk")
+        before = job.last_step()
+        daemon.kill()
+        self.wait_for_steps(job, 50)
+        daemon.start()
+        self.assert_finished_and_sound(job)
+        seconds = [step["seconds"] for step in job.report()["steps"]]
+        alive, dead = seconds[max(0, before - 40):before], seconds[before + 8:before + 48]
+        self.assertLess(statistics.median(dead), 2 * statistics.median(alive), "the median step without a daemon")
+
+    def test_row_02_daemon_dies_with_a_proposal_in_flight(self):
+        daemon = self.start_daemon()
+        # Votes are far apart, so that the kill comes before, while and after every rank is READY.
+        job = self.start_job(daemon.endpoint, steps=600, extra=("--vote-every", "20"))
+        seen = 0
+        for _ in range(2):
+            harness.wait_for(lambda: len(daemon.events("proposed")) > seen, 60, "a proposal")
+            daemon.kill()
+            seen = len(daemon.events("proposed"))
+            self.wait_for_steps(job, 20)
+            daemon.start()
+        self.assert_finished_and_sound(job)
+        versions = [line["version"] for line in job.commits()]
+        self.assertEqual(versions, sorted(set(versions)))
+
+    def test_row_03_daemon_never_returns(self):
+        daemon = self.start_daemon()
+        job = self.start_job(daemon.endpoint, steps=400)
+        self.wait_for_commit(job)
+        daemon.kill()
+        self.assert_finished_and_sound(job)
+        self.assertEqual(job.report()["steps"][-1]["version"], job.commits()[-1]["version"])
+
+    def test_row_06_a_daemon_of_a_lower_term_is_refused(self):
+        newer, older = self.start_daemon(name="newer"), None
+        for _ in range(2):  # the term rises at each start
+            newer.kill()
+            newer.start()
+        older = self.start_daemon(name="older")
+        chaos = self.start_chaos(newer.endpoint)
+        job = self.start_job(chaos.endpoint, steps=500)
+        version = self.wait_for_commit(job)
+        # The ranks reach the older daemon at the same address: it must outbid their term before it speaks.
+        chaos.say("cut")
+        port = chaos.endpoint
+        chaos.process.kill()
+        chaos.process.wait(10)
+        again = subprocess.Popen([harness.BIN / "eplb-chaos", "--listen", port, "--to", older.endpoint],
+                                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self.addCleanup(lambda: (again.stdin.close(), again.wait(10)))
+        self.wait_for_commit(job, above=version)
+        self.assert_finished_and_sound(job)
+        terms = [event["term"] for event in older.events("proposed")]
+        self.assertGreater(min(terms), max(event["term"] for event in newer.events("proposed")))
+
+    def test_row_08_a_crashed_rank_ends_the_incarnation_and_the_next_one_goes_on(self):
+        daemon = self.start_daemon()
+        first = self.start_job(daemon.endpoint, steps=5000)
+        version = self.wait_for_commit(first)
+        first.ranks[1].kill()
+        codes = first.wait(60)
+        self.assertEqual((codes[0], codes[2]), (1, 1))
+        version = max(version, *(line["version"] for line in first.commits()))
+        second = self.start_job(daemon.endpoint, steps=400)
+        self.wait_for_commit(second, above=version)
+        self.assert_finished_and_sound(second)
+
+    def test_row_09_a_hung_rank_is_named_and_nobody_is_killed(self):
+        daemon = self.start_daemon(policy_every=20, config='[limits]\nresolve_deadline = "1s"\n')
+        job = self.start_job(daemon.endpoint, steps=400, rank_extra={2: ("--hang-at-step", "150")})
+        self.assert_finished_and_sound(job)
+        self.assertEqual(daemon.events("incarnation_ended")[-1]["reason"].count("finished"), 1)
+        self.assertGreater(len([step for step in job.report()["steps"] if step["seconds"] > 2.5]), 0)
+
+    def test_row_10_a_frozen_rank_does_not_hold_up_another_job(self):
+        daemon = self.start_daemon()
+        frozen = self.start_job(daemon.endpoint, steps=5000, world=2, slots=64, extra=("--job", "frozen"))
+        self.wait_for_commit(frozen)
+        os.kill(frozen.ranks[1].pid, signal.SIGSTOP)
+        other = pathlib.Path(self.directory / "other")
+        other.mkdir()
+        running = self.start_job(daemon.endpoint, world=2, steps=300, slots=66, directory=other)
+        self.wait_for_commit(running)
+        self.assertEqual(running.wait(60), [0, 0])
+        os.kill(frozen.ranks[1].pid, signal.SIGCONT)
+        self.wait_for_steps(frozen, 20)
+        frozen.kill_all()
+
+    def test_row_11_a_straggler_in_prepare_is_retracted_and_backed_off(self):
+        daemon = self.start_daemon(policy_every=20, config='[limits]\nprepare_deadline = "1s"\n')
+        chaos = self.start_chaos(daemon.endpoint)
+        job = self.start_job(daemon.endpoint, steps=600, endpoints={2: chaos.endpoint},
+                             extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}"))
+        self.wait_for_commit(job)
+        chaos.say("delay 3s")
+        harness.wait_for(lambda: daemon.events("retracting"), 30, "a retraction")
+        self.assertRegex(daemon.events("retracting")[0]["reason"], r"within 1s it still waited for .*rank 2\b")
+        chaos.say("clear")
+        self.assert_finished_and_sound(job)
+
+    def test_row_16_lost_and_cut_streams_lose_no_outcome(self):
+        daemon = self.start_daemon()
+        chaos = self.start_chaos(daemon.endpoint, "jitter 20ms")
+        job = self.start_job(chaos.endpoint, steps=450, extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}"))
+        self.wait_for_commit(job)
+        for _ in range(4):
+            chaos.say("cut")
+            self.wait_for_steps(job, 16)
+        self.wait_for_commit(job, above=job.commits()[-1]["version"])
+        self.assert_finished_and_sound(job)
+
+    def test_row_18_corrupted_bytes_end_streams_and_nothing_else(self):
+        daemon = self.start_daemon()
+        chaos = self.start_chaos(daemon.endpoint)
+        job = self.start_job(chaos.endpoint, steps=700, extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}"))
+        version = self.wait_for_commit(job)
+        chaos.say("corrupt 0.1")
+        self.wait_for_steps(job, 60)  # a second: the ranks' back-off stays short
+        chaos.say("clear")
+        chaos.say("cut")
+        self.wait_for_commit(job, above=version)
+        self.assert_finished_and_sound(job)
+        self.assertIsNone(daemon.process.poll())
+
+    def test_row_22_fork_in_the_trainer(self):
+        daemon = self.start_daemon()
+        job = self.start_job(daemon.endpoint, steps=350, extra=("--fork-at-step", "60"))
+        self.wait_for_steps(job, 70)
+        version = job.commits()[-1]["version"] if job.commits() else 0
+        self.wait_for_commit(job, above=version)  # the parent's stream still works
+        self.assert_finished_and_sound(job)
+
+    def test_row_23_only_what_is_displayed_reads_the_wall_clock(self):
+        allowed = {"server/log.cc", "server/runner/executor.cc", "server/runner/monotonic_clock.h",
+                   "server/rpc/rpc_server.cc"}
+        for path in sorted((ROOT / "server").rglob("*")):
+            name = path.relative_to(ROOT).as_posix()
+            if path.suffix in (".cc", ".h") and name not in allowed and not name.startswith("server/http/"):
+                self.assert_no_wall_clock(path)
+        for path in sorted((ROOT / "client").rglob("*.cc")):
+            name = path.relative_to(ROOT).as_posix()
+            threads_only = "inproc" in name  # ranks that are threads: for tests
+            if not threads_only and name.startswith(("client/control/", "client/migration/", "client/boundary",
+                                                     "client/session/connection", "client/session/session.cc")):
+                self.assert_no_wall_clock(path)
+
+    def assert_no_wall_clock(self, path):
+        found = re.findall(r"absl::Now\(|system_clock|gettimeofday", path.read_text())
+        self.assertEqual(found, [], path)
+
+    def test_row_24_a_smaller_job_after_a_node_is_lost(self):
+        daemon = self.start_daemon()
+        first = self.start_job(daemon.endpoint, world=4, slots=64, steps=5000)
+        version = self.wait_for_commit(first)
+        for rank in first.ranks[2:]:
+            rank.kill()
+        self.assertEqual(first.wait(60)[:2], [1, 1])
+        version = max(version, *(line["version"] for line in first.commits()))
+        other = self.directory / "smaller"
+        other.mkdir()
+        second = self.start_job(daemon.endpoint, world=2, slots=64, steps=400, directory=other)
+        harness.wait_for(lambda: any(line["version"] > version for line in second.commits()), 60,
+                         f"a commit above version {version}")
+        self.assertEqual(second.wait(60), [0, 0], [path.read_text() for path in second.errors])
+        self.assert_sound(ended_early=True)
+        self.assert_sound(other)
+
+    def test_row_26_daemon_upgrade(self):
+        daemon = self.start_daemon()
+        job = self.start_job(daemon.endpoint, steps=500)
+        version = self.wait_for_commit(job)
+        begin = time.monotonic()
+        self.assertEqual(daemon.stop(), 0)
+        self.assertLess(time.monotonic() - begin, 10 * harness.PATIENCE)
+        self.wait_for_steps(job, 20)
+        daemon.start()
+        self.wait_for_commit(job, above=version)
+        self.assert_finished_and_sound(job)
+
+    def test_waits_daemon_frozen_by_a_stop_signal(self):
+        daemon = self.start_daemon()
+        job = self.start_job(daemon.endpoint, steps=450)
+        version = self.wait_for_commit(job)
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        self.addCleanup(lambda: daemon.process.poll() is None and os.kill(daemon.process.pid, signal.SIGCONT))
+        self.wait_for_steps(job, 100)
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        self.wait_for_commit(job, above=version)
+        self.assert_finished_and_sound(job)
+
+    def test_waits_daemon_behind_a_slow_network(self):
+        daemon = self.start_daemon()
+        chaos = self.start_chaos(daemon.endpoint, "delay 50ms", "jitter 30ms", "rate 200000")
+        job = self.start_job(chaos.endpoint, steps=350, extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}"))
+        self.wait_for_commit(job)
+        chaos.say("stall on")
+        self.wait_for_steps(job, 60)
+        chaos.say("clear")
+        self.assert_finished_and_sound(job)
+
+
+class FaultTableTest(unittest.TestCase):
+    """fault_matrix.md: every row names tests that exist."""
+
+    def rows(self):
+        text = (ROOT / "tests/integration/fault_matrix.md").read_text()
+        return re.findall(r"^\| (\d+) \| ([^|]*) \| ([^|]*) \|$", text, re.M)
+
+    def test_every_row_is_there_once(self):
+        self.assertEqual([int(number) for number, _, _ in self.rows()], list(range(1, 28)))
+
+    def test_every_named_test_exists(self):
+        listed = subprocess.run(["ctest", "-N", "--test-dir", os.environ["EPLB_BUILD"]], capture_output=True, text=True,
+                                timeout=120 * harness.PATIENCE)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        known = set(re.findall(r"Test +#\d+: (\S+)", listed.stdout))
+        self.assertGreater(len(known), 100)
+        for number, fault, tests in self.rows():
+            names = re.findall(r"`([^`]+)`", tests)
+            self.assertTrue(names or tests.strip() in ("pending", "no etcd"), f"row {number}, {fault}: no test")
+            for name in names:
+                self.assertTrue(name in known, f"row {number}, {fault}: there is no test {name}")
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

@@ -1,0 +1,107 @@
+// eplb-bench: loads an eplbd of its own with many sessions and prints what it did. Exit codes: 0
+// measured, 1 failed, 2 usage.
+#include <cstdio>
+#include <iostream>
+
+#include "tests/tools/bench/commands.h"
+#include "tests/tools/bench/daemon.h"
+#include "tests/tools/bench/raw_sink.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb::bench {
+namespace {
+
+// Nested figures as indented lines, numbers with six digits.
+void PrintReadable(const nlohmann::ordered_json& figures, int depth) {
+  for (const auto& [key, value] : figures.items()) {
+    std::printf("%*s", 2 * depth, "");
+    if (value.is_structured()) {
+      std::printf("%s:\n", value.is_array() || figures.is_object() ? key.c_str() : "-");
+      PrintReadable(value, depth + 1);
+    } else if (value.is_number_float()) {
+      std::printf("%-28s %.6g\n", key.c_str(), value.get<double>());
+    } else {
+      std::printf("%-28s %s\n", key.c_str(), value.dump().c_str());
+    }
+  }
+}
+
+void AddOptions(CLI::App& app, Options& options, double& hold_seconds) {
+  app.add_option("--eplbd", options.eplbd, "The daemon's program; default: beside this one");
+  app.add_option("--sessions", options.num_sessions, "Ranks of the job")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--connections", options.num_connections, "0: one per session")
+      ->check(CLI::Range(0, 100000));
+  app.add_option("--threads", options.num_threads, "Of the load generator")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--layers", options.num_layers, "MoE layers")->capture_default_str();
+  app.add_option("--experts", options.num_experts, "Experts per layer")->capture_default_str();
+  app.add_option("--slots", options.num_slots, "Physical experts per layer")->capture_default_str();
+  app.add_option("--gpus", options.num_gpus, "GPUs of a lane; sessions are a multiple of it")
+      ->capture_default_str();
+  app.add_option("--windows", options.num_windows, "ingest: reports per session and round")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--rounds", options.num_rounds, "Repetitions")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--frozen", options.num_frozen, "frozen: sessions that never read")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--hold-seconds", hold_seconds, "sessions: how long they stay")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  double hold_seconds = 10;
+  std::string output = "table";
+  CLI::App app{"Load generator for eplbd"};
+  app.require_subcommand(1);
+  app.fallthrough();
+  AddOptions(app, options, hold_seconds);
+  app.add_option("-o,--output", output, "table or json")->check(CLI::IsMember({"table", "json"}));
+  const CLI::App* ingest = app.add_subcommand("ingest", "Reports a second against a raw sink");
+  const CLI::App* fanout = app.add_subcommand("fanout", "Proposal to every rank, and all READYs");
+  const CLI::App* sessions = app.add_subcommand("sessions", "Memory of sessions that are held");
+  const CLI::App* frozen = app.add_subcommand("frozen", "fanout beside ranks that never read");
+  const CLI::App* raw_sink = app.add_subcommand("raw-sink", "The baseline of ingest: a server");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {  // CLI11 reports by exceptions; they end here
+    std::fprintf(stderr, "eplb-bench: %s\n", error.what());
+    return 2;
+  }
+  AllowManyFiles();
+  if (raw_sink->parsed()) return RunRawSink();
+  options.hold = absl::Seconds(hold_seconds);
+  const auto measure = ingest->parsed()     ? MeasureIngest
+                       : fanout->parsed()   ? MeasureFanOut
+                       : sessions->parsed() ? MeasureSessions
+                                            : MeasureFrozen;
+  (void)frozen;
+  const absl::StatusOr<nlohmann::ordered_json> figures = measure(options);
+  if (!figures.ok()) {
+    std::fprintf(stderr, "eplb-bench: %s\n", std::string(figures.status().message()).c_str());
+    return 1;
+  }
+  if (output == "json") {
+    std::printf("%s\n", figures->dump(1).c_str());
+  } else {
+    PrintReadable(*figures, 0);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace eplb::bench
+
+// What CLI11 throws while options are declared is a bug of this file and shall end the program.
+// NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) { return eplb::bench::Main(argc, argv); }
