@@ -119,9 +119,14 @@ TEST_F(ConfigFileTest, LettersOutsideAsciiStandInStringsAndCommentsOnly) {
             path_ + ":3: not TOML: a letter that is not ASCII outside strings and comments");
   EXPECT_EQ(Load("\xEF\xBB\xBFstore.path = \"\u00e9\\\"#\" # \u3042\n")->store_path, "\u00e9\"#");
   EXPECT_EQ(Load("store.path = \"\"\"\n\u3042\"\"x\"\"\" # \u3042")->store_path, "\u3042\"\"x");
-  EXPECT_EQ(Load("store.path = '\u3042\\'\n")->store_path, "\u3042\\");
+  EXPECT_EQ(Load("store.path='\u3042\\'\n")->store_path, "\u3042\\");
+  EXPECT_EQ(Load("store={path=\"\u3042\"}")->store_path, "\u3042");
+  EXPECT_EQ(Load("\"store\".\"path\" = \"\u3042\"")->store_path, "\u3042");
   EXPECT_THAT(ErrorOf("store.path = \"a\n\u3042 = 1"), HasSubstr(":2: not TOML"));
-  EXPECT_THAT(ErrorOf("limits.max_jobs = 19'x\u3042'"), HasSubstr("a letter that is not ASCII"));
+  for (const char* text : {"limits.max_jobs = 19'x\u3042'", "z = 1=79-['\u3042'", "z = [1'\u3042']",
+                           "z = \"a\"\"\u3042\""}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("a letter that is not ASCII")) << text;
+  }
 }
 
 constexpr char kTlsFiles[] = "[tls]\ncert = \"c\"\nkey = \"k\"\nca = \"ca\"\n[tls.identity]\n";
@@ -225,7 +230,6 @@ gradient_bytes = 176160768
   EXPECT_DOUBLE_EQ(costs.inter_bytes_per_s, 12.5e9);
   EXPECT_DOUBLE_EQ(costs.stall_seconds, 0.02);
   EXPECT_EQ(costs.replica_gradient_bytes, 176160768);
-  EXPECT_TRUE(config.unused_keys.empty());
 }
 
 TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
