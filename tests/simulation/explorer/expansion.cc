@@ -1,0 +1,442 @@
+#include "tests/simulation/explorer/expansion.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb::explorer {
+
+void Model::Expansion::Run(const World& world) {
+  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      UpMoves(world, incarnation, rank);
+      if (model.ranks_[world.cells[incarnation][rank]].has_process()) {
+        RankMoves(world, incarnation, rank);
+      }
+    }
+  }
+  DaemonMoves(world);
+}
+
+void Model::Expansion::Emit(World world, Step step, std::string violation) {
+  visit({.step = std::move(step), .world = world, .violation = std::move(violation)});
+}
+
+void Model::Expansion::EmitRank(const World& world, Step step, const RankStep& rank_step) {
+  World next = world;
+  next.cells[step.incarnation][step.rank] = rank_step.cell;
+  for (const HistoryRecord& record : rank_step.log) {
+    step.log.push_back({step.incarnation, step.rank, record});
+  }
+  Emit(next, std::move(step),
+       rank_step.old_term ? "a rank was welcomed with a term below one that it has seen" : "");
+}
+
+// ---- ranks ----
+
+void Model::Expansion::RankMoves(const World& world, int incarnation, int rank) {
+  const uint32_t id = world.cells[incarnation][rank];
+  const Cell& cell = model.ranks_[id];
+  const auto step = [&](Move move) {
+    return Step{.move = move, .incarnation = incarnation, .rank = rank};
+  };
+  if (!cell.down.empty()) Deliver(world, step(Move::kDeliverDown));
+  Connect(world, step(Move::kConnect));
+  if (cell.stream == Stream::kOpen && world.left.cuts && world.left.faults > 0) {
+    World next = world;
+    --next.left.faults;
+    EmitRank(next, step(Move::kCut), model.ranks_.Cut(id));
+  }
+  Votes(world, step(Move::kEnterVote));
+}
+
+void Model::Expansion::Deliver(const World& world, Step step) {
+  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const size_t waiting = model.ranks_[id].down.size();
+  for (int arrival = 0; arrival < kArrivals; ++arrival) {
+    step.arrival = static_cast<Arrival>(arrival);
+    if (step.arrival == Arrival::kOvertaken && waiting < 2) continue;
+    World next = world;
+    if (step.arrival != Arrival::kInOrder && --next.left.faults < 0) continue;
+    EmitRank(next, step, model.ranks_.DeliverDown(id, step.arrival));
+  }
+}
+
+void Model::Expansion::Connect(const World& world, Step step) {
+  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const Cell& cell = model.ranks_[id];
+  if (cell.stream == Stream::kAway || cell.stream == Stream::kCut) {
+    const uint64_t named = model.cores_.Info(world.core).sessions;
+    for (int number = 0;; ++number) {
+      const auto session = CoreTable::IdOf({step.incarnation, step.rank, number});
+      const bool used =
+          (named >> session & 1) != 0 ||
+          std::any_of(cell.old.begin(), cell.old.end(),
+                      [number](const OldStream& old) { return old.number == number; });
+      if (used) continue;
+      EmitRank(world, step, model.ranks_.Connect(id, number));
+      return;
+    }
+  }
+  const bool no_welcome = cell.stream == Stream::kOpen && !cell.welcomed;
+  if (no_welcome && cell.up.empty() && cell.down.empty()) {
+    step.move = Move::kGiveUpStream;
+    EmitRank(world, step, model.ranks_.GiveUpStream(id));
+  }
+}
+
+void Model::Expansion::Votes(const World& world, Step step) {
+  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const Cell& cell = model.ranks_[id];
+  switch (cell.pc) {
+    case Pc::kTrain:
+      if (MayEnter(world, step.incarnation, cell)) Enter(world, std::move(step));
+      return;
+    case Pc::kWaiting:
+      // A vote that a rank can never enter fails on the others.
+      if (!model.HasEnded(world, step.incarnation)) return;
+      step.move = Move::kTakeOutcome;
+      EmitRank(world, std::move(step),
+               model.ranks_.TakeOutcome(model.ranks_.SetOutcome(id, Pc::kGetEnd).cell));
+      return;
+    case Pc::kEnded:
+      return;
+    default:
+      step.move = Move::kTakeOutcome;
+      EmitRank(world, std::move(step), model.ranks_.TakeOutcome(id));
+  }
+}
+
+// A vote that every rank enters without being READY changes nothing and is left out. So a rank that
+// is not READY enters when another one waits, or in time before it becomes READY: where it enters
+// earlier it does the same until then.
+bool Model::Expansion::MayEnter(const World& world, int incarnation, const Cell& cell) const {
+  if (model.ranks_.MemberOf(cell).ready() != nullptr) return true;
+  for (const uint32_t message : cell.down) {
+    if (std::holds_alternative<wire::Propose>(model.messages_.down[message])) return true;
+  }
+  const auto& cells = world.cells[incarnation];
+  return std::any_of(cells.begin(), cells.end(), [this](uint32_t other) {
+    const Pc pc = model.ranks_[other].pc;
+    return pc == Pc::kWaiting || pc == Pc::kEnded;
+  });
+}
+
+void Model::Expansion::Enter(const World& world, Step step) {
+  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const Cell& cell = model.ranks_[id];
+  World next = world;
+  uint32_t& slot = next.cells[step.incarnation][step.rank];
+  if (model.mutant_ == Mutant::kVoteGatedOnReady &&
+      model.ranks_.MemberOf(cell).ready() == nullptr) {
+    if (cell.lead >= 2) return;
+    step.move = Move::kSkipVote;
+    slot = model.ranks_.SkipVote(id).cell;
+    Emit(next, std::move(step));
+    return;
+  }
+  slot = model.ranks_.EnterVote(id).cell;
+  const auto& cells = next.cells[step.incarnation];
+  const bool complete = std::all_of(cells.begin(), cells.end(), [this](uint32_t other) {
+    return model.ranks_[other].pc == Pc::kWaiting;
+  });
+  if (complete) {
+    Complete(next, step);
+  } else {
+    Emit(next, std::move(step));
+  }
+}
+
+std::string Model::Expansion::CheckVote(const World& world, int incarnation, bool agreed) const {
+  const Proposal* first = nullptr;
+  const Cell& first_cell = model.ranks_[world.cells[incarnation][0]];
+  for (const uint32_t id : world.cells[incarnation]) {
+    const Cell& cell = model.ranks_[id];
+    if (cell.lead != first_cell.lead) return "I1: ranks vote together after different steps";
+    if (model.ranks_.Values(cell)[4] != model.ranks_.Values(first_cell)[4]) {
+      return "I1: the ranks of a vote run different placements";
+    }
+    if (!agreed) continue;
+    const Proposal& target = *model.ranks_.Target(cell);
+    if (first == nullptr) first = &target;
+    if (target.propose.version != first->propose.version ||
+        target.propose.digest != first->propose.digest) {
+      return absl::StrCat("I5: one vote runs version ", first->propose.version,
+                          " on one rank and version ", target.propose.version, " on another");
+    }
+    if (target.propose.version <= world.committed) {
+      return absl::StrCat("I2: version ", target.propose.version, " is committed after version ",
+                          world.committed);
+    }
+  }
+  return "";
+}
+
+void Model::Expansion::Complete(const World& world, const Step& step) {
+  const auto& cells = world.cells[step.incarnation];
+  std::array<std::array<int64_t, 6>, kRanks> values;
+  std::array<int64_t, 6> minimum;
+  minimum.fill(INT64_MAX);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    values[rank] = model.ranks_.Values(model.ranks_[cells[rank]]);
+    for (size_t i = 0; i < minimum.size(); ++i) minimum[i] = std::min(minimum[i], values[rank][i]);
+  }
+  bool agreed = true;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    agreed = agreed && model.ranks_.Target(model.ranks_[cells[rank]]) != nullptr &&
+             std::equal(minimum.begin(), minimum.begin() + 4, values[rank].begin());
+  }
+  if (std::string wrong = CheckVote(world, step.incarnation, agreed); !wrong.empty()) {
+    Emit(world, step, std::move(wrong));
+    return;
+  }
+  World next = world;
+  if (agreed) next.committed = model.ranks_.Target(model.ranks_[cells[0]])->propose.version;
+  const Pc outcome = agreed ? Pc::kGetApply : Pc::kGetNothing;
+  SetOutcomes(next, step, {outcome, outcome, outcome}, agreed ? ": applied" : ": nothing to do");
+  if (agreed && world.left.transfers > 0) {
+    World failed = world;
+    --failed.left.transfers;
+    SetOutcomes(failed, step, {Pc::kGetDrop, Pc::kGetDrop, Pc::kGetDrop}, ": a transfer failed");
+  }
+  if (world.left.unknown == 0) return;
+  --next.left.unknown;
+  // Those that got the result act on it, the others end. (Where only the first vote's result is
+  // lost, nobody gets one from the second.)
+  const Pc lost = model.mutant_ == Mutant::kUnknownIsNo && agreed ? Pc::kGetDrop : Pc::kGetEnd;
+  for (unsigned got = 0; got < 7; ++got) {
+    std::array<Pc, kRanks> outcomes;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      outcomes[rank] = (got >> rank & 1) != 0 ? outcome : lost;
+    }
+    SetOutcomes(next, step, outcomes, ": some ranks get no result");
+  }
+}
+
+void Model::Expansion::SetOutcomes(const World& world, Step step,
+                                   const std::array<Pc, kRanks>& outcomes, const char* how) {
+  World next = world;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    uint32_t& slot = next.cells[step.incarnation][rank];
+    const bool ready = model.ranks_.Target(model.ranks_[slot]) != nullptr;
+    step.log.push_back({step.incarnation, rank, {.kind = HistoryRecord::Kind::kStep}});
+    slot = model.ranks_.SetOutcome(slot, outcomes[rank]).cell;
+    // Without a READY proposal in it the vote's end changes nothing but this rank's place.
+    if (outcomes[rank] == Pc::kGetNothing && !ready) slot = model.ranks_.TakeOutcome(slot).cell;
+  }
+  step.vote = how;
+  Emit(next, std::move(step));
+}
+
+// ---- daemon ----
+
+void Model::Expansion::UpMoves(const World& world, int incarnation, int rank) {
+  const Cell& cell = model.ranks_[world.cells[incarnation][rank]];
+  Step step{.move = Move::kUp, .incarnation = incarnation, .rank = rank};
+  if (!cell.up.empty()) Hear(world, step);
+  for (size_t index = 0; index < cell.old.size(); ++index) {
+    const OldStream& old = cell.old[index];
+    step.stream = static_cast<int>(index);
+    step.move = Move::kUp;
+    if (!old.up.empty()) Hear(world, step);
+    step.move = Move::kOldEnds;
+    if (old.up.empty() || !old.orderly) OldEnds(world, step);
+  }
+}
+
+void Model::Expansion::Hear(const World& world, Step step) {
+  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const Cell& cell = model.ranks_[id];
+  const size_t waiting = step.stream < 0 ? cell.up.size() : cell.old[step.stream].up.size();
+  for (int arrival = 0; arrival < kArrivals; ++arrival) {
+    step.arrival = static_cast<Arrival>(arrival);
+    if (step.arrival == Arrival::kOvertaken && waiting < 2) continue;
+    World next = world;
+    if (step.arrival != Arrival::kInOrder && --next.left.faults < 0) continue;
+    const UpStep& taken = model.ranks_.TakeUp(id, step.stream, step.arrival);
+    next.cells[step.incarnation][step.rank] = taken.cell;
+    if (!taken.message) {
+      Emit(next, step);
+      continue;
+    }
+    const SessionName session{step.incarnation, step.rank, taken.number};
+    const Turned& turned = model.cores_.OnMessage(next.core, session, *taken.message);
+    if (turned.asks_for_body) {
+      TurnInEveryOrder(next, session, *taken.message, step);
+    } else {
+      Turn(next, turned, step);
+    }
+  }
+}
+
+void Model::Expansion::TurnInEveryOrder(const World& world, SessionName session, uint32_t message,
+                                        Step step) {
+  for (int order = 0; order < kPermutations; ++order) {
+    const Permutation& to = kAllPermutations[order];
+    World renamed = world;
+    std::array<int, kIncarnations> orders{};
+    orders[session.incarnation] = order;
+    renamed.core = model.cores_.Renamed(world.core, orders[0], orders[1]);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      renamed.cells[session.incarnation][to[rank]] = world.cells[session.incarnation][rank];
+    }
+    SessionName there = session;
+    there.rank = to[session.rank];
+    const Turned& turned = model.cores_.OnMessage(renamed.core, there, message);
+    Expansion in_order{model, [this, orders](Successor successor) {
+                         successor.permutation = orders;
+                         visit(std::move(successor));
+                       }};
+    in_order.Turn(renamed, turned, step);
+  }
+}
+
+void Model::Expansion::OldEnds(const World& world, Step step) {
+  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const int number = model.ranks_[id].old[step.stream].number;
+  World next = world;
+  next.cells[step.incarnation][step.rank] = model.ranks_.DropOld(id, step.stream).cell;
+  Turn(next, model.cores_.OnClosed(next.core, {step.incarnation, step.rank, number}), step);
+}
+
+// Executes one decision. A crash is tried after all of its effects, and before each write that has
+// an effect before it: a message that was sent just before the crash may still be lost with its
+// stream, so a crash between two messages leads nowhere else. A crash between two decisions is one
+// after the first: what ranks do meanwhile they can do after it as well.
+void Model::Expansion::Turn(const World& world, const Turned& turned, Step step) {
+  const int64_t proposed = model.cores_.Info(world.core).proposed;
+  const int64_t proposes = model.cores_.Info(turned.core).proposed;
+  World next = world;
+  next.core = turned.core;
+  if (proposes != 0 && proposes != proposed) --next.left.chunks;
+  std::vector<CoreEffect> effects = turned.effects;
+  const auto is_write = [](const CoreEffect& effect) {
+    return effect.kind == CoreEffect::Kind::kStore || effect.kind == CoreEffect::Kind::kStoreTerm;
+  };
+  if (model.mutant_ == Mutant::kSentBeforeStored) {
+    std::stable_partition(effects.begin(), effects.end(),
+                          [&](const CoreEffect& effect) { return !is_write(effect); });
+  }
+  for (size_t i = 0; i < effects.size(); ++i) {
+    if (i > 0 && is_write(effects[i]) && world.left.crashes > 0) {
+      step.crashed_before = static_cast<int>(i);
+      Crash(next, step);
+    }
+    if (std::string wrong = Execute(next, effects[i]); !wrong.empty()) {
+      step.crashed_before = -1;
+      Emit(next, std::move(step), std::move(wrong));
+      return;
+    }
+  }
+  step.crashed_before = static_cast<int>(effects.size());
+  if (world.left.crashes > 0) Crash(next, step);
+  step.crashed_before = -1;
+  Emit(next, std::move(step));
+}
+
+// Returns what is wrong with it, or nothing.
+std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) const {
+  Stored stored = model.stores_[world.stored];
+  uint32_t& cell = world.cells[effect.session.incarnation][effect.session.rank];
+  switch (effect.kind) {
+    case CoreEffect::Kind::kSend: {
+      const wire::DownMessage& message = model.messages_.down[effect.message];
+      const auto* welcome = std::get_if<wire::Welcome>(&message);
+      if (welcome != nullptr && welcome->term > stored.term) {
+        return "I6: a term was sent before it was stored";
+      }
+      const auto* propose = std::get_if<wire::Propose>(&message);
+      if (propose != nullptr && (propose->term > stored.term || !stored.job ||
+                                 stored.job->next_version <= propose->version)) {
+        return "I6: a version was proposed before it was stored";
+      }
+      cell = model.ranks_.PushDown(cell, effect.session.number, effect.message).cell;
+      return "";
+    }
+    case CoreEffect::Kind::kClose:
+      cell = model.ranks_.CloseByDaemon(cell, effect.session.number).cell;
+      return "";
+    case CoreEffect::Kind::kStore:
+      stored.job = effect.job;
+      break;
+    case CoreEffect::Kind::kStoreTerm:
+      stored.term = effect.term;
+      break;
+  }
+  world.stored = model.Keep(std::move(stored));
+  return "";
+}
+
+// The daemon is killed and starts again from what was stored, before any rank comes back.
+void Model::Expansion::Crash(World world, Step step) {
+  --world.left.crashes;
+  for (auto& cells : world.cells) {
+    for (uint32_t& cell : cells) cell = model.ranks_.LoseDaemon(cell).cell;
+  }
+  Stored stored = model.stores_[world.stored];
+  world.core = model.cores_.Start(stored);
+  stored.term = model.cores_.Info(world.core).term;
+  world.stored = model.Keep(std::move(stored));
+  Emit(world, std::move(step));
+}
+
+// ---- the rest ----
+
+void Model::Expansion::DaemonMoves(const World& world) {
+  const CoreInfo& info = model.cores_.Info(world.core);
+  const int chunks = world.left.chunks;
+  if (info.phase == core::Phase::kIdle && info.all_connected && info.live && chunks > 0 &&
+      Better(*info.known->placement, chunks)) {
+    Turn(world, model.cores_.On(world.core, CoreEvent::kReport), {.move = Move::kReport});
+  }
+  if (info.phase == core::Phase::kSolving) {
+    Turn(world, model.cores_.On(world.core, CoreEvent::kSolved, chunks), {.move = Move::kSolved});
+  }
+  World hurried = world;
+  --hurried.left.retracts;
+  const bool in_doubt =
+      info.phase == core::Phase::kPreparing || info.phase == core::Phase::kResolving;
+  if (hurried.left.retracts >= 0 && in_doubt) {
+    Turn(hurried, model.cores_.On(world.core, CoreEvent::kDeadlines), {.move = Move::kDeadlines});
+  } else if (info.has_job && info.phase != core::Phase::kIdle && !model.IsQuarantined(world) &&
+             model.IsStill(world)) {
+    // A deadline is far longer than a message needs: where nothing is under way it passes for free.
+    Turn(world, model.cores_.On(world.core, CoreEvent::kDeadlines), {.move = Move::kDeadlines});
+  }
+  if (hurried.left.retracts >= 0 && info.somebody_away) {
+    Turn(hurried, model.cores_.On(world.core, CoreEvent::kGrace), {.move = Move::kGrace});
+  }
+  if (world.left.launches > 0) Launch(world);
+}
+
+// All processes of the job die, and new ones begin: from the checkpoint that the old ones began
+// with, or from one of the newest version that all of them ran.
+void Model::Expansion::Launch(const World& world) {
+  World next = world;
+  --next.left.launches;
+  const Member* oldest = nullptr;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Cell& cell = model.ranks_[world.cells[0][rank]];
+    if (!cell.has_process()) return;
+    const Member& member = model.ranks_.MemberOf(cell);
+    if (oldest == nullptr || member.running().version < oldest->running().version) {
+      oldest = &member;
+    }
+    next.cells[0][rank] = model.ranks_.Kill(world.cells[0][rank]).cell;
+  }
+  const auto launch = [&](int64_t version, const Digest& digest) {
+    next.cells[1].fill(model.ranks_.Launch(version, digest, 0, 0));
+    Step step{.move = Move::kLaunch, .incarnation = 1};
+    HistoryRecord start{.kind = HistoryRecord::Kind::kStart};
+    start.version = version;
+    start.digest = digest;
+    for (int rank = 0; rank < kRanks; ++rank) step.log.push_back({1, rank, start});
+    Emit(next, std::move(step));
+  };
+  const RunningPlacement newest = oldest->running();
+  if (newest.version != kStartVersion) launch(newest.version, newest.digest);
+  launch(kStartVersion, DigestOf(StartPlacement()));
+}
+
+}  // namespace eplb::explorer
