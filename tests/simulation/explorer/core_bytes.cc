@@ -95,7 +95,10 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(static_cast<int64_t>(job.phase));
   Add(job.current, bytes);
   Add(job.candidate, bytes);
-  for (const std::string& name : job.gone) bytes.Add(name);
+  for (const core::Gone& gone : job.gone) {
+    bytes.Add(gone.name);
+    bytes.Add(int64_t{gone.replaced});
+  }
   bytes.Add(int64_t{job.known.has_value()});
   if (job.known) {
     bytes.Add(job.known->version);

@@ -64,6 +64,17 @@ uint32_t Messages::Add(wire::DownMessage message) {
   return down.Add(std::move(bytes).Take(), std::move(message));
 }
 
+uint32_t Messages::Add(StoredJob job) {
+  Bytes bytes;
+  bytes.Add(int64_t{job.has_value()});
+  if (job) {
+    bytes.Add(job->version);
+    bytes.Add(job->next_version);
+    bytes.Add(DigestOf(job->placement));
+  }
+  return jobs.Add(std::move(bytes).Take(), std::move(job));
+}
+
 core::SessionId CoreTable::IdOf(SessionName session) {
   return 1 + (session.incarnation * kRanks + session.rank) * kSessionNumbers + session.number;
 }
@@ -77,7 +88,7 @@ uint32_t CoreTable::Keep(core::State state) {
 
 uint32_t CoreTable::Start(const Stored& stored) {
   std::vector<core::StoredJob> jobs;
-  if (stored.job) jobs.push_back(*stored.job);
+  if (const StoredJob& job = messages_.jobs[stored.job]) jobs.push_back(*job);
   core::Core core(SmallConfig(), stored.term, std::move(jobs), kNow);
   return Keep(core::CorePeer::StateOf(core));
 }
@@ -167,7 +178,7 @@ void CoreTable::AddEffect(const core::Effect& effect, Turned& turned) {
     added.session = NameOf(close->session);
   } else if (const auto* store = std::get_if<core::Store>(&effect)) {
     added.kind = CoreEffect::Kind::kStore;
-    added.job = store->job;
+    added.job = messages_.Add(StoredJob(store->job));
   } else if (const auto* term = std::get_if<core::StoreTerm>(&effect)) {
     added.kind = CoreEffect::Kind::kStoreTerm;
     added.term = term->term;

@@ -39,17 +39,24 @@ using Permutation = std::array<uint8_t, kRanks>;
 inline constexpr int kPermutations = 6;
 extern const std::array<Permutation, kPermutations> kAllPermutations;  // [0] is the identity
 
+// A job's record on the disk; none before the first one.
+using StoredJob = std::optional<core::StoredJob>;
+
+// All that travels or is written, each once.
 struct Messages {
+  Messages() { (void)Add(StoredJob()); }
   uint32_t Add(wire::UpMessage message);
   uint32_t Add(wire::DownMessage message);
+  uint32_t Add(StoredJob job);  // 0: none
   Interned<wire::UpMessage> up;
   Interned<wire::DownMessage> down;
+  Interned<StoredJob> jobs;
 };
 
 // What is on the disk.
 struct Stored {
   int64_t term = 0;
-  std::optional<core::StoredJob> job;
+  uint32_t job = 0;  // in Messages::jobs
 };
 
 struct CoreEffect {
@@ -58,7 +65,7 @@ struct CoreEffect {
   SessionName session;   // kSend, kClose
   uint32_t message = 0;  // kSend: in Messages::down
   int64_t term = 0;      // kStoreTerm
-  std::optional<core::StoredJob> job;  // kStore
+  uint32_t job = 0;      // kStore: in Messages::jobs
 };
 
 // One decision.

@@ -310,14 +310,16 @@ void Model::Expansion::Turn(const World& world, const Turned& turned, Step step)
   World next = world;
   next.core = turned.core;
   if (proposes != 0 && proposes != proposed) --next.left.chunks;
-  std::vector<CoreEffect> effects = turned.effects;
+  std::vector<CoreEffect> reordered;
   const auto is_write = [](const CoreEffect& effect) {
     return effect.kind == CoreEffect::Kind::kStore || effect.kind == CoreEffect::Kind::kStoreTerm;
   };
   if (model.mutant_ == Mutant::kSentBeforeStored) {
-    std::stable_partition(effects.begin(), effects.end(),
+    reordered = turned.effects;
+    std::stable_partition(reordered.begin(), reordered.end(),
                           [&](const CoreEffect& effect) { return !is_write(effect); });
   }
+  const std::vector<CoreEffect>& effects = reordered.empty() ? turned.effects : reordered;
   for (size_t i = 0; i < effects.size(); ++i) {
     if (i > 0 && is_write(effects[i]) && world.left.crashes > 0) {
       step.crashed_before = static_cast<int>(i);
@@ -347,8 +349,9 @@ std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) co
         return "I6: a term was sent before it was stored";
       }
       const auto* propose = std::get_if<wire::Propose>(&message);
-      if (propose != nullptr && (propose->term > stored.term || !stored.job ||
-                                 stored.job->next_version <= propose->version)) {
+      const StoredJob& job = model.messages_.jobs[stored.job];
+      if (propose != nullptr && (propose->term > stored.term || !job ||
+                                 job->next_version <= propose->version)) {
         return "I6: a version was proposed before it was stored";
       }
       cell = model.ranks_.PushDown(cell, effect.session.number, effect.message).cell;
@@ -364,7 +367,7 @@ std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) co
       stored.term = effect.term;
       break;
   }
-  world.stored = model.Keep(std::move(stored));
+  world.stored = model.Keep(stored);
   return "";
 }
 
@@ -377,7 +380,7 @@ void Model::Expansion::Crash(World world, Step step) {
   Stored stored = model.stores_[world.stored];
   world.core = model.cores_.Start(stored);
   stored.term = model.cores_.Info(world.core).term;
-  world.stored = model.Keep(std::move(stored));
+  world.stored = model.Keep(stored);
   Emit(world, std::move(step));
 }
 

@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
     if (k == "launches") o.bounds.launches = v; if (k == "crashes") o.bounds.crashes = v;
     if (k == "unknown") o.bounds.unknown = v; if (k == "faults") o.bounds.faults = v;
     if (k == "transfers") o.bounds.transfers = v; if (k == "cuts") o.bounds.cuts = v;
-    if (k == "mutant") o.mutant = (Mutant)v; if (k == "max") o.max_states = v;
+    if (k == "q") o.quarantine_is_wrong = v; if (k == "mutant") o.mutant = (Mutant)v; if (k == "max") o.max_states = v;
   }
   Figures f = Explore(o);
   for (auto& l : f.trace) printf("%s\n", l.c_str());

@@ -159,6 +159,7 @@ class Exploration {
       ++figures_.settled;
       if (model_.IsQuarantined(world)) ++figures_.quarantined;
       wrong = logs_.Check(log_.back());
+      if (options_.quarantine_is_wrong && model_.IsQuarantined(world)) wrong = "QUARANTINE";
       if (!wrong.empty()) Fail(parent, ordinal, wrong);
     }
     figures_.logs_checked = logs_.num_checked();

@@ -34,6 +34,7 @@ struct Options {
   Bounds bounds;
   Mutant mutant = Mutant::kNone;
   uint64_t max_states = uint64_t{1} << 31;
+  bool quarantine_is_wrong = false;
   bool verbose = false;  // a line on stderr every million states
 };
 

@@ -3,6 +3,7 @@
 #define EPLB_TESTS_SIMULATION_EXPLORER_VISITED_H_
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -20,7 +21,7 @@ class Visited {
   std::pair<uint32_t, bool> Add(const Packed& state) {
     uint64_t at = Hash(state) & (table_.size() - 1);
     while (table_[at] != kEmpty) {
-      if (states_[table_[at]] == state) return {table_[at], false};
+      if (Equal(states_[table_[at]], state)) return {table_[at], false};
       at = (at + 1) & (table_.size() - 1);
     }
     const auto index = static_cast<uint32_t>(states_.size());
@@ -36,13 +37,15 @@ class Visited {
  private:
   static constexpr uint32_t kEmpty = 0xffffffff;
 
+  static bool Equal(const Packed& a, const Packed& b) {
+    return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2])) == 0;
+  }
+
   static uint64_t Hash(const Packed& state) {
-    uint64_t hash = 0;
-    for (const uint64_t word : state) {
-      hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-      hash ^= hash >> 29;
-    }
-    return hash * 0xbf58476d1ce4e5b9 >> 8;
+    const uint64_t hash = state[0] * 0x9e3779b97f4a7c15 ^ std::rotl(state[1] * 0xbf58476d1ce4e5b9, 21) ^
+                          std::rotl(state[2] * 0x94d049bb133111eb, 43);
+    const uint64_t mixed = (hash ^ hash >> 32) * 0xd6e8feb86659fd93;
+    return mixed ^ mixed >> 29;
   }
 
   void Grow() {

@@ -32,16 +32,11 @@ int Composed(int first, int second) {
 Model::Model(Bounds bounds, Mutant mutant)
     : bounds_(bounds), mutant_(mutant), cores_(&messages_, mutant), ranks_(&messages_, mutant) {}
 
-uint32_t Model::Keep(Stored stored) {
+uint32_t Model::Keep(const Stored& stored) {
   Bytes bytes;
   bytes.Add(stored.term);
-  bytes.Add(int64_t{stored.job.has_value()});
-  if (stored.job) {
-    bytes.Add(stored.job->version);
-    bytes.Add(stored.job->next_version);
-    bytes.Add(DigestOf(stored.job->placement));
-  }
-  return stores_.Add(std::move(bytes).Take(), std::move(stored));
+  bytes.Add(int64_t{stored.job});
+  return stores_.Add(std::move(bytes).Take(), stored);
 }
 
 World Model::Start() {
@@ -77,38 +72,46 @@ void Model::Expand(const World& world, const Visit& visit) {
   expansion.Run(world);
 }
 
-// Ranks with equal cells may stand in any order: of these the lowest core is taken.
+// Ranks with equal cells may stand in any order: of these the one with the lowest core is taken.
 void Model::Sort(Successor& successor) {
   World& world = successor.world;
-  const uint32_t core = world.core;
-  const CoreInfo& info = cores_.Info(core);
-  std::vector<int> candidates[kIncarnations];
+  const CoreInfo& info = cores_.Info(world.core);
+  std::array<unsigned, kIncarnations> orders{};  // bits in kAllPermutations
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
     const auto cells = world.cells[incarnation];
-    auto sorted = cells;
+    auto& sorted = world.cells[incarnation];
     std::sort(sorted.begin(), sorted.end());
-    world.cells[incarnation] = sorted;
     for (int index = 0; index < kPermutations; ++index) {
-      bool fits = true;
-      for (int rank = 0; rank < kRanks; ++rank) {
-        fits = fits && sorted[kAllPermutations[index][rank]] == cells[rank];
+      const Permutation& to = kAllPermutations[index];
+      if (sorted[to[0]] != cells[0] || sorted[to[1]] != cells[1] || sorted[to[2]] != cells[2]) {
+        continue;
       }
-      if (!fits) continue;
-      candidates[incarnation].push_back(index);
+      orders[incarnation] |= 1U << index;
       if (!info.knows[incarnation]) break;  // the core is the same whatever their order
     }
   }
-  uint32_t lowest = 0xffffffff;
-  const auto before = successor.permutation;
-  for (const int first : candidates[0]) {
-    for (const int second : candidates[1]) {
+  const Lowest& lowest = LowestOf(world.core, orders);
+  world.core = lowest.core;
+  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+    int& order = successor.permutation[incarnation];
+    order = Composed(order, lowest.orders[incarnation]);
+  }
+}
+
+const Model::Lowest& Model::LowestOf(uint32_t core,
+                                     const std::array<unsigned, kIncarnations>& orders) {
+  const uint64_t key = uint64_t{core} << 12 | orders[0] << 6 | orders[1];
+  const auto [found, is_new] = lowest_.try_emplace(key);
+  if (!is_new) return found->second;
+  Lowest lowest{.core = 0xffffffff};
+  for (int first = 0; first < kPermutations; ++first) {
+    for (int second = 0; second < kPermutations; ++second) {
+      if ((orders[0] >> first & 1) == 0 || (orders[1] >> second & 1) == 0) continue;
       const uint32_t renamed = cores_.Renamed(core, first, second);
-      if (renamed >= lowest) continue;
-      lowest = renamed;
-      successor.permutation = {Composed(before[0], first), Composed(before[1], second)};
+      if (renamed < lowest.core) lowest = {renamed, {first, second}};
     }
   }
-  world.core = lowest;
+  return lowest_[key] = lowest;
 }
 
 bool Model::IsStill(const World& world) const {
@@ -173,9 +176,9 @@ std::string Model::Check(const World& world) const {
       info.known->digest != member.running().digest) {
     return "the daemon is IDLE and the ranks run another placement than it knows";
   }
-  const Stored& stored = stores_[world.stored];
-  if (!stored.job || stored.job->version != info.known->version ||
-      DigestOf(stored.job->placement) != info.known->digest) {
+  const StoredJob& stored = messages_.jobs[stores_[world.stored].job];
+  if (!stored || stored->version != info.known->version ||
+      DigestOf(stored->placement) != info.known->digest) {
     return "the daemon is IDLE and its store has another placement";
   }
   if (info.next_version <= ranks_.HighestVersion(cell) || info.next_version <= world.committed) {
@@ -212,11 +215,12 @@ std::string Model::Describe(const World& before, const Step& step) const {
 
 std::string Model::Describe(const World& world) const {
   const CoreInfo& info = cores_.Info(world.core);
+  const StoredJob& stored = messages_.jobs[stores_[world.stored].job];
   std::string text = absl::StrCat(
       "daemon ", kPhaseNames[static_cast<int>(info.phase)], " knows v",
       info.known ? info.known->version : 0, " next v", info.next_version, " proposes v",
       info.proposed, " term ", info.term, "; store v",
-      stores_[world.stored].job ? stores_[world.stored].job->version : 0);
+      stored ? stored->version : 0);
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
     for (int rank = 0; rank < kRanks; ++rank) {
       const Cell& cell = ranks_[world.cells[incarnation][rank]];

@@ -98,8 +98,14 @@ class Model {
  private:
   struct Expansion;  // one call of Expand
 
-  uint32_t Keep(Stored stored);
+  uint32_t Keep(const Stored& stored);
   void Sort(Successor& successor);
+  // The lowest of the cores that `orders` make of this one, and which of them made it.
+  struct Lowest {
+    uint32_t core = 0;
+    std::array<int, kIncarnations> orders{};
+  };
+  const Lowest& LowestOf(uint32_t core, const std::array<unsigned, kIncarnations>& orders);
   bool Exists(const World& world, int incarnation) const;
   bool HasEnded(const World& world, int incarnation) const;
 
@@ -109,6 +115,7 @@ class Model {
   CoreTable cores_;
   RankTable ranks_;
   Interned<Stored> stores_;
+  absl::flat_hash_map<uint64_t, Lowest> lowest_;
 };
 
 }  // namespace eplb::explorer
