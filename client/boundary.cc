@@ -139,6 +139,8 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
               .digest = target == nullptr ? Digest{} : target->propose.digest,
               .ok = false,
               .reason = reason});
+  ended_ = error;
+  member_->OnEnded(reason, MissingRanks(error));  // first: no READY comes after the stop
   log_.Write({.event = "stop",
               .step = step,
               .last_step = step,
@@ -146,8 +148,6 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
               .digest = running_.digest,
               .ok = false,
               .reason = reason});
-  ended_ = error;
-  member_->OnEnded(reason, MissingRanks(error));
   return ended_;
 }
 

@@ -75,6 +75,7 @@ void SharedMember::OnDown(const wire::DownMessage& message) {
     return;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (goodbye_.has_value()) return;
   if (const auto* pace = std::get_if<wire::Pace>(&message)) report_every_ = pace->report_every;
   Push(member_.OnDown(message));
 }
@@ -84,6 +85,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   const MemberOptions* options = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (goodbye_.has_value()) return;
     if (std::optional<wire::UpMessage> answer = member_.Begin(propose)) {
       Push({*std::move(answer)});
       return;
@@ -93,6 +95,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   }
   Prepared prepared = PrepareProposal(*options, running, propose);  // milliseconds: no lock
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (goodbye_.has_value()) return;
   wire::UpMessage answer = member_.Finish(std::move(prepared));
   if (std::holds_alternative<wire::Ready>(answer)) on_ready_(*member_.ready(), member_.step());
   Push({std::move(answer)});

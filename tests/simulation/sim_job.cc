@@ -56,6 +56,8 @@ void SimJob::Launch() {
         .connect = options_.connect,
         .load = [this](int64_t step) { return LoadAt(step); },
         .on_ended = [this] { LaunchLater(); },
+        .on_ready =
+            [this](int64_t version) { highest_version_ = std::max(highest_version_, version); },
         .on_running = [this, index](int64_t first_step, const RunningPlacement& running) {
           OnRunning(index, first_step, running);
         },
@@ -70,19 +72,19 @@ void SimJob::Launch() {
 void SimJob::KillAll() {
   for (SimRank* rank : ranks_) rank->Kill();
   ranks_.clear();
-  if (!options_.daemons_remember(options_.name, highest_committed_)) {
+  if (!options_.daemons_remember(options_.name, highest_version_)) {
     context_.Count("job_forgotten");
     context_.Trace(options_.name, " is forgotten");
     CheckLogs();
     for (auto& log : logs_) log.clear();
-    highest_committed_ = checkpoint_.version;
+    highest_version_ = checkpoint_.version;
   }
   placements_.clear();
 }
 
 bool SimJob::RanksRemember() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [this](const SimRank* rank) {
-    return rank->highest_version() >= highest_committed_;
+    return rank->highest_version() >= highest_version_;
   });
 }
 
@@ -109,7 +111,6 @@ LoadMatrix SimJob::LoadAt(int64_t step) const {
 }
 
 void SimJob::OnRunning(int rank, int64_t first_step, const RunningPlacement& running) {
-  highest_committed_ = std::max(highest_committed_, running.version);
   if (rank != 0) return;
   placements_.push_back({first_step, running.version, running.digest, *running.placement});
   // A checkpoint is written behind a commit every so often; all ranks are at this boundary.

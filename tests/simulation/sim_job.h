@@ -37,7 +37,7 @@ class SimJob {
   // Soon, unless one is on its way.
   void LaunchLater();
   void StopReporting();
-  // Some process has heard of every version that was committed.
+  // Some process has heard of every version that any was READY for.
   bool RanksRemember() const;
 
   const std::string& name() const { return options_.name; }
@@ -62,7 +62,7 @@ class SimJob {
   bool reports_ = true;
   RunningPlacement checkpoint_;
   int64_t checkpoint_step_ = -1;  // last step before it
-  int64_t highest_committed_ = 0;
+  int64_t highest_version_ = 0;  // that any rank was READY for
   std::vector<std::unique_ptr<Collective>> collectives_;
   std::vector<std::unique_ptr<SimRank>> processes_;  // of all incarnations: callbacks may be under way
   std::vector<SimRank*> ranks_;                      // of the newest one

@@ -34,6 +34,7 @@ SimRank::SimRank(RankOptions options)
               [this](const Proposal& proposal, int64_t) {
                 const wire::Propose& propose = proposal.propose;
                 Log(Kind::kReady, propose.version, propose.digest);
+                options_.on_ready(propose.version);
                 if (propose.term < highest_term_) {
                   context_.Violation(Who(options_.identity), " is READY for version ",
                                      propose.version, " of term ", propose.term,

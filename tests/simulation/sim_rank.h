@@ -30,6 +30,7 @@ struct RankOptions {
   std::function<Stream*()> connect;
   std::function<LoadMatrix(int64_t step)> load;
   std::function<void()> on_ended;
+  std::function<void(int64_t version)> on_ready;
   // This rank now runs it, from `first_step` on.
   std::function<void(int64_t first_step, const RunningPlacement&)> on_running;
   bool reports = true;
