@@ -21,8 +21,8 @@ void Collective::AllReduceMin(int rank, Values values, Done done) {
   }
   const size_t index = next_round_[rank]++;
   if (index == rounds_.size()) {
-    rounds_.push_back({.values = std::vector<Values>(num_ranks_),
-                       .done = std::vector<Done>(num_ranks_)});
+    rounds_.push_back(
+        {.values = std::vector<Values>(num_ranks_), .done = std::vector<Done>(num_ranks_)});
   }
   Round& round = rounds_[index];
   round.values[rank] = std::move(values);

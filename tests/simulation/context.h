@@ -26,7 +26,9 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   absl::Time now() const { return now_; }
-  void After(absl::Duration delay, std::function<void()> what) { At(now_ + delay, std::move(what)); }
+  void After(absl::Duration delay, std::function<void()> what) {
+    At(now_ + delay, std::move(what));
+  }
   // What is due at one time happens in the order in which it was asked for.
   void At(absl::Time when, std::function<void()> what) {
     queue_.push({std::max(when, now_), next_++, std::move(what)});

@@ -40,7 +40,8 @@ void SimDaemon::Start() {
   kill_after_effects_ = -1;
   stuck_.clear();
   context_.Count("daemon_started");
-  context_.Trace(name_, " serves with term ", core_->term(), ", ", disk.jobs.size(), " jobs stored");
+  context_.Trace(name_, " serves with term ", core_->term(), ", ", disk.jobs.size(),
+                 " jobs stored");
   Tick();
 }
 
@@ -171,9 +172,9 @@ void SimDaemon::Send(const core::Send& send) {
     context_.Violation("I6: ", name_, " sent term ", welcome->term, ", stored is ", disk.term);
   }
   if (const auto* propose = std::get_if<wire::Propose>(&send.message)) {
-    const bool stored = std::any_of(
-        disk.jobs.begin(), disk.jobs.end(),
-        [propose](const auto& job) { return job.second.next_version > propose->version; });
+    const bool stored = std::any_of(disk.jobs.begin(), disk.jobs.end(), [propose](const auto& job) {
+      return job.second.next_version > propose->version;
+    });
     if (!stored || propose->term > disk.term) {
       context_.Violation("I6: ", name_, " proposed version ", propose->version,
                          " before it was stored");
@@ -208,8 +209,8 @@ void SimDaemon::CheckStuck() {
     if (job.waiting_for.find("incarnation") != std::string::npos) continue;
     if (job.state_age <= 3 * deadline || stuck_[job.job]) continue;
     context_.Violation("I12: job ", job.job, " is ", job.state, " for ",
-                       absl::FormatDuration(job.state_age), " and never said that it is stuck: ",
-                       job.waiting_for);
+                       absl::FormatDuration(job.state_age),
+                       " and never said that it is stuck: ", job.waiting_for);
     stuck_[job.job] = true;
   }
 }

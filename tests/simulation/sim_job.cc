@@ -31,8 +31,8 @@ void SimJob::Launch() {
   context_.Trace(options_.name, " launch ", launches_, " from version ", checkpoint_.version,
                  " after step ", checkpoint_step_);
   collectives_.push_back(std::make_unique<Collective>(&context_, world_size()));
-  placements_.push_back({checkpoint_step_ + 1, checkpoint_.version, checkpoint_.digest,
-                         *checkpoint_.placement});
+  placements_.push_back(
+      {checkpoint_step_ + 1, checkpoint_.version, checkpoint_.digest, *checkpoint_.placement});
   for (int index = 0; index < world_size(); ++index) {
     wire::Hello identity;
     identity.job = options_.name;
@@ -58,9 +58,8 @@ void SimJob::Launch() {
         .on_ended = [this] { LaunchLater(); },
         .on_ready =
             [this](int64_t version) { highest_version_ = std::max(highest_version_, version); },
-        .on_running = [this, index](int64_t first_step, const RunningPlacement& running) {
-          OnRunning(index, first_step, running);
-        },
+        .on_running = [this](int64_t first_step,
+                             const RunningPlacement& running) { OnRunning(first_step, running); },
         .reports = reports_}));
     ranks_.push_back(processes_.back().get());
   }
@@ -110,8 +109,9 @@ LoadMatrix SimJob::LoadAt(int64_t step) const {
   return load;
 }
 
-void SimJob::OnRunning(int rank, int64_t first_step, const RunningPlacement& running) {
-  if (rank != 0) return;
+void SimJob::OnRunning(int64_t first_step, const RunningPlacement& running) {
+  // A rank that did not get the vote's result writes nothing: the first one that did is taken.
+  if (placements_.back().version == running.version) return;
   placements_.push_back({first_step, running.version, running.digest, *running.placement});
   // A checkpoint is written behind a commit every so often; all ranks are at this boundary.
   if (first_step - checkpoint_step_ < kCheckpointEvery || context_.Chance(0.3)) return;

@@ -51,7 +51,7 @@ class SimJob {
  private:
   void KillAll();
   LoadMatrix LoadAt(int64_t step) const;
-  void OnRunning(int rank, int64_t first_step, const RunningPlacement& running);
+  void OnRunning(int64_t first_step, const RunningPlacement& running);
 
   Context& context_;
   const JobOptions options_;
@@ -62,12 +62,13 @@ class SimJob {
   bool reports_ = true;
   RunningPlacement checkpoint_;
   int64_t checkpoint_step_ = -1;  // last step before it
-  int64_t highest_version_ = 0;  // that any rank was READY for
+  int64_t highest_version_ = 0;   // that any rank was READY for
   std::vector<std::unique_ptr<Collective>> collectives_;
-  std::vector<std::unique_ptr<SimRank>> processes_;  // of all incarnations: callbacks may be under way
-  std::vector<SimRank*> ranks_;                      // of the newest one
+  std::vector<std::unique_ptr<SimRank>>
+      processes_;                // of all incarnations: callbacks may be under way
+  std::vector<SimRank*> ranks_;  // of the newest one
   std::vector<std::vector<HistoryRecord>> logs_;
-  std::vector<PlacementRecord> placements_;  // placements.jsonl of rank 0
+  std::vector<PlacementRecord> placements_;  // of the newest incarnation
 };
 
 }  // namespace eplb::simulation

@@ -59,7 +59,8 @@ void SimRank::Kill() {
   alive_ = false;
   FlushSteps();
   options_.collective->Break();
-  if (stream_ != nullptr) stream_->DropRank(context_.Between(absl::ZeroDuration(), absl::Seconds(3)));
+  if (stream_ != nullptr)
+    stream_->DropRank(context_.Between(absl::ZeroDuration(), absl::Seconds(3)));
   stream_ = nullptr;
 }
 

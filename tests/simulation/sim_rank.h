@@ -1,5 +1,5 @@
-// A rank of the simulated trainer: the real SharedMember, a session as client/session keeps one, and
-// steps with boundaries as client/boundary.cc makes them.
+// A rank of the simulated trainer: the real SharedMember, a session as client/session keeps one,
+// and steps with boundaries as client/boundary.cc makes them.
 #ifndef EPLB_TESTS_SIMULATION_SIM_RANK_H_
 #define EPLB_TESTS_SIMULATION_SIM_RANK_H_
 
@@ -41,7 +41,7 @@ class SimRank {
   explicit SimRank(RankOptions options);
 
   void Start();
-  void Kill();  // without a word
+  void Kill();    // without a word
   void Finish();  // says Goodbye in order
   void Hang(absl::Duration duration) { hangs_until_ = context_.now() + duration; }
   void StopReporting() { options_.reports = false; }

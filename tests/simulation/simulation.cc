@@ -54,8 +54,9 @@ class Run {
       context_.Run(context_.now() + absl::Seconds(5), never);
       rests = CheckRest();
     }
-    if (!rests.ok()) context_.Violation("I12: no rest after ", absl::FormatDuration(kRestTime), ": ",
-                                        rests.ToString());
+    if (!rests.ok())
+      context_.Violation("I12: no rest after ", absl::FormatDuration(kRestTime), ": ",
+                         rests.ToString());
     for (const auto& job : jobs_) job->CheckLogs();
     return {context_.violations(), context_.counts()};
   }
@@ -65,18 +66,18 @@ class Run {
     const int gpus = 2 + context_.Below(3);
     const int slots = gpus * (2 + context_.Below(2));
     jobs_.push_back(std::make_unique<SimJob>(
-        &context_,
-        JobOptions{.name = absl::StrCat("job-", index),
-                   .shape = {.num_layers = 1 + context_.Below(4),
-                             .num_experts = slots - context_.Below(2),
-                             .num_slots = slots,
-                             .num_gpus = gpus},
-                   .vote_every = 1 + context_.Below(4),
-                   .report_every = 5 * (1 + context_.Below(3)),
-                   .connect = [this] { return Connect(); },
-                   .daemons_remember = [this](const std::string& job, int64_t version) {
-                     return DaemonsRemember(job, version);
-                   }}));
+        &context_, JobOptions{.name = absl::StrCat("job-", index),
+                              .shape = {.num_layers = 1 + context_.Below(4),
+                                        .num_experts = slots - context_.Below(2),
+                                        .num_slots = slots,
+                                        .num_gpus = gpus},
+                              .vote_every = 1 + context_.Below(4),
+                              .report_every = 5 * (1 + context_.Below(3)),
+                              .connect = [this] { return Connect(); },
+                              .daemons_remember =
+                                  [this](const std::string& job, int64_t version) {
+                                    return DaemonsRemember(job, version);
+                                  }}));
   }
 
   bool DaemonsRemember(const std::string& job, int64_t version) const {
@@ -95,7 +96,8 @@ class Run {
     if (context_.now() < partitioned_until_ && context_.Chance(0.7)) return nullptr;
     SimDaemon& daemon = *daemons_[daemons_[1]->serves() ? context_.Below(2) : 0];
     streams_.push_back(std::make_unique<Stream>(
-        &context_, context_.Between(absl::Milliseconds(2), absl::Seconds(context_.Chance(0.1) ? 8 : 1))));
+        &context_,
+        context_.Between(absl::Milliseconds(2), absl::Seconds(context_.Chance(0.1) ? 8 : 1))));
     return daemon.Accept(streams_.back().get()) ? streams_.back().get() : nullptr;
   }
 
@@ -222,8 +224,8 @@ class Run {
         status = daemons_[0]->CheckIdle(job->name(), running.version, running.digest);
       }
       if (!status.ok()) {
-        return absl::Status(status.code(), absl::StrCat(job->name(), ": ",
-                                                        std::string(status.message())));
+        return absl::Status(status.code(),
+                            absl::StrCat(job->name(), ": ", std::string(status.message())));
       }
     }
     return absl::OkStatus();
@@ -245,7 +247,33 @@ Outcome Simulate(uint64_t seed, bool verbose) { return Run(seed, verbose).Finish
 std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& counts,
                                         int64_t seeds) {
   // Per 1,000 seeds; about a third of what is seen.
-  static constexpr std::pair<const char*, int64_t> kLeast[] = {{"committed", 1}};
+  static constexpr std::pair<const char*, int64_t> kLeast[] = {
+      {"committed", 3000},
+      {"daemon_drained", 600},
+      {"daemon_frozen", 900},
+      {"daemon_killed_between_effects", 1000},
+      {"disk_broken", 1600},
+      {"incarnation_ended", 2900},
+      {"incarnation_resumed", 800},
+      {"job_finished", 800},
+      {"nack_1", 1},
+      {"partition", 1400},
+      {"plan_spoiled", 150},
+      {"quarantined", 140},
+      {"rank_dropped", 1800},
+      {"rank_ended", 2000},
+      {"rank_hung", 1200},
+      {"rank_killed", 800},
+      {"retracting", 60},
+      {"session_refused", 8000},
+      {"split_brain", 800},
+      {"store_failed", 800},
+      {"store_lost", 700},
+      {"stream_cut", 5000},
+      {"stuck", 190},
+      {"vote_not_agreed", 5000},
+      {"vote_result_lost", 400},
+      {"withdrawn", 700}};
   std::vector<std::string> blind;
   for (const auto& [name, least] : kLeast) {
     const auto found = counts.find(name);

@@ -1,10 +1,11 @@
 // One run of daemons, jobs and everything that can go wrong between them, decided by a seed; then
 // the faults stop, and everything has to come to rest.
 //
-// Real: core::Core, SharedMember with Member and its windows, the policies, the validator. Simulated:
-// clock, network (latency, streams cut with a lag on either end, partitions), disk (writes that fail,
-// a store that is lost), processes (killed between any two effects, frozen, drained; ranks that die,
-// hang or lose the result of a vote), launcher and checkpoints, a second daemon on another store.
+// Real: core::Core, SharedMember with Member and its windows, the policies, the validator.
+// Simulated: clock, network (latency, streams cut with a lag on either end, partitions), disk
+// (writes that fail, a store that is lost), processes (killed between any two effects, frozen,
+// drained; ranks that die, hang or lose the result of a vote), launcher and checkpoints, a second
+// daemon on another store.
 #ifndef EPLB_TESTS_SIMULATION_SIMULATION_H_
 #define EPLB_TESTS_SIMULATION_SIMULATION_H_
 
@@ -16,8 +17,8 @@
 namespace eplb::simulation {
 
 struct Outcome {
-  std::vector<std::string> violations;     // empty: the run is right
-  std::map<std::string, int64_t> counts;   // of what happened
+  std::vector<std::string> violations;    // empty: the run is right
+  std::map<std::string, int64_t> counts;  // of what happened
 };
 
 // verbose: prints what happens to stdout. cost: some 10 ms.

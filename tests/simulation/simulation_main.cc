@@ -16,10 +16,11 @@ namespace {
 constexpr int64_t kEnoughSeeds = 1000;  // for the counts to say something
 
 int Usage() {
-  std::fprintf(stderr,
-               "usage: simulation --seed N [--verbose] | --seeds A:B\n"
-               "  --seed N     one run; --verbose prints what happens in it\n"
-               "  --seeds A:B  the runs A to B; with 1000 or more, what happened too seldom is told\n");
+  std::fprintf(
+      stderr,
+      "usage: simulation --seed N [--verbose] | --seeds A:B\n"
+      "  --seed N     one run; --verbose prints what happens in it\n"
+      "  --seeds A:B  the runs A to B; with 1000 or more, what happened too seldom is told\n");
   return 2;
 }
 
@@ -62,7 +63,8 @@ int Main(int argc, char** argv) {
     std::map<std::string, int64_t> counts;
     return RunOne(first, verbose, counts) ? 0 : 1;
   }
-  const std::pair<std::string, std::string> range = absl::StrSplit(argv[2], absl::MaxSplits(':', 1));
+  const std::pair<std::string, std::string> range =
+      absl::StrSplit(argv[2], absl::MaxSplits(':', 1));
   if (flag != "--seeds" || argc != 3 || !absl::SimpleAtoi(range.first, &first) ||
       !absl::SimpleAtoi(range.second, &last) || last < first) {
     return Usage();

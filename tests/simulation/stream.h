@@ -76,9 +76,8 @@ class Stream {
 
   void Pass(Direction& direction, std::function<void()> what) {
     if (!direction.open || direction.lossy) return;
-    direction.last = std::max(
-        direction.last,
-        context_.now() + context_.Between(absl::Milliseconds(1), latency_));
+    direction.last = std::max(direction.last,
+                              context_.now() + context_.Between(absl::Milliseconds(1), latency_));
     context_.At(direction.last, [this, &direction, what = std::move(what)] {
       if (direction.lossy && context_.Chance(0.5)) direction.open = false;
       if (direction.open) what();

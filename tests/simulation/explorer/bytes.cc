@@ -73,7 +73,9 @@ std::string Name(const wire::Welcome& welcome) {
 std::string Name(const wire::Propose& propose) {
   return absl::StrCat("Propose v", propose.version, " on v", propose.base_version);
 }
-std::string Name(const wire::Retract& retract) { return absl::StrCat("Retract v", retract.version); }
+std::string Name(const wire::Retract& retract) {
+  return absl::StrCat("Retract v", retract.version);
+}
 std::string Name(const wire::Pace&) { return "Pace"; }
 std::string Name(const wire::NeedPlacement&) { return "NeedPlacement"; }
 std::string Name(const wire::Drain&) { return "Drain"; }

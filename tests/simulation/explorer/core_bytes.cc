@@ -16,8 +16,10 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 112, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 184, "core::Incarnation changed: look at BytesOf and Simplify");
-static_assert(sizeof(core::Proposal) == 304, "core::Proposal changed: look at BytesOf and Simplify");
+static_assert(sizeof(Incarnation) == 184,
+              "core::Incarnation changed: look at BytesOf and Simplify");
+static_assert(sizeof(core::Proposal) == 304,
+              "core::Proposal changed: look at BytesOf and Simplify");
 static_assert(sizeof(State) == 472, "core::State changed: look at BytesOf and Simplify");
 static_assert(sizeof(Job) == 1816, "core::Job changed: look at BytesOf and Simplify");
 

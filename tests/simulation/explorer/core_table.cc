@@ -117,8 +117,7 @@ const Turned& CoreTable::On(uint32_t core, CoreEvent event, int max_layers) {
   const core::State& state = entries_[core].state;
   switch (event) {
     case CoreEvent::kReport:
-      return Handle(core, key,
-                    core::SessionMessage{state.seats.begin()->first, SmallReport()});
+      return Handle(core, key, core::SessionMessage{state.seats.begin()->first, SmallReport()});
     case CoreEvent::kSolved: {
       const core::Job& job = state.jobs.begin()->second;
       std::optional<Placement> better = Better(*job.known->placement, max_layers);
@@ -190,7 +189,8 @@ void CoreTable::AddEffect(const core::Effect& effect, Turned& turned) {
 
 uint32_t CoreTable::Renamed(uint32_t core, int permutation_0, int permutation_1) {
   if (permutation_0 == 0 && permutation_1 == 0) return core;
-  const uint64_t key = (uint64_t{core} << 8) | static_cast<uint64_t>(permutation_0 * 8 + permutation_1);
+  const uint64_t key =
+      (uint64_t{core} << 8) | static_cast<uint64_t>(permutation_0 * 8 + permutation_1);
   if (const auto found = renamed_.find(key); found != renamed_.end()) return found->second;
   core::State state = entries_[core].state;
   Rename(state, kAllPermutations[permutation_0], kAllPermutations[permutation_1]);

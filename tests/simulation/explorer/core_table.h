@@ -79,7 +79,7 @@ struct Turned {
 struct CoreInfo {
   core::Phase phase = core::Phase::kHeld;
   bool has_job = false;
-  int current = -1;       // incarnation
+  int current = -1;                // incarnation
   bool knows[kIncarnations] = {};  // has this incarnation as current or candidate
   bool all_said_hello = false;
   bool all_connected = false;
@@ -88,7 +88,7 @@ struct CoreInfo {
   std::optional<core::Known> known;
   int64_t next_version = 0;
   int64_t term = 0;
-  int64_t proposed = 0;  // version in flight, or 0
+  int64_t proposed = 0;   // version in flight, or 0
   uint64_t sessions = 0;  // bit per session that the core still names
 };
 

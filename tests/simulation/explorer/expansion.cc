@@ -70,10 +70,10 @@ void Model::Expansion::Connect(const World& world, Step step) {
     const uint64_t named = model.cores_.Info(world.core).sessions;
     for (int number = 0;; ++number) {
       const auto session = CoreTable::IdOf({step.incarnation, step.rank, number});
-      const bool used =
-          (named >> session & 1) != 0 ||
-          std::any_of(cell.old.begin(), cell.old.end(),
-                      [number](const OldStream& old) { return old.number == number; });
+      const bool used = (named >> session & 1) != 0 || std::any_of(cell.old.begin(), cell.old.end(),
+                                                                   [number](const OldStream& old) {
+                                                                     return old.number == number;
+                                                                   });
       if (used) continue;
       EmitRank(world, step, model.ranks_.Connect(id, number));
       return;
@@ -264,10 +264,26 @@ void Model::Expansion::Hear(const World& world, Step step) {
     const Turned& turned = model.cores_.OnMessage(next.core, session, *taken.message);
     if (turned.asks_for_body) {
       TurnInEveryOrder(next, session, *taken.message, step);
+    } else if (model.check_symmetry && !IsSymmetric(next, turned, session, *taken.message)) {
+      Emit(next, step, "the core treats ranks differently by their numbers");
     } else {
       Turn(next, turned, step);
     }
   }
+}
+
+bool Model::Expansion::IsSymmetric(const World& world, const Turned& turned, SessionName session,
+                                   uint32_t message) const {
+  for (int order = 1; order < kPermutations; ++order) {
+    std::array<int, kIncarnations> orders{};
+    orders[session.incarnation] = order;
+    SessionName there = session;
+    there.rank = kAllPermutations[order][session.rank];
+    const uint32_t renamed = model.cores_.Renamed(world.core, orders[0], orders[1]);
+    const uint32_t after = model.cores_.OnMessage(renamed, there, message).core;
+    if (after != model.cores_.Renamed(turned.core, orders[0], orders[1])) return false;
+  }
+  return true;
 }
 
 void Model::Expansion::TurnInEveryOrder(const World& world, SessionName session, uint32_t message,
@@ -314,10 +330,13 @@ void Model::Expansion::Turn(const World& world, const Turned& turned, Step step)
   const auto is_write = [](const CoreEffect& effect) {
     return effect.kind == CoreEffect::Kind::kStore || effect.kind == CoreEffect::Kind::kStoreTerm;
   };
+  const auto is_job = [](const CoreEffect& effect) {
+    return effect.kind == CoreEffect::Kind::kStore;
+  };
   if (model.mutant_ == Mutant::kSentBeforeStored) {
     reordered = turned.effects;
     std::stable_partition(reordered.begin(), reordered.end(),
-                          [&](const CoreEffect& effect) { return !is_write(effect); });
+                          [&](const CoreEffect& effect) { return !is_job(effect); });
   }
   const std::vector<CoreEffect>& effects = reordered.empty() ? turned.effects : reordered;
   for (size_t i = 0; i < effects.size(); ++i) {
@@ -350,8 +369,8 @@ std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) co
       }
       const auto* propose = std::get_if<wire::Propose>(&message);
       const StoredJob& job = model.messages_.jobs[stored.job];
-      if (propose != nullptr && (propose->term > stored.term || !job ||
-                                 job->next_version <= propose->version)) {
+      if (propose != nullptr &&
+          (propose->term > stored.term || !job || job->next_version <= propose->version)) {
         return "I6: a version was proposed before it was stored";
       }
       cell = model.ranks_.PushDown(cell, effect.session.number, effect.message).cell;

@@ -19,10 +19,9 @@ Packed Pack(const World& world) {
   const auto cells = [](const std::array<uint32_t, kRanks>& ids) {
     return uint64_t{ids[0]} | uint64_t{ids[1]} << 21 | uint64_t{ids[2]} << 42;
   };
-  const auto numbers =
-      static_cast<uint64_t>(left.chunks | left.retracts << 2 | left.launches << 3 |
-                            left.crashes << 4 | left.unknown << 5 | left.transfers << 6 |
-                            left.faults << 7 | world.committed << 9);
+  const auto numbers = static_cast<uint64_t>(
+      left.chunks | left.retracts << 2 | left.launches << 3 | left.crashes << 4 |
+      left.unknown << 5 | left.transfers << 6 | left.faults << 7 | world.committed << 9);
   return {uint64_t{world.core} | uint64_t{world.stored} << 26 | numbers << 40,
           cells(world.cells[0]), cells(world.cells[1])};
 }
@@ -43,8 +42,7 @@ World Unpack(const Packed& packed, bool cuts) {
   world.committed = static_cast<int64_t>(numbers >> 9);
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      world.cells[incarnation][rank] =
-          packed[1 + incarnation] >> (21 * rank) & ((1U << 21) - 1);
+      world.cells[incarnation][rank] = packed[1 + incarnation] >> (21 * rank) & ((1U << 21) - 1);
     }
   }
   return world;
@@ -84,29 +82,31 @@ uint32_t RankOf(const Model& model, const World& before, const Step& step) {
 class Exploration {
  public:
   explicit Exploration(const Options& options)
-      : options_(options), model_(options.bounds, options.mutant) {}
+      : options_(options), model_(options.bounds, options.mutant) {
+    model_.check_symmetry = options.check_symmetry;
+  }
 
   Figures Run() {
     const World start = model_.Start();
     (void)Meet(start, kNone, 0, logs_.Start(start));
     for (uint32_t index = 0; index < visited_.size() && figures_.violation.empty(); ++index) {
-      if (visited_.size() > options_.max_states) return std::move(figures_);
+      if (visited_.size() > options_.max_states) break;
       ExpandOne(index);
       if (options_.verbose && index % 1000000 == 999999) Tell(index);
     }
     figures_.states = visited_.size();
     figures_.core_states = model_.cores().size();
     figures_.rank_states = model_.ranks().size();
-    if (!figures_.violation.empty()) return std::move(figures_);
+    if (!figures_.violation.empty() || visited_.size() > options_.max_states) {
+      return std::move(figures_);
+    }
     figures_.complete = true;
     CheckThatAllComeToRest();
     return std::move(figures_);
   }
 
  private:
-  World At(uint32_t index) const {
-    return Unpack(visited_[index], options_.bounds.cuts);
-  }
+  World At(uint32_t index) const { return Unpack(visited_[index], options_.bounds.cuts); }
 
   void Tell(uint32_t index) const {
     std::fprintf(stderr, "%u of %zu states, depth %u, %zu of the core, %zu of ranks, %zu logs\n",
@@ -202,9 +202,8 @@ class Exploration {
       uint16_t at = 0;
       model_.Expand(before, [&](Successor successor) {
         if (at++ != taken) return;
-        figures_.trace.push_back(
-            absl::StrCat(model_.Describe(before, successor.step), "\n    ",
-                         model_.Describe(successor.world)));
+        figures_.trace.push_back(absl::StrCat(model_.Describe(before, successor.step), "\n    ",
+                                              model_.Describe(successor.world)));
       });
     }
     figures_.trace.push_back(what);
@@ -224,6 +223,14 @@ class Exploration {
 };
 
 }  // namespace
+
+std::string FiguresText(const Figures& figures) {
+  return absl::StrCat(figures.states, " states, ", figures.steps, " steps, ", figures.settled,
+                      " at rest, ", figures.quarantined, " of them in QUARANTINE, ",
+                      figures.logs_checked, " histories read, depth ", figures.depth, ", ",
+                      figures.core_states, " states of the core, ", figures.rank_states,
+                      " of ranks");
+}
 
 Figures Explore(const Options& options) { return Exploration(options).Run(); }
 

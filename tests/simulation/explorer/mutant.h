@@ -10,7 +10,7 @@ enum class Mutant {
   kNone,
   // A rank votes "I am READY", not for what.
   kVoteNotBoundToVersion,
-  // The daemon's executor sends before it writes.
+  // The daemon's executor sends a proposal before it writes the job.
   kSentBeforeStored,
   // A rank that is not READY goes on without voting.
   kVoteGatedOnReady,

@@ -76,8 +76,8 @@ uint32_t RankTable::Launch(int64_t version, const Digest& digest, int64_t seen_t
   if (seen_term > 0) (void)member.OnDown(wire::Welcome{seen_term, ""});
   // A proposal on a base that nobody runs leaves only its version behind.
   if (seen_version > version) {
-    (void)member.OnDown(wire::Propose{.term = seen_term, .version = seen_version,
-                                      .base_version = version + 1});
+    (void)member.OnDown(
+        wire::Propose{.term = seen_term, .version = seen_version, .base_version = version + 1});
   }
   Cell cell;
   cell.member = Keep(std::move(member));
@@ -149,8 +149,8 @@ const UpStep& RankTable::TakeUp(uint32_t cell, int stream, Arrival arrival) {
 }
 
 const RankStep& RankTable::PushDown(uint32_t cell, int number, uint32_t message) {
-  const uint64_t key = (uint64_t{cell} << 32) | (uint64_t{message} << 8) |
-                       static_cast<uint64_t>(number);
+  const uint64_t key =
+      (uint64_t{cell} << 32) | (uint64_t{message} << 8) | static_cast<uint64_t>(number);
   const auto [found, is_new] = push_ids_.try_emplace(key, static_cast<uint32_t>(steps_.size()));
   if (!is_new) return steps_[found->second];
   Cell changed = cells_[cell];
@@ -260,7 +260,9 @@ int64_t RankTable::HighestVersion(const Cell& cell) const {
 
 // The result of the first vote is known; of the second too when there is one. Between Decide that
 // runs the chunk and the second vote's result the member does not change, so both come at once.
-void RankTable::DoOutcome(Cell& cell, int outcome, RankStep&) { cell.pc = static_cast<Pc>(outcome); }
+void RankTable::DoOutcome(Cell& cell, int outcome, RankStep&) {
+  cell.pc = static_cast<Pc>(outcome);
+}
 
 void RankTable::DoTake(Cell& cell, int, RankStep& step) {
   using Kind = HistoryRecord::Kind;

@@ -22,7 +22,8 @@
 
 namespace eplb::explorer {
 
-// Where the training thread stands. kGet*: the vote has an outcome that this rank has not taken yet.
+// Where the training thread stands. kGet*: the vote has an outcome that this rank has not taken
+// yet.
 enum class Pc : uint8_t { kTrain, kWaiting, kGetNothing, kGetApply, kGetDrop, kGetEnd, kEnded };
 
 // kAway: no stream; one is opened at some time. kCut: the daemon is not there any more, what had
@@ -66,9 +67,9 @@ struct RankStep {
 };
 
 struct UpStep {
-  uint32_t cell = 0;               // without the message, where it is used up
+  uint32_t cell = 0;                // without the message, where it is used up
   std::optional<uint32_t> message;  // none: it was lost
-  int number = 0;                  // of its stream
+  int number = 0;                   // of its stream
 };
 
 class RankTable {
@@ -109,7 +110,18 @@ class RankTable {
 
  private:
   enum class Action : uint8_t {
-    kDeliver, kConnect, kGiveUp, kEnter, kSkip, kTake, kOutcome, kDropOld, kClose, kLose, kCut, kKill
+    kDeliver,
+    kConnect,
+    kGiveUp,
+    kEnter,
+    kSkip,
+    kTake,
+    kOutcome,
+    kDropOld,
+    kClose,
+    kLose,
+    kCut,
+    kKill
   };
   using Change = void (RankTable::*)(Cell&, int, RankStep&);
 

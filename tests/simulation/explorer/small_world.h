@@ -34,8 +34,8 @@ inline const absl::Time kAfterGrace = kNow + absl::Hours(10);
 const Topology& SmallTopology();
 // The placement that the ranks start with: the static layout.
 const Placement& StartPlacement();
-// Deadlines that pass at kAfterDeadlines, a grace that passes at kAfterGrace; one layer a chunk; one
-// rank's report makes a window.
+// Deadlines that pass at kAfterDeadlines, a grace that passes at kAfterGrace; one layer a chunk;
+// one rank's report makes a window.
 core::Config SmallConfig();
 std::string IncarnationName(int incarnation);
 // Of rank 0; the explorer writes rank, GPU, incarnation and nonce when the message is sent.
@@ -44,8 +44,8 @@ MemberOptions SmallMemberOptions();
 // Experts 0 and 1, both on GPU 0 at first, have most tokens.
 wire::LoadReport SmallReport();
 
-// What a policy answers: `running` with the experts 1 and 2 exchanged in as many layers as may still
-// change, lowest first; nothing when no layer is left.
+// What a policy answers: `running` with the experts 1 and 2 exchanged in as many layers as may
+// still change, lowest first; nothing when no layer is left.
 std::optional<Placement> Better(const Placement& running, int max_layers);
 
 }  // namespace eplb::explorer

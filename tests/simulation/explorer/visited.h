@@ -42,7 +42,8 @@ class Visited {
   }
 
   static uint64_t Hash(const Packed& state) {
-    const uint64_t hash = state[0] * 0x9e3779b97f4a7c15 ^ std::rotl(state[1] * 0xbf58476d1ce4e5b9, 21) ^
+    const uint64_t hash = state[0] * 0x9e3779b97f4a7c15 ^
+                          std::rotl(state[1] * 0xbf58476d1ce4e5b9, 21) ^
                           std::rotl(state[2] * 0x94d049bb133111eb, 43);
     const uint64_t mixed = (hash ^ hash >> 32) * 0xd6e8feb86659fd93;
     return mixed ^ mixed >> 29;

@@ -11,8 +11,8 @@
 namespace eplb::explorer {
 namespace {
 
-constexpr const char* kPcNames[] = {"trains",       "waits",       "gets nothing", "gets apply",
-                                    "gets drop",    "gets end",    "ended"};
+constexpr const char* kPcNames[] = {"trains",    "waits",    "gets nothing", "gets apply",
+                                    "gets drop", "gets end", "ended"};
 constexpr const char* kStreamNames[] = {"away", "cut", "open", "done"};
 constexpr const char* kPhaseNames[] = {"HELD",      "IDLE",       "SOLVING",   "PREPARING",
                                        "RESOLVING", "RETRACTING", "QUARANTINE"};
@@ -188,11 +188,21 @@ std::string Model::Check(const World& world) const {
 }
 
 std::string Model::Describe(const World& before, const Step& step) const {
-  static constexpr const char* kMoves[] = {
-      "start",          "receives",     "connects",      "gives up its stream", "enters the vote",
-      "skips the vote", "takes its outcome", "is heard", "an old stream ends",  "is cut off",
-      "a new incarnation is launched", "a window is complete", "the policy answered",
-      "deadlines pass", "the grace passes"};
+  static constexpr const char* kMoves[] = {"start",
+                                           "receives",
+                                           "connects",
+                                           "gives up its stream",
+                                           "enters the vote",
+                                           "skips the vote",
+                                           "takes its outcome",
+                                           "is heard",
+                                           "an old stream ends",
+                                           "is cut off",
+                                           "a new incarnation is launched",
+                                           "a window is complete",
+                                           "the policy answered",
+                                           "deadlines pass",
+                                           "the grace passes"};
   static constexpr const char* kHow[] = {"", " (LOST)", " (TWICE)", " (OVERTAKES)"};
   std::string text;
   const Cell& cell = ranks_[before.cells[step.incarnation][step.rank]];
@@ -216,11 +226,10 @@ std::string Model::Describe(const World& before, const Step& step) const {
 std::string Model::Describe(const World& world) const {
   const CoreInfo& info = cores_.Info(world.core);
   const StoredJob& stored = messages_.jobs[stores_[world.stored].job];
-  std::string text = absl::StrCat(
-      "daemon ", kPhaseNames[static_cast<int>(info.phase)], " knows v",
-      info.known ? info.known->version : 0, " next v", info.next_version, " proposes v",
-      info.proposed, " term ", info.term, "; store v",
-      stored ? stored->version : 0);
+  std::string text = absl::StrCat("daemon ", kPhaseNames[static_cast<int>(info.phase)], " knows v",
+                                  info.known ? info.known->version : 0, " next v",
+                                  info.next_version, " proposes v", info.proposed, " term ",
+                                  info.term, "; store v", stored ? stored->version : 0);
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
     for (int rank = 0; rank < kRanks; ++rank) {
       const Cell& cell = ranks_[world.cells[incarnation][rank]];

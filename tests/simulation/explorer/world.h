@@ -39,8 +39,21 @@ struct World {
 
 // What led from one state to the next, for traces.
 enum class Move : uint8_t {
-  kStart, kDeliverDown, kConnect, kGiveUpStream, kEnterVote, kSkipVote, kTakeOutcome, kUp, kOldEnds,
-  kCut, kLaunch, kReport, kSolved, kDeadlines, kGrace
+  kStart,
+  kDeliverDown,
+  kConnect,
+  kGiveUpStream,
+  kEnterVote,
+  kSkipVote,
+  kTakeOutcome,
+  kUp,
+  kOldEnds,
+  kCut,
+  kLaunch,
+  kReport,
+  kSolved,
+  kDeadlines,
+  kGrace
 };
 
 struct Step {
@@ -74,8 +87,8 @@ class Model {
   Model(Bounds bounds, Mutant mutant);
 
   World Start();
-  // Calls `visit` for every successor, in an order that depends on `world` only. `world` is one that
-  // Start or a successor gave.
+  // Calls `visit` for every successor, in an order that depends on `world` only. `world` is one
+  // that Start or a successor gave.
   using Visit = std::function<void(Successor)>;
   void Expand(const World& world, const Visit& visit);
 
@@ -93,7 +106,8 @@ class Model {
 
   const CoreTable& cores() const { return cores_; }
   const RankTable& ranks() const { return ranks_; }
-  CoreTable& cores() { return cores_; }
+
+  bool check_symmetry = false;  // of every message to the core: five times the work
 
  private:
   struct Expansion;  // one call of Expand
