@@ -62,7 +62,7 @@ uint32_t RankOf(const Model& model, const World& before, const Step& step) {
       return 3;
     case Move::kGiveUpStream:
     case Move::kConnect:
-      return 4;
+      return 5;
     case Move::kEnterVote: {
       const auto& cells = before.cells[step.incarnation];
       const auto has = [&](auto what) { return std::any_of(cells.begin(), cells.end(), what); };
@@ -70,7 +70,7 @@ uint32_t RankOf(const Model& model, const World& before, const Step& step) {
       const bool unready = has([&](uint32_t id) {
         return model.ranks().MemberOf(model.ranks()[id]).ready() == nullptr;
       });
-      return open || !unready ? 5 : kNone;
+      return open || !unready ? 4 : kNone;  // before streams that may be refused for ever
     }
     case Move::kDeadlines:
       return 6;
@@ -117,6 +117,7 @@ class Exploration {
   void ExpandOne(uint32_t index) {
     const World before = At(index);
     const Packed key = visited_[index];
+    const bool at_rest = next_[index] == index;
     uint32_t best = kNone;
     uint16_t ordinal = 0;
     model_.Expand(before, [&](Successor successor) {
@@ -130,7 +131,7 @@ class Exploration {
       const uint32_t next = Meet(successor.world, index, this_ordinal,
                                  [&] { return logs_.After(log_[index], successor); });
       const bool free = (visited_[next][0] >> 42 & 0x7f) == (key[0] >> 42 & 0x7f);
-      if (!free || next == index) return;
+      if (!free || next == index || at_rest) return;
       const uint32_t rank = RankOf(model_, before, successor.step);
       if (rank >= best) return;
       best = rank;

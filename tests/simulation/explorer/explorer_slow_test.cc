@@ -13,7 +13,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(ExplorerRun{
         "LaunchCrash",
         {.retracts = 0, .launches = 1, .crashes = 1, .unknown = 0, .faults = 0},
-        3855082}),
+        3855082,
+        0}),
     NameOf);
 
 }  // namespace

@@ -135,13 +135,13 @@ bool Model::IsQuarantined(const World& world) const {
 
 bool Model::IsSettled(const World& world) const {
   if (IsQuarantined(world)) return true;
-  if (!IsStill(world)) return false;
   const int newest = Exists(world, 1) ? 1 : 0;
   const auto& cells = world.cells[newest];
   if (std::all_of(cells.begin(), cells.end(),
                   [this](uint32_t cell) { return ranks_[cell].pc == Pc::kEnded; })) {
     return true;
   }
+  if (!IsStill(world)) return false;
   const CoreInfo& info = cores_.Info(world.core);
   return info.phase == core::Phase::kIdle && info.current == newest && info.all_connected;
 }
