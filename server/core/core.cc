@@ -149,16 +149,21 @@ void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& statu
             absl::UnavailableError(absl::StrCat("the term cannot be stored: ", status.ToString())));
 }
 
-// What the failed Store was for was not sent either; a proposal of that decision never was made.
+// A proposal of the decision whose write failed never was made.
+void ForgetUnsentProposal(Turn& turn, Job& job) {
+  if (!job.proposal || job.proposal->turn + 1 != turn.state.turn) return;
+  job.proposal.reset();
+  job.chunks = {};
+  EnterIdleOrHeld(turn, job);
+}
+
+// What the failed Store was for was not sent either.
 void OnJobNotStored(Turn& turn, Job& job, const absl::Status& status) {
   job.store_error = status;
   job.stored.reset();
   RecordEvent(turn, job, "store_failed", job.known ? job.known->version : 0,
               absl::StrCat("the job cannot be stored: ", status.ToString()));
-  if (!job.proposal || job.proposal->turn + 1 != turn.state.turn) return;
-  job.proposal.reset();
-  job.chunks = {};
-  EnterIdleOrHeld(turn, job);
+  ForgetUnsentProposal(turn, job);
 }
 
 void On(Turn& turn, const StoreFailed& event) {
@@ -169,6 +174,7 @@ void On(Turn& turn, const StoreFailed& event) {
     if (const auto job = turn.state.jobs.find(dropped); job != turn.state.jobs.end()) {
       job->second.store_error = event.status;
       job->second.stored.reset();
+      ForgetUnsentProposal(turn, job->second);
     }
     OnTermNotStored(turn, last_hello, event.status);
   } else if (const auto job = turn.state.jobs.find(event.job); job != turn.state.jobs.end()) {
