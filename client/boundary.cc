@@ -138,6 +138,8 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
               .digest = target == nullptr ? Digest{} : target->propose.digest,
               .ok = false,
               .reason = reason});
+  ended_ = error;
+  member_->OnEnded(reason, MissingRanks(error));  // first: no READY comes after the stop
   log_.WriteStop({.event = "stop",
                   .step = step,
                   .last_step = step,
@@ -145,8 +147,6 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
                   .digest = running_.digest,
                   .ok = false,
                   .reason = reason});
-  ended_ = error;
-  member_->OnEnded(reason, MissingRanks(error));
   return ended_;
 }
 

@@ -287,6 +287,11 @@ void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propo
 void Client::Impl::Close(std::string_view reason) {
   if (closed_) return;
   closed_ = true;
+  // Before the stop is logged: no READY comes after it.
+  if (session_ != nullptr) {
+    member_->SayGoodbye(
+        {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != "finished"});
+  }
   if (ended_.ok()) {
     ended_ = absl::FailedPreconditionError("the client is closed");
     log_.FlushSteps();
@@ -298,10 +303,7 @@ void Client::Impl::Close(std::string_view reason) {
                     .ok = reason == "finished",
                     .reason = reason});
   }
-  if (session_ == nullptr) return;
-  member_->SayGoodbye(
-      {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != "finished"});
-  session_->Close();
+  if (session_ != nullptr) session_->Close();
 }
 
 ClientStats Client::Impl::Stats() const {

@@ -115,6 +115,8 @@ class Member {
   bool ended() const { return ended_; }
 
  private:
+  friend struct MemberPeer;  // of the tests that explore: reads the state
+
   std::vector<wire::UpMessage> OnRetract(const wire::Retract& retract);
   std::vector<wire::UpMessage> OnNeedPlacement(const wire::NeedPlacement& need) const;
   int64_t FinishedStep() const { return std::max<int64_t>(step_, 0); }  // as messages say it

@@ -86,6 +86,7 @@ void SharedMember::OnDown(const wire::DownMessage& message) {
     return;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (goodbye_.has_value()) return;
   if (const auto* pace = std::get_if<wire::Pace>(&message)) pace_ = *pace;
   Push(member_.OnDown(message));
 }
@@ -96,6 +97,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   const MemberOptions* options = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (goodbye_.has_value()) return;
     if (std::optional<wire::UpMessage> answer = member_.Begin(propose)) {
       Push({*std::move(answer)});
       return;
@@ -109,6 +111,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
     on_ready_(**proposal, step);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (goodbye_.has_value()) return;
   Push({member_.Finish(std::move(prepared))});
 }
 

@@ -46,7 +46,8 @@ class SharedMember {
   void OnApplied(int64_t received_bytes, double pause_seconds);
   void OnDropped(std::string_view reason);
   void OnEnded(std::string_view reason, std::span<const RankId> missing_ranks);
-  // The last message; the first one given stays. After it nothing is sent.
+  // The last message; the first one given stays. After it nothing is sent and nothing is taken in:
+  // no READY may follow the stop in this rank's log.
   void SayGoodbye(wire::Goodbye goodbye);
 
   // ---- session thread ----

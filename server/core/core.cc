@@ -110,8 +110,7 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   }
   Counters& counters = turn.state.counters;
   ++counters.reports;
-  counters.report_cells +=
-      int64_t{incarnation.shape.num_layers} * incarnation.shape.num_experts;
+  counters.report_cells += int64_t{incarnation.shape.num_layers} * incarnation.shape.num_experts;
   counters.dropped_steps += report.dropped_steps;
   speaker.rank.dropped_steps += report.dropped_steps;
   speaker.rank.step = std::max(speaker.rank.step, report.last_step);

@@ -106,8 +106,15 @@ absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
   return &job;
 }
 
+bool MayNotComeBack(const Job& job, const std::string& incarnation) {
+  const auto gone = std::find_if(job.gone.begin(), job.gone.end(),
+                                 [&](const Gone& one) { return one.name == incarnation; });
+  if (gone == job.gone.end()) return false;
+  return !gone->replaced || job.current->num_connected > 0;
+}
+
 absl::StatusOr<Incarnation*> FindOrAddIncarnation(Turn& turn, Job& job, const wire::Hello& hello) {
-  if (std::find(job.gone.begin(), job.gone.end(), hello.incarnation) != job.gone.end()) {
+  if (MayNotComeBack(job, hello.incarnation)) {
     const bool is_newest = job.current && job.current->name == hello.incarnation;
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", hello.incarnation, " of job ", job.name, " has ended",
@@ -186,7 +193,14 @@ absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello)
 
 absl::Status CheckSeat(const Incarnation& incarnation, const wire::Hello& hello) {
   const Rank& rank = incarnation.ranks[hello.rank];
-  if (!rank.said_hello || rank.nonce == hello.nonce) return absl::OkStatus();
+  if (!rank.said_hello) return absl::OkStatus();
+  if (rank.nonce == hello.nonce) {
+    // A process never goes back: this stream was cut before the one that speaks now was opened.
+    if (rank.session == 0 || hello.running_version >= rank.running_version) return absl::OkStatus();
+    return absl::AbortedError(absl::StrCat("hello: running_version is ", hello.running_version,
+                                           ", this process has said that it runs ",
+                                           rank.running_version));
+  }
   if (rank.session != 0) {
     return absl::AlreadyExistsError(absl::StrCat("DUPLICATE_RANK: another process speaks for rank ",
                                                  hello.rank, " of incarnation ", incarnation.name));

@@ -15,8 +15,8 @@
 namespace eplb::core {
 namespace {
 
-void RememberGone(Job& job, const std::string& name) {
-  job.gone.push_back(name);
+void RememberGone(Job& job, const std::string& name, bool replaced) {
+  job.gone.push_back({name, replaced});
   if (static_cast<int>(job.gone.size()) > kMaxGone) job.gone.pop_front();
 }
 
@@ -85,11 +85,12 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
                    job.current ? absl::StrCat(" replaces ", job.current->name) : " starts");
   if (job.current) {
     AbandonWork(turn, job, reason);
-    if (job.current->ending != Ending::kFinal) RememberGone(job, job.current->name);
+    if (job.current->ending != Ending::kFinal) RememberGone(job, job.current->name, true);
     CloseAll(turn, *job.current,
              absl::FailedPreconditionError(absl::StrCat("incarnation ", job.current->name,
                                                         " was replaced by ", incarnation.name)));
   }
+  std::erase_if(job.gone, [&](const Gone& gone) { return gone.name == incarnation.name; });
   job.current = std::move(incarnation);
   job.windows = {};
   job.record = {};
@@ -115,7 +116,7 @@ void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reas
   Incarnation& incarnation = *job.current;
   incarnation.ending = ending;
   incarnation.end_reason = reason;
-  if (ending == Ending::kFinal) RememberGone(job, incarnation.name);
+  if (ending == Ending::kFinal) RememberGone(job, incarnation.name, false);
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
@@ -149,7 +150,7 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   if (goodbye.failed) {
     const std::string reason = FailureReason(speaker, goodbye);
     if (!speaker.is_current()) {
-      RememberGone(job, speaker.incarnation.name);
+      RememberGone(job, speaker.incarnation.name, false);
       DropCandidate(turn, job, reason);
     } else if (speaker.incarnation.ending != Ending::kFinal) {
       EndIncarnation(turn, job, Ending::kFinal, reason);

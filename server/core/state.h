@@ -151,6 +151,14 @@ struct Asked {
   absl::Time at = absl::InfinitePast();
 };
 
+// An incarnation that is over. One that failed or finished never comes back. One that another
+// replaced may, once no rank of that other is connected: late Hellos of dead processes can make an
+// older launch replace a newer one.
+struct Gone {
+  std::string name;
+  bool replaced = false;
+};
+
 struct Job {
   std::string name;
   Phase phase = Phase::kHeld;
@@ -161,7 +169,7 @@ struct Job {
 
   std::optional<Incarnation> current;
   std::optional<Incarnation> candidate;  // gathers while `current` is live
-  std::deque<std::string> gone;          // incarnations that may not come back, newest last
+  std::deque<Gone> gone;                 // incarnations that are over, newest last
 
   std::optional<Known> known;
   std::optional<StoreStamp> stored;

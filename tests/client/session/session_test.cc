@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 
+#include "proto/wire/report_counts.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"

@@ -59,6 +59,14 @@ TEST_F(SharedMemberTest, ReadyIsToldBeforeItLeaves) {
   EXPECT_THAT(ready_, ::testing::ElementsAre(4));
 }
 
+// A line "ready" behind the line "stop" would be a broken history.
+TEST_F(SharedMemberTest, NothingBecomesReadyAfterGoodbye) {
+  member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
+  member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
+  EXPECT_TRUE(ready_.empty());
+  EXPECT_TRUE(std::holds_alternative<wire::Goodbye>(*member_.Next(true)));
+}
+
 TEST_F(SharedMemberTest, NewConnectionSaysTheTruthInsteadOfOldAnswers) {
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
   EXPECT_EQ(member_.Connect().ready_version, 3);

@@ -175,6 +175,20 @@ TEST(HelloTest, JobsAreBoundedAndOnesThatLeftNoTraceMakeRoom) {
   EXPECT_TRUE(Refusal(daemon, other).ok());
 }
 
+// A stream that was cut may be heard after the one that the process opened instead.
+TEST(HelloTest, AnOlderStreamOfTheSameProcessTakesNoSeat) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello newer = TestHello(0);
+  newer.running_version = 3;
+  const SessionId session = daemon.Open();
+  daemon.Say(session, newer);
+  wire::Hello older = TestHello(0);
+  older.running_version = 2;
+  EXPECT_EQ(Refusal(daemon, older).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(daemon.ClosedWith(session), std::nullopt);
+  EXPECT_TRUE(daemon.View().ranks[0].connected);
+}
+
 TEST(HelloTest, ADrainingDaemonRefuses) {
   CoreHarness daemon(TestConfig());
   daemon.Handle(DrainRequested{absl::Seconds(10)});

@@ -324,6 +324,7 @@ TEST(RejoinTest, ARankThatGoesBackAfterItAppliedIsQuarantined) {
   job.Deliver();
   job.ranks[0].Apply(12);
   job.DeliverUp(0);
+  job.Disconnect(0);
   job.ranks[0].placement = Exchanged({});
   job.ranks[0].version = 0;
   job.Connect(0);

@@ -1,0 +1,47 @@
+// Values as bytes, so that equal values have equal bytes: what states are compared by.
+#ifndef EPLB_TESTS_SIMULATION_EXPLORER_BYTES_H_
+#define EPLB_TESTS_SIMULATION_EXPLORER_BYTES_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "placement/digest.h"
+#include "proto/wire/messages.h"
+
+namespace eplb::explorer {
+
+class Bytes {
+ public:
+  void Add(int64_t value) { text_.append(reinterpret_cast<const char*>(&value), sizeof(value)); }
+  void Add(const Digest& digest) {
+    // Few placements exist here: 8 of 32 bytes tell them apart.
+    text_.append(reinterpret_cast<const char*>(digest.bytes.data()), sizeof(int64_t));
+  }
+  void Add(std::string_view text) {
+    Add(static_cast<int64_t>(text.size()));
+    text_.append(text);
+  }
+  std::string Take() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+// Sentences are left out: nothing in the protocol depends on them.
+void AddMessage(const wire::UpMessage& message, Bytes& bytes);
+void AddMessage(const wire::DownMessage& message, Bytes& bytes);
+void AddPropose(const wire::Propose& propose, Bytes& bytes);
+
+// "Ready v3", for traces.
+std::string NameOf(const wire::UpMessage& message);
+std::string NameOf(const wire::DownMessage& message);
+
+// Takes out what only people read.
+void DropSentences(wire::UpMessage& message);
+void DropSentences(wire::DownMessage& message);
+
+}  // namespace eplb::explorer
+
+#endif  // EPLB_TESTS_SIMULATION_EXPLORER_BYTES_H_

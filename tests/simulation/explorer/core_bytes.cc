@@ -1,0 +1,253 @@
+#include "tests/simulation/explorer/core_bytes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tests/simulation/explorer/bytes.h"
+
+namespace eplb::explorer {
+namespace {
+
+using core::Incarnation;
+using core::Job;
+using core::Rank;
+using core::State;
+
+// Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
+static_assert(sizeof(Rank) == 168, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Incarnation) == 232,
+              "core::Incarnation changed: look at BytesOf and Simplify");
+static_assert(sizeof(core::Proposal) == 328,
+              "core::Proposal changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 4056, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 2624, "core::Job changed: look at BytesOf and Simplify");
+
+int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
+
+void Simplify(Incarnation& incarnation) {
+  incarnation.end_reason.clear();
+  for (Rank& rank : incarnation.ranks) {
+    if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
+    rank.step = 0;
+    rank.answer_seconds = 0;
+    rank.pause_seconds = 0;
+    rank.dropped_steps = 0;
+  }
+}
+
+void Simplify(Job& job) {
+  job.phase_since = kNow;
+  job.nudged_at = kNow;
+  job.stuck_recorded = false;
+  job.watched = false;
+  if (job.current) Simplify(*job.current);
+  if (job.candidate) Simplify(*job.candidate);
+  job.store_attempt = absl::InfinitePast();
+  // Records of decisions: no decision reads them, but those of operators, of which there are none.
+  job.plans.clear();
+  job.seconds_per_byte.clear();                   // shortens chunks, which have one layer here
+  job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
+  job.windows = {};
+  job.record = {};
+  job.last_decision_step.reset();
+  job.back_off = {};
+  if (job.solving.id != 0) job.solving.id = 1;
+  job.solving.seconds = 0;
+  job.chunks.reason.clear();
+  if (job.asked.session != 0) job.asked.at = kNow;
+  if (job.proposal) {
+    core::Proposal& proposal = *job.proposal;
+    proposal.turn = 0;
+    proposal.message.reason.clear();
+    proposal.received_bytes = 0;
+    proposal.most_received_bytes = 0;
+    proposal.proposed_at = kNow;
+    proposal.prepare_seconds = 0;
+    proposal.longest_pause_seconds = 0;
+    proposal.withdrawal.clear();
+  }
+  job.step = 0;
+  job.commits = 0;
+  job.last_reason.clear();
+}
+
+void Add(const Rank& rank, Bytes& bytes) {
+  bytes.Add((rank.said_hello ? 1 : 0) + (rank.finished ? 2 : 0) +
+            4 * static_cast<int64_t>(rank.answer));
+  bytes.Add(static_cast<int64_t>(rank.nonce));
+  bytes.Add(rank.session);
+  bytes.Add(int64_t{rank.away_since == kNow});
+  bytes.Add(rank.running_version);
+  bytes.Add(rank.running_digest);
+  bytes.Add(rank.ready_version);
+  bytes.Add(rank.staging_rows);
+}
+
+// Shape, bytes, settings and periods are those of the one job in every incarnation; nobody changes
+// them, and the daemon asks for no other pace.
+void Add(const std::optional<Incarnation>& incarnation, Bytes& bytes) {
+  bytes.Add(int64_t{incarnation.has_value()});
+  if (!incarnation) return;
+  bytes.Add(incarnation->name);
+  bytes.Add(int64_t{incarnation->num_hello});
+  bytes.Add(int64_t{incarnation->num_connected});
+  bytes.Add(int64_t{incarnation->num_finished});
+  bytes.Add(static_cast<int64_t>(incarnation->ending));
+  for (const Rank& rank : incarnation->ranks) Add(rank, bytes);
+}
+
+void Add(const core::Proposal& proposal, Bytes& bytes) {
+  AddPropose(proposal.message, bytes);
+  bytes.Add(int64_t{proposal.num_ready});
+  bytes.Add(int64_t{proposal.num_applied});
+  bytes.Add(int64_t{proposal.num_failed});
+  bytes.Add(proposal.plan_hash.value_or(Digest{}));
+  bytes.Add(proposal.applied_step.value_or(-1));
+}
+
+void Add(const Job& job, Bytes& bytes) {
+  bytes.Add(static_cast<int64_t>(job.phase));
+  Add(job.current, bytes);
+  Add(job.candidate, bytes);
+  for (const core::Gone& gone : job.gone) {
+    bytes.Add(gone.name);
+    bytes.Add(int64_t{gone.replaced});
+  }
+  bytes.Add(int64_t{job.known.has_value()});
+  if (job.known) {
+    bytes.Add(job.known->version);
+    bytes.Add(job.known->digest);
+  }
+  bytes.Add(int64_t{job.stored.has_value()});
+  if (job.stored) {
+    bytes.Add(job.stored->version);
+    bytes.Add(job.stored->next_version);
+    bytes.Add(job.stored->digest);
+    bytes.Add(int64_t{job.stored->ended});
+  }
+  bytes.Add(int64_t{job.ended_before});
+  bytes.Add(job.next_version);
+  bytes.Add(int64_t{job.store_error.ok()});
+  bytes.Add(job.solving.id);
+  bytes.Add(int64_t{job.chunks.total});
+  for (const Chunk& chunk : job.chunks.rest) bytes.Add(DigestOf(chunk.after));
+  bytes.Add(int64_t{job.proposal.has_value()});
+  if (job.proposal) Add(*job.proposal, bytes);
+  bytes.Add(int64_t{job.asked.rank});
+  bytes.Add(job.asked.session);
+}
+
+SessionName NameOf(core::SessionId id) {
+  const int64_t zero_based = id - 1;
+  return {.incarnation = static_cast<int>(zero_based / (kRanks * kSessionNumbers)),
+          .rank = static_cast<int>(zero_based / kSessionNumbers % kRanks),
+          .number = static_cast<int>(zero_based % kSessionNumbers)};
+}
+
+class Renamer {
+ public:
+  Renamer(const Permutation& first, const Permutation& second) : to_{&first, &second} {}
+
+  void Apply(Job& job) const {
+    if (job.asked.session != 0) {
+      job.asked.rank = Rename(NameOf(job.asked.session).incarnation, job.asked.rank);
+    }
+    job.asked.session = Rename(job.asked.session);
+    if (job.current) Apply(*job.current);
+    if (job.candidate) Apply(*job.candidate);
+  }
+
+  void Apply(Incarnation& incarnation) const {
+    const int index = IndexOf(incarnation.name);
+    std::vector<Rank> renamed(incarnation.ranks.size());
+    for (int rank = 0; rank < kRanks; ++rank) {
+      Rank one = incarnation.ranks[rank];
+      one.session = Rename(one.session);
+      renamed[Rename(index, rank)] = one;
+    }
+    incarnation.ranks = std::move(renamed);
+  }
+
+  core::SessionId Rename(core::SessionId id) const {
+    if (id == 0) return 0;
+    SessionName name = NameOf(id);
+    name.rank = Rename(name.incarnation, name.rank);
+    return CoreTable::IdOf(name);
+  }
+
+  int Rename(int incarnation, int rank) const { return (*to_[incarnation])[rank]; }
+
+ private:
+  const Permutation* to_[kIncarnations];
+};
+
+}  // namespace
+
+void Simplify(State& state) {
+  state.turn = 0;
+  state.last_solve_id = 0;
+  state.last_hello = 0;
+  state.last_stored_job.clear();
+  state.term_attempt = absl::InfinitePast();
+  state.undo.reset();
+  state.counters = {};
+  for (auto& [name, job] : state.jobs) Simplify(job);
+}
+
+std::string BytesOf(const State& state) {
+  Bytes bytes;
+  bytes.Add(state.term);
+  bytes.Add(int64_t{state.term_stored});
+  bytes.Add(int64_t{state.draining});
+  for (const auto& [session, seat] : state.seats) {
+    bytes.Add(session);
+    bytes.Add(int64_t{seat.rank});
+    bytes.Add(seat.incarnation);
+  }
+  for (const auto& [name, job] : state.jobs) Add(job, bytes);
+  return std::move(bytes).Take();
+}
+
+void Rename(State& state, const Permutation& first, const Permutation& second) {
+  const Renamer renamer(first, second);
+  std::map<core::SessionId, core::Seat> seats;
+  for (auto& [session, seat] : state.seats) {
+    seat.rank = renamer.Rename(IndexOf(seat.incarnation), seat.rank);
+    seats[renamer.Rename(session)] = seat;
+  }
+  state.seats = std::move(seats);
+  for (auto& [name, job] : state.jobs) renamer.Apply(job);
+}
+
+CoreInfo InfoOf(const State& state) {
+  CoreInfo info;
+  info.term = state.term;
+  for (const auto& [session, seat] : state.seats) info.sessions |= uint64_t{1} << session;
+  if (state.jobs.empty()) return info;
+  const Job& job = state.jobs.begin()->second;
+  info.has_job = true;
+  info.phase = job.phase;
+  info.known = job.known;
+  info.next_version = job.next_version;
+  info.proposed = job.proposal ? job.proposal->message.version : 0;
+  info.sessions |= uint64_t{1} << job.asked.session;
+  if (job.candidate) info.knows[IndexOf(job.candidate->name)] = true;
+  if (!job.current) return info;
+  const Incarnation& current = *job.current;
+  info.current = IndexOf(current.name);
+  info.knows[info.current] = true;
+  info.all_said_hello = current.num_hello == current.world_size();
+  info.all_connected = current.num_connected == current.world_size();
+  info.live = current.ending == core::Ending::kLive;
+  const auto is_away = [](const Rank& rank) {
+    return rank.said_hello && rank.session == 0 && !rank.finished;
+  };
+  info.somebody_away =
+      (info.live && std::any_of(current.ranks.begin(), current.ranks.end(), is_away)) ||
+      (job.candidate &&
+       std::any_of(job.candidate->ranks.begin(), job.candidate->ranks.end(), is_away));
+  return info;
+}
+
+}  // namespace eplb::explorer

@@ -1,0 +1,30 @@
+// The bytes of a core's state, and the renaming of its ranks.
+#ifndef EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_
+#define EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_
+
+#include <string>
+
+#include "server/core/state.h"
+#include "tests/simulation/explorer/core_table.h"
+
+namespace eplb::core {
+
+// Opens a core to the tests that explore.
+struct CorePeer {
+  static State& StateOf(Core& core) { return *core.state_; }
+};
+
+}  // namespace eplb::core
+
+namespace eplb::explorer {
+
+// Takes out what cannot change a decision; see CoreTable.
+void Simplify(core::State& state);
+// Equal for equal simplified states, and only for these. Does not cover the configuration.
+std::string BytesOf(const core::State& state);
+void Rename(core::State& state, const Permutation& first, const Permutation& second);
+CoreInfo InfoOf(const core::State& state);
+
+}  // namespace eplb::explorer
+
+#endif  // EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_

@@ -1,0 +1,203 @@
+#include "tests/simulation/explorer/core_table.h"
+
+#include <utility>
+
+#include "tests/simulation/explorer/bytes.h"
+#include "tests/simulation/explorer/core_bytes.h"
+
+namespace eplb::explorer {
+namespace {
+
+SessionName NameOf(core::SessionId id) {
+  const int64_t zero_based = id - 1;
+  return {.incarnation = static_cast<int>(zero_based / (kRanks * kSessionNumbers)),
+          .rank = static_cast<int>(zero_based / kSessionNumbers % kRanks),
+          .number = static_cast<int>(zero_based % kSessionNumbers)};
+}
+
+uint64_t KeyOf(uint32_t core, uint64_t kind, core::SessionId session, uint64_t value) {
+  return (uint64_t{core} << 32) | (kind << 28) | (static_cast<uint64_t>(session) << 20) | value;
+}
+
+// What the ranks say about a proposal that is not in flight.
+bool IsAboutAnother(const wire::UpMessage& message, int64_t proposed) {
+  if (const auto* applied = std::get_if<wire::Applied>(&message)) {
+    return applied->version != proposed;
+  }
+  if (const auto* ready = std::get_if<wire::Ready>(&message)) return ready->version != proposed;
+  return false;
+}
+
+void LeaveHeldEarly(core::State& state) {
+  for (auto& [name, job] : state.jobs) {
+    if (!job.current || job.phase != core::Phase::kHeld || job.current->num_hello == 0) continue;
+    const core::Rank* first = nullptr;
+    for (const core::Rank& rank : job.current->ranks) {
+      if (rank.said_hello) first = &rank;
+    }
+    for (core::Rank& rank : job.current->ranks) {
+      if (rank.said_hello) continue;
+      rank.running_version = first->running_version;
+      rank.running_digest = first->running_digest;
+    }
+    job.current->num_hello = kRanks;
+  }
+}
+
+}  // namespace
+
+const std::array<Permutation, kPermutations> kAllPermutations = {
+    Permutation{0, 1, 2}, Permutation{0, 2, 1}, Permutation{1, 0, 2},
+    Permutation{1, 2, 0}, Permutation{2, 0, 1}, Permutation{2, 1, 0}};
+
+uint32_t Messages::Add(wire::UpMessage message) {
+  DropSentences(message);
+  Bytes bytes;
+  AddMessage(message, bytes);
+  return up.Add(std::move(bytes).Take(), std::move(message));
+}
+
+uint32_t Messages::Add(wire::DownMessage message) {
+  DropSentences(message);
+  Bytes bytes;
+  AddMessage(message, bytes);
+  return down.Add(std::move(bytes).Take(), std::move(message));
+}
+
+uint32_t Messages::Add(StoredJob job) {
+  Bytes bytes;
+  bytes.Add(int64_t{job.has_value()});
+  if (job) {
+    bytes.Add(job->version);
+    bytes.Add(job->next_version);
+    bytes.Add(int64_t{job->ended});
+    bytes.Add(DigestOf(job->placement));
+  }
+  return jobs.Add(std::move(bytes).Take(), std::move(job));
+}
+
+core::SessionId CoreTable::IdOf(SessionName session) {
+  return 1 + (session.incarnation * kRanks + session.rank) * kSessionNumbers + session.number;
+}
+
+uint32_t CoreTable::Keep(core::State state) {
+  Simplify(state);
+  std::string bytes = BytesOf(state);
+  CoreInfo info = InfoOf(state);
+  return entries_.Add(std::move(bytes), Entry{std::move(state), std::move(info)});
+}
+
+uint32_t CoreTable::Start(const Stored& stored) {
+  std::vector<core::StoredJob> jobs;
+  if (const StoredJob& job = messages_.jobs[stored.job]) jobs.push_back(*job);
+  core::Core core(SmallConfig(), stored.term, std::move(jobs), kNow);
+  return Keep(core::CorePeer::StateOf(core));
+}
+
+const Turned& CoreTable::OnMessage(uint32_t core, SessionName session, uint32_t up) {
+  wire::UpMessage message = messages_.up[up];
+  if (auto* hello = std::get_if<wire::Hello>(&message)) {
+    hello->incarnation = IncarnationName(session.incarnation);
+    // A nonce is only compared with that of the same rank of the same incarnation.
+    hello->nonce = 7 + static_cast<uint64_t>(session.incarnation);
+    hello->rank = session.rank;
+    hello->gpu = session.rank;
+    if (mutant_ == Mutant::kTermNotRaised) hello->highest_term = 0;
+  }
+  const core::SessionId id = IdOf(session);
+  return Handle(core, KeyOf(core, 0, id, up), core::SessionMessage{id, std::move(message)});
+}
+
+const Turned& CoreTable::OnClosed(uint32_t core, SessionName session) {
+  const core::SessionId id = IdOf(session);
+  return Handle(core, KeyOf(core, 1, id, 0), core::SessionClosed{id, "closed"});
+}
+
+const Turned& CoreTable::On(uint32_t core, CoreEvent event, int max_layers) {
+  const uint64_t key = KeyOf(core, 2 + static_cast<uint64_t>(event), 0, max_layers);
+  const core::State& state = entries_[core].state;
+  switch (event) {
+    case CoreEvent::kReport:
+      return Handle(core, key, core::SessionMessage{state.seats.begin()->first, SmallReport()});
+    case CoreEvent::kSolved: {
+      const core::Job& job = state.jobs.begin()->second;
+      std::optional<Placement> better = Better(*job.known->placement, max_layers);
+      return Handle(core, key,
+                    core::Solved{kJob, job.solving.id,
+                                 better ? *std::move(better) : *job.known->placement, 0});
+    }
+    case CoreEvent::kDeadlines:
+    case CoreEvent::kGrace:
+      break;
+  }
+  return Handle(core, key, core::Tick{});
+}
+
+const Turned& CoreTable::Handle(uint32_t core, uint64_t key, const core::Event& event) {
+  const auto [found, is_new] = turn_ids_.try_emplace(key, static_cast<uint32_t>(turns_.size()));
+  if (!is_new) return turns_[found->second];
+  Turned& turned = turns_.emplace_back();
+  turned.core = core;
+  const core::State& state = entries_[core].state;
+  const auto* said = std::get_if<core::SessionMessage>(&event);
+  if (mutant_ == Mutant::kRetractIsFinal && said != nullptr &&
+      IsAboutAnother(said->message, entries_[core].info.proposed)) {
+    return turned;
+  }
+  core::Core running(state.config, 0, {}, kNow);
+  core::CorePeer::StateOf(running) = state;
+  const bool is_grace = (key >> 28 & 15) == 2 + static_cast<uint64_t>(CoreEvent::kGrace);
+  const bool is_tick = std::holds_alternative<core::Tick>(event);
+  Run(running, event, is_tick ? (is_grace ? kAfterGrace : kAfterDeadlines) : kNow, turned);
+  if (mutant_ == Mutant::kHeldLeftEarly) LeaveHeldEarly(core::CorePeer::StateOf(running));
+  turned.core = Keep(std::move(core::CorePeer::StateOf(running)));
+  return turned;
+}
+
+void CoreTable::Run(core::Core& core, const core::Event& event, absl::Time now, Turned& turned) {
+  const core::Decision decision = core.Handle(event, now);
+  for (const core::Effect& effect : decision.effects) AddEffect(effect, turned);
+  if (mutant_ != Mutant::kRetractIsFinal) return;
+  for (const core::Effect& effect : decision.effects) {
+    const auto* send = std::get_if<core::Send>(&effect);
+    const auto* retract = send == nullptr ? nullptr : std::get_if<wire::Retract>(&send->message);
+    if (retract == nullptr) continue;
+    wire::Failed failed{.version = retract->version, .code = wire::FailedCode::kRetracted};
+    Run(core, core::SessionMessage{send->session, failed}, now, turned);
+  }
+}
+
+void CoreTable::AddEffect(const core::Effect& effect, Turned& turned) {
+  CoreEffect added;
+  if (const auto* send = std::get_if<core::Send>(&effect)) {
+    turned.asks_for_body |= std::holds_alternative<wire::NeedPlacement>(send->message);
+    added.session = NameOf(send->session);
+    added.message = messages_.Add(send->message);
+  } else if (const auto* close = std::get_if<core::Close>(&effect)) {
+    added.kind = CoreEffect::Kind::kClose;
+    added.session = NameOf(close->session);
+  } else if (const auto* store = std::get_if<core::Store>(&effect)) {
+    added.kind = CoreEffect::Kind::kStore;
+    added.job = messages_.Add(StoredJob(store->job));
+  } else if (const auto* term = std::get_if<core::StoreTerm>(&effect)) {
+    added.kind = CoreEffect::Kind::kStoreTerm;
+    added.term = term->term;
+  } else {
+    return;  // Record tells people; Solve is the phase SOLVING, which the explorer looks at
+  }
+  turned.effects.push_back(std::move(added));
+}
+
+uint32_t CoreTable::Renamed(uint32_t core, int permutation_0, int permutation_1) {
+  if (permutation_0 == 0 && permutation_1 == 0) return core;
+  const uint64_t key =
+      (uint64_t{core} << 8) | static_cast<uint64_t>(permutation_0 * 8 + permutation_1);
+  if (const auto found = renamed_.find(key); found != renamed_.end()) return found->second;
+  core::State state = entries_[core].state;
+  Rename(state, kAllPermutations[permutation_0], kAllPermutations[permutation_1]);
+  const uint32_t renamed = Keep(std::move(state));
+  renamed_[key] = renamed;
+  return renamed;
+}
+
+}  // namespace eplb::explorer

@@ -1,0 +1,53 @@
+// All successors of one state.
+#ifndef EPLB_TESTS_SIMULATION_EXPLORER_EXPANSION_H_
+#define EPLB_TESTS_SIMULATION_EXPLORER_EXPANSION_H_
+
+#include <functional>
+#include <string>
+
+#include "tests/simulation/explorer/world.h"
+
+namespace eplb::explorer {
+
+struct Model::Expansion {
+  Model& model;
+  std::function<void(Successor)> visit;
+
+  void Run(const World& world);
+
+  // ---- ranks ----
+  void RankMoves(const World& world, int incarnation, int rank);
+  void Deliver(const World& world, Step step);
+  void Connect(const World& world, Step step);
+  void Votes(const World& world, Step step);
+  void Enter(const World& world, Step step);
+  bool MayEnter(const World& world, int incarnation, const Cell& cell) const;
+  // Every rank waits in the vote: all ways in which it can come out.
+  void Complete(const World& world, const Step& step);
+  void SetOutcomes(const World& world, Step step, const std::array<Pc, kRanks>& outcomes,
+                   const char* how);
+  std::string CheckVote(const World& world, int incarnation, bool agreed) const;
+
+  // ---- daemon ----
+  void UpMoves(const World& world, int incarnation, int rank);
+  void Hear(const World& world, Step step);
+  void OldEnds(const World& world, Step step);
+  void Turn(const World& world, const Turned& turned, Step step);
+  // For a turn that treats ranks differently by their numbers: once for every order of the ranks.
+  void TurnInEveryOrder(const World& world, SessionName session, uint32_t message, Step step);
+  // Whether the turn of renamed ranks is the turn with its ranks renamed.
+  bool IsSymmetric(const World& world, const Turned& turned, SessionName session,
+                   uint32_t message) const;
+  std::string Execute(World& world, const CoreEffect& effect) const;
+  void Crash(World world, Step step);
+
+  // ---- the rest ----
+  void DaemonMoves(const World& world);
+  void Launch(const World& world);
+  void Emit(World world, Step step, std::string violation = "");
+  void EmitRank(const World& world, Step step, const RankStep& rank_step);
+};
+
+}  // namespace eplb::explorer
+
+#endif  // EPLB_TESTS_SIMULATION_EXPLORER_EXPANSION_H_

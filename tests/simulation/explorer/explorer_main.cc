@@ -1,0 +1,61 @@
+// explorer [NAME=NUMBER]..: one exploration with these bounds, and the way to the nearest state
+// where something is wrong. Names: chunks, retracts, launches, crashes, unknown, transfers, faults,
+// cuts, mutant (its place in explorer/mutant.h), quarantine (1: is wrong), states (at most so
+// many).
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
+#include "tests/simulation/explorer/explorer.h"
+
+namespace eplb::explorer {
+namespace {
+
+int Main(int argc, char** argv) {
+  std::map<std::string, int64_t> given = {{"chunks", 2},
+                                          {"retracts", 1},
+                                          {"launches", 1},
+                                          {"crashes", 1},
+                                          {"unknown", 1},
+                                          {"transfers", 0},
+                                          {"faults", 2},
+                                          {"cuts", 1},
+                                          {"mutant", 0},
+                                          {"quarantine", 0},
+                                          {"states", int64_t{1} << 31}};
+  for (int i = 1; i < argc; ++i) {
+    const std::pair<std::string, std::string> part =
+        absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
+    if (given.count(part.first) == 0 || !absl::SimpleAtoi(part.second, &given[part.first])) {
+      std::fprintf(stderr, "explorer: %s is not NAME=NUMBER with a name that it knows\n", argv[i]);
+      return 2;
+    }
+  }
+  const auto number = [&given](const char* name) { return static_cast<int>(given[name]); };
+  const Figures figures = Explore({.bounds = {.chunks = number("chunks"),
+                                              .retracts = number("retracts"),
+                                              .launches = number("launches"),
+                                              .crashes = number("crashes"),
+                                              .unknown = number("unknown"),
+                                              .transfers = number("transfers"),
+                                              .faults = number("faults"),
+                                              .cuts = number("cuts") != 0},
+                                   .mutant = static_cast<Mutant>(number("mutant")),
+                                   .max_states = static_cast<uint64_t>(given["states"]),
+                                   .quarantine_is_wrong = number("quarantine") != 0,
+                                   .verbose = true});
+  for (const std::string& line : figures.trace) std::printf("%s\n", line.c_str());
+  std::printf("%s: %s\n", figures.complete ? "complete" : "not complete",
+              FiguresText(figures).c_str());
+  return figures.violation.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace eplb::explorer
+
+int main(int argc, char** argv) { return eplb::explorer::Main(argc, argv); }

@@ -1,0 +1,31 @@
+// Wrong protocols, each with one rule broken. They are made around the real core and the real
+// member: by the boundary's procedure, by the daemon's executor of effects, by what is told to the
+// core. The product has no switch for them.
+#ifndef EPLB_TESTS_SIMULATION_EXPLORER_MUTANT_H_
+#define EPLB_TESTS_SIMULATION_EXPLORER_MUTANT_H_
+
+namespace eplb::explorer {
+
+enum class Mutant {
+  kNone,
+  // A rank votes "I am READY", not for what.
+  kVoteNotBoundToVersion,
+  // The daemon's executor sends a proposal before it writes the job.
+  kSentBeforeStored,
+  // A rank that is not READY goes on without voting.
+  kVoteGatedOnReady,
+  // What was retracted counts as dropped by all; what ranks say about it later is not looked at.
+  kRetractIsFinal,
+  // A rank without the result of the second vote drops the chunk and trains on.
+  kUnknownIsNo,
+  // A vote's result is applied to what the rank is READY for when it comes.
+  kNoSnapshot,
+  // Ranks that said nothing yet count as running what the first one runs.
+  kHeldLeftEarly,
+  // The daemon does not look at the highest term in Hello.
+  kTermNotRaised,
+};
+
+}  // namespace eplb::explorer
+
+#endif  // EPLB_TESTS_SIMULATION_EXPLORER_MUTANT_H_

@@ -1,0 +1,53 @@
+// The smallest job in which everything of the protocol can happen: three ranks, two layers, and a
+// decision of two chunks. Shared by the explorer's parts.
+#ifndef EPLB_TESTS_SIMULATION_EXPLORER_SMALL_WORLD_H_
+#define EPLB_TESTS_SIMULATION_EXPLORER_SMALL_WORLD_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+#include "client/session/member.h"
+#include "placement/placement.h"
+#include "server/core/core.h"
+
+namespace eplb::explorer {
+
+inline constexpr int kRanks = 3;
+inline constexpr int kIncarnations = 2;
+inline constexpr char kJob[] = "j";
+
+// What an earlier daemon, whose store is lost, had led these ranks to.
+inline constexpr int64_t kEarlierTerm = 3;
+inline constexpr int64_t kStartVersion = 2;
+inline constexpr int64_t kEarlierHighestVersion = 4;
+
+// The clock does not go on: a deadline passes when a Tick says so. Every event but these two comes
+// at kNow.
+inline constexpr absl::Time kNow = absl::UnixEpoch();
+inline const absl::Time kAfterDeadlines = kNow + absl::Seconds(700);
+inline const absl::Time kAfterGrace = kNow + absl::Hours(10);
+
+// 2 layers, 4 experts on 4 slots of 3 GPUs; GPU 0 holds slots 0 and 1.
+const Topology& SmallTopology();
+// The placement that the ranks start with: the static layout.
+const Placement& StartPlacement();
+// Deadlines that pass at kAfterDeadlines, a grace that passes at kAfterGrace; one layer a chunk;
+// one rank's report makes a window.
+core::Config SmallConfig();
+std::string IncarnationName(int incarnation);
+// Of rank 0; the explorer writes rank, GPU, incarnation and nonce when the message is sent.
+wire::Hello SmallIdentity();
+MemberOptions SmallMemberOptions();
+// Experts 0 and 1, both on GPU 0 at first, have most tokens.
+wire::LoadReport SmallReport();
+
+// What a policy answers: `running` with the experts 1 and 2 exchanged in as many layers as may
+// still change, lowest first; nothing when no layer is left.
+std::optional<Placement> Better(const Placement& running, int max_layers);
+
+}  // namespace eplb::explorer
+
+#endif  // EPLB_TESTS_SIMULATION_EXPLORER_SMALL_WORLD_H_

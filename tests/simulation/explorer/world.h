@@ -1,0 +1,137 @@
+// One state of everything, and all that can happen in it.
+#ifndef EPLB_TESTS_SIMULATION_EXPLORER_WORLD_H_
+#define EPLB_TESTS_SIMULATION_EXPLORER_WORLD_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/explorer/core_table.h"
+#include "tests/simulation/explorer/interned.h"
+#include "tests/simulation/explorer/mutant.h"
+#include "tests/simulation/explorer/rank_table.h"
+
+namespace eplb::explorer {
+
+// How often each thing may happen on one path.
+struct Bounds {
+  int chunks = 2;     // versions proposed
+  int retracts = 1;   // a deadline or a grace that passes at any moment
+  int launches = 1;   // new incarnations
+  int crashes = 1;    // of the daemon, between any two effects
+  int unknown = 1;    // votes without a result on some ranks
+  int transfers = 0;  // transfers that fail
+  int faults = 2;     // messages lost, doubled or overtaken, streams cut
+  bool cuts = true;   // streams are cut, out of `faults`
+};
+
+using Cells = std::array<std::array<uint32_t, kRanks>, kIncarnations>;
+
+struct World {
+  uint32_t core = 0;
+  uint32_t stored = 0;
+  Cells cells{};
+  int64_t committed = 0;  // the highest version that any rank may run
+  Bounds left;
+};
+
+// What led from one state to the next, for traces.
+enum class Move : uint8_t {
+  kStart,
+  kDeliverDown,
+  kConnect,
+  kGiveUpStream,
+  kEnterVote,
+  kSkipVote,
+  kTakeOutcome,
+  kUp,
+  kOldEnds,
+  kCut,
+  kLaunch,
+  kReport,
+  kSolved,
+  kDeadlines,
+  kGrace
+};
+
+struct Step {
+  Move move = Move::kStart;
+  int incarnation = 0;
+  int rank = 0;
+  Arrival arrival = Arrival::kInOrder;
+  int stream = -1;          // kUp, kOldEnds
+  const char* vote = "";    // how the vote that this completes came out
+  int crashed_before = -1;  // the daemon crashes before this effect; -1: it does not
+  // What the ranks log, on the rank that it concerns before any renaming.
+  struct Log {
+    int incarnation = 0;
+    int rank = 0;
+    HistoryRecord record;
+  };
+  std::vector<Log> log;
+};
+
+// A successor: the step, the state before its ranks are sorted, and where each rank went.
+struct Successor {
+  Step step;
+  World world;
+  std::array<int, kIncarnations> permutation{};  // in kAllPermutations
+  std::string violation;                         // empty when none
+};
+
+// threads: not safe.
+class Model {
+ public:
+  Model(Bounds bounds, Mutant mutant);
+
+  World Start();
+  // Calls `visit` for every successor, in an order that depends on `world` only. `world` is one
+  // that Start or a successor gave.
+  using Visit = std::function<void(Successor)>;
+  void Expand(const World& world, const Visit& visit);
+
+  // What is wrong in this state; empty when nothing is.
+  std::string Check(const World& world) const;
+  // Nobody has anything left to do: the daemon is IDLE or in QUARANTINE and every rank idles or
+  // ended.
+  bool IsSettled(const World& world) const;
+  // Nothing is under way, every live rank is connected, and no vote is open.
+  bool IsStill(const World& world) const;
+  bool IsQuarantined(const World& world) const;
+
+  std::string Describe(const World& before, const Step& step) const;
+  std::string Describe(const World& world) const;
+
+  const CoreTable& cores() const { return cores_; }
+  const RankTable& ranks() const { return ranks_; }
+
+  bool check_symmetry = false;  // of every message to the core: five times the work
+
+ private:
+  struct Expansion;  // one call of Expand
+
+  uint32_t Keep(const Stored& stored);
+  void Sort(Successor& successor);
+  // The lowest of the cores that `orders` make of this one, and which of them made it.
+  struct Lowest {
+    uint32_t core = 0;
+    std::array<int, kIncarnations> orders{};
+  };
+  const Lowest& LowestOf(uint32_t core, const std::array<unsigned, kIncarnations>& orders);
+  bool Exists(const World& world, int incarnation) const;
+  bool HasEnded(const World& world, int incarnation) const;
+
+  const Bounds bounds_;
+  const Mutant mutant_;
+  Messages messages_;
+  CoreTable cores_;
+  RankTable ranks_;
+  Interned<Stored> stores_;
+  absl::flat_hash_map<uint64_t, Lowest> lowest_;
+};
+
+}  // namespace eplb::explorer
+
+#endif  // EPLB_TESTS_SIMULATION_EXPLORER_WORLD_H_

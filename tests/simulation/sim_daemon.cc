@@ -1,0 +1,249 @@
+#include "tests/simulation/sim_daemon.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "placement/align.h"
+#include "placement/registry.h"
+#include "placement/status_macros.h"
+
+namespace eplb::simulation {
+namespace {
+
+constexpr int kMaxStoreFailures = 4;  // as server/runner
+constexpr absl::Duration kTick = absl::Seconds(1);
+
+absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(request.policy_name, {}));
+  EPLB_ASSIGN_OR_RETURN(const Placement next,
+                        policy->Solve({.load = *request.load,
+                                       .topology = request.previous->topology(),
+                                       .previous = request.previous.get()}));
+  return Align(*request.previous, next);
+}
+
+}  // namespace
+
+SimDaemon::SimDaemon(Context* context, std::string name, core::Config config)
+    : context_(*context), name_(std::move(name)), config_(std::move(config)) {}
+
+void SimDaemon::Start() {
+  if (serves() || !disk.works) return;
+  ++process_;
+  clock_offset_ = context_.Between(-absl::Hours(24 * 365), absl::Hours(24 * 365));
+  std::vector<core::StoredJob> jobs;
+  for (const auto& [job, stored] : disk.jobs) jobs.push_back(stored);
+  core_ = std::make_unique<core::Core>(config_, disk.term, std::move(jobs), Clock());
+  disk.term = core_->term();
+  frozen_until_ = context_.now();
+  kill_after_effects_ = -1;
+  stuck_.clear();
+  context_.Count("daemon_started");
+  context_.Trace(name_, " serves with term ", core_->term(), ", ", disk.jobs.size(),
+                 " jobs stored");
+  Tick();
+}
+
+void SimDaemon::Kill() {
+  if (!serves()) return;
+  context_.Count("daemon_killed");
+  context_.Trace(name_, " is killed");
+  core_.reset();
+  for (const auto& [session, stream] : std::exchange(streams_, {})) {
+    stream->DropDaemon(context_.Between(absl::ZeroDuration(), absl::Seconds(2)));
+  }
+}
+
+void SimDaemon::Freeze(absl::Duration duration) {
+  if (!serves()) return;
+  context_.Count("daemon_frozen");
+  context_.Trace(name_, " is frozen for ", absl::FormatDuration(duration));
+  frozen_until_ = std::max(frozen_until_, context_.now() + duration);
+}
+
+void SimDaemon::Drain(absl::Duration grace) {
+  if (!serves()) return;
+  context_.Count("daemon_drained");
+  Soon([this, grace] { OnEvent(core::DrainRequested{grace}); });
+  context_.After(grace, [this, process = process_] {
+    if (process == process_) Kill();
+  });
+}
+
+bool SimDaemon::Accept(Stream* stream) {
+  if (!serves()) return false;
+  const core::SessionId session = ++last_session_;
+  streams_[session] = stream;
+  const auto is_open = [this, session, process = process_] {
+    return process == process_ && streams_.count(session) > 0;
+  };
+  stream->daemon.on_up = [this, session, is_open](const wire::UpMessage& message) {
+    Soon([this, session, is_open, message] {
+      if (is_open()) OnEvent(core::SessionMessage{session, message});
+    });
+  };
+  stream->daemon.on_closed = [this, session, is_open](const absl::Status& status) {
+    Soon([this, session, is_open, status] {
+      if (!is_open()) return;
+      streams_.at(session)->CloseDown(absl::OkStatus());
+      streams_.erase(session);
+      OnEvent(core::SessionClosed{session, std::string(status.message())});
+    });
+  };
+  return true;
+}
+
+void SimDaemon::Soon(std::function<void()> what) {
+  context_.At(frozen_until_, [this, process = process_, what = std::move(what)] {
+    if (process != process_ || !serves()) return;
+    if (context_.now() < frozen_until_) {
+      Soon(what);
+    } else {
+      what();
+    }
+  });
+}
+
+void SimDaemon::Tick() {
+  Soon([this] {
+    OnEvent(core::Tick{});
+    if (!serves()) return;
+    CheckStuck();
+    context_.After(kTick, [this, process = process_] {
+      if (process == process_) Tick();
+    });
+  });
+}
+
+void SimDaemon::OnEvent(core::Event event) {
+  for (int failures = 0; failures < kMaxStoreFailures; ++failures) {
+    const core::Decision decision = core_->Handle(event, Clock());
+    std::optional<core::StoreFailed> failed;
+    for (const core::Effect& effect : decision.effects) {
+      if (kill_after_effects_ >= 0 && kill_after_effects_-- == 0) {
+        context_.Count("daemon_killed_between_effects");
+        Kill();
+        return;
+      }
+      if (!Execute(effect, failed)) break;
+    }
+    if (!failed) return;
+    event = *std::move(failed);
+  }
+}
+
+bool SimDaemon::Execute(const core::Effect& effect, std::optional<core::StoreFailed>& failed) {
+  if (const auto* send = std::get_if<core::Send>(&effect)) {
+    Send(*send);
+  } else if (const auto* close = std::get_if<core::Close>(&effect)) {
+    const auto found = streams_.find(close->session);
+    if (found == streams_.end()) return true;
+    Stream* const stream = found->second;
+    streams_.erase(found);
+    stream->daemon = {};
+    stream->CloseDown(close->status);
+    if (!close->status.ok()) context_.Count("session_refused");
+    context_.Trace(name_, " closes session ", close->session, ": ", close->status.ToString());
+    Soon([this, session = close->session] {
+      OnEvent(core::SessionClosed{session, "closed by the daemon"});
+    });
+  } else if (const auto* store = std::get_if<core::Store>(&effect)) {
+    if (!disk.works) failed = {store->job.job, absl::UnavailableError("disk full")};
+    if (disk.works) disk.jobs.insert_or_assign(store->job.job, store->job);
+  } else if (const auto* term = std::get_if<core::StoreTerm>(&effect)) {
+    if (!disk.works) failed = {"", absl::UnavailableError("disk full")};
+    if (disk.works) disk.term = term->term;
+  } else if (const auto* solve = std::get_if<core::Solve>(&effect)) {
+    Solve(*solve);
+  } else if (const auto* forget = std::get_if<core::Forget>(&effect)) {
+    disk.jobs.erase(forget->job);
+  } else if (const auto* record = std::get_if<core::Record>(&effect)) {
+    const core::JobEvent& event = record->event;
+    context_.Count(event.name);
+    if (event.name == "stuck") stuck_[event.job] = true;
+    context_.Trace(name_, " ", event.job, " ", event.name, " v", event.version, ": ", event.reason);
+  }
+  return !failed.has_value();
+}
+
+// I6: what goes out is on the disk.
+void SimDaemon::Send(const core::Send& send) {
+  const auto* welcome = std::get_if<wire::Welcome>(&send.message);
+  if (welcome != nullptr && welcome->term > disk.term) {
+    context_.Violation("I6: ", name_, " sent term ", welcome->term, ", stored is ", disk.term);
+  }
+  if (const auto* propose = std::get_if<wire::Propose>(&send.message)) {
+    const bool stored = std::any_of(disk.jobs.begin(), disk.jobs.end(), [propose](const auto& job) {
+      return job.second.next_version > propose->version;
+    });
+    if (!stored || propose->term > disk.term) {
+      context_.Violation("I6: ", name_, " proposed version ", propose->version,
+                         " before it was stored");
+    }
+  }
+  const auto found = streams_.find(send.session);
+  if (found != streams_.end()) found->second->Down(send.message);
+}
+
+void SimDaemon::Solve(const core::Solve& solve) {
+  absl::Duration takes = context_.Between(absl::Milliseconds(1), absl::Seconds(3));
+  const bool fails = context_.faults && context_.Chance(0.05);
+  if (context_.faults && context_.Chance(0.02)) takes = absl::Seconds(90);
+  context_.After(takes, [this, solve, fails, process = process_] {
+    if (process != process_) return;
+    core::Solved solved{solve.job, solve.solve_id, absl::InternalError("the policy failed"), 0};
+    if (!fails) solved.placement = SolveAligned(solve);
+    Soon([this, solved = std::move(solved)] { OnEvent(solved); });
+  });
+}
+
+// A state that is older than three of its deadlines has said so.
+void SimDaemon::CheckStuck() {
+  for (const core::JobView& job : core_->Jobs(Clock())) {
+    absl::Duration deadline = absl::InfiniteDuration();
+    if (job.state == "HELD" && job.connected_ranks > 0) deadline = config_.prepare_deadline;
+    if (job.state == "SOLVING") deadline = config_.solve_deadline;
+    if (job.state == "PREPARING") deadline = config_.prepare_deadline;
+    if (job.state == "RESOLVING") deadline = config_.resolve_deadline;
+    if (job.state == "RETRACTING") deadline = config_.retract_deadline;
+    if (job.state_age < 2 * kTick) stuck_[job.job] = false;
+    if (job.waiting_for.find("incarnation") != std::string::npos) continue;
+    if (job.state_age <= 3 * deadline || stuck_[job.job]) continue;
+    context_.Violation("I12: job ", job.job, " is ", job.state, " for ",
+                       absl::FormatDuration(job.state_age),
+                       " and never said that it is stuck: ", job.waiting_for);
+    stuck_[job.job] = true;
+  }
+}
+
+absl::Status SimDaemon::CheckIdle(const std::string& job, int64_t version,
+                                  const Digest& digest) const {
+  if (!serves()) return absl::UnavailableError("the daemon is down");
+  const auto all = core_->Jobs(Clock());
+  const auto view = std::find_if(all.begin(), all.end(),
+                                 [&job](const core::JobView& one) { return one.job == job; });
+  if (view == all.end()) return absl::NotFoundError("the daemon does not know the job");
+  if (view->state != "IDLE") {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon is ", view->state, ", waiting for ", view->waiting_for));
+  }
+  if (view->version != version || view->digest != digest) {
+    return absl::InternalError(absl::StrCat("the daemon is IDLE with version ", view->version,
+                                            ", the ranks run ", version));
+  }
+  const auto stored = disk.jobs.find(job);
+  if (stored == disk.jobs.end() || stored->second.version != version ||
+      DigestOf(stored->second.placement) != digest) {
+    return absl::InternalError("the store has another placement");
+  }
+  return absl::OkStatus();
+}
+
+bool SimDaemon::IsQuarantined(const std::string& job) const {
+  if (!serves()) return false;
+  const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
+  return view.ok() && view->state == "QUARANTINE";
+}
+
+}  // namespace eplb::simulation

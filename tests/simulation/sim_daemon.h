@@ -1,0 +1,82 @@
+// A daemon: the real core, run as server/runner does, on a simulated disk and a monotonic clock of
+// its own that begins anywhere.
+#ifndef EPLB_TESTS_SIMULATION_SIM_DAEMON_H_
+#define EPLB_TESTS_SIMULATION_SIM_DAEMON_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+#include "server/core/core.h"
+#include "tests/simulation/context.h"
+#include "tests/simulation/stream.h"
+
+namespace eplb::simulation {
+
+struct Disk {
+  int64_t term = 0;
+  std::map<std::string, core::StoredJob> jobs;
+  bool works = true;
+};
+
+class SimDaemon {
+ public:
+  SimDaemon(Context* context, std::string name, core::Config config);
+
+  // Reads the disk and serves; does nothing while the disk does not work.
+  void Start();
+  // Gone at once.
+  void Kill();
+  // Kill in a coming decision, between two of its effects.
+  void KillSoon() { kill_after_effects_ = context_.Below(12); }
+  void Freeze(absl::Duration duration);
+  void Drain(absl::Duration grace);
+  // False when nobody listens.
+  bool Accept(Stream* stream);
+
+  bool serves() const { return core_ != nullptr; }
+  // Ok when IDLE with this placement, in the store too; else says what is not so.
+  absl::Status CheckIdle(const std::string& job, int64_t version, const Digest& digest) const;
+  bool IsQuarantined(const std::string& job) const;
+  int64_t term() const { return core_->term(); }
+
+  Disk disk;
+
+ private:
+  struct Stuck {
+    std::string state;
+    bool recorded = false;
+  };
+
+  absl::Time Clock() const { return context_.now() + clock_offset_; }
+  // When the process is running again.
+  void Soon(std::function<void()> what);
+  void Tick();
+  void OnEvent(core::Event event);
+  // False when the rest of the decision is dropped; `failed` says why.
+  bool Execute(const core::Effect& effect, std::optional<core::StoreFailed>& failed);
+  void Send(const core::Send& send);
+  void Solve(const core::Solve& solve);
+  void CheckStuck();
+
+  Context& context_;
+  const std::string name_;
+  const core::Config config_;
+  std::unique_ptr<core::Core> core_;
+  int64_t process_ = 0;  // starts so far
+  absl::Duration clock_offset_;
+  absl::Time frozen_until_ = absl::InfinitePast();
+  int kill_after_effects_ = -1;
+  core::SessionId last_session_ = 0;
+  std::map<core::SessionId, Stream*> streams_;
+  std::map<std::string, bool> stuck_;  // job: said so in its state
+};
+
+}  // namespace eplb::simulation
+
+#endif  // EPLB_TESTS_SIMULATION_SIM_DAEMON_H_

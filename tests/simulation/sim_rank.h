@@ -1,0 +1,107 @@
+// A rank of the simulated trainer: the real SharedMember, a session as client/session keeps one,
+// and steps with boundaries as client/boundary.cc makes them.
+#ifndef EPLB_TESTS_SIMULATION_SIM_RANK_H_
+#define EPLB_TESTS_SIMULATION_SIM_RANK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/session/load_windows.h"
+#include "client/session/shared_member.h"
+#include "placement/history.h"
+#include "tests/simulation/collective.h"
+#include "tests/simulation/context.h"
+#include "tests/simulation/stream.h"
+
+namespace eplb::simulation {
+
+// What a rank needs of its job. The pointers outlive it.
+struct RankOptions {
+  Context* context = nullptr;
+  Collective* collective = nullptr;
+  wire::Hello identity;  // identity.step: the last step before this incarnation
+  RunningPlacement running;
+  std::vector<HistoryRecord>* log = nullptr;
+  // Opens a stream to a daemon; null when nobody can be reached.
+  std::function<Stream*()> connect;
+  std::function<LoadMatrix(int64_t step)> load;
+  std::function<void()> on_ended;
+  std::function<void(int64_t version)> on_ready;
+  // This rank now runs it, from `first_step` on.
+  std::function<void(int64_t first_step, const RunningPlacement&)> on_running;
+  bool reports = true;
+};
+
+class SimRank {
+ public:
+  explicit SimRank(RankOptions options);
+
+  void Start();
+  void Kill();    // without a word
+  void Finish();  // says Goodbye in order
+  void Hang(absl::Duration duration) { hangs_until_ = context_.now() + duration; }
+  void StopReporting() { options_.reports = false; }
+  void CutStream();
+  // The next READY will claim another plan than the other ranks have.
+  void SpoilNextPlan() { spoil_plan_ = true; }
+
+  bool trains() const { return alive_ && !ended_; }
+  const RunningPlacement& running() const { return running_; }
+  int64_t step() const { return step_; }
+  // The highest version that this process has heard of; 0 once it is dead.
+  int64_t highest_version() const { return alive_ ? highest_version_ : 0; }
+
+ private:
+  using Kind = HistoryRecord::Kind;
+
+  // ---- training thread ----
+  void RunStep();
+  void Boundary();
+  void Vote();
+  void OnVoted(const VoteSnapshot& snapshot, const absl::StatusOr<Collective::Values>& minimum);
+  void RunChunk(std::shared_ptr<const Proposal> proposal);
+  void OnStaged(const std::shared_ptr<const Proposal>& proposal,
+                const absl::StatusOr<Collective::Values>& minimum);
+  void End(const absl::Status& why);
+  void Log(Kind kind, int64_t version, const Digest& digest, bool passed = false);
+  void FlushSteps();
+
+  // ---- session thread ----
+  void Connect();
+  void Retry(bool refused);
+  void OnDown(const wire::DownMessage& message);
+  void OnClosed(const absl::Status& status);
+  void Pump();
+
+  RankOptions options_;
+  Context& context_;
+  const int rank_;
+  RunningPlacement running_;
+  SharedMember member_;
+  LoadWindows windows_;
+  int64_t step_;
+  std::optional<int64_t> first_logged_step_;
+  bool alive_ = true;
+  bool ended_ = false;
+  bool finished_ = false;
+  bool spoil_plan_ = false;
+  absl::Time hangs_until_ = absl::InfinitePast();
+  int64_t highest_term_ = 0;
+  int64_t highest_version_ = 0;
+
+  Stream* stream_ = nullptr;
+  int64_t attempt_ = 0;
+  int failures_ = 0;
+  bool welcomed_ = false;
+  bool drained_ = false;
+  bool half_closed_ = false;
+  bool said_goodbye_ = false;
+};
+
+}  // namespace eplb::simulation
+
+#endif  // EPLB_TESTS_SIMULATION_SIM_RANK_H_

@@ -1,0 +1,288 @@
+#include "tests/simulation/simulation.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "tests/simulation/context.h"
+#include "tests/simulation/sim_daemon.h"
+#include "tests/simulation/sim_job.h"
+#include "tests/simulation/stream.h"
+
+namespace eplb::simulation {
+namespace {
+
+constexpr absl::Duration kFaultyTime = absl::Minutes(12);
+constexpr absl::Duration kRestTime = absl::Hours(2);  // far above every deadline
+constexpr absl::Duration kSupervise = absl::Seconds(3);
+
+core::Config MakeConfig(Context& context) {
+  static constexpr std::array kPolicies = {"balanced", "incremental", "deepseek"};
+  core::Config config;
+  config.policy_name = kPolicies[context.Below(kPolicies.size())];
+  config.policy_every_steps = 20;
+  config.min_gain = 0.01;
+  config.layers_per_chunk = 1 + context.Below(2);
+  config.resolve_deadline = absl::Seconds(200);  // above the vote's 60 s and a transfer's
+  return config;
+}
+
+class Run {
+ public:
+  Run(uint64_t seed, bool verbose)
+      : context_(seed, verbose),
+        fault_every_(context_.Between(absl::Seconds(4), absl::Seconds(60))) {
+    const core::Config config = MakeConfig(context_);
+    daemons_.push_back(std::make_unique<SimDaemon>(&context_, "eplbd", config));
+    daemons_.push_back(std::make_unique<SimDaemon>(&context_, "other", config));
+    const int num_jobs = 1 + context_.Below(3);
+    for (int index = 0; index < num_jobs; ++index) AddJob(index);
+  }
+
+  Outcome Finish() {
+    daemons_[0]->Start();
+    Supervise();
+    for (auto& job : jobs_) job->Launch();
+    context_.After(fault_every_, [this] { NextFault(); });
+    const auto never = [] { return false; };
+    context_.Run(absl::UnixEpoch() + kFaultyTime, never);
+    StopFaults();
+    const absl::Time end = context_.now() + kRestTime;
+    absl::Status rests = absl::UnknownError("");
+    while (context_.now() < end && !rests.ok()) {
+      context_.Run(context_.now() + absl::Seconds(5), never);
+      rests = CheckRest();
+    }
+    if (!rests.ok())
+      context_.Violation("I12: no rest after ", absl::FormatDuration(kRestTime), ": ",
+                         rests.ToString());
+    for (const auto& job : jobs_) job->CheckLogs();
+    return {context_.violations(), context_.counts()};
+  }
+
+ private:
+  void AddJob(int index) {
+    const int gpus = 2 + context_.Below(3);
+    const int slots = gpus * (2 + context_.Below(2));
+    jobs_.push_back(std::make_unique<SimJob>(
+        &context_, JobOptions{.name = absl::StrCat("job-", index),
+                              .shape = {.num_layers = 1 + context_.Below(4),
+                                        .num_experts = slots - context_.Below(2),
+                                        .num_slots = slots,
+                                        .num_gpus = gpus},
+                              .vote_every = 1 + context_.Below(4),
+                              .report_every = 5 * (1 + context_.Below(3)),
+                              .connect = [this] { return Connect(); },
+                              .daemons_remember =
+                                  [this](const std::string& job, int64_t version) {
+                                    return DaemonsRemember(job, version);
+                                  }}));
+  }
+
+  bool DaemonsRemember(const std::string& job, int64_t version) const {
+    const auto& stored = daemons_[0]->disk.jobs;
+    const auto found = stored.find(job);
+    const int64_t next = found == stored.end() ? 1 : found->second.next_version;
+    return next > version && !daemons_[1]->serves();
+  }
+
+  bool AllRanksRemember() const {
+    return std::all_of(jobs_.begin(), jobs_.end(),
+                       [](const auto& job) { return job->RanksRemember(); });
+  }
+
+  Stream* Connect() {
+    if (context_.now() < partitioned_until_ && context_.Chance(0.7)) return nullptr;
+    SimDaemon& daemon = *daemons_[daemons_[1]->serves() ? context_.Below(2) : 0];
+    streams_.push_back(std::make_unique<Stream>(
+        &context_,
+        context_.Between(absl::Milliseconds(2), absl::Seconds(context_.Chance(0.1) ? 8 : 1))));
+    return daemon.Accept(streams_.back().get()) ? streams_.back().get() : nullptr;
+  }
+
+  // As systemd does.
+  void Supervise() {
+    if (!daemons_[0]->serves() && (!context_.faults || context_.Chance(0.3))) daemons_[0]->Start();
+    context_.After(kSupervise, [this] { Supervise(); });
+  }
+
+  SimJob& AnyJob() { return *jobs_[context_.Below(static_cast<int>(jobs_.size()))]; }
+  SimRank& AnyRank() {
+    SimJob& job = AnyJob();
+    return job.rank(context_.Below(job.world_size()));
+  }
+
+  void NextFault() {
+    if (!context_.faults) return;
+    Fault(context_.Below(100));
+    context_.After(context_.Between(absl::Seconds(1), fault_every_), [this] { NextFault(); });
+  }
+
+  void Fault(int kind) {
+    SimDaemon& daemon = *daemons_[0];
+    if (kind < 25) {
+      Note("stream_cut");
+      AnyRank().CutStream();
+    } else if (kind < 32) {
+      Partition();
+    } else if (kind < 42) {
+      daemon.Kill();
+    } else if (kind < 54) {
+      daemon.KillSoon();
+    } else if (kind < 60) {
+      daemon.Freeze(context_.Between(absl::Seconds(1), absl::Seconds(90)));
+    } else if (kind < 64) {
+      daemon.Drain(absl::Seconds(5));
+    } else if (kind < 72) {
+      BreakDisk();
+    } else if (kind < 76) {
+      if (!AllRanksRemember()) return;
+      Note("store_lost");
+      daemon.Kill();
+      daemon.disk = {};
+    } else if (kind < 80) {
+      Note("rank_killed");
+      SimJob& job = AnyJob();
+      job.rank(context_.Below(job.world_size())).Kill();
+      job.LaunchLater();
+    } else if (kind < 86) {
+      Note("rank_hung");
+      AnyRank().Hang(context_.Between(absl::Seconds(5), absl::Seconds(100)));
+    } else if (kind < 94) {
+      StartOther();
+    } else if (kind < 96) {
+      AnyRank().SpoilNextPlan();
+    } else {
+      FinishAJob();
+    }
+  }
+
+  void Note(const char* what) {
+    context_.Count(what);
+    context_.Trace("fault: ", what);
+  }
+
+  void Partition() {
+    Note("partition");
+    partitioned_until_ = context_.now() + context_.Between(absl::Seconds(5), absl::Seconds(90));
+    for (auto& job : jobs_) {
+      for (int rank = 0; rank < job->world_size(); ++rank) {
+        if (context_.Chance(0.6)) job->rank(rank).CutStream();
+      }
+    }
+  }
+
+  void BreakDisk() {
+    Note("disk_broken");
+    daemons_[0]->disk.works = false;
+    context_.After(context_.Between(absl::Seconds(1), absl::Seconds(60)),
+                   [this] { daemons_[0]->disk.works = true; });
+  }
+
+  // Split brain: a daemon on an empty store, or on an old copy of the first one's.
+  void StartOther() {
+    SimDaemon& other = *daemons_[1];
+    if (other.serves() || !AllRanksRemember()) return;
+    Note("split_brain");
+    if (context_.Chance(0.5)) old_copy_ = daemons_[0]->disk;
+    other.disk = context_.Chance(0.5) ? old_copy_ : Disk{};
+    other.disk.works = true;
+    other.Start();
+    for (auto& job : jobs_) {
+      for (int rank = 0; rank < job->world_size(); ++rank) {
+        if (context_.Chance(0.8)) job->rank(rank).CutStream();
+      }
+    }
+    context_.After(context_.Between(absl::Seconds(10), absl::Seconds(150)),
+                   [&other] { other.Kill(); });
+  }
+
+  void FinishAJob() {
+    Note("job_finished");
+    SimJob& job = AnyJob();
+    for (int rank = 0; rank < job.world_size(); ++rank) job.rank(rank).Finish();
+    job.LaunchLater();
+  }
+
+  void StopFaults() {
+    context_.faults = false;
+    context_.Trace("the faults stop");
+    partitioned_until_ = context_.now();
+    daemons_[1]->Kill();
+    daemons_[0]->disk.works = true;
+    for (auto& job : jobs_) job->StopReporting();
+  }
+
+  absl::Status CheckRest() {
+    for (const auto& job : jobs_) {
+      // An operator's way out of QUARANTINE.
+      if (daemons_[0]->IsQuarantined(job->name())) job->LaunchLater();
+      RunningPlacement running;
+      absl::Status status = job->CheckRanks(running);
+      if (status.ok()) {
+        status = daemons_[0]->CheckIdle(job->name(), running.version, running.digest);
+      }
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat(job->name(), ": ", std::string(status.message())));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Context context_;
+  const absl::Duration fault_every_;
+  absl::Time partitioned_until_ = absl::InfinitePast();
+  Disk old_copy_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<SimDaemon>> daemons_;
+  std::vector<std::unique_ptr<SimJob>> jobs_;
+};
+
+}  // namespace
+
+Outcome Simulate(uint64_t seed, bool verbose) { return Run(seed, verbose).Finish(); }
+
+std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& counts,
+                                        int64_t seeds) {
+  // Per 1,000 seeds; about a third of what is seen.
+  static constexpr std::pair<const char*, int64_t> kLeast[] = {
+      {"committed", 3000},
+      {"daemon_drained", 600},
+      {"daemon_frozen", 900},
+      {"daemon_killed_between_effects", 1000},
+      {"disk_broken", 1600},
+      {"incarnation_ended", 2900},
+      {"incarnation_resumed", 800},
+      {"job_finished", 800},
+      {"nack_1", 1},
+      {"partition", 1400},
+      {"plan_spoiled", 150},
+      {"quarantined", 140},
+      {"rank_dropped", 1800},
+      {"rank_ended", 2000},
+      {"rank_hung", 1200},
+      {"rank_killed", 800},
+      {"retracting", 60},
+      {"session_refused", 8000},
+      {"split_brain", 800},
+      {"store_failed", 800},
+      {"store_lost", 700},
+      {"stream_cut", 5000},
+      {"stuck", 190},
+      {"vote_not_agreed", 5000},
+      {"vote_result_lost", 400},
+      {"withdrawn", 700}};
+  std::vector<std::string> blind;
+  for (const auto& [name, least] : kLeast) {
+    const auto found = counts.find(name);
+    const int64_t count = found == counts.end() ? 0 : found->second;
+    if (count * 1000 >= least * seeds) continue;
+    blind.push_back(absl::StrCat(name, " happened ", count, " times, at least ",
+                                 least * seeds / 1000, " are expected"));
+  }
+  return blind;
+}
+
+}  // namespace eplb::simulation
