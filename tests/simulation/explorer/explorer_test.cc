@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(
         ExplorerRun{
             "RetractCrashUnknownTransfer",
             {.retracts = 1, .launches = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
-            5807327,
+            6081594,
             0},
         ExplorerRun{"TwoFaults",
                     {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 2},
