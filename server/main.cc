@@ -92,6 +92,7 @@ int OpenSignals() {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   (void)std::signal(SIGPIPE, SIG_IGN);
+  (void)std::signal(SIGXFSZ, SIG_IGN);  // a file size limit shall fail a write, as a full disk does
   return signalfd(-1, &signals, SFD_CLOEXEC);
 }
 

@@ -86,8 +86,8 @@ struct Config {
   bool observe = false;  // policy.mode
   absl::Duration max_pause = absl::Milliseconds(200);
   std::map<std::string, SettingsPatch> job_settings;  // by job, over the ones above
-  int32_t report_every_steps = 0;  // in a load window; 0 = as long as the ranks make them
-  int32_t vote_every_steps = 0;    // what jobs should have chosen; 0 = anything
+  int32_t report_every_steps = 0;   // in a load window; 0 = as long as the ranks make them
+  int32_t vote_every_steps = 0;     // what jobs should have chosen; 0 = anything
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
@@ -211,9 +211,10 @@ struct JobView {
   std::string last_reason;
   bool paused = false;
   std::string pause_reason;
-  Settings settings;  // in force
-  int32_t report_every = 0;
-  double coverage = 0;  // share of reporters in the newest complete window; 0 = no window yet
+  Settings settings;         // in force
+  int32_t report_every = 0;  // steps in a window, in force
+  std::string reduce;        // rank, root; empty before the first Hello
+  double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
   double stuck_seconds = 0;  // age of a state that is older than three times its deadline, else 0
   std::vector<RankView> ranks;

@@ -80,6 +80,7 @@ JobView ViewOf(const Config& config, const Job& job, absl::Time now) {
     view.world_size = job.current->world_size();
     view.connected_ranks = job.current->num_connected;
     view.report_every = job.current->report_every;
+    view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
     view.model_layers = job.current->model_layers;
     view.ranks = RanksOf(job, now);
   }

@@ -75,6 +75,7 @@ Json JobJson(const core::JobView& job) {
           {"pause_reason", job.pause_reason},
           {"policy", SettingsJson(job.settings)},
           {"report_every", job.report_every},
+          {"reduce", job.reduce},
           {"coverage", Finite(job.coverage)},
           {"stuck_seconds", Finite(job.stuck_seconds)},
           {"model_layers", job.model_layers},

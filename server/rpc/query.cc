@@ -119,7 +119,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_pause_reason(view.pause_reason);
   ToProto(view.settings, out->mutable_policy());
   out->set_report_every(static_cast<uint32_t>(view.report_every));
-  out->set_reduce("rank");
+  out->set_reduce(view.reduce);
   out->set_coverage(view.coverage);
   for (const int32_t layer : view.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));

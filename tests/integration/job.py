@@ -11,6 +11,8 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
 DATA = pathlib.Path(os.environ["EPLB_DATA"])
@@ -83,6 +85,14 @@ class Daemon:
         """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30 * PATIENCE)
+
+    def ready(self):
+        """Status and text of /readyz."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
 
     def events(self, name=None):
         """What the daemon logged, as objects: all, or those of one name."""

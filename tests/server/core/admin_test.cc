@@ -332,6 +332,7 @@ TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
   EXPECT_EQ(resumed->state, "HELD");
   EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().result, PlanResult::kWithdrawn);
   job.ranks[1].version = 0;
+  job.Disconnect(1);
   job.Connect(1);
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");

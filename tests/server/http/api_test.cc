@@ -101,6 +101,7 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
                           "pause_reason",
                           "policy",
                           "report_every",
+                          "reduce",
                           "coverage",
                           "model_layers",
                           "ranks"}) {

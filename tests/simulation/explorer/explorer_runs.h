@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 
 #include "tests/simulation/explorer/explorer.h"
@@ -18,6 +19,9 @@ struct ExplorerRun {
   uint64_t states;
   uint64_t quarantined;  // of them
 };
+
+// GoogleTest names a case by what it prints.
+inline void PrintTo(const ExplorerRun& run, std::ostream* out) { *out << run.name; }
 
 class ExplorerTest : public ::testing::TestWithParam<ExplorerRun> {
  protected:

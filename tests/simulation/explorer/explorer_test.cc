@@ -58,6 +58,8 @@ struct MutantRun {
   const char* violation;
 };
 
+void PrintTo(const MutantRun& run, std::ostream* out) { *out << run.name; }
+
 class MutantTest : public ::testing::TestWithParam<MutantRun> {};
 
 // `explorer mutant=N ..` prints the way to the state where it shows.

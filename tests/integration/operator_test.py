@@ -1,0 +1,112 @@
+"""An operator beside a running job: every command that asks or changes, against real processes."""
+
+import json
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import job as harness
+
+
+class OperatorTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-operator-")))
+        self.daemon = harness.Daemon(self.directory, 40, "eplbd", "[report]\nevery_steps = 20\n")
+        self.daemon.start()
+        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        self.job = harness.Job(self.directory, self.daemon.endpoint, world=3, steps=3000, step_ms=5, slots=66,
+                               extra=("--report-every", "20", "--stop-file", self.directory / "stop"))
+        self.addCleanup(self.job.kill_all)
+
+    def ask(self, *arguments, code=0):
+        """What eplbctl says as JSON; as text where it must fail."""
+        done = subprocess.run([harness.BIN / "eplbctl", *map(str, arguments), "--endpoint", self.daemon.endpoint,
+                               "-o", "json"], capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def status(self):
+        return self.ask("get", "jobs")["jobs"][0]
+
+    def plans(self):
+        return self.ask("get", "plans", "--limit", 100)["plans"]
+
+    def wait_for_commit(self, above=0):
+        harness.wait_for(lambda: any(line["version"] > above for line in self.job.commits()), 60,
+                         f"a commit above version {above}")
+
+    def wait_until_idle(self):
+        harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
+
+    def wait_for_steps(self, more):
+        until = self.job.last_step() + more
+        harness.wait_for(lambda: self.job.last_step() >= until, 60, f"step {until}")
+
+    def test_an_operator_sees_and_changes_a_running_job(self):
+        self.wait_for_commit()
+        self.look()
+        self.pause_and_refusals()
+        self.roll_back()
+        self.observe_then_force()
+        (self.directory / "stop").touch()
+        self.assertEqual(self.job.wait(120), [0, 0, 0], [path.read_text() for path in self.job.errors])
+        doctor = subprocess.run([harness.BIN / "eplbctl", "doctor", "--run", self.directory], capture_output=True,
+                                text=True, timeout=60)
+        self.assertEqual(doctor.returncode, 0, doctor.stdout)
+        actors = {event["name"]: event["actor"] for event in self.ask("get", "events", "--limit", 1000)["events"]}
+        for verb in ("pause", "resume", "rollback", "set_policy", "rebalance", "refused"):
+            self.assertEqual(actors.get(verb), "local", verb)
+
+    def look(self):
+        harness.wait_for(lambda: self.ask("explain")["switched"], 60, "a plan with a committed chunk")
+        plan = self.ask("explain")["switched"]
+        self.assertIn("peak", plan["reason"])
+        self.assertGreater(plan["balancedness_predicted"], plan["balancedness_before"])
+        layer = self.ask("explain", "--layer", 0, "--expert", 3)
+        self.assertEqual(len(layer["gpu_loads"]), 3)
+        self.assertEqual(len(self.ask("get", "ranks")["ranks"]), 3)
+        self.assertGreater(self.ask("diff", f"v{plan['base_version']}", "now", code=8)["transfers"], 0)
+        self.assertTrue(self.ask("doctor")["healthy"])
+        self.assertIn("gpu_loads", self.ask("explain", "--layer", 1))
+        self.assertEqual(self.ask("top")["job"], self.status()["job"])
+
+    def pause_and_refusals(self):
+        self.ask("pause", "--request-id", "p-1", "--comment", "night")
+        harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
+        self.assertTrue(self.status()["paused"])
+        self.assertIn("night", self.status()["pause_reason"])
+        self.assertIn("p-1", self.ask("pause", "--request-id", "p-1", code=6))
+        self.assertIn("version", self.ask("resume", "--expect-version", 999, code=6))
+        plans = len(self.plans())
+        self.wait_for_steps(100)
+        self.assertEqual(len(self.plans()), plans)
+
+    def roll_back(self):
+        before = self.ask("explain")["switched"]["base_version"]
+        version = self.status()["version"]
+        self.ask("rollback", "--to", before)
+        self.wait_for_commit(above=version)
+        harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
+        self.ask("diff", f"v{before}", "now", code=0)
+        self.assertTrue(self.status()["paused"])
+        self.ask("rollback", "--to", 987654, code=5)
+
+    def observe_then_force(self):
+        self.ask("set", "policy", "mode=observe", "every_steps=20")
+        self.assertEqual(self.status()["policy"]["mode"], "observe")
+        self.ask("resume")
+        commits = len(self.job.commits())
+        harness.wait_for(lambda: self.plans()[0]["result"] == "observed", 60, "an observed plan")
+        self.assertIn("would", self.plans()[0]["reason"])
+        self.assertEqual(len(self.job.commits()), commits)
+        version = self.status()["version"]
+        self.ask("set", "policy", "mode=apply", "every_steps=100000")
+        self.wait_until_idle()
+        self.ask("rebalance", "--force")
+        self.wait_for_commit(above=version)
+        self.assertIn("expected", self.ask("set", "policy", "min_gain=7", code=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
