@@ -1,5 +1,6 @@
 #include "client/cli/flags.h"
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 
 #include "client/files/load_file.h"
@@ -7,6 +8,12 @@
 #include <CLI/CLI.hpp>
 
 namespace eplb::cli {
+
+std::string CheckNotNegative(const std::string& text) {
+  int64_t number = 0;
+  return absl::SimpleAtoi(text, &number) && number >= 0 ? ""
+                                                        : "\"" + text + "\" is no integer >= 0";
+}
 
 void AddFormat(CLI::App& app, Format& format) {
   app.add_option_function<std::string>(

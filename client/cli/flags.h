@@ -22,6 +22,9 @@ namespace eplb::cli {
 // Add<Name>(root, command): its flags, and what runs it.
 using Command = std::function<Output(const Terminal& terminal)>;
 
+// A check of CLI11: empty for an integer >= 0, else what is expected.
+std::string CheckNotNegative(const std::string& text);
+
 // -o table|json.
 void AddFormat(CLI::App& app, Format& format);
 // One of some words.

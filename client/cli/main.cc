@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <google/protobuf/stubs/logging.h>
+
 #include "client/cli/completion.h"
 #include "client/cli/convert.h"
 #include "client/cli/daemon/diff.h"
@@ -114,6 +116,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   // gRPC logs on stderr, where one line is promised.
   setenv("GRPC_VERBOSITY", "NONE", 0);
+  google::protobuf::SetLogHandler(nullptr);
   // A file size limit shall fail a write, not kill the process with a file half written.
   std::signal(SIGXFSZ, SIG_IGN);
   try {

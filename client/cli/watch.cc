@@ -25,7 +25,7 @@ void AddIntervalOptions(CLI::App& app, WatchOptions& options) {
   app.add_option("--interval", options.interval, "Between two runs [" + options.interval + "]")
       ->type_name("DURATION");
   app.add_option("--count", options.count, "End after so many runs [0: never]")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(&CheckNotNegative)
       ->type_name("N");
 }
 

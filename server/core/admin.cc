@@ -237,11 +237,11 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   MeasureRollback(job, *rollback.placement, plan);
   deed.before = absl::StrCat("version ", job.known->version, ", ", PauseText(job));
   job.paused = true;
-  job.pause_reason = absl::StrCat("rolled back to version ", version, deed.By());
+  job.pause_reason = absl::StrCat("for a rollback to version ", version, deed.By());
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
-  deed.outcome =
-      absl::StrCat(job.pause_reason, "; ", CountText(static_cast<int64_t>(chunks.size()), "chunk"),
-                   ", ", CountText(plan.transfers, "transfer"), "; paused until resume");
+  deed.outcome = absl::StrCat("the placement of version ", version, " is proposed in ",
+                              CountText(static_cast<int64_t>(chunks.size()), "chunk"), " with ",
+                              CountText(plan.transfers, "transfer"), "; paused until resume");
   plan.reason = deed.outcome;
   plan.num_chunks = static_cast<int32_t>(chunks.size());
   plan.asked_by = deed.change.actor;

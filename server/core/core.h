@@ -64,8 +64,8 @@ struct JobEvent {
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
                      // released, kept, left_out, proposed, retracting, withdrawn, committed,
                      // quarantined, stuck, window_incomplete, window_dropped, report_short,
-                     // store_failed, observed, expired, pace, vote_every_differs; of operators:
-                     // rebalance, pause, resume, rollback, set_policy, refused
+                     // store_failed, observed, expired, pace, pause_exceeded, vote_every_differs;
+                     // of operators: rebalance, pause, resume, rollback, set_policy, refused
   int64_t version = 0;
   std::string reason;       // one sentence
   std::string actor = {};   // the identity of the operator; empty for the daemon itself

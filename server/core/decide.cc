@@ -158,7 +158,9 @@ absl::Status MayDecide(const State& state, const Job& job) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.name, " ", why));
   };
   if (state.draining) return no("is served by a daemon that drains");
-  if (job.phase != Phase::kIdle) return no(absl::StrCat("is ", PhaseName(job.phase)));
+  if (job.phase != Phase::kIdle) {
+    return no(absl::StrCat("is ", PhaseName(job.phase), ", waiting for ", WaitingFor(job)));
+  }
   if (job.paused) return no(absl::StrCat("is paused: ", job.pause_reason));
   if (job.current->num_connected < job.current->world_size()) {
     return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),

@@ -63,6 +63,14 @@ void Commit(Turn& turn, Job& job) {
                       proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
                       proposal.received_bytes, proposal.longest_pause_seconds));
   NoteCommitted(turn, job, proposal);
+  const double most = absl::ToDoubleSeconds(job.settings.max_pause);
+  if (proposal.longest_pause_seconds > most) {
+    RecordEvent(
+        turn, job, "pause_exceeded", message.version,
+        absl::StrFormat("the boundary of version %d took a rank %.3f s, max_pause is %.3f s; "
+                        "later chunks will be shorter where they can",
+                        message.version, proposal.longest_pause_seconds, most));
+  }
   const bool all_here = job.current->num_connected == job.current->world_size();
   const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
   const bool go_on = job.phase != Phase::kQuarantine && all_here && !turn.state.draining && !paused;

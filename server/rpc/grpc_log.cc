@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 
 #include "server/log.h"
@@ -61,6 +62,10 @@ void OnLine(gpr_log_func_args* args) {
 }  // namespace
 
 void RouteGrpcLog() {
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel /*level*/, const char* /*file*/,
+                                     int /*line*/, const std::string& message) {
+    Log(LogLevel::kDebug, "protobuf", {{"reason", message}});
+  });
   gpr_set_log_function(&OnLine);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);
 }

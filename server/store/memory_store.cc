@@ -102,9 +102,13 @@ class MemoryStore : public Store {
     const auto found = events_.find(job);
     if (found == events_.end()) return result;
     for (const StoredEvent& event : found->second) {
-      if (std::ssize(result) >= limit || event.sequence <= after_sequence) break;
+      const bool full = after_sequence == 0 && std::ssize(result) >= limit;
+      if (full || event.sequence <= after_sequence) break;
       result.push_back(event);
     }
+    // Of those after a point the oldest, so that who reads on misses none.
+    const auto surplus = std::ssize(result) - std::max(limit, 0);
+    if (surplus > 0) result.erase(result.begin(), result.begin() + surplus);
     return result;
   }
 

@@ -309,9 +309,13 @@ absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& con
 absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& connection,
                                                         const std::string& job, int32_t limit,
                                                         int64_t after_sequence) {
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
-                        connection.Prepare("SELECT * FROM events WHERE job = ? AND sequence > ? "
-                                           "ORDER BY sequence DESC LIMIT ?"));
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement rows,
+      connection.Prepare(after_sequence == 0
+                             ? "SELECT * FROM events WHERE job = ? AND sequence > ? "
+                               "ORDER BY sequence DESC LIMIT ?"
+                             : "SELECT * FROM (SELECT * FROM events WHERE job = ? AND "
+                               "sequence > ? ORDER BY sequence LIMIT ?) ORDER BY sequence DESC"));
   rows.BindText(job).Bind(after_sequence).Bind(std::max(limit, 0));
   std::vector<StoredEvent> events;
   const absl::Status read = ForEachRow(std::move(rows), "events", 1, [&events](const Row& row) {

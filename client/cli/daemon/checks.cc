@@ -12,6 +12,7 @@
 #include "client/cli/text.h"
 #include "client/files/run_directory.h"
 #include "placement/history.h"
+#include "placement/status_macros.h"
 
 #include "eplb/v1/query.pb.h"
 
@@ -21,7 +22,6 @@ namespace {
 using Result = Check::Result;
 
 constexpr double kLeastCoverage = 0.95;
-constexpr int kWithdrawnInARow = 3;
 constexpr size_t kMostNamed = 8;
 
 // A state that lasts longer than this is worth a look; the daemon's own deadlines are shorter.
@@ -72,6 +72,9 @@ Check CheckRanks(const v1::JobStatus& job) {
 }
 
 Check CheckAgreement(const v1::JobStatus& job) {
+  if (job.connected_ranks() == 0) {
+    return Make(job, "agreement", Result::kWarning, "not checked: no rank is connected");
+  }
   const std::string others = RanksWhere(job, [&job](const auto& rank) {
     return rank.connected() && rank.running_version() != job.version();
   });
@@ -129,25 +132,28 @@ Check CheckLibraries(const v1::JobStatus& job) {
   for (const v1::RankStatus& rank : job.ranks()) {
     if (!rank.library_version().empty()) versions.insert(rank.library_version());
   }
-  return Make(job, "library", versions.size() > 1 ? Result::kWarning : Result::kOk,
+  return Make(job, "library", versions.size() == 1 ? Result::kOk : Result::kWarning,
               versions.empty() ? "no rank has told its version"
                                : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
 }
 
+bool CameToNothing(const v1::Plan& plan) {
+  return plan.result() == "withdrawn" || plan.result() == "partial" || plan.result() == "failed";
+}
+
 Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
   if (job.paused()) {
-    return Make(job, "decisions", Result::kWarning,
-                absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it"));
+    std::string detail = absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it");
+    if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
+      absl::StrAppend(&detail, "; the newest decision is ", plans.plans(0).result(), ": ",
+                      plans.plans(0).reason());
+    }
+    return Make(job, "decisions", Result::kWarning, std::move(detail));
   }
-  int withdrawn = 0;
-  for (const v1::Plan& plan : plans.plans()) {
-    if (plan.result() != "withdrawn" && plan.result() != "failed") break;
-    ++withdrawn;
-  }
-  if (withdrawn >= kWithdrawnInARow) {
-    return Make(job, "decisions", Result::kWarning,
-                absl::StrCat("the newest ", withdrawn,
-                             " came to nothing, the last: ", plans.plans(0).reason()));
+  if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
+    return Make(
+        job, "decisions", Result::kWarning,
+        absl::StrCat("the newest is ", plans.plans(0).result(), ": ", plans.plans(0).reason()));
   }
   return Make(job, "decisions", Result::kOk,
               plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());
@@ -176,23 +182,21 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
       CheckReports(job), CheckLibraries(job), CheckPlans(job, plans)};
 }
 
-Check CheckRun(const std::string& directory) {
-  Check check{.scope = directory, .name = "invariants"};
-  const absl::StatusOr<RunLogs> run = ReadRunLogs(directory);
-  if (!run.ok()) {
-    check.result = Result::kFailed;
-    check.detail = std::string(run.status().message());
-    return check;
+absl::StatusOr<Check> CheckRun(const std::string& directory) {
+  EPLB_ASSIGN_OR_RETURN(const RunLogs run, ReadRunLogs(directory));
+  const std::vector<std::string> broken = FindViolations(run.histories, RecordsOf(run.placements));
+  if (broken.empty()) {
+    return Check{
+        .scope = directory,
+        .name = "invariants",
+        .detail = absl::StrCat("no promise is broken in the logs of ",
+                               Counted(static_cast<int64_t>(run.histories.size()), "rank"))};
   }
-  const std::vector<std::string> broken =
-      FindViolations(run->histories, RecordsOf(run->placements));
-  check.result = broken.empty() ? Result::kOk : Result::kFailed;
-  check.detail = broken.empty()
-                     ? absl::StrCat("no promise is broken in the logs of ",
-                                    Counted(static_cast<int64_t>(run->histories.size()), "rank"))
-                     : absl::StrCat(Counted(static_cast<int64_t>(broken.size()), "violation"),
-                                    ", the first: ", broken.front());
-  return check;
+  return Check{.scope = directory,
+               .name = "invariants",
+               .result = Result::kFailed,
+               .detail = absl::StrCat(Counted(static_cast<int64_t>(broken.size()), "violation"),
+                                      ", the first: ", broken.front())};
 }
 
 }  // namespace eplb::cli

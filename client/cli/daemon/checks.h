@@ -34,8 +34,9 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans);
 
-// The ranks' own logs in `directory`, by the validator of the protocol's promises.
-Check CheckRun(const std::string& directory);
+// The ranks' own logs in `directory`, by the validator of the protocol's promises. errors: those of
+// ReadRunLogs.
+absl::StatusOr<Check> CheckRun(const std::string& directory);
 
 }  // namespace eplb::cli
 

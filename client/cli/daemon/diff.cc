@@ -1,5 +1,6 @@
 #include "client/cli/daemon/diff.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -42,10 +43,14 @@ struct Difference {
 absl::StatusOr<Side> ReadSide(const DiffOptions& options, const std::string& source) {
   int64_t version = -1;
   const bool numbered = source.size() > 1 && source.front() == 'v' &&
-                        absl::SimpleAtoi(source.substr(1), &version) && version >= 0;
+                        source.find_first_not_of("0123456789", 1) == std::string::npos;
   if (!numbered && source != "now") {
-    EPLB_ASSIGN_OR_RETURN(Placement placement, ReadPlacementFile(source));
-    return Side{source, std::move(placement)};
+    absl::StatusOr<Placement> placement = ReadPlacementFile(source);
+    if (placement.ok()) return Side{source, *std::move(placement)};
+    return absl::InvalidArgumentError(placement.status().message());  // a file is exit 2
+  }
+  if (numbered && !absl::SimpleAtoi(source.substr(1), &version)) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": no version is so high"));
   }
   EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
   EPLB_ASSIGN_OR_RETURN(wire::PlacementBody body, AskPlacement(options.query, job, version));
@@ -72,6 +77,10 @@ absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from,
   // Weights alone, of one byte: where each would come from.
   EPLB_ASSIGN_OR_RETURN(difference.plan,
                         PlanMigration(from.placement, to.placement, {}, {.weight_bytes = 1}));
+  // Those of a layer together; a plan has them by rounds.
+  std::stable_sort(
+      difference.plan.transfers.begin(), difference.plan.transfers.end(),
+      [](const Transfer& a, const Transfer& b) { return a.layer.value < b.layer.value; });
   CountLayers(from.placement, to.placement, difference);
   if (options.load.empty()) return difference;
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load));

@@ -88,7 +88,9 @@ std::string ToText(const std::vector<Check>& checks, const Terminal& terminal) {
 Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
   std::vector<Check> checks;
   if (!options.run.empty()) {
-    checks.push_back(CheckRun(options.run));
+    absl::StatusOr<Check> check = CheckRun(options.run);
+    if (!check.ok()) return UsageFailure(check.status());
+    checks.push_back(*std::move(check));
   } else {
     absl::StatusOr<std::vector<Check>> asked = AskAll(options);
     if (!asked.ok()) return QueryFailure(asked.status());

@@ -64,10 +64,10 @@ void AddExplain(CLI::App& root, Command& command) {
   const auto flags = std::make_shared<Flags>();
   CLI::App& app = *root.add_subcommand("explain", "Why is the placement as it is?");
   app.add_option("--layer", flags->explain.layer, "One layer's GPUs and what moved")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(&CheckNotNegative)
       ->type_name("L");
   app.add_option("--expert", flags->explain.expert, "One expert of --layer")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(&CheckNotNegative)
       ->type_name("E");
   AddJobOption(app, flags->explain.job);
   AddQueryOptions(app, flags->explain.query);

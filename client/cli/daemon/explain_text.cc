@@ -69,7 +69,7 @@ std::string PlacementText(const Explanation& explanation, const Terminal& termin
   const v1::Plan* const plan = explanation.switched();
   std::string text = Heading("Placement in force", terminal);
   if (plan == nullptr) {
-    return text + Indented("no plan that this daemon remembers changed it", terminal);
+    return text + Indented("no plan that this daemon remembers led to it", terminal);
   }
   absl::StrAppend(&text, Indented(SwitchedText(*plan), terminal),
                   Indented(Printable(plan->reason()), terminal));

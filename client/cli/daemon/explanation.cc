@@ -69,8 +69,9 @@ absl::Status EvaluateNow(Explanation& explanation) {
 }  // namespace
 
 const v1::Plan* Explanation::switched() const {
-  const auto found = std::find_if(plans.begin(), plans.end(),
-                                  [](const v1::Plan& plan) { return plan.chunks_committed() > 0; });
+  const auto found = std::find_if(plans.begin(), plans.end(), [this](const v1::Plan& plan) {
+    return plan.chunks_committed() > 0 && plan.last_version() == job.version();
+  });
   return found == plans.end() ? nullptr : &*found;
 }
 
@@ -91,6 +92,11 @@ absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const st
   if (const v1::Plan* plan = explanation.switched()) {
     const auto base = static_cast<int64_t>(plan->base_version());
     EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, name, base), explanation.before));
+    // Of another shape when another incarnation ran before.
+    if (explanation.before && explanation.body &&
+        !(explanation.before->placement.topology() == explanation.body->placement.topology())) {
+      explanation.before.reset();
+    }
   }
   EPLB_RETURN_IF_ERROR(EvaluateNow(explanation));
   return explanation;

@@ -35,13 +35,13 @@ struct Explanation {
   v1::JobStatus job;
   std::vector<v1::Plan> plans;                // newest first
   std::optional<wire::PlacementBody> body;    // in force
-  std::optional<wire::PlacementBody> before;  // that the newest switch began from, while it is kept
+  std::optional<wire::PlacementBody> before;  // that this plan began from, while it is kept
   std::optional<LoadWindow> window;           // the newest complete one
   std::optional<Evaluation> now;              // of `body` under `window`
   std::optional<Evaluation> unmoved;          // of the static layout under `window`
   std::vector<LayerFigures> layers;           // worst balanced first; empty without `now`
 
-  // The newest plan of which a chunk was committed; null when there is none.
+  // The plan that led to the version in force; null when none is known.
   const v1::Plan* switched() const;
 };
 

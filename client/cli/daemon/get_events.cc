@@ -62,7 +62,7 @@ void AddGetEvents(CLI::App& get, Command& command) {
   AddJobOption(app, flags->get.job);
   AddLimitOption(app, flags->get.limit);
   app.add_option("--after", flags->get.after, "Only events after this one")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(&CheckNotNegative)
       ->type_name("SEQUENCE");
   AddQueryOptions(app, flags->get.query);
   AddWatchOptions(app, flags->watch);

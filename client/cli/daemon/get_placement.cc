@@ -89,7 +89,7 @@ void AddGetPlacement(CLI::App& get, Command& command) {
   CLI::App& app = *get.add_subcommand("placement", "A placement of a job: the one in force");
   AddJobOption(app, options->job);
   app.add_option("--version", options->version, "An earlier version, while it is kept")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(&CheckNotNegative)
       ->type_name("V");
   app.add_option("--layer", options->layer, "Layer that the table shows [0]")->type_name("L");
   app.add_option("--out", options->out, "Write the placement here")->type_name("FILE");

@@ -20,8 +20,8 @@ namespace {
 
 std::string Versions(const v1::Plan& plan) {
   if (plan.first_version() == 0) return "-";
-  if (plan.num_chunks() <= 1) return absl::StrCat(plan.first_version());
-  return absl::StrCat(plan.first_version(), "..", plan.first_version() + plan.num_chunks() - 1);
+  if (plan.last_version() <= plan.first_version()) return absl::StrCat(plan.first_version());
+  return absl::StrCat(plan.first_version(), "..", plan.last_version());
 }
 
 std::string Result(const v1::Plan& plan) {

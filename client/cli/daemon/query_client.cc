@@ -48,7 +48,9 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+  // The daemon's own UNAVAILABLE comes over a connection that stays.
+  const bool answered = channel->GetState(false) == GRPC_CHANNEL_READY;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !answered) {
     // All that gRPC says of a daemon that wants TLS is that it hung up.
     const bool perhaps_tls = tls.ca.empty() && absl::EndsWith(status.error_message(), "closed");
     return absl::UnavailableError(absl::StrCat(
@@ -62,6 +64,11 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
           absl::StrCat("cannot reach ", endpoint, ": no connection", within));
     }
     return absl::DeadlineExceededError(absl::StrCat("no answer from ", endpoint, within));
+  }
+  if (status.error_message().empty()) {
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        absl::StrCat(endpoint, " answered with code ",
+                                     static_cast<int>(status.error_code()), " and no message"));
   }
   return wire::FromGrpc(status);
 }

@@ -20,7 +20,7 @@ void AddRollback(CLI::App& root, Command& command) {
   CLI::App& app = *root.add_subcommand(
       "rollback", "Back to an earlier placement; pauses the job, so that it stays");
   app.add_option("--to", options->to, "Version to go back to [before the newest rebalance]")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(&CheckNotNegative)
       ->type_name("V");
   AddChangeOptions(app, options->change);
   app.callback([options, &command] {

@@ -27,7 +27,7 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options) {
   AddJobOption(app, options.job);
   app.add_option("--expect-version", options.expect_version,
                  "Change nothing unless this version is in force [the one just asked for]")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(&CheckNotNegative)
       ->type_name("V");
   app.add_option("--request-id", options.request_id,
                  "Names the request; a second one of that name is refused [drawn]")

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -107,7 +108,11 @@ absl::Status ApplySetting(const std::string& setting, v1::PolicySettings* settin
 
 Output RunSetPolicy(const SetPolicyOptions& options) {
   v1::SetPolicyRequest request;
+  std::set<std::string> given;
   for (const std::string& setting : options.settings) {
+    if (const std::string key = setting.substr(0, setting.find('=')); !given.insert(key).second) {
+      return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(key, " is given twice")));
+    }
     if (const absl::Status status = ApplySetting(setting, request.mutable_settings());
         !status.ok()) {
       return Failure(kUsage, status);

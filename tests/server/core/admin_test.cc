@@ -252,7 +252,7 @@ TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
   const absl::StatusOr<ChangeOutcome> back = job.daemon.Ask(Rollback{});
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->state, "PREPARING");
-  EXPECT_NE(back->outcome.find("rolled back to version 0 by ann: why not; 2 chunks"),
+  EXPECT_NE(back->outcome.find("the placement of version 0 is proposed in 2 chunks"),
             std::string::npos);
   CommitAll(job, 20);
   EXPECT_EQ(job.daemon.state(), "IDLE");

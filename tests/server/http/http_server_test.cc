@@ -55,6 +55,18 @@ TEST_F(HttpServerTest, ReadyzIs503WithTheReasonWhileLivezStays200) {
   EXPECT_EQ(Get("/livez").first, 200);
 }
 
+TEST_F(HttpServerTest, AnAnswerComesWholeWhateverRangesAreAskedFor) {
+  Start();
+  httplib::Client client("127.0.0.1", server_->address().port);
+  std::string ranges = "bytes=0-";
+  for (int i = 0; i < 500; ++i) ranges += ",0-";
+  const httplib::Result result = client.Get("/livez", {{"Range", ranges}});
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, 200);
+  EXPECT_EQ(result->body, "ok\n");
+  EXPECT_FALSE(result->has_header("Content-Range"));
+}
+
 TEST_F(HttpServerTest, LivezIs503WhenTheCoreStopped) {
   alive_ = absl::UnavailableError("stopped");
   Start();

@@ -133,6 +133,10 @@ TEST_P(StoreContractTest, EventsCarryWhoAskedAndWhatChangedAndCanBeReadOnFromAPo
   const std::vector<StoredEvent> later = *store_->ReadEvents("a", 9, first);
   ASSERT_EQ(later.size(), 1);
   EXPECT_EQ(later[0].event.version, 2);
+  // Reading on in small steps misses nothing.
+  ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", 3)).ok());
+  EXPECT_EQ(store_->ReadEvents("a", 1, first)->front().event.version, 2);
+  EXPECT_EQ(store_->ReadEvents("a", 1, 0)->front().event.version, 3);
 }
 
 core::Plan PlanOf(int64_t number) {

@@ -23,6 +23,7 @@ v1::JobStatus HealthyJob() {
   job.set_world_size(1);
   job.set_connected_ranks(1);
   job.set_coverage(1);
+  job.mutable_ranks(0)->set_library_version("0.1.0");
   return job;
 }
 
@@ -61,6 +62,9 @@ TEST(ChecksTest, QuarantineFailsAndALongStateWarns) {
 
 TEST(ChecksTest, RanksThatAreAwayOrRunSomethingElseAreNamed) {
   v1::JobStatus job = HealthyJob();
+  job.set_connected_ranks(0);
+  EXPECT_EQ(One(job, "agreement").result, Result::kWarning);
+  job.set_connected_ranks(1);
   job.set_world_size(2);
   job.add_ranks()->set_rank(1);
   EXPECT_EQ(One(job, "ranks").result, Result::kWarning);
@@ -96,9 +100,9 @@ TEST(ChecksTest, MissingReportsMixedLibrariesAndFailedPlansWarn) {
   job.add_ranks()->set_library_version("0.2.0");
   EXPECT_EQ(One(job, "library").result, Result::kWarning);
   v1::ListPlansResponse plans;
-  for (int i = 0; i < 2; ++i) plans.add_plans()->set_result("withdrawn");
+  plans.add_plans()->set_result("kept");
   EXPECT_EQ(One(job, "decisions", plans).result, Result::kOk);
-  plans.add_plans()->set_result("failed");
+  plans.mutable_plans(0)->set_result("withdrawn");
   EXPECT_EQ(One(job, "decisions", plans).result, Result::kWarning);
   job.set_paused(true);
   EXPECT_THAT(One(job, "decisions").detail, HasSubstr("paused"));
@@ -156,7 +160,7 @@ TEST_F(DoctorTest, LogsOfARunAreCheckedByTheValidator) {
   Write("rank-0.jsonl", log(4));
   EXPECT_EQ(RunDoctor(options, kPlain).exit_code, kConditionNotMet);
   options.run = Path("nowhere");
-  EXPECT_EQ(RunDoctor(options, kPlain).exit_code, kConditionNotMet);
+  EXPECT_EQ(RunDoctor(options, kPlain).exit_code, kUsage);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ class ExplainTest : public FilesTest {
     plan.set_base_version(1);
     plan.set_num_chunks(1);
     plan.set_chunks_committed(1);
+    plan.set_last_version(3);
     plan.set_switched_step(431);
     plan.set_reason("the predicted peak falls by 27 %");
     v1::Plan kept;
@@ -126,6 +127,21 @@ TEST_F(ExplainTest, WhatIsNotThereIsSaid) {
   EXPECT_EQ(RunExplain(options, kPlain).exit_code, kNotFound);
 }
 
+TEST_F(ExplainTest, APlanThatLedToAnotherVersionIsNotTheReason) {
+  daemon_.plans.back().set_last_version(2);
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, HasSubstr("no plan that this daemon remembers"));
+}
+
+TEST_F(ExplainTest, APlacementOfAnotherShapeIsNotCompared) {
+  daemon_.placements.at(1) = Placement::Static(
+      *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 8, .num_gpus = 4}));
+  ExplainOptions options = Options();
+  options.layer = 0;
+  const Output output = RunExplain(options, kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("with the static"));
+}
+
 TEST_F(ExplainTest, ALoadThatIsNoneIsAnError) {
   daemon_.load->set_num_experts(3);
   const Output output = RunExplain(Options(), kPlain);
@@ -178,7 +194,7 @@ TEST_F(ExplainTest, DiffOfWhatIsNotThereNamesIt) {
   const Output file = RunDiff(
       {.query = daemon_.Options(), .job = "", .from = Path("none"), .to = "now", .load = ""},
       kPlain);
-  EXPECT_EQ(file.exit_code, kNotFound);
+  EXPECT_EQ(file.exit_code, kUsage);
   EXPECT_THAT(file.message, HasSubstr("No such file"));
   const Output version = RunDiff(
       {.query = daemon_.Options(), .job = "", .from = "v2", .to = "now", .load = ""}, kPlain);

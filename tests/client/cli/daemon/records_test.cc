@@ -21,6 +21,7 @@ v1::Plan ExamplePlan(uint64_t number, const std::string& result) {
   plan.set_policy("balanced");
   plan.set_result(result);
   plan.set_first_version(10);
+  plan.set_last_version(result == "committed" ? 11 : 10);
   plan.set_num_chunks(2);
   plan.set_chunks_committed(result == "committed" ? 2 : 1);
   plan.set_decided_first_step(200);
