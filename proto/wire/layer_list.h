@@ -46,8 +46,8 @@ class LayerList {
 
  private:
   const Layers& get() const {
-    static const Layers kNone;
-    return layers_ == nullptr ? kNone : *layers_;
+    static const Layers none;
+    return layers_ == nullptr ? none : *layers_;
   }
   Layers& Own() {
     if (layers_ == nullptr) layers_ = std::make_shared<Layers>();
