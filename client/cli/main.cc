@@ -53,7 +53,7 @@ std::string NameOf(const CLI::App& app, const std::string& name) {
 // CLI11 calls an unknown command a missing one, and looks for required flags before unknown ones.
 std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
   const std::vector<std::string> rest = root.remaining(true);
-  const std::string message = error.what();
+  std::string message = error.what();
   if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || rest.empty()) return message;
   for (const std::string& word : rest) {
     if (word.rfind("--", 0) == 0) return "unknown flag " + word;

@@ -118,7 +118,7 @@ absl::Status Do(Deed& deed, const Rebalance& rebalance) {
                               rebalance.force ? ", whether it pays or not," : "", deed.By());
   Write(deed);
   Audit(deed);
-  const absl::Status solving = SolveNow(turn, job, rebalance.force, deed.change.actor);
+  absl::Status solving = SolveNow(turn, job, rebalance.force, deed.change.actor);
   if (solving.ok()) return solving;
   // Windows whose sum does not fit into a number: the decision is made, and it is to keep.
   RecordEvent(turn, job, "kept", job.known->version, absl::StrCat("kept, ", solving.ToString()));
