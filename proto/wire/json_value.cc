@@ -323,6 +323,13 @@ absl::StatusOr<const JsonNumbers*> AsNumbers(const JsonValue& value, std::string
   return &numbers;
 }
 
+bool IsUtf8(std::string_view text) {
+  const nlohmann::json json(text);
+  using Handler = nlohmann::json::error_handler_t;
+  // Both differ where bytes are left out or replaced.
+  return json.dump(-1, ' ', false, Handler::ignore) == json.dump(-1, ' ', false, Handler::replace);
+}
+
 std::string JsonQuote(std::string_view text) {
   return nlohmann::json(std::string(text))
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -76,6 +76,8 @@ absl::StatusOr<const JsonNumbers*> GetNumbers(const JsonValue& object, std::stri
 absl::StatusOr<const JsonNumbers*> AsNumbers(const JsonValue& value, std::string_view name,
                                              size_t depth);
 
+bool IsUtf8(std::string_view text);
+
 // `text` as a JSON string with its quotes; bytes that are not UTF-8 become U+FFFD.
 std::string JsonQuote(std::string_view text);
 

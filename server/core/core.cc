@@ -128,6 +128,7 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   for (const Note& note : outcome.notes) {
     RecordEvent(turn, job, note.name, job.known ? job.known->version : 0, note.reason);
   }
+  counters.windows_given_up += outcome.num_given_up;
   if (!outcome.completed) return;
   ++counters.windows;
   WatchWindow(turn.state, job);

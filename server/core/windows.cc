@@ -34,13 +34,18 @@ void NoteShort(Windows& windows, const wire::LoadReport& report, int32_t rank, i
                     report_every, " steps are added")});
 }
 
-Note Incomplete(const PendingWindow& window) {
+// Ranks that stay behind make every window incomplete: the first of them in a row is noted.
+void GiveUp(Windows& windows, const PendingWindow& window, ReportOutcome& outcome) {
+  if (window.dropped) return;
+  ++outcome.num_given_up;
+  if (++windows.given_up_in_a_row > 1) return;
   std::vector<int32_t> missing;
   for (size_t rank = 0; rank < window.reported.size(); ++rank) {
     if (!window.reported[rank]) missing.push_back(static_cast<int32_t>(rank));
   }
-  return {"window_incomplete", absl::StrCat("steps ", window.first_step, "..", window.last_step,
-                                            " are given up: no report of ", RankList(missing))};
+  outcome.notes.push_back(
+      {"window_incomplete", absl::StrCat("steps ", window.first_step, "..", window.last_step,
+                                         " are given up: no report of ", RankList(missing))});
 }
 
 bool AddCells(const LoadMatrix& counts, LoadMatrix& sum) {
@@ -108,11 +113,18 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
   for (PendingWindow& other : windows.pending) {
     if (other.first_step > last_step) {
       kept.push_back(std::move(other));
-    } else if ((other.first_step != first_step || other.last_step != last_step) && !other.dropped) {
-      outcome.notes.push_back(Incomplete(other));
+    } else if (other.first_step != first_step || other.last_step != last_step) {
+      GiveUp(windows, other, outcome);
     }
   }
   windows.pending = std::move(kept);
+  if (windows.given_up_in_a_row > 1) {
+    outcome.notes.push_back(
+        {"window_complete_again",
+         absl::StrCat("steps ", first_step, "..", last_step, " are complete, after ",
+                      windows.given_up_in_a_row, " windows in a row were given up")});
+  }
+  windows.given_up_in_a_row = 0;
 }
 
 }  // namespace
@@ -159,9 +171,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     Complete(windows, window, limits, outcome);
   }
   while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
-    if (!windows.pending.front().dropped) {
-      outcome.notes.push_back(Incomplete(windows.pending.front()));
-    }
+    GiveUp(windows, windows.pending.front(), outcome);
     windows.given_up_through =
         std::max(windows.given_up_through, windows.pending.front().last_step);
     windows.pending.pop_front();

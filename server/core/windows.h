@@ -38,6 +38,7 @@ struct Windows {
   std::deque<PendingWindow> pending;  // by last_step, rising; at most max_pending
   std::deque<Window> complete;        // rising; at most max_complete
   int64_t given_up_through = -1;      // last step of the newest window that was evicted incomplete
+  int64_t given_up_in_a_row = 0;      // since the newest complete one
   int64_t last_short_step = -1;       // newest window for which a short report was noted
 };
 
@@ -57,7 +58,8 @@ struct Note {
 };
 
 struct ReportOutcome {
-  bool completed = false;  // windows.complete.back() is new
+  bool completed = false;    // windows.complete.back() is new
+  int32_t num_given_up = 0;  // incomplete, and no longer waited for
   std::vector<Note> notes;
 };
 
@@ -68,8 +70,9 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
 // Adds a checked report to the window of its range. A range is full when it begins and ends at
 // multiples of report_every, or of next_report_every; a shorter one (the rank dropped steps) is not
 // added and noted once per window. A second report of a rank, and one that overlaps a complete
-// window, are ignored. A window whose sum would go above 2^63-1 is dropped and noted. cost: O(L *
-// E).
+// window, are ignored. A window whose sum would go above 2^63-1 is dropped and noted. Of
+// windows given up one after the other the first is noted, and their number with the next complete
+// one. cost: O(L * E).
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
                         const WindowLimits& limits);
 

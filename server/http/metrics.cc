@@ -236,6 +236,9 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
   counter("eplb_report_dropped_steps_total", "Steps whose counts ranks dropped, as they reported.",
           counters.dropped_steps);
   counter("eplb_windows_total", "Load windows that enough ranks reported.", counters.windows);
+  counter("eplb_windows_given_up_total",
+          "Load windows that too few ranks reported before newer ones took their place.",
+          counters.windows_given_up);
   counter("eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
           counters.received_bytes);
   counter("eplb_moves_total", "Transfers of committed chunks.", counters.transfers);

@@ -11,6 +11,7 @@ namespace eplb::cli {
 namespace {
 
 constexpr int kPlansAsked = 50;
+constexpr int kAttempts = 5;
 
 // No such placement or window is no failure: the field stays empty.
 template <class T>
@@ -44,6 +45,38 @@ LayerFigures FiguresOf(const Explanation& explanation, int32_t layer) {
   return figures;
 }
 
+// Asked one after the other: a switch may lie between the answers.
+bool OfOneVersion(const Explanation& explanation) {
+  return !explanation.body ||
+         explanation.body->version == static_cast<int64_t>(explanation.job.version());
+}
+
+// Everything but the evaluations.
+absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::string& job) {
+  Explanation explanation;
+  v1::GetJobRequest job_request;
+  job_request.set_job(job);
+  EPLB_RETURN_IF_ERROR(Ask(options, job_request, &explanation.job));
+  v1::ListPlansRequest plans_request;
+  plans_request.set_job(job);
+  plans_request.set_limit(kPlansAsked);
+  v1::ListPlansResponse plans;
+  EPLB_RETURN_IF_ERROR(Ask(options, plans_request, &plans));
+  explanation.plans.assign(plans.plans().begin(), plans.plans().end());
+  EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, job), explanation.body));
+  EPLB_RETURN_IF_ERROR(Keep(AskLoad(options, job), explanation.window));
+  if (const v1::Plan* plan = explanation.switched()) {
+    const auto base = static_cast<int64_t>(plan->base_version());
+    EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, job, base), explanation.before));
+    // Of another shape when another incarnation ran before.
+    if (explanation.before && explanation.body &&
+        !(explanation.before->placement.topology() == explanation.body->placement.topology())) {
+      explanation.before.reset();
+    }
+  }
+  return explanation;
+}
+
 absl::Status EvaluateNow(Explanation& explanation) {
   if (!explanation.body || !explanation.window) return absl::OkStatus();
   const Placement& placement = explanation.body->placement;
@@ -69,34 +102,19 @@ absl::Status EvaluateNow(Explanation& explanation) {
 }  // namespace
 
 const v1::Plan* Explanation::switched() const {
+  // Of a plan in several chunks each commit puts a version of its own in force.
   const auto found = std::find_if(plans.begin(), plans.end(), [this](const v1::Plan& plan) {
-    return plan.chunks_committed() > 0 && plan.last_version() == job.version();
+    return plan.chunks_committed() > 0 && plan.base_version() < job.version() &&
+           job.version() <= plan.last_version();
   });
   return found == plans.end() ? nullptr : &*found;
 }
 
 absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const std::string& job) {
-  Explanation explanation;
   EPLB_ASSIGN_OR_RETURN(const std::string name, ChooseJob(options, job));
-  v1::GetJobRequest job_request;
-  job_request.set_job(name);
-  EPLB_RETURN_IF_ERROR(Ask(options, job_request, &explanation.job));
-  v1::ListPlansRequest plans_request;
-  plans_request.set_job(name);
-  plans_request.set_limit(kPlansAsked);
-  v1::ListPlansResponse plans;
-  EPLB_RETURN_IF_ERROR(Ask(options, plans_request, &plans));
-  explanation.plans.assign(plans.plans().begin(), plans.plans().end());
-  EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, name), explanation.body));
-  EPLB_RETURN_IF_ERROR(Keep(AskLoad(options, name), explanation.window));
-  if (const v1::Plan* plan = explanation.switched()) {
-    const auto base = static_cast<int64_t>(plan->base_version());
-    EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, name, base), explanation.before));
-    // Of another shape when another incarnation ran before.
-    if (explanation.before && explanation.body &&
-        !(explanation.before->placement.topology() == explanation.body->placement.topology())) {
-      explanation.before.reset();
-    }
+  EPLB_ASSIGN_OR_RETURN(Explanation explanation, AskOnce(options, name));
+  for (int attempt = 1; attempt < kAttempts && !OfOneVersion(explanation); ++attempt) {
+    EPLB_ASSIGN_OR_RETURN(explanation, AskOnce(options, name));
   }
   EPLB_RETURN_IF_ERROR(EvaluateNow(explanation));
   return explanation;

@@ -48,9 +48,11 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
-  // The daemon's own UNAVAILABLE comes over a connection that stays.
-  const bool answered = channel->GetState(false) == GRPC_CHANNEL_READY;
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !answered) {
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    // The daemon's own, e.g. that its store is full, comes over a connection that stays.
+    if (channel->GetState(false) == GRPC_CHANNEL_READY) {
+      return absl::UnknownError(status.error_message());
+    }
     // All that gRPC says of a daemon that wants TLS is that it hung up.
     const bool perhaps_tls = tls.ca.empty() && absl::EndsWith(status.error_message(), "closed");
     return absl::UnavailableError(absl::StrCat(
@@ -67,7 +69,7 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
   }
   if (status.error_message().empty()) {
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat(endpoint, " answered with code ",
+                        absl::StrCat("the call to ", endpoint, " failed with code ",
                                      static_cast<int>(status.error_code()), " and no message"));
   }
   return wire::FromGrpc(status);

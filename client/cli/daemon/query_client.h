@@ -42,7 +42,8 @@ struct QueryOptions {
 
 // errors, of one line: InvalidArgument for an endpoint, timeout or TLS file that cannot be read;
 // Unavailable when no connection came about ("cannot reach 127.0.0.1:29610: .."); DeadlineExceeded
-// when a connected daemon did not answer; what the daemon answers, NotFound among it.
+// when a connected daemon did not answer; what the daemon answers, NotFound among it, its own
+// UNAVAILABLE as Unknown.
 absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response);
 absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
                  v1::JobStatus* response);

@@ -37,6 +37,9 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options) {
 }
 
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
+  if (!wire::IsUtf8(options.comment)) {
+    return absl::InvalidArgumentError("--comment is not UTF-8");
+  }
   EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
   change->set_job(job);
   change->set_request_id(options.request_id.empty() ? DrawRequestId() : options.request_id);

@@ -20,14 +20,24 @@ absl::Status FillChange(const ChangeOptions& options, v1::Change* change);
 Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
                     const absl::Status& status, const v1::AdminResponse& response);
 
-// `request` with its head filled in, asked once.
+// Chunks of a rebalance commit within milliseconds, so that a version asked for can be out of date
+// before the change arrives.
+inline constexpr int kChangeAttempts = 5;
+
+// `request` with its head filled in. Where the version to expect was asked for and not given, an
+// answer that another one is in force by now makes it ask again, kChangeAttempts times in all.
 template <class Request>
 Output RunChange(const ChangeOptions& options, Request request) {
-  if (const absl::Status status = FillChange(options, request.mutable_change()); !status.ok()) {
-    return QueryFailure(status);
-  }
   v1::AdminResponse response;
-  const absl::Status status = Ask(options.query, request, &response);
+  absl::Status status;
+  const int attempts = options.expect_version >= 0 ? 1 : kChangeAttempts;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    if (const absl::Status filled = FillChange(options, request.mutable_change()); !filled.ok()) {
+      return QueryFailure(filled);
+    }
+    status = Ask(options.query, request, &response);
+    if (!absl::IsAborted(status)) break;
+  }
   return ChangeOutput(options, request.change(), status, response);
 }
 

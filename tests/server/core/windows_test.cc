@@ -102,6 +102,30 @@ TEST(WindowsTest, TheOldestPendingWindowIsGivenUpAndTheMissingRanksNamed) {
   EXPECT_EQ(windows.pending.size(), 2u);
 }
 
+TEST(WindowsTest, ARowOfIncompleteWindowsIsNotedOnceAndCountedWithTheNextCompleteOne) {
+  Windows windows;
+  int32_t given_up = 0;
+  size_t notes = 0;
+  for (int64_t step = 0; step < 1000; step += 10) {
+    const ReportOutcome outcome = Add(windows, 0, step, step + 9);
+    given_up += outcome.num_given_up;
+    notes += outcome.notes.size();
+  }
+  EXPECT_EQ(given_up, 98);  // two stay pending
+  EXPECT_EQ(notes, 1u);
+  Add(windows, 0, 1000, 1009);
+  Add(windows, 1, 1000, 1009);
+  const ReportOutcome complete = Add(windows, 2, 1000, 1009);
+  EXPECT_EQ(complete.num_given_up, 1);
+  ASSERT_EQ(complete.notes.size(), 1u);
+  EXPECT_EQ(complete.notes[0].name, "window_complete_again");
+  EXPECT_EQ(complete.notes[0].reason,
+            "steps 1000..1009 are complete, after 100 windows in a row were given up");
+  for (const int64_t step : {1010, 1020, 1030}) Add(windows, 0, step, step + 9);
+  EXPECT_EQ(Add(windows, 0, 1040, 1049).num_given_up, 1);
+  EXPECT_EQ(windows.given_up_in_a_row, 2);
+}
+
 TEST(WindowsTest, ACompleteWindowGivesUpThePendingOnesBeforeIt) {
   Windows windows;
   Add(windows, 0, 0, 9);

@@ -20,8 +20,8 @@ static_assert(sizeof(Incarnation) == 232,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 4056, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 2624, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 4080, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 2632, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 

@@ -2,9 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
+#include "absl/strings/str_cat.h"
 
-#include "client/cli/daemon/checks.h"
 #include "client/files/placement_file.h"
 #include "tests/client/cli/daemon/scripted_query.h"
 #include "tests/client/files/test_files.h"
@@ -13,100 +12,6 @@ namespace eplb::cli {
 namespace {
 
 using ::testing::HasSubstr;
-using Result = Check::Result;
-
-v1::JobStatus HealthyJob() {
-  v1::JobStatus job = ExampleJob();
-  job.set_state("IDLE");
-  job.set_state_seconds(3600);
-  job.clear_waiting_for();
-  job.set_world_size(1);
-  job.set_connected_ranks(1);
-  job.set_coverage(1);
-  job.mutable_ranks(0)->set_library_version("0.1.0");
-  return job;
-}
-
-wire::PlacementBody Body() {
-  return {.version = 3, .digest = DigestOf(ExampleAfter()), .placement = ExampleAfter()};
-}
-
-Check Find(const std::vector<Check>& checks, const std::string& name) {
-  const auto found = std::find_if(checks.begin(), checks.end(),
-                                  [&name](const Check& check) { return check.name == name; });
-  return found == checks.end() ? Check{.name = "missing", .result = Result::kFailed} : *found;
-}
-
-Check One(const v1::JobStatus& job, const std::string& name,
-          const v1::ListPlansResponse& plans = {}) {
-  return Find(CheckJob(job, Body(), plans), name);
-}
-
-TEST(ChecksTest, AHealthyJobPassesAll) {
-  for (const Check& check : CheckJob(HealthyJob(), Body(), {})) {
-    EXPECT_EQ(check.result, Result::kOk) << check.name << ": " << check.detail;
-  }
-}
-
-TEST(ChecksTest, QuarantineFailsAndALongStateWarns) {
-  v1::JobStatus job = HealthyJob();
-  job.set_state("QUARANTINE");
-  job.set_last_reason("ranks 0 and 3 run different digests");
-  EXPECT_EQ(One(job, "state").result, Result::kFailed);
-  EXPECT_THAT(One(job, "state").detail, HasSubstr("eplbctl resume"));
-  job.set_state("HELD");
-  EXPECT_EQ(One(job, "state").result, Result::kWarning);
-  job.set_state_seconds(5);
-  EXPECT_EQ(One(job, "state").result, Result::kOk);
-}
-
-TEST(ChecksTest, RanksThatAreAwayOrRunSomethingElseAreNamed) {
-  v1::JobStatus job = HealthyJob();
-  job.set_connected_ranks(0);
-  EXPECT_EQ(One(job, "agreement").result, Result::kWarning);
-  job.set_connected_ranks(1);
-  job.set_world_size(2);
-  job.add_ranks()->set_rank(1);
-  EXPECT_EQ(One(job, "ranks").result, Result::kWarning);
-  EXPECT_THAT(One(job, "ranks").detail, HasSubstr("away: rank 1"));
-  job.mutable_ranks(1)->set_connected(true);
-  job.mutable_ranks(1)->set_running_version(2);
-  EXPECT_EQ(One(job, "agreement").result, Result::kFailed);
-  EXPECT_THAT(One(job, "agreement").detail, HasSubstr("rank 1 run another one"));
-  job.set_state("RESOLVING");
-  EXPECT_EQ(One(job, "agreement").result, Result::kWarning);
-}
-
-TEST(ChecksTest, APlacementWhoseDigestIsNotThatOfItsMapsFails) {
-  v1::JobStatus job = HealthyJob();
-  job.set_digest(std::string(32, 'x'));
-  EXPECT_EQ(One(job, "placement").result, Result::kFailed);
-  job.set_version(4);  // a switch between the two answers
-  EXPECT_EQ(One(job, "placement").result, Result::kOk);
-  const auto unknown = CheckJob(job, absl::NotFoundError("not known"), {});
-  EXPECT_EQ(Find(unknown, "placement").result, Result::kWarning);
-  const auto broken = CheckJob(job, absl::InternalError("no placement"), {});
-  EXPECT_EQ(Find(broken, "placement").result, Result::kFailed);
-}
-
-TEST(ChecksTest, MissingReportsMixedLibrariesAndFailedPlansWarn) {
-  v1::JobStatus job = HealthyJob();
-  job.set_coverage(0.9);
-  EXPECT_EQ(One(job, "reports").result, Result::kWarning);
-  job.set_coverage(1);
-  job.mutable_ranks(0)->set_dropped_steps(10);
-  EXPECT_EQ(One(job, "reports").result, Result::kWarning);
-  job.mutable_ranks(0)->set_library_version("0.1.0");
-  job.add_ranks()->set_library_version("0.2.0");
-  EXPECT_EQ(One(job, "library").result, Result::kWarning);
-  v1::ListPlansResponse plans;
-  plans.add_plans()->set_result("kept");
-  EXPECT_EQ(One(job, "decisions", plans).result, Result::kOk);
-  plans.mutable_plans(0)->set_result("withdrawn");
-  EXPECT_EQ(One(job, "decisions", plans).result, Result::kWarning);
-  job.set_paused(true);
-  EXPECT_THAT(One(job, "decisions").detail, HasSubstr("paused"));
-}
 
 class DoctorTest : public FilesTest {
  protected:

@@ -60,6 +60,18 @@ v1::JobStatus ExampleJob() {
   return job;
 }
 
+v1::JobStatus HealthyJob() {
+  v1::JobStatus job = ExampleJob();
+  job.set_state("IDLE");
+  job.set_state_seconds(3600);
+  job.clear_waiting_for();
+  job.set_world_size(1);
+  job.set_connected_ranks(1);
+  job.set_coverage(1);
+  job.mutable_ranks(0)->set_library_version("0.1.0");
+  return job;
+}
+
 bool FitsInto(const std::string& text, size_t width) {
   size_t start = 0;
   for (size_t end = 0; (end = text.find('\n', start)) != std::string::npos; start = end + 1) {
@@ -148,6 +160,10 @@ grpc::Status ScriptedQuery::Change(grpc::ServerContext* context, const Request& 
                                    v1::AdminResponse* response) {
   last_admin_request = request.DebugString();
   *response = admin_answer;
+  if (stale_answers > 0) {
+    --stale_answers;
+    return {grpc::StatusCode::ABORTED, "another version is in force"};
+  }
   return Begin(context);
 }
 

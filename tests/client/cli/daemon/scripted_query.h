@@ -30,6 +30,8 @@ Placement ExampleBefore();
 // With experts 0 and 5 % 4 of layer 0 exchanged between GPUs.
 Placement ExampleAfter();
 v1::JobStatus ExampleJob();
+// IDLE, its one rank connected, nothing to complain of.
+v1::JobStatus HealthyJob();
 
 // True when no line is wider than `width`.
 bool FitsInto(const std::string& text, size_t width);
@@ -53,9 +55,10 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
   std::vector<v1::JobEvent> events;  // newest first
   std::optional<v1::GetLoadResponse> load;
   v1::AdminResponse admin_answer;
-  grpc::Status failure;  // of every call, when not OK
-  bool answers = true;   // else a call waits for its deadline
-  bool whole = true;     // else a placement lacks its last layer
+  grpc::Status failure;   // of every call, when not OK
+  int stale_answers = 0;  // so many changes are refused: another version is in force by then
+  bool answers = true;    // else a call waits for its deadline
+  bool whole = true;      // else a placement lacks its last layer
 
   // ---- what was asked ----
   std::string last_admin_request;  // DebugString

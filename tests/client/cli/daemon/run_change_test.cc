@@ -93,6 +93,38 @@ TEST_F(ChangeTest, ARefusalIsAConflict) {
   EXPECT_EQ(output.out, "");
 }
 
+TEST_F(ChangeTest, AVersionThatWasNotGivenIsAskedForAgainWhenItMoved) {
+  daemon_.stale_answers = 2;
+  const Output output = RunPause({.change = Options()});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_EQ(daemon_.stale_answers, 0);
+  daemon_.stale_answers = 1;
+  ChangeOptions change = Options();
+  change.expect_version = 3;
+  EXPECT_EQ(RunPause({.change = change}).exit_code, kConflict);
+  daemon_.stale_answers = 1000;  // a daemon that never stands still
+  EXPECT_EQ(RunPause({.change = Options()}).exit_code, kConflict);
+}
+
+TEST_F(ChangeTest, WhatTheDaemonCannotDoIsNoUnreachableDaemon) {
+  daemon_.failure = {grpc::StatusCode::UNAVAILABLE, "it cannot be stored: the disk is full"};
+  ChangeOptions change = Options();
+  change.job = kJob;
+  change.expect_version = 3;
+  const Output output = RunPause({.change = change});
+  EXPECT_EQ(output.exit_code, kError);
+  EXPECT_EQ(output.message, "it cannot be stored: the disk is full");
+}
+
+TEST_F(ChangeTest, ACommentThatIsNotUtf8IsRefusedBeforeAnythingIsAsked) {
+  ChangeOptions change = Options();
+  change.comment = "night \xff";
+  const Output output = RunPause({.change = change});
+  EXPECT_EQ(output.exit_code, kUsage);
+  EXPECT_EQ(output.message, "--comment is not UTF-8");
+  EXPECT_EQ(daemon_.last_admin_request, "");
+}
+
 TEST_F(ChangeTest, WithoutAnAnswerTheOutcomeIsNotKnown) {
   daemon_.answers = false;
   ChangeOptions change = Options();

@@ -1,0 +1,64 @@
+#include "client/cli/daemon/get_plans.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/client/cli/daemon/scripted_query.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::Plan ExamplePlan(uint64_t number, const std::string& result) {
+  v1::Plan plan;
+  plan.set_plan(number);
+  plan.set_unix_micros(1'795'000'000'123'000);
+  plan.set_policy("balanced");
+  plan.set_result(result);
+  plan.set_first_version(10);
+  plan.set_last_version(result == "committed" ? 11 : 10);
+  plan.set_num_chunks(2);
+  plan.set_chunks_committed(result == "committed" ? 2 : 1);
+  plan.set_decided_first_step(200);
+  plan.set_decided_last_step(399);
+  plan.set_balancedness_before(0.712);
+  plan.set_balancedness_predicted(0.981);
+  plan.set_transfers(516);
+  plan.set_received_bytes(7'400'000);
+  plan.set_pause_seconds(0.058);
+  plan.set_reason("the predicted peak falls by 27 %");
+  return plan;
+}
+
+class GetPlansTest : public ::testing::Test {
+ protected:
+  GetPlansTest() { *daemon_.status.add_jobs() = ExampleJob(); }
+  ScriptedQuery daemon_;
+};
+
+TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
+  daemon_.plans = {ExamplePlan(8, "partial"), ExamplePlan(7, "committed")};
+  const Output output = RunGetPlans({.query = daemon_.Options(), .job = "", .limit = 20}, kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  for (const char* word : {"200..399", "partial 1/2", "committed 2/2", "10..11", "0.712 -> 0.981",
+                           "516", "plan 8: the predicted peak"}) {
+    EXPECT_THAT(output.out, HasSubstr(word));
+  }
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+  const Terminal wide{.width = 160, .colour = false, .unicode = false};
+  EXPECT_THAT(RunGetPlans({.query = daemon_.Options(), .job = ""}, wide).out, HasSubstr("7.4 MB"));
+  const Output one =
+      RunGetPlans({.query = daemon_.Options(Format::kJson), .job = "", .limit = 1}, kPlain);
+  EXPECT_THAT(one.out, HasSubstr(R"("plan":8)"));
+  EXPECT_THAT(one.out, Not(HasSubstr(R"("plan":7)")));
+  EXPECT_THAT(one.out, HasSubstr(R"("time":"2026-11-18T11:06:40.123Z")"));
+}
+
+TEST_F(GetPlansTest, NothingDecidedIsSaid) {
+  const Output output = RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain);
+  EXPECT_EQ(output.out, "nothing has been decided for job train yet\n");
+}
+
+}  // namespace
+}  // namespace eplb::cli

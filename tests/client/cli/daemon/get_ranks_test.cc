@@ -1,0 +1,38 @@
+#include "client/cli/daemon/get_ranks.h"
+
+#include <gmock/gmock.h>
+
+#include "proto/wire/json_value.h"
+#include "tests/client/cli/daemon/scripted_query.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class GetRanksTest : public ::testing::Test {
+ protected:
+  GetRanksTest() { *daemon_.status.add_jobs() = ExampleJob(); }
+  ScriptedQuery daemon_;
+};
+
+TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
+  v1::RankStatus& rank = *daemon_.status.mutable_jobs(0)->add_ranks();
+  rank.set_rank(1);
+  rank.set_away_seconds(12.5);
+  rank.set_answer("ready");
+  rank.set_ready_version(4);
+  rank.set_dropped_steps(150);
+  const Output output = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  for (const char* word : {"connected", "away 12", "ready", "150"}) {
+    EXPECT_THAT(output.out, HasSubstr(word));
+  }
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+  const Output json = RunGetRanks({.query = daemon_.Options(Format::kJson), .job = kJob}, kPlain);
+  EXPECT_TRUE(wire::ParseJson(json.out).ok());
+  EXPECT_THAT(json.out, HasSubstr(R"("away_seconds":12.5)"));
+}
+
+}  // namespace
+}  // namespace eplb::cli
