@@ -233,6 +233,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
   hello.weight_bytes = bytes.weight;
   hello.state_bytes = bytes.state;
   hello.staging_rows = topology_.max_slots_per_gpu();
+  hello.staging_layers = options_.layers_per_chunk;
   hello.library_version = kLibraryVersion;
   hello.reduce = options_.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;
   return hello;

@@ -73,7 +73,7 @@ struct ClientOptions {
                                 // the sum over ranks, which the job's own collective made
   int32_t report_max_steps =
       1000;  // newest steps kept for a daemon that is away; older ones are dropped and counted
-  int32_t layers_per_chunk = 4;  // what staging is sized for
+  int32_t layers_per_chunk = 4;  // what staging is sized for; the daemon's chunks have no more
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   std::string transport =
       "auto";  // auto, host; inproc is for ranks that are threads (see client/inproc.h)

@@ -10,6 +10,7 @@ packages=(
   libc-ares-dev libre2-dev zlib1g-dev                                           # what gRPC's CMake files ask for
   libsqlite3-dev libspdlog-dev libtomlplusplus-dev libcpp-httplib-dev           # daemon
   prometheus-cpp-dev libcivetweb-dev libcurl4-openssl-dev                       # metrics; the last two: its CMake files
+  libsystemd-dev                                                                # telling systemd
   libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev                    # command line, files
   libgtest-dev libgmock-dev libbenchmark-dev coinor-cbc openssl python3-numpy   # tests
   clang clang-format clang-tidy libclang-rt-14-dev python3             # lint, clang preset, checks

@@ -76,6 +76,7 @@ Daemon::~Daemon() {
 const Address& Daemon::grpc_address() const { return rpc_->address(); }
 const Address& Daemon::http_address() const { return http_->address(); }
 int32_t Daemon::open_sessions() const { return runner_->sessions().count(); }
+absl::Status Daemon::Alive() const { return runner_->Alive(); }
 
 void Daemon::BeginDrain(absl::Duration grace) {
   (void)runner_->Push(core::DrainRequested{.grace = grace});

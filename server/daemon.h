@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -35,6 +36,8 @@ class Daemon {
   // Asks every rank to close its stream within `grace`; refuses new ones; /readyz turns 503.
   void BeginDrain(absl::Duration grace);
   int32_t open_sessions() const;
+  // As /livez. errors: Unavailable, saying since when the core's thread does not answer.
+  absl::Status Alive() const;
   // Ends what is still open, within `grace`, and stops the core's thread.
   void Shutdown(absl::Duration grace);
 

@@ -24,6 +24,7 @@
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/rpc_server.h"
 #include "server/runner/monotonic_clock.h"
+#include "server/service_manager.h"
 
 namespace eplb {
 namespace {
@@ -105,6 +106,28 @@ int WaitForSignal(int descriptor, int timeout_ms) {
   return static_cast<int>(info.ssi_signo);
 }
 
+// Returns the signal that ends the daemon. Until then reminds of an open network, and tells whoever
+// watches that the daemon is alive.
+int Watch(const Daemon& daemon, int signals, bool insecure_network, ServiceManager& manager) {
+  absl::Time remind = insecure_network ? MonotonicNow() : absl::InfiniteFuture();
+  absl::Time tell = MonotonicNow() + manager.alive_every();
+  while (true) {
+    const absl::Time now = MonotonicNow();
+    if (now >= remind) {
+      Log(LogLevel::kWarn, "insecure_network",
+          {{"reason", "other machines may reach this daemon and not everything is encrypted"}});
+      remind = now + kRemind;
+    }
+    if (now >= tell) {
+      manager.Alive(daemon.Alive());
+      tell = now + manager.alive_every();
+    }
+    const absl::Duration rest = std::min(kRemind, std::min(remind, tell) - now);
+    const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(rest)) + 1;
+    if (const int signal = WaitForSignal(signals, timeout_ms); signal != 0) return signal;
+  }
+}
+
 // Ends within `grace`. A second signal ends the process at once.
 void Drain(Daemon* daemon, int signals, absl::Duration grace) {
   const absl::Time deadline = MonotonicNow() + grace;
@@ -142,15 +165,11 @@ int Serve(DaemonConfig config, bool insecure_network) {
   (void)std::fflush(stdout);
   Log(LogLevel::kInfo, "listening",
       {{"grpc", grpc}, {"http", http}, {"store", config.store_path}, {"version", DaemonVersion()}});
-  int signal = 0;
-  while (signal == 0) {
-    if (insecure_network) {
-      Log(LogLevel::kWarn, "insecure_network",
-          {{"reason", "other machines may reach this daemon and not everything is encrypted"}});
-    }
-    signal = WaitForSignal(signals, static_cast<int>(absl::ToInt64Milliseconds(kRemind)));
-  }
+  ServiceManager manager;
+  manager.Ready(absl::StrCat("serves on ", grpc));
+  const int signal = Watch(**daemon, signals, insecure_network, manager);
   Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
+  manager.Stopping(config.drain_grace);
   Drain(daemon->get(), signals, config.drain_grace);
   Log(LogLevel::kInfo, "stopped");
   StopLog();

@@ -17,6 +17,7 @@
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
+#include "server/core/staging.h"
 
 namespace eplb::core {
 namespace {
@@ -208,7 +209,7 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
                      " rows of staging on one GPU, the ranks have ", rows));
   }
   return CutIntoBoundaries(*job.known->placement, moves,
-                           {.layers_per_chunk = job.settings.layers_per_chunk,
+                           {.layers_per_chunk = LayersPerChunk(job),
                             .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
                             .seconds_per_byte = SecondsPerByte(job)});
 }

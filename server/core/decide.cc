@@ -13,6 +13,7 @@
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
+#include "server/core/staging.h"
 #include "server/core/windows.h"
 
 namespace eplb::core {
@@ -37,7 +38,7 @@ absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const 
                 .incumbent = *job.known->placement,
                 .candidate = candidate,
                 .min_gain = settings.min_gain,
-                .layers_per_chunk = settings.layers_per_chunk,
+                .layers_per_chunk = LayersPerChunk(job),
                 .staging_rows = LeastStagingRows(*job.current),
                 .migration = job.current->migration,
                 .costs = CostsOf(state, job),
@@ -125,13 +126,6 @@ Costs CostsOf(const State& state, const Job& job) {
   costs.expert = incarnation.migration;
   if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
   return costs;
-}
-
-int64_t LeastStagingRows(const Incarnation& incarnation) {
-  return std::min_element(
-             incarnation.ranks.begin(), incarnation.ranks.end(),
-             [](const Rank& a, const Rank& b) { return a.staging_rows < b.staging_rows; })
-      ->staging_rows;
 }
 
 double SecondsPerByte(const Job& job) {

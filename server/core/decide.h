@@ -45,8 +45,6 @@ void ProposeChunks(Turn& turn, Job& job, Bundle bundle);
 
 // With the job's bytes, and the time of a token shared by the lanes, which split the tokens.
 Costs CostsOf(const State& state, const Job& job);
-// Rows of staging of the rank that has fewest.
-int64_t LeastStagingRows(const Incarnation& incarnation);
 // The slowest that the newest chunks took per byte; 0 when nothing was measured.
 double SecondsPerByte(const Job& job);
 

@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/rebalance.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
+#include "server/core/staging.h"
 
 namespace eplb::core {
 namespace {
@@ -114,6 +116,12 @@ void TryRelease(Turn& turn, Job& job) {
   RecordEvent(turn, job, "released", first.running_version,
               absl::StrCat("all ", job.current->world_size(), " ranks run version ",
                            first.running_version, " with digest ", ShortHex(first.running_digest)));
+  if (const int32_t layers = LayersPerChunk(job); layers < job.settings.layers_per_chunk) {
+    RecordEvent(turn, job, "chunks_limited", first.running_version,
+                absl::StrCat("chunks have at most ", CountText(layers, "layer"), ", not ",
+                             job.settings.layers_per_chunk,
+                             " as the settings allow: a rank's staging holds no more"));
+  }
 }
 
 void EnterIdleOrHeld(Turn& turn, Job& job) {

@@ -57,7 +57,8 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"report_every", hello.report_every, 1, kMaxReportEvery},
                              Field{"weight_bytes", hello.weight_bytes, 0, kMaxBytes},
                              Field{"state_bytes", hello.state_bytes, 0, kMaxBytes},
-                             Field{"staging_rows", hello.staging_rows, 0, kMaxNumber}}) {
+                             Field{"staging_rows", hello.staging_rows, 0, kMaxNumber},
+                             Field{"staging_layers", hello.staging_layers, 0, kMaxNumber}}) {
     if (field.value >= field.least && field.value <= field.most) continue;
     return absl::InvalidArgumentError(absl::StrCat("hello: ", field.name, " is ", field.value,
                                                    ", it must be in ", field.least, "..",
@@ -226,6 +227,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.ready_version = hello.ready_version;
   rank.step = hello.step;
   rank.staging_rows = hello.staging_rows;
+  rank.staging_layers = hello.staging_layers;
   rank.library_version = hello.library_version.substr(0, kMaxNameLength);
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};

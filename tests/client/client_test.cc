@@ -127,9 +127,11 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
 
 TEST_F(ClientTest, ConnectedRanksMoveTheSameBytesOverTheHostTransport) {
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.inproc = false});
+  TestJob job(daemon.endpoint(),
+              {.options = [](ClientOptions& o) { o.layers_per_chunk = 2; }, .inproc = false});
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
+  EXPECT_EQ(daemon.WaitFor<wire::Hello>(0)->staging_layers, 2);
   daemon.SendAll(propose_);
   std::vector<int64_t> steps(kTestRanks, -1);
   job.Run([&](int32_t r, TestRank& rank) {

@@ -44,6 +44,7 @@ Hello GoodHello() {
   hello.weight_bytes = 1 << 20;
   hello.state_bytes = int64_t{1} << 40;
   hello.staging_rows = 9;
+  hello.staging_layers = 3;
   hello.library_version = "0.1.0";
   return hello;
 }
@@ -87,6 +88,7 @@ TEST(ConvertTest, HelloComesBackWhole) {
   EXPECT_EQ(back.weight_bytes, 1 << 20);
   EXPECT_EQ(back.state_bytes, int64_t{1} << 40);
   EXPECT_EQ(back.staging_rows, 9);
+  EXPECT_EQ(back.staging_layers, 3);
   EXPECT_EQ(back.library_version, "0.1.0");
 }
 

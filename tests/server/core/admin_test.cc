@@ -292,6 +292,16 @@ TEST(AdminTest, ARollbackNeedsTheRanksStaging) {
       << back.status();
 }
 
+TEST(AdminTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  CommitAll(job, 12);
+  for (FakeRank& rank : job.ranks) rank.identity.staging_layers = 1;
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
+}
+
 TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   TestJob job;
   job.ConnectAll();

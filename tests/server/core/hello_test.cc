@@ -31,6 +31,7 @@ TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
       {"vote_every is 0", [](wire::Hello& h) { h.vote_every = 0; }},
       {"report_every is 0", [](wire::Hello& h) { h.report_every = 0; }},
       {"staging_rows is -1", [](wire::Hello& h) { h.staging_rows = -1; }},
+      {"staging_layers is -1", [](wire::Hello& h) { h.staging_layers = -1; }},
       {"weight_bytes is -2", [](wire::Hello& h) { h.weight_bytes = -2; }},
       {"num_slots is 5", [](wire::Hello& h) { h.shape.num_slots = 5; }},
       {"world_size is 4", [](wire::Hello& h) { h.world_size = 4; }},

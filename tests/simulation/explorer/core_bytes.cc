@@ -15,7 +15,7 @@ using core::Rank;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
-static_assert(sizeof(Rank) == 168, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Rank) == 176, "core::Rank changed: look at BytesOf and Simplify");
 static_assert(sizeof(Incarnation) == 232,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
@@ -82,6 +82,7 @@ void Add(const Rank& rank, Bytes& bytes) {
   bytes.Add(rank.running_digest);
   bytes.Add(rank.ready_version);
   bytes.Add(rank.staging_rows);
+  bytes.Add(rank.staging_layers);
 }
 
 // Shape, bytes, settings and periods are those of the one job in every incarnation; nobody changes
@@ -138,20 +139,13 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(job.asked.session);
 }
 
-SessionName NameOf(core::SessionId id) {
-  const int64_t zero_based = id - 1;
-  return {.incarnation = static_cast<int>(zero_based / (kRanks * kSessionNumbers)),
-          .rank = static_cast<int>(zero_based / kSessionNumbers % kRanks),
-          .number = static_cast<int>(zero_based % kSessionNumbers)};
-}
-
 class Renamer {
  public:
   Renamer(const Permutation& first, const Permutation& second) : to_{&first, &second} {}
 
   void Apply(Job& job) const {
     if (job.asked.session != 0) {
-      job.asked.rank = Rename(NameOf(job.asked.session).incarnation, job.asked.rank);
+      job.asked.rank = Rename(CoreTable::NameOf(job.asked.session).incarnation, job.asked.rank);
     }
     job.asked.session = Rename(job.asked.session);
     if (job.current) Apply(*job.current);
@@ -171,7 +165,7 @@ class Renamer {
 
   core::SessionId Rename(core::SessionId id) const {
     if (id == 0) return 0;
-    SessionName name = NameOf(id);
+    SessionName name = CoreTable::NameOf(id);
     name.rank = Rename(name.incarnation, name.rank);
     return CoreTable::IdOf(name);
   }

@@ -8,13 +8,6 @@
 namespace eplb::explorer {
 namespace {
 
-SessionName NameOf(core::SessionId id) {
-  const int64_t zero_based = id - 1;
-  return {.incarnation = static_cast<int>(zero_based / (kRanks * kSessionNumbers)),
-          .rank = static_cast<int>(zero_based / kSessionNumbers % kRanks),
-          .number = static_cast<int>(zero_based % kSessionNumbers)};
-}
-
 uint64_t KeyOf(uint32_t core, uint64_t kind, core::SessionId session, uint64_t value) {
   return (uint64_t{core} << 32) | (kind << 28) | (static_cast<uint64_t>(session) << 20) | value;
 }
@@ -78,6 +71,14 @@ uint32_t Messages::Add(StoredJob job) {
 
 core::SessionId CoreTable::IdOf(SessionName session) {
   return 1 + (session.incarnation * kRanks + session.rank) * kSessionNumbers + session.number;
+}
+
+SessionName CoreTable::NameOf(core::SessionId id) {
+  const int64_t zero_based = id - 1;
+  const int64_t rank = zero_based / kSessionNumbers;
+  return {.incarnation = static_cast<int>(rank / kRanks),
+          .rank = static_cast<int>(rank % kRanks),
+          .number = static_cast<int>(zero_based % kSessionNumbers)};
 }
 
 uint32_t CoreTable::Keep(core::State state) {
@@ -171,11 +172,11 @@ void CoreTable::AddEffect(const core::Effect& effect, Turned& turned) {
   CoreEffect added;
   if (const auto* send = std::get_if<core::Send>(&effect)) {
     turned.asks_for_body |= std::holds_alternative<wire::NeedPlacement>(send->message);
-    added.session = NameOf(send->session);
+    added.session = CoreTable::NameOf(send->session);
     added.message = messages_.Add(send->message);
   } else if (const auto* close = std::get_if<core::Close>(&effect)) {
     added.kind = CoreEffect::Kind::kClose;
-    added.session = NameOf(close->session);
+    added.session = CoreTable::NameOf(close->session);
   } else if (const auto* store = std::get_if<core::Store>(&effect)) {
     added.kind = CoreEffect::Kind::kStore;
     added.job = messages_.Add(StoredJob(store->job));

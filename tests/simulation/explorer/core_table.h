@@ -109,6 +109,7 @@ class CoreTable {
   // The state with the ranks of both incarnations renamed.
   uint32_t Renamed(uint32_t core, int permutation_0, int permutation_1);
   static core::SessionId IdOf(SessionName session);
+  static SessionName NameOf(core::SessionId id);
 
   size_t size() const { return entries_.size(); }
   size_t num_turns() const { return turns_.size(); }

@@ -55,6 +55,7 @@ grpc::ByteBuffer HelloOf(const BenchJob& job, int rank, const Placement& running
   hello.vote_every = 1;
   hello.report_every = job.report_every;
   hello.staging_rows = job.shape.num_slots;
+  hello.staging_layers = job.shape.num_layers;
   hello.library_version = "eplb-bench";
   v1::Up message;
   wire::ToProto(wire::UpMessage(hello), &message);
