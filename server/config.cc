@@ -23,6 +23,16 @@ absl::Status At(const std::string& source, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
 }
 
+ConfigValue ValueOf(const toml::array& array) {
+  ConfigValue value = {.kind = ConfigValue::Kind::kTexts, .text = "an array"};
+  for (const toml::node& one : array) {
+    const auto* text = one.as_string();
+    if (text == nullptr) return {.kind = ConfigValue::Kind::kOther, .text = "an array"};
+    value.texts.push_back(text->get());
+  }
+  return value;
+}
+
 ConfigValue ValueOf(const toml::node& node) {
   using Kind = ConfigValue::Kind;
   if (const auto* integer = node.as_integer()) {
@@ -35,7 +45,8 @@ ConfigValue ValueOf(const toml::node& node) {
   if (const auto* flag = node.as_boolean()) {
     return {.kind = Kind::kOther, .text = flag->get() ? "true" : "false"};
   }
-  return {.kind = Kind::kOther, .text = node.is_array() ? "an array" : "a date or time"};
+  if (const auto* array = node.as_array()) return ValueOf(*array);
+  return {.kind = Kind::kOther, .text = "a date or time"};
 }
 
 // Tables are one level deep in every key but tls.identity, and two below "jobs", so this ends at

@@ -74,7 +74,12 @@ HttpServer::Sources SourcesOf(const Observed& observed) {
   const Runner* runner = observed.runner;
   return {.alive = [runner] { return runner->Alive(); },
           .ready = [runner] { return runner->Readiness(); },
-          .metrics = [observed] { return MetricsText(TakeSnapshot(observed)); },
+          .metrics =
+              [observed](const HttpFailures& http) {
+                MetricsSnapshot snapshot = TakeSnapshot(observed);
+                snapshot.http = http;
+                return MetricsText(snapshot);
+              },
           .version = [version = observed.version] { return VersionToJson(version, GrpcVersion()); },
           .api =
               {

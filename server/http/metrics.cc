@@ -95,6 +95,17 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
               "Load reports that were dropped, by place: queue = the core was behind or the rank "
               "sent more than limits.messages_per_second.");
   page.Sample(static_cast<double>(s.reports_dropped_at_queue), {{"where", "queue"}});
+  page.Family(MetricType::Counter, "eplb_http_errors_total",
+              "HTTP answers with a status of 400 or above, by code; 421 = a Host that "
+              "http.allowed_hosts does not list, 431 = a head above 8 KiB.");
+  for (const auto& [code, count] : s.http.answers) {
+    page.Sample(static_cast<double>(count), {{"code", absl::StrCat(code)}});
+  }
+  page.Family(MetricType::Counter, "eplb_http_dropped_total",
+              "HTTP connections closed without an answer, by reason: crowded = the oldest of too "
+              "many that waited, late = its head did not end in time.");
+  page.Sample(static_cast<double>(s.http.drops.crowded), {{"reason", "crowded"}});
+  page.Sample(static_cast<double>(s.http.drops.late), {{"reason", "late"}});
   page.Family(MetricType::Counter, "eplb_store_errors_total", "Writes that the store refused.");
   page.Sample(static_cast<double>(s.store_errors));
   page.Family(MetricType::Gauge, "eplb_tls_cert_expiry_timestamp_seconds",

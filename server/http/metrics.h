@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 
 #include "server/core/core.h"
+#include "server/http/http_failures.h"
 #include "server/runner/histogram.h"
 
 namespace eplb {
@@ -55,6 +56,7 @@ struct MetricsSnapshot {
   Histogram::View solve_seconds;
   Histogram::View store_write_seconds;
   int64_t store_errors = 0;
+  HttpFailures http;
   std::optional<absl::Time> tls_cert_expiry;
   ProcessFigures process;
 };

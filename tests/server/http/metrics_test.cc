@@ -94,6 +94,16 @@ TEST(MetricsTest, CountersOfTheCoreHaveTheirNames) {
   EXPECT_THAT(text, HasSubstr("eplb_prepare_seconds_count 2\neplb_prepare_seconds_sum 0.5\n"));
 }
 
+TEST(MetricsTest, WhatHttpRefusesIsCounted) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4}};
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"421\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"431\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"crowded\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"late\"} 4\n"));
+}
+
 TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.job_figures = {
