@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "placement/evaluate.h"
@@ -42,6 +43,7 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   snapshot.version = observed.version;
   snapshot.grpc_version = GrpcVersion();
   snapshot.ready = runner.Readiness().ok();
+  snapshot.draining = observed.rpc->draining();
   snapshot.term = runner.term();
   snapshot.sessions = runner.sessions().count();
   snapshot.reports_dropped_at_queue = runner.dropped_reports();
@@ -52,6 +54,9 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   const StreamEnds ends = observed.rpc->stream_ends();
   snapshot.session_disconnects_by_reason = {
       {"goodbye", ends.goodbye}, {"closed", ends.closed}, {"lost", ends.lost}};
+  for (RpcTimes::Series& series : observed.rpc->rpc_times()) {
+    snapshot.calls.push_back({std::move(series.method), std::move(series.code), series.seconds});
+  }
   snapshot.jobs = runner.Jobs();
   for (const core::JobView& job : snapshot.jobs) {
     snapshot.job_figures.push_back(FiguresOf(runner, job));

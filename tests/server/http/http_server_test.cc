@@ -212,6 +212,7 @@ TEST_F(HttpServerTest, AHeadOfTheLargestSizeIsAnswered) {
 TEST_F(HttpServerTest, TheOldestOfTooManyIsDroppedAndCounted) {
   Start();
   std::vector<RawConnection> silent;
+  silent.reserve(257);
   for (int i = 0; i < 257; ++i) silent.emplace_back(server_->address().port);
   EXPECT_TRUE(silent.front().ReadToTheEnd());
   EXPECT_THAT(Get("/metrics").second, HasSubstr("late=0"));

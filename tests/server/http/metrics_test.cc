@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace eplb {
@@ -47,14 +48,10 @@ TEST(MetricsTest, ValuesAreFinite) {
 }
 
 TEST(MetricsTest, BucketsAreCumulativeAndEndAboveEverything) {
-  Histogram histogram;
-  histogram.Observe(0.0001);
-  histogram.Observe(0.02);
-  histogram.Observe(1000);
-  histogram.Observe(-1);
-  histogram.Observe(std::numeric_limits<double>::quiet_NaN());
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.store_write_seconds = histogram.view();
+  for (const double seconds : {0.0001, 0.02, 1000.0, -1.0, std::nan("")}) {
+    snapshot.store_write_seconds.Add(seconds);
+  }
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"0.0001\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"0.025\"} 2\n"));
@@ -84,14 +81,51 @@ TEST(MetricsTest, CountersOfTheCoreHaveTheirNames) {
   snapshot.counters.nacks[static_cast<size_t>(wire::NackCode::kBusy)] = 3;
   snapshot.counters.failed[static_cast<size_t>(wire::FailedCode::kTransfer)] = 4;
   snapshot.counters.report_cells = 10;
-  snapshot.counters.prepares = 2;
-  snapshot.counters.prepare_seconds = 0.5;
+  snapshot.counters.applied = 5;
+  snapshot.counters.prepare_seconds.Add(0.25);
+  snapshot.counters.prepare_seconds.Add(0.25);
+  snapshot.counters.gate_wait_seconds.Add(2);
+  snapshot.counters.pause_seconds.Add(0.01);
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, HasSubstr("eplb_plans_total{result=\"withdrawn\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("eplb_votes_total{code=\"busy\"} 3\n"));
-  EXPECT_THAT(text, HasSubstr("eplb_votes_total{code=\"transfer_failed\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{result=\"nack\",code=\"busy\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{result=\"failed\",code=\"transfer_failed\"} 4\n"));
   EXPECT_THAT(text, HasSubstr("eplb_report_bytes_total 80\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{result=\"applied\",code=\"ok\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("eplb_prepare_seconds_count 2\neplb_prepare_seconds_sum 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_gate_wait_seconds_bucket{le=\"1\"} 0\n"
+                              "eplb_gate_wait_seconds_bucket{le=\"5\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("first Applied - last READY")) << "the formula";
+  EXPECT_THAT(text, HasSubstr("eplb_migration_stall_seconds_bucket{le=\"0.01\"} 1\n"));
+}
+
+TEST(MetricsTest, ADaemonLeadsUntilItDrains) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("# TYPE eplb_leader gauge\neplb_leader 1\n"));
+  snapshot.draining = true;
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("\neplb_leader 0\n"));
+}
+
+TEST(MetricsTest, CallsAreTimedByMethodAndCode) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("eplb_rpc_seconds"))) << "nobody has called";
+  core::Buckets seconds;
+  seconds.Add(0.002);
+  snapshot.calls = {{"Query/GetJob", "NOT_FOUND", seconds}};
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, HasSubstr("# TYPE eplb_rpc_seconds histogram\n"));
+  EXPECT_THAT(text,
+              HasSubstr("eplb_rpc_seconds_count{method=\"Query/GetJob\",code=\"NOT_FOUND\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("{method=\"Query/GetJob\",code=\"NOT_FOUND\",le=\"0.0025\"} 1\n"));
+}
+
+TEST(MetricsTest, AForgottenJobHasNoSeries) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.job_figures = {{.job = "train", .last_commit_step = 77, .layer_balancedness = {0.5}}};
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_coverage_ratio{job=\"train\"} 0\n"));
+  snapshot.jobs.clear();
+  snapshot.job_figures.clear();
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("job=")));
 }
 
 TEST(MetricsTest, WhatHttpRefusesIsCounted) {
