@@ -130,7 +130,8 @@ void AddDurations(const MetricsSnapshot& s, Page& page) {
   page.Sample(s.counters.pause_seconds);
   page.Family(MetricType::Histogram, "eplb_rpc_seconds",
               "Time from a call's start to its status, by method and code; an Exchange waits for "
-              "its other ranks. Streams are not in it: see eplb_session_disconnects_total. other: "
+              "its other ranks. Not in it: streams (eplb_session_disconnects_total) and calls "
+              "above the size limit. other: "
               "health checks, and methods that do not exist.");
   for (const CallFigures& call : s.calls) {
     page.Sample(call.seconds, {{"method", call.method}, {"code", call.code}});

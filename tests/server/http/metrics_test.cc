@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+
 namespace eplb {
 namespace {
 
@@ -117,6 +119,52 @@ TEST(MetricsTest, CallsAreTimedByMethodAndCode) {
   EXPECT_THAT(text,
               HasSubstr("eplb_rpc_seconds_count{method=\"Query/GetJob\",code=\"NOT_FOUND\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("{method=\"Query/GetJob\",code=\"NOT_FOUND\",le=\"0.0025\"} 1\n"));
+}
+
+// Dashboards and alerts are written against these.
+TEST(MetricsTest, NoNameIsLost) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.tls_cert_expiry = absl::UnixEpoch();
+  snapshot.session_disconnects_by_reason = {{"lost", 1}};
+  snapshot.calls = {{"Query/GetJob", "OK", {}}};
+  snapshot.job_figures = {{.job = "train",
+                           .predicted_balancedness = 0.9,
+                           .last_commit_step = 77,
+                           .layer_balancedness = {0.5}}};
+  const std::string text = MetricsText(snapshot);
+  for (const char* name : {"build_info",
+                           "leader",
+                           "term",
+                           "sessions",
+                           "session_disconnects_total",
+                           "reports_total",
+                           "report_bytes_total",
+                           "reports_dropped_total",
+                           "coverage_ratio",
+                           "balancedness_ratio",
+                           "balancedness_worst_ratio",
+                           "predicted_balancedness_ratio",
+                           "placement_version",
+                           "last_commit_step",
+                           "job_step",
+                           "plans_total",
+                           "plan_state",
+                           "plan_state_seconds",
+                           "stuck_plan_seconds",
+                           "solve_seconds",
+                           "prepare_seconds",
+                           "gate_wait_seconds",
+                           "migration_bytes_total",
+                           "migration_stall_seconds",
+                           "moves_total",
+                           "votes_total",
+                           "quarantine",
+                           "store_write_seconds",
+                           "store_errors_total",
+                           "tls_cert_expiry_timestamp_seconds",
+                           "rpc_seconds"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("# HELP eplb_", name, " "))) << name;
+  }
 }
 
 TEST(MetricsTest, AForgottenJobHasNoSeries) {

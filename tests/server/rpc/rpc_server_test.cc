@@ -223,7 +223,7 @@ TEST_F(RpcServerTest, AFloodOfReportsIsDroppedAndCountedAndTheStreamLives) {
   Start();
   const std::unique_ptr<Rank> rank = Join(0);
   constexpr int kReports = 3000;
-  for (int i = 0; i < kReports; ++i) ASSERT_TRUE(rank->Say(ReportOf(kReportEvery * i)));
+  for (int i = 0; i < kReports; ++i) ASSERT_TRUE(rank->Say(ReportOf(int64_t{kReportEvery} * i)));
   ASSERT_TRUE(rank->stream()->WritesDone());
   EXPECT_EQ(rank->End().error_code(), grpc::StatusCode::UNAVAILABLE);  // no Goodbye, not more
   EXPECT_GT(runner_->dropped_reports(), kReports / 2);
@@ -282,6 +282,7 @@ TEST_F(RpcServerTest, ThreeRanksExchangeTheirBlobs) {
   v1::ExchangeResponse responses[3];
   grpc::Status statuses[3];
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int32_t rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] { statuses[rank] = Exchange(rank, 3, &responses[rank]); });
   }
