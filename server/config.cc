@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/toml_text.h"
 #include "server/config_identity.h"
 #include "server/config_keys.h"
-#include "server/config_text.h"
 
 namespace eplb {
 namespace {
@@ -21,6 +21,16 @@ constexpr size_t kMaxFileBytes = size_t{1} << 20;
 
 absl::Status At(const std::string& source, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+}
+
+ConfigValue ValueOf(const toml::array& array) {
+  ConfigValue value = {.kind = ConfigValue::Kind::kTexts, .text = "an array"};
+  for (const toml::node& one : array) {
+    const auto* text = one.as_string();
+    if (text == nullptr) return {.kind = ConfigValue::Kind::kOther, .text = "an array"};
+    value.texts.push_back(text->get());
+  }
+  return value;
 }
 
 ConfigValue ValueOf(const toml::node& node) {
@@ -35,7 +45,8 @@ ConfigValue ValueOf(const toml::node& node) {
   if (const auto* flag = node.as_boolean()) {
     return {.kind = Kind::kOther, .text = flag->get() ? "true" : "false"};
   }
-  return {.kind = Kind::kOther, .text = node.is_array() ? "an array" : "a date or time"};
+  if (const auto* array = node.as_array()) return ValueOf(*array);
+  return {.kind = Kind::kOther, .text = "a date or time"};
 }
 
 // Tables are one level deep in every key but tls.identity, and two below "jobs", so this ends at
@@ -71,21 +82,8 @@ absl::Status ApplyFile(const std::string& file, DaemonConfig* config) {
   if (text.size() > kMaxFileBytes) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": larger than 1 MiB"));
   }
-  // An optional mark of UTF-8 at the start is no letter.
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  if (const int32_t line = LineWithStrayLetter(text); line > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file, ":", line, ": not TOML: a letter that is not ASCII outside strings and comments"));
-  }
-  const toml::parse_result result = toml::parse(text);
-  if (!result) {
-    std::string why(result.error().description());
-    std::replace(why.begin(), why.end(), '\n', ' ');
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ":", result.error().source().begin.line, ": not TOML: ", why));
-  }
-  return ApplyTable(file, "", result.table(), config);
+  EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(file, text));
+  return ApplyTable(file, "", table, config);
 }
 
 // EPLB_POLICY_NAME for policy.name.

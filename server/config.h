@@ -40,6 +40,7 @@ struct DaemonConfig {
   TlsOptions tls;
   Address grpc = {.host = "127.0.0.1", .port = 29610};
   Address http = {.host = "127.0.0.1", .port = 29611};
+  std::vector<std::string> http_allowed_hosts;  // names besides localhost that HTTP answers to
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
   absl::Duration drain_grace = absl::Seconds(10);
   std::string log_level = "info";

@@ -10,11 +10,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "proto/wire/toml_text.h"
 #include "server/tls_options.h"
-
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-#include <toml++/toml.h>
 
 namespace eplb {
 

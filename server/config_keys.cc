@@ -1,8 +1,6 @@
 #include "server/config_keys.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -17,62 +15,7 @@
 namespace eplb {
 namespace {
 
-using Kind = ConfigValue::Kind;
-
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-
-std::optional<int64_t> Integer(const ConfigValue& value, int64_t low, int64_t high) {
-  int64_t number = 0;
-  if (value.kind != Kind::kInteger && value.kind != Kind::kUntyped) return std::nullopt;
-  if (!absl::SimpleAtoi(value.text, &number) || number < low || number > high) return std::nullopt;
-  return number;
-}
-
-bool SetInteger(const ConfigValue& value, int64_t low, int64_t high, int32_t* out) {
-  const std::optional<int64_t> number = Integer(value, low, high);
-  if (number) *out = static_cast<int32_t>(*number);
-  return number.has_value();
-}
-
-bool SetReal(const ConfigValue& value, double low, double high, double* out) {
-  double number = 0;
-  if (value.kind == Kind::kText || value.kind == Kind::kOther) return false;
-  if (!absl::SimpleAtod(value.text, &number) || !(number >= low && number <= high)) return false;
-  *out = number;
-  return true;
-}
-
-// `value` times `scale`.
-bool SetScaled(const ConfigValue& value, double low, double high, double scale, double* out) {
-  double number = 0;
-  if (!SetReal(value, low, high, &number)) return false;
-  *out = number * scale;
-  return true;
-}
-
-bool SetDuration(const ConfigValue& value, absl::Duration low, absl::Duration high,
-                 absl::Duration* out) {
-  absl::Duration duration;
-  if (value.kind != Kind::kText && value.kind != Kind::kUntyped) return false;
-  if (!absl::ParseDuration(value.text, &duration) || duration < low || duration > high) {
-    return false;
-  }
-  *out = duration;
-  return true;
-}
-
-bool SetAddress(const ConfigValue& value, bool unix_allowed, Address* out) {
-  if (value.kind != Kind::kText && value.kind != Kind::kUntyped) return false;
-  absl::StatusOr<Address> address = ParseAddress(value.text);
-  if (!address.ok() || (address->is_unix() && !unix_allowed)) return false;
-  *out = *std::move(address);
-  return true;
-}
-
-bool SetPath(const ConfigValue& value, std::string* out) {
-  *out = value.text;
-  return !value.text.empty() && (value.kind == Kind::kText || value.kind == Kind::kUntyped);
-}
 
 bool SetPolicyName(const ConfigValue& value, DaemonConfig* config) {
   const std::vector<std::string_view> names = PolicyNames();
@@ -98,6 +41,8 @@ constexpr ConfigKey kKeys[] = {
      [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, true, &c->grpc); }},
     {"listen.http", "ADDR:PORT",
      [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, false, &c->http); }},
+    {"http.allowed_hosts", "at most 64 host names, [\"eplb.example.org\"] or separated by commas",
+     [](const ConfigValue& v, DaemonConfig* c) { return SetHostNames(v, &c->http_allowed_hosts); }},
     {"policy.name", "", SetPolicyName},  // the expectation lists the registry
     {"policy.mode", "\"apply\" or \"observe\"", SetMode},
     {"policy.every_steps", "an integer in 1..2147483647",

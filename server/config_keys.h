@@ -3,20 +3,14 @@
 #define EPLB_SERVER_CONFIG_KEYS_H_
 
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 
 #include "server/config.h"
+#include "server/config_values.h"
 
 namespace eplb {
-
-struct ConfigValue {
-  enum class Kind { kInteger, kReal, kText, kUntyped, kOther };
-  Kind kind = Kind::kUntyped;  // kUntyped: from the environment or a flag, read as the key needs it
-  std::string text = {};
-};
 
 struct ConfigKey {
   std::string_view name;      // "policy.min_gain"

@@ -61,11 +61,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
            .max_memory_bytes = kMiB * static_cast<size_t>(config.limits.max_rpc_memory_mib),
            .handshake_deadline = config.limits.handshake_deadline,
            .server_version = DaemonVersion()}));
-  EPLB_ASSIGN_OR_RETURN(daemon->http_,
-                        HttpServer::Start(config.http, SourcesOf({.runner = runner,
-                                                                  .rpc = daemon->rpc_.get(),
-                                                                  .tls_cert = config.tls.cert,
-                                                                  .version = DaemonVersion()})));
+  EPLB_ASSIGN_OR_RETURN(daemon->http_, HttpServer::Start(config.http,
+                                                         SourcesOf({.runner = runner,
+                                                                    .rpc = daemon->rpc_.get(),
+                                                                    .tls_cert = config.tls.cert,
+                                                                    .version = DaemonVersion()}),
+                                                         config.http_allowed_hosts));
   return daemon;
 }
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "placement/evaluate.h"
@@ -42,6 +43,7 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   snapshot.version = observed.version;
   snapshot.grpc_version = GrpcVersion();
   snapshot.ready = runner.Readiness().ok();
+  snapshot.draining = observed.rpc->draining();
   snapshot.term = runner.term();
   snapshot.sessions = runner.sessions().count();
   snapshot.reports_dropped_at_queue = runner.dropped_reports();
@@ -52,6 +54,9 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   const StreamEnds ends = observed.rpc->stream_ends();
   snapshot.session_disconnects_by_reason = {
       {"goodbye", ends.goodbye}, {"closed", ends.closed}, {"lost", ends.lost}};
+  for (RpcTimes::Series& series : observed.rpc->rpc_times()) {
+    snapshot.calls.push_back({std::move(series.method), std::move(series.code), series.seconds});
+  }
   snapshot.jobs = runner.Jobs();
   for (const core::JobView& job : snapshot.jobs) {
     snapshot.job_figures.push_back(FiguresOf(runner, job));
@@ -74,7 +79,12 @@ HttpServer::Sources SourcesOf(const Observed& observed) {
   const Runner* runner = observed.runner;
   return {.alive = [runner] { return runner->Alive(); },
           .ready = [runner] { return runner->Readiness(); },
-          .metrics = [observed] { return MetricsText(TakeSnapshot(observed)); },
+          .metrics =
+              [observed](const HttpFailures& http) {
+                MetricsSnapshot snapshot = TakeSnapshot(observed);
+                snapshot.http = http;
+                return MetricsText(snapshot);
+              },
           .version = [version = observed.version] { return VersionToJson(version, GrpcVersion()); },
           .api =
               {

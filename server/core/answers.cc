@@ -22,6 +22,16 @@ void UpdateStep(Speaker& speaker, int64_t step) {
   if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, step);
 }
 
+// How long all ranks were READY before their vote let them switch. Not counted when an Applied
+// overtook the last READY.
+void CountGateWait(Turn& turn, const Job& job, const wire::Applied& applied) {
+  if (job.phase != Phase::kResolving) return;
+  const Proposal& proposal = *job.proposal;
+  const double since_ready =
+      absl::ToDoubleSeconds(turn.now - proposal.proposed_at) - proposal.prepare_seconds;
+  turn.state.counters.gate_wait_seconds.Add(std::max(0.0, since_ready - applied.pause_seconds));
+}
+
 // `reported` is false when a Hello told it: then step, bytes and pause are not known.
 void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, bool reported) {
   Job& job = speaker.job;
@@ -43,7 +53,10 @@ void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, boo
         absl::StrCat("rank ", speaker.index, " applied version ", applied.version, " at step ",
                      applied.step, ", another rank at step ", *proposal.applied_step));
   }
-  if (reported && !proposal.applied_step) proposal.applied_step = applied.step;
+  if (reported && !proposal.applied_step) {
+    proposal.applied_step = applied.step;
+    CountGateWait(turn, job, applied);
+  }
   if (rank.answer == Answer::kApplied) return;
   if (rank.answer == Answer::kFailed) {
     Quarantine(turn, job,
@@ -53,8 +66,7 @@ void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, boo
   Counters& counters = turn.state.counters;
   ++counters.applied;
   if (reported) {
-    ++counters.pauses;
-    counters.pause_seconds += applied.pause_seconds;
+    counters.pause_seconds.Add(applied.pause_seconds);
     rank.pause_seconds = applied.pause_seconds;
   }
   proposal.received_bytes += applied.received_bytes;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "proto/wire/messages.h"
+#include "server/core/buckets.h"
 #include "server/core/plan.h"
 
 namespace eplb::core {
@@ -20,8 +21,7 @@ struct Counters {
   int64_t commits = 0;                           // chunks that every rank applied
   int64_t transfers = 0;                         // (layer, expert, GPU) copies of committed chunks
   int64_t received_bytes = 0;                    // by ranks from other ranks, of committed chunks
-  int64_t pauses = 0;                            // boundaries with a switch, one per rank and chunk
-  double pause_seconds = 0;                      // their sum
+  Buckets pause_seconds;                         // boundaries with a switch, one per rank and chunk
   int64_t hellos = 0;                            // welcomed
   int64_t hellos_refused = 0;
   int64_t goodbyes = 0;          // streams that ended with a Goodbye that says finished
@@ -35,8 +35,8 @@ struct Counters {
   int64_t windows_given_up = 0;  // incomplete
   int64_t solves = 0;            // answered by the solver
   double solve_seconds = 0;      // their sum
-  int64_t prepares = 0;          // chunks that every rank was READY for
-  double prepare_seconds = 0;    // Propose to the last READY, their sum
+  Buckets prepare_seconds;       // Propose to the last READY, of chunks that every rank held
+  Buckets gate_wait_seconds;     // the last READY to the first Applied, less that rank's boundary
   int64_t store_failures = 0;    // decisions that could not be stored
   int64_t changes = 0;           // of operators, done
   int64_t changes_refused = 0;

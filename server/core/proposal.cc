@@ -146,8 +146,7 @@ void Conclude(Turn& turn, Job& job) {
   } else if (job.phase == Phase::kPreparing &&
              proposal.num_ready + proposal.num_applied == world_size) {
     job.proposal->prepare_seconds = absl::ToDoubleSeconds(turn.now - proposal.proposed_at);
-    ++turn.state.counters.prepares;
-    turn.state.counters.prepare_seconds += proposal.prepare_seconds;
+    turn.state.counters.prepare_seconds.Add(proposal.prepare_seconds);
     SetPhase(turn, job, Phase::kResolving);
     turn.decision.reason = absl::StrCat("every rank is READY for version ",
                                         proposal.message.version, ", their vote decides");

@@ -25,10 +25,6 @@ constexpr int64_t kMaxLimit = 1000;
 constexpr int64_t kMaxNumber = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxLayer = 1 << 20;
 
-std::string Shown(std::string_view text) {
-  return absl::Utf8SafeCEscape(std::string(text.substr(0, kShownBytes)));
-}
-
 HttpResponse ErrorResponse(const absl::Status& status) {
   const int code = absl::IsInvalidArgument(status) ? 400
                    : absl::IsNotFound(status)      ? 404
@@ -179,6 +175,10 @@ HttpResponse AnswerAboutJob(const ApiSources& sources, std::string_view path, st
 }
 
 }  // namespace
+
+std::string Shown(std::string_view text) {
+  return absl::Utf8SafeCEscape(std::string(text.substr(0, kShownBytes)));
+}
 
 HttpResponse ErrorResponse(int status, std::string_view text) {
   return {.status = status, .body = ErrorToJson(text)};

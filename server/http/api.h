@@ -59,6 +59,9 @@ HttpResponse AnswerApi(const ApiSources& sources, std::string_view path,
 // {"error": text} with this status.
 HttpResponse ErrorResponse(int status, std::string_view text);
 
+// What a stranger sent, as an error shows it: on one line, its first 64 bytes.
+std::string Shown(std::string_view text);
+
 }  // namespace eplb
 
 #endif  // EPLB_SERVER_HTTP_API_H_

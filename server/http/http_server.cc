@@ -4,6 +4,9 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "server/http/allowed_hosts.h"
 #include "server/http/deadline_stream.h"
 #include "server/http/intake.h"
 #include "server/runner/monotonic_clock.h"
@@ -23,6 +27,7 @@ constexpr int kThreads = 4;
 constexpr absl::Duration kAnswerDeadline =
     absl::Seconds(10);               // a peer that does not read is dropped
 constexpr size_t kMaxBodyBytes = 0;  // nothing that is asked has a body
+constexpr char kEmptyRequest[] = "GET / HTTP/1.1\r\n\r\n";
 
 HttpResponse Probe(const absl::Status& status) {
   return {.status = status.ok() ? 200 : 503,
@@ -30,8 +35,22 @@ HttpResponse Probe(const absl::Status& status) {
           .content_type = "text/plain"};
 }
 
-HttpResponse Route(const HttpServer::Sources& sources, const std::string& path,
-                   const QueryParameters& query) {
+// What is wrong with whom the request says that it speaks to; none when nothing is.
+std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const httplib::Request& request) {
+  const size_t given = request.get_header_value_count("Host");
+  if (given == 0 && request.version == "HTTP/1.0") return std::nullopt;  // older than this header
+  if (given != 1) {
+    return ErrorResponse(400, absl::StrCat("Host is given ", given, " times, expected once"));
+  }
+  const std::string host = request.get_header_value("Host");
+  if (hosts.Allows(host)) return std::nullopt;
+  return ErrorResponse(421, absl::StrCat("Host is \"", Shown(host),
+                                         "\", expected an IP address, localhost or a name that "
+                                         "http.allowed_hosts lists"));
+}
+
+HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failures,
+                   const std::string& path, const QueryParameters& query) {
   if (path.starts_with("/api/")) return AnswerApi(sources.api, path, query);
   if (!query.empty()) {
     return ErrorResponse(400,
@@ -41,7 +60,8 @@ HttpResponse Route(const HttpServer::Sources& sources, const std::string& path,
   if (path == "/livez" && sources.alive) return Probe(sources.alive());
   if (path == "/readyz" && sources.ready) return Probe(sources.ready());
   if (path == "/metrics" && sources.metrics) {
-    return {.body = sources.metrics(), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+    return {.body = sources.metrics(failures),
+            .content_type = "text/plain; version=0.0.4; charset=utf-8"};
   }
   if (path == "/version" && sources.version) return {.body = sources.version()};
   return ErrorResponse(404, "no such path; there are /livez, /readyz, /metrics, /version, /api/v1");
@@ -50,22 +70,26 @@ HttpResponse Route(const HttpServer::Sources& sources, const std::string& path,
 // The library's parser and writer without its sockets and threads.
 class Exchange : public httplib::Server {
  public:
-  explicit Exchange(const HttpServer::Sources& sources) {
+  using Answer = std::function<HttpResponse(const httplib::Request& request)>;
+
+  explicit Exchange(Answer answer) : answer_(std::move(answer)) {
     set_payload_max_length(kMaxBodyBytes);
     set_default_headers({{"Content-Security-Policy", "default-src 'self'"},
                          {"X-Content-Type-Options", "nosniff"},
                          {"Referrer-Policy", "no-referrer"},
                          {"Cache-Control", "no-store"}});
     // Before the library's own routing, which would read a body and match regular expressions.
-    set_pre_routing_handler([&sources](const httplib::Request& request,
-                                       httplib::Response& response) {
-      const bool reads = request.method == "GET" || request.method == "HEAD";
-      const HttpResponse answer = reads ? Route(sources, request.path, request.params)
-                                        : ErrorResponse(405, "this side only reads: GET and HEAD");
-      if (!reads) response.set_header("Allow", "GET, HEAD");
-      response.status = answer.status;
-      response.set_content(answer.body, answer.content_type);
+    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+      const HttpResponse ours = answer_(request);
+      if (ours.status == 405) response.set_header("Allow", "GET, HEAD");
+      response.status = ours.status;
+      response.set_content(ours.body, ours.content_type);
       return HandlerResponse::Handled;
+    });
+    // Also of what the library refuses itself, before the answer is written.
+    set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+      const std::lock_guard lock(mutex_);
+      ++errors_[response.status];
     });
   }
 
@@ -82,39 +106,78 @@ class Exchange : public httplib::Server {
     constexpr int kMaxReads = 16;
     for (int i = 0; i < kMaxReads && recv(socket, rest.data(), rest.size(), MSG_DONTWAIT) > 0;) ++i;
   }
+
+  // Answers by status code, 400 and above.
+  std::map<int, int64_t> errors() const {
+    const std::lock_guard lock(mutex_);
+    return errors_;
+  }
+
+ private:
+  const Answer answer_;
+  mutable std::mutex mutex_;
+  std::map<int, int64_t> errors_;  // guarded by mutex_
 };
 
 }  // namespace
 
 struct HttpServer::Parts {
-  Parts(Sources given, Descriptor listener, Address bound)
+  Parts(Sources given, Descriptor listener, Address bound, std::vector<std::string> names)
       : sources(std::move(given)),
         address(std::move(bound)),
-        exchange(sources),
+        hosts(std::move(names)),
+        exchange([this](const httplib::Request& request) { return Answer(request); }),
+        too_large([](const httplib::Request&) {
+          return ErrorResponse(431, absl::StrCat("the request's head is larger than ",
+                                                 Intake::Limits().max_head_bytes, " bytes"));
+        }),
         intake(std::move(listener), {}) {}
+
+  HttpResponse Answer(const httplib::Request& request) const {
+    if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
+    if (request.method != "GET" && request.method != "HEAD") {
+      return ErrorResponse(405, "this side only reads: GET and HEAD");
+    }
+    return Route(sources, Failures(), request.path, request.params);
+  }
+
+  HttpFailures Failures() const {
+    HttpFailures failures{.answers = exchange.errors(), .drops = intake.drops()};
+    for (const auto& [code, count] : too_large.errors()) failures.answers[code] += count;
+    return failures;
+  }
+
+  void Serve(HttpArrival arrival) {
+    if (!arrival.too_large) return exchange.Serve(std::move(arrival));
+    arrival.head = kEmptyRequest;  // what there is of its own need not end anywhere
+    too_large.Serve(std::move(arrival));
+  }
 
   const Sources sources;
   const Address address;
+  const AllowedHosts hosts;
   Exchange exchange;
+  Exchange too_large;
   Intake intake;
   std::vector<std::thread> threads;
 };
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& listen,
-                                                              Sources sources) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
+    const Address& listen, Sources sources, std::vector<std::string> allowed_hosts) {
   if (listen.is_unix()) {
     return absl::InvalidArgumentError(
         absl::StrCat("HTTP cannot listen on ", listen.Text(), ", expected ADDR:PORT"));
   }
   EPLB_ASSIGN_OR_RETURN(auto listener, ListenHttp(listen));
+  allowed_hosts.push_back(listen.host);
   auto parts = std::make_unique<Parts>(std::move(sources), std::move(listener.first),
-                                       std::move(listener.second));
+                                       std::move(listener.second), std::move(allowed_hosts));
   Parts* raw = parts.get();
   parts->threads.emplace_back([raw] { raw->intake.Run(); });
   for (int i = 0; i < kThreads; ++i) {
     parts->threads.emplace_back([raw] {
       while (std::optional<HttpArrival> arrival = raw->intake.Next()) {
-        raw->exchange.Serve(*std::move(arrival));
+        raw->Serve(*std::move(arrival));
       }
     });
   }

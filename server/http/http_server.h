@@ -5,19 +5,23 @@
 //   /version       {"version", "grpc_version"}
 //   /api/v1/...    see api.h
 // GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, and
-// the time of its head and of its answer.
+// the time of its head and of its answer. Errors are {"error": "one sentence"}: 421 for a Host that
+// is not allowed (allowed_hosts.h; the probes too, an IP address always passes), 431 for a head
+// above 8 KiB.
 #ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_
 #define EPLB_SERVER_HTTP_HTTP_SERVER_H_
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "server/address.h"
 #include "server/http/api.h"
+#include "server/http/http_failures.h"
 
 namespace eplb {
 
@@ -27,12 +31,14 @@ class HttpServer {
   struct Sources {
     std::function<absl::Status()> alive = {};
     std::function<absl::Status()> ready = {};
-    std::function<std::string()> metrics = {};
+    std::function<std::string(const HttpFailures&)> metrics = {};
     std::function<std::string()> version = {};  // JSON
     ApiSources api = {};
   };
+  // allowed_hosts: names besides localhost and that of `listen`.
   // errors: InvalidArgument for a Unix socket, Unavailable when the address cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Address& listen, Sources sources);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+      const Address& listen, Sources sources, std::vector<std::string> allowed_hosts = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -95,8 +95,10 @@ void Intake::Run() {
     const absl::Time now = MonotonicNow();
     auto one = waiting_.begin();
     for (size_t i = 2; i < polled.size(); ++i) {
-      const bool keep = (polled[i].revents == 0 || Read(*one)) && now < one->give_up;
-      one = keep ? std::next(one) : waiting_.erase(one);
+      const bool waits = polled[i].revents == 0 || Read(*one);
+      const bool late = waits && now >= one->give_up;
+      if (late) ++late_;
+      one = waits && !late ? std::next(one) : waiting_.erase(one);
     }
     if (polled[1].revents != 0) Accept(now);
   }
@@ -113,7 +115,9 @@ bool Intake::Read(Waiting& waiting) {
   head.append(bytes.data(), static_cast<size_t>(got));
   // The end may lie across two reads.
   const size_t from = before < kHeadEnd.size() ? 0 : before - kHeadEnd.size();
-  if (head.find(kHeadEnd, from) == std::string::npos) return head.size() <= limits_.max_head_bytes;
+  const size_t end = head.find(kHeadEnd, from);
+  waiting.arrival.too_large = std::min(end, head.size()) > limits_.max_head_bytes;
+  if (end == std::string::npos && !waiting.arrival.too_large) return true;
   Arrive(std::move(waiting.arrival));
   return false;
 }
@@ -127,7 +131,10 @@ void Intake::Accept(absl::Time now) {
       if (errno != EAGAIN) accept_from_ = now + kAcceptPause;
       return;
     }
-    if (waiting_.size() >= limits_.max_connections) waiting_.pop_front();
+    if (waiting_.size() >= limits_.max_connections) {
+      ++crowded_;
+      waiting_.pop_front();
+    }
     waiting_.push_back({.arrival = {.descriptor = std::move(accepted), .head = {}},
                         .give_up = now + limits_.head_deadline});
   }
@@ -136,7 +143,10 @@ void Intake::Accept(absl::Time now) {
 void Intake::Arrive(HttpArrival arrival) {
   {
     const std::lock_guard lock(mutex_);
-    if (arrivals_.size() >= limits_.max_connections) arrivals_.pop_front();
+    if (arrivals_.size() >= limits_.max_connections) {
+      ++crowded_;
+      arrivals_.pop_front();
+    }
     arrivals_.push_back(std::move(arrival));
   }
   changed_.notify_one();

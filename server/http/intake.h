@@ -3,6 +3,7 @@
 #ifndef EPLB_SERVER_HTTP_INTAKE_H_
 #define EPLB_SERVER_HTTP_INTAKE_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 
 #include "server/address.h"
+#include "server/http/http_failures.h"
 
 namespace eplb {
 
@@ -41,17 +43,18 @@ class Descriptor {
 // reason.
 absl::StatusOr<std::pair<Descriptor, Address>> ListenHttp(const Address& address);
 
-// A connection whose request's head is complete.
+// A connection whose request's head is complete, or longer than it may be.
 struct HttpArrival {
   Descriptor descriptor;
   std::string head;  // what was read: to the empty line, and what came with it
+  bool too_large = false;
 };
 
 class Intake {
  public:
   struct Limits {
     size_t max_connections = 256;                     // that wait; above it the oldest is dropped
-    size_t max_head_bytes = 8192;                     // else the connection is dropped
+    size_t max_head_bytes = 8192;                     // else too_large
     absl::Duration head_deadline = absl::Seconds(5);  // from the connection to the head's end
   };
   Intake(Descriptor listener, Limits limits);
@@ -61,6 +64,7 @@ class Intake {
   // The oldest arrival; none after Stop.
   std::optional<HttpArrival> Next();
   void Stop();
+  HttpDrops drops() const { return {.crowded = crowded_, .late = late_}; }
 
  private:
   struct Waiting {
@@ -75,7 +79,9 @@ class Intake {
   const Limits limits_;
   const Descriptor listener_;
   const Descriptor wake_;
-  std::list<Waiting> waiting_;                     // of Run's thread, oldest first
+  std::list<Waiting> waiting_;  // of Run's thread, oldest first
+  std::atomic<int64_t> crowded_ = 0;
+  std::atomic<int64_t> late_ = 0;
   absl::Time accept_from_ = absl::InfinitePast();  // of Run's thread
   std::mutex mutex_;                               // guards what follows
   std::condition_variable changed_;

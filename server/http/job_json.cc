@@ -82,9 +82,14 @@ Json JobJson(const core::JobView& job) {
           {"ranks", std::move(ranks)}};
 }
 
+std::string TimeText(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
+}
+
 Json PlanJson(const core::Plan& plan) {
   return {{"plan", plan.plan},
           {"unix_micros", absl::ToUnixMicros(plan.decided_at)},
+          {"time", TimeText(plan.decided_at)},
           {"policy", plan.policy},
           {"result", std::string(core::PlanResultName(plan.result))},
           {"base_version", plan.base_version},
@@ -110,11 +115,11 @@ Json PlanJson(const core::Plan& plan) {
 }
 
 Json EventJson(const StoredEvent& stored) {
-  return {{"sequence", stored.sequence},     {"unix_micros", absl::ToUnixMicros(stored.time)},
-          {"job", stored.event.job},         {"name", stored.event.name},
-          {"version", stored.event.version}, {"reason", stored.event.reason},
-          {"actor", stored.event.actor},     {"before", stored.event.before},
-          {"after", stored.event.after}};
+  return {{"sequence", stored.sequence},   {"unix_micros", absl::ToUnixMicros(stored.time)},
+          {"time", TimeText(stored.time)}, {"job", stored.event.job},
+          {"name", stored.event.name},     {"version", stored.event.version},
+          {"reason", stored.event.reason}, {"actor", stored.event.actor},
+          {"before", stored.event.before}, {"after", stored.event.after}};
 }
 
 }  // namespace

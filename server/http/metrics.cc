@@ -37,24 +37,18 @@ class Page {
       metric.gauge.value = Finite(value);
     }
   }
-  void Sample(const Histogram::View& view) {
-    ClientMetric::Histogram& histogram = Add({}).histogram;
+  void Sample(const core::Buckets& view, Labels labels = {}) {
+    ClientMetric::Histogram& histogram = Add(std::move(labels)).histogram;
     uint64_t sum = 0;
     for (size_t i = 0; i < view.counts.size(); ++i) {
       sum += static_cast<uint64_t>(view.counts[i]);
-      const bool last = i == Histogram::kBounds.size();
-      histogram.bucket.push_back(
-          {.cumulative_count = sum,
-           .upper_bound = last ? std::numeric_limits<double>::infinity() : Histogram::kBounds[i]});
+      const bool last = i == core::Buckets::kBounds.size();
+      histogram.bucket.push_back({.cumulative_count = sum,
+                                  .upper_bound = last ? std::numeric_limits<double>::infinity()
+                                                      : core::Buckets::kBounds[i]});
     }
     histogram.sample_count = sum;
     histogram.sample_sum = Finite(view.sum_seconds);
-  }
-  // A sum and how many it is of.
-  void Summary(double sum, int64_t count) {
-    ClientMetric& metric = Add({});
-    metric.summary.sample_sum = Finite(sum);
-    metric.summary.sample_count = static_cast<uint64_t>(count);
   }
   // Without a family that has no sample.
   std::vector<MetricFamily> Take() {
@@ -76,6 +70,9 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
   page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
   page.Family(MetricType::Gauge, "eplb_ready", "1 when proposals can be made, as /readyz; else 0.");
   page.Sample(s.ready ? 1 : 0);
+  page.Family(MetricType::Gauge, "eplb_leader",
+              "1 while this daemon serves its jobs; 0 once it drains.");
+  page.Sample(s.draining ? 0 : 1);
   page.Family(MetricType::Gauge, "eplb_term", "Leadership number; rises at every start.");
   page.Sample(static_cast<double>(s.term));
   page.Family(MetricType::Gauge, "eplb_sessions", "Open streams of ranks, of all jobs.");
@@ -95,6 +92,17 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
               "Load reports that were dropped, by place: queue = the core was behind or the rank "
               "sent more than limits.messages_per_second.");
   page.Sample(static_cast<double>(s.reports_dropped_at_queue), {{"where", "queue"}});
+  page.Family(MetricType::Counter, "eplb_http_errors_total",
+              "HTTP answers with a status of 400 or above, by code; 421 = a Host that "
+              "http.allowed_hosts does not list, 431 = a head above 8 KiB.");
+  for (const auto& [code, count] : s.http.answers) {
+    page.Sample(static_cast<double>(count), {{"code", absl::StrCat(code)}});
+  }
+  page.Family(MetricType::Counter, "eplb_http_dropped_total",
+              "HTTP connections closed without an answer, by reason: crowded = the oldest of too "
+              "many that waited, late = its head did not end in time.");
+  page.Sample(static_cast<double>(s.http.drops.crowded), {{"reason", "crowded"}});
+  page.Sample(static_cast<double>(s.http.drops.late), {{"reason", "late"}});
   page.Family(MetricType::Counter, "eplb_store_errors_total", "Writes that the store refused.");
   page.Sample(static_cast<double>(s.store_errors));
   page.Family(MetricType::Gauge, "eplb_tls_cert_expiry_timestamp_seconds",
@@ -109,12 +117,25 @@ void AddDurations(const MetricsSnapshot& s, Page& page) {
   page.Family(MetricType::Histogram, "eplb_store_write_seconds",
               "Time of one durable write of the store.");
   page.Sample(s.store_write_seconds);
-  page.Family(MetricType::Summary, "eplb_prepare_seconds",
+  page.Family(MetricType::Histogram, "eplb_prepare_seconds",
               "Time from a proposal to the last READY.");
-  page.Summary(s.counters.prepare_seconds, s.counters.prepares);
-  page.Family(MetricType::Summary, "eplb_migration_stall_seconds",
-              "Time that a rank's training thread spent in a boundary that switched a chunk.");
-  page.Summary(s.counters.pause_seconds, s.counters.pauses);
+  page.Sample(s.counters.prepare_seconds);
+  page.Family(MetricType::Histogram, "eplb_gate_wait_seconds",
+              "Time that a prepared chunk waited for the ranks' vote: first Applied - last READY - "
+              "that rank's time in the boundary, at least 0.");
+  page.Sample(s.counters.gate_wait_seconds);
+  page.Family(MetricType::Histogram, "eplb_migration_stall_seconds",
+              "Time that a rank's training thread spent in a boundary that switched a chunk, one "
+              "per rank and chunk.");
+  page.Sample(s.counters.pause_seconds);
+  page.Family(MetricType::Histogram, "eplb_rpc_seconds",
+              "Time from a call's start to its status, by method and code; an Exchange waits for "
+              "its other ranks. Not in it: streams (eplb_session_disconnects_total) and calls "
+              "above the size limit. other: "
+              "health checks, and methods that do not exist.");
+  for (const CallFigures& call : s.calls) {
+    page.Sample(call.seconds, {{"method", call.method}, {"code", call.code}});
+  }
 }
 
 // One family with a sample per job.
@@ -203,23 +224,26 @@ void AddAnswers(const core::Counters& counters, Page& page) {
         static_cast<double>(counters.plans[result]),
         {{"result", std::string(core::PlanResultName(static_cast<core::PlanResult>(result)))}});
   }
-  page.Family(MetricType::Counter, "eplb_votes_total", "Answers of ranks to proposals, by code.");
-  const auto answer = [&page](const char* code, int64_t count) {
-    page.Sample(static_cast<double>(count), {{"code", code}});
+  page.Family(
+      MetricType::Counter, "eplb_votes_total",
+      "Answers of ranks to proposals: ready = prepared, applied = switched, nack = refused, "
+      "failed = given up after READY; the last two by code.");
+  const auto answer = [&page](const char* result, const char* code, int64_t count) {
+    page.Sample(static_cast<double>(count), {{"result", result}, {"code", code}});
   };
-  answer("ready", counters.ready);
-  answer("applied", counters.applied);
+  answer("ready", "ok", counters.ready);
+  answer("applied", "ok", counters.applied);
   constexpr const char* kNacks[] = {
       "",        "stale_term",        "stale_version", "wrong_base", "wrong_digest",
       "invalid", "staging_too_small", "busy"};
   static_assert(std::size(kNacks) == std::tuple_size_v<decltype(core::Counters::nacks)>);
   for (size_t code = 1; code < counters.nacks.size(); ++code) {
-    answer(kNacks[code], counters.nacks[code]);
+    answer("nack", kNacks[code], counters.nacks[code]);
   }
   constexpr const char* kFailed[] = {"", "retracted", "transfer_failed", "superseded"};
   static_assert(std::size(kFailed) == std::tuple_size_v<decltype(core::Counters::failed)>);
   for (size_t code = 1; code < counters.failed.size(); ++code) {
-    answer(kFailed[code], counters.failed[code]);
+    answer("failed", kFailed[code], counters.failed[code]);
   }
 }
 

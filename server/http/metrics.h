@@ -12,8 +12,9 @@
 
 #include "absl/time/time.h"
 
+#include "server/core/buckets.h"
 #include "server/core/core.h"
-#include "server/runner/histogram.h"
+#include "server/http/http_failures.h"
 
 namespace eplb {
 
@@ -30,6 +31,13 @@ struct JobFigures {
   std::vector<double> layer_balancedness;  // of the newest complete window
 };
 
+// Calls of one method that ended with one code.
+struct CallFigures {
+  std::string method;
+  std::string code;
+  core::Buckets seconds;
+};
+
 struct ProcessFigures {
   int64_t resident_bytes = 0;
   int64_t open_descriptors = 0;
@@ -43,18 +51,21 @@ struct MetricsSnapshot {
   std::string version;
   std::string grpc_version;
   bool ready = false;
+  bool draining = false;
   int64_t term = 0;
   int64_t sessions = 0;
   int64_t reports_dropped_at_queue = 0;
   std::vector<LabelledCount> refusals_by_kind;
   std::vector<LabelledCount> session_disconnects_by_reason;
+  std::vector<CallFigures> calls;
   std::vector<core::JobView> jobs;
   std::vector<JobFigures> job_figures;
   core::Counters counters;  // of all jobs, since the daemon started
   int64_t queued_events = 0;
-  Histogram::View solve_seconds;
-  Histogram::View store_write_seconds;
+  core::Buckets solve_seconds;
+  core::Buckets store_write_seconds;
   int64_t store_errors = 0;
+  HttpFailures http;
   std::optional<absl::Time> tls_cert_expiry;
   ProcessFigures process;
 };

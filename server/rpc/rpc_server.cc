@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,7 @@ constexpr int kKeepaliveMs = 30000;         // an idle connection is asked for l
 constexpr int kKeepaliveTimeoutMs = 10000;  // and dropped without an answer: a frozen rank
 constexpr int kMinClientPingMs = 10000;
 constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
-constexpr mode_t kSocketMode = 0660;
+constexpr mode_t kSocketMask = 0117;     // a socket is made with 0777 less this: 0660
 constexpr char kDrains[] = "the daemon drains, come back later";
 
 using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
@@ -57,11 +58,23 @@ class BalancerService : public BalancerBase {
   }
 
   void Drain() { draining_ = true; }
+  bool draining() const { return draining_; }
 
  private:
   const SessionServices session_;
   Rendezvous* const rendezvous_;
   std::atomic<bool> draining_ = false;
+};
+
+class ScopedUmask {
+ public:
+  explicit ScopedUmask(mode_t mask) : before_(umask(mask)) {}
+  ~ScopedUmask() { (void)umask(before_); }
+  ScopedUmask(const ScopedUmask&) = delete;
+  ScopedUmask& operator=(const ScopedUmask&) = delete;
+
+ private:
+  const mode_t before_;
 };
 
 void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
@@ -120,6 +133,7 @@ struct RpcServer::Parts {
   Gate gate;
   StreamEndCounters ends;
   MessageBytes bytes;
+  RpcTimes times;
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
   std::unique_ptr<v1::Admin::CallbackService> admin;
@@ -142,16 +156,25 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   int port = 0;
   grpc::ServerBuilder builder;
   Limit(parts->options, &builder);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> observers;
+  observers.push_back(parts->times.MakeObserver());
+  builder.experimental().SetInterceptorCreators(std::move(observers));
   builder.AddListeningPort(listen.Text(), credentials, &port);
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
   builder.RegisterService(parts->admin.get());
-  parts->server = builder.BuildAndStart();
+  {
+    // A chmod afterwards would leave a moment in which others may connect. The mask is the whole
+    // process's, so other threads run under it for as long as the bind takes; the only files that
+    // they may make meanwhile are SQLite's, whose mode it sets itself.
+    std::optional<ScopedUmask> mask;
+    if (listen.is_unix()) mask.emplace(kSocketMask);
+    parts->server = builder.BuildAndStart();
+  }
   if (parts->server == nullptr || port <= 0) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", listen.Text(), ": ", WhyNotListening(listen)));
   }
-  if (listen.is_unix()) (void)chmod(listen.unix_path.c_str(), kSocketMode);
   GrpcErrorsAreWarnings();
   parts->address = listen.is_unix() ? listen : listen.WithPort(port);
   parts->ticker = std::make_unique<Ticker>(kTick, [raw = parts.get()](absl::Time now) {
@@ -188,6 +211,8 @@ void RpcServer::Shutdown(absl::Duration grace) {
   parts_->server->Wait();
 }
 
+bool RpcServer::draining() const { return parts_->balancer.draining(); }
+
 int64_t RpcServer::refusals(Refusal refusal) const {
   return refusal == Refusal::kHandshake ? FailedHandshakes() : parts_->gate.refusals(refusal);
 }
@@ -196,6 +221,8 @@ StreamEnds RpcServer::stream_ends() const {
   const StreamEndCounters& ends = parts_->ends;
   return {.goodbye = ends.goodbye, .closed = ends.closed, .lost = ends.lost};
 }
+
+std::vector<RpcTimes::Series> RpcServer::rpc_times() const { return parts_->times.Take(); }
 
 std::string GrpcVersion() { return grpc::Version(); }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@
 #include "server/rpc/peer_limits.h"
 #include "server/rpc/refusal.h"
 #include "server/rpc/rendezvous.h"
+#include "server/rpc/rpc_times.h"
 #include "server/runner/runner.h"
 #include "server/tls_options.h"
 
@@ -61,9 +63,12 @@ class RpcServer {
   // Ends what is open with Unavailable, cancels what is still there after `grace` and returns.
   void Shutdown(absl::Duration grace);
 
+  // StopServing was called.
+  bool draining() const;
   // Since the start; kHandshake: see grpc_log.h.
   int64_t refusals(Refusal refusal) const;
   StreamEnds stream_ends() const;
+  std::vector<RpcTimes::Series> rpc_times() const;
 
  private:
   struct Parts;

@@ -38,7 +38,7 @@ class Executor {
   // False while the newest write failed.
   bool store_works() const { return store_works_; }
   // Threads: any.
-  Histogram::View write_seconds() const { return write_seconds_.view(); }
+  core::Buckets write_seconds() const { return write_seconds_.view(); }
   int64_t write_errors() const { return write_errors_; }
   // Writes `term` again, to find out whether a failing store has recovered.
   void ProbeStore(int64_t term);

@@ -65,8 +65,8 @@ class Runner {
   // A report that was dropped before it was pushed.
   void CountDroppedReport() { queue_.CountDroppedReport(); }
   int64_t dropped_reports() const { return queue_.dropped_reports(); }
-  Histogram::View solve_seconds() const { return solve_seconds_.view(); }
-  Histogram::View store_write_seconds() const { return executor_.write_seconds(); }
+  core::Buckets solve_seconds() const { return solve_seconds_.view(); }
+  core::Buckets store_write_seconds() const { return executor_.write_seconds(); }
   int64_t store_errors() const { return executor_.write_errors(); }
 
   int64_t term() const;

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import tempfile
 import unittest
+import urllib.request
 
 import job as harness
 
@@ -57,6 +58,34 @@ class OperatorTest(unittest.TestCase):
         actors = {event["name"]: event["actor"] for event in self.ask("get", "events", "--limit", 1000)["events"]}
         for verb in ("pause", "resume", "rollback", "set_policy", "rebalance", "refused"):
             self.assertEqual(actors.get(verb), "local", verb)
+        self.both_sides_say_the_same()
+
+    def both_sides_say_the_same(self):
+        """eplbctl and /api/v1 write the same objects: equal keys, equal values. The job has ended, so only ages differ."""
+        def fetch(path):
+            url = f"http://127.0.0.1:{self.daemon.http_port}/api/v1/jobs{path}"
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)
+
+        def without_ages(jobs):
+            for one in jobs["jobs"]:
+                del one["state_seconds"]
+                one.pop("stuck_seconds", None)  # HTTP alone has it
+                for rank in one["ranks"]:
+                    del rank["away_seconds"]
+            return jobs
+
+        self.maxDiff = None
+        self.assertEqual(without_ages(self.ask("get", "jobs")), without_ages(fetch("")))
+        job = self.status()["job"]
+        plans = self.ask("get", "plans", "--limit", 1000)
+        self.assertGreater(len(plans["plans"]), 1)
+        self.assertEqual(plans, fetch(f"/{job}/plans?limit=1000"))
+        events = self.ask("get", "events", "--limit", 1000)
+        self.assertGreater(len(events["events"]), 5)
+        self.assertEqual(events, fetch(f"/{job}/events?limit=1000"))
+        self.assertEqual(self.ask("get", "ranks")["ranks"][0].keys(), fetch(f"/{job}")["ranks"][0].keys())
+        self.assertEqual(self.ask("get", "placement"), fetch(f"/{job}/placement"))
 
     def look(self):
         harness.wait_for(lambda: self.ask("explain")["switched"], 60, "a plan with a committed chunk")

@@ -232,6 +232,26 @@ gradient_bytes = 176160768
   EXPECT_EQ(costs.replica_gradient_bytes, 176160768);
 }
 
+TEST_F(ConfigFileTest, HostNamesAreAnArrayOrSeparatedByCommas) {
+  EXPECT_EQ(LoadConfig({})->http_allowed_hosts, std::vector<std::string>());
+  const std::vector<std::string> names = {"eplb.example.org", "node_7"};
+  EXPECT_EQ(Load("http.allowed_hosts = [\"eplb.example.org\", \"node_7\"]")->http_allowed_hosts,
+            names);
+  const char* text = "eplb.example.org,node_7";
+  EXPECT_EQ(LoadConfig({.environment = {{"EPLB_HTTP_ALLOWED_HOSTS", text}}})->http_allowed_hosts,
+            names);
+  EXPECT_EQ(LoadConfig({.flags = {{"http.allowed_hosts", text}}})->http_allowed_hosts, names);
+  std::string many = "a";
+  for (int i = 0; i < 64; ++i) many += ",a";
+  for (const std::string& wrong :
+       {std::string("[1]"), std::string("[[\"a\"]]"), std::string("true"),
+        std::string("[\"a:80\"]"), std::string("[\"\"]"), "\"" + many + "\"",
+        "\"" + std::string(254, 'a') + "\""}) {
+    EXPECT_THAT(ErrorOf("http.allowed_hosts = " + wrong), HasSubstr("expected at most 64"))
+        << wrong;
+  }
+}
+
 TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
   for (const char* text : {"policy.name = \"magic\"",
                            "policy.name = 3",

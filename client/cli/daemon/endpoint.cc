@@ -12,10 +12,7 @@
 
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
-
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-#include <toml++/toml.h>
+#include "proto/wire/toml_text.h"
 
 namespace eplb::cli {
 namespace {
@@ -49,14 +46,9 @@ absl::StatusOr<std::string> FromConfig(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
   if (absl::IsNotFound(text.status())) return "";
   if (!text.ok()) return text.status();
-  const toml::parse_result result = toml::parse(*text);
-  if (!result) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": line ",
-                                                   result.error().source().begin.line, ": ",
-                                                   std::string(result.error().description())));
-  }
+  EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(path, *text));
   std::string endpoint;
-  for (const auto& [key, value] : result.table()) {
+  for (const auto& [key, value] : table) {
     const auto* text_value = value.as_string();
     if (key.str() != "endpoint" || text_value == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(key.str()),

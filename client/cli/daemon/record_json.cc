@@ -47,6 +47,7 @@ Json ToJson(const v1::JobEvent& event) {
   return {{"sequence", event.sequence()},
           {"unix_micros", event.unix_micros()},
           {"time", TimeText(event.unix_micros())},
+          {"job", event.job()},
           {"name", event.name()},
           {"version", event.version()},
           {"reason", event.reason()},

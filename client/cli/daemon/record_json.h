@@ -1,4 +1,4 @@
-// The JSON form of plans and events.
+// The JSON form of plans and events: keys and values are those of /api/v1 (server/http/job_json.h).
 #ifndef EPLB_CLIENT_CLI_DAEMON_RECORD_JSON_H_
 #define EPLB_CLIENT_CLI_DAEMON_RECORD_JSON_H_
 

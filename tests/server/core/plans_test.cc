@@ -35,6 +35,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
   for (int64_t step = 12; step < 16; step += 2) {
     job.daemon.Advance(absl::Milliseconds(500));
     job.Deliver();
+    job.daemon.Advance(absl::Milliseconds(2000));
     ASSERT_TRUE(job.Vote(step));
     job.Deliver();
   }
@@ -53,7 +54,12 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
   EXPECT_EQ(counters.received_bytes, 600);
   EXPECT_EQ(counters.plans[static_cast<size_t>(PlanResult::kCommitted)], 1);
   EXPECT_EQ(counters.ready, 6);
-  EXPECT_EQ(counters.pauses, 6);
+  EXPECT_EQ(counters.pause_seconds.total(), 6);
+  EXPECT_EQ(counters.prepare_seconds.total(), 2);
+  EXPECT_EQ(counters.prepare_seconds.sum_seconds, 0.5) << "the second chunk's ranks were quick";
+  EXPECT_EQ(counters.gate_wait_seconds.total(), 2);
+  EXPECT_EQ(counters.gate_wait_seconds.sum_seconds, (2 - 0.25) + (2.5 - 0.25))
+      << "without the boundaries";
 }
 
 TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {

@@ -153,6 +153,7 @@ TEST(ApiTest, EventsTakeAfterAndLimit) {
       Json::parse(Ask("/api/v1/jobs/train/events", {{"after", "7"}, {"limit", "2"}}).body);
   EXPECT_EQ(body.at("events").at(0).at("sequence"), 9);
   EXPECT_EQ(body.at("events").at(0).at("unix_micros"), 1500);
+  EXPECT_EQ(body.at("events").at(0).at("time"), "1970-01-01T00:00:00.001Z");
   EXPECT_EQ(Json::parse(Ask("/api/v1/jobs/train/events").body).at("events").at(0).at("sequence"),
             100);
 }

@@ -17,11 +17,21 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+// "421=2 431=1 crowded=0 late=0"
+std::string FailuresText(const HttpFailures& failures) {
+  std::string text;
+  for (const auto& [code, count] : failures.answers) absl::StrAppend(&text, code, "=", count, " ");
+  return absl::StrCat(text, "crowded=", failures.drops.crowded, " late=", failures.drops.late);
+}
+
 class HttpServerTest : public ::testing::Test {
  protected:
   void Start() {
-    server_ = *HttpServer::Start({.host = "127.0.0.1"}, {.alive = [this] { return alive_; },
-                                                         .ready = [this] { return ready_; }});
+    server_ = *HttpServer::Start({.host = "127.0.0.1"},
+                                 {.alive = [this] { return alive_; },
+                                  .ready = [this] { return ready_; },
+                                  .metrics = &FailuresText},
+                                 {"eplb.example.org"});
   }
   // Status code and body.
   std::pair<int, std::string> Get(const std::string& path) {
@@ -29,6 +39,12 @@ class HttpServerTest : public ::testing::Test {
     const httplib::Result result = client.Get(path);
     if (!result) return {0, httplib::to_string(result.error())};
     return {result->status, result->body};
+  }
+  // All that comes back for these bytes.
+  std::string Ask(const std::string& bytes) {
+    RawConnection connection(server_->address().port);
+    connection.Send(bytes);
+    return connection.ReadAll();
   }
 
   absl::Status alive_;
@@ -76,7 +92,7 @@ TEST_F(HttpServerTest, LivezIs503WhenTheCoreStopped) {
 TEST_F(HttpServerTest, OtherPathsAre404AndUnknownParametersAre400) {
   Start();
   EXPECT_EQ(Get("/nothing").first, 404);
-  EXPECT_EQ(Get("/metrics").first, 404) << "no source is connected";
+  EXPECT_EQ(Get("/version").first, 404) << "no source is connected";
   EXPECT_THAT(Get("/readyz?verbose=1").second, HasSubstr("unknown parameter \\\"verbose\\\""));
   EXPECT_EQ(Get("/readyz?verbose=1").first, 400);
 }
@@ -107,7 +123,7 @@ TEST_F(HttpServerTest, EveryAnswerCarriesTheStrictHeaders) {
 TEST_F(HttpServerTest, ARequestInPiecesIsAnswered) {
   Start();
   RawConnection connection(server_->address().port);
-  for (const char* piece : {"GET /li", "vez HTTP/1.1\r\nHost: x\r", "\n\r", "\n"}) {
+  for (const char* piece : {"GET /li", "vez HTTP/1.1\r\nHost: localhost\r", "\n\r", "\n"}) {
     connection.Send(piece);
   }
   EXPECT_THAT(connection.ReadAll(), StartsWith("HTTP/1.1 200 OK"));
@@ -127,14 +143,80 @@ TEST_F(HttpServerTest, SilentAndSlowConnectionsHoldNobodyUp) {
   EXPECT_EQ(Get("/readyz").first, 200);
 }
 
-TEST_F(HttpServerTest, AHeadWithoutEndIsDropped) {
+TEST_F(HttpServerTest, ANameThatNobodyListedIs421AndCounted) {
   Start();
-  RawConnection connection(server_->address().port);
-  connection.Send("GET /livez HTTP/1.1\r\n");
-  std::string header = "X: " + std::string(1000, 'a') + "\r\n";
-  for (int i = 0; i < 9; ++i) connection.Send(header);
-  EXPECT_EQ(connection.ReadAll(), "");
-  EXPECT_EQ(Get("/livez").first, 200);
+  for (const char* path : {"/livez", "/readyz", "/metrics", "/api/v1/jobs"}) {
+    const std::string answer =
+        Ask(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: evil.example:29611\r\n\r\n"));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 421 Misdirected Request\r\n")) << path;
+    EXPECT_THAT(answer, HasSubstr("{\"error\":\"Host is \\\"evil.example:29611\\\", expected an IP "
+                                  "address, localhost or a name that http.allowed_hosts lists\"}"));
+  }
+  EXPECT_EQ(Get("/metrics").second, "421=4 crowded=0 late=0");
+}
+
+TEST_F(HttpServerTest, AddressesAndListedNamesAreAnswered) {
+  Start();
+  for (const char* host : {"127.0.0.1", "10.1.2.3:8080", "[::1]:29611", "localhost", "LOCALHOST:1",
+                           "EPLB.example.org"}) {
+    EXPECT_THAT(Ask(absl::StrCat("GET /livez HTTP/1.1\r\nHost: ", host, "\r\n\r\n")),
+                StartsWith("HTTP/1.1 200 "))
+        << host;
+  }
+}
+
+TEST_F(HttpServerTest, AHostThatIsShownIsShortAndOnOneLine) {
+  Start();
+  const std::string answer =
+      Ask("GET /livez HTTP/1.1\r\nHost: a\x01\xFF\"" + std::string(4000, 'b') + "\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 421 "));
+  EXPECT_THAT(answer, HasSubstr("Host is \\\"a\\\\001"));
+  EXPECT_LT(answer.size(), 700U);
+}
+
+TEST_F(HttpServerTest, HostIsGivenOnceButForTheOldestVersion) {
+  Start();
+  EXPECT_THAT(Ask("GET /livez HTTP/1.1\r\n\r\n"),
+              HasSubstr("Host is given 0 times, expected once"));
+  EXPECT_THAT(Ask("GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"),
+              StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask("GET /livez HTTP/1.0\r\n\r\n"), HasSubstr(" 200 "));
+}
+
+TEST_F(HttpServerTest, AHeadThatIsTooLargeIs431AndCounted) {
+  Start();
+  const std::string begin = "GET /livez HTTP/1.1\r\nHost: localhost\r\n";
+  std::string many;
+  for (int i = 0; i < 9; ++i) many += "X: " + std::string(1000, 'a') + "\r\n";
+  const std::string cases[] = {begin + many,           // without an end
+                               begin + many + "\r\n",  // with one
+                               begin + "X: " + std::string(9000, 'a') + "\r\n\r\n",  // one line
+                               "GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n\r\n"};
+  for (const std::string& head : cases) {
+    const std::string answer = Ask(head);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 431 Request Header Fields Too Large\r\n"));
+    EXPECT_THAT(answer, HasSubstr("{\"error\":\"the request's head is larger than 8192 bytes\"}"));
+    EXPECT_THAT(answer, HasSubstr("Content-Security-Policy: default-src 'self'"));
+  }
+  EXPECT_EQ(Get("/metrics").second, "431=4 crowded=0 late=0");
+}
+
+TEST_F(HttpServerTest, AHeadOfTheLargestSizeIsAnswered) {
+  Start();
+  std::string head = "GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ";
+  head.append(8192 - head.size(), 'a');
+  EXPECT_THAT(Ask(head + "\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Ask(head + "a\r\n\r\n"), StartsWith("HTTP/1.1 431 "));
+}
+
+TEST_F(HttpServerTest, TheOldestOfTooManyIsDroppedAndCounted) {
+  Start();
+  std::vector<RawConnection> silent;
+  silent.reserve(257);
+  for (int i = 0; i < 257; ++i) silent.emplace_back(server_->address().port);
+  EXPECT_TRUE(silent.front().ReadToTheEnd());
+  EXPECT_THAT(Get("/metrics").second, HasSubstr("late=0"));
+  EXPECT_THAT(Get("/metrics").second, ::testing::Not(HasSubstr("crowded=0")));
 }
 
 TEST_F(HttpServerTest, WhatIsNoHttpIsRefused) {

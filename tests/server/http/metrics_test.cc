@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+
+#include "absl/strings/str_cat.h"
 
 namespace eplb {
 namespace {
@@ -47,14 +50,10 @@ TEST(MetricsTest, ValuesAreFinite) {
 }
 
 TEST(MetricsTest, BucketsAreCumulativeAndEndAboveEverything) {
-  Histogram histogram;
-  histogram.Observe(0.0001);
-  histogram.Observe(0.02);
-  histogram.Observe(1000);
-  histogram.Observe(-1);
-  histogram.Observe(std::numeric_limits<double>::quiet_NaN());
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.store_write_seconds = histogram.view();
+  for (const double seconds : {0.0001, 0.02, 1000.0, -1.0, std::nan("")}) {
+    snapshot.store_write_seconds.Add(seconds);
+  }
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"0.0001\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("eplb_store_write_seconds_bucket{le=\"0.025\"} 2\n"));
@@ -84,14 +83,107 @@ TEST(MetricsTest, CountersOfTheCoreHaveTheirNames) {
   snapshot.counters.nacks[static_cast<size_t>(wire::NackCode::kBusy)] = 3;
   snapshot.counters.failed[static_cast<size_t>(wire::FailedCode::kTransfer)] = 4;
   snapshot.counters.report_cells = 10;
-  snapshot.counters.prepares = 2;
-  snapshot.counters.prepare_seconds = 0.5;
+  snapshot.counters.applied = 5;
+  snapshot.counters.prepare_seconds.Add(0.25);
+  snapshot.counters.prepare_seconds.Add(0.25);
+  snapshot.counters.gate_wait_seconds.Add(2);
+  snapshot.counters.pause_seconds.Add(0.01);
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, HasSubstr("eplb_plans_total{result=\"withdrawn\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("eplb_votes_total{code=\"busy\"} 3\n"));
-  EXPECT_THAT(text, HasSubstr("eplb_votes_total{code=\"transfer_failed\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{result=\"nack\",code=\"busy\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{result=\"failed\",code=\"transfer_failed\"} 4\n"));
   EXPECT_THAT(text, HasSubstr("eplb_report_bytes_total 80\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_votes_total{result=\"applied\",code=\"ok\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("eplb_prepare_seconds_count 2\neplb_prepare_seconds_sum 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_gate_wait_seconds_bucket{le=\"1\"} 0\n"
+                              "eplb_gate_wait_seconds_bucket{le=\"5\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("first Applied - last READY")) << "the formula";
+  EXPECT_THAT(text, HasSubstr("eplb_migration_stall_seconds_bucket{le=\"0.01\"} 1\n"));
+}
+
+TEST(MetricsTest, ADaemonLeadsUntilItDrains) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("# TYPE eplb_leader gauge\neplb_leader 1\n"));
+  snapshot.draining = true;
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("\neplb_leader 0\n"));
+}
+
+TEST(MetricsTest, CallsAreTimedByMethodAndCode) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("eplb_rpc_seconds"))) << "nobody has called";
+  core::Buckets seconds;
+  seconds.Add(0.002);
+  snapshot.calls = {{"Query/GetJob", "NOT_FOUND", seconds}};
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, HasSubstr("# TYPE eplb_rpc_seconds histogram\n"));
+  EXPECT_THAT(text,
+              HasSubstr("eplb_rpc_seconds_count{method=\"Query/GetJob\",code=\"NOT_FOUND\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("{method=\"Query/GetJob\",code=\"NOT_FOUND\",le=\"0.0025\"} 1\n"));
+}
+
+// Dashboards and alerts are written against these.
+TEST(MetricsTest, NoNameIsLost) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.tls_cert_expiry = absl::UnixEpoch();
+  snapshot.session_disconnects_by_reason = {{"lost", 1}};
+  snapshot.calls = {{"Query/GetJob", "OK", {}}};
+  snapshot.job_figures = {{.job = "train",
+                           .predicted_balancedness = 0.9,
+                           .last_commit_step = 77,
+                           .layer_balancedness = {0.5}}};
+  const std::string text = MetricsText(snapshot);
+  for (const char* name : {"build_info",
+                           "leader",
+                           "term",
+                           "sessions",
+                           "session_disconnects_total",
+                           "reports_total",
+                           "report_bytes_total",
+                           "reports_dropped_total",
+                           "coverage_ratio",
+                           "balancedness_ratio",
+                           "balancedness_worst_ratio",
+                           "predicted_balancedness_ratio",
+                           "placement_version",
+                           "last_commit_step",
+                           "job_step",
+                           "plans_total",
+                           "plan_state",
+                           "plan_state_seconds",
+                           "stuck_plan_seconds",
+                           "solve_seconds",
+                           "prepare_seconds",
+                           "gate_wait_seconds",
+                           "migration_bytes_total",
+                           "migration_stall_seconds",
+                           "moves_total",
+                           "votes_total",
+                           "quarantine",
+                           "store_write_seconds",
+                           "store_errors_total",
+                           "tls_cert_expiry_timestamp_seconds",
+                           "rpc_seconds"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("# HELP eplb_", name, " "))) << name;
+  }
+}
+
+TEST(MetricsTest, AForgottenJobHasNoSeries) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.job_figures = {{.job = "train", .last_commit_step = 77, .layer_balancedness = {0.5}}};
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_coverage_ratio{job=\"train\"} 0\n"));
+  snapshot.jobs.clear();
+  snapshot.job_figures.clear();
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("job=")));
+}
+
+TEST(MetricsTest, WhatHttpRefusesIsCounted) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4}};
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"421\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"431\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"crowded\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"late\"} 4\n"));
 }
 
 TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {

@@ -2,14 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/client_unary_call.h>
 
 #include "proto/wire/convert.h"
 #include "tests/server/failing_store.h"
@@ -22,7 +26,9 @@
 namespace eplb {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr auto kCallDeadline = std::chrono::seconds(20);
 
@@ -104,6 +110,15 @@ class RpcServerTest : public ::testing::Test {
     request.set_nonce(7);
     request.set_blob(absl::StrCat("blob", rank));
     return balancer_->Exchange(&context, request, response);
+  }
+
+  // "Query/GetJob OK 2"
+  std::vector<std::string> Calls() const {
+    std::vector<std::string> calls;
+    for (const RpcTimes::Series& one : server_->rpc_times()) {
+      calls.push_back(absl::StrCat(one.method, " ", one.code, " ", one.seconds.total()));
+    }
+    return calls;
   }
 
   EventQueue::Limits queue_ = {};
@@ -208,7 +223,7 @@ TEST_F(RpcServerTest, AFloodOfReportsIsDroppedAndCountedAndTheStreamLives) {
   Start();
   const std::unique_ptr<Rank> rank = Join(0);
   constexpr int kReports = 3000;
-  for (int i = 0; i < kReports; ++i) ASSERT_TRUE(rank->Say(ReportOf(kReportEvery * i)));
+  for (int i = 0; i < kReports; ++i) ASSERT_TRUE(rank->Say(ReportOf(int64_t{kReportEvery} * i)));
   ASSERT_TRUE(rank->stream()->WritesDone());
   EXPECT_EQ(rank->End().error_code(), grpc::StatusCode::UNAVAILABLE);  // no Goodbye, not more
   EXPECT_GT(runner_->dropped_reports(), kReports / 2);
@@ -267,6 +282,7 @@ TEST_F(RpcServerTest, ThreeRanksExchangeTheirBlobs) {
   v1::ExchangeResponse responses[3];
   grpc::Status statuses[3];
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int32_t rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] { statuses[rank] = Exchange(rank, 3, &responses[rank]); });
   }
@@ -347,6 +363,44 @@ TEST_F(RpcServerTest, UnknownJobsAndAbsurdLimitsAreRefused) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(RpcServerTest, CallsAreTimedByMethodAndCodeAndStreamsAreNot) {
+  Start();
+  (void)Join(0);
+  EXPECT_THAT(server_->rpc_times(), IsEmpty());
+  const auto ask = [this](const std::string& job) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::GetJobRequest request;
+    request.set_job(job);
+    v1::JobStatus response;
+    return query_->GetJob(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(ask("job"), grpc::StatusCode::OK);
+  EXPECT_EQ(ask("job"), grpc::StatusCode::OK);
+  EXPECT_EQ(ask("none"), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(ask(""), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(Calls(), ElementsAre("Query/GetJob OK 2", "Query/GetJob INVALID_ARGUMENT 1",
+                                   "Query/GetJob NOT_FOUND 1"));
+}
+
+TEST_F(RpcServerTest, MethodsThatDoNotExistShareOneName) {
+  Start();
+  for (int i = 0; i < 3; ++i) {
+    const grpc::internal::RpcMethod method(absl::StrCat("/eplb.v1.Query/Get", i).c_str(),
+                                           grpc::internal::RpcMethod::NORMAL_RPC);
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::GetJobRequest request;
+    v1::JobStatus response;
+    const grpc::Status status = grpc::internal::BlockingUnaryCall<v1::GetJobRequest, v1::JobStatus,
+                                                                  google::protobuf::MessageLite,
+                                                                  google::protobuf::MessageLite>(
+        channel_.get(), method, &context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  EXPECT_THAT(Calls(), ElementsAre("other UNIMPLEMENTED 3"));
+}
+
 TEST_F(RpcServerTest, HealthIsServingUntilTheDrain) {
   Start();
   EXPECT_EQ(AskHealth(channel_), "SERVING");
@@ -380,13 +434,32 @@ TEST_F(RpcServerTest, APortInUseIsAnErrorThatSaysSo) {
       absl::StrCat("cannot listen on ", server_->address().Text(), ": Address already in use"));
 }
 
-TEST_F(RpcServerTest, AUnixSocketServesItsOwnerAndGroupAndIsNotTakenAway) {
+// Under either mask of the process, and without a moment of another mode: its change would be told.
+TEST_F(RpcServerTest, AUnixSocketIsMadeForItsOwnerAndGroup) {
+  std::string folder = ::testing::TempDir() + "/eplb_socket_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const int changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(changes, folder.c_str(), IN_ATTRIB | IN_MOVED_TO), 0);
+  for (const mode_t mask : {mode_t{0}, mode_t{077}}) {
+    const mode_t before = umask(mask);
+    const std::string path = absl::StrCat(folder, "/", mask, ".sock");
+    Start({.unix_path = path});
+    EXPECT_EQ(umask(before), mask) << "the process has its mask back";
+    struct stat info {};
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777U, 0660U);
+    std::array<char, 4096> told{};
+    EXPECT_LT(read(changes, told.data(), told.size()), 0);
+    server_.reset();
+  }
+  (void)close(changes);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(RpcServerTest, AUnixSocketIsServedAndNotTakenAway) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/eplb-rpc-", getpid(), ".sock");
   Start({.unix_path = path});
   EXPECT_EQ(server_->address().Text(), "unix:" + path);
-  struct stat info {};
-  ASSERT_EQ(stat(path.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777U, 0660U);
   (void)Join(0);
   RpcOptions second;
   second.listen = server_->address();

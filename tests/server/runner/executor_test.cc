@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <vector>
 
 #include "tests/server/failing_store.h"
@@ -97,8 +96,8 @@ TEST_F(ExecutorTest, EveryWriteIsTimedAndFailuresAreCounted) {
   (void)executor_.Execute({.effects = {core::StoreTerm{.term = 4}, Event()}, .reason = ""});
   store_.fail_events = true;
   (void)executor_.Execute({.effects = {Event()}, .reason = ""});
-  const Histogram::View view = executor_.write_seconds();
-  EXPECT_EQ(std::accumulate(view.counts.begin(), view.counts.end(), int64_t{0}), 3);
+  const core::Buckets view = executor_.write_seconds();
+  EXPECT_EQ(view.total(), 3);
   EXPECT_GE(view.sum_seconds, 0);
   EXPECT_EQ(executor_.write_errors(), 1);
 }

@@ -1,0 +1,23 @@
+// What went wrong on the HTTP side since its start, for the metrics.
+#ifndef EPLB_SERVER_HTTP_HTTP_FAILURES_H_
+#define EPLB_SERVER_HTTP_HTTP_FAILURES_H_
+
+#include <cstdint>
+#include <map>
+
+namespace eplb {
+
+// Connections that were closed without an answer.
+struct HttpDrops {
+  int64_t crowded = 0;  // the oldest, because too many waited
+  int64_t late = 0;     // the request's head did not end in time
+};
+
+struct HttpFailures {
+  std::map<int, int64_t> answers;  // by status code, 400 and above; the codes are our own few
+  HttpDrops drops;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_HTTP_HTTP_FAILURES_H_
