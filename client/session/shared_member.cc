@@ -63,7 +63,9 @@ wire::Hello SharedMember::Connect() {
   const std::lock_guard<std::mutex> lock(mutex_);
   messages_.clear();
   overflow_ = false;
-  return member_.MakeHello();
+  wire::Hello hello = member_.MakeHello();
+  hello.session_number = ++num_sessions_;
+  return hello;
 }
 
 std::optional<wire::UpMessage> SharedMember::Next(bool with_windows) {

@@ -79,6 +79,7 @@ class SharedMember {
   // its mutex orders.
   mutable std::mutex mutex_;  // guards all that follows
   Member member_;
+  int64_t num_sessions_ = 0;
   WindowBuffer windows_;
   std::deque<wire::UpMessage> messages_;
   std::optional<wire::Goodbye> goodbye_;

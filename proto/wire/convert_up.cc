@@ -39,6 +39,7 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
   out->set_state_bytes(static_cast<uint64_t>(hello.state_bytes));
   out->set_staging_rows(static_cast<uint64_t>(hello.staging_rows));
   out->set_staging_layers(static_cast<uint64_t>(hello.staging_layers));
+  out->set_session_number(static_cast<uint64_t>(hello.session_number));
   out->set_library_version(hello.library_version);
   for (const int32_t layer : hello.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));
@@ -70,6 +71,7 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   EPLB_ASSIGN_OR_RETURN(hello.state_bytes, GetCount("state_bytes", in.state_bytes()));
   EPLB_ASSIGN_OR_RETURN(hello.staging_rows, GetCount("staging_rows", in.staging_rows()));
   EPLB_ASSIGN_OR_RETURN(hello.staging_layers, GetCount("staging_layers", in.staging_layers()));
+  EPLB_ASSIGN_OR_RETURN(hello.session_number, GetCount("session_number", in.session_number()));
   hello.library_version = in.library_version();
   hello.model_layers.reserve(static_cast<size_t>(in.model_layers_size()));
   for (const uint32_t layer : in.model_layers()) {

@@ -38,6 +38,7 @@ struct Hello {
   int64_t state_bytes = 0;
   int64_t staging_rows = 0;
   int64_t staging_layers = 0;  // 0: not said
+  int64_t session_number = 0;
   std::string library_version;
   std::vector<int32_t> model_layers;
   Reduce reduce = Reduce::kRank;

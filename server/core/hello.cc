@@ -58,7 +58,8 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"weight_bytes", hello.weight_bytes, 0, kMaxBytes},
                              Field{"state_bytes", hello.state_bytes, 0, kMaxBytes},
                              Field{"staging_rows", hello.staging_rows, 0, kMaxNumber},
-                             Field{"staging_layers", hello.staging_layers, 0, kMaxNumber}}) {
+                             Field{"staging_layers", hello.staging_layers, 0, kMaxNumber},
+                             Field{"session_number", hello.session_number, 0, kMaxNumber}}) {
     if (field.value >= field.least && field.value <= field.most) continue;
     return absl::InvalidArgumentError(absl::StrCat("hello: ", field.name, " is ", field.value,
                                                    ", it must be in ", field.least, "..",
@@ -196,11 +197,11 @@ absl::Status CheckSeat(const Incarnation& incarnation, const wire::Hello& hello)
   const Rank& rank = incarnation.ranks[hello.rank];
   if (!rank.said_hello) return absl::OkStatus();
   if (rank.nonce == hello.nonce) {
-    // A process never goes back: this stream was cut before the one that speaks now was opened.
-    if (rank.session == 0 || hello.running_version >= rank.running_version) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat("hello: running_version is ", hello.running_version,
-                                           ", this process has said that it runs ",
-                                           rank.running_version));
+    // What was sent on a stream that was cut may be read after the Hello of the next stream.
+    if (hello.session_number >= rank.session_number) return absl::OkStatus();
+    return absl::AbortedError(absl::StrCat("hello: session_number is ", hello.session_number,
+                                           ", this process has opened session ",
+                                           rank.session_number, " since"));
   }
   if (rank.session != 0) {
     return absl::AlreadyExistsError(absl::StrCat("DUPLICATE_RANK: another process speaks for rank ",
@@ -223,6 +224,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.finished = false;
   rank.nonce = hello.nonce;
   rank.session = speaker.session;
+  rank.session_number = hello.session_number;
   rank.away_since = absl::InfiniteFuture();
   rank.ready_version = hello.ready_version;
   rank.step = hello.step;

@@ -35,7 +35,8 @@ struct Rank {
   bool said_hello = false;
   bool finished = false;  // said Goodbye without an error
   uint64_t nonce = 0;
-  SessionId session = 0;  // 0 = not connected
+  SessionId session = 0;       // 0 = not connected
+  int64_t session_number = 0;  // of the process' newest session
   absl::Time away_since = absl::InfiniteFuture();
   int64_t running_version = 0;
   Digest running_digest;

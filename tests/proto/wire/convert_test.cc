@@ -45,6 +45,7 @@ Hello GoodHello() {
   hello.state_bytes = int64_t{1} << 40;
   hello.staging_rows = 9;
   hello.staging_layers = 3;
+  hello.session_number = 4;
   hello.library_version = "0.1.0";
   return hello;
 }
@@ -89,6 +90,7 @@ TEST(ConvertTest, HelloComesBackWhole) {
   EXPECT_EQ(back.state_bytes, int64_t{1} << 40);
   EXPECT_EQ(back.staging_rows, 9);
   EXPECT_EQ(back.staging_layers, 3);
+  EXPECT_EQ(back.session_number, 4);
   EXPECT_EQ(back.library_version, "0.1.0");
 }
 

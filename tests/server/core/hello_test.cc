@@ -180,11 +180,11 @@ TEST(HelloTest, JobsAreBoundedAndOnesThatLeftNoTraceMakeRoom) {
 TEST(HelloTest, AnOlderStreamOfTheSameProcessTakesNoSeat) {
   CoreHarness daemon(TestConfig());
   wire::Hello newer = TestHello(0);
-  newer.running_version = 3;
+  newer.session_number = 3;
   const SessionId session = daemon.Open();
   daemon.Say(session, newer);
   wire::Hello older = TestHello(0);
-  older.running_version = 2;
+  older.session_number = 2;
   EXPECT_EQ(Refusal(daemon, older).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(daemon.ClosedWith(session), std::nullopt);
   EXPECT_TRUE(daemon.View().ranks[0].connected);

@@ -14,6 +14,7 @@ void Add(const wire::Hello& hello, Bytes& bytes) {
   bytes.Add(hello.highest_term);
   bytes.Add(hello.highest_version);
   bytes.Add(hello.step);
+  bytes.Add(hello.session_number);
 }
 void Add(const wire::LoadReport& report, Bytes& bytes) { bytes.Add(report.last_step); }
 void Add(const wire::Ready& ready, Bytes& bytes) {

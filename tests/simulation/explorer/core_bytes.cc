@@ -15,7 +15,7 @@ using core::Rank;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
-static_assert(sizeof(Rank) == 176, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Rank) == 184, "core::Rank changed: look at BytesOf and Simplify");
 static_assert(sizeof(Incarnation) == 232,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
@@ -29,6 +29,8 @@ void Simplify(Incarnation& incarnation) {
   incarnation.end_reason.clear();
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
+    // Of numbers only the order matters; RankTable says which of its streams are older.
+    if (rank.session_number != 0) rank.session_number = kNewestSession;
     rank.step = 0;
     rank.answer_seconds = 0;
     rank.pause_seconds = 0;

@@ -29,7 +29,7 @@ void LeaveHeldEarly(core::State& state) {
       if (rank.said_hello) first = &rank;
     }
     for (core::Rank& rank : job.current->ranks) {
-      if (rank.said_hello) continue;
+      if (rank.said_hello || first == nullptr) continue;
       rank.running_version = first->running_version;
       rank.running_digest = first->running_digest;
     }
@@ -186,7 +186,7 @@ void CoreTable::AddEffect(const core::Effect& effect, Turned& turned) {
   } else {
     return;  // Record tells people; Solve is the phase SOLVING, which the explorer looks at
   }
-  turned.effects.push_back(std::move(added));
+  turned.effects.push_back(added);
 }
 
 uint32_t CoreTable::Renamed(uint32_t core, int permutation_0, int permutation_1) {

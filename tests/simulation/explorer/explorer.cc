@@ -67,8 +67,14 @@ uint32_t RankOf(const Model& model, const World& before, const Step& step) {
       const auto& cells = before.cells[step.incarnation];
       const auto has = [&](auto what) { return std::any_of(cells.begin(), cells.end(), what); };
       const bool open = has([&](uint32_t id) { return model.ranks()[id].pc != Pc::kTrain; });
+      // A vote on different versions changes nothing and can be repeated for ever.
+      const auto ready = [&](uint32_t id) {
+        return model.ranks().MemberOf(model.ranks()[id]).ready();
+      };
       const bool unready = has([&](uint32_t id) {
-        return model.ranks().MemberOf(model.ranks()[id]).ready() == nullptr;
+        return ready(id) == nullptr ||
+               (ready(cells[0]) != nullptr &&
+                ready(id)->propose.version != ready(cells[0])->propose.version);
       });
       return open || !unready ? 4 : kNone;  // before streams that may be refused for ever
     }

@@ -49,7 +49,7 @@ uint32_t RankTable::Keep(Cell cell) {
   AddQueue(cell.up, bytes);
   AddQueue(cell.down, bytes);
   for (const OldStream& old : cell.old) {
-    bytes.Add(int64_t{old.number} * 2 + (old.orderly ? 1 : 0));
+    bytes.Add(int64_t{old.number} * 4 + (old.orderly ? 1 : 0) + (old.is_older ? 2 : 0));
     AddQueue(old.up, bytes);
   }
   return cells_.Add(std::move(bytes).Take(), std::move(cell));
@@ -144,8 +144,27 @@ const UpStep& RankTable::TakeUp(uint32_t cell, int stream, Arrival arrival) {
   UpStep step;
   step.number = stream < 0 ? changed.number : changed.old[stream].number;
   step.message = Take(stream < 0 ? changed.up : changed.old[stream].up, arrival);
+  if (step.message) Number(changed, stream, *step.message);
   step.cell = Keep(std::move(changed));
   return ups_.emplace_back(std::move(step));
+}
+
+// A Hello that is heard makes the streams before its own older ones.
+void RankTable::Number(Cell& cell, int stream, uint32_t& message) {
+  const auto* hello = std::get_if<wire::Hello>(&messages_.up[message]);
+  if (hello == nullptr) return;
+  if (stream >= 0 && cell.old[stream].is_older) {
+    wire::Hello older = *hello;
+    older.session_number = kOlderSession;
+    message = messages_.Add(std::move(older));
+    return;
+  }
+  const auto first_newer = stream < 0 ? cell.old.end() : cell.old.begin() + stream;
+  for (auto old = cell.old.begin(); old != first_newer; ++old) {
+    old->is_older = std::any_of(old->up.begin(), old->up.end(), [this](uint32_t id) {
+      return std::holds_alternative<wire::Hello>(messages_.up[id]);
+    });
+  }
 }
 
 const RankStep& RankTable::PushDown(uint32_t cell, int number, uint32_t message) {
@@ -202,7 +221,7 @@ void RankTable::Say(Cell& cell, std::vector<wire::UpMessage> messages) {
 void RankTable::SayGoodbye(Cell& cell) {
   if (cell.stream != Stream::kOpen || !cell.welcomed) return;
   Say(cell, {wire::Goodbye{.reason = "", .missing_ranks = {}, .failed = true}});
-  cell.old.push_back({cell.number, true, std::move(cell.up)});
+  cell.old.push_back({.number = cell.number, .orderly = true, .up = std::move(cell.up)});
   cell.up.clear();
   cell.down.clear();
   cell.number = 0;
@@ -215,11 +234,13 @@ void RankTable::DoConnect(Cell& cell, int number, RankStep&) {
   cell.number = number;
   cell.up.clear();
   cell.down.clear();
-  Say(cell, {MemberOf(cell).MakeHello()});
+  wire::Hello hello = MemberOf(cell).MakeHello();
+  hello.session_number = kNewestSession;
+  Say(cell, {std::move(hello)});
 }
 
 void RankTable::DoGiveUp(Cell& cell, int, RankStep&) {
-  cell.old.push_back({cell.number, false, std::move(cell.up)});
+  cell.old.push_back({.number = cell.number, .up = std::move(cell.up)});
   cell.up.clear();
   cell.down.clear();
   cell.number = 0;
@@ -320,7 +341,7 @@ void RankTable::DoLose(Cell& cell, int, RankStep&) {
 }
 
 void RankTable::DoCut(Cell& cell, int, RankStep&) {
-  cell.old.push_back({cell.number, false, std::move(cell.up)});
+  cell.old.push_back({.number = cell.number, .up = std::move(cell.up)});
   cell.up.clear();
   cell.number = 0;
   cell.stream = Stream::kCut;
@@ -328,7 +349,8 @@ void RankTable::DoCut(Cell& cell, int, RankStep&) {
 
 void RankTable::DoKill(Cell& cell, int, RankStep&) {
   for (OldStream& old : cell.old) old.orderly = false;
-  if (cell.stream == Stream::kOpen) cell.old.push_back({cell.number, false, std::move(cell.up)});
+  if (cell.stream == Stream::kOpen)
+    cell.old.push_back({.number = cell.number, .up = std::move(cell.up)});
   Cell dead;
   dead.old = std::move(cell.old);
   cell = std::move(dead);

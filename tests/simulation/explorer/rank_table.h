@@ -35,7 +35,8 @@ using MessageQueue = std::vector<uint32_t>;  // ids in Messages
 // A stream that this rank gave up and whose end the daemon has not seen.
 struct OldStream {
   int number = 0;
-  bool orderly = false;  // all of `up` arrives before the end; else the end may overtake it
+  bool orderly = false;   // all of `up` arrives before the end; else the end may overtake it
+  bool is_older = false;  // than a stream that was heard
   MessageQueue up;
 };
 
@@ -131,6 +132,7 @@ class RankTable {
   void OnDown(Cell& cell, const wire::DownMessage& message, RankStep& step);
   void Say(Cell& cell, std::vector<wire::UpMessage> messages);
   void SayGoodbye(Cell& cell);
+  void Number(Cell& cell, int stream, uint32_t& message);
 
   void DoDeliver(Cell& cell, int arrival, RankStep& step);
   void DoConnect(Cell& cell, int number, RankStep& step);

@@ -16,6 +16,10 @@
 namespace eplb::explorer {
 
 inline constexpr int kRanks = 3;
+// Session numbers of Hellos: of a stream after which the process opened none that was heard, and of
+// an older one.
+inline constexpr int64_t kNewestSession = 2;
+inline constexpr int64_t kOlderSession = 1;
 inline constexpr int kIncarnations = 2;
 inline constexpr char kJob[] = "j";
 
