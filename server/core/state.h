@@ -77,6 +77,9 @@ struct Incarnation {
   int32_t num_hello = 0;
   int32_t num_connected = 0;
   int32_t num_finished = 0;
+  // With another shape than what was known when it came: the least version that was not given out.
+  // 0: nothing to look at, or it was looked at.
+  int64_t fresh_version = 0;
   Ending ending = Ending::kLive;
   std::string end_reason;
 

@@ -125,6 +125,12 @@ absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& jo
   return wire::PlacementBody{known.version, known.digest, *known.placement};
 }
 
+absl::StatusOr<int64_t> Core::NextVersion(const std::string& job) const {
+  const auto found = state_->jobs.find(job);
+  if (found == state_->jobs.end()) return NoSuchJob(job);
+  return found->second.next_version;
+}
+
 absl::StatusOr<std::vector<Plan>> Core::Plans(const std::string& job, int32_t limit) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);

@@ -187,6 +187,10 @@ class QueryService : public v1::Query::CallbackService {
             ? options_.runner->PlacementOf(request->job(), ClampedVersion(request->version()))
             : options_.runner->PlacementInForce(request->job());
     if (body.ok()) wire::ToProto(body->placement, body->version, response->mutable_placement());
+    if (body.ok() && !request->has_version()) {
+      const absl::StatusOr<int64_t> next = options_.runner->NextVersion(request->job());
+      if (next.ok()) response->set_next_version(static_cast<uint64_t>(*next));
+    }
     return Done(context, body.status());
   }
 

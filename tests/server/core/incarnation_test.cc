@@ -104,6 +104,63 @@ TEST(IncarnationTest, AfterAFailureTheNextOneIsCurrentAtOnce) {
   EXPECT_EQ(job.daemon.ClosedWith(survivor)->code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// The next launch has half the layers; its rank 0 began with the static layout as `version`.
+void RelaunchInAnotherShape(TestJob& job, int64_t version) {
+  Relaunch(job, "launch-2");
+  TopologyOptions shape = TestShape();
+  shape.num_layers = 2;
+  const Placement fresh = Placement::Static(Topology::Make(shape).value());
+  for (FakeRank& rank : job.ranks) {
+    rank.identity.shape = shape;
+    rank.placement = fresh;
+    rank.version = version;
+    rank.identity.highest_version = version;
+  }
+}
+
+// Versions 1 and 2 were given out, 1 of them was committed; the daemon starts anew.
+void CommitOneOfTwo(TestJob& job) {
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(29));
+  job.Deliver();
+  ASSERT_EQ(job.daemon.View().version, 1);
+  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  ASSERT_EQ(*job.daemon.core().NextVersion(kJob), 3);
+  job.daemon.Restart();
+}
+
+TEST(IncarnationTest, ANewShapeBeginsAboveEveryVersionEverGivenOutAlsoAfterARestart) {
+  TestJob job;
+  CommitOneOfTwo(job);
+  const int64_t fresh = *job.daemon.core().NextVersion(kJob);
+  EXPECT_EQ(fresh, 3);
+  RelaunchInAnotherShape(job, fresh);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 3);
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 3);
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 4);
+  EXPECT_EQ(job.daemon.CountEvents("version_reused"), 0);
+  EXPECT_EQ(job.daemon.core().NextVersion("x").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(IncarnationTest, ANewShapeUnderANumberThatWasInUseIsToldOnce) {
+  TestJob job;
+  CommitOneOfTwo(job);
+  RelaunchInAnotherShape(job, 0);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.LastReason("version_reused"),
+            "incarnation launch-2 has another shape than the one before and began under version 0, "
+            "which was in use before it, because its rank 0 was not told a fresh number; the next "
+            "version is 3");
+  job.Disconnect(1);
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 3);
+}
+
 // Late Hellos of dead processes made an older launch replace the newer one.
 TEST(IncarnationTest, OneThatWasReplacedComesBackWhenNobodyOfTheOtherIsConnected) {
   TestJob job;

@@ -241,6 +241,22 @@ TEST_P(StoreContractTest, ThePlacementInForceIsKeptAlsoWhenItsVersionIsLow) {
   EXPECT_EQ(*store_->ReadPlacement("a", 0), ReversedPlacement(3));
 }
 
+// A job of the same name comes in another shape: its versions go on above all that were given out.
+TEST_P(StoreContractTest, AnotherShapeReplacesThePlacementInForceAndTheHistoryIsKept) {
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 5)).ok());
+  const Placement wider = Placement::Static(
+      Topology::Make({.num_layers = 3, .num_experts = 8, .num_slots = 8, .num_gpus = 4}).value());
+  core::StoredJob next = JobOf("a", 9);
+  next.next_version = 10;
+  next.placement = wider;
+  ASSERT_TRUE(store_->WriteJob(next).ok());
+  const core::StoredJob read = store_->ReadJobs()->front();
+  EXPECT_EQ(read.placement, wider);
+  EXPECT_EQ(read.version, 9);
+  EXPECT_EQ(read.next_version, 10);
+  EXPECT_EQ(*store_->ReadPlacement("a", 5), JobOf("a", 5).placement);
+}
+
 TEST_P(StoreContractTest, AForgottenJobLeavesOnlyEventsAndThoseOfAllSuchJobsAreBounded) {
   for (const char* job : {"a", "b", "c"}) {
     ASSERT_TRUE(store_->WriteJob(JobOf(job, 1)).ok());

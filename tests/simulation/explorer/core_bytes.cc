@@ -16,7 +16,7 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 168, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 232,
+static_assert(sizeof(Incarnation) == 240,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
@@ -85,7 +85,7 @@ void Add(const Rank& rank, Bytes& bytes) {
 }
 
 // Shape, bytes, settings and periods are those of the one job in every incarnation; nobody changes
-// them, and the daemon asks for no other pace.
+// them, and the daemon asks for no other pace. With one shape fresh_version stays 0.
 void Add(const std::optional<Incarnation>& incarnation, Bytes& bytes) {
   bytes.Add(int64_t{incarnation.has_value()});
   if (!incarnation) return;
