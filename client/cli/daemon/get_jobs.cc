@@ -43,19 +43,11 @@ Output RunGetJobs(const QueryOptions& options, const Terminal& terminal) {
 }
 
 void AddGetJobs(CLI::App& get, Command& command) {
-  struct Flags {
-    QueryOptions query;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<QueryOptions>();
   CLI::App& app = *get.add_subcommand("jobs", "Jobs and their shapes");
-  AddQueryOptions(app, flags->query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunGetJobs(flags->query, terminal);
-    });
-  });
+  AddQueryOptions(app, *options);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunGetJobs(*options, terminal); });
 }
 
 }  // namespace eplb::cli

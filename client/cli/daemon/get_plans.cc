@@ -98,21 +98,13 @@ Output RunGetPlans(const GetPlansOptions& options, const Terminal& terminal) {
 }
 
 void AddGetPlans(CLI::App& get, Command& command) {
-  struct Flags {
-    GetPlansOptions get;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<GetPlansOptions>();
   CLI::App& app = *get.add_subcommand("plans", "Decisions of a job, newest first");
-  AddJobOption(app, flags->get.job);
-  AddLimitOption(app, flags->get.limit);
-  AddQueryOptions(app, flags->get.query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunGetPlans(flags->get, terminal);
-    });
-  });
+  AddJobOption(app, options->job);
+  AddLimitOption(app, options->limit);
+  AddQueryOptions(app, options->query);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunGetPlans(*options, terminal); });
 }
 
 }  // namespace eplb::cli

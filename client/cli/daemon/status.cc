@@ -88,19 +88,11 @@ Output RunStatus(const QueryOptions& options, const Terminal& terminal) {
 }
 
 void AddStatus(CLI::App& root, Command& command) {
-  struct Flags {
-    QueryOptions query;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<QueryOptions>();
   CLI::App& app = *root.add_subcommand("status", "The daemon and its jobs");
-  AddQueryOptions(app, flags->query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunStatus(flags->query, terminal);
-    });
-  });
+  AddQueryOptions(app, *options);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunStatus(*options, terminal); });
 }
 
 }  // namespace eplb::cli
