@@ -64,7 +64,8 @@ struct JobEvent {
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
                      // released, kept, left_out, proposed, retracting, withdrawn, committed,
                      // quarantined, stuck, window_incomplete, window_dropped, report_short,
-                     // version_reused, store_failed, observed, expired, pace, pause_exceeded,
+                     // version_reused, taken_over, freeze_over,
+                     // store_failed, observed, expired, pace, pause_exceeded,
                      // vote_every_differs; of operators: rebalance, pause, resume, rollback,
                      // set_policy, refused
   int64_t version = 0;
@@ -217,6 +218,9 @@ struct JobView {
   std::string reduce;        // rank, root; empty before the first Hello
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
+  std::string ending;        // of the incarnation: finished, failed, lost; empty while it lives
+  std::string end_reason;    // one sentence; empty while it lives
+  std::string took_over;     // as Incarnation
   double stuck_seconds = 0;  // age of a state that is older than three times its deadline, else 0
   std::vector<RankView> ranks;
 };

@@ -39,7 +39,10 @@ Output RunGetJobs(const QueryOptions& options, const Terminal& terminal) {
                           absl::StrCat(shape.num_nodes()), absl::StrCat(job.world_size()),
                           absl::StrCat(job.version())});
   }
-  return {.exit_code = kOk, .out = FormatTable(table, terminal), .message = {}};
+  const bool none_visible = response.jobs().empty() && response.jobs_hidden();
+  return {.exit_code = kOk,
+          .out = FormatTable(table, terminal),
+          .message = none_visible ? kNoVisibleJob : ""};
 }
 
 void AddGetJobs(CLI::App& get, Command& command) {

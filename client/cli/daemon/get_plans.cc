@@ -30,6 +30,11 @@ std::string Result(const v1::Plan& plan) {
                       plan.num_chunks());
 }
 
+std::string ReceivedText(const v1::Plan& plan) {
+  if (!plan.has_received_bytes()) return "-";
+  return absl::StrFormat("%.1f MB", static_cast<double>(plan.received_bytes()) / 1e6);
+}
+
 // A narrow terminal does without bytes and pauses.
 Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal) {
   constexpr int kWide = 100;
@@ -50,7 +55,7 @@ Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal)
         absl::StrFormat("%.3f -> %.3f", plan.balancedness_before(), plan.balancedness_predicted()),
         Grouped(static_cast<int64_t>(plan.transfers()))};
     if (wide) {
-      row.push_back(absl::StrFormat("%.1f MB", static_cast<double>(plan.received_bytes()) / 1e6));
+      row.push_back(plan.chunks_committed() > 0 ? ReceivedText(plan) : "-");
       row.push_back(plan.pause_seconds() > 0 ? Seconds(plan.pause_seconds()) : "-");
     }
     table.rows.push_back(std::move(row));

@@ -77,7 +77,8 @@ Output RunStatus(const QueryOptions& options, const Terminal& terminal) {
   }
   std::string text = Daemon(response, terminal);
   if (response.jobs().empty()) {
-    absl::StrAppend(&text, "\nno job has connected yet\n");
+    absl::StrAppend(&text, "\n",
+                    response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet", "\n");
   } else {
     std::string notes;
     for (const v1::JobStatus& job : response.jobs()) notes += Notes(job, terminal);

@@ -36,6 +36,45 @@ TEST(IncarnationTest, ANewOneReplacesTheOldWhenAllItsRanksSaidHello) {
   EXPECT_EQ(job.daemon.View().last_window_last_step, 0);
 }
 
+TEST(IncarnationTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().took_over, "");
+  job.Disconnect(2);
+  Relaunch(job, "launch-2");
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().took_over, "launch-1");
+  EXPECT_EQ(job.daemon.LastReason("taken_over"),
+            "incarnation launch-2 took over from launch-1 while 2 of its 3 ranks were still "
+            "connected: a restart, or two jobs of one name");
+  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  Relaunch(job, "launch-3");
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-3");
+  EXPECT_EQ(job.daemon.View().took_over, "");
+  EXPECT_EQ(job.daemon.CountEvents("taken_over"), 1);
+}
+
+TEST(IncarnationTest, TheViewTellsHowItEnded) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().ending, "");
+  job.Disconnect(2);
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(job.daemon.View().ending, "lost");
+  EXPECT_EQ(job.daemon.View().end_reason, "rank 2 was away for more than 10s without Goodbye");
+  job.Connect(2);
+  EXPECT_EQ(job.daemon.View().ending, "");
+  EXPECT_EQ(job.daemon.View().end_reason, "");
+  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  EXPECT_EQ(job.daemon.View().ending, "failed");
+  Relaunch(job, "launch-2");
+  job.ConnectAll();
+  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
+  EXPECT_EQ(job.daemon.View().ending, "finished");
+  EXPECT_EQ(job.daemon.View().end_reason, "all 3 ranks finished");
+}
+
 TEST(IncarnationTest, AStragglerOfTheReplacedOneIsRefused) {
   TestJob job;
   job.ConnectAll();

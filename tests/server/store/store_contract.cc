@@ -219,6 +219,15 @@ TEST_P(StoreContractTest, APlanIsReplacedByItsNumberAndTheNewestAreKept) {
   EXPECT_EQ(plans.back(), PlanOf(kContractMaxPlans + 1));
 }
 
+TEST_P(StoreContractTest, WhatNobodyMeasuredOfAPlanStaysUnknown) {
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
+  core::Plan plan = PlanOf(1);
+  plan.received_bytes = core::kNotMeasured;
+  plan.pause_seconds = core::kNotMeasured;
+  ASSERT_TRUE(store_->WritePlan("a", plan).ok());
+  EXPECT_EQ(store_->ReadJobs()->front().plans.front(), plan);
+}
+
 TEST_P(StoreContractTest, ThePlacementsOfTheNewestVersionsAreKept) {
   for (int64_t version = 1; version <= kContractMaxHistory + 1; ++version) {
     ASSERT_TRUE(store_->WriteJob(JobOf("a", version, static_cast<int32_t>(version))).ok());

@@ -16,7 +16,7 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 168, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 240,
+static_assert(sizeof(Incarnation) == 272,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
@@ -27,6 +27,7 @@ int IndexOf(const std::string& incarnation) { return incarnation == IncarnationN
 
 void Simplify(Incarnation& incarnation) {
   incarnation.end_reason.clear();
+  incarnation.took_over.clear();
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     rank.step = 0;
