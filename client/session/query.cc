@@ -5,9 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include <grpcpp/client_context.h>
-
 #include "absl/strings/str_cat.h"
+#include <grpcpp/client_context.h>
 
 #include "client/session/channel.h"
 #include "placement/status_macros.h"
