@@ -16,12 +16,12 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 168, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 272,
+static_assert(sizeof(Incarnation) == 280,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 4080, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 2632, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 4176, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 2728, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
