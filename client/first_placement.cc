@@ -85,17 +85,19 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
                                                       const Topology& topology) {
   if (!options.initial_placement.empty()) return FromFile(options.initial_placement, topology);
   if (options.endpoint.empty()) return Running(0, Placement::Static(topology));
-  absl::StatusOr<wire::PlacementBody> stored =
+  absl::StatusOr<StoredPlacement> stored =
       FetchPlacement(options.endpoint, TlsFilesOf(options.tls), options.job,
                      std::min(kQueryDeadline, options.start_deadline));
-  if (stored.ok() && stored->placement.topology() == topology) {
-    return Running(stored->version, std::move(stored->placement));
+  if (stored.ok() && stored->body.placement.topology() == topology) {
+    return Running(stored->body.version, std::move(stored->body.placement));
   }
   if (stored.ok()) {
     LogLine(absl::StrCat("eplbd at ", options.endpoint,
                          " has a placement of another shape for job ", options.job,
-                         "; starting from the static one"));
-  } else if (!absl::IsNotFound(stored.status())) {
+                         "; starting from the static one as version ", stored->next_version));
+    return Running(stored->next_version, Placement::Static(topology));
+  }
+  if (!absl::IsNotFound(stored.status())) {
     LogLine(absl::StrCat("no stored placement from eplbd at ", options.endpoint, ": ",
                          stored.status().message(), "; starting from the static one"));
   }

@@ -20,7 +20,9 @@ struct JobStart {
 };
 
 // Rank 0's choice: the file of options.initial_placement, else the daemon's stored placement when
-// it answers within 5 s (and start_deadline) and has the job's shape, else static with version 0.
+// it answers within 5 s (and start_deadline) and has the job's shape, else the static one. That has
+// version 0 unless the daemon has the job in another shape: then the first version that it never
+// gave out, for 0 was the static layout of the old shape.
 // errors: InvalidArgument or NotFound for the file, naming it. A daemon that is away is none.
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
                                                       const Topology& topology);

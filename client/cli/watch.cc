@@ -19,8 +19,6 @@ namespace {
 
 constexpr char kClear[] = "\x1b[H\x1b[2J";  // cursor home, clear the screen
 
-}  // namespace
-
 void AddIntervalOptions(CLI::App& app, WatchOptions& options) {
   app.add_option("--interval", options.interval, "Between two runs [" + options.interval + "]")
       ->type_name("DURATION");
@@ -29,9 +27,22 @@ void AddIntervalOptions(CLI::App& app, WatchOptions& options) {
       ->type_name("N");
 }
 
-void AddWatchOptions(CLI::App& app, WatchOptions& options) {
-  app.add_flag("--watch", options.watch, "Ask again and again");
-  AddIntervalOptions(app, options);
+}  // namespace
+
+void AddWatched(CLI::App& app, Command& command, Command once) {
+  const auto options = std::make_shared<WatchOptions>();
+  app.add_flag("--watch", options->watch, "Ask again and again");
+  AddIntervalOptions(app, *options);
+  app.callback([options, once = std::move(once), &command] { command = Watched(*options, once); });
+}
+
+void AddLive(CLI::App& app, Command& command, Command once) {
+  const auto options = std::make_shared<WatchOptions>();
+  AddIntervalOptions(app, *options);
+  app.callback([options, once = std::move(once), &command] {
+    options->watch = isatty(STDOUT_FILENO) == 1 || options->count > 0;
+    command = Watched(*options, once);
+  });
 }
 
 Command Watched(const WatchOptions& options, Command once) {

@@ -15,10 +15,11 @@ struct WatchOptions {
   int64_t count = 0;            // of runs; 0: until interrupted
 };
 
-// --watch, --interval and --count.
-void AddWatchOptions(CLI::App& app, WatchOptions& options);
-// --interval and --count of a command that always watches.
-void AddIntervalOptions(CLI::App& app, WatchOptions& options);
+// Gives the command --watch, --interval and --count; `command` becomes `once`, watched as they say.
+void AddWatched(CLI::App& app, Command& command, Command once);
+// Likewise a command that watches unless it writes into a pipe: --interval and --count. Into a pipe
+// it runs once, unless a number of runs is asked for.
+void AddLive(CLI::App& app, Command& command, Command once);
 
 // `once` as it is without options.watch. Else what it gives asks to be run again: after a first run
 // that failed no more, later a failure is shown and the next run may succeed.

@@ -1,7 +1,11 @@
 #include "client/session/query.h"
 
+#include <algorithm>
 #include <chrono>
+#include <memory>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include <grpcpp/client_context.h>
 
 #include "client/session/channel.h"
@@ -12,10 +16,15 @@
 #include "eplb/v1/query.grpc.pb.h"
 
 namespace eplb {
+namespace {
 
-absl::StatusOr<wire::PlacementBody> FetchPlacement(const std::string& endpoint,
-                                                   const wire::TlsFiles& tls,
-                                                   const std::string& job, absl::Duration timeout) {
+constexpr uint64_t kMaxVersion = uint64_t{1} << 62;  // room to add
+
+}  // namespace
+
+absl::StatusOr<StoredPlacement> FetchPlacement(const std::string& endpoint,
+                                               const wire::TlsFiles& tls, const std::string& job,
+                                               absl::Duration timeout) {
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
   const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(channel);
   grpc::ClientContext context;
@@ -25,7 +34,14 @@ absl::StatusOr<wire::PlacementBody> FetchPlacement(const std::string& endpoint,
   request.set_job(job);
   v1::GetPlacementResponse response;
   EPLB_RETURN_IF_ERROR(wire::FromGrpc(stub->GetPlacement(&context, request, &response)));
-  return wire::FromProto(response.placement());
+  EPLB_ASSIGN_OR_RETURN(wire::PlacementBody body, wire::FromProto(response.placement()));
+  if (response.next_version() > kMaxVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("next_version is ", response.next_version(),
+                                                   ", expected at most ", kMaxVersion));
+  }
+  const int64_t next_version =
+      std::max(static_cast<int64_t>(response.next_version()), body.version + 1);
+  return StoredPlacement{.body = std::move(body), .next_version = next_version};
 }
 
 }  // namespace eplb

@@ -2,6 +2,7 @@
 #ifndef EPLB_CLIENT_SESSION_QUERY_H_
 #define EPLB_CLIENT_SESSION_QUERY_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,12 +13,17 @@
 
 namespace eplb {
 
+struct StoredPlacement {
+  wire::PlacementBody body;
+  int64_t next_version = 0;  // above every version ever given out under the job's name
+};
+
 // The placement that the daemon has stored for a job. Waits up to `timeout` for a daemon that is
 // not there yet. errors: NotFound for a job it does not know; DeadlineExceeded, Unavailable;
 // InvalidArgument naming a file of `tls`.
-absl::StatusOr<wire::PlacementBody> FetchPlacement(const std::string& endpoint,
-                                                   const wire::TlsFiles& tls,
-                                                   const std::string& job, absl::Duration timeout);
+absl::StatusOr<StoredPlacement> FetchPlacement(const std::string& endpoint,
+                                               const wire::TlsFiles& tls, const std::string& job,
+                                               absl::Duration timeout);
 
 }  // namespace eplb
 

@@ -232,13 +232,13 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   Job& job = deed.job;
   EPLB_ASSIGN_OR_RETURN(const int64_t version, RollbackTargetOf(job, rollback.to_version));
   EPLB_RETURN_IF_ERROR(CheckRollback(job, version, rollback));
-  Plan plan{.policy = "rollback", .result = PlanResult::kProposed};
+  Plan plan{.policy = kRollbackPolicy, .result = PlanResult::kProposed};
   EPLB_ASSIGN_OR_RETURN(std::vector<Chunk> chunks,
                         ChunksTo(deed.turn.state, job, *rollback.placement, plan));
   MeasureRollback(job, *rollback.placement, plan);
   deed.before = absl::StrCat("version ", job.known->version, ", ", PauseText(job));
   job.paused = true;
-  job.pause_reason = absl::StrCat("for a rollback to version ", version, deed.By());
+  job.pause_reason = absl::StrCat(kForRollback, version, deed.By());
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
   deed.outcome = absl::StrCat("the placement of version ", version, " is proposed in ",
                               CountText(static_cast<int64_t>(chunks.size()), "chunk"), " with ",

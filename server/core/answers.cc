@@ -69,7 +69,11 @@ void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, boo
     counters.pause_seconds.Add(applied.pause_seconds);
     rank.pause_seconds = applied.pause_seconds;
   }
-  proposal.received_bytes += applied.received_bytes;
+  if (!reported) {
+    proposal.received_bytes = kNotMeasured;
+  } else if (proposal.received_bytes != kNotMeasured) {
+    proposal.received_bytes += applied.received_bytes;
+  }
   proposal.most_received_bytes = std::max(proposal.most_received_bytes, applied.received_bytes);
   proposal.longest_pause_seconds = std::max(proposal.longest_pause_seconds, applied.pause_seconds);
   SetAnswer(proposal, rank, Answer::kApplied);

@@ -64,8 +64,10 @@ struct JobEvent {
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
                      // released, kept, left_out, proposed, retracting, withdrawn, committed,
                      // quarantined, stuck, window_incomplete, window_dropped, report_short,
-                     // store_failed, observed, expired, pace, pause_exceeded, vote_every_differs;
-                     // of operators: rebalance, pause, resume, rollback, set_policy, refused
+                     // version_reused, taken_over, freeze_over,
+                     // store_failed, observed, expired, pace, pause_exceeded,
+                     // vote_every_differs; of operators: rebalance, pause, resume, rollback,
+                     // set_policy, refused
   int64_t version = 0;
   std::string reason;       // one sentence
   std::string actor = {};   // the identity of the operator; empty for the daemon itself
@@ -216,6 +218,9 @@ struct JobView {
   std::string reduce;        // rank, root; empty before the first Hello
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
+  std::string ending;        // of the incarnation: finished, failed, lost; empty while it lives
+  std::string end_reason;    // one sentence; empty while it lives
+  std::string took_over;     // as Incarnation
   double stuck_seconds = 0;  // age of a state that is older than three times its deadline, else 0
   std::vector<RankView> ranks;
 };
@@ -247,6 +252,8 @@ class Core {
   std::vector<JobView> Jobs(absl::Time now) const;                                     // by name
   absl::StatusOr<JobView> Job(const std::string& job, absl::Time now) const;           // NotFound
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;  // NotFound
+  // Above every version ever given out under this name, by this daemon and those before it.
+  absl::StatusOr<int64_t> NextVersion(const std::string& job) const;  // NotFound
   // Newest first, at most kMaxPlans and `limit`. NotFound for an unknown job.
   absl::StatusOr<std::vector<Plan>> Plans(const std::string& job, int32_t limit) const;
   // NotFound for an unknown job and before the first complete window.

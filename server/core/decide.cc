@@ -108,6 +108,29 @@ void StartSolve(Turn& turn, Job& job, Window estimate, bool force, const std::st
                                       ": asking policy ", job.settings.policy_name);
 }
 
+// What an observed job cannot be told, and the keys that would change it; empty with prices.
+std::string UnpricedText(const State& state, const Job& job) {
+  const Costs costs = CostsOf(state, job);
+  if (costs.priced()) return "";
+  if (costs.token_seconds > 0) {
+    return "; not priced: the ranks did not say what an expert weighs, set cost.stall";
+  }
+  return "; not priced: set cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds";
+}
+
+// Says, once, that decisions are made again: this is the first one after the frozen steps.
+void TellFreezeOver(Turn& turn, Job& job) {
+  const StepRange& freeze = job.settings.freeze_steps;
+  const Windows& windows = job.windows;
+  const int64_t step = windows.complete.back().last_step;
+  const bool froze =
+      freeze.first <= freeze.last && windows.complete.front().first_step <= freeze.last;
+  if (!froze || step <= freeze.last || job.last_decision_step.value_or(-1) > freeze.last) return;
+  RecordEvent(turn, job, "freeze_over", job.known->version,
+              absl::StrCat("step ", step, ": the frozen steps ", StepsText(freeze),
+                           " are over, decisions are made again"));
+}
+
 // Windows that make up the steps between two decisions.
 int32_t WindowsPerDecision(const Job& job) {
   const int32_t report_every = job.current->report_every;
@@ -177,6 +200,7 @@ absl::Status SolveNow(Turn& turn, Job& job, bool force, const std::string& actor
 
 void MaybeSolve(Turn& turn, Job& job) {
   if (!IsDue(turn.state, job)) return;
+  TellFreezeOver(turn, job);
   const int64_t step = job.windows.complete.back().last_step;
   const int64_t after_step = job.last_decision_step.value_or(-1);
   job.last_decision_step = step;
@@ -221,7 +245,8 @@ void HandleSolved(Turn& turn, const Solved& solved) {
   if (verdict->chunks.empty()) {
     EndSolve(turn, job, "kept", PlanOf(job, PlanResult::kKept, verdict->reason, *verdict));
   } else if (job.settings.observe) {
-    const std::string reason = absl::StrCat("would have rebalanced, ", verdict->reason);
+    const std::string reason =
+        absl::StrCat("would have rebalanced, ", verdict->reason, UnpricedText(turn.state, job));
     EndSolve(turn, job, "observed", PlanOf(job, PlanResult::kObserved, reason, *verdict));
   } else if (job.current->num_connected < job.current->world_size()) {
     EndSolve(turn, job, "kept",

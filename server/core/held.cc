@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -81,6 +82,20 @@ void RetractLeftovers(Turn& turn, const Job& job) {
   }
 }
 
+// A layout of another shape under a number that an earlier layout had: rank 0 could not ask for a
+// fresh one. The ranks are the authority on what runs, so it is told, once, and not refused.
+void TellReusedVersion(Turn& turn, Job& job) {
+  Incarnation& incarnation = *job.current;
+  const int64_t running = incarnation.ranks.front().running_version;
+  const int64_t fresh = std::exchange(incarnation.fresh_version, 0);
+  if (running >= fresh) return;
+  RecordEvent(turn, job, "version_reused", running,
+              absl::StrCat("incarnation ", incarnation.name, " has another shape than the one ",
+                           "before and began under version ", running,
+                           ", which was in use before it, because its rank 0 was not told a fresh ",
+                           "number; the next version is ", job.next_version));
+}
+
 }  // namespace
 
 void EnterHeld(Turn& turn, Job& job, const std::string& reason) {
@@ -122,6 +137,7 @@ void TryRelease(Turn& turn, Job& job) {
                              job.settings.layers_per_chunk,
                              " as the settings allow: a rank's staging holds no more"));
   }
+  TellReusedVersion(turn, job);
 }
 
 void EnterIdleOrHeld(Turn& turn, Job& job) {

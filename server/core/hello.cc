@@ -125,6 +125,9 @@ absl::StatusOr<Incarnation*> FindOrAddIncarnation(Turn& turn, Job& job, const wi
   if (job.current && job.current->name == hello.incarnation) return &*job.current;
   if (job.candidate && job.candidate->name == hello.incarnation) return &*job.candidate;
   EPLB_ASSIGN_OR_RETURN(Incarnation fresh, MakeIncarnation(hello));
+  if (job.known && !(job.known->placement->topology() == fresh.topology)) {
+    fresh.fresh_version = job.next_version;
+  }
   if (!job.current || job.current->ending != Ending::kLive) {
     StartIncarnation(turn, job, std::move(fresh));
     return &*job.current;

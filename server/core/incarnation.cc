@@ -83,6 +83,14 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   const std::string reason =
       absl::StrCat("incarnation ", incarnation.name, " of ", incarnation.world_size(), " ranks",
                    job.current ? absl::StrCat(" replaces ", job.current->name) : " starts");
+  std::string taken;
+  if (job.current && job.current->ending == Ending::kLive && job.current->num_connected > 0) {
+    incarnation.took_over = job.current->name;
+    taken =
+        absl::StrCat("incarnation ", incarnation.name, " took over from ", job.current->name,
+                     " while ", job.current->num_connected, " of its ", job.current->world_size(),
+                     " ranks were still connected: a restart, or two jobs of one name");
+  }
   if (job.current) {
     AbandonWork(turn, job, reason);
     if (job.current->ending != Ending::kFinal) RememberGone(job, job.current->name, true);
@@ -107,7 +115,9 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
         absl::StrCat("the job votes every ", job.current->vote_every,
                      " steps, vote.every_steps is ", votes, "; the job's own choice is in force"));
   }
-  RecordEvent(turn, job, "incarnation_started", job.known ? job.known->version : 0, reason);
+  const int64_t version = job.known ? job.known->version : 0;
+  if (!taken.empty()) RecordEvent(turn, job, "taken_over", version, taken);
+  RecordEvent(turn, job, "incarnation_started", version, reason);
   SetPhase(turn, job, Phase::kHeld);
 }
 

@@ -25,6 +25,10 @@ inline constexpr int kNumPlanResults = 7;
 std::string_view PlanResultName(PlanResult result);  // "kept", ..
 std::optional<PlanResult> PlanResultOf(std::string_view name);
 
+// Bytes and seconds of a switch that nobody told this daemon: it was not there, or a rank came back
+// later and said only what it runs.
+inline constexpr int kNotMeasured = -1;
+
 struct Plan {
   int64_t plan = 0;  // rising within a job, from 1
   absl::Time decided_at = absl::UnixEpoch();
@@ -41,12 +45,12 @@ struct Plan {
   double net_gain_seconds = 0;        // over the horizon; 0 without costs
   double migration_seconds = 0;       // predicted; 0 without costs
   int64_t transfers = 0;              // proposed
-  int64_t received_bytes = 0;         // by all ranks, measured
+  int64_t received_bytes = 0;         // by all ranks, or kNotMeasured
   int32_t num_chunks = 0;
   int32_t chunks_committed = 0;
   double solve_seconds = 0;
   double prepare_seconds = 0;  // Propose to the last READY, longest chunk
-  double pause_seconds = 0;    // longest boundary of any rank
+  double pause_seconds = 0;    // longest boundary of any rank, or kNotMeasured
   int64_t switched_step = 0;   // of the last chunk; 0 when none was
   std::string reason;          // one sentence
   std::string asked_by;        // an identity, when an operator asked for it

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace eplb::core {
 namespace {
@@ -19,6 +20,23 @@ void Count(Turn& turn, PlanResult result) {
   ++turn.state.counters.plans[static_cast<size_t>(result)];
 }
 
+// The pause of a rollback outlives it: its reason must not speak of what did not come.
+void TellFailedRollback(Turn& turn, Job& job, const Plan& plan, const std::string& why) {
+  absl::string_view rest = job.pause_reason;
+  if (plan.policy != kRollbackPolicy || !job.paused || !absl::ConsumePrefix(&rest, kForRollback)) {
+    return;
+  }
+  const size_t end = std::min(rest.find(' '), rest.size());
+  const std::string moved =
+      plan.chunks_committed == 0
+          ? "nothing was moved"
+          : absl::StrCat(plan.chunks_committed, " of ", plan.num_chunks, " chunks were moved");
+  job.pause_reason = absl::StrCat("rollback to version ", rest.substr(0, end), " failed: ", why,
+                                  "; ", moved, "; it was asked for", rest.substr(end));
+  // While the store fails the job is written by what tries it again.
+  if (job.store_error.ok()) StoreJob(turn, job);
+}
+
 void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
   plan.result = PlanResult::kPartial;
   if (plan.chunks_committed == 0) plan.result = PlanResult::kWithdrawn;
@@ -26,6 +44,11 @@ void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
   if (plan.result != PlanResult::kCommitted) absl::StrAppend(&plan.reason, "; ", why);
   Count(turn, plan.result);
   Write(turn, job, plan);
+  if (plan.result != PlanResult::kCommitted) TellFailedRollback(turn, job, plan, why);
+}
+
+void Add(int64_t& sum, int64_t bytes) {
+  sum = sum == kNotMeasured || bytes == kNotMeasured ? kNotMeasured : sum + bytes;
 }
 
 }  // namespace
@@ -66,9 +89,11 @@ void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal) {
   if (plan == nullptr) return;
   ++plan->chunks_committed;
   plan->last_version = proposal.message.version;
-  plan->received_bytes += proposal.received_bytes;
+  Add(plan->received_bytes, proposal.received_bytes);
   plan->prepare_seconds = std::max(plan->prepare_seconds, proposal.prepare_seconds);
-  plan->pause_seconds = std::max(plan->pause_seconds, proposal.longest_pause_seconds);
+  if (plan->pause_seconds != kNotMeasured) {
+    plan->pause_seconds = std::max(plan->pause_seconds, proposal.longest_pause_seconds);
+  }
   plan->switched_step = proposal.applied_step.value_or(plan->switched_step);
   if (plan->chunks_committed < plan->num_chunks) Write(turn, job, *plan);
 }
@@ -86,6 +111,8 @@ void SettleOldPlan(Turn& turn, Job& job) {
   const int64_t ran = job.known->version - plan->first_version + 1;
   if (plan->first_version > 0 && ran > plan->chunks_committed && ran <= plan->num_chunks) {
     plan->chunks_committed = static_cast<int32_t>(ran);
+    plan->received_bytes = kNotMeasured;
+    plan->pause_seconds = kNotMeasured;
     plan->last_version = job.known->version;
   }
   ClosePlan(turn, job, *plan, "what became of it was learned from the ranks");

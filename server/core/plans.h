@@ -13,6 +13,10 @@
 
 namespace eplb::core {
 
+// The policy of a rollback's plan, and what the reason of its pause begins with before the version.
+inline constexpr char kRollbackPolicy[] = "rollback";
+inline constexpr char kForRollback[] = "for a rollback to version ";
+
 // Numbers and keeps a plan; fills in when it was decided and on which version.
 void AddPlan(Turn& turn, Job& job, Plan plan);
 
@@ -24,7 +28,8 @@ void NoteProposed(Turn& turn, Job& job, const Proposal& proposal);
 void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal);
 
 // Closes the open plan once none of its chunks is in flight or still to come: committed, partial or
-// withdrawn by what was committed. `why` is added to the reason unless all was committed.
+// withdrawn by what was committed. `why` is added to the reason unless all was committed, and tells
+// in the reason of the pause what a rollback came to.
 void SettlePlan(Turn& turn, Job& job, const std::string& why);
 
 // After a restart: what became of the plan that the daemon before had in flight, as far as the

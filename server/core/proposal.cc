@@ -36,7 +36,7 @@ std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
 void Measure(Turn& turn, Job& job, const Proposal& proposal) {
   Counters& counters = turn.state.counters;
   ++counters.commits;
-  counters.received_bytes += proposal.received_bytes;
+  counters.received_bytes += std::max<int64_t>(proposal.received_bytes, 0);
   const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
   if (moves.ok()) counters.transfers += moves->transfers;
   if (proposal.most_received_bytes == 0) return;
@@ -55,13 +55,15 @@ void Commit(Turn& turn, Job& job) {
   job.back_off = {};
   ++job.commits;
   StoreJob(turn, job);
-  RecordEvent(
-      turn, job, "committed", message.version,
-      absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %d bytes received, "
-                      "longest pause %.3f s",
-                      message.version, message.chunk + 1, message.num_chunks,
-                      proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
-                      proposal.received_bytes, proposal.longest_pause_seconds));
+  RecordEvent(turn, job, "committed", message.version,
+              absl::StrFormat(
+                  "version %d (chunk %d of %d) was committed at step %s: %s bytes received, "
+                  "longest pause %.3f s",
+                  message.version, message.chunk + 1, message.num_chunks,
+                  proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
+                  proposal.received_bytes == kNotMeasured ? "an unknown number of"
+                                                          : absl::StrCat(proposal.received_bytes),
+                  proposal.longest_pause_seconds));
   NoteCommitted(turn, job, proposal);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);
   if (proposal.longest_pause_seconds > most) {

@@ -70,6 +70,16 @@ std::string WaitingForAnswers(const Job& job) {
   }
 }
 
+// Empty when decisions may be made.
+std::string WaitingForThaw(const Job& job) {
+  const StepRange& freeze = job.settings.freeze_steps;
+  const int64_t step =
+      job.windows.complete.empty() ? job.step : job.windows.complete.back().last_step;
+  if (!freeze.Holds(step)) return "";
+  return absl::StrCat("step ", freeze.last + 1, ": nothing is decided in the frozen steps ",
+                      StepsText(freeze));
+}
+
 }  // namespace
 
 std::string RankList(const std::vector<int32_t>& ranks) {
@@ -108,7 +118,7 @@ std::string WaitingFor(const Job& job) {
     case Phase::kHeld:
       return WaitingForRelease(job);
     case Phase::kIdle:
-      return "";
+      return WaitingForThaw(job);
     case Phase::kSolving:
       return "the solver";
     case Phase::kPreparing:

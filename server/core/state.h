@@ -79,6 +79,10 @@ struct Incarnation {
   int32_t num_hello = 0;
   int32_t num_connected = 0;
   int32_t num_finished = 0;
+  // With another shape than what was known when it came: the least version that was not given out.
+  // 0: nothing to look at, or it was looked at.
+  int64_t fresh_version = 0;
+  std::string took_over;  // the one that still had ranks connected when this one replaced it
   Ending ending = Ending::kLive;
   std::string end_reason;
 
@@ -111,7 +115,7 @@ struct Proposal {
   int32_t num_failed = 0;
   std::optional<Digest> plan_hash;      // of the first rank that was READY
   std::optional<int64_t> applied_step;  // of the first rank that reported Applied
-  int64_t received_bytes = 0;           // summed over ranks
+  int64_t received_bytes = 0;           // summed over ranks; kNotMeasured as in a Plan
   int64_t most_received_bytes = 0;      // of one rank
   double longest_pause_seconds = 0;
   absl::Time proposed_at = absl::InfinitePast();

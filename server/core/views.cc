@@ -30,6 +30,18 @@ const char* NameOf(Answer answer) {
   return "";
 }
 
+std::string NameOfEnding(const Incarnation& incarnation) {
+  switch (incarnation.ending) {
+    case Ending::kLive:
+      return "";
+    case Ending::kLost:
+      return "lost";
+    case Ending::kFinal:
+      return incarnation.num_finished == incarnation.world_size() ? "finished" : "failed";
+  }
+  return "";
+}
+
 std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
   const Incarnation& incarnation = *job.current;
   std::vector<RankView> views;
@@ -82,6 +94,9 @@ JobView ViewOf(const Config& config, const Job& job, absl::Time now) {
     view.report_every = job.current->report_every;
     view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
     view.model_layers = job.current->model_layers;
+    view.ending = NameOfEnding(*job.current);
+    if (!view.ending.empty()) view.end_reason = job.current->end_reason;
+    view.took_over = job.current->took_over;
     view.ranks = RanksOf(job, now);
   }
   if (job.known) {
@@ -123,6 +138,12 @@ absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& jo
   }
   const Known& known = *found->second.known;
   return wire::PlacementBody{known.version, known.digest, *known.placement};
+}
+
+absl::StatusOr<int64_t> Core::NextVersion(const std::string& job) const {
+  const auto found = state_->jobs.find(job);
+  if (found == state_->jobs.end()) return NoSuchJob(job);
+  return found->second.next_version;
 }
 
 absl::StatusOr<std::vector<Plan>> Core::Plans(const std::string& job, int32_t limit) const {

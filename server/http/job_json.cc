@@ -77,6 +77,9 @@ Json JobJson(const core::JobView& job) {
           {"report_every", job.report_every},
           {"reduce", job.reduce},
           {"coverage", Finite(job.coverage)},
+          {"ending", job.ending},
+          {"end_reason", job.end_reason},
+          {"took_over", job.took_over},
           {"stuck_seconds", Finite(job.stuck_seconds)},
           {"model_layers", job.model_layers},
           {"ranks", std::move(ranks)}};
@@ -84,6 +87,12 @@ Json JobJson(const core::JobView& job) {
 
 std::string TimeText(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
+}
+
+// null for what nobody measured.
+template <class Number>
+Json Measured(Number number) {
+  return number == core::kNotMeasured ? Json(nullptr) : Json(number);
 }
 
 Json PlanJson(const core::Plan& plan) {
@@ -103,12 +112,12 @@ Json PlanJson(const core::Plan& plan) {
           {"net_gain_seconds", Finite(plan.net_gain_seconds)},
           {"migration_seconds", Finite(plan.migration_seconds)},
           {"transfers", plan.transfers},
-          {"received_bytes", plan.received_bytes},
+          {"received_bytes", Measured(plan.received_bytes)},
           {"num_chunks", plan.num_chunks},
           {"chunks_committed", plan.chunks_committed},
           {"solve_seconds", Finite(plan.solve_seconds)},
           {"prepare_seconds", Finite(plan.prepare_seconds)},
-          {"pause_seconds", Finite(plan.pause_seconds)},
+          {"pause_seconds", Measured(Finite(plan.pause_seconds))},
           {"switched_step", plan.switched_step},
           {"reason", plan.reason},
           {"asked_by", plan.asked_by}};

@@ -61,12 +61,14 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_net_gain_seconds(plan.net_gain_seconds);
   out->set_migration_seconds(plan.migration_seconds);
   out->set_transfers(static_cast<uint64_t>(plan.transfers));
-  out->set_received_bytes(static_cast<uint64_t>(plan.received_bytes));
+  if (plan.received_bytes != core::kNotMeasured) {
+    out->set_received_bytes(static_cast<uint64_t>(plan.received_bytes));
+  }
   out->set_num_chunks(static_cast<uint32_t>(plan.num_chunks));
   out->set_chunks_committed(static_cast<uint32_t>(plan.chunks_committed));
   out->set_solve_seconds(plan.solve_seconds);
   out->set_prepare_seconds(plan.prepare_seconds);
-  out->set_pause_seconds(plan.pause_seconds);
+  if (plan.pause_seconds != core::kNotMeasured) out->set_pause_seconds(plan.pause_seconds);
   out->set_switched_step(static_cast<uint64_t>(plan.switched_step));
   out->set_reason(plan.reason);
   out->set_asked_by(plan.asked_by);
@@ -124,6 +126,9 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   for (const int32_t layer : view.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));
   }
+  out->set_ending(view.ending);
+  out->set_end_reason(view.end_reason);
+  out->set_took_over(view.took_over);
   for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
 }
 
@@ -162,7 +167,11 @@ class QueryService : public v1::Query::CallbackService {
     response->set_ready(ready.ok());
     response->set_not_ready_reason(std::string(ready.message()));
     for (const core::JobView& view : options_.runner->Jobs()) {
-      if (Allowed(peer, Verb::kQuery, view.job).ok()) ToProto(view, response->add_jobs());
+      if (Allowed(peer, Verb::kQuery, view.job).ok()) {
+        ToProto(view, response->add_jobs());
+      } else {
+        response->set_jobs_hidden(true);
+      }
     }
     return Done(context, absl::OkStatus());
   }
@@ -187,6 +196,10 @@ class QueryService : public v1::Query::CallbackService {
             ? options_.runner->PlacementOf(request->job(), ClampedVersion(request->version()))
             : options_.runner->PlacementInForce(request->job());
     if (body.ok()) wire::ToProto(body->placement, body->version, response->mutable_placement());
+    if (body.ok() && !request->has_version()) {
+      const absl::StatusOr<int64_t> next = options_.runner->NextVersion(request->job());
+      if (next.ok()) response->set_next_version(static_cast<uint64_t>(*next));
+    }
     return Done(context, body.status());
   }
 

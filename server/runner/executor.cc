@@ -95,7 +95,12 @@ absl::Status Executor::Noted(const std::function<absl::Status(Store&)>& write) {
   absl::Status status = write(*sinks_.store);
   write_seconds_.Observe(absl::ToDoubleSeconds(MonotonicNow() - began));
   if (!status.ok()) ++write_errors_;
-  store_works_ = status.ok();
+  const bool worked = store_works_.exchange(status.ok());
+  if (worked && !status.ok()) {
+    Log(LogLevel::kError, "store_takes_no_writes", {{"reason", std::string(status.message())}});
+  } else if (!worked && status.ok()) {
+    Log(LogLevel::kInfo, "store_takes_writes_again", {});
+  }
   return status;
 }
 

@@ -162,6 +162,11 @@ absl::StatusOr<wire::PlacementBody> Runner::PlacementInForce(const std::string& 
   return core_.PlacementInForce(job);
 }
 
+absl::StatusOr<int64_t> Runner::NextVersion(const std::string& job) const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.NextVersion(job);
+}
+
 absl::StatusOr<wire::PlacementBody> Runner::PlacementOf(const std::string& job,
                                                         int64_t version) const {
   const absl::StatusOr<wire::PlacementBody> in_force = PlacementInForce(job);

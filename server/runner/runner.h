@@ -73,6 +73,7 @@ class Runner {
   std::vector<core::JobView> Jobs() const;
   absl::StatusOr<core::JobView> Job(const std::string& job) const;
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
+  absl::StatusOr<int64_t> NextVersion(const std::string& job) const;
   // What the job ran as `version`. errors: NotFound for one that is not kept, those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
   absl::StatusOr<std::vector<core::Plan>> Plans(const std::string& job, int32_t limit) const;

@@ -15,7 +15,10 @@ namespace eplb {
 
 absl::StatusOr<FileLock> FileLock::Acquire(const std::string& database) {
   const std::string path = database + ".lock";
-  const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor < 0 && (errno == EACCES || errno == EROFS)) {
+    descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  }
   if (descriptor < 0) {
     return absl::UnavailableError(
         absl::StrCat(database, ": cannot open ", path, ": ", std::strerror(errno)));

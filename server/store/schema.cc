@@ -157,6 +157,11 @@ bool RowSaysCurrent(sqlite::Connection& connection) {
   return leadership.ok() && leadership->schema == kStoreSchema;
 }
 
+absl::Status CheckIntegrity(sqlite::Connection& connection, const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const std::string check, connection.FirstText("PRAGMA integrity_check(1)"));
+  return check == "ok" ? absl::OkStatus() : Damaged(path, check);
+}
+
 absl::Status CheckVersion(sqlite::Connection& connection, const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(const int64_t version, connection.FirstInteger("PRAGMA user_version"));
   const bool current = RowSaysCurrent(connection);
@@ -193,9 +198,19 @@ absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& 
       connection.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
                          "PRAGMA foreign_keys=ON;"));
   if (tables == 0 && id == 0) return CreateDatabase(connection);
-  EPLB_ASSIGN_OR_RETURN(const std::string check, connection.FirstText("PRAGMA integrity_check(1)"));
-  if (check != "ok") return Damaged(path, check);
+  EPLB_RETURN_IF_ERROR(CheckIntegrity(connection, path));
   if (id != kApplicationId) return Damaged(path, "its application id");
+  return CheckVersion(connection, path);
+}
+
+absl::Status CheckDatabase(sqlite::Connection& connection, const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t id, connection.FirstInteger("PRAGMA application_id"));
+  EPLB_ASSIGN_OR_RETURN(const int64_t version, connection.FirstInteger("PRAGMA user_version"));
+  if (id != kApplicationId || version != kStoreSchema) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": no store of schema ", kStoreSchema, ", which alone can be read"));
+  }
+  EPLB_RETURN_IF_ERROR(CheckIntegrity(connection, path));
   return CheckVersion(connection, path);
 }
 

@@ -17,6 +17,10 @@ namespace eplb {
 // program's or a newer eplbd's, those of Connection.
 absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& path);
 
+// Only checks: for a database that cannot be written. errors: likewise; FailedPrecondition also for
+// an older schema.
+absl::Status CheckDatabase(sqlite::Connection& connection, const std::string& path);
+
 }  // namespace eplb
 
 #endif  // EPLB_SERVER_STORE_SCHEMA_H_

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 #include "placement/status_macros.h"
 
@@ -89,16 +90,27 @@ std::string Statement::Bytes(int column) const {
   return {static_cast<const char*>(data), static_cast<size_t>(size)};
 }
 
-absl::StatusOr<Connection> Connection::Open(const std::string& path, bool read_only) {
+absl::StatusOr<Connection> Connection::OpenAs(const std::string& name, const std::string& path,
+                                              int flags) {
   sqlite3* raw = nullptr;
-  const int flags = SQLITE_OPEN_NOMUTEX |
-                    (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
-  const int result = sqlite3_open_v2(path.c_str(), &raw, flags, nullptr);
+  const int result = sqlite3_open_v2(name.c_str(), &raw, flags | SQLITE_OPEN_NOMUTEX, nullptr);
   std::unique_ptr<sqlite3, CloseConnection> connection(raw);
   if (result != SQLITE_OK) return ErrorOf(raw, result, path);
   (void)sqlite3_busy_timeout(raw, kBusyTimeoutMs);
   (void)sqlite3_extended_result_codes(raw, 1);
   return Connection(std::move(connection), path);
+}
+
+absl::StatusOr<Connection> Connection::Open(const std::string& path, bool read_only) {
+  return OpenAs(path, path,
+                read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+}
+
+absl::StatusOr<Connection> Connection::OpenImmutable(const std::string& path) {
+  // In a URI these three begin something else.
+  const std::string escaped = absl::StrReplaceAll(path, {{"%", "%25"}, {"?", "%3f"}, {"#", "%23"}});
+  return OpenAs(absl::StrCat("file:", escaped, "?immutable=1"), path,
+                SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
 }
 
 absl::StatusOr<Statement> Connection::Prepare(std::string_view sql) {

@@ -58,6 +58,8 @@ class Statement {
 class Connection {
  public:
   static absl::StatusOr<Connection> Open(const std::string& path, bool read_only);
+  // To read a file that nobody writes while it is open, and that has no write-ahead log.
+  static absl::StatusOr<Connection> OpenImmutable(const std::string& path);
   absl::StatusOr<Statement> Prepare(std::string_view sql);
   // Several statements without values or rows.
   absl::Status Execute(const std::string& sql);
@@ -71,6 +73,10 @@ class Connection {
  private:
   Connection(std::unique_ptr<sqlite3, CloseConnection> connection, std::string path)
       : connection_(std::move(connection)), path_(std::move(path)) {}
+
+  // `name`: what SQLite is given for `path`.
+  static absl::StatusOr<Connection> OpenAs(const std::string& name, const std::string& path,
+                                           int flags);
 
   std::unique_ptr<sqlite3, CloseConnection> connection_;
   std::string path_;

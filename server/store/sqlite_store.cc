@@ -1,20 +1,15 @@
 // The store in one SQLite file: what was written survives a kill and a power cut.
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "placement/digest.h"
 #include "placement/status_macros.h"
 #include "server/store/file_lock.h"
-#include "server/store/schema.h"
+#include "server/store/opening.h"
 #include "server/store/sqlite.h"
 #include "server/store/store.h"
 #include "server/store/transaction.h"
@@ -22,8 +17,6 @@
 
 namespace eplb {
 namespace {
-
-constexpr int kMaxAside = 100;  // damaged files that one second may leave
 
 // Removes the rows of a job beyond the newest `keep` in the order of `column`.
 absl::Status Trim(sqlite::Connection& connection, const std::string& table,
@@ -48,24 +41,26 @@ absl::Status TrimOrphans(sqlite::Connection& connection, int32_t keep) {
 
 class SqliteStore : public Store {
  public:
-  SqliteStore(FileLock lock, sqlite::Connection writer, sqlite::Connection reader,
-              StoreLimits limits, std::string note)
-      : lock_(std::move(lock)),
+  // writer: none for a database that can only be read by now.
+  SqliteStore(std::string path, FileLock lock, std::optional<sqlite::Connection> writer,
+              sqlite::Connection reader, StoreLimits limits, std::string note)
+      : path_(std::move(path)),
+        lock_(std::move(lock)),
         limits_(limits),
         note_(std::move(note)),
         writer_(std::move(writer)),
         reader_(std::move(reader)) {}
 
   absl::StatusOr<int64_t> ReadTerm() override {
-    const std::lock_guard lock(writer_mutex_);
-    if (!writer_) return Closed();
-    EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*writer_));
+    const std::lock_guard lock(reader_mutex_);
+    if (!reader_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*reader_));
     return leadership.term;
   }
 
   absl::Status WriteTerm(int64_t term) override {
     const std::lock_guard lock(writer_mutex_);
-    if (!writer_) return Closed();
+    EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
     EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*writer_));
     EPLB_RETURN_IF_ERROR(InsertTerm(*writer_, std::max(term, leadership.term)));
@@ -73,14 +68,14 @@ class SqliteStore : public Store {
   }
 
   absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() override {
-    const std::lock_guard lock(writer_mutex_);
-    if (!writer_) return Closed();
-    return ReadAllJobs(*writer_);
+    const std::lock_guard lock(reader_mutex_);
+    if (!reader_) return Closed();
+    return ReadAllJobs(*reader_);
   }
 
   absl::Status WriteJob(const core::StoredJob& job) override {
     const std::lock_guard lock(writer_mutex_);
-    if (!writer_) return Closed();
+    EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
     EPLB_RETURN_IF_ERROR(WritePlacement(job));
     EPLB_RETURN_IF_ERROR(InsertJob(*writer_, job));
@@ -93,7 +88,7 @@ class SqliteStore : public Store {
 
   absl::Status WritePlan(const std::string& job, const core::Plan& plan) override {
     const std::lock_guard lock(writer_mutex_);
-    if (!writer_) return Closed();
+    EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
     EPLB_RETURN_IF_ERROR(InsertPlan(*writer_, job, plan));
     EPLB_RETURN_IF_ERROR(Trim(*writer_, "plans", "plan", job, limits_.max_plans));
@@ -102,7 +97,7 @@ class SqliteStore : public Store {
 
   absl::Status ForgetJob(const std::string& job) override {
     const std::lock_guard lock(writer_mutex_);
-    if (!writer_) return Closed();
+    EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
     for (const char* table : {"jobs", "placements", "plans", "requests"}) {
       EPLB_ASSIGN_OR_RETURN(
@@ -122,7 +117,7 @@ class SqliteStore : public Store {
 
   absl::Status AppendEvent(absl::Time time, const core::JobEvent& event) override {
     const std::lock_guard lock(writer_mutex_);
-    if (!writer_) return Closed();
+    EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
     EPLB_RETURN_IF_ERROR(InsertEvent(*writer_, {.time = time, .event = event}));
     EPLB_RETURN_IF_ERROR(Trim(*writer_, "events", "sequence", event.job, limits_.max_events));
@@ -146,11 +141,25 @@ class SqliteStore : public Store {
       reader_.reset();
     }
     const std::lock_guard lock(writer_mutex_);
+    closed_ = true;
     writer_.reset();
   }
 
  private:
   static absl::Status Closed() { return absl::UnavailableError("the store is closed"); }
+
+  // A database that could only be read is tried again with every write; it is still ours, for its
+  // lock was never given up. REQUIRES: writer_mutex_.
+  absl::Status EnsureWriter() {
+    if (closed_) return Closed();
+    if (writer_) return absl::OkStatus();
+    EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, OpenToWrite(path_));
+    EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path_, true));
+    writer_.emplace(std::move(writer));
+    const std::lock_guard lock(reader_mutex_);
+    reader_.emplace(std::move(reader));  // the one before may not look for changes
+    return absl::OkStatus();
+  }
 
   // Adds the placement to the history unless it is there. The one in force stays, however old.
   absl::Status WritePlacement(const core::StoredJob& job) {
@@ -170,38 +179,16 @@ class SqliteStore : public Store {
     return Trim(*writer_, "placements", "written", job.job, limits_.max_history);
   }
 
+  const std::string path_;
   const FileLock lock_;  // given up last
   const StoreLimits limits_;
   const std::string note_;
   std::mutex writer_mutex_;
   std::optional<sqlite::Connection> writer_;  // guarded by writer_mutex_
+  bool closed_ = false;                       // guarded by writer_mutex_
   std::mutex reader_mutex_;
   std::optional<sqlite::Connection> reader_;  // guarded by reader_mutex_
 };
-
-absl::StatusOr<sqlite::Connection> OpenSound(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, sqlite::Connection::Open(path, false));
-  EPLB_RETURN_IF_ERROR(PrepareDatabase(writer, path));
-  EPLB_RETURN_IF_ERROR(CheckEveryRow(writer));
-  return writer;
-}
-
-// Renames the database and what SQLite keeps beside it; the new name of the database.
-absl::StatusOr<std::string> MoveAside(const std::string& path) {
-  const std::string stamp = absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone());
-  std::string aside = absl::StrCat(path, ".corrupt-", stamp);
-  std::error_code ignored;
-  for (int n = 2; n <= kMaxAside && std::filesystem::exists(aside, ignored); ++n) {
-    aside = absl::StrCat(path, ".corrupt-", stamp, "-", n);
-  }
-  for (const char* suffix : {"", "-wal", "-shm"}) {
-    const std::string from = path + suffix;
-    if (std::rename(from.c_str(), (aside + suffix).c_str()) == 0 || errno == ENOENT) continue;
-    return absl::UnavailableError(
-        absl::StrCat(from, ": damaged, and cannot be moved aside: ", std::strerror(errno)));
-  }
-  return aside;
-}
 
 }  // namespace
 
@@ -209,17 +196,23 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits) {
   EPLB_ASSIGN_OR_RETURN(FileLock lock, FileLock::Acquire(path));
   std::string note;
-  absl::StatusOr<sqlite::Connection> writer = OpenSound(path);
+  absl::StatusOr<sqlite::Connection> writer = OpenToWrite(path);
   if (absl::IsDataLoss(writer.status())) {
     const std::string damage(writer.status().message());
     EPLB_ASSIGN_OR_RETURN(const std::string aside, MoveAside(path));
     note = absl::StrCat(damage, "; moved aside to ", aside,
                         ", the store starts empty and the ranks will say what runs");
-    writer = OpenSound(path);
+    writer = OpenToWrite(path);
+  }
+  if (absl::IsUnavailable(writer.status())) {
+    absl::StatusOr<sqlite::Connection> reader = OpenToRead(path);
+    if (!reader.ok()) return writer.status();
+    return std::make_unique<SqliteStore>(path, std::move(lock), std::nullopt, *std::move(reader),
+                                         limits, std::move(note));
   }
   EPLB_RETURN_IF_ERROR(writer.status());
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path, true));
-  return std::make_unique<SqliteStore>(std::move(lock), *std::move(writer), std::move(reader),
+  return std::make_unique<SqliteStore>(path, std::move(lock), *std::move(writer), std::move(reader),
                                        limits, std::move(note));
 }
 

@@ -48,15 +48,28 @@ TEST_F(FirstPlacementTest, StoredPlacementOfTheDaemonIsTheFirstOne) {
   }
 }
 
-TEST_F(FirstPlacementTest, StoredPlacementOfAnotherShapeIsToldAndNotTaken) {
+TEST_F(FirstPlacementTest, StoredPlacementOfAnotherShapeIsToldAndItsNumbersAreNotUsedAgain) {
   const Placement other = Placement::Static(
       Topology::Make({.num_layers = 3, .num_experts = 4, .num_slots = 6, .num_gpus = 2}).value());
-  ScriptedDaemon daemon({.stored = wire::PlacementBody{41, DigestOf(other), other}});
+  ScriptedDaemon daemon(
+      {.stored = wire::PlacementBody{41, DigestOf(other), other}, .next_version = 45});
   ::testing::internal::CaptureStderr();
   TestJob job(daemon.endpoint());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("of another shape for job job"));
   ASSERT_TRUE(job.started().ok()) << job.started();
-  EXPECT_EQ(job.rank(3).client().placement().version, 0);
+  EXPECT_EQ(job.rank(3).client().placement().version, 45);
+  EXPECT_EQ(job.rank(3).client().placement().digest,
+            DigestOf(Placement::Static(testing::SmallTopology())).Hex());
+}
+
+// A daemon that does not say the number.
+TEST_F(FirstPlacementTest, WithoutAFreshNumberTheOneAboveTheStoredPlacementIsTaken) {
+  const Placement other = Placement::Static(
+      Topology::Make({.num_layers = 3, .num_experts = 4, .num_slots = 6, .num_gpus = 2}).value());
+  ScriptedDaemon daemon({.stored = wire::PlacementBody{41, DigestOf(other), other}});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  EXPECT_EQ(job.rank(0).client().placement().version, 42);
 }
 
 TEST_F(FirstPlacementTest, InitialPlacementComesFromAFileOrTheLastLineOfALog) {

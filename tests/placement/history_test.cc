@@ -15,7 +15,9 @@
 namespace eplb::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Kind = HistoryRecord::Kind;
 
@@ -155,6 +157,30 @@ TEST(FindViolationsTest, I2StartGoesBackToAVersionThatNeverWas) {
       " starts incarnation b at step 8 under version 0, which it never had, below version 2";
   EXPECT_THAT(job.Violations(),
               ElementsAre(absl::StrCat("rank 0", rest), absl::StrCat("rank 1", rest)));
+}
+
+// A launch in another shape: its static layout is no version 0 of the shape before, but a new one.
+TEST(FindViolationsTest, I2StartOfANewLayoutNeedsANumberAboveAll) {
+  Job job = GoodJob();
+  job.placements.clear();
+  for (size_t rank = 0; rank < 2; ++rank) {
+    for (const size_t at : {kStartB, kStepB1}) {
+      job.Log(rank)[at].version = 4;
+      job.Log(rank)[at].digest = DigestOfVersion(4);
+    }
+  }
+  const auto of_versions = [&job] {
+    std::vector<std::string> found;
+    for (std::string& one : job.Violations()) {
+      if (one.find("no placement record") == std::string::npos) found.push_back(std::move(one));
+    }
+    return found;
+  };
+  EXPECT_THAT(of_versions(), IsEmpty());
+  for (size_t rank = 0; rank < 2; ++rank) {
+    for (const size_t at : {kStartB, kStepB1}) job.Log(rank)[at].version = 1;
+  }
+  EXPECT_THAT(of_versions(), Contains(HasSubstr(absl::StrCat("version 1 has digest ", Short(1)))));
 }
 
 TEST(FindViolationsTest, I2VersionCommittedInTwoIncarnations) {

@@ -62,6 +62,27 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", text);
 }
 
+// An incarnation that failed is a finding however short ago; one that is lost may come back.
+Check CheckIncarnation(const v1::JobStatus& job) {
+  const std::string name = absl::StrCat("incarnation ", job.incarnation());
+  if (!job.ending().empty()) {
+    const Result result = job.ending() == "failed" ? Result::kFailed
+                          : job.ending() == "lost" ? Result::kWarning
+                                                   : Result::kOk;
+    return Make(job, "incarnation", result,
+                absl::StrCat(name, job.ending() == "lost" ? " was " : " ", job.ending(), ": ",
+                             job.end_reason()));
+  }
+  if (!job.took_over().empty()) {
+    return Make(job, "incarnation", Result::kWarning,
+                absl::StrCat(name, " took over from ", job.took_over(),
+                             ", whose ranks were still connected: a restart, or two jobs of one "
+                             "name"));
+  }
+  return Make(job, "incarnation", Result::kOk,
+              job.incarnation().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
+}
+
 Check CheckRanks(const v1::JobStatus& job) {
   const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
   std::string detail =
@@ -177,9 +198,9 @@ Check CheckReadiness(const v1::GetStatusResponse& status) {
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans) {
-  return {
-      CheckState(job),   CheckRanks(job),     CheckAgreement(job),   CheckPlacement(job, placement),
-      CheckReports(job), CheckLibraries(job), CheckPlans(job, plans)};
+  return {CheckState(job),     CheckIncarnation(job),          CheckRanks(job),
+          CheckAgreement(job), CheckPlacement(job, placement), CheckReports(job),
+          CheckLibraries(job), CheckPlans(job, plans)};
 }
 
 absl::StatusOr<Check> CheckRun(const std::string& directory) {

@@ -28,8 +28,9 @@ struct Check {
 // Can proposals be made?
 Check CheckReadiness(const v1::GetStatusResponse& status);
 
-// State and its age, ranks, their agreement, reports, library versions, pause and recent plans of
-// one job. placement: what the daemon says is in force, or why it does not say.
+// State and its age, how its incarnation began or ended, ranks, their agreement, reports, library
+// versions, pause and recent plans of one job. placement: what the daemon says is in force, or why
+// it does not say.
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans);

@@ -57,26 +57,18 @@ Output RunExplain(const ExplainOptions& options, const Terminal& terminal) {
 }
 
 void AddExplain(CLI::App& root, Command& command) {
-  struct Flags {
-    ExplainOptions explain;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<ExplainOptions>();
   CLI::App& app = *root.add_subcommand("explain", "Why is the placement as it is?");
-  app.add_option("--layer", flags->explain.layer, "One layer's GPUs and what moved")
+  app.add_option("--layer", options->layer, "One layer's GPUs and what moved")
       ->check(&CheckNotNegative)
       ->type_name("L");
-  app.add_option("--expert", flags->explain.expert, "One expert of --layer")
+  app.add_option("--expert", options->expert, "One expert of --layer")
       ->check(&CheckNotNegative)
       ->type_name("E");
-  AddJobOption(app, flags->explain.job);
-  AddQueryOptions(app, flags->explain.query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunExplain(flags->explain, terminal);
-    });
-  });
+  AddJobOption(app, options->job);
+  AddQueryOptions(app, options->query);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunExplain(*options, terminal); });
 }
 
 }  // namespace eplb::cli

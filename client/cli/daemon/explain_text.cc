@@ -65,6 +65,15 @@ std::string SwitchedText(const v1::Plan& plan) {
   return text;
 }
 
+std::string MeasuredText(const v1::Plan& plan) {
+  return absl::StrCat(
+      plan.has_received_bytes()
+          ? absl::StrFormat("%.1f MB received", static_cast<double>(plan.received_bytes()) / 1e6)
+          : "received bytes not known",
+      plan.has_pause_seconds() ? absl::StrCat(", longest pause ", Seconds(plan.pause_seconds()))
+                               : ", longest pause not known");
+}
+
 std::string PlacementText(const Explanation& explanation, const Terminal& terminal) {
   const v1::Plan* const plan = explanation.switched();
   std::string text = Heading("Placement in force", terminal);
@@ -74,12 +83,10 @@ std::string PlacementText(const Explanation& explanation, const Terminal& termin
   absl::StrAppend(&text, Indented(SwitchedText(*plan), terminal),
                   Indented(Printable(plan->reason()), terminal));
   return text +
-         Indented(absl::StrFormat("predicted balancedness %.3f -> %.3f; %s, %.1f MB received, "
-                                  "longest pause %s",
+         Indented(absl::StrFormat("predicted balancedness %.3f -> %.3f; %s, %s",
                                   plan->balancedness_before(), plan->balancedness_predicted(),
                                   Counted(static_cast<int64_t>(plan->transfers()), "transfer"),
-                                  static_cast<double>(plan->received_bytes()) / 1e6,
-                                  Seconds(plan->pause_seconds())),
+                                  MeasuredText(*plan)),
                   terminal);
 }
 

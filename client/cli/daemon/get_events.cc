@@ -53,24 +53,16 @@ Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal) {
 }
 
 void AddGetEvents(CLI::App& get, Command& command) {
-  struct Flags {
-    GetEventsOptions get;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<GetEventsOptions>();
   CLI::App& app = *get.add_subcommand("events", "The audit log of a job");
-  AddJobOption(app, flags->get.job);
-  AddLimitOption(app, flags->get.limit);
-  app.add_option("--after", flags->get.after, "Only events after this one")
+  AddJobOption(app, options->job);
+  AddLimitOption(app, options->limit);
+  app.add_option("--after", options->after, "Only events after this one")
       ->check(&CheckNotNegative)
       ->type_name("SEQUENCE");
-  AddQueryOptions(app, flags->get.query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunGetEvents(flags->get, terminal);
-    });
-  });
+  AddQueryOptions(app, options->query);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunGetEvents(*options, terminal); });
 }
 
 }  // namespace eplb::cli

@@ -39,23 +39,18 @@ Output RunGetJobs(const QueryOptions& options, const Terminal& terminal) {
                           absl::StrCat(shape.num_nodes()), absl::StrCat(job.world_size()),
                           absl::StrCat(job.version())});
   }
-  return {.exit_code = kOk, .out = FormatTable(table, terminal), .message = {}};
+  const bool none_visible = response.jobs().empty() && response.jobs_hidden();
+  return {.exit_code = kOk,
+          .out = FormatTable(table, terminal),
+          .message = none_visible ? kNoVisibleJob : ""};
 }
 
 void AddGetJobs(CLI::App& get, Command& command) {
-  struct Flags {
-    QueryOptions query;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<QueryOptions>();
   CLI::App& app = *get.add_subcommand("jobs", "Jobs and their shapes");
-  AddQueryOptions(app, flags->query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunGetJobs(flags->query, terminal);
-    });
-  });
+  AddQueryOptions(app, *options);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunGetJobs(*options, terminal); });
 }
 
 }  // namespace eplb::cli

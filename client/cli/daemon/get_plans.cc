@@ -30,6 +30,11 @@ std::string Result(const v1::Plan& plan) {
                       plan.num_chunks());
 }
 
+std::string ReceivedText(const v1::Plan& plan) {
+  if (!plan.has_received_bytes()) return "-";
+  return absl::StrFormat("%.1f MB", static_cast<double>(plan.received_bytes()) / 1e6);
+}
+
 // A narrow terminal does without bytes and pauses.
 Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal) {
   constexpr int kWide = 100;
@@ -50,7 +55,7 @@ Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal)
         absl::StrFormat("%.3f -> %.3f", plan.balancedness_before(), plan.balancedness_predicted()),
         Grouped(static_cast<int64_t>(plan.transfers()))};
     if (wide) {
-      row.push_back(absl::StrFormat("%.1f MB", static_cast<double>(plan.received_bytes()) / 1e6));
+      row.push_back(plan.chunks_committed() > 0 ? ReceivedText(plan) : "-");
       row.push_back(plan.pause_seconds() > 0 ? Seconds(plan.pause_seconds()) : "-");
     }
     table.rows.push_back(std::move(row));
@@ -98,21 +103,13 @@ Output RunGetPlans(const GetPlansOptions& options, const Terminal& terminal) {
 }
 
 void AddGetPlans(CLI::App& get, Command& command) {
-  struct Flags {
-    GetPlansOptions get;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<GetPlansOptions>();
   CLI::App& app = *get.add_subcommand("plans", "Decisions of a job, newest first");
-  AddJobOption(app, flags->get.job);
-  AddLimitOption(app, flags->get.limit);
-  AddQueryOptions(app, flags->get.query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunGetPlans(flags->get, terminal);
-    });
-  });
+  AddJobOption(app, options->job);
+  AddLimitOption(app, options->limit);
+  AddQueryOptions(app, options->query);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunGetPlans(*options, terminal); });
 }
 
 }  // namespace eplb::cli

@@ -60,20 +60,12 @@ Output RunGetRanks(const GetRanksOptions& options, const Terminal& terminal) {
 }
 
 void AddGetRanks(CLI::App& get, Command& command) {
-  struct Flags {
-    GetRanksOptions get;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<GetRanksOptions>();
   CLI::App& app = *get.add_subcommand("ranks", "What each rank of a job runs and answered");
-  AddJobOption(app, flags->get.job);
-  AddQueryOptions(app, flags->get.query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunGetRanks(flags->get, terminal);
-    });
-  });
+  AddJobOption(app, options->job);
+  AddQueryOptions(app, options->query);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunGetRanks(*options, terminal); });
 }
 
 }  // namespace eplb::cli

@@ -74,6 +74,9 @@ Json JobToJson(const v1::JobStatus& job) {
           {"report_every", job.report_every()},
           {"reduce", job.reduce()},
           {"coverage", Finite(job.coverage())},
+          {"ending", job.ending()},
+          {"end_reason", job.end_reason()},
+          {"took_over", job.took_over()},
           {"model_layers", job.model_layers()},
           {"ranks", RanksOf(job)}};
 }
@@ -97,11 +100,12 @@ std::string StatusToJson(const v1::GetStatusResponse& response) {
                {"uptime_seconds", Finite(response.uptime_seconds())},
                {"ready", response.ready()},
                {"not_ready_reason", response.not_ready_reason()},
-               {"jobs", JobsOf(response)}});
+               {"jobs", JobsOf(response)},
+               {"jobs_hidden", response.jobs_hidden()}});
 }
 
 std::string JobsToJson(const v1::GetStatusResponse& response) {
-  return Dump({{"jobs", JobsOf(response)}});
+  return Dump({{"jobs", JobsOf(response)}, {"jobs_hidden", response.jobs_hidden()}});
 }
 
 std::string RanksToJson(const v1::JobStatus& job) {

@@ -164,7 +164,10 @@ absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::st
   v1::GetStatusResponse response;
   EPLB_RETURN_IF_ERROR(AskStatus(options, &response));
   if (response.jobs_size() == 1) return response.jobs(0).job();
-  if (response.jobs().empty()) return absl::NotFoundError("the daemon knows no job yet");
+  if (response.jobs().empty()) {
+    return absl::NotFoundError(response.jobs_hidden() ? kNoVisibleJob
+                                                      : "the daemon knows no job yet");
+  }
   constexpr int kMostNamed = 8;
   std::string names;
   for (int i = 0; i < std::min(response.jobs_size(), kMostNamed); ++i) {

@@ -33,6 +33,10 @@ class SetPolicyRequest;
 
 namespace eplb::cli {
 
+// The daemon knows jobs, but shows this asker none of them.
+inline constexpr char kNoVisibleJob[] =
+    "no job that you may see: tls.identity of the daemon says which";
+
 struct QueryOptions {
   std::string endpoint;        // as the flag; empty: see endpoint.h
   wire::TlsFiles tls = {};     // as the flags; the environment fills in what is empty

@@ -77,7 +77,8 @@ Output RunStatus(const QueryOptions& options, const Terminal& terminal) {
   }
   std::string text = Daemon(response, terminal);
   if (response.jobs().empty()) {
-    absl::StrAppend(&text, "\nno job has connected yet\n");
+    absl::StrAppend(&text, "\n",
+                    response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet", "\n");
   } else {
     std::string notes;
     for (const v1::JobStatus& job : response.jobs()) notes += Notes(job, terminal);
@@ -88,19 +89,11 @@ Output RunStatus(const QueryOptions& options, const Terminal& terminal) {
 }
 
 void AddStatus(CLI::App& root, Command& command) {
-  struct Flags {
-    QueryOptions query;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<QueryOptions>();
   CLI::App& app = *root.add_subcommand("status", "The daemon and its jobs");
-  AddQueryOptions(app, flags->query);
-  AddWatchOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    command = Watched(flags->watch, [flags](const Terminal& terminal) {
-      return RunStatus(flags->query, terminal);
-    });
-  });
+  AddQueryOptions(app, *options);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunStatus(*options, terminal); });
 }
 
 }  // namespace eplb::cli

@@ -1,7 +1,5 @@
 #include "client/cli/daemon/top.h"
 
-#include <unistd.h>
-
 #include <memory>
 #include <vector>
 
@@ -78,21 +76,11 @@ Output RunTop(const TopOptions& options, const Terminal& terminal) {
 }
 
 void AddTop(CLI::App& root, Command& command) {
-  struct Flags {
-    TopOptions top;
-    WatchOptions watch;
-  };
-  const auto flags = std::make_shared<Flags>();
+  const auto options = std::make_shared<TopOptions>();
   CLI::App& app = *root.add_subcommand("top", "A job's GPU loads and worst layers, live");
-  AddJobOption(app, flags->top.job);
-  AddQueryOptions(app, flags->top.query);
-  AddIntervalOptions(app, flags->watch);
-  app.callback([flags, &command] {
-    // Into a pipe once, unless a number of runs was asked for.
-    flags->watch.watch = isatty(STDOUT_FILENO) == 1 || flags->watch.count > 0;
-    command = Watched(flags->watch,
-                      [flags](const Terminal& terminal) { return RunTop(flags->top, terminal); });
-  });
+  AddJobOption(app, options->job);
+  AddQueryOptions(app, options->query);
+  AddLive(app, command, [options](const Terminal& terminal) { return RunTop(*options, terminal); });
 }
 
 }  // namespace eplb::cli

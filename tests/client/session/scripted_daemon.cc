@@ -86,6 +86,7 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
     if (!options.stored.has_value()) return {grpc::StatusCode::NOT_FOUND, "no such job"};
     wire::ToProto(options.stored->placement, options.stored->version,
                   response->mutable_placement());
+    response->set_next_version(static_cast<uint64_t>(options.next_version));
     return grpc::Status::OK;
   }
 

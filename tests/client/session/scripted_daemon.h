@@ -25,7 +25,8 @@ class ScriptedDaemon {
     int64_t term = 1;
     absl::Status refusal = absl::OkStatus();  // not OK: ends every session after its Hello
     std::optional<wire::PlacementBody> stored =
-        std::nullopt;  // what Query.GetPlacement answers; else NOT_FOUND
+        std::nullopt;          // what Query.GetPlacement answers; else NOT_FOUND
+    int64_t next_version = 0;  // answered with it
   };
   explicit ScriptedDaemon(const Options& options);
   // Ends all streams at once, as a killed daemon does.

@@ -270,6 +270,53 @@ TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
   EXPECT_EQ(job.ranks[0].placement, Exchanged({0, 1}));
 }
 
+TEST(AdminTest, ThePauseOfARollbackThatFailedTellsWhatHappenedAlsoAfterARestart) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  CommitAll(job, 12);
+  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
+  EXPECT_EQ(job.daemon.View().pause_reason, "for a rollback to version 0 by ann: why not");
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(20, false));  // the transfer fails on every rank
+  job.Deliver();
+  const std::string nothing = job.daemon.View().pause_reason;
+  EXPECT_EQ(nothing.rfind("rollback to version 0 failed: rank 0 dropped it: ", 0), 0) << nothing;
+  EXPECT_NE(nothing.find("; nothing was moved; it was asked for by ann: why not"),
+            std::string::npos)
+      << nothing;
+  EXPECT_TRUE(job.daemon.View().paused);
+  job.daemon.Restart();
+  EXPECT_EQ(job.daemon.View().pause_reason, nothing);
+}
+
+TEST(AdminTest, ThePauseOfARollbackThatStoppedHalfWaySaysHowFarItCame) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  CommitAll(job, 12);
+  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(20));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(22, false));
+  job.Deliver();
+  const std::string half = job.daemon.View().pause_reason;
+  EXPECT_NE(half.find("rollback to version 0 failed: "), std::string::npos) << half;
+  EXPECT_NE(half.find("; 1 of 2 chunks were moved; "), std::string::npos) << half;
+  EXPECT_EQ(job.daemon.stored().at(kJob).pause_reason, half);
+}
+
+TEST(AdminTest, APauseThatCameAfterTheRollbackKeepsItsReason) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  CommitAll(job, 12);
+  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(20, false));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.View().pause_reason, "paused by ann: why not");
+}
+
 TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
   TestJob job;
   job.ConnectAll();

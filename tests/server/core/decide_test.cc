@@ -173,11 +173,21 @@ TEST(TriggerTest, NothingIsDecidedWhileTheJobIsFrozen) {
   config.freeze_last_step = 19;
   TestJob job(config);
   job.ConnectAll();
+  const std::string frozen = "step 20: nothing is decided in the frozen steps 0:19";
+  EXPECT_EQ(job.daemon.View().waiting_for, frozen);
   job.Report(0, 9);
   job.Report(10, 19);
   EXPECT_EQ(job.daemon.num_solves(), 0);
+  EXPECT_EQ(job.daemon.View().waiting_for, frozen);
+  EXPECT_EQ(job.daemon.CountEvents("freeze_over"), 0);
   job.Report(20, 29);
   EXPECT_EQ(job.daemon.num_solves(), 1);
+  EXPECT_EQ(job.daemon.LastReason("freeze_over"),
+            "step 29: the frozen steps 0:19 are over, decisions are made again");
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  EXPECT_EQ(job.daemon.View().waiting_for, "");
+  for (int64_t first = 30; first < 80; first += 10) job.Report(first, first + 9);
+  EXPECT_EQ(job.daemon.CountEvents("freeze_over"), 1);
 }
 
 TEST(TriggerTest, NothingIsDecidedWhileARankIsAway) {

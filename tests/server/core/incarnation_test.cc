@@ -36,6 +36,45 @@ TEST(IncarnationTest, ANewOneReplacesTheOldWhenAllItsRanksSaidHello) {
   EXPECT_EQ(job.daemon.View().last_window_last_step, 0);
 }
 
+TEST(IncarnationTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().took_over, "");
+  job.Disconnect(2);
+  Relaunch(job, "launch-2");
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().took_over, "launch-1");
+  EXPECT_EQ(job.daemon.LastReason("taken_over"),
+            "incarnation launch-2 took over from launch-1 while 2 of its 3 ranks were still "
+            "connected: a restart, or two jobs of one name");
+  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  Relaunch(job, "launch-3");
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-3");
+  EXPECT_EQ(job.daemon.View().took_over, "");
+  EXPECT_EQ(job.daemon.CountEvents("taken_over"), 1);
+}
+
+TEST(IncarnationTest, TheViewTellsHowItEnded) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().ending, "");
+  job.Disconnect(2);
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(job.daemon.View().ending, "lost");
+  EXPECT_EQ(job.daemon.View().end_reason, "rank 2 was away for more than 10s without Goodbye");
+  job.Connect(2);
+  EXPECT_EQ(job.daemon.View().ending, "");
+  EXPECT_EQ(job.daemon.View().end_reason, "");
+  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  EXPECT_EQ(job.daemon.View().ending, "failed");
+  Relaunch(job, "launch-2");
+  job.ConnectAll();
+  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
+  EXPECT_EQ(job.daemon.View().ending, "finished");
+  EXPECT_EQ(job.daemon.View().end_reason, "all 3 ranks finished");
+}
+
 TEST(IncarnationTest, AStragglerOfTheReplacedOneIsRefused) {
   TestJob job;
   job.ConnectAll();
@@ -102,6 +141,63 @@ TEST(IncarnationTest, AfterAFailureTheNextOneIsCurrentAtOnce) {
   EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
   EXPECT_EQ(job.daemon.state(), "HELD");
   EXPECT_EQ(job.daemon.ClosedWith(survivor)->code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// The next launch has half the layers; its rank 0 began with the static layout as `version`.
+void RelaunchInAnotherShape(TestJob& job, int64_t version) {
+  Relaunch(job, "launch-2");
+  TopologyOptions shape = TestShape();
+  shape.num_layers = 2;
+  const Placement fresh = Placement::Static(Topology::Make(shape).value());
+  for (FakeRank& rank : job.ranks) {
+    rank.identity.shape = shape;
+    rank.placement = fresh;
+    rank.version = version;
+    rank.identity.highest_version = version;
+  }
+}
+
+// Versions 1 and 2 were given out, 1 of them was committed; the daemon starts anew.
+void CommitOneOfTwo(TestJob& job) {
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(29));
+  job.Deliver();
+  ASSERT_EQ(job.daemon.View().version, 1);
+  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  ASSERT_EQ(*job.daemon.core().NextVersion(kJob), 3);
+  job.daemon.Restart();
+}
+
+TEST(IncarnationTest, ANewShapeBeginsAboveEveryVersionEverGivenOutAlsoAfterARestart) {
+  TestJob job;
+  CommitOneOfTwo(job);
+  const int64_t fresh = *job.daemon.core().NextVersion(kJob);
+  EXPECT_EQ(fresh, 3);
+  RelaunchInAnotherShape(job, fresh);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 3);
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 3);
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 4);
+  EXPECT_EQ(job.daemon.CountEvents("version_reused"), 0);
+  EXPECT_EQ(job.daemon.core().NextVersion("x").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(IncarnationTest, ANewShapeUnderANumberThatWasInUseIsToldOnce) {
+  TestJob job;
+  CommitOneOfTwo(job);
+  RelaunchInAnotherShape(job, 0);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.LastReason("version_reused"),
+            "incarnation launch-2 has another shape than the one before and began under version 0, "
+            "which was in use before it, because its rank 0 was not told a fresh number; the next "
+            "version is 3");
+  job.Disconnect(1);
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 3);
 }
 
 // Late Hellos of dead processes made an older launch replace the newer one.

@@ -112,7 +112,43 @@ TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
     ASSERT_EQ(job.daemon.state(), "IDLE");
     EXPECT_EQ(Newest(job).result, applied ? PlanResult::kPartial : PlanResult::kWithdrawn);
     EXPECT_EQ(Newest(job).chunks_committed, applied ? 1 : 0);
+    // The daemon that the ranks told what they received and how long it took is gone.
+    EXPECT_EQ(Newest(job).received_bytes, applied ? kNotMeasured : 0);
+    EXPECT_EQ(Newest(job).pause_seconds, applied ? kNotMeasured : 0);
   }
+}
+
+TEST(PlansTest, APlanOfBeforeARestartIsShownAsItWasStored) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  for (FakeRank& rank : job.ranks) {
+    rank.Apply(12);
+    auto& applied = std::get<wire::Applied>(rank.outbox.back());
+    applied.received_bytes = 700;
+    applied.pause_seconds = 0.25;
+  }
+  job.Deliver();
+  const Plan before = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(before.received_bytes, 2100);
+  EXPECT_EQ(before.pause_seconds, 0.25);
+  job.daemon.Restart();
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front(), before);
+}
+
+TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.Disconnect(1);
+  ASSERT_TRUE(job.Vote(12));
+  job.ranks[1].outbox.clear();  // its Applied is lost, its Hello tells the version
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(Newest(job).result, PlanResult::kCommitted);
+  EXPECT_EQ(Newest(job).received_bytes, kNotMeasured);
+  EXPECT_NE(job.daemon.LastReason("committed").find("an unknown number of bytes received"),
+            std::string::npos);
 }
 
 TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
@@ -126,7 +162,8 @@ TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
   EXPECT_EQ(Newest(job).result, PlanResult::kObserved);
   EXPECT_EQ(job.daemon.LastReason("observed"),
             "would have rebalanced, steps 0..9: predicted peak GPU load falls 45.0 % "
-            "(balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers");
+            "(balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers; not priced: set "
+            "cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds");
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
 }
 

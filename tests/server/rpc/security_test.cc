@@ -88,9 +88,11 @@ TEST_F(SecurityTest, StatusShowsOnlyTheJobsOfTheAsker) {
   v1::GetStatusResponse own;
   ASSERT_TRUE(AskStatus(OpenAs("URI:spiffe://x/viewer"), &own).ok());
   EXPECT_EQ(own.jobs_size(), 1);
+  EXPECT_FALSE(own.jobs_hidden());
   v1::GetStatusResponse none;
   ASSERT_TRUE(AskStatus(OpenAs("URI:spiffe://x/neighbour"), &none).ok());
   EXPECT_EQ(none.jobs_size(), 0);
+  EXPECT_TRUE(none.jobs_hidden());
   EXPECT_EQ(AskJob(OpenAs("DNS:ops.x"), "").error_code(), Code::INVALID_ARGUMENT);
 }
 

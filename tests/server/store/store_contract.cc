@@ -219,6 +219,15 @@ TEST_P(StoreContractTest, APlanIsReplacedByItsNumberAndTheNewestAreKept) {
   EXPECT_EQ(plans.back(), PlanOf(kContractMaxPlans + 1));
 }
 
+TEST_P(StoreContractTest, WhatNobodyMeasuredOfAPlanStaysUnknown) {
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
+  core::Plan plan = PlanOf(1);
+  plan.received_bytes = core::kNotMeasured;
+  plan.pause_seconds = core::kNotMeasured;
+  ASSERT_TRUE(store_->WritePlan("a", plan).ok());
+  EXPECT_EQ(store_->ReadJobs()->front().plans.front(), plan);
+}
+
 TEST_P(StoreContractTest, ThePlacementsOfTheNewestVersionsAreKept) {
   for (int64_t version = 1; version <= kContractMaxHistory + 1; ++version) {
     ASSERT_TRUE(store_->WriteJob(JobOf("a", version, static_cast<int32_t>(version))).ok());
@@ -239,6 +248,22 @@ TEST_P(StoreContractTest, ThePlacementInForceIsKeptAlsoWhenItsVersionIsLow) {
   ASSERT_TRUE(store_->WriteJob(JobOf("a", 0, 3)).ok());
   EXPECT_EQ(store_->ReadJobs()->front().placement, ReversedPlacement(3));
   EXPECT_EQ(*store_->ReadPlacement("a", 0), ReversedPlacement(3));
+}
+
+// A job of the same name comes in another shape: its versions go on above all that were given out.
+TEST_P(StoreContractTest, AnotherShapeReplacesThePlacementInForceAndTheHistoryIsKept) {
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 5)).ok());
+  const Placement wider = Placement::Static(
+      Topology::Make({.num_layers = 3, .num_experts = 8, .num_slots = 8, .num_gpus = 4}).value());
+  core::StoredJob next = JobOf("a", 9);
+  next.next_version = 10;
+  next.placement = wider;
+  ASSERT_TRUE(store_->WriteJob(next).ok());
+  const core::StoredJob read = store_->ReadJobs()->front();
+  EXPECT_EQ(read.placement, wider);
+  EXPECT_EQ(read.version, 9);
+  EXPECT_EQ(read.next_version, 10);
+  EXPECT_EQ(*store_->ReadPlacement("a", 5), JobOf("a", 5).placement);
 }
 
 TEST_P(StoreContractTest, AForgottenJobLeavesOnlyEventsAndThoseOfAllSuchJobsAreBounded) {

@@ -16,17 +16,18 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 184, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 232,
+static_assert(sizeof(Incarnation) == 280,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 4080, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 2632, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 4880, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 2728, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
 void Simplify(Incarnation& incarnation) {
   incarnation.end_reason.clear();
+  incarnation.took_over.clear();
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     // Of numbers only the order matters; RankTable says which of its streams are older.
@@ -88,7 +89,7 @@ void Add(const Rank& rank, Bytes& bytes) {
 }
 
 // Shape, bytes, settings and periods are those of the one job in every incarnation; nobody changes
-// them, and the daemon asks for no other pace.
+// them, and the daemon asks for no other pace. With one shape fresh_version stays 0.
 void Add(const std::optional<Incarnation>& incarnation, Bytes& bytes) {
   bytes.Add(int64_t{incarnation.has_value()});
   if (!incarnation) return;

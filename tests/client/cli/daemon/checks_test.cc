@@ -64,6 +64,24 @@ TEST(ChecksTest, RanksThatAreAwayOrRunSomethingElseAreNamed) {
   EXPECT_EQ(One(job, "agreement").result, Result::kWarning);
 }
 
+TEST(ChecksTest, AnIncarnationThatFailedIsAFindingAndOneThatMayComeBackAWarning) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
+  job.set_took_over("launch-0");
+  EXPECT_EQ(One(job, "incarnation").result, Result::kWarning);
+  EXPECT_THAT(One(job, "incarnation").detail, HasSubstr("took over from launch-0"));
+  job.set_incarnation("launch-1");
+  job.set_end_reason("rank 2 failed after step 9: out of memory");
+  job.set_ending("failed");
+  EXPECT_EQ(One(job, "incarnation").result, Result::kFailed);
+  EXPECT_EQ(One(job, "incarnation").detail,
+            "incarnation launch-1 failed: rank 2 failed after step 9: out of memory");
+  job.set_ending("lost");
+  EXPECT_EQ(One(job, "incarnation").result, Result::kWarning);
+  job.set_ending("finished");
+  EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
+}
+
 TEST(ChecksTest, APlacementWhoseDigestIsNotThatOfItsMapsFails) {
   v1::JobStatus job = HealthyJob();
   job.set_digest(std::string(32, 'x'));

@@ -39,6 +39,16 @@ TEST_F(DoctorTest, ExitCodeFollowsTheWorstCheck) {
               HasSubstr(R"({"healthy":false,"checks":[{"scope":"eplbd","check":"ready")"));
 }
 
+TEST_F(DoctorTest, AFailedIncarnationIsNotHealthy) {
+  daemon_.status.mutable_jobs(0)->set_ending("failed");
+  daemon_.status.mutable_jobs(0)->set_end_reason("rank 2 failed after step 9");
+  const Output output = RunDoctor(Options(Format::kJson), kPlain);
+  EXPECT_EQ(output.exit_code, kConditionNotMet);
+  EXPECT_THAT(output.out, HasSubstr(R"({"healthy":false,)"));
+  EXPECT_THAT(output.out, HasSubstr(R"("check":"incarnation","result":"failed",)"));
+  EXPECT_THAT(output.out, HasSubstr("rank 2 failed after step 9"));
+}
+
 TEST_F(DoctorTest, AnUnknownJobIsNotFound) {
   DoctorOptions options = Options();
   options.job = "nobody";

@@ -55,6 +55,20 @@ TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
   EXPECT_THAT(one.out, HasSubstr(R"("time":"2026-11-18T11:06:40.123Z")"));
 }
 
+TEST_F(GetPlansTest, WhatNobodyMeasuredIsNoZero) {
+  v1::Plan plan = ExamplePlan(8, "committed");
+  plan.clear_received_bytes();
+  plan.clear_pause_seconds();
+  daemon_.plans = {plan};
+  const Terminal wide{.width = 160, .colour = false, .unicode = false};
+  const Output table = RunGetPlans({.query = daemon_.Options(), .job = ""}, wide);
+  EXPECT_THAT(table.out, Not(HasSubstr("0.0 MB")));
+  EXPECT_THAT(table.out, HasSubstr("516         -      -"));
+  const Output json = RunGetPlans({.query = daemon_.Options(Format::kJson), .job = ""}, wide);
+  EXPECT_THAT(json.out, HasSubstr(R"("received_bytes":null)"));
+  EXPECT_THAT(json.out, HasSubstr(R"("pause_seconds":null)"));
+}
+
 TEST_F(GetPlansTest, NothingDecidedIsSaid) {
   const Output output = RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain);
   EXPECT_EQ(output.out, "nothing has been decided for job train yet\n");

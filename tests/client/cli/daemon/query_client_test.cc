@@ -23,6 +23,10 @@ TEST_F(QueryClientTest, WithoutJobTheOnlyOneIsMeantAndOfSeveralOneIsAskedFor) {
   const Output none = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
   EXPECT_EQ(none.exit_code, kNotFound);
   EXPECT_EQ(none.message, "the daemon knows no job yet");
+  daemon_.status.set_jobs_hidden(true);
+  const Output hidden = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
+  EXPECT_EQ(hidden.exit_code, kNotFound);
+  EXPECT_EQ(hidden.message, kNoVisibleJob);
 }
 
 }  // namespace

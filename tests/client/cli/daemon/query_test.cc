@@ -55,6 +55,18 @@ TEST_F(QueryTest, StatusWithoutJobsOrReadinessSaysSo) {
   EXPECT_THAT(output.out, EndsWith("no job has connected yet\n"));
 }
 
+TEST_F(QueryTest, JobsThatTheAskerMayNotSeeAreNotCalledNone) {
+  daemon_.status.clear_jobs();
+  EXPECT_EQ(RunGetJobs(Options(), kPlain).message, "");
+  daemon_.status.set_jobs_hidden(true);
+  EXPECT_THAT(RunStatus(Options(), kPlain).out, HasSubstr("\nno job that you may see"));
+  const Output jobs = RunGetJobs(Options(), kPlain);
+  EXPECT_EQ(jobs.exit_code, kOk);
+  EXPECT_EQ(jobs.message, kNoVisibleJob);
+  EXPECT_THAT(RunGetJobs(Options(Format::kJson), kPlain).out,
+              HasSubstr(R"({"jobs":[],"jobs_hidden":true})"));
+}
+
 TEST_F(QueryTest, StatusAndJobsAsJsonKeepEveryField) {
   const absl::StatusOr<wire::JsonValue> status =
       wire::ParseJson(RunStatus(Options(Format::kJson), kPlain).out);

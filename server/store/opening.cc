@@ -1,0 +1,70 @@
+#include "server/store/opening.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "placement/status_macros.h"
+#include "server/store/schema.h"
+#include "server/store/value_rows.h"
+
+namespace eplb {
+namespace {
+
+constexpr int kMaxAside = 100;  // damaged files that one second may leave
+
+bool HasWriteAheadLog(const std::string& path) {
+  std::error_code none;
+  const std::uintmax_t bytes = std::filesystem::file_size(path + "-wal", none);
+  return !none && bytes > 0;
+}
+
+// Without a log beside it the file is all there is, and may be read as if nobody could write it.
+absl::StatusOr<sqlite::Connection> OpenReader(const std::string& path) {
+  absl::StatusOr<sqlite::Connection> reader = sqlite::Connection::Open(path, true);
+  absl::Status status = reader.status();
+  if (status.ok()) status = reader->FirstInteger("SELECT count(*) FROM sqlite_schema").status();
+  if (status.ok()) return reader;
+  if (!absl::IsUnavailable(status) || HasWriteAheadLog(path)) return status;
+  return sqlite::Connection::OpenImmutable(path);
+}
+
+}  // namespace
+
+absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, sqlite::Connection::Open(path, false));
+  EPLB_RETURN_IF_ERROR(PrepareDatabase(writer, path));
+  EPLB_RETURN_IF_ERROR(CheckEveryRow(writer));
+  return writer;
+}
+
+absl::StatusOr<sqlite::Connection> OpenToRead(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, OpenReader(path));
+  EPLB_RETURN_IF_ERROR(CheckDatabase(reader, path));
+  EPLB_RETURN_IF_ERROR(CheckEveryRow(reader));
+  return reader;
+}
+
+absl::StatusOr<std::string> MoveAside(const std::string& path) {
+  const std::string stamp = absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone());
+  std::string aside = absl::StrCat(path, ".corrupt-", stamp);
+  std::error_code ignored;
+  for (int n = 2; n <= kMaxAside && std::filesystem::exists(aside, ignored); ++n) {
+    aside = absl::StrCat(path, ".corrupt-", stamp, "-", n);
+  }
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    const std::string from = path + suffix;
+    if (std::rename(from.c_str(), (aside + suffix).c_str()) == 0 || errno == ENOENT) continue;
+    return absl::UnavailableError(
+        absl::StrCat(from, ": damaged, and cannot be moved aside: ", std::strerror(errno)));
+  }
+  return aside;
+}
+
+}  // namespace eplb
