@@ -44,7 +44,7 @@ struct Rank {
   int64_t step = 0;
   int64_t staging_rows = 0;
   int64_t staging_layers = 0;  // 0: it did not say
-  int32_t report_every = 0;  // as it said last, or as all ranks changed to
+  int32_t report_every = 0;    // as it said last, or as all ranks changed to
   Answer answer = Answer::kNone;
   double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
   double pause_seconds = 0;   // boundary of its newest switch

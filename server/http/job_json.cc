@@ -138,7 +138,8 @@ std::string JobToJson(const core::JobView& job) { return Dump(JobJson(job)); }
 std::string JobsToJson(std::span<const core::JobView> jobs) {
   Json list = Json::array();
   for (const core::JobView& job : jobs) list.push_back(JobJson(job));
-  return Dump({{"jobs", std::move(list)}});
+  return Dump(
+      {{"jobs", std::move(list)}, {"jobs_hidden", false}});  // as GetStatus; HTTP hides none
 }
 
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body) {

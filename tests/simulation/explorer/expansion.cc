@@ -58,7 +58,7 @@ void Model::Expansion::Deliver(const World& world, Step step) {
     step.arrival = static_cast<Arrival>(arrival);
     if (step.arrival == Arrival::kOvertaken && waiting < 2) continue;
     World next = world;
-    if (step.arrival != Arrival::kInOrder && --next.left.faults < 0) continue;
+    if (step.arrival != Arrival::kInOrder && !MayDisorder(next)) continue;
     EmitRank(next, step, model.ranks_.DeliverDown(id, step.arrival));
   }
 }

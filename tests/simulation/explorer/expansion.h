@@ -18,6 +18,8 @@ struct Model::Expansion {
   // ---- ranks ----
   void RankMoves(const World& world, int incarnation, int rank);
   void Deliver(const World& world, Step step);
+  // Takes a fault out of what is left; false where none may be.
+  static bool MayDisorder(World& world) { return world.left.disorder && --world.left.faults >= 0; }
   void Connect(const World& world, Step step);
   void Votes(const World& world, Step step);
   void Enter(const World& world, Step step);

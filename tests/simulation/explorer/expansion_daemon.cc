@@ -30,7 +30,7 @@ void Model::Expansion::Hear(const World& world, Step step) {
     step.arrival = static_cast<Arrival>(arrival);
     if (step.arrival == Arrival::kOvertaken && waiting < 2) continue;
     World next = world;
-    if (step.arrival != Arrival::kInOrder && --next.left.faults < 0) continue;
+    if (step.arrival != Arrival::kInOrder && !MayDisorder(next)) continue;
     const UpStep& taken = model.ranks_.TakeUp(id, step.stream, step.arrival);
     next.cells[step.incarnation][step.rank] = taken.cell;
     if (!taken.message) {

@@ -26,7 +26,7 @@ Packed Pack(const World& world) {
           cells(world.cells[0]), cells(world.cells[1])};
 }
 
-World Unpack(const Packed& packed, bool cuts) {
+World Unpack(const Packed& packed, const Bounds& bounds) {
   World world;
   world.core = packed[0] & ((1U << 26) - 1);
   world.stored = packed[0] >> 26 & ((1U << 14) - 1);
@@ -38,7 +38,8 @@ World Unpack(const Packed& packed, bool cuts) {
                 .unknown = static_cast<int>(numbers >> 5 & 1),
                 .transfers = static_cast<int>(numbers >> 6 & 1),
                 .faults = static_cast<int>(numbers >> 7 & 3),
-                .cuts = cuts};
+                .cuts = bounds.cuts,
+                .disorder = bounds.disorder};
   world.committed = static_cast<int64_t>(numbers >> 9);
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -112,7 +113,7 @@ class Exploration {
   }
 
  private:
-  World At(uint32_t index) const { return Unpack(visited_[index], options_.bounds.cuts); }
+  World At(uint32_t index) const { return Unpack(visited_[index], options_.bounds); }
 
   void Tell(uint32_t index) const {
     std::fprintf(stderr, "%u of %zu states, depth %u, %zu of the core, %zu of ranks, %zu logs\n",

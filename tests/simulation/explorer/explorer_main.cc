@@ -1,7 +1,7 @@
 // explorer [NAME=NUMBER]..: one exploration with these bounds, and the way to the nearest state
 // where something is wrong. Names: chunks, retracts, launches, crashes, unknown, transfers, faults,
-// cuts, mutant (its place in explorer/mutant.h), quarantine (1: is wrong), states (at most so
-// many).
+// cuts, disorder, mutant (its place in explorer/mutant.h), quarantine (1: is wrong), states (at
+// most so many).
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -17,17 +17,10 @@ namespace eplb::explorer {
 namespace {
 
 int Main(int argc, char** argv) {
-  std::map<std::string, int64_t> given = {{"chunks", 2},
-                                          {"retracts", 1},
-                                          {"launches", 1},
-                                          {"crashes", 1},
-                                          {"unknown", 1},
-                                          {"transfers", 0},
-                                          {"faults", 2},
-                                          {"cuts", 1},
-                                          {"mutant", 0},
-                                          {"quarantine", 0},
-                                          {"states", int64_t{1} << 31}};
+  std::map<std::string, int64_t> given = {
+      {"chunks", 2},   {"retracts", 1},  {"launches", 1},   {"crashes", 1},
+      {"unknown", 1},  {"transfers", 0}, {"faults", 2},     {"cuts", 1},
+      {"disorder", 1}, {"mutant", 0},    {"quarantine", 0}, {"states", int64_t{1} << 31}};
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> part =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
@@ -44,7 +37,8 @@ int Main(int argc, char** argv) {
                                               .unknown = number("unknown"),
                                               .transfers = number("transfers"),
                                               .faults = number("faults"),
-                                              .cuts = number("cuts") != 0},
+                                              .cuts = number("cuts") != 0,
+                                              .disorder = number("disorder") != 0},
                                    .mutant = static_cast<Mutant>(number("mutant")),
                                    .max_states = static_cast<uint64_t>(given["states"]),
                                    .quarantine_is_wrong = number("quarantine") != 0,

@@ -17,14 +17,15 @@ namespace eplb::explorer {
 
 // How often each thing may happen on one path.
 struct Bounds {
-  int chunks = 2;     // versions proposed
-  int retracts = 1;   // a deadline or a grace that passes at any moment
-  int launches = 1;   // new incarnations
-  int crashes = 1;    // of the daemon, between any two effects
-  int unknown = 1;    // votes without a result on some ranks
-  int transfers = 0;  // transfers that fail
-  int faults = 2;     // messages lost, doubled or overtaken, streams cut
-  bool cuts = true;   // streams are cut, out of `faults`
+  int chunks = 2;        // versions proposed
+  int retracts = 1;      // a deadline or a grace that passes at any moment
+  int launches = 1;      // new incarnations
+  int crashes = 1;       // of the daemon, between any two effects
+  int unknown = 1;       // votes without a result on some ranks
+  int transfers = 0;     // transfers that fail
+  int faults = 2;        // messages lost, doubled or overtaken, streams cut
+  bool cuts = true;      // streams are cut, out of `faults`
+  bool disorder = true;  // messages of a stream are lost, doubled or overtaken, out of `faults`
 };
 
 using Cells = std::array<std::array<uint32_t, kRanks>, kIncarnations>;
