@@ -10,11 +10,32 @@ TEST_P(ExplorerTest, NothingIsWrongInAnyState) { ExpectExhaustive(); }
 
 INSTANTIATE_TEST_SUITE_P(
     Slow, ExplorerTest,
-    ::testing::Values(ExplorerRun{
-        "LaunchCrash",
-        {.retracts = 0, .launches = 1, .crashes = 1, .unknown = 0, .faults = 0},
-        3855082,
-        0}),
+    ::testing::Values(
+        ExplorerRun{"LaunchCrash",
+                    {.retracts = 0, .launches = 1, .crashes = 1, .unknown = 0, .faults = 0},
+                    3855082,
+                    0},
+        ExplorerRun{"LaunchRetract",
+                    {.retracts = 1, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
+                    3076965,
+                    0},
+        ExplorerRun{"LaunchUnknown",
+                    {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 1, .faults = 0},
+                    9080041,
+                    0},
+        ExplorerRun{"LaunchFault",
+                    {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 1},
+                    19159196,
+                    0},
+        ExplorerRun{"RetractTwoCuts",
+                    {.retracts = 1,
+                     .launches = 0,
+                     .crashes = 0,
+                     .unknown = 0,
+                     .faults = 2,
+                     .disorder = false},
+                    44204998,
+                    0}),
     NameOf);
 
 }  // namespace
