@@ -11,6 +11,11 @@ std::unique_lock<std::mutex> SharedMember::LockForTraining() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (lock.owns_lock()) return lock;
   const auto began = std::chrono::steady_clock::now();
+  // Others hold the lock for microseconds; who sleeps until it is free may be woken milliseconds
+  // later where the machine is busy.
+  while (std::chrono::steady_clock::now() - began < kSpin) {
+    if (lock.try_lock()) return lock;
+  }
   lock.lock();
   if (std::chrono::steady_clock::now() - began > kLongWait) ++long_waits_;
   return lock;

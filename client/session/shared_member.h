@@ -63,9 +63,10 @@ class SharedMember {
   // ---- any thread ----
   bool goodbye_said() const;
   int64_t dropped_steps() const;
-  // Times the training thread waited longer than kLongWait for the lock.
+  // Times the training thread slept for the lock longer than kLongWait.
   int64_t long_waits() const { return long_waits_; }
   static constexpr std::chrono::milliseconds kLongWait{1};
+  static constexpr std::chrono::microseconds kSpin{100};  // before it sleeps for the lock
 
  private:
   // Takes the lock for the training thread, and counts when that takes long.
