@@ -84,6 +84,9 @@ Check CheckIncarnation(const v1::JobStatus& job) {
 }
 
 Check CheckRanks(const v1::JobStatus& job) {
+  if (job.ending() == "finished") {
+    return Make(job, "ranks", Result::kOk, "none is connected: the job has finished");
+  }
   const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
   std::string detail =
       absl::StrCat(job.connected_ranks(), " of ", job.world_size(), " ranks are connected");
@@ -93,6 +96,10 @@ Check CheckRanks(const v1::JobStatus& job) {
 }
 
 Check CheckAgreement(const v1::JobStatus& job) {
+  if (job.connected_ranks() == 0 && job.ending() == "finished") {
+    return Make(job, "agreement", Result::kOk,
+                absl::StrCat("all ended in version ", job.version()));
+  }
   if (job.connected_ranks() == 0) {
     return Make(job, "agreement", Result::kWarning, "not checked: no rank is connected");
   }

@@ -82,6 +82,19 @@ TEST(ChecksTest, AnIncarnationThatFailedIsAFindingAndOneThatMayComeBackAWarning)
   EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
 }
 
+TEST(ChecksTest, NobodyMissesTheRanksOfAJobThatFinished) {
+  v1::JobStatus job = HealthyJob();
+  job.mutable_ranks(0)->set_connected(false);
+  job.set_connected_ranks(0);
+  for (const char* name : {"ranks", "agreement"}) {
+    EXPECT_EQ(One(job, name).result, Result::kWarning) << name;
+  }
+  job.set_ending("finished");
+  for (const char* name : {"ranks", "agreement"}) {
+    EXPECT_EQ(One(job, name).result, Result::kOk) << name;
+  }
+}
+
 TEST(ChecksTest, APlacementWhoseDigestIsNotThatOfItsMapsFails) {
   v1::JobStatus job = HealthyJob();
   job.set_digest(std::string(32, 'x'));
