@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -192,6 +194,8 @@ void OnJobNotStored(Turn& turn, Job& job, const absl::Status& status) {
 
 void On(Turn& turn, const StoreFailed& event) {
   ++turn.state.counters.store_failures;
+  // Effects behind the one that failed were not executed, a StoreTerm maybe among them.
+  if (turn.state.term_turn + 1 == turn.state.turn) turn.state.term_stored = false;
   UndoChange(turn, event.status);
   const SessionId last_hello = std::exchange(turn.state.last_hello, 0);
   const std::string dropped = std::exchange(turn.state.last_stored_job, "");
@@ -208,9 +212,16 @@ void On(Turn& turn, const StoreFailed& event) {
 
 void On(Turn& turn, const Change& event) { HandleChange(turn, event); }
 
-// The last effect of a Tick, so that its failure drops nothing else.
+// The last effect of a Tick, so that its failure drops nothing else. Waits while the same decision
+// writes already: were that to fail, nobody would learn that this was not even tried.
 void RetryOneStore(Turn& turn) {
   State& state = turn.state;
+  const std::vector<Effect>& effects = turn.decision.effects;
+  if (std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
+        return std::holds_alternative<Store>(effect) || std::holds_alternative<StoreTerm>(effect);
+      })) {
+    return;
+  }
   if (!state.term_stored) {
     if (turn.now - state.term_attempt >= state.config.store_retry) StoreTermIfNeeded(turn);
     return;

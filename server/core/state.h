@@ -237,6 +237,7 @@ struct State {
   Config config;
   int64_t term = 0;
   bool term_stored = true;
+  int64_t term_turn = -1;  // of the decision that stored it last
   bool draining = false;
   int64_t turn = 0;  // decisions made so far
   int64_t last_solve_id = 0;

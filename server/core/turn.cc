@@ -66,6 +66,7 @@ void StoreTermIfNeeded(Turn& turn) {
   if (turn.state.term_stored) return;
   turn.decision.effects.emplace_back(StoreTerm{turn.state.term});
   turn.state.term_stored = true;
+  turn.state.term_turn = turn.state.turn;
   turn.state.term_attempt = turn.now;
 }
 

@@ -20,7 +20,7 @@ static_assert(sizeof(Incarnation) == 280,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 4880, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 4896, "core::State changed: look at BytesOf and Simplify");
 static_assert(sizeof(Job) == 2728, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
@@ -184,6 +184,7 @@ class Renamer {
 void Simplify(State& state) {
   state.turn = 0;
   state.last_solve_id = 0;
+  state.term_turn = -1;
   state.last_hello = 0;
   state.last_stored_job.clear();
   state.term_attempt = absl::InfinitePast();
