@@ -13,10 +13,11 @@ std::unique_lock<std::mutex> SharedMember::LockForTraining() {
   const auto began = std::chrono::steady_clock::now();
   // Others hold the lock for microseconds; who sleeps until it is free may be woken milliseconds
   // later where the machine is busy.
-  while (std::chrono::steady_clock::now() - began < kSpin) {
-    if (lock.try_lock()) return lock;
+  while (!lock.try_lock()) {
+    if (std::chrono::steady_clock::now() - began < kSpin) continue;
+    lock.lock();
+    break;
   }
-  lock.lock();
   if (std::chrono::steady_clock::now() - began > kLongWait) ++long_waits_;
   return lock;
 }

@@ -63,7 +63,7 @@ class SharedMember {
   // ---- any thread ----
   bool goodbye_said() const;
   int64_t dropped_steps() const;
-  // Times the training thread slept for the lock longer than kLongWait.
+  // Times the training thread waited longer than kLongWait for the lock.
   int64_t long_waits() const { return long_waits_; }
   static constexpr std::chrono::milliseconds kLongWait{1};
   static constexpr std::chrono::microseconds kSpin{100};  // before it sleeps for the lock
