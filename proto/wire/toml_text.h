@@ -14,7 +14,7 @@
 namespace eplb::wire {
 
 // file: of the messages. A mark of UTF-8 at the start of `text` is skipped.
-// errors: InvalidArgument, one line: "FILE:LINE: not TOML: why".     cost: O(text).
+// errors: InvalidArgument, one line: "FILE:LINE: not TOML: why". cost: O(text).
 absl::StatusOr<toml::table> ParseToml(const std::string& file, std::string_view text);
 
 }  // namespace eplb::wire

@@ -61,12 +61,12 @@ struct StoredJob {
 // One line of the audit log.
 struct JobEvent {
   std::string job;
-  std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, held,
-                     // released, kept, left_out, proposed, retracting, withdrawn, committed,
-                     // quarantined, stuck, window_incomplete, window_dropped, report_short,
-                     // version_reused, taken_over, freeze_over,
-                     // store_failed, observed, expired, pace, pause_exceeded,
-                     // vote_every_differs; of operators: rebalance, pause, resume, rollback,
+  std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, taken_over,
+                     // held, released, version_reused, chunks_limited, kept, observed, left_out,
+                     // freeze_over, proposed, nacked, retracting, withdrawn, committed,
+                     // pause_exceeded, quarantined, stuck, window_incomplete,
+                     // window_complete_again, window_dropped, report_short, store_failed, expired,
+                     // pace, vote_every_differs; of operators: rebalance, pause, resume, rollback,
                      // set_policy, refused
   int64_t version = 0;
   std::string reason;       // one sentence

@@ -328,27 +328,6 @@ TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
   EXPECT_FALSE(job.daemon.View().paused);
 }
 
-TEST(AdminTest, ARollbackNeedsTheRanksStaging) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  CommitAll(job, 12);
-  for (FakeRank& rank : job.ranks) rank.identity.staging_rows = 0;
-  job.ConnectAll();
-  const absl::StatusOr<ChangeOutcome> back = job.daemon.Ask(Rollback{});
-  EXPECT_TRUE(Says(back, "layer 0 needs 1 rows of staging on one GPU, the ranks have 0"))
-      << back.status();
-}
-
-TEST(AdminTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  CommitAll(job, 12);
-  for (FakeRank& rank : job.ranks) rank.identity.staging_layers = 1;
-  job.ConnectAll();
-  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
-}
-
 TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   TestJob job;
   job.ConnectAll();

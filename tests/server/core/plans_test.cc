@@ -207,5 +207,29 @@ TEST(PlansTest, AProposalWhoseTermCannotBeStoredWasNeverMade) {
   EXPECT_GT(job.daemon.stored_term(), 50);
 }
 
+TEST(PlansTest, ATermBehindAStoreThatFailedIsWrittenLater) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  // A rank of another job has seen a higher term, which cannot be stored.
+  job.daemon.term_store_works = false;
+  wire::Hello hello = TestHello(0);
+  hello.job = "other";
+  hello.highest_term = 40;
+  job.daemon.Say(job.daemon.Open(), hello);
+  ASSERT_LT(job.daemon.stored_term(), 41);
+  job.daemon.term_store_works = true;
+  // The commit of the first chunk cannot be stored, so the term before the second one is not tried.
+  job.daemon.store_works = false;
+  ASSERT_TRUE(job.Vote(12));
+  job.Deliver();
+  ASSERT_LT(job.daemon.stored_term(), 41);
+  job.daemon.store_works = true;
+  job.Disconnect(0);
+  job.Connect(0);  // its Welcome carries the term: the daemon fails the test if it is not stored
+  job.Deliver();
+  EXPECT_EQ(job.daemon.stored_term(), 41);
+}
+
 }  // namespace
 }  // namespace eplb::core

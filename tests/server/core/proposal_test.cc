@@ -356,26 +356,5 @@ TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
-TEST(ProposalTest, AChunkHasNoMoreLayersThanTheSmallestStaging) {
-  TestJob job;
-  job.ranks[1].identity.staging_layers = 1;
-  job.ranks[2].identity.staging_layers = 9;
-  job.Propose(AllLayers());
-  EXPECT_NE(job.daemon.LastReason("chunks_limited").find("at most 1 layer, not 2"),
-            std::string::npos);
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 4);
-}
-
-TEST(ProposalTest, LayersAreLeftOutWhenTheSmallestStagingIsTooSmall) {
-  TestJob job;
-  job.ranks[2].identity.staging_rows = 0;
-  job.ConnectAll();
-  job.Report(0, 9);
-  job.daemon.AnswerSolve(AllLayers());
-  EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_NE(job.daemon.LastReason("left_out").find("the ranks have 0"), std::string::npos);
-  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
-}
-
 }  // namespace
 }  // namespace eplb::core

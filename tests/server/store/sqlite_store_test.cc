@@ -1,5 +1,4 @@
 #include <gmock/gmock.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -78,78 +77,6 @@ TEST(SqliteStoreTest, AMissingFolderIsUnavailable) {
   const absl::Status status = OpenStatus("/nonexistent/folder/eplbd.db");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/folder/eplbd.db"));
-}
-
-// Root may write everything: it looks with another user's rights meanwhile.
-class AnotherUser {
- public:
-  AnotherUser() : was_(geteuid()) {
-    if (was_ == 0) {
-      EXPECT_EQ(seteuid(kNobody), 0);
-    }
-  }
-  ~AnotherUser() { EXPECT_EQ(seteuid(was_), 0); }
-  AnotherUser(const AnotherUser&) = delete;
-  AnotherUser& operator=(const AnotherUser&) = delete;
-
- private:
-  static constexpr uid_t kNobody = 65534;
-  const uid_t was_;
-};
-
-void AllowWrites(const Folder& folder, bool allow) {
-  for (const std::string& name : folder.Matching("eplb.db")) {
-    ASSERT_EQ(chmod(folder.File(name).c_str(), allow ? 0644 : 0444), 0);
-  }
-  ASSERT_EQ(chmod(folder.File("").c_str(), allow ? 0755 : 0555), 0);
-}
-
-TEST(SqliteStoreTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-    ASSERT_TRUE(store->WriteTerm(7).ok());
-    ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
-    ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 1)).ok());
-  }
-  AllowWrites(folder, false);
-  std::unique_ptr<Store> store;
-  {
-    const AnotherUser other;
-    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store = *std::move(opened);
-    EXPECT_EQ(*store->ReadTerm(), 7);
-    EXPECT_EQ(store->ReadJobs()->front().version, 4);
-    EXPECT_EQ(*store->ReadPlacement("a", 4), JobOf("a", 4).placement);
-    EXPECT_EQ(store->ReadEvents("a", 9, 0)->size(), 1U);
-    EXPECT_TRUE(absl::IsUnavailable(store->WriteTerm(8)));
-    EXPECT_TRUE(absl::IsUnavailable(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 2))));
-    EXPECT_THAT(std::string(MakeSqliteStore(path).status().message()),
-                HasSubstr("another eplbd has this store open"));
-  }
-  AllowWrites(folder, true);
-  EXPECT_EQ(*store->ReadTerm(), 7);
-  ASSERT_TRUE(store->WriteTerm(8).ok());
-  ASSERT_TRUE(store->WriteJob(JobOf("a", 5)).ok());
-  EXPECT_EQ(*store->ReadTerm(), 8);
-  EXPECT_EQ(store->ReadJobs()->front().version, 5);
-  EXPECT_EQ(*store->ReadPlacement("a", 5), JobOf("a", 5).placement);
-}
-
-TEST(SqliteStoreTest, ADatabaseThatCannotBeWrittenAndIsNoneIsRefused) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  { ASSERT_TRUE(MakeSqliteStore(path).ok()); }
-  std::filesystem::resize_file(path, 0);
-  AllowWrites(folder, false);
-  {
-    const AnotherUser other;
-    EXPECT_TRUE(absl::IsUnavailable(MakeSqliteStore(path).status()));
-  }
-  AllowWrites(folder, true);
-  EXPECT_TRUE(MakeSqliteStore(path).ok());
 }
 
 TEST(SqliteStoreTest, ClosingLeavesEverythingInTheDatabasesOwnFile) {

@@ -1,0 +1,120 @@
+// A gRPC server in this process over a store that a test can break, and what asks it.
+#ifndef EPLB_TESTS_SERVER_RPC_SERVED_TEST_H_
+#define EPLB_TESTS_SERVER_RPC_SERVED_TEST_H_
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include <grpcpp/grpcpp.h>
+
+#include "proto/wire/convert.h"
+#include "server/rpc/rpc_server.h"
+#include "tests/server/failing_store.h"
+#include "tests/server/test_stream.h"
+
+#include "eplb/v1/query.grpc.pb.h"
+#include "eplb/v1/session.grpc.pb.h"
+
+namespace eplb {
+
+inline constexpr auto kCallDeadline = std::chrono::seconds(20);
+
+// A rank: one stream with blocking reads and writes, each under the call's deadline.
+class RankStream {
+ public:
+  explicit RankStream(v1::Balancer::Stub* stub) {
+    context_.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+    stream_ = stub->Session(&context_);
+  }
+  bool Say(const wire::UpMessage& message) {
+    v1::Up up;
+    wire::ToProto(message, &up);
+    return stream_->Write(up);
+  }
+  // The next message of this kind; others before it are skipped.
+  template <class Message>
+  std::optional<Message> Hear() {
+    v1::Down down;
+    while (stream_->Read(&down)) {
+      const absl::StatusOr<wire::DownMessage> message = wire::FromProto(down);
+      if (!message.ok()) return std::nullopt;
+      if (const auto* wanted = std::get_if<Message>(&*message)) return *wanted;
+    }
+    return std::nullopt;
+  }
+  grpc::Status End() {
+    v1::Down down;
+    while (stream_->Read(&down)) continue;
+    return stream_->Finish();
+  }
+  grpc::ClientReaderWriter<v1::Up, v1::Down>* stream() { return stream_.get(); }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream_;
+};
+
+class ServedTest : public ::testing::Test {
+ protected:
+  void Start(Address listen = {.host = "127.0.0.1"}, RpcOptions options = {}) {
+    RunnerOptions runner;
+    runner.core.policy_every_steps = kReportEvery;
+    runner.core.server_version = "test";
+    runner.queue = queue_;
+    auto store = std::make_unique<FailingStore>();
+    store_ = store.get();
+    runner_ = *Runner::Start(runner, std::move(store));
+    options.listen = std::move(listen);
+    options.runner = runner_.get();
+    options.server_version = "test";
+    options.messages_per_second = messages_per_second_;
+    absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = grpc::CreateChannel(server_->address().Text(), grpc::InsecureChannelCredentials());
+    balancer_ = v1::Balancer::NewStub(channel_);
+    query_ = v1::Query::NewStub(channel_);
+  }
+  std::unique_ptr<RankStream> Connect() { return std::make_unique<RankStream>(balancer_.get()); }
+  std::unique_ptr<RankStream> Join(int32_t rank) {
+    std::unique_ptr<RankStream> stream = Connect();
+    EXPECT_TRUE(stream->Say(HelloOf(rank, 100 + rank)));
+    EXPECT_TRUE(stream->Hear<wire::Welcome>().has_value());
+    return stream;
+  }
+  static void SetDeadline(grpc::ClientContext* context) {
+    context->set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+  }
+  grpc::Status Exchange(int32_t rank, int32_t world_size, v1::ExchangeResponse* response) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::ExchangeRequest request;
+    request.set_job("job");
+    request.set_key("start");
+    request.set_rank(static_cast<uint32_t>(rank));
+    request.set_world_size(static_cast<uint32_t>(world_size));
+    request.set_nonce(7);
+    request.set_blob(absl::StrCat("blob", rank));
+    return balancer_->Exchange(&context, request, response);
+  }
+
+  EventQueue::Limits queue_ = {};
+  int32_t messages_per_second_ = 1000;
+  FailingStore* store_ = nullptr;
+  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<RpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Balancer::Stub> balancer_;
+  std::unique_ptr<v1::Query::Stub> query_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_SERVER_RPC_SERVED_TEST_H_
