@@ -212,9 +212,10 @@ void On(Turn& turn, const StoreFailed& event) {
 
 void On(Turn& turn, const Change& event) { HandleChange(turn, event); }
 
-// The last effect of a Tick, so that its failure drops nothing else. Waits while the same decision
-// writes already: were that to fail, nobody would learn that this was not even tried.
-void RetryOneStore(Turn& turn) {
+// Writes the term or one job whose write failed or was left for later, as the last effect of a
+// Tick: its failure drops nothing else. Waits while the same decision writes already: were that to
+// fail, nobody would learn that this was not even tried.
+void StoreWhatIsDue(Turn& turn) {
   State& state = turn.state;
   const std::vector<Effect>& effects = turn.decision.effects;
   if (std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
@@ -227,7 +228,7 @@ void RetryOneStore(Turn& turn) {
     return;
   }
   for (auto& [name, job] : turn.state.jobs) {
-    if (job.store_error.ok() || !job.known || job.proposal) continue;
+    if (job.stored || !job.known || job.proposal) continue;
     if (turn.now - job.store_attempt < turn.state.config.store_retry) continue;
     StoreJob(turn, job);
     return;
@@ -251,7 +252,7 @@ void On(Turn& turn, const Tick& tick) {
     CheckPace(turn, job);
   }
   ExpireJobs(turn);
-  RetryOneStore(turn);
+  StoreWhatIsDue(turn);
 }
 
 void On(Turn& turn, const DrainRequested& event) {
