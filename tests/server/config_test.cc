@@ -116,7 +116,9 @@ TEST_F(ConfigFileTest, TheFilesOfTlsComeTogether) {
 
 TEST_F(ConfigFileTest, LettersOutsideAsciiStandInStringsAndCommentsOnly) {
   EXPECT_EQ(ErrorOf("# \u00e9\nstore.path = \"\u00e9\"\n[\uFBAF]\n"),
-            path_ + ":3: not TOML: a letter that is not ASCII outside strings and comments");
+            path_ +
+                ":3: not TOML: a letter that is not ASCII outside strings and comments, or "
+                "behind a backslash");
   EXPECT_EQ(Load("\xEF\xBB\xBFstore.path = \"\u00e9\\\"#\" # \u3042\n")->store_path, "\u00e9\"#");
   EXPECT_EQ(Load("store.path = \"\"\"\n\u3042\"\"x\"\"\" # \u3042")->store_path, "\u3042\"\"x");
   EXPECT_EQ(Load("store.path='\u3042\\'\n")->store_path, "\u3042\\");
