@@ -1,5 +1,7 @@
 #include "server/observe.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,13 +21,27 @@ absl::StatusOr<wire::PlacementBody> PlacementOf(const Runner& runner, const std:
   return version ? runner.PlacementOf(job, *version) : runner.PlacementInForce(job);
 }
 
-// What a job's view does not tell. A window of another shape than the placement has no figures.
+// The step of the newest plan that was switched to, wholly or in part; decisions that kept the
+// placement are newer. Few plans are copied where the switch is not long ago.
+std::optional<int64_t> LastCommitStep(const Runner& runner, const std::string& job) {
+  constexpr int32_t kGrowth = 10;
+  for (int32_t limit = kGrowth;; limit = std::min(limit * kGrowth, core::Core::kMaxPlans)) {
+    const absl::StatusOr<std::vector<core::Plan>> plans = runner.Plans(job, limit);
+    if (!plans.ok()) return std::nullopt;
+    for (const core::Plan& plan : *plans) {
+      if (plan.switched_step > 0) return plan.switched_step;
+    }
+    if (std::ssize(*plans) < limit || limit == core::Core::kMaxPlans) return std::nullopt;
+  }
+}
+
+}  // namespace
+
 JobFigures FiguresOf(const Runner& runner, const core::JobView& job) {
-  JobFigures figures{.job = job.job};
+  JobFigures figures{.job = job.job, .last_commit_step = LastCommitStep(runner, job.job)};
   const absl::StatusOr<std::vector<core::Plan>> plans = runner.Plans(job.job, 1);
   if (plans.ok() && !plans->empty()) {
     figures.predicted_balancedness = plans->front().balancedness_predicted;
-    if (plans->front().switched_step > 0) figures.last_commit_step = plans->front().switched_step;
   }
   const absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job);
   const absl::StatusOr<wire::PlacementBody> body = runner.PlacementInForce(job.job);
@@ -34,8 +50,6 @@ JobFigures FiguresOf(const Runner& runner, const core::JobView& job) {
   if (evaluation.ok()) figures.layer_balancedness = evaluation->balancedness;
   return figures;
 }
-
-}  // namespace
 
 MetricsSnapshot TakeSnapshot(const Observed& observed) {
   const Runner& runner = *observed.runner;

@@ -280,7 +280,7 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
       "Mean over layers of (mean GPU load / max GPU load) of the newest plan, on the load that it "
       "was made for.",
       &JobFigures::predicted_balancedness, page);
-  AddOptional(s, "eplb_last_commit_step", "Optimizer step of the newest plan's switch.",
+  AddOptional(s, "eplb_last_commit_step", "Optimizer step of the newest switch.",
               &JobFigures::last_commit_step, page);
   AddLayers(s, page);
 }
