@@ -37,14 +37,12 @@ class Walk {
 
   void OnString() { in_run_ = true; }
   void OnCharacter(char c) {
-    if (in_run_ && !at_value_ && (c == '=' || c == '.')) {  // ends a part of a key
+    if (!at_value_ && (c == '=' || c == '.')) {  // between the parts of a key, or behind it
       in_run_ = false;
       at_value_ = c == '=';
     } else if (std::string_view(" \t\r\n,]}").find(c) != std::string_view::npos) {
       in_run_ = false;
       Separate(c);
-    } else if (!in_run_ && c == '=') {
-      at_value_ = true;
     } else if (!in_run_ && (c == '[' || c == '{')) {
       if (at_value_) open_.push_back(c);  // else the name of a table follows
       at_value_ = at_value_ && c == '[';

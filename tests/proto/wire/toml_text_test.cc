@@ -37,7 +37,8 @@ TEST(ParseTomlTest, ElsewhereTheyAreRefusedWithTheirLine) {
   EXPECT_EQ(Read("# \u00e9\nkey = \"\u00e9\"\n[\uFBAF]\n"), "f:3" + std::string(kStray));
   for (const char* text :
        {"\u00e9 = 1", "z = 19'x\u3042'", "z = [1'\u3042']", "z = \"a\"\"\u3042\"", "z = 1 \u2003",
-        "z = 1.'\u3042'", "z = [ 1, 1.'\u3042']", "z = {a = 1.'\u3042'}"}) {
+        "z = 1.'\u3042'", "z = [ 1, 1.'\u3042']", "z = {a = 1.'\u3042'}",
+        "[x.\"y\" .\"b.\"\u00e9\"]"}) {
     EXPECT_EQ(Read(text), "f:1" + std::string(kStray)) << text;
   }
 }
