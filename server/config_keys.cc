@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "placement/registry.h"
+#include "placement/status_macros.h"
+#include "server/config_names.h"
 
 namespace eplb {
 namespace {
@@ -217,38 +217,11 @@ constexpr ConfigKey kKeys[] = {
      }},
 };
 
-// The number of letters to insert, delete or replace. cost: O(|a| * |b|).
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
-// As a message shows it: on one line, and not without end.
-std::string Shown(std::string_view text) {
-  constexpr size_t kMost = 256;
-  const std::string escaped = absl::Utf8SafeCEscape(std::string(text.substr(0, kMost)));
-  return text.size() > kMost ? absl::StrCat(escaped, "..") : escaped;
-}
-
 absl::Status UnknownKey(std::string_view name) {
-  constexpr size_t kLongest = 64;  // bounds the search; no known key is longer
-  const std::string_view head = name.substr(0, kLongest);
-  const auto nearest = std::min_element(
-      std::begin(kKeys), std::end(kKeys), [head](const ConfigKey& a, const ConfigKey& b) {
-        return EditDistance(head, a.name) < EditDistance(head, b.name);
-      });
+  std::vector<std::string> known;
+  for (const ConfigKey& key : kKeys) known.emplace_back(key.name);
   return absl::InvalidArgumentError(
-      absl::StrCat(Shown(name), ": unknown key, did you mean ", std::string(nearest->name), "?"));
+      absl::StrCat(OnOneLine(name), ": unknown key", Suggestion(name, known)));
 }
 
 const ConfigKey* FindKey(std::string_view name) {
@@ -266,7 +239,7 @@ absl::Status Unexpected(std::string_view name, const ConfigValue& value, const C
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(std::string(name), " = ", Shown(value.text), ": expected ", expected));
+      absl::StrCat(OnOneLine(name), " = ", OnOneLine(value.text), ": expected ", expected));
 }
 
 constexpr std::string_view kJobs = "jobs.";
@@ -316,12 +289,13 @@ absl::Status SetJobKey(std::string_view name, const ConfigValue& value, DaemonCo
     std::string known;
     for (const JobKey& one : kJobKeys) absl::StrAppend(&known, " ", std::string(one.name));
     return absl::InvalidArgumentError(
-        absl::StrCat(std::string(name), ": expected jobs.NAME.KEY with KEY one of", known));
+        absl::StrCat(OnOneLine(name), ": expected jobs.NAME.KEY with KEY one of", known));
   }
+  const std::string job(name.substr(kJobs.size(), dot - kJobs.size()));
+  EPLB_RETURN_IF_ERROR(CheckJobName(job));
   DaemonConfig scratch;
   const ConfigKey& general = *FindKey(key->general);
   if (!general.set(value, &scratch)) return Unexpected(name, value, general);
-  const std::string job(name.substr(kJobs.size(), dot - kJobs.size()));
   key->take(scratch, &config->core.job_settings[job]);
   return absl::OkStatus();
 }

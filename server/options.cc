@@ -45,6 +45,11 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
             .exit_code = kUsageError,
             .stderr_text = "eplbd: " + std::string(error.what()) + "\n"};
   }
+  if (app.count("--config") > 0 && options.sources.file.empty()) {
+    return {.options = {},
+            .exit_code = kUsageError,
+            .stderr_text = "eplbd: --config has an empty value\n"};
+  }
   for (size_t i = 0; i < std::size(flags); ++i) {
     if (app.count(flags[i].first) > 0) {
       options.sources.flags.emplace_back(flags[i].second, values[i]);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -103,6 +104,52 @@ TEST_F(ConfigFileTest, AnUnknownKeyNamesTheNearest) {
   EXPECT_THAT(ErrorOf("[polcy]\nname = \"deepseek\"\n"), HasSubstr("did you mean policy.name?"));
   EXPECT_THAT(ErrorOf("policy = 3\n"), HasSubstr("policy: unknown key"));
   EXPECT_THAT(ErrorOf("[policy.name]\nx = 1\n"), HasSubstr("policy.name = "));
+}
+
+TEST_F(ConfigFileTest, OnlyAKeyThatIsNearIsSuggested) {
+  EXPECT_EQ(ErrorOf("foo.bar = 1"), path_ + ":1: foo.bar: unknown key");
+  EXPECT_EQ(ErrorOf("polyc.namee = 1"),
+            path_ + ":1: polyc.namee: unknown key, did you mean policy.name?");
+}
+
+TEST_F(ConfigFileTest, AnUnknownTableIsRefusedAlsoWhenItIsEmpty) {
+  EXPECT_EQ(ErrorOf("\n[foo]\n"), path_ + ":2: foo: unknown table");
+  EXPECT_EQ(ErrorOf("[polcy]"), path_ + ":1: polcy: unknown table, did you mean policy?");
+  EXPECT_THAT(ErrorOf("[foo.bar]"), HasSubstr("foo.bar: unknown key"));
+  EXPECT_TRUE(Load("[policy]\n[jobs]\n[tls]\n").ok());
+}
+
+TEST_F(ConfigFileTest, ATableWhereAValueIsExpectedIsToldToBeOne) {
+  EXPECT_THAT(ErrorOf("[policy.name]\n"), HasSubstr("policy.name = a table: expected one of"));
+  EXPECT_THAT(ErrorOf("policy.name = 07:32:00"),
+              HasSubstr("policy.name = a date or time: expected"));
+}
+
+TEST_F(ConfigFileTest, ATableOfAJobHasANameThatAJobMayHave) {
+  const std::string rule = ": expected a job's name, 1..128 letters, digits, '.', '_' and '-'";
+  EXPECT_EQ(ErrorOf("[jobs.\"a b\"]\n"), path_ + ":1: jobs.\"a b\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs.\"a\\nb\"]\nfoo = 1"), path_ + ":1: jobs.\"a\\nb\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs.\"\u00fc\"]\n"), path_ + ":1: jobs.\"\u00fc\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs.\"\"]\n"), path_ + ":1: jobs.\"\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs." + std::string(129, 'a') + "]\n"),
+            path_ + ":1: jobs.\"" + std::string(129, 'a') + "\"" + rule);
+  EXPECT_TRUE(Load("[jobs." + std::string(128, 'a') + "]\n").ok());
+  EXPECT_THAT(ErrorOf("[jobs.a]\n\"b\\nc\" = 1"), HasSubstr("jobs.a.b\\nc: expected"));
+  EXPECT_THAT(std::string(LoadConfig({.flags = {{"jobs.a b.min_gain", "1"}}}).status().message()),
+              HasSubstr(rule));
+}
+
+TEST_F(ConfigFileTest, ANumberKeepsAllItsDigits) {
+  const DaemonConfig config =
+      *Load("policy.min_gain = 0.0123456789012345\n[jobs.demo]\nmin_gain = 0.0223456789\n");
+  EXPECT_EQ(config.core.min_gain, 0.0123456789012345);
+  EXPECT_EQ(config.core.job_settings.at("demo").min_gain, 0.0223456789);
+}
+
+TEST_F(ConfigFileTest, APipeIsRefusedAndNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(std::string(LoadConfig({.file = path_}).status().message()),
+            path_ + ": cannot be read: it is not a regular file");
 }
 
 TEST_F(ConfigFileTest, TheFilesOfTlsComeTogether) {
@@ -323,6 +370,20 @@ TEST(ConfigTest, VariablesOfOtherProgramsAreNotLookedAt) {
   EXPECT_TRUE(
       LoadConfig({.environment = {{"EPLB_ENDPOINT", "x"}, {"EPLB_DISABLE", "1"}, {"A", "b"}}})
           .ok());
+  EXPECT_TRUE(LoadConfig({.environment = {{"EPLB_TLS_SERVER_NAME", "eplb.example.org"}}}).ok());
+}
+
+TEST(ConfigTest, UnknownVariablesAreToldWithTheNearest) {
+  EXPECT_EQ(UnknownVariables({{"EPLB_POLCY_NAME", "x"}, {"EPLB_HOME", "/"}}),
+            (std::vector<std::string>{
+                "EPLB_POLCY_NAME: eplbd has no such variable, did you mean EPLB_POLICY_NAME?",
+                "EPLB_HOME: eplbd has no such variable"}));
+  EXPECT_EQ(UnknownVariables({{"EPLB_POLICY_NAME", "x"},
+                              {"EPLB_ENDPOINT", "x"},
+                              {"EPLB_DISABLE", "1"},
+                              {"EPLB_TLS_SERVER_NAME", "x"},
+                              {"PATH", "x"}}),
+            std::vector<std::string>());
 }
 
 TEST(ConfigTest, NoKeyIsThereTwice) {
