@@ -11,11 +11,13 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/json_value.h"
 #include "proto/wire/tls_files.h"
 #include "server/config.h"
 #include "server/daemon.h"
@@ -156,12 +158,15 @@ int Serve(DaemonConfig config, bool insecure_network) {
   }
   StartLog(config.log_level);
   RouteGrpcLog();
+  for (std::string& unknown : UnknownVariables(Environment())) {
+    Log(LogLevel::kWarn, "unknown_variable", {{"reason", std::move(unknown)}});
+  }
   const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config);
   if (!daemon.ok()) return Fail(kFailed, daemon.status());
   const std::string grpc = (*daemon)->grpc_address().Text();
   const std::string http = (*daemon)->http_address().Text();
-  (void)std::printf("{\"event\":\"listening\",\"grpc\":\"%s\",\"http\":\"%s\"}\n", grpc.c_str(),
-                    http.c_str());
+  (void)std::printf("{\"event\":\"listening\",\"grpc\":%s,\"http\":%s}\n",
+                    wire::JsonQuote(grpc).c_str(), wire::JsonQuote(http).c_str());
   (void)std::fflush(stdout);
   Log(LogLevel::kInfo, "listening",
       {{"grpc", grpc}, {"http", http}, {"store", config.store_path}, {"version", DaemonVersion()}});
@@ -186,7 +191,12 @@ int Main(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
   if (!config.ok()) return Fail(kUsageError, config.status());
-  if (parsed.options->check_config) return EXIT_SUCCESS;
+  if (parsed.options->check_config) {
+    for (const std::string& unknown : UnknownVariables(Environment())) {
+      (void)std::fprintf(stderr, "eplbd: warning: %s\n", unknown.c_str());
+    }
+    return EXIT_SUCCESS;
+  }
   return Serve(*config, parsed.options->insecure_network);
 }
 

@@ -2,10 +2,12 @@
 
 import collections
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 import urllib.error
 import urllib.request
 
@@ -152,6 +154,37 @@ class CommandLineTest(unittest.TestCase):
             result = self.run_binary("eplbd", "--check-config", "--config", config.name)
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertIn("every_stepz", result.stderr)
+
+    def test_an_empty_path_of_the_config_is_exit_2(self):
+        result = self.run_binary("eplbd", "--check-config", "--config", "")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertEqual(result.stderr, "eplbd: --config has an empty value\n")
+
+    def test_an_unknown_variable_is_a_warning_of_the_check_and_the_log(self):
+        with unittest.mock.patch.dict(os.environ, EPLB_POLCY_NAME="x", EPLB_TLS_SERVER_NAME="y"):
+            result = self.run_binary("eplbd", "--check-config")
+            self.assertEqual((result.returncode, result.stdout), (0, ""))
+            self.assertIn("eplbd: warning: EPLB_POLCY_NAME: eplbd has no such variable, "
+                          "did you mean EPLB_POLICY_NAME?\n", result.stderr)
+            self.assertNotIn("SERVER_NAME", result.stderr)
+            with tempfile.TemporaryDirectory(prefix="eplb-test-") as directory:
+                daemon = harness.Daemon(directory)
+                daemon.start()
+                daemon.kill()
+                told = [event["reason"] for event in daemon.events() if event["event"] == "unknown_variable"]
+        self.assertEqual(len([reason for reason in told if reason.startswith("EPLB_POLCY_NAME: ")]), 1, told)
+
+    def test_the_first_line_is_json_whatever_the_address_holds(self):
+        with tempfile.TemporaryDirectory(prefix="eplb-test-") as directory:
+            address = f'unix:{directory}/u"q/s.sock'
+            pathlib.Path(directory, 'u"q').mkdir()
+            daemon = subprocess.Popen([harness.BIN / "eplbd", "--listen", address, "--http", "127.0.0.1:0", "--store",
+                                       "memory"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            try:
+                self.assertEqual(json.loads(daemon.stdout.readline())["grpc"], address)
+            finally:
+                daemon.kill()
+                daemon.communicate()
 
     def test_a_missing_trace_is_exit_2_naming_the_file(self):
         result = self.run_binary("eplb-trainer", "--rank", 0, "--world", 1, "--trace", "/nonexistent/trace.jsonl",
