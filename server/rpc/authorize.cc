@@ -84,9 +84,25 @@ PeerIdentity CertifiedPeer(const std::string& name, std::span<const IdentityRule
   return peer;
 }
 
+PeerIdentity CertifiedPeer(const CertifiedNames& names, std::span<const IdentityRule> rules) {
+  if (names.uris.size() == 1) return CertifiedPeer(names.uris.front(), rules);
+  if (names.uris.size() > 1) {
+    return {.unnamed = absl::StrCat("the peer's certificate has ", names.uris.size(),
+                                    " URIs, expected one")};
+  }
+  for (const std::string& name : names.dns_names) {
+    PeerIdentity peer = CertifiedPeer(name, rules);
+    if (peer.role) return peer;
+  }
+  if (names.dns_names.empty()) {
+    return {.unnamed = "the peer's certificate has neither a URI nor a DNS name"};
+  }
+  return CertifiedPeer(names.dns_names.front(), rules);
+}
+
 absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job) {
   if (peer.name.empty()) {
-    return absl::UnauthenticatedError("the peer's certificate has neither a URI nor a DNS name");
+    return absl::UnauthenticatedError(peer.unnamed.empty() ? "the peer has no name" : peer.unnamed);
   }
   const std::string who = Shown(peer.name);
   if (!peer.role) {

@@ -23,6 +23,7 @@ enum class Verb { kSession, kExchange, kQuery, kAdmin };
 // local            yes           yes     yes
 struct PeerIdentity {
   std::string name = {};                // of the certificate; "local", "plaintext"; empty: none
+  std::string unnamed = {};             // why there is no name, one sentence
   std::optional<AccessRole> role = {};  // none: no rule fits the name
   std::vector<std::string> jobs = {};   // patterns
 };
@@ -34,6 +35,15 @@ PeerIdentity LocalPeer();
 PeerIdentity PlaintextPeer();
 // The rule of a certificate's name: an equal pattern before the longest fitting prefix.
 PeerIdentity CertifiedPeer(const std::string& name, std::span<const IdentityRule> rules);
+
+// What a certificate says of its owner, in its order.
+struct CertifiedNames {
+  std::vector<std::string> uris = {};
+  std::vector<std::string> dns_names = {};
+};
+// By the URI, which hides the DNS names; without one by the first DNS name that a rule fits, or the
+// first. Nobody when there are several URIs: nobody can tell which one is meant.
+PeerIdentity CertifiedPeer(const CertifiedNames& names, std::span<const IdentityRule> rules);
 
 // True when `pattern` is `text`, or ends with `*` and `text` begins with the rest.
 bool FitsPattern(std::string_view pattern, std::string_view text);

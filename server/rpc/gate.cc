@@ -10,17 +10,15 @@
 namespace eplb {
 namespace {
 
-// The certificate's URI before its DNS name; empty when it has neither, or several URIs: which one
-// of them is meant nobody can tell.
-std::string CertifiedName(const grpc::AuthContext& context) {
-  const std::vector<grpc::string_ref> uris =
-      context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME);
-  if (uris.size() == 1) return {uris.front().begin(), uris.front().end()};
-  if (!uris.empty()) return "";
-  const std::vector<grpc::string_ref> names =
-      context.FindPropertyValues(GRPC_PEER_DNS_PROPERTY_NAME);
-  if (names.empty()) return "";
-  return {names.front().begin(), names.front().end()};
+CertifiedNames NamesOf(const grpc::AuthContext& context) {
+  CertifiedNames names;
+  for (const grpc::string_ref& uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    names.uris.emplace_back(uri.begin(), uri.end());
+  }
+  for (const grpc::string_ref& name : context.FindPropertyValues(GRPC_PEER_DNS_PROPERTY_NAME)) {
+    names.dns_names.emplace_back(name.begin(), name.end());
+  }
+  return names;
 }
 
 }  // namespace
@@ -32,7 +30,7 @@ Gate::Gate(Options options)
 
 PeerIdentity Gate::IdentityOf(const grpc::CallbackServerContext& context) const {
   if (options_.tls) {
-    return CertifiedPeer(CertifiedName(*context.auth_context()), options_.identities);
+    return CertifiedPeer(NamesOf(*context.auth_context()), options_.identities);
   }
   return IsThisMachine(HostOf(context.peer())) ? LocalPeer() : PlaintextPeer();
 }

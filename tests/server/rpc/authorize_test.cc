@@ -36,6 +36,31 @@ TEST(AuthorizeTest, TheMostSpecificRuleCounts) {
   EXPECT_EQ(CertifiedPeer("spiffe://x/train/boss", reversed).role, AccessRole::kOperator);
 }
 
+TEST(AuthorizeTest, AUriHidesDnsNamesAndOfThoseTheFirstThatARuleFitsCounts) {
+  const std::vector<IdentityRule> rules = {{"ops.x", AccessRole::kOperator, {"*"}},
+                                           {"viewer.x", AccessRole::kViewer, {"*"}},
+                                           {"spiffe://x/*", AccessRole::kMember, {"*"}}};
+  const PeerIdentity second =
+      CertifiedPeer(CertifiedNames{.dns_names = {"node7.x", "ops.x", "viewer.x"}}, rules);
+  EXPECT_EQ(second.name, "ops.x");
+  EXPECT_EQ(second.role, AccessRole::kOperator);
+  const PeerIdentity none = CertifiedPeer(CertifiedNames{.dns_names = {"a.x", "b.x"}}, rules);
+  EXPECT_EQ(none.name, "a.x");
+  EXPECT_FALSE(none.role.has_value());
+  const CertifiedNames both{.uris = {"spiffe://y/a"}, .dns_names = {"ops.x"}};
+  EXPECT_EQ(Allowed(CertifiedPeer(both, rules), Verb::kQuery, "job").message(),
+            "spiffe://y/a: no rule of tls.identity fits");
+}
+
+TEST(AuthorizeTest, ACertificateOfNobodySaysWhy) {
+  const CertifiedNames two{.uris = {"spiffe://x/a", "spiffe://x/b"}, .dns_names = {"ops.x"}};
+  const absl::Status many = Allowed(CertifiedPeer(two, kRules), Verb::kQuery, "job");
+  EXPECT_EQ(many.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(many.message(), "the peer's certificate has 2 URIs, expected one");
+  EXPECT_EQ(Allowed(CertifiedPeer(CertifiedNames{}, kRules), Verb::kQuery, "job").message(),
+            "the peer's certificate has neither a URI nor a DNS name");
+}
+
 TEST(AuthorizeTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
   const PeerIdentity member = CertifiedPeer("spiffe://x/train/rank7", kRules);
   const PeerIdentity viewer = CertifiedPeer("spiffe://x/a", kRules);

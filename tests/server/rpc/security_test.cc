@@ -40,10 +40,15 @@ TEST_F(SecurityTest, APeerWithoutAGoodCertificateGetsNoConnection) {
 TEST_F(SecurityTest, ACertificateWithoutANameIsUnauthenticated) {
   StartWithTls();
   EXPECT_EQ(AskJob(OpenAs(""), "job").error_code(), Code::UNAUTHENTICATED);
-  EXPECT_EQ(AskJob(OpenAs("URI:spiffe://x/viewer,URI:spiffe://x/train/0"), "job").error_code(),
-            Code::UNAUTHENTICATED)
-      << "two URIs";
+  const grpc::Status two = AskJob(OpenAs("URI:spiffe://x/viewer,URI:spiffe://x/train/0"), "job");
+  EXPECT_EQ(two.error_code(), Code::UNAUTHENTICATED);
+  EXPECT_EQ(two.error_message(), "the peer's certificate has 2 URIs, expected one");
   EXPECT_EQ(refusals(Refusal::kUnauthenticated), 2);
+}
+
+TEST_F(SecurityTest, EveryDnsNameIsTried) {
+  StartWithTls();
+  EXPECT_EQ(AskJob(OpenAs("DNS:node7.x,DNS:ops.x"), "job").error_code(), Code::NOT_FOUND);
 }
 
 TEST_F(SecurityTest, AMemberIsARankOfItsOwnJobOnly) {
