@@ -8,10 +8,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
@@ -67,6 +69,23 @@ HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failu
   return ErrorResponse(404, "no such path; there are /livez, /readyz, /metrics, /version, /api/v1");
 }
 
+// The request without its Range: an answer comes whole, for thousands of overlapping ranges would
+// make one of gigabytes, and the library refuses a range that it cannot read by itself. Lines are
+// split as it splits them.
+std::string WithoutRange(std::string_view head) {
+  constexpr std::string_view kRange = "range:";
+  std::string kept;
+  for (bool first = true; !head.empty(); first = false) {
+    const size_t end = head.find('\n');
+    const std::string_view line = head.substr(0, end == head.npos ? end : end + 1);
+    const bool range =
+        absl::EqualsIgnoreCase(std::string(line.substr(0, kRange.size())), std::string(kRange));
+    if (first || !range) kept += line;
+    head.remove_prefix(line.size());
+  }
+  return kept;
+}
+
 // The library's parser and writer without its sockets and threads.
 class Exchange : public httplib::Server {
  public:
@@ -86,8 +105,13 @@ class Exchange : public httplib::Server {
       response.set_content(ours.body, ours.content_type);
       return HandlerResponse::Handled;
     });
-    // Also of what the library refuses itself, before the answer is written.
+    // Also of what the library refuses itself, without a body, before the answer is written.
     set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+      if (response.body.empty()) {
+        const HttpResponse ours =
+            ErrorResponse(response.status, "not a request of HTTP/1.0 or HTTP/1.1");
+        response.set_content(ours.body, ours.content_type);
+      }
       const std::lock_guard lock(mutex_);
       ++errors_[response.status];
     });
@@ -95,11 +119,9 @@ class Exchange : public httplib::Server {
 
   void Serve(HttpArrival arrival) {
     const int socket = arrival.descriptor.get();
-    DeadlineStream stream(socket, std::move(arrival.head), MonotonicNow() + kAnswerDeadline);
+    DeadlineStream stream(socket, WithoutRange(arrival.head), MonotonicNow() + kAnswerDeadline);
     bool closed = false;
-    // An answer comes whole: thousands of overlapping ranges would make one of gigabytes.
-    const auto whole = [](httplib::Request& request) { request.ranges.clear(); };
-    (void)process_request(stream, /*close_connection=*/true, closed, whole);
+    (void)process_request(stream, /*close_connection=*/true, closed, nullptr);
     (void)shutdown(socket, SHUT_WR);
     // What the peer still sent would make the kernel throw our answer away.
     std::array<char, 4096> rest;

@@ -1,13 +1,14 @@
 // The read-only HTTP side of the daemon, on its own threads.
 //   /livez         200 while the core's thread turns
-//   /readyz        200 when proposals can be made; else 503; both carry one line of text
+//   /readyz        200 while the daemon can propose to any job: the store takes writes and nothing
+//                  is drained; a job's own state does not count; else 503. Both: one line of text
 //   /metrics       text format of Prometheus
 //   /version       {"version", "grpc_version"}
 //   /api/v1/...    see api.h
 // GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, and
 // the time of its head and of its answer. Errors are {"error": "one sentence"}: 421 for a Host that
 // is not allowed (allowed_hosts.h; the probes too, an IP address always passes), 431 for a head
-// above 8 KiB.
+// above 8 KiB, 400 for what is no HTTP. Ranges are not looked at: an answer comes whole.
 #ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_
 #define EPLB_SERVER_HTTP_HTTP_SERVER_H_
 

@@ -68,7 +68,9 @@ class Page {
 void AddDaemon(const MetricsSnapshot& s, Page& page) {
   page.Family(MetricType::Gauge, "eplb_build_info", "Always 1; the labels say what runs.");
   page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
-  page.Family(MetricType::Gauge, "eplb_ready", "1 when proposals can be made, as /readyz; else 0.");
+  page.Family(MetricType::Gauge, "eplb_ready",
+              "1 while the daemon can propose to any job, as /readyz: the store takes writes "
+              "and nothing is drained; else 0.");
   page.Sample(s.ready ? 1 : 0);
   page.Family(MetricType::Gauge, "eplb_leader",
               "1 while this daemon serves its jobs; 0 once it drains.");

@@ -83,6 +83,16 @@ TEST_F(HttpServerTest, AnAnswerComesWholeWhateverRangesAreAskedFor) {
   EXPECT_FALSE(result->has_header("Content-Range"));
 }
 
+TEST_F(HttpServerTest, ARangeThatCannotBeReadIsNotLookedAtEither) {
+  Start();
+  for (const char* range : {"Range: bytes=x", "rANGE:bytes=9-2", "X: a\nRange: bytes=x"}) {
+    const std::string answer =
+        Ask(absl::StrCat("GET /livez HTTP/1.1\r\nHost: localhost\r\n", range, "\r\n\r\n"));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 ")) << range;
+    EXPECT_THAT(answer, HasSubstr("\r\n\r\nok\n")) << range;
+  }
+}
+
 TEST_F(HttpServerTest, LivezIs503WhenTheCoreStopped) {
   alive_ = absl::UnavailableError("stopped");
   Start();
@@ -228,6 +238,18 @@ TEST_F(HttpServerTest, WhatIsNoHttpIsRefused) {
     EXPECT_THAT(connection.ReadAll(), ::testing::Not(HasSubstr(" 200 "))) << bytes;
   }
   EXPECT_EQ(Get("/livez").first, 200);
+}
+
+TEST_F(HttpServerTest, WhatIsNoHttpIsToldSoInJson) {
+  Start();
+  for (const char* bytes : {"GARBAGE\r\n\r\n", "GET /livez\r\n\r\n", "GET /livez HTTP/9.9\r\n\r\n",
+                            "FOO /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"}) {
+    const std::string answer = Ask(bytes);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << bytes;
+    EXPECT_THAT(answer, HasSubstr("Content-Type: application/json")) << bytes;
+    EXPECT_THAT(answer, HasSubstr("\r\n\r\n{\"error\":\"not a request of HTTP/1.0 or HTTP/1.1\"}"))
+        << bytes;
+  }
 }
 
 TEST_F(HttpServerTest, APortInUseIsAnErrorThatSaysSo) {
