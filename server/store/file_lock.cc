@@ -16,12 +16,14 @@ namespace eplb {
 absl::StatusOr<FileLock> FileLock::Acquire(const std::string& database) {
   const std::string path = database + ".lock";
   int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (descriptor < 0 && (errno == EACCES || errno == EROFS)) {
-    descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  }
+  const int why = errno;
+  const bool forbidden = descriptor < 0 && (why == EACCES || why == EROFS);
+  if (forbidden) descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
-    return absl::UnavailableError(
-        absl::StrCat(database, ": cannot open ", path, ": ", std::strerror(errno)));
+    const std::string text =
+        absl::StrCat(database, ": cannot open ", path, ": ", std::strerror(why));
+    return forbidden && errno == ENOENT ? absl::PermissionDeniedError(text)
+                                        : absl::UnavailableError(text);
   }
   FileLock lock(descriptor);
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {

@@ -12,8 +12,9 @@ namespace eplb {
 // descriptor on the database is closed, and the database may be moved aside.
 class FileLock {
  public:
-  // One that cannot be written is held as well. errors: Unavailable when the file cannot be opened
-  // or another process holds it.
+  // One that cannot be written is held as well. errors: PermissionDenied when there is none and
+  // none can be made, so that nobody without other rights holds it either; Unavailable when it
+  // cannot be opened otherwise or another process holds it.
   static absl::StatusOr<FileLock> Acquire(const std::string& database);
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&&) = delete;

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <string_view>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +38,23 @@ absl::StatusOr<sqlite::Connection> OpenReader(const std::string& path) {
 }
 
 }  // namespace
+
+absl::Status CheckNotForeign(const std::string& path) {
+  constexpr std::string_view kMagic("SQLite format 3\0", 16);
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none)) return absl::OkStatus();
+  for (const char* suffix : {".lock", "-wal"}) {
+    if (std::filesystem::exists(path + suffix, none)) return absl::OkStatus();
+  }
+  std::string head(kMagic.size(), '\0');
+  std::ifstream stream(path, std::ios::binary);
+  stream.read(head.data(), static_cast<std::streamsize>(head.size()));
+  const auto size = static_cast<size_t>(stream.gcount());
+  // Who cannot read it is told so when it is opened.
+  if (!stream.is_open() || size == 0 || head == kMagic) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": is no database, and no eplbd had its store here; it is left alone"));
+}
 
 absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, sqlite::Connection::Open(path, false));

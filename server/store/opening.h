@@ -10,6 +10,11 @@
 
 namespace eplb {
 
+// A file that is no database and has nothing beside it that an eplbd leaves is somebody's text, and
+// must be neither opened nor moved aside. A damaged database of ours has its lock beside it.
+// errors: FailedPrecondition, naming the path.
+absl::Status CheckNotForeign(const std::string& path);
+
 // Creates it, or brings it up to date and checks it. errors: those of PrepareDatabase and
 // CheckEveryRow; DataLoss for a damaged file.
 absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path);

@@ -41,15 +41,20 @@ absl::Status TrimOrphans(sqlite::Connection& connection, int32_t keep) {
 
 class SqliteStore : public Store {
  public:
-  // writer: none for a database that can only be read by now.
-  SqliteStore(std::string path, FileLock lock, std::optional<sqlite::Connection> writer,
-              sqlite::Connection reader, StoreLimits limits, std::string note)
+  // writer: none for a database that can only be read by now. lock: none where none can be made.
+  SqliteStore(std::string path, std::optional<FileLock> lock,
+              std::optional<sqlite::Connection> writer, sqlite::Connection reader,
+              StoreLimits limits, std::string note)
       : path_(std::move(path)),
         lock_(std::move(lock)),
         limits_(limits),
         note_(std::move(note)),
         writer_(std::move(writer)),
         reader_(std::move(reader)) {}
+
+  // A database that can only be read, where no lock can be made. term: the one in it.
+  SqliteStore(std::string path, sqlite::Connection reader, int64_t term, StoreLimits limits)
+      : path_(std::move(path)), unlocked_term_(term), limits_(limits), reader_(std::move(reader)) {}
 
   absl::StatusOr<int64_t> ReadTerm() override {
     const std::lock_guard lock(reader_mutex_);
@@ -148,17 +153,34 @@ class SqliteStore : public Store {
  private:
   static absl::Status Closed() { return absl::UnavailableError("the store is closed"); }
 
-  // A database that could only be read is tried again with every write; it is still ours, for its
-  // lock was never given up. REQUIRES: writer_mutex_.
+  // A database that could only be read is tried again with every write. With a lock it is still
+  // ours, for that was never given up. REQUIRES: writer_mutex_.
   absl::Status EnsureWriter() {
     if (closed_) return Closed();
     if (writer_) return absl::OkStatus();
+    std::optional<FileLock> late_lock;
+    if (!lock_) {
+      absl::StatusOr<FileLock> lock = FileLock::Acquire(path_);
+      if (!lock.ok()) return absl::UnavailableError(lock.status().message());
+      late_lock.emplace(*std::move(lock));
+    }
     EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, OpenToWrite(path_));
+    if (late_lock) EPLB_RETURN_IF_ERROR(CheckNobodyLed(writer));
     EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path_, true));
+    if (late_lock) lock_.emplace(*std::move(late_lock));
     writer_.emplace(std::move(writer));
     const std::lock_guard lock(reader_mutex_);
     reader_.emplace(std::move(reader));  // the one before may not look for changes
     return absl::OkStatus();
+  }
+
+  // Without a lock another daemon may have written what ours has not read. Its term came first.
+  absl::Status CheckNobodyLed(sqlite::Connection& writer) const {
+    EPLB_ASSIGN_OR_RETURN(const Leadership now, ReadLeadership(writer));
+    if (now.term == unlocked_term_) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat(path_, ": another eplbd led here since this one read it (term ", now.term,
+                     ", was ", unlocked_term_, "); restart this one"));
   }
 
   // Adds the placement to the history unless it is there. The one in force stays, however old.
@@ -180,7 +202,8 @@ class SqliteStore : public Store {
   }
 
   const std::string path_;
-  const FileLock lock_;  // given up last
+  std::optional<FileLock> lock_;     // given up last; guarded by writer_mutex_
+  const int64_t unlocked_term_ = 0;  // as it was read without a lock
   const StoreLimits limits_;
   const std::string note_;
   std::mutex writer_mutex_;
@@ -190,11 +213,24 @@ class SqliteStore : public Store {
   std::optional<sqlite::Connection> reader_;  // guarded by reader_mutex_
 };
 
+// A database in a folder that takes no lock: only to be read. why: there is no lock.
+absl::StatusOr<std::unique_ptr<Store>> OpenUnlocked(const std::string& path, StoreLimits limits,
+                                                    const absl::Status& why) {
+  absl::StatusOr<sqlite::Connection> reader = OpenToRead(path);
+  if (absl::IsUnavailable(reader.status())) return absl::UnavailableError(why.message());
+  EPLB_RETURN_IF_ERROR(reader.status());
+  EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*reader));
+  return std::make_unique<SqliteStore>(path, *std::move(reader), leadership.term, limits);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits) {
-  EPLB_ASSIGN_OR_RETURN(FileLock lock, FileLock::Acquire(path));
+  EPLB_RETURN_IF_ERROR(CheckNotForeign(path));
+  absl::StatusOr<FileLock> lock = FileLock::Acquire(path);
+  if (absl::IsPermissionDenied(lock.status())) return OpenUnlocked(path, limits, lock.status());
+  EPLB_RETURN_IF_ERROR(lock.status());
   std::string note;
   absl::StatusOr<sqlite::Connection> writer = OpenToWrite(path);
   if (absl::IsDataLoss(writer.status())) {
@@ -207,13 +243,13 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
   if (absl::IsUnavailable(writer.status())) {
     absl::StatusOr<sqlite::Connection> reader = OpenToRead(path);
     if (!reader.ok()) return writer.status();
-    return std::make_unique<SqliteStore>(path, std::move(lock), std::nullopt, *std::move(reader),
+    return std::make_unique<SqliteStore>(path, *std::move(lock), std::nullopt, *std::move(reader),
                                          limits, std::move(note));
   }
   EPLB_RETURN_IF_ERROR(writer.status());
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path, true));
-  return std::make_unique<SqliteStore>(path, std::move(lock), *std::move(writer), std::move(reader),
-                                       limits, std::move(note));
+  return std::make_unique<SqliteStore>(path, *std::move(lock), *std::move(writer),
+                                       std::move(reader), limits, std::move(note));
 }
 
 }  // namespace eplb

@@ -77,6 +77,82 @@ TEST(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
   EXPECT_EQ(*store->ReadPlacement("a", 5), JobOf("a", 5).placement);
 }
 
+TEST(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
+  const Folder folder;
+  const std::string path = folder.File("eplb.db");
+  { ASSERT_TRUE((*MakeSqliteStore(path))->WriteTerm(7).ok()); }
+  std::filesystem::remove(path + ".lock");
+  AllowWrites(folder, false);
+  std::unique_ptr<Store> store;
+  {
+    const AnotherUser other;
+    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store = *std::move(opened);
+    EXPECT_EQ(*store->ReadTerm(), 7);
+    const absl::Status refused = store->WriteTerm(8);
+    EXPECT_TRUE(absl::IsUnavailable(refused));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(".lock: Permission denied"));
+  }
+  AllowWrites(folder, true);
+  {  // Somebody else comes first.
+    const std::unique_ptr<Store> first = *MakeSqliteStore(path);
+    EXPECT_THAT(std::string(store->WriteTerm(8).message()),
+                HasSubstr("another eplbd has this store open"));
+  }
+  ASSERT_TRUE(store->WriteTerm(8).ok());
+  EXPECT_EQ(*store->ReadTerm(), 8);
+  EXPECT_THAT(std::string(MakeSqliteStore(path).status().message()),
+              HasSubstr("another eplbd has this store open"));
+}
+
+TEST(OpeningTest, WithoutALockADatabaseThatAnotherDaemonWroteIsNotWritten) {
+  const Folder folder;
+  const std::string path = folder.File("eplb.db");
+  { ASSERT_TRUE((*MakeSqliteStore(path))->WriteTerm(7).ok()); }
+  std::filesystem::remove(path + ".lock");
+  AllowWrites(folder, false);
+  std::unique_ptr<Store> store;
+  {
+    const AnotherUser other;
+    store = *MakeSqliteStore(path);
+  }
+  AllowWrites(folder, true);
+  { ASSERT_TRUE((*MakeSqliteStore(path))->WriteTerm(8).ok()); }
+  const absl::Status status = store->WriteTerm(8);
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(term 8, was 7); restart this one"));
+  EXPECT_TRUE(MakeSqliteStore(path).ok()) << "its lock is given up";
+}
+
+TEST(OpeningTest, AFolderThatTakesNoDatabaseIsToldWithTheTrueReason) {
+  const Folder folder;
+  const std::string path = folder.File("eplb.db");
+  AllowWrites(folder, false);
+  {
+    const AnotherUser other;
+    const absl::Status status = MakeSqliteStore(path).status();
+    EXPECT_TRUE(absl::IsUnavailable(status));
+    EXPECT_EQ(status.message(), path + ": cannot open " + path + ".lock: Permission denied");
+  }
+  AllowWrites(folder, true);
+}
+
+TEST(OpeningTest, SomebodysTextIsNeitherMovedNorReplaced) {
+  const Folder folder;
+  const std::string path = folder.File("eplb.db.txt");
+  for (const std::string& text : {std::string("buy milk"), std::string(8192, 'x')}) {
+    std::ofstream(path) << text;
+    const absl::Status status = MakeSqliteStore(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is no database"));
+    EXPECT_EQ(std::filesystem::file_size(path), text.size());
+    EXPECT_THAT(folder.Matching("eplb.db"), SizeIs(1));  // no lock either
+  }
+  std::ofstream(path, std::ios::trunc).close();
+  EXPECT_TRUE(MakeSqliteStore(path).ok()) << "an empty file is a new store";
+}
+
 TEST(OpeningTest, ADatabaseThatCannotBeWrittenAndIsNoneIsRefused) {
   const Folder folder;
   const std::string path = folder.File("eplb.db");
