@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -55,15 +54,6 @@ absl::StatusOr<std::string> ReadText(const std::string& file) {
   return text;
 }
 
-// The shortest text that is read back as this number.
-std::string RealText(double number) {
-  constexpr size_t kEnough = 32;
-  std::string text(kEnough, '\0');
-  const std::to_chars_result end = std::to_chars(text.data(), text.data() + text.size(), number);
-  text.resize(static_cast<size_t>(end.ptr - text.data()));
-  return text;
-}
-
 ConfigValue ValueOf(const toml::array& array) {
   ConfigValue value = {.kind = ConfigValue::Kind::kTexts, .text = "an array"};
   for (const toml::node& one : array) {
@@ -80,7 +70,7 @@ ConfigValue ValueOf(const toml::node& node) {
     return {.kind = Kind::kInteger, .text = absl::StrCat(integer->get())};
   }
   if (const auto* real = node.as_floating_point()) {
-    return {.kind = Kind::kReal, .text = RealText(real->get())};
+    return {.kind = Kind::kReal, .text = ValueText(real->get())};
   }
   if (const auto* text = node.as_string()) return {.kind = Kind::kText, .text = text->get()};
   if (const auto* flag = node.as_boolean()) {

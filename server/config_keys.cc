@@ -31,6 +31,10 @@ bool SetFreezeSteps(const ConfigValue& value, DaemonConfig* config) {
   return true;
 }
 
+std::string FreezeText(const DaemonConfig& config) {
+  return core::StepsText({config.core.freeze_first_step, config.core.freeze_last_step});
+}
+
 bool SetMode(const ConfigValue& value, DaemonConfig* config) {
   config->core.observe = value.text == "observe";
   return config->core.observe || value.text == "apply";
@@ -38,183 +42,232 @@ bool SetMode(const ConfigValue& value, DaemonConfig* config) {
 
 constexpr ConfigKey kKeys[] = {
     {"listen.grpc", "ADDR:PORT or unix:PATH",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, true, &c->grpc); }},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, true, &c->grpc); },
+     [](const DaemonConfig& c) { return ValueText(c.grpc); }},
     {"listen.http", "ADDR:PORT",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, false, &c->http); }},
-    {"http.allowed_hosts", "at most 64 host names, [\"eplb.example.org\"] or separated by commas",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetHostNames(v, &c->http_allowed_hosts); }},
-    {"policy.name", "", SetPolicyName},  // the expectation lists the registry
-    {"policy.mode", "\"apply\" or \"observe\"", SetMode},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, false, &c->http); },
+     [](const DaemonConfig& c) { return ValueText(c.http); }},
+    {"http.allowed_hosts", "at most 64 host names, an array or separated by commas",
+     [](const ConfigValue& v, DaemonConfig* c) { return SetHostNames(v, &c->http_allowed_hosts); },
+     [](const DaemonConfig& c) { return ValueText(c.http_allowed_hosts); }},
+    {"policy.name", "", SetPolicyName,
+     [](const DaemonConfig& c) { return ValueText(c.core.policy_name); }},
+    {"policy.mode", "\"apply\" or \"observe\"", SetMode,
+     [](const DaemonConfig& c) { return std::string(c.core.observe ? "observe" : "apply"); }},
     {"policy.every_steps", "an integer in 1..2147483647",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, kMaxInt32, &c->core.policy_every_steps);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.policy_every_steps); }},
     {"policy.min_gain", "a number in 0..1",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetReal(v, 0, 1, &c->core.min_gain); }},
-    {"policy.freeze_steps", "\"A:B\" with 0 <= A <= B, or \"\"", SetFreezeSteps},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetReal(v, 0, 1, &c->core.min_gain); },
+     [](const DaemonConfig& c) { return ValueText(c.core.min_gain); }},
+    {"policy.freeze_steps", "\"A:B\" with 0 <= A <= B, or \"\"", SetFreezeSteps,
+     [](const DaemonConfig& c) { return FreezeText(c); }},
     {"report.min_coverage", "a number in 0.01..1",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetReal(v, 0.01, 1, &c->core.min_coverage);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.min_coverage); }},
     {"migration.layers_per_chunk", "an integer in 1..1048576",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1 << 20, &c->core.layers_per_chunk);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.layers_per_chunk); }},
     {"policy.horizon_steps", "an integer in 1..2147483647",
      [](const ConfigValue& v, DaemonConfig* c) {
        const std::optional<int64_t> steps = Integer(v, 1, kMaxInt32);
        if (steps) c->core.costs.horizon_steps = *steps;
        return steps.has_value();
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.costs.horizon_steps); }},
     {"cost.token_ns", "a number in 0..1e9; 0: not known",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetScaled(v, 0, 1e9, 1e-9, &c->core.costs.token_seconds);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.costs.token_seconds * 1e9); }},
     {"cost.intra_gbps", "a number of GB/s in 1e-6..1e6",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetScaled(v, 1e-6, 1e6, 1e9, &c->core.costs.intra_bytes_per_s);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.costs.intra_bytes_per_s / 1e9); }},
     {"cost.inter_gbps", "a number of GB/s in 1e-6..1e6",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetScaled(v, 1e-6, 1e6, 1e9, &c->core.costs.inter_bytes_per_s);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.costs.inter_bytes_per_s / 1e9); }},
     {"cost.stall", "a duration such as \"50ms\" in 0s..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        absl::Duration stall;
        if (!SetDuration(v, absl::ZeroDuration(), absl::Hours(1), &stall)) return false;
        c->core.costs.stall_seconds = absl::ToDoubleSeconds(stall);
        return true;
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(absl::Seconds(c.core.costs.stall_seconds)); }},
     {"cost.gradient_bytes", "an integer in 0..1125899906842624",
      [](const ConfigValue& v, DaemonConfig* c) {
        const std::optional<int64_t> bytes = Integer(v, 0, int64_t{1} << 50);
        if (bytes) c->core.costs.replica_gradient_bytes = *bytes;
        return bytes.has_value();
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.costs.replica_gradient_bytes); }},
     {"report.every_steps", "an integer in 1..1048576",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1 << 20, &c->core.report_every_steps);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.report_every_steps); }},
     {"vote.every_steps", "an integer in 1..1048576",  // a job's own choice: only compared
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1 << 20, &c->core.vote_every_steps);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.vote_every_steps); }},
     {"migration.max_pause", "a duration such as \"200ms\" in 1ms..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Milliseconds(1), absl::Hours(1), &c->core.max_pause);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.max_pause); }},
     {"store.path", "a path, or \"memory\"",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->store_path); }},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->store_path); },
+     [](const DaemonConfig& c) { return c.store_path; }},
     {"tls.cert", "the path of a PEM file",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.cert); }},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.cert); },
+     [](const DaemonConfig& c) { return c.tls.cert; }},
     {"tls.key", "the path of a PEM file",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.key); }},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.key); },
+     [](const DaemonConfig& c) { return c.tls.key; }},
     {"tls.ca", "the path of a PEM file",
-     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.ca); }},
+     [](const ConfigValue& v, DaemonConfig* c) { return SetPath(v, &c->tls.ca); },
+     [](const DaemonConfig& c) { return c.tls.ca; }},
     {"tls.identity", "a table of rules in the configuration file",
-     [](const ConfigValue&, DaemonConfig*) { return false; }},
+     [](const ConfigValue&, DaemonConfig*) { return false; },
+     [](const DaemonConfig&) { return std::string(); }},
     {"drain.grace", "a duration such as \"10s\" in 0s..10m",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::ZeroDuration(), absl::Minutes(10), &c->drain_grace);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.drain_grace); }},
     {"log.level", "\"debug\", \"info\", \"warn\" or \"error\"",
      [](const ConfigValue& v, DaemonConfig* c) {
        c->log_level = v.text;
        return v.text == "debug" || v.text == "info" || v.text == "warn" || v.text == "error";
-     }},
+     },
+     [](const DaemonConfig& c) { return c.log_level; }},
     {"limits.max_jobs", "an integer in 1..100000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 100000, &c->core.max_jobs);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.max_jobs); }},
     {"limits.max_ranks_per_job", "an integer in 1..1000000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1000000, &c->core.max_ranks_per_job);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.max_ranks_per_job); }},
     {"limits.max_pending_windows", "an integer in 1..1000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1000, &c->core.max_pending_windows);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.max_pending_windows); }},
     {"limits.max_windows", "an integer in 1..10000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 10000, &c->core.max_windows);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.max_windows); }},
     {"limits.session_grace", "a duration such as \"10s\" in 0s..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::ZeroDuration(), absl::Hours(1), &c->core.session_grace);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.session_grace); }},
     {"limits.job_expiry", "a duration such as \"24h\" in 1s..8760h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Seconds(1), absl::Hours(8760), &c->core.job_expiry);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.job_expiry); }},
     {"limits.max_history", "an integer in 1..100000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 100000, &c->limits.max_history);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_history); }},
     {"limits.solve_deadline", "a duration such as \"60s\" in 1s..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Seconds(1), absl::Hours(1), &c->core.solve_deadline);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.solve_deadline); }},
     {"limits.prepare_deadline", "a duration such as \"60s\" in 1s..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Seconds(1), absl::Hours(1), &c->core.prepare_deadline);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.prepare_deadline); }},
     {"limits.resolve_deadline", "a duration such as \"660s\" in 1s..24h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Seconds(1), absl::Hours(24), &c->core.resolve_deadline);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.resolve_deadline); }},
     {"limits.retract_deadline", "a duration such as \"60s\" in 1s..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Seconds(1), absl::Hours(1), &c->core.retract_deadline);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.core.retract_deadline); }},
     {"limits.max_sessions", "an integer in 1..1000000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1000000, &c->limits.max_sessions);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_sessions); }},
     {"limits.max_queued_events", "an integer in 16..1000000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 16, 1000000, &c->limits.max_queued_events);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_queued_events); }},
     {"limits.max_queued_mib", "an integer in 1..65536",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 65536, &c->limits.max_queued_mib);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_queued_mib); }},
     {"limits.messages_per_second", "an integer in 1..1000000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1000000, &c->limits.messages_per_second);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.messages_per_second); }},
     {"limits.max_exchange_mib", "an integer in 1..65536",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 65536, &c->limits.max_exchange_mib);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_exchange_mib); }},
     {"limits.max_sessions_per_peer", "an integer in 1..1000000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1000000, &c->limits.max_sessions_per_peer);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_sessions_per_peer); }},
     {"limits.calls_per_second", "an integer in 1..1000000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 1000000, &c->limits.calls_per_second);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.calls_per_second); }},
     {"limits.max_streams_per_connection", "an integer in 1..100000",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 100000, &c->limits.max_streams_per_connection);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_streams_per_connection); }},
     {"limits.max_rpc_memory_mib", "an integer in 64..1048576",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 64, 1 << 20, &c->limits.max_rpc_memory_mib);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_rpc_memory_mib); }},
     {"limits.handshake_deadline", "a duration such as \"10s\" in 100ms..1m",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Milliseconds(100), absl::Minutes(1),
                           &c->limits.handshake_deadline);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.handshake_deadline); }},
     {"limits.start_deadline", "a duration such as \"60s\" in 100ms..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Milliseconds(100), absl::Hours(1), &c->limits.start_deadline);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.start_deadline); }},
     {"limits.hello_deadline", "a duration such as \"10s\" in 100ms..1h",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Milliseconds(100), absl::Hours(1), &c->limits.hello_deadline);
-     }},
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.hello_deadline); }},
 };
 
 absl::Status UnknownKey(std::string_view name) {
@@ -231,15 +284,8 @@ const ConfigKey* FindKey(std::string_view name) {
 }
 
 absl::Status Unexpected(std::string_view name, const ConfigValue& value, const ConfigKey& key) {
-  std::string expected(key.expected);
-  if (expected.empty()) {
-    expected = "one of";
-    for (const std::string_view known : PolicyNames()) {
-      absl::StrAppend(&expected, " ", std::string(known));
-    }
-  }
   return absl::InvalidArgumentError(
-      absl::StrCat(OnOneLine(name), " = ", OnOneLine(value.text), ": expected ", expected));
+      absl::StrCat(OnOneLine(name), " = ", OnOneLine(value.text), ": expected ", ExpectedOf(key)));
 }
 
 constexpr std::string_view kJobs = "jobs.";
@@ -303,6 +349,15 @@ absl::Status SetJobKey(std::string_view name, const ConfigValue& value, DaemonCo
 }  // namespace
 
 std::span<const ConfigKey> ConfigKeys() { return kKeys; }
+
+std::string ExpectedOf(const ConfigKey& key) {
+  if (!key.expected.empty()) return std::string(key.expected);
+  std::string expected = "one of";
+  for (const std::string_view known : PolicyNames()) {
+    absl::StrAppend(&expected, " ", std::string(known));
+  }
+  return expected;
+}
 
 absl::Status SetConfigKey(std::string_view name, const ConfigValue& value, DaemonConfig* config) {
   if (name.substr(0, kJobs.size()) == kJobs) return SetJobKey(name, value, config);

@@ -3,6 +3,7 @@
 #define EPLB_SERVER_CONFIG_KEYS_H_
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -14,12 +15,15 @@ namespace eplb {
 
 struct ConfigKey {
   std::string_view name;      // "policy.min_gain"
-  std::string_view expected;  // "a number in 0..1"
+  std::string_view expected;  // "a number in 0..1"; empty: ExpectedOf lists the policies
   // False when the value is not what `expected` says.
   bool (*set)(const ConfigValue& value, DaemonConfig* config);
+  // The value in `config` as a variable would give it; empty: none.
+  std::string (*text)(const DaemonConfig& config);
 };
 
 std::span<const ConfigKey> ConfigKeys();
+std::string ExpectedOf(const ConfigKey& key);
 
 // Sets one key, also jobs.NAME.KEY, which is not among ConfigKeys(): a setting of one job, where
 // KEY is the last word of a key of policy.* or migration.*. errors: InvalidArgument, without the

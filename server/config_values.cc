@@ -1,12 +1,15 @@
 #include "server/config_values.h"
 
 #include <algorithm>
+#include <charconv>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace eplb {
@@ -88,5 +91,24 @@ bool SetHostNames(const ConfigValue& value, std::vector<std::string>* out) {
   }
   return out->size() <= kMaxHostNames && std::all_of(out->begin(), out->end(), IsHostName);
 }
+
+std::string ValueText(int32_t value) { return absl::StrCat(value); }
+std::string ValueText(int64_t value) { return absl::StrCat(value); }
+
+std::string ValueText(double value) {
+  constexpr size_t kEnough = 32;
+  std::string text(kEnough, '\0');
+  const std::to_chars_result end = std::to_chars(text.data(), text.data() + text.size(), value);
+  text.resize(static_cast<size_t>(end.ptr - text.data()));
+  return text;
+}
+
+std::string ValueText(absl::Duration value) {
+  return value == absl::ZeroDuration() ? "0s" : absl::FormatDuration(value);
+}
+
+std::string ValueText(const Address& value) { return value.Text(); }
+std::string ValueText(const std::string& value) { return value; }
+std::string ValueText(const std::vector<std::string>& names) { return absl::StrJoin(names, ","); }
 
 }  // namespace eplb

@@ -37,6 +37,15 @@ bool SetPath(const ConfigValue& value, std::string* out);
 // and . - _, without a port.
 bool SetHostNames(const ConfigValue& value, std::vector<std::string>* out);
 
+// What the functions above read back as this value.
+std::string ValueText(int32_t value);
+std::string ValueText(int64_t value);
+std::string ValueText(double value);  // the shortest
+std::string ValueText(absl::Duration value);
+std::string ValueText(const Address& value);
+std::string ValueText(const std::string& value);
+std::string ValueText(const std::vector<std::string>& names);
+
 }  // namespace eplb
 
 #endif  // EPLB_SERVER_CONFIG_VALUES_H_

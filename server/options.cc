@@ -4,12 +4,23 @@
 #include <utility>
 #include <vector>
 
+#include "server/config_help.h"
+
 #include <CLI/CLI.hpp>
 
 namespace eplb {
 namespace {
 
 constexpr int kUsageError = 2;
+
+// Every flag with its help, as --help shows them.
+std::vector<std::pair<std::string, std::string>> FlagsOf(const CLI::App& app) {
+  std::vector<std::pair<std::string, std::string>> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    flags.emplace_back(option->get_name(false, true), option->get_description());
+  }
+  return flags;
+}
 
 }  // namespace
 
@@ -34,6 +45,11 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
   app.add_flag("--check-config", options.check_config, "check the configuration and exit: 0 or 2");
   app.add_flag("--insecure-network", options.insecure_network,
                "listen on addresses that other machines reach, without encryption");
+  bool help_config = false;
+  bool manual = false;
+  app.add_flag("--help-config", help_config, "print the keys of the configuration");
+  app.add_flag("--man", manual, "print the manual page: eplbd --man | man -l -");
+  app.footer("`eplbd --help-config` tells the keys of the configuration and their variables.\n");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // the library's way to say --help, too
@@ -45,6 +61,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
             .exit_code = kUsageError,
             .stderr_text = "eplbd: " + std::string(error.what()) + "\n"};
   }
+  if (help_config) return {.options = {}, .stdout_text = ConfigHelp()};
+  if (manual) return {.options = {}, .stdout_text = ManualPage(version, FlagsOf(app))};
   if (app.count("--config") > 0 && options.sources.file.empty()) {
     return {.options = {},
             .exit_code = kUsageError,

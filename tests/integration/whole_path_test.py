@@ -160,6 +160,15 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertEqual(result.stderr, "eplbd: --config has an empty value\n")
 
+    def test_the_daemon_tells_its_keys_and_its_manual_page(self):
+        told = self.run_binary("eplbd", "--help-config")
+        self.assertEqual((told.returncode, told.stderr), (0, ""))
+        self.assertIn("policy.min_gain  EPLB_POLICY_MIN_GAIN\n    a number in 0..1; default 0.05\n", told.stdout)
+        self.assertIn("--help-config", self.run_binary("eplbd", "--help").stdout)
+        page = self.run_binary("eplbd", "--man")
+        self.assertEqual(page.returncode, 0)
+        self.assertIn("\n.B \\-\\-check\\-config\n", page.stdout)
+
     def test_an_unknown_variable_is_a_warning_of_the_check_and_the_log(self):
         with unittest.mock.patch.dict(os.environ, EPLB_POLCY_NAME="x", EPLB_TLS_SERVER_NAME="y"):
             result = self.run_binary("eplbd", "--check-config")
