@@ -28,9 +28,8 @@ EPLB_TLS_SERVER_NAME, EPLB_ENDPOINT and EPLB_DISABLE are for those alone.
 // "a number in 0..1; default 0.05"
 std::string ValueHelp(const ConfigKey& key) {
   // Chosen at start, with the environment (DefaultStorePath).
-  const std::string value = key.name == "store.path"
-                                ? "$XDG_STATE_HOME/eplb/eplbd.db"
-                                : key.text(DaemonConfig());
+  const std::string value =
+      key.name == "store.path" ? "$XDG_STATE_HOME/eplb/eplbd.db" : key.text(DaemonConfig());
   return absl::StrCat(ExpectedOf(key), "; default ", value.empty() ? "none" : value);
 }
 
