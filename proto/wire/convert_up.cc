@@ -9,6 +9,7 @@
 #include "placement/status_macros.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/fields.h"
+#include "proto/wire/names.h"
 
 namespace eplb::wire {
 namespace {
@@ -49,8 +50,8 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
 
 absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   Hello hello;
-  EPLB_RETURN_IF_ERROR(CheckName("job", in.job(), /*plain=*/true));
-  EPLB_RETURN_IF_ERROR(CheckName("incarnation", in.incarnation(), /*plain=*/false));
+  EPLB_RETURN_IF_ERROR(CheckPlainName("job", in.job()));
+  EPLB_RETURN_IF_ERROR(CheckPrintableName("incarnation", in.incarnation()));
   hello.job = in.job();
   hello.incarnation = in.incarnation();
   hello.nonce = in.nonce();

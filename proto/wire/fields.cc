@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
 
 namespace eplb::wire {
-namespace {
-
-constexpr size_t kMaxNameLength = 128;
-
-}  // namespace
 
 void SetDigest(const Digest& digest, std::string* out) {
   out->assign(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
@@ -41,23 +35,6 @@ absl::StatusOr<int32_t> GetSmall(const char* field, uint32_t value) {
     return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", above 2^31-1"));
   }
   return static_cast<int32_t>(value);
-}
-
-absl::Status CheckName(const char* field, std::string_view name, bool plain) {
-  if (name.empty() || name.size() > kMaxNameLength) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " has ", name.size(), " characters, expected 1..", kMaxNameLength));
-  }
-  for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool allowed = plain ? absl::ascii_isalnum(byte) || c == '.' || c == '_' || c == '-'
-                               : absl::ascii_isgraph(byte);
-    if (!allowed) {
-      return absl::InvalidArgumentError(absl::StrCat(field, " has a character outside ",
-                                                     plain ? "[A-Za-z0-9._-]" : "printable ASCII"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape) {

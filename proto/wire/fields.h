@@ -31,8 +31,6 @@ absl::StatusOr<Digest> GetDigest(const char* field, std::string_view bytes);
 absl::StatusOr<int64_t> GetCount(const char* field, uint64_t value);
 // errors: InvalidArgument above 2^31-1.
 absl::StatusOr<int32_t> GetSmall(const char* field, uint32_t value);
-// 1..128 characters of [A-Za-z0-9._-] (plain) or of printable ASCII.
-absl::Status CheckName(const char* field, std::string_view name, bool plain);
 // Numbers only; Topology::Make checks what they mean.
 absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape);
 

@@ -1,16 +1,15 @@
 #include "server/core/admin.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "placement/evaluate.h"
 #include "placement/rebalance.h"
 #include "placement/status_macros.h"
+#include "proto/wire/names.h"
 #include "server/core/chunking.h"
 #include "server/core/decide.h"
 #include "server/core/held.h"
@@ -22,7 +21,6 @@
 namespace eplb::core {
 namespace {
 
-constexpr size_t kMaxRequestId = 64;
 constexpr size_t kMaxComment = 256;
 
 constexpr const char* kVerbNames[] = {"rebalance", "pause", "resume", "rollback", "set_policy"};
@@ -45,15 +43,8 @@ struct Deed {
 
 absl::Status CheckChange(const Change& change) {
   if (change.job.empty()) return absl::InvalidArgumentError("job is empty");
-  const std::string& id = change.request_id;
-  const bool plain = std::all_of(id.begin(), id.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-  if (id.empty() || id.size() > kMaxRequestId || !plain) {
-    return absl::InvalidArgumentError(absl::StrCat("request_id has ", id.size(),
-                                                   " characters, expected 1..", kMaxRequestId,
-                                                   " of letters, digits, '.', '_' and '-'"));
-  }
+  EPLB_RETURN_IF_ERROR(
+      wire::CheckPlainName("request_id", change.request_id, wire::kMaxRequestIdLength));
   if (!change.expect_version || *change.expect_version < 0) {
     return absl::InvalidArgumentError(
         "expect_version is not set, expected the version in force that was seen");

@@ -1,0 +1,27 @@
+// How jobs, incarnations and requests may be called. Without protobuf: who names one checks it
+// before it travels.
+// threads: safe, no state.
+#ifndef EPLB_PROTO_WIRE_NAMES_H_
+#define EPLB_PROTO_WIRE_NAMES_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace eplb::wire {
+
+inline constexpr size_t kMaxNameLength = 128;  // of a job and of an incarnation
+inline constexpr size_t kMaxRequestIdLength = 64;
+
+// A job's or a request's: 1..max_length characters of [A-Za-z0-9._-].
+// errors: InvalidArgument beginning with `field`.
+absl::Status CheckPlainName(std::string_view field, std::string_view name,
+                            size_t max_length = kMaxNameLength);
+// An incarnation's: 1..kMaxNameLength characters of printable ASCII.
+// errors: InvalidArgument beginning with `field`.
+absl::Status CheckPrintableName(std::string_view field, std::string_view name);
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_PROTO_WIRE_NAMES_H_
