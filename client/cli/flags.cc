@@ -4,10 +4,20 @@
 #include "absl/strings/str_join.h"
 
 #include "client/files/load_file.h"
+#include "proto/wire/names.h"
 
 #include <CLI/CLI.hpp>
 
 namespace eplb::cli {
+namespace {
+
+// A check of CLI11: empty for a name that the daemon can know. The name itself is not told: it may
+// be long, and no text at all.
+std::string NameProblem(const std::string& name, size_t max_length) {
+  return std::string(wire::CheckPlainName("the name", name, max_length).message());
+}
+
+}  // namespace
 
 std::string CheckNotNegative(const std::string& text) {
   int64_t number = 0;
@@ -98,8 +108,17 @@ void AddQueryOptions(CLI::App& app, QueryOptions& options) {
       "timeout.");
 }
 
-void AddJobOption(CLI::App& app, std::string& job) {
-  app.add_option("--job", job, "The job [the only one]")->type_name("NAME");
+void AddJobOption(CLI::App& app, std::string& job, const std::string& help) {
+  app.add_option("--job", job, help)
+      ->check([](const std::string& name) { return NameProblem(name, wire::kMaxNameLength); })
+      ->type_name("NAME");
+}
+
+void AddRequestIdOption(CLI::App& app, std::string& request_id) {
+  app.add_option("--request-id", request_id,
+                 "Names the request; a second one of that name is refused [drawn]")
+      ->check([](const std::string& id) { return NameProblem(id, wire::kMaxRequestIdLength); })
+      ->type_name("ID");
 }
 
 void AddLimitOption(CLI::App& app, int32_t& limit) {

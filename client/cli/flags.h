@@ -38,8 +38,11 @@ void AddFrameOptions(CLI::App& app, FrameOptions& options);
 void AddCostOptions(CLI::App& app, CostOptions& options);
 // Where the daemon is, how long to wait, and -o.
 void AddQueryOptions(CLI::App& app, QueryOptions& options);
-// --job: which one; needed only when the daemon knows several.
-void AddJobOption(CLI::App& app, std::string& job);
+// --job: which one; needed only when the daemon knows several, unless `help` says otherwise.
+void AddJobOption(CLI::App& app, std::string& job,
+                  const std::string& help = "The job [the only one]");
+// --request-id: of a change.
+void AddRequestIdOption(CLI::App& app, std::string& request_id);
 // --limit: of a list.
 void AddLimitOption(CLI::App& app, int32_t& limit);
 

@@ -109,7 +109,7 @@ Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
 void AddDoctor(CLI::App& root, Command& command) {
   const auto options = std::make_shared<DoctorOptions>();
   CLI::App& app = *root.add_subcommand("doctor", "Is everything well? Exit 8 when a check fails");
-  app.add_option("--job", options->job, "Only this job [all]")->type_name("NAME");
+  AddJobOption(app, options->job, "Only this job [all]");
   app.add_option("--run", options->run, "Check the ranks' logs in this folder, not a daemon")
       ->type_name("DIR");
   app.add_flag("--strict", options->strict, "A warning is exit 8, too");

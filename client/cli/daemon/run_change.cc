@@ -29,9 +29,7 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options) {
                  "Change nothing unless this version is in force [the one just asked for]")
       ->check(&CheckNotNegative)
       ->type_name("V");
-  app.add_option("--request-id", options.request_id,
-                 "Names the request; a second one of that name is refused [drawn]")
-      ->type_name("ID");
+  AddRequestIdOption(app, options.request_id);
   app.add_option("--comment", options.comment, "Why, for the audit log")->type_name("TEXT");
   AddQueryOptions(app, options.query);
 }
