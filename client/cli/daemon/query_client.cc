@@ -28,6 +28,54 @@ namespace {
 
 constexpr int kMaxMessageBytes = 64 << 20;  // a placement of 128 layers x 2048 slots is 1 MB
 
+// What a failed call was over.
+struct Connection {
+  std::string endpoint;
+  absl::Duration timeout;
+  bool connected = false;  // the connection came about and stays
+  bool plaintext = false;
+};
+
+absl::Status Unreached(const grpc::Status& status, const Connection& connection) {
+  // All that gRPC says of a daemon that wants TLS is that it hung up.
+  const bool perhaps_tls = connection.plaintext && absl::EndsWith(status.error_message(), "closed");
+  return absl::UnavailableError(absl::StrCat(
+      "cannot reach ", connection.endpoint, ": ", status.error_message(),
+      perhaps_tls ? "; does it want TLS? see --tls-ca, --tls-cert and --tls-key" : ""));
+}
+
+absl::Status TooLate(const Connection& connection) {
+  const std::string within = absl::StrCat(" within ", absl::FormatDuration(connection.timeout));
+  if (!connection.connected) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot reach ", connection.endpoint, ": no connection", within));
+  }
+  return absl::DeadlineExceededError(absl::StrCat("no answer from ", connection.endpoint, within));
+}
+
+// What the daemon answers is about the question; these may come from anything that listens there.
+bool AboutTheServer(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kUnknown ||
+         code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kInternal ||
+         code == absl::StatusCode::kResourceExhausted;
+}
+
+// What a failure of a call means, in one line.
+absl::Status Meaning(const grpc::Status& status, const Connection& connection) {
+  absl::Status answer = wire::FromGrpc(status);
+  if (absl::IsDeadlineExceeded(answer)) return TooLate(connection);
+  if (absl::IsUnavailable(answer) && !connection.connected) return Unreached(status, connection);
+  // The daemon's own, e.g. that its store is full, comes over a connection that stays.
+  const absl::StatusCode code =
+      absl::IsUnavailable(answer) ? absl::StatusCode::kUnknown : answer.code();
+  if (answer.message().empty()) {
+    return {code, absl::StrCat(connection.endpoint, " answers ",
+                               absl::StatusCodeToString(answer.code()), " and no message")};
+  }
+  if (!AboutTheServer(answer.code())) return answer;
+  return {code, absl::StrCat(connection.endpoint, ": ", answer.message())};
+}
+
 // One question: a channel of its own, and what its failure means.
 template <class Service, class Request, class Response>
 absl::Status Call(const QueryOptions& options, const Request& request, Response* response,
@@ -48,31 +96,10 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    // The daemon's own, e.g. that its store is full, comes over a connection that stays.
-    if (channel->GetState(false) == GRPC_CHANNEL_READY) {
-      return absl::UnknownError(status.error_message());
-    }
-    // All that gRPC says of a daemon that wants TLS is that it hung up.
-    const bool perhaps_tls = tls.ca.empty() && absl::EndsWith(status.error_message(), "closed");
-    return absl::UnavailableError(absl::StrCat(
-        "cannot reach ", endpoint, ": ", status.error_message(),
-        perhaps_tls ? "; does it want TLS? see --tls-ca, --tls-cert and --tls-key" : ""));
-  }
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    const std::string within = absl::StrCat(" within ", absl::FormatDuration(timeout));
-    if (channel->GetState(false) != GRPC_CHANNEL_READY) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot reach ", endpoint, ": no connection", within));
-    }
-    return absl::DeadlineExceededError(absl::StrCat("no answer from ", endpoint, within));
-  }
-  if (status.error_message().empty()) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat("the call to ", endpoint, " failed with code ",
-                                     static_cast<int>(status.error_code()), " and no message"));
-  }
-  return wire::FromGrpc(status);
+  return Meaning(status, {.endpoint = endpoint,
+                          .timeout = timeout,
+                          .connected = channel->GetState(false) == GRPC_CHANNEL_READY,
+                          .plaintext = !tls.enabled()});
 }
 
 }  // namespace

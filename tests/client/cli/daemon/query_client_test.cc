@@ -29,5 +29,30 @@ TEST_F(QueryClientTest, WithoutJobTheOnlyOneIsMeantAndOfSeveralOneIsAskedFor) {
   EXPECT_EQ(hidden.message, kNoVisibleJob);
 }
 
+TEST_F(QueryClientTest, WhatMayComeFromAnyServerNamesTheEndpoint) {
+  for (const grpc::StatusCode code :
+       {grpc::StatusCode::UNIMPLEMENTED, grpc::StatusCode::UNKNOWN, grpc::StatusCode::UNAVAILABLE,
+        grpc::StatusCode::INTERNAL, grpc::StatusCode::RESOURCE_EXHAUSTED}) {
+    daemon_.failure = {code, "Received http2 header with status: 404"};
+    const Output output = RunGetRanks({.query = daemon_.Options(), .job = kJob}, kPlain);
+    EXPECT_EQ(output.exit_code, kError) << code;
+    EXPECT_EQ(output.message, daemon_.endpoint() + ": Received http2 header with status: 404")
+        << code;
+  }
+  // The daemon's own words about the question.
+  daemon_.failure = {grpc::StatusCode::NOT_FOUND, "no job train"};
+  EXPECT_EQ(RunGetRanks({.query = daemon_.Options(), .job = kJob}, kPlain).message, "no job train");
+}
+
+TEST_F(QueryClientTest, AFailureWithoutWordsNamesItsCode) {
+  daemon_.failure = {grpc::StatusCode::UNIMPLEMENTED, ""};
+  EXPECT_EQ(RunGetRanks({.query = daemon_.Options(), .job = kJob}, kPlain).message,
+            daemon_.endpoint() + " answers UNIMPLEMENTED and no message");
+  daemon_.failure = {grpc::StatusCode::PERMISSION_DENIED, ""};
+  const Output denied = RunGetRanks({.query = daemon_.Options(), .job = kJob}, kPlain);
+  EXPECT_EQ(denied.exit_code, kDenied);
+  EXPECT_EQ(denied.message, daemon_.endpoint() + " answers PERMISSION_DENIED and no message");
+}
+
 }  // namespace
 }  // namespace eplb::cli

@@ -113,7 +113,7 @@ TEST_F(ChangeTest, WhatTheDaemonCannotDoIsNoUnreachableDaemon) {
   change.expect_version = 3;
   const Output output = RunPause({.change = change});
   EXPECT_EQ(output.exit_code, kError);
-  EXPECT_EQ(output.message, "it cannot be stored: the disk is full");
+  EXPECT_EQ(output.message, daemon_.endpoint() + ": it cannot be stored: the disk is full");
 }
 
 TEST_F(ChangeTest, ACommentThatIsNotUtf8IsRefusedBeforeAnythingIsAsked) {
