@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #include "client/cli/daemon/change.h"
 #include "client/cli/flags.h"
@@ -19,8 +19,10 @@ namespace eplb::cli {
 
 // Sets the field that `setting` names: "every_steps=100", also "policy.every_steps=100" as the
 // daemon's configuration has it. Keys are those of PolicySettings; max_pause is a duration.
-// errors: InvalidArgument naming the setting and what is expected.
-absl::Status ApplySetting(const std::string& setting, v1::PolicySettings* settings);
+// returns: the key without its table.
+// errors: InvalidArgument naming the setting and what is expected; another table's name before the
+// key is no setting.
+absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicySettings* settings);
 
 struct SetPolicyOptions {
   ChangeOptions change;

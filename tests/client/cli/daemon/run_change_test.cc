@@ -70,15 +70,65 @@ TEST_F(ChangeTest, SettingsAreSentAsTheyWereGivenAndOnlyThey) {
 }
 
 TEST_F(ChangeTest, ASettingThatCannotBeMeantIsRefusedBeforeAnythingIsAsked) {
-  for (const char* bad :
-       {"", "=", "every_steps", "every_steps=", "every_steps=0", "every_steps=-1",
-        "every_steps=4294967297", "min_gain=2", "min_gain=nan", "mode=on", "name=best",
-        "freeze_steps=5", "freeze_steps=9:3", "max_pause=0", "max_pause=never", "colour=red",
-        "layers_per_chunk=1.5", "horizon_steps=x"}) {
+  for (const char* bad : {"",
+                          "=",
+                          "every_steps",
+                          "every_steps=",
+                          "every_steps=0",
+                          "every_steps=-1",
+                          "every_steps=4294967297",
+                          "min_gain=2",
+                          "min_gain=nan",
+                          "mode=on",
+                          "name=best",
+                          "freeze_steps=5",
+                          "freeze_steps=9:3",
+                          "max_pause=0",
+                          "max_pause=never",
+                          "colour=red",
+                          "layers_per_chunk=1.5",
+                          "horizon_steps=x",
+                          "every_steps=+50",
+                          "every_steps= 60",
+                          "min_gain=0x1p-3",
+                          "min_gain=+0.1",
+                          "min_gain= 0.1",
+                          "min_gain=-0",
+                          "freeze_steps=+5:9",
+                          "freeze_steps=5: 9",
+                          "max_pause=1",
+                          "max_pause=0.5",
+                          "max_pause=+1s",
+                          "max_pause=2h",
+                          "limits.min_gain=0.5",
+                          "migration.min_gain=0.5",
+                          "policy.max_pause=50ms",
+                          ".mode=apply",
+                          "policy.policy.mode=apply"}) {
     const Output output = RunSetPolicy({.change = Options(), .settings = {bad}});
     EXPECT_EQ(output.exit_code, kUsage) << bad;
     EXPECT_THAT(output.message, HasSubstr("expected")) << bad;
   }
+  EXPECT_EQ(daemon_.last_admin_request, "");
+}
+
+TEST_F(ChangeTest, TheTableOfAKeyMayStandBeforeIt) {
+  const Output output =
+      RunSetPolicy({.change = Options(),
+                    .settings = {"policy.min_gain=1e-1", "migration.max_pause=1.5s",
+                                 "migration.layers_per_chunk=4", "policy.freeze_steps=5:9"}});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  for (const char* word : {"min_gain: 0.1", "max_pause_seconds: 1.5", "layers_per_chunk: 4",
+                           "freeze_steps: \"5:9\""}) {
+    EXPECT_THAT(daemon_.last_admin_request, HasSubstr(word));
+  }
+}
+
+TEST_F(ChangeTest, ASettingIsGivenOnceWithOrWithoutItsTable) {
+  const Output output = RunSetPolicy(
+      {.change = Options(), .settings = {"policy.min_gain=0.1", "mode=apply", "min_gain=0.2"}});
+  EXPECT_EQ(output.exit_code, kUsage);
+  EXPECT_EQ(output.message, "min_gain is given twice");
   EXPECT_EQ(daemon_.last_admin_request, "");
 }
 
