@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "client/cli/daemon/transfer_text.h"
 #include "client/cli/text.h"
 #include "client/files/load_file.h"
 #include "client/files/placement_file.h"
@@ -124,15 +125,16 @@ std::string TransfersText(const Difference& difference, const Terminal& terminal
   std::string text;
   std::string line;
   const auto& transfers = difference.plan.transfers;
-  for (size_t i = 0; i < transfers.size(); ++i) {
+  const size_t shown = std::min(transfers.size(), kTransfersShown);
+  for (size_t i = 0; i < shown; ++i) {
     const Transfer& transfer = transfers[i];
-    absl::StrAppend(&line, line.empty() ? "" : ", ", transfer.expert.value, " (GPU ",
-                    transfer.source.value, " -> ", transfer.destination.value, ")");
-    if (i + 1 < transfers.size() && transfers[i + 1].layer == transfer.layer) continue;
+    absl::StrAppend(&line, line.empty() ? "" : ", ", TransferText(transfer));
+    if (i + 1 < shown && transfers[i + 1].layer == transfer.layer) continue;
     absl::StrAppend(
         &text, Beside(absl::StrCat("layer ", transfer.layer.value), kLabel, line, terminal), "\n");
     line.clear();
   }
+  if (shown < transfers.size()) absl::StrAppend(&text, MoreTransfersText(transfers.size()), "\n");
   return text;
 }
 

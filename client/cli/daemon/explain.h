@@ -25,8 +25,9 @@ struct ExplainOptions {
 // "balancedness_static","window":{"first_step","last_step"},"switched":plan|null,
 // "newest":plan|null,"layers":[{"layer","model_layer","balancedness","hottest_gpu",
 // "hottest_gpu_load","hottest_expert","hottest_expert_share","hottest_expert_replicas"}]}, with
-// --layer also {"gpu_loads":[..],"gpu_loads_before":[..]|null}, with --expert also
-// {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}.
+// --layer also
+// {"gpu_loads":[..],"gpu_loads_before":[..]|null,"moved":[{"expert","from","to"}]|null}, with
+// --expert also {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}.
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal);
 
 void AddExplain(CLI::App& root, Command& command);

@@ -1,5 +1,7 @@
 #include <cmath>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "client/cli/daemon/explain_text.h"
 #include "client/cli/daemon/record_json.h"
@@ -42,6 +44,18 @@ Json LoadsBefore(const Explanation& explanation, int32_t layer) {
   const absl::StatusOr<Evaluation> before =
       Evaluate(explanation.window->load, explanation.before->placement);
   return before.ok() ? GpuLoads(*before, layer) : Json(nullptr);
+}
+
+Json MovedOf(const Explanation& explanation, int32_t layer) {
+  const std::optional<std::vector<Transfer>> transfers = TransfersOf(explanation, layer);
+  if (!transfers) return nullptr;
+  Json moved = Json::array();
+  for (const Transfer& transfer : *transfers) {
+    moved.push_back({{"expert", transfer.expert.value},
+                     {"from", transfer.source.value},
+                     {"to", transfer.destination.value}});
+  }
+  return moved;
 }
 
 Json GpusOf(const Placement& placement, LayerId layer, ExpertId expert) {
@@ -91,6 +105,7 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
   if (layer >= 0) {
     json["gpu_loads"] = GpuLoads(*explanation.now, layer);
     json["gpu_loads_before"] = LoadsBefore(explanation, layer);
+    json["moved"] = MovedOf(explanation, layer);
   }
   if (expert >= 0) json["expert"] = ExpertOf(explanation, LayerId{layer}, ExpertId{expert});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

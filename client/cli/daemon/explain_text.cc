@@ -1,6 +1,7 @@
 #include "client/cli/daemon/explain_text.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -8,10 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/daemon/transfer_text.h"
 #include "client/cli/gpu_picture.h"
 #include "client/cli/text.h"
 #include "placement/align.h"
-#include "placement/migration_plan.h"
 
 namespace eplb::cli {
 namespace {
@@ -105,16 +106,14 @@ std::string NewestText(const Explanation& explanation, const Terminal& terminal)
 
 // What the decision behind the placement moved in a layer.
 std::string MovedText(const Explanation& explanation, int32_t layer, const Terminal& terminal) {
-  if (!explanation.before) return "";
-  const LayerId id{layer};
-  const absl::StatusOr<MigrationPlan> plan = PlanMigration(
-      explanation.before->placement, explanation.body->placement, {&id, 1}, {.weight_bytes = 1});
-  if (!plan.ok()) return "";  // another shape ran before
+  const std::optional<std::vector<Transfer>> transfers = TransfersOf(explanation, layer);
+  if (!transfers) return "";
   std::vector<std::string> moves;
-  for (const Transfer& transfer : plan->transfers) {
-    moves.push_back(absl::StrCat(transfer.expert.value, " (GPU ", transfer.source.value, " -> ",
-                                 transfer.destination.value, ")"));
+  for (const Transfer& transfer :
+       std::span(*transfers).first(std::min(transfers->size(), kTransfersShown))) {
+    moves.push_back(TransferText(transfer));
   }
+  if (transfers->size() > moves.size()) moves.push_back(MoreTransfersText(transfers->size()));
   const v1::Plan& switched = *explanation.switched();
   const std::string text =
       moves.empty()

@@ -120,6 +120,15 @@ absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const st
   return explanation;
 }
 
+std::optional<std::vector<Transfer>> TransfersOf(const Explanation& explanation, int32_t layer) {
+  if (!explanation.before) return std::nullopt;
+  const LayerId id{layer};
+  absl::StatusOr<MigrationPlan> plan = PlanMigration(
+      explanation.before->placement, explanation.body->placement, {&id, 1}, {.weight_bytes = 1});
+  if (!plan.ok()) return std::nullopt;  // another shape ran before
+  return std::move(plan->transfers);
+}
+
 std::string LayerName(const v1::JobStatus& job, int32_t layer) {
   if (layer >= job.model_layers_size()) return absl::StrCat("layer ", layer);
   return absl::StrCat("layer ", layer, " (model layer ", job.model_layers(layer), ")");

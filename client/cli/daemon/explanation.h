@@ -13,6 +13,7 @@
 #include "client/cli/daemon/query_client.h"
 #include "client/files/load_window.h"
 #include "placement/evaluate.h"
+#include "placement/migration_plan.h"
 #include "proto/wire/messages.h"
 
 #include "eplb/v1/query.pb.h"
@@ -48,6 +49,10 @@ struct Explanation {
 // errors: those of the questions but NotFound of placements and loads, which leave their fields
 // empty; Internal when the daemon's answers do not fit together.
 absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const std::string& job);
+
+// What the plan behind the placement in force moved between GPUs in a layer; none when the
+// placement that it began from is not known.
+std::optional<std::vector<Transfer>> TransfersOf(const Explanation& explanation, int32_t layer);
 
 // "layer 3 (model layer 6)".
 std::string LayerName(const v1::JobStatus& job, int32_t layer);

@@ -10,6 +10,7 @@
 namespace eplb::cli {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 using DiffTest = ExplainedJobTest;
@@ -45,6 +46,20 @@ TEST_F(DiffTest, DiffUnderALoadTellsBalancedness) {
   EXPECT_DOUBLE_EQ(json->Find("balancedness_from")->real, 70.0 / 3 / 25);
   EXPECT_DOUBLE_EQ(json->Find("balancedness_to")->real, 70.0 / 3 / 30);
   EXPECT_EQ(*wire::GetInteger(*json, "transfers"), 2);
+}
+
+// 64 GPUs with one expert each hand them all on in each of two layers.
+TEST_F(DiffTest, ATableListsSomeTransfersAndJsonAll) {
+  daemon_.placements.at(1) = ShiftedPlacement(0);
+  daemon_.placements.at(3) = ShiftedPlacement(1);
+  DiffOptions options{.query = daemon_.Options(), .job = "", .from = "v1", .to = "now", .load = ""};
+  const Output table = RunDiff(options, kPlain);
+  EXPECT_EQ(table.exit_code, kConditionNotMet) << table.message;
+  EXPECT_THAT(table.out, EndsWith("\nand 88 more (-o json lists all)\n"));
+  EXPECT_EQ(CountOf("(GPU", table.out), 40U);
+  EXPECT_TRUE(FitsInto(table.out, 80)) << table.out;
+  options.query.format = Format::kJson;
+  EXPECT_EQ(CountOf("\"expert\":", RunDiff(options, kPlain).out), 128U);
 }
 
 TEST_F(DiffTest, DiffOfWhatIsNotThereNamesIt) {

@@ -59,6 +59,24 @@ TEST_F(ExplainTest, ALayerTellsItsGpusAndWhatMoved) {
   EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr("plan 7 moved no expert of this layer"));
 }
 
+TEST_F(ExplainTest, ATableListsSomeTransfersOfALayerAndJsonAll) {
+  daemon_.placements.at(1) = ShiftedPlacement(0);
+  daemon_.placements.at(3) = ShiftedPlacement(1);
+  daemon_.load->set_num_experts(64);
+  daemon_.load->set_counts_u64(std::string(size_t{2} * 64 * 8, '\1'));
+  ExplainOptions options = Options();
+  options.layer = 1;
+  const Output table = RunExplain(options, kPlain);
+  EXPECT_EQ(table.exit_code, kOk) << table.message;
+  EXPECT_THAT(table.out, HasSubstr("and 24 more"));
+  EXPECT_EQ(CountOf("(GPU", table.out), 40U);
+  EXPECT_TRUE(FitsInto(table.out, 80)) << table.out;
+  options.query.format = Format::kJson;
+  EXPECT_EQ(CountOf("\"expert\":", RunExplain(options, kPlain).out), 64U);
+  daemon_.placements.erase(1);
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr(R"("moved":null)"));
+}
+
 TEST_F(ExplainTest, AnExpertTellsItsReplicasNowAndBefore) {
   ExplainOptions options = Options();
   options.layer = 0;

@@ -34,6 +34,16 @@ Placement ExampleAfter() {
   return *Placement::FromSlots(ExampleShape(), slots);
 }
 
+Placement ShiftedPlacement(int32_t shift) {
+  constexpr int32_t kExperts = 64;
+  IndexMatrix slots(2, kExperts);
+  for (int32_t slot = 0; slot < kExperts; ++slot) slots.col(slot) = (slot + shift) % kExperts;
+  return *Placement::FromSlots(
+      *Topology::Make(
+          {.num_layers = 2, .num_experts = kExperts, .num_slots = kExperts, .num_gpus = kExperts}),
+      slots);
+}
+
 v1::JobStatus ExampleJob() {
   v1::JobStatus job;
   job.set_job(kJob);
@@ -78,6 +88,12 @@ bool FitsInto(const std::string& text, size_t width) {
     if (end - start > width) return false;
   }
   return text.size() - start <= width;
+}
+
+size_t CountOf(const std::string& word, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += word.size()) ++count;
+  return count;
 }
 
 ScriptedQuery::ScriptedQuery() {

@@ -29,12 +29,16 @@ inline constexpr char kJob[] = "train";
 Placement ExampleBefore();
 // With experts 0 and 5 % 4 of layer 0 exchanged between GPUs.
 Placement ExampleAfter();
+// Two layers of 64 experts on as many GPUs; GPU g holds expert (g + shift) % 64.
+Placement ShiftedPlacement(int32_t shift);
 v1::JobStatus ExampleJob();
 // IDLE, its one rank connected, nothing to complain of.
 v1::JobStatus HealthyJob();
 
 // True when no line is wider than `width`.
 bool FitsInto(const std::string& text, size_t width);
+// How often `word` stands in `text`.
+size_t CountOf(const std::string& word, const std::string& text);
 
 // Version 3 is ExampleAfter and in force, version 1 is ExampleBefore. Threads: gRPC's; the test
 // changes answers between questions only.
