@@ -42,14 +42,16 @@ std::string LayerTable(const Placement& placement, LayerId layer, const Terminal
 std::string PlacementTable(const std::string& job, const wire::PlacementBody& body, LayerId layer,
                            const Terminal& terminal) {
   const Topology& shape = body.placement.topology();
-  return absl::StrCat(
-      Paint(terminal, Colour::kBold, absl::StrCat("Placement of job ", Printable(job))),
-      ", version ", body.version, "\ndigest ", body.digest.Hex(), "\n",
+  const std::string size = absl::StrCat(
       Counted(shape.num_layers(), "layer"), " of ", Counted(shape.num_experts(), "expert"), " in ",
       Counted(shape.num_slots(), "slot"), " on ", Counted(shape.num_gpus(), "GPU"), ", ",
       Counted(shape.num_nodes(), "node"), ", at most ",
       Counted(body.placement.max_replicas(), "replica"), ", ",
-      Grouped(CountDuplicates(body.placement)), " duplicates\n\n",
+      Counted(CountDuplicates(body.placement), "duplicate"));
+  return absl::StrCat(
+      Paint(terminal, Colour::kBold, absl::StrCat("Placement of job ", Printable(job))),
+      ", version ", body.version, "\ndigest ", body.digest.Hex(), "\n",
+      Wrapped(size, terminal.width, 2), "\n\n",
       Paint(terminal, Colour::kBold, absl::StrCat("Layer ", layer.value)), "\n",
       LayerTable(body.placement, layer, terminal));
 }

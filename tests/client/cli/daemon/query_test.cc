@@ -97,6 +97,18 @@ TEST_F(QueryTest, APlacementComesAsTableAsJsonAndAsFile) {
   EXPECT_EQ(*ReadPlacementFile(Path("p.json")), ExampleAfter());
 }
 
+TEST_F(QueryTest, APlacementOfALargeJobFitsIntoATerminal) {
+  daemon_.placements.at(3) = Placement::Static(*Topology::Make({.num_layers = 128,
+                                                                .num_experts = 2048,
+                                                                .num_slots = 2304,
+                                                                .num_gpus = 2304,
+                                                                .num_nodes = 288}));
+  const Output output = RunGetPlacement(Placed("train"), kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("128 layers of 2,048 experts in 2,304 slots"));
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out.substr(0, 500);
+}
+
 TEST_F(QueryTest, AnUnknownJobIsNotFoundWithNothingOnStdout) {
   const Output output = RunGetPlacement(Placed("nobody"), kPlain);
   EXPECT_EQ(output.exit_code, kNotFound);
