@@ -129,6 +129,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_ending(view.ending);
   out->set_end_reason(view.end_reason);
   out->set_took_over(view.took_over);
+  out->set_stuck_seconds(view.stuck_seconds);
   for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
 }
 

@@ -70,7 +70,6 @@ class OperatorTest(unittest.TestCase):
         def without_ages(jobs):
             for one in jobs["jobs"]:
                 del one["state_seconds"]
-                one.pop("stuck_seconds", None)  # HTTP alone has it
                 for rank in one["ranks"]:
                     del rank["away_seconds"]
             return jobs

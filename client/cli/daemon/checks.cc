@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -24,13 +23,6 @@ using Result = Check::Result;
 constexpr double kLeastCoverage = 0.95;
 constexpr size_t kMostNamed = 8;
 
-// A state that lasts longer than this is worth a look; the daemon's own deadlines are shorter.
-double LongestSeconds(std::string_view state) {
-  if (state == "IDLE") return 0;  // for ever
-  if (state == "RESOLVING") return 700;
-  return 90;
-}
-
 Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
   return {
       .scope = job.job(), .name = std::move(name), .result = result, .detail = std::move(detail)};
@@ -43,9 +35,12 @@ Check CheckState(const v1::JobStatus& job) {
     absl::StrAppend(&detail, ": ", job.last_reason(), "; eplbctl resume ends it");
     return Make(job, "state", Result::kFailed, std::move(detail));
   }
-  const double longest = LongestSeconds(job.state());
-  const bool late = longest > 0 && job.state_seconds() > longest;
-  return Make(job, "state", late ? Result::kWarning : Result::kOk, std::move(detail));
+  // The daemon's own deadlines are configured, and it tells when one is long past.
+  if (job.stuck_seconds() > 0) {
+    absl::StrAppend(&detail, "; that is more than three times its deadline");
+    return Make(job, "state", Result::kWarning, std::move(detail));
+  }
+  return Make(job, "state", Result::kOk, std::move(detail));
 }
 
 template <class Predicate>

@@ -77,6 +77,7 @@ Json JobToJson(const v1::JobStatus& job) {
           {"ending", job.ending()},
           {"end_reason", job.end_reason()},
           {"took_over", job.took_over()},
+          {"stuck_seconds", Finite(job.stuck_seconds())},
           {"model_layers", job.model_layers()},
           {"ranks", RanksOf(job)}};
 }

@@ -1,6 +1,8 @@
 // Service Query, asked over gRPC.
 #include <gtest/gtest.h>
 
+#include "absl/time/clock.h"
+
 #include "proto/wire/convert.h"
 #include "tests/server/rpc/served_test.h"
 
@@ -42,6 +44,24 @@ TEST_F(QueryTest, QueriesTellJobsPlacementAndEvents) {
   ASSERT_GT(events.events_size(), 0);
   EXPECT_EQ(events.events(0).job(), "job");
   EXPECT_FALSE(events.events(0).reason().empty());
+}
+
+TEST_F(QueryTest, AStateThatLastsLongIsToldAsStuck) {
+  prepare_deadline_ = absl::Milliseconds(1);
+  Start();
+  const std::unique_ptr<RankStream> rank = Join(0);  // HELD: rank 1 is missing
+  v1::GetJobRequest request;
+  request.set_job("job");
+  const absl::Time give_up = absl::Now() + absl::FromChrono(kCallDeadline);
+  v1::JobStatus job;
+  while (!(job.stuck_seconds() > 0) && absl::Now() < give_up) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    ASSERT_TRUE(query_->GetJob(&context, request, &job).ok());
+  }
+  EXPECT_EQ(job.state(), "HELD");
+  EXPECT_GT(job.stuck_seconds(), 0.003);
+  EXPECT_EQ(job.stuck_seconds(), job.state_seconds());
 }
 
 TEST_F(QueryTest, UnknownJobsAndAbsurdLimitsAreRefused) {

@@ -67,6 +67,7 @@ class ServedTest : public ::testing::Test {
     RunnerOptions runner;
     runner.core.policy_every_steps = kReportEvery;
     runner.core.server_version = "test";
+    runner.core.prepare_deadline = prepare_deadline_;
     runner.queue = queue_;
     auto store = std::make_unique<FailingStore>();
     store_ = store.get();
@@ -107,6 +108,7 @@ class ServedTest : public ::testing::Test {
 
   EventQueue::Limits queue_ = {};
   int32_t messages_per_second_ = 1000;
+  absl::Duration prepare_deadline_ = core::Config().prepare_deadline;
   FailingStore* store_ = nullptr;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<RpcServer> server_;

@@ -35,16 +35,27 @@ TEST(ChecksTest, AHealthyJobPassesAll) {
   }
 }
 
-TEST(ChecksTest, QuarantineFailsAndALongStateWarns) {
+TEST(ChecksTest, QuarantineFails) {
   v1::JobStatus job = HealthyJob();
   job.set_state("QUARANTINE");
   job.set_last_reason("ranks 0 and 3 run different digests");
   EXPECT_EQ(One(job, "state").result, Result::kFailed);
   EXPECT_THAT(One(job, "state").detail, HasSubstr("eplbctl resume"));
-  job.set_state("HELD");
-  EXPECT_EQ(One(job, "state").result, Result::kWarning);
-  job.set_state_seconds(5);
-  EXPECT_EQ(One(job, "state").result, Result::kOk);
+}
+
+// Deadlines are the daemon's settings: some are hours long.
+TEST(ChecksTest, AStateIsLateWhenTheDaemonSaysSo) {
+  v1::JobStatus job = HealthyJob();
+  for (const char* state : {"HELD", "SOLVING", "PREPARING", "RESOLVING", "RETRACTING"}) {
+    job.set_state(state);
+    job.set_state_seconds(7200);
+    job.clear_stuck_seconds();
+    EXPECT_EQ(One(job, "state").result, Result::kOk) << state;
+    job.set_state_seconds(5);
+    job.set_stuck_seconds(5);
+    EXPECT_EQ(One(job, "state").result, Result::kWarning) << state;
+    EXPECT_THAT(One(job, "state").detail, HasSubstr("more than three times its deadline"));
+  }
 }
 
 TEST(ChecksTest, RanksThatAreAwayOrRunSomethingElseAreNamed) {

@@ -26,6 +26,7 @@ class QueryTest : public FilesTest {
     v1::JobStatus& job = *daemon_.status.add_jobs();
     job = ExampleJob();
     job.set_job("train\x1b[31m");
+    job.set_stuck_seconds(12);
   }
   QueryOptions Options(Format format = Format::kTable) const { return daemon_.Options(format); }
   GetPlacementOptions Placed(const std::string& job, Format format = Format::kTable) const {
@@ -73,8 +74,9 @@ TEST_F(QueryTest, StatusAndJobsAsJsonKeepEveryField) {
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->Find("uptime_seconds")->real, 7500);
   const std::string jobs = RunGetJobs(Options(Format::kJson), kPlain).out;
-  for (const char* word : {R"("job":"train\u001b[31m")", R"("connected_ranks":7)", R"("digest":")",
-                           R"("balancedness":0.75)", R"("ranks":[{"rank")"}) {
+  for (const char* word :
+       {R"("job":"train\u001b[31m")", R"("connected_ranks":7)", R"("digest":")",
+        R"("balancedness":0.75)", R"("stuck_seconds":12.0)", R"("ranks":[{"rank")"}) {
     EXPECT_THAT(jobs, HasSubstr(word));
   }
   EXPECT_THAT(RunGetJobs(Options(), kPlain).out, HasSubstr("incarnation"));
