@@ -11,18 +11,20 @@ namespace eplb::cli {
 
 struct WatchOptions {
   bool watch = false;
-  std::string interval = "2s";  // between two runs
+  std::string interval = "2s";  // between two runs, at least 100ms
   int64_t count = 0;            // of runs; 0: until interrupted
 };
 
-// Gives the command --watch, --interval and --count; `command` becomes `once`, watched as they say.
+// Gives the command --watch, and with it --interval and --count; `command` becomes `once`, watched
+// as they say.
 void AddWatched(CLI::App& app, Command& command, Command once);
 // Likewise a command that watches unless it writes into a pipe: --interval and --count. Into a pipe
-// it runs once, unless a number of runs is asked for.
+// it runs once, unless one of them is given.
 void AddLive(CLI::App& app, Command& command, Command once);
 
-// `once` as it is without options.watch. Else what it gives asks to be run again: after a first run
-// that failed no more, later a failure is shown and the next run may succeed.
+// `once` as it is without options.watch. Else wrong usage for an interval that cannot be meant, or
+// what it gives asks to be run again: after a first run that failed no more, later a failure is
+// shown and the next run may succeed.
 Command Watched(const WatchOptions& options, Command once);
 
 // Runs `command` and prints what it gives, as often as it asks for; the exit code. A terminal is

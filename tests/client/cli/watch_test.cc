@@ -1,6 +1,11 @@
 #include "client/cli/watch.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include <CLI/CLI.hpp>
 
 namespace eplb::cli {
 namespace {
@@ -38,9 +43,37 @@ TEST(WatchTest, AFirstFailureEndsItALaterOneDoesNot) {
 }
 
 TEST(WatchTest, AnIntervalThatCannotBeMeantIsWrongUsage) {
-  const Command command =
-      Watched({.watch = true, .interval = "soon"}, [](const Terminal&) { return Output(); });
-  EXPECT_EQ(command(kPlain).exit_code, kUsage);
+  for (const char* bad : {"soon", "0", "1ms", "99ms"}) {
+    const Command command =
+        Watched({.watch = true, .interval = bad}, [](const Terminal&) { return Output(); });
+    EXPECT_EQ(command(kPlain).exit_code, kUsage) << bad;
+  }
+}
+
+// The command that the words ask for.
+Command Parsed(void (*add)(CLI::App&, Command&, Command), const std::string& words) {
+  CLI::App app;
+  Command command;
+  add(app, command, [](const Terminal&) { return Output(); });
+  app.parse(words);
+  return command;
+}
+
+TEST(WatchTest, HowOftenNeedsTheFlag) {
+  EXPECT_FALSE(Parsed(&AddWatched, "")(kPlain).again.has_value());
+  EXPECT_THROW(Parsed(&AddWatched, "--interval 1s"), CLI::RequiresError);
+  EXPECT_THROW(Parsed(&AddWatched, "--count 3"), CLI::RequiresError);
+  EXPECT_EQ(Parsed(&AddWatched, "--watch --interval 1s --count 3")(kPlain).again, absl::Seconds(1));
+}
+
+// Standard output of a test is no terminal where tests run unattended.
+TEST(WatchTest, ALiveCommandRunsOnceIntoAPipeUnlessItIsToldHowOften) {
+  if (isatty(STDOUT_FILENO) == 1) GTEST_SKIP() << "stdout is a terminal";
+  EXPECT_FALSE(Parsed(&AddLive, "")(kPlain).again.has_value());
+  EXPECT_FALSE(Parsed(&AddLive, "--count 1")(kPlain).again.has_value());
+  EXPECT_EQ(Parsed(&AddLive, "--count 0")(kPlain).again, absl::Seconds(2));
+  EXPECT_EQ(Parsed(&AddLive, "--interval 1s")(kPlain).again, absl::Seconds(1));
+  EXPECT_EQ(Parsed(&AddLive, "--interval 1ms")(kPlain).exit_code, kUsage);
 }
 
 }  // namespace
