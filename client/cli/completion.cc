@@ -179,7 +179,11 @@ void AddCompletion(CLI::App& root, Command& command) {
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}).description(""))
       ->type_name("bash|zsh|fish");
-  app.footer("Examples:\n  source <(eplbctl completion bash)\n  eplbctl completion fish | source");
+  app.footer(
+      "Examples:\n"
+      "  source <(eplbctl completion bash)\n"
+      "  eplbctl completion fish | source\n"
+      "Exit codes: 0 ok, 1 error, 2 wrong flag.");
   app.callback([shell, &root, &command] {
     command = [shell, &root](const Terminal& /*terminal*/) {
       const std::vector<CommandEntry> commands = ListCommands(root);

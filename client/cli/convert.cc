@@ -68,7 +68,7 @@ void AddConvert(CLI::App& root, Command& command) {
       "Examples:\n"
       "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --nodes 2\n"
       "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --first-layer 3\n"
-      "Exit codes: 0 written, 1 OUT not written, 2 wrong flag or unusable input.");
+      "Exit codes: 0 written, 1 error, as OUT not written, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunConvert(*options); };
   });

@@ -1,6 +1,7 @@
 #include "client/cli/flags.h"
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "client/files/load_file.h"
@@ -15,6 +16,47 @@ namespace {
 // be long, and no text at all.
 std::string NameProblem(const std::string& name, size_t max_length) {
   return std::string(wire::CheckPlainName("the name", name, max_length).message());
+}
+
+const char* MeaningOf(ExitCode code) {
+  switch (code) {
+    case kOk:
+      return "ok";
+    case kError:
+      return "error";
+    case kUsage:
+      return "wrong flag or unusable input";
+    case kUnreachable:
+      return "unreachable";
+    case kDenied:
+      return "denied";
+    case kNotFound:
+      return "not found";
+    case kConflict:
+      return "conflict";
+    case kTimeout:
+      return "timeout";
+    case kConditionNotMet:
+      return "condition not met";
+  }
+  return "";
+}
+
+// "Exit codes: 0 ok, 1 error, ..", a number and its meaning on one line.
+std::string ExitCodesText(const std::set<ExitCode>& codes) {
+  constexpr size_t kWidth = 80;
+  std::string text;
+  std::string line = "Exit codes:";
+  for (const ExitCode code : codes) {
+    const std::string part = absl::StrCat(" ", static_cast<int>(code), " ", MeaningOf(code),
+                                          code == *codes.rbegin() ? "." : ",");
+    if (line.size() + part.size() > kWidth) {
+      absl::StrAppend(&text, line, "\n");
+      line = " ";
+    }
+    line += part;
+  }
+  return text + line;
 }
 
 }  // namespace
@@ -89,7 +131,8 @@ void AddCostOptions(CLI::App& app, CostOptions& options) {
       ->type_name("B");
 }
 
-void AddQueryOptions(CLI::App& app, QueryOptions& options) {
+void AddQueryOptions(CLI::App& app, QueryOptions& options,
+                     const std::set<ExitCode>& more_exit_codes) {
   app.add_option("--endpoint", options.endpoint,
                  "The daemon [EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]")
       ->type_name("HOST:PORT|unix:PATH");
@@ -103,9 +146,9 @@ void AddQueryOptions(CLI::App& app, QueryOptions& options) {
       ->type_name("NAME");
   app.add_option("--timeout", options.timeout, "How long to wait [5s]")->type_name("DURATION");
   AddFormat(app, options.format);
-  app.footer(
-      "Exit codes: 0 ok, 2 wrong flag, 3 unreachable, 4 denied, 5 not found, 6 conflict, 7 "
-      "timeout.");
+  std::set<ExitCode> codes = {kOk, kError, kUsage, kUnreachable, kDenied, kTimeout};
+  codes.insert(more_exit_codes.begin(), more_exit_codes.end());
+  app.footer(ExitCodesText(codes));
 }
 
 void AddJobOption(CLI::App& app, std::string& job, const std::string& help) {

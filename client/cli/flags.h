@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,10 @@ void AddLoadFormat(CLI::App& app, std::string& format);
 void AddFrameOptions(CLI::App& app, FrameOptions& options);
 // Prices of transfers and replicas.
 void AddCostOptions(CLI::App& app, CostOptions& options);
-// Where the daemon is, how long to wait, and -o.
-void AddQueryOptions(CLI::App& app, QueryOptions& options);
+// Where the daemon is, how long to wait, and -o. Ends --help with the exit codes of a command that
+// asks a daemon, and with those that only some such commands have.
+void AddQueryOptions(CLI::App& app, QueryOptions& options,
+                     const std::set<ExitCode>& more_exit_codes = {});
 // --job: which one; needed only when the daemon knows several, unless `help` says otherwise.
 void AddJobOption(CLI::App& app, std::string& job,
                   const std::string& help = "The job [the only one]");

@@ -114,7 +114,7 @@ void AddLint(CLI::App& root, Command& command) {
   app.footer(
       "Example:\n"
       "  eplbctl lint --placement next.json --against now.json --strict\n"
-      "Exit codes: 0 no rule is broken, 8 some are, 2 a file cannot be read.");
+      "Exit codes: 0 no rule is broken, 1 error, 2 wrong flag or unusable input, 8 some are.");
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunLint(*options); };
   });

@@ -50,18 +50,28 @@ std::string CommandText(const CommandEntry& command) {
 
 constexpr char kTail[] = R"(.SH EXIT STATUS
 0 ok, 1 error, 2 usage or unusable input, 3 unreachable, 4 denied, 5 not found, 6 conflict,
-7 timeout, 8 condition not met (lint, diff, doctor, verification).
+7 timeout, 8 condition not met (lint, report, diff, doctor).
 .SH ENVIRONMENT
 .TP
 .B EPLB_ENDPOINT
 The daemon, as HOST:PORT or unix:PATH, when there is no \-\-endpoint.
 .TP
+.BR EPLB_TLS_CA ", " EPLB_TLS_CERT ", " EPLB_TLS_KEY ", " EPLB_TLS_SERVER_NAME
+Each when its flag is not given: \-\-tls\-ca, \-\-tls\-cert, \-\-tls\-key, \-\-tls\-server\-name.
+.TP
+.BR XDG_CONFIG_HOME ", " HOME ", " XDG_RUNTIME_DIR
+Where the configuration file and a socket are looked for, see FILES.
+.TP
 .BR NO_COLOR ", " TERM ", " COLUMNS
 Colour is shown on a terminal only, and not with NO_COLOR or TERM=dumb; COLUMNS overrides its width.
+.TP
+.BR LC_ALL ", " LC_CTYPE ", " LANG
+Bars are drawn with block characters when the first of them that is set names UTF\-8.
 .SH FILES
 .TP
-.I ~/.config/eplb/eplbctl.toml
-endpoint = "HOST:PORT", when neither the flag nor EPLB_ENDPOINT is given.
+.IR $XDG_CONFIG_HOME/eplb/eplbctl.toml ", " ~/.config/eplb/eplbctl.toml
+endpoint = "HOST:PORT", when neither the flag nor EPLB_ENDPOINT is given. The second is read only
+where XDG_CONFIG_HOME is not set.
 .TP
 .IR /run/eplb/eplbd.sock ", " $XDG_RUNTIME_DIR/eplb/eplbd.sock
 Asked next; the last resort is 127.0.0.1:29610.
@@ -88,6 +98,7 @@ std::string ManualPage(const std::vector<CommandEntry>& commands, const std::str
 
 void AddMan(CLI::App& root, Command& command) {
   CLI::App& app = *root.add_subcommand("man", "Print the manual page: eplbctl man | man -l -");
+  app.footer("Exit codes: 0 ok, 1 error, 2 wrong flag.");
   app.callback([&root, &command] {
     command = [&root](const Terminal& /*terminal*/) {
       Output output;

@@ -175,7 +175,7 @@ void AddPlan(CLI::App& root, Command& command) {
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --policy incremental \\\n"
       "      --previous now.json --max-moves-per-gpu 1\n"
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
-      "Exit codes: 0 planned, 1 --out not written, 2 wrong flag or unusable input.");
+      "Exit codes: 0 planned, 1 error, as --out not written, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunPlan(*options, terminal); };
   });

@@ -153,7 +153,7 @@ void AddReplay(CLI::App& root, Command& command) {
       "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64\n"
       "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
       "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
-      "Exit codes: 0 replayed, 2 wrong flag or unusable input.");
+      "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
   });

@@ -222,7 +222,8 @@ void AddReport(CLI::App& root, Command& command) {
   app.footer(
       "Example:\n"
       "  eplbctl report build/demo --out report.json\n"
-      "Exit codes: 0 everything holds, 8 something does not, 2 not a run, 1 --out not written.");
+      "Exit codes: 0 everything holds, 1 error, as --out not written, 2 wrong flag or not a run,\n"
+      "  8 something does not hold.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunReportCommand(*options, terminal); };
   });

@@ -165,7 +165,7 @@ void AddSweep(CLI::App& root, Command& command) {
       "Examples:\n"
       "  eplbctl sweep --load load.json --gpus 32 --slots 256:352:32\n"
       "  eplbctl sweep --load trace.jsonl --gpus 8 --slots 64:80:8 --training\n"
-      "Exit codes: 0 computed, 2 wrong flag or unusable input.");
+      "Exit codes: 0 computed, 1 error, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunSweep(*options, terminal); };
   });

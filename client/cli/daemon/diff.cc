@@ -189,7 +189,8 @@ Output RunDiff(const DiffOptions& options, const Terminal& terminal) {
 
 void AddDiff(CLI::App& root, Command& command) {
   const auto options = std::make_shared<DiffOptions>();
-  CLI::App& app = *root.add_subcommand("diff", "What moves between two placements");
+  CLI::App& app =
+      *root.add_subcommand("diff", "What moves between two placements? Exit 8 when they differ");
   app.add_option("from", options->from, "A file, vN (a version the daemon keeps), or now")
       ->required()
       ->type_name("FROM");
@@ -197,7 +198,7 @@ void AddDiff(CLI::App& root, Command& command) {
   app.add_option("--load", options->load, "Also tell balancedness under this load")
       ->type_name("FILE");
   AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunDiff(*options, terminal); };
   });

@@ -113,7 +113,7 @@ void AddDoctor(CLI::App& root, Command& command) {
   app.add_option("--run", options->run, "Check the ranks' logs in this folder, not a daemon")
       ->type_name("DIR");
   app.add_flag("--strict", options->strict, "A warning is exit 8, too");
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunDoctor(*options, terminal); };
   });

@@ -66,7 +66,7 @@ void AddExplain(CLI::App& root, Command& command) {
       ->check(&CheckNotNegative)
       ->type_name("E");
   AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound});
   AddWatched(app, command,
              [options](const Terminal& terminal) { return RunExplain(*options, terminal); });
 }

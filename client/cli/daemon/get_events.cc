@@ -60,7 +60,7 @@ void AddGetEvents(CLI::App& get, Command& command) {
   app.add_option("--after", options->after, "Only events after this one")
       ->check(&CheckNotNegative)
       ->type_name("SEQUENCE");
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound});
   AddWatched(app, command,
              [options](const Terminal& terminal) { return RunGetEvents(*options, terminal); });
 }

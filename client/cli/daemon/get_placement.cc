@@ -95,7 +95,7 @@ void AddGetPlacement(CLI::App& get, Command& command) {
       ->type_name("V");
   app.add_option("--layer", options->layer, "Layer that the table shows [0]")->type_name("L");
   app.add_option("--out", options->out, "Write the placement here")->type_name("FILE");
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound});
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunGetPlacement(*options, terminal); };
   });

@@ -107,7 +107,7 @@ void AddGetPlans(CLI::App& get, Command& command) {
   CLI::App& app = *get.add_subcommand("plans", "Decisions of a job, newest first");
   AddJobOption(app, options->job);
   AddLimitOption(app, options->limit);
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound});
   AddWatched(app, command,
              [options](const Terminal& terminal) { return RunGetPlans(*options, terminal); });
 }

@@ -63,7 +63,7 @@ void AddGetRanks(CLI::App& get, Command& command) {
   const auto options = std::make_shared<GetRanksOptions>();
   CLI::App& app = *get.add_subcommand("ranks", "What each rank of a job runs and answered");
   AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound});
   AddWatched(app, command,
              [options](const Terminal& terminal) { return RunGetRanks(*options, terminal); });
 }

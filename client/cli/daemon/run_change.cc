@@ -31,7 +31,7 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options) {
       ->type_name("V");
   AddRequestIdOption(app, options.request_id);
   app.add_option("--comment", options.comment, "Why, for the audit log")->type_name("TEXT");
-  AddQueryOptions(app, options.query);
+  AddQueryOptions(app, options.query, {kNotFound, kConflict});
 }
 
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {

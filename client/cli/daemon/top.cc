@@ -79,7 +79,7 @@ void AddTop(CLI::App& root, Command& command) {
   const auto options = std::make_shared<TopOptions>();
   CLI::App& app = *root.add_subcommand("top", "A job's GPU loads and worst layers, live");
   AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound});
   AddLive(app, command, [options](const Terminal& terminal) { return RunTop(*options, terminal); });
 }
 

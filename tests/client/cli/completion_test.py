@@ -70,6 +70,15 @@ class ManTest(CommandTest):
             for flag in set(listed) - {"--help"}:
                 self.assertIn(flag, section, command)
 
+    def test_every_variable_and_file_that_is_read_is_named(self):
+        page = run("man").stdout.replace("\\-", "-")
+        environment = page.split(".SH ENVIRONMENT")[1].split(".SH FILES")[0]
+        for name in ("EPLB_ENDPOINT EPLB_TLS_CA EPLB_TLS_CERT EPLB_TLS_KEY EPLB_TLS_SERVER_NAME XDG_CONFIG_HOME "
+                     "XDG_RUNTIME_DIR HOME NO_COLOR TERM COLUMNS LC_ALL LC_CTYPE LANG").split():
+            self.assertRegex(environment, rf"\b{name}\b")
+        for path in ("$XDG_CONFIG_HOME/eplb/eplbctl.toml", "~/.config/eplb/eplbctl.toml"):
+            self.assertIn(path, page.split(".SH FILES")[1])
+
     def test_roff_has_nothing_to_say_about_it(self):
         if not shutil.which("groff"):
             self.skipTest("no groff here")
@@ -91,6 +100,31 @@ class UsageTest(CommandTest):
         done = run("status", "--endpoint", f"unix:{load}.sock", "--timeout", "200ms", "--watch", "--interval", "100ms")
         self.assertEqual(done.returncode, 3)
         self.assertEqual(run("status", "--watch", "--interval", "0").returncode, 2)
+
+    def test_flags_of_watch_do_not_stand_alone(self):
+        for flag, value in (("--interval", "1s"), ("--count", "1")):
+            self.assert_fails(run("get", "jobs", flag, value), 2, f"{flag} requires --watch")
+
+    def test_a_name_that_no_daemon_can_know_is_wrong_usage(self):
+        for command in (("explain",), ("doctor",), ("get", "plans"), ("diff", "v1", "now"), ("pause",)):
+            for name in ("\udcff", "a" * 9000, "a b"):
+                done = run(*command, "--job", name)
+                self.assert_fails(done, 2, "--job: the name has ")
+                self.assertLess(len(done.stderr), 150)
+        self.assert_fails(run("set", "policy", "mode=observe", "--request-id", "\udcff"), 2, "--request-id: the name has ")
+
+    def test_help_tells_the_exit_codes_that_a_command_has(self):
+        asks = {0, 1, 2, 3, 4, 7}
+        expected = {"plan": {0, 1, 2}, "replay": {0, 1, 2}, "sweep": {0, 1, 2}, "convert": {0, 1, 2}, "lint": {0, 1, 2, 8},
+                    "report": {0, 1, 2, 8}, "completion": {0, 1, 2}, "man": {0, 1, 2}, "status": asks, "get jobs": asks,
+                    "diff": asks | {5, 8}, "doctor": asks | {5, 8}}
+        for command in ("get placement", "get plans", "get events", "get ranks", "explain", "top"):
+            expected[command] = asks | {5}
+        for command in ("rebalance", "pause", "resume", "rollback", "set policy"):
+            expected[command] = asks | {5, 6}
+        for command, codes in expected.items():
+            text = run(*command.split(), "--help").stdout.split("Exit codes: ")[1]
+            self.assertEqual({int(number) for number in re.findall(r"\b\d\b", text)}, codes, command)
 
 
 if __name__ == "__main__":

@@ -47,5 +47,17 @@ TEST(FlagsTest, ARequestIdThatNoDaemonTakesIsRefusedWithItsFlag) {
   EXPECT_THAT(Problem(app, {"--request-id=" + std::string(65, 'a')}), HasSubstr("1..64"));
 }
 
+TEST(FlagsTest, HelpEndsWithTheExitCodesOfTheCommand) {
+  CLI::App app;
+  QueryOptions options;
+  AddQueryOptions(app, options);
+  EXPECT_EQ(app.get_footer(),
+            "Exit codes: 0 ok, 1 error, 2 wrong flag or unusable input, 3 unreachable,\n"
+            "  4 denied, 7 timeout.");
+  CLI::App other;
+  AddQueryOptions(other, options, {kConditionNotMet, kNotFound});
+  EXPECT_THAT(other.get_footer(), HasSubstr("5 not found, 7 timeout, 8 condition not met."));
+}
+
 }  // namespace
 }  // namespace eplb::cli
