@@ -1,9 +1,13 @@
 #include "placement/digest.h"
 
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <bit>
-#include <initializer_list>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -15,9 +19,46 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the canonical encoding is little-endian");
 
-void Append(std::string& encoding, const IndexMatrix& map) {
-  encoding.append(reinterpret_cast<const char*>(map.data()),
-                  static_cast<size_t>(map.size()) * sizeof(int32_t));
+// SHA-256 of numbers as they come: the encoding may be far larger than the placement.
+class Encoder {
+ public:
+  Encoder() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+    EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr);
+  }
+  void Append(std::string_view text) { EVP_DigestUpdate(context_.get(), text.data(), text.size()); }
+  void Append(std::span<const int32_t> numbers) {
+    EVP_DigestUpdate(context_.get(), numbers.data(), numbers.size_bytes());
+  }
+  Digest Finish() {
+    Digest digest;
+    EVP_DigestFinal_ex(context_.get(), digest.bytes.data(), nullptr);
+    return digest;
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+};
+
+void Append(Encoder& encoder, const IndexMatrix& map) {
+  encoder.Append(std::span<const int32_t>(map.data(), static_cast<size_t>(map.size())));
+}
+
+// The rows of logical_to_physical_map(), a few experts at a time.
+void AppendReplicas(Encoder& encoder, const Placement& placement) {
+  constexpr size_t kFlush = 16384;
+  const Topology& topology = placement.topology();
+  std::vector<int32_t> block;
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+      const auto slots = placement.ReplicasOf(LayerId{layer}, ExpertId{expert});
+      block.insert(block.end(), slots.begin(), slots.end());
+      block.insert(block.end(), static_cast<size_t>(placement.max_replicas()) - slots.size(), -1);
+      if (block.size() < kFlush) continue;
+      encoder.Append(block);
+      block.clear();
+    }
+  }
+  encoder.Append(block);
 }
 
 }  // namespace
@@ -57,15 +98,15 @@ Digest Sha256(std::string_view bytes) {
 
 Digest DigestOf(const Placement& placement) {
   const Topology& t = placement.topology();
-  std::string encoding = "eplb.placement.v1";
-  for (const int32_t number : {t.num_layers(), t.num_experts(), t.num_slots(), t.num_gpus(),
-                               t.num_nodes(), t.num_groups(), placement.max_replicas()}) {
-    encoding.append(reinterpret_cast<const char*>(&number), sizeof(number));
-  }
-  Append(encoding, placement.physical_to_logical_map());
-  Append(encoding, placement.logical_replica_count());
-  Append(encoding, placement.logical_to_physical_map());
-  return Sha256(encoding);
+  const int32_t numbers[] = {t.num_layers(), t.num_experts(), t.num_slots(),           t.num_gpus(),
+                             t.num_nodes(),  t.num_groups(),  placement.max_replicas()};
+  Encoder encoder;
+  encoder.Append("eplb.placement.v1");
+  encoder.Append(numbers);
+  Append(encoder, placement.physical_to_logical_map());
+  Append(encoder, placement.logical_replica_count());
+  AppendReplicas(encoder, placement);
+  return encoder.Finish();
 }
 
 }  // namespace eplb

@@ -1,5 +1,6 @@
 #include "placement/placement.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -58,6 +59,12 @@ absl::StatusOr<Placement> Placement::FromSlotsAndRanks(
 absl::Status Placement::Derive() {
   EPLB_RETURN_IF_ERROR(CountReplicas());
   max_replicas_ = replica_count_.maxCoeff();
+  if (int64_t{replica_count_.size()} * max_replicas_ > kMaxReplicaCells) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an expert has ", max_replicas_, " replicas: the map of ",
+                     topology_.num_layers(), " layers x ", topology_.num_experts(), " experts x ",
+                     max_replicas_, " replicas has more than ", kMaxReplicaCells, " entries"));
+  }
   return IndexReplicas();
 }
 
@@ -85,9 +92,13 @@ absl::Status Placement::CountReplicas() {
 }
 
 absl::Status Placement::IndexReplicas() {
-  logical_to_physical_ = IndexMatrix::Constant(
-      topology_.num_layers(), Eigen::Index{topology_.num_experts()} * max_replicas_, -1);
+  first_replica_.resize(topology_.num_layers(), topology_.num_experts());
+  replica_slots_ = IndexMatrix::Constant(topology_.num_layers(), topology_.num_slots(), -1);
   for (Eigen::Index layer = 0; layer < physical_to_logical_.rows(); ++layer) {
+    int32_t first = 0;
+    for (Eigen::Index expert = 0; expert < first_replica_.cols(); ++expert) {
+      first_replica_(layer, expert) = std::exchange(first, first + replica_count_(layer, expert));
+    }
     for (Eigen::Index slot = 0; slot < physical_to_logical_.cols(); ++slot) {
       const int32_t expert = physical_to_logical_(layer, slot);
       if (expert < 0) continue;
@@ -97,7 +108,7 @@ absl::Status Placement::IndexReplicas() {
                                                        rank, ", expert ", expert, " has ",
                                                        replica_count_(layer, expert), " replicas"));
       }
-      int32_t& entry = logical_to_physical_(layer, Eigen::Index{expert} * max_replicas_ + rank);
+      int32_t& entry = replica_slots_(layer, first_replica_(layer, expert) + rank);
       if (entry != -1) {
         return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": slots ", entry, " and ",
                                                        slot, " both have replica rank ", rank,
@@ -107,6 +118,18 @@ absl::Status Placement::IndexReplicas() {
     }
   }
   return absl::OkStatus();
+}
+
+IndexMatrix Placement::logical_to_physical_map() const {
+  IndexMatrix map = IndexMatrix::Constant(
+      topology_.num_layers(), Eigen::Index{topology_.num_experts()} * max_replicas_, -1);
+  for (int32_t layer = 0; layer < topology_.num_layers(); ++layer) {
+    for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
+      const std::span<const int32_t> slots = ReplicasOf(LayerId{layer}, ExpertId{expert});
+      std::copy(slots.begin(), slots.end(), &map(layer, Eigen::Index{expert} * max_replicas_));
+    }
+  }
+  return map;
 }
 
 Placement Placement::Static(const Topology& topology) {
@@ -166,8 +189,7 @@ int32_t Placement::ReplicaCount(LayerId layer, ExpertId expert) const {
 }
 
 std::span<const int32_t> Placement::ReplicasOf(LayerId layer, ExpertId expert) const {
-  const int32_t* first =
-      &logical_to_physical_(layer.value, Eigen::Index{expert.value} * max_replicas_);
+  const int32_t* first = &replica_slots_(layer.value, first_replica_(layer.value, expert.value));
   return {first, static_cast<size_t>(ReplicaCount(layer, expert))};
 }
 

@@ -31,6 +31,9 @@ struct LayerPlacement {
 // stay numbered and hold -1 in every layer. Threads: immutable.
 class Placement {
  public:
+  // Of logical_to_physical_map(): L * E * X.
+  static constexpr int64_t kMaxReplicaCells = 200'000'000;
+
   // Orders an expert's replicas by rising slot; the lowest slot is the primary.
   // physical_to_logical: [L, S].
   // errors: InvalidArgument, naming layer and slot: wrong shape, id outside 0..E-1 (-1 is right
@@ -40,7 +43,7 @@ class Placement {
 
   // As above, with the order of an expert's replicas given: replica_rank [L, S] is, for each
   // expert, a permutation of 0..count-1 over its slots. errors: also InvalidArgument for ranks that
-  // are not such a permutation.
+  // are not such a permutation, or when the map below would have more than kMaxReplicaCells.
   static absl::StatusOr<Placement> FromSlotsAndRanks(
       const Topology& topology, const Eigen::Ref<const IndexMatrix>& physical_to_logical,
       const Eigen::Ref<const IndexMatrix>& replica_rank);
@@ -59,7 +62,8 @@ class Placement {
   const IndexMatrix& replica_rank() const { return replica_rank_; }                    // [L, S]
   const IndexMatrix& logical_replica_count() const { return replica_count_; }          // [L, E]
   // [L, E * X] with X = max_replicas(); entry e * X + r is the slot of replica r, -1 at the tail.
-  const IndexMatrix& logical_to_physical_map() const { return logical_to_physical_; }
+  // cost: built by every call; ReplicasOf needs no more than what is there.
+  IndexMatrix logical_to_physical_map() const;
   // X: the largest replica count of any layer and expert.
   int32_t max_replicas() const { return max_replicas_; }
 
@@ -84,7 +88,8 @@ class Placement {
   IndexMatrix physical_to_logical_;
   IndexMatrix replica_rank_;
   IndexMatrix replica_count_;
-  IndexMatrix logical_to_physical_;
+  IndexMatrix first_replica_;  // [L, E], where an expert's slots begin in the row below
+  IndexMatrix replica_slots_;  // [L, S], expert by expert in the order of replica rank
   int32_t max_replicas_ = 0;
 };
 

@@ -69,7 +69,15 @@ absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement) {
   }
   std::vector<LayerPlacement> layers;
   layers.reserve(static_cast<size_t>(placement.layers_size()));
-  for (const v1::LayerPlacement& layer : placement.layers()) layers.push_back(FromProto(layer));
+  for (const v1::LayerPlacement& layer : placement.layers()) {
+    // Before anything of the shape's size is allocated: a short message cannot ask for much memory.
+    if (layer.physical_to_logical_map_size() != topology.num_slots()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "placement layer ", layer.layer(), " has ", layer.physical_to_logical_map_size(),
+          " slots, its shape says ", topology.num_slots()));
+    }
+    layers.push_back(FromProto(layer));
+  }
   EPLB_ASSIGN_OR_RETURN(Placement value, Placement::Static(topology).WithLayers(layers));
   if (DigestOf(value) != digest) {
     return absl::InvalidArgumentError(absl::StrCat("placement.digest is ", digest.Hex(),

@@ -176,7 +176,7 @@ absl::StatusOr<IndexMatrix> RanksOf(const ReplicaTable& table, const Topology& t
 
 absl::Status CheckSameMaps(const Placement& placement, const ReplicaTable& table,
                            const IndexMatrix& counts) {
-  const IndexMatrix& replicas = placement.logical_to_physical_map();
+  const IndexMatrix replicas = placement.logical_to_physical_map();
   if (table.width != placement.max_replicas()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "logical_to_physical_map has ", table.width,

@@ -13,10 +13,9 @@ size_t BytesOf(const wire::UpMessage& message) {
     return wire::CountBytes(*report);
   }
   if (const auto* body = std::get_if<wire::PlacementBody>(&message)) {
-    const Placement& placement = body->placement;  // four maps, two of them [L, S]
-    return sizeof(int32_t) * static_cast<size_t>(2 * placement.replica_rank().size() +
-                                                 placement.logical_replica_count().size() +
-                                                 placement.logical_to_physical_map().size());
+    const Placement& placement = body->placement;  // three tables [L, S] and two [L, E]
+    return sizeof(int32_t) * static_cast<size_t>(3 * placement.replica_rank().size() +
+                                                 2 * placement.logical_replica_count().size());
   }
   return 0;
 }

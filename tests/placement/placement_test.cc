@@ -33,8 +33,8 @@ TEST(PlacementTest, LowestSlotIsThePrimary) {
   EXPECT_EQ(placement->PrimaryOf(LayerId{0}, ExpertId{2}), SlotId{0});
   EXPECT_EQ(placement->ReplicaCount(LayerId{0}, ExpertId{1}), 1);
   EXPECT_EQ(placement->max_replicas(), 3);
-  EXPECT_THAT(std::vector<int32_t>(placement->logical_to_physical_map().row(0).begin(),
-                                   placement->logical_to_physical_map().row(0).end()),
+  const IndexMatrix map = placement->logical_to_physical_map();
+  EXPECT_THAT(std::vector<int32_t>(map.row(0).begin(), map.row(0).end()),
               ElementsAre(1, 3, 5, 2, -1, -1, 0, 4, -1));
 }
 
@@ -80,6 +80,17 @@ TEST(PlacementTest, RefusesRanksThatAreNoPermutation) {
               HasSubstr("slots 1 and 3 both have replica rank 2 of expert 0"));
   EXPECT_THAT(Refusal(Placement::FromSlotsAndRanks(OneLayer(), slots, Row({1, 2, 1, 0, 0, 1}))),
               HasSubstr("layer 0 slot 2 has replica rank 1, expert 1 has 1 replicas"));
+}
+
+TEST(PlacementTest, RefusesAReplicaMapOutOfProportion) {
+  constexpr int32_t kExperts = 20000;
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = kExperts, .num_slots = 2 * kExperts});
+  IndexMatrix slots = Placement::Static(topology).physical_to_logical_map();
+  slots.rightCols(kExperts) = 7;
+  EXPECT_THAT(Refusal(Placement::FromSlots(topology, slots)),
+              HasSubstr("an expert has 20001 replicas: the map of 1 layers x 20000 experts x 20001 "
+                        "replicas has more than 200000000 entries"));
 }
 
 TEST(PlacementTest, StaticWrapsSpareSlotsAround) {

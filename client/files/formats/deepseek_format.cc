@@ -165,7 +165,7 @@ std::string MatrixToJson(const IndexMatrix& matrix) {
 
 // [L, E * X] as [L][E][X].
 std::string ReplicasToJson(const Placement& placement) {
-  const IndexMatrix& flat = placement.logical_to_physical_map();
+  const IndexMatrix flat = placement.logical_to_physical_map();
   const int64_t width = placement.max_replicas();
   std::string json;
   for (Eigen::Index layer = 0; layer < flat.rows(); ++layer) {

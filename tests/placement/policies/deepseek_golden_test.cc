@@ -74,7 +74,7 @@ Json LogicalToPhysical(const DeepseekMaps& maps) {
 
 // The same out of a placement's padded map; the padding is checked.
 Json LogicalToPhysical(const Placement& placement) {
-  const IndexMatrix& padded = placement.logical_to_physical_map();
+  const IndexMatrix padded = placement.logical_to_physical_map();
   Json result(static_cast<size_t>(padded.rows()), Json::array());
   for (Eigen::Index layer = 0; layer < padded.rows(); ++layer) {
     for (int32_t expert = 0; expert < placement.topology().num_experts(); ++expert) {
