@@ -156,25 +156,35 @@ std::vector<wire::UpMessage> Member::OnNeedPlacement(const wire::NeedPlacement& 
 
 VoteSnapshot Member::Enter() {
   in_vote_ = true;
+  frozen_ = NothingReady(running_.digest.VoteBits());
+  if (ready_ == nullptr) return frozen_;
   frozen_.proposal = ready_;
-  const int64_t version = ready_ == nullptr ? 0 : ready_->propose.version;
-  const int64_t target = ready_ == nullptr ? 0 : ready_->propose.digest.VoteBits();
-  const int64_t running = running_.digest.VoteBits();
-  frozen_.values = {version, -version, target, -target, running, -running};
+  frozen_.values[0] = ready_->propose.version;
+  frozen_.values[2] = ready_->propose.digest.VoteBits();
+  for (const size_t i : {0, 2}) frozen_.values[i + 1] = -frozen_.values[i];
   return frozen_;
+}
+
+VoteSnapshot Member::NothingReady(int64_t running) {
+  return {.values = {0, 0, 0, 0, running, -running}, .proposal = nullptr};
+}
+
+VoteOutcome Member::OutcomeOf(const VoteSnapshot& own, std::span<const int64_t> minimum) {
+  // min(x) == x and min(-x) == -x on this rank say that every rank has x.
+  const auto agree = [&](size_t i) {
+    return minimum[i] == own.values[i] && minimum[i + 1] == own.values[i + 1];
+  };
+  if (minimum.size() != own.values.size() || !agree(4)) return VoteOutcome::kDiverged;
+  const bool run = own.proposal != nullptr && agree(0) && agree(2);
+  return run ? VoteOutcome::kRunChunk : VoteOutcome::kNothing;
 }
 
 VoteDecision Member::Decide(std::span<const int64_t> minimum,
                             std::vector<wire::UpMessage>& messages) {
-  // min(x) == x and min(-x) == -x on this rank say that every rank has x.
-  const auto agree = [&](size_t i) {
-    return minimum[i] == frozen_.values[i] && minimum[i + 1] == frozen_.values[i + 1];
-  };
-  if (minimum.size() != frozen_.values.size() || !agree(4)) {
-    return {.outcome = VoteOutcome::kDiverged};
-  }
-  if (frozen_.proposal != nullptr && agree(0) && agree(2)) {
-    return {.outcome = VoteOutcome::kRunChunk, .proposal = frozen_.proposal};
+  const VoteOutcome outcome = OutcomeOf(frozen_, minimum);
+  if (outcome == VoteOutcome::kDiverged) return {.outcome = outcome};
+  if (outcome == VoteOutcome::kRunChunk) {
+    return {.outcome = outcome, .proposal = frozen_.proposal};
   }
   in_vote_ = false;
   frozen_.proposal = nullptr;

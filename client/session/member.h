@@ -97,8 +97,12 @@ class Member {
   // A vote begins: what READY means for it is frozen until Decide, and on kRunChunk until one of
   // OnApplied, OnDropped and OnEnded. REQUIRES: no vote is open.
   VoteSnapshot Enter();
+  // What Enter gives while nothing is READY. running: VoteBits of the running digest.
+  static VoteSnapshot NothingReady(int64_t running);
   // minimum: the element-wise minimum of all ranks' values. Agreement of v and d on all ranks is
-  // equality with this rank's own values and not 0. REQUIRES: a vote is open.
+  // equality with this rank's own values and not 0.
+  static VoteOutcome OutcomeOf(const VoteSnapshot& own, std::span<const int64_t> minimum);
+  // Acts on the outcome. REQUIRES: a vote is open.
   VoteDecision Decide(std::span<const int64_t> minimum, std::vector<wire::UpMessage>& messages);
   // The chunk is in the slots: its target runs from step + 1 on.
   wire::UpMessage OnApplied(int64_t received_bytes, double pause_seconds);

@@ -5,7 +5,12 @@
 namespace eplb {
 
 SharedMember::SharedMember(Member member, int64_t max_window_steps, OnReady on_ready)
-    : on_ready_(std::move(on_ready)), member_(std::move(member)), windows_(max_window_steps) {}
+    : on_ready_(std::move(on_ready)),
+      step_(member.step()),
+      report_every_(member.options().identity.report_every),
+      running_bits_(member.running().digest.VoteBits()),
+      member_(std::move(member)),
+      windows_(max_window_steps) {}
 
 std::unique_lock<std::mutex> SharedMember::LockForTraining() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
@@ -24,49 +29,74 @@ std::unique_lock<std::mutex> SharedMember::LockForTraining() {
 
 wire::Pace SharedMember::FinishStep(int64_t step, std::optional<wire::LoadReport> window,
                                     int32_t report_every) {
-  const std::unique_lock<std::mutex> lock = LockForTraining();
-  member_.OnStep(step);
-  member_.SetReportEvery(report_every);
-  if (window.has_value()) windows_.Add(*std::move(window));
-  return pace_;
+  step_ = step;
+  report_every_ = report_every;
+  if (window.has_value()) kept_.push_back(*std::move(window));
+  if (kept_.empty() && num_paces_ == paces_seen_) return pace_seen_;
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    if (kept_.size() < kMaxKept) return pace_seen_;
+    lock = LockForTraining();
+  }
+  HandOver();
+  return pace_seen_;
 }
 
 VoteSnapshot SharedMember::Enter() {
+  if (!may_be_ready_) {
+    open_ = Member::NothingReady(running_bits_);
+    return *open_;
+  }
   const std::unique_lock<std::mutex> lock = LockForTraining();
+  Update();
   return member_.Enter();
 }
 
 VoteDecision SharedMember::Decide(std::span<const int64_t> minimum) {
+  if (const std::optional<VoteSnapshot> open = std::exchange(open_, std::nullopt)) {
+    return {.outcome = Member::OutcomeOf(*open, minimum)};
+  }
   const std::unique_lock<std::mutex> lock = LockForTraining();
+  Update();
   std::vector<wire::UpMessage> messages;
   VoteDecision decision = member_.Decide(minimum, messages);
+  Publish();
   Push(std::move(messages));
   return decision;
 }
 
 void SharedMember::OnApplied(int64_t received_bytes, double pause_seconds) {
   const std::unique_lock<std::mutex> lock = LockForTraining();
+  Update();
   Push({member_.OnApplied(received_bytes, pause_seconds)});
+  running_bits_ = member_.running().digest.VoteBits();
+  Publish();
 }
 
 void SharedMember::OnDropped(std::string_view reason) {
   const std::unique_lock<std::mutex> lock = LockForTraining();
+  Update();
   Push({member_.OnDropped(reason)});
+  Publish();
 }
 
 void SharedMember::OnEnded(std::string_view reason, std::span<const RankId> missing_ranks) {
   const std::unique_lock<std::mutex> lock = LockForTraining();
+  HandOver();
   const wire::UpMessage message = member_.OnEnded(reason, missing_ranks);
+  Publish();
   if (!goodbye_.has_value()) goodbye_ = std::get<wire::Goodbye>(message);
 }
 
 void SharedMember::SayGoodbye(wire::Goodbye goodbye) {
   const std::unique_lock<std::mutex> lock = LockForTraining();
+  HandOver();
   if (!goodbye_.has_value()) goodbye_ = std::move(goodbye);
 }
 
 wire::Hello SharedMember::Connect() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  Update();
   messages_.clear();
   overflow_ = false;
   wire::Hello hello = member_.MakeHello();
@@ -95,8 +125,13 @@ void SharedMember::OnDown(const wire::DownMessage& message) {
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (goodbye_.has_value()) return;
-  if (const auto* pace = std::get_if<wire::Pace>(&message)) pace_ = *pace;
+  Update();
+  if (const auto* pace = std::get_if<wire::Pace>(&message)) {
+    pace_ = *pace;
+    ++num_paces_;
+  }
   Push(member_.OnDown(message));
+  Publish();
 }
 
 void SharedMember::OnPropose(const wire::Propose& propose) {
@@ -106,6 +141,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (goodbye_.has_value()) return;
+    Update();
     if (std::optional<wire::UpMessage> answer = member_.Begin(propose)) {
       Push({*std::move(answer)});
       return;
@@ -120,7 +156,9 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (goodbye_.has_value()) return;
+  Update();
   Push({member_.Finish(std::move(prepared))});
+  Publish();
 }
 
 bool SharedMember::TakeOverflow() {
@@ -136,6 +174,19 @@ bool SharedMember::goodbye_said() const {
 int64_t SharedMember::dropped_steps() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return windows_.dropped_steps();
+}
+
+void SharedMember::Update() {
+  member_.OnStep(step_);
+  member_.SetReportEvery(report_every_);
+}
+
+void SharedMember::HandOver() {
+  Update();
+  for (wire::LoadReport& window : kept_) windows_.Add(std::move(window));
+  kept_.clear();
+  paces_seen_ = num_paces_;
+  pace_seen_ = pace_;
 }
 
 void SharedMember::Push(std::vector<wire::UpMessage> messages) {

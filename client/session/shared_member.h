@@ -1,6 +1,8 @@
 // A Member between the training thread and the session's thread: one short lock around it, the
-// messages that wait to be sent, and the load windows. No gRPC, so that it runs under
-// ThreadSanitizer.
+// messages that wait to be sent, and the load windows. The training thread takes it only when there
+// is a proposal to vote on or something to tell: a lock that is free again after microseconds may
+// be had milliseconds later when its holder, or who waits, loses the processor. No gRPC, so that it
+// runs under ThreadSanitizer.
 #ifndef EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
 #define EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
 
@@ -39,8 +41,10 @@ class SharedMember {
 
   // ---- training thread ----
   // Counts the step, keeps a finished window and says how long windows are now; returns what the
-  // daemon asked for last, report_every 0 when it never asked.
+  // daemon asked for last, report_every 0 when it never asked. Without a wait: when the lock is
+  // taken, the window and the answer follow at a later step.
   wire::Pace FinishStep(int64_t step, std::optional<wire::LoadReport> window, int32_t report_every);
+  // Without a lock while this rank is READY for nothing; so is its Decide.
   VoteSnapshot Enter();
   VoteDecision Decide(std::span<const int64_t> minimum);
   void OnApplied(int64_t received_bytes, double pause_seconds);
@@ -69,13 +73,35 @@ class SharedMember {
   static constexpr std::chrono::microseconds kSpin{100};  // before it sleeps for the lock
 
  private:
+  // Windows that FinishStep keeps before it waits for the lock after all.
+  static constexpr size_t kMaxKept = 16;
+
   // Takes the lock for the training thread, and counts when that takes long.
   std::unique_lock<std::mutex> LockForTraining();
+  // Brings what only the training thread knows to where the lock guards it. REQUIRES: the lock, on
+  // the training thread.
+  void HandOver();
+  // Brings the member up to date, or tells the training thread what came of it. REQUIRES: the lock.
+  void Update();
+  void Publish() { may_be_ready_ = member_.ready() != nullptr; }
   void Push(std::vector<wire::UpMessage> messages);  // REQUIRES: the lock
   void OnPropose(const wire::Propose& propose);
 
   const OnReady on_ready_;
   std::atomic<int64_t> long_waits_ = 0;
+  // Written by the training thread.
+  std::atomic<int64_t> step_;
+  std::atomic<int32_t> report_every_;
+  // Written under the lock. False: Enter would find nothing READY.
+  std::atomic<bool> may_be_ready_ = false;
+  std::atomic<int64_t> num_paces_ = 0;
+  // Of the training thread alone.
+  std::vector<wire::LoadReport> kept_;  // windows that wait for the lock
+  std::optional<VoteSnapshot> open_;    // of a vote that was entered without the lock
+  int64_t running_bits_;
+  int64_t paces_seen_ = 0;
+  wire::Pace pace_seen_;
+
   // std::mutex: the packaged Abseil is built without ThreadSanitizer, which then does not see what
   // its mutex orders.
   mutable std::mutex mutex_;  // guards all that follows

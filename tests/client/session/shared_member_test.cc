@@ -114,6 +114,35 @@ TEST_F(SharedMemberTest, HelloSaysTheLengthOfWindowsInForce) {
 
 // One thread trains and votes alone, one plays the daemon: every proposal ends as Applied or
 // Failed, never both, and versions rise.
+TEST_F(SharedMemberTest, TheStepOfEveryMessageIsTheLastFinishedOne) {
+  EXPECT_EQ(member_.Connect().step, 0);
+  member_.FinishStep(41, std::nullopt, 1);
+  EXPECT_EQ(member_.Connect().step, 41);
+  member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
+  (void)member_.Next(true);
+  member_.FinishStep(42, std::nullopt, 1);
+  member_.OnDown(wire::Retract{.version = 3, .reason = ""});
+  EXPECT_EQ(std::get<wire::Failed>(*member_.Next(true)).step, 42);
+}
+
+TEST_F(SharedMemberTest, AVoteWithNothingReadyFindsOtherPlacementsAndOpensNothing) {
+  const VoteSnapshot own = member_.Enter();
+  EXPECT_EQ(own.proposal, nullptr);
+  EXPECT_EQ(own.values[4], DigestOf(base_).VoteBits());
+  // READY too late for this vote, and for the next one in time.
+  member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
+  EXPECT_EQ(member_.Decide(own.values).outcome, VoteOutcome::kNothing);
+  const VoteSnapshot next = member_.Enter();
+  ASSERT_NE(next.proposal, nullptr);
+  EXPECT_EQ(member_.Decide(next.values).outcome, VoteOutcome::kRunChunk);
+  member_.OnApplied(0, 0);
+  const VoteSnapshot after = member_.Enter();
+  EXPECT_EQ(after.values[4], DigestOf(target_).VoteBits());
+  std::array<int64_t, 6> minimum = after.values;
+  minimum[5] = -DigestOf(base_).VoteBits();
+  EXPECT_EQ(member_.Decide(minimum).outcome, VoteOutcome::kDiverged);
+}
+
 TEST_F(SharedMemberTest, TrainingAndSessionThreadsAgreeOnEveryOutcome) {
   constexpr int64_t kVersions = 200;
   std::atomic<bool> stop = false;
