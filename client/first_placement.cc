@@ -44,6 +44,28 @@ absl::StatusOr<RunningPlacement> FromFile(const std::string& path, const Topolog
   return Running(version, *std::move(placement));
 }
 
+// What the daemon knows of the job, asked with a deadline.
+absl::StatusOr<StoredPlacement> Ask(const ClientOptions& options) {
+  return FetchPlacement(options.endpoint, TlsFilesOf(options.tls), options.job,
+                        std::min(kQueryDeadline, options.start_deadline));
+}
+
+// A placement of a file is another one than those that the job's numbers stand for, unless the
+// daemon knows it.
+RunningPlacement Numbered(RunningPlacement first, const ClientOptions& options) {
+  if (options.endpoint.empty()) return first;
+  const absl::StatusOr<StoredPlacement> stored = Ask(options);
+  if (stored.ok()) {
+    const bool known = stored->body.digest == first.digest;
+    first.version = std::max(first.version, known ? stored->body.version : stored->next_version);
+  } else if (!absl::IsNotFound(stored.status())) {
+    LogLine(absl::StrCat("no answer from eplbd at ", options.endpoint, ": ",
+                         stored.status().message(), "; the placement of ",
+                         options.initial_placement, " starts as version ", first.version));
+  }
+  return first;
+}
+
 StartFields ExtraOf(const RunningPlacement& running, size_t num_bytes) {
   std::string incarnation = DrawHex(16);
   return {{"drawn_incarnation", std::move(incarnation)},
@@ -83,11 +105,12 @@ absl::StatusOr<RunningPlacement> Receive(const StartFields& rank0, const std::st
 
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
                                                       const Topology& topology) {
-  if (!options.initial_placement.empty()) return FromFile(options.initial_placement, topology);
+  if (!options.initial_placement.empty()) {
+    EPLB_ASSIGN_OR_RETURN(RunningPlacement first, FromFile(options.initial_placement, topology));
+    return Numbered(std::move(first), options);
+  }
   if (options.endpoint.empty()) return Running(0, Placement::Static(topology));
-  absl::StatusOr<StoredPlacement> stored =
-      FetchPlacement(options.endpoint, TlsFilesOf(options.tls), options.job,
-                     std::min(kQueryDeadline, options.start_deadline));
+  absl::StatusOr<StoredPlacement> stored = Ask(options);
   if (stored.ok() && stored->body.placement.topology() == topology) {
     return Running(stored->body.version, std::move(stored->body.placement));
   }

@@ -89,6 +89,25 @@ TEST_F(FirstPlacementTest, InitialPlacementComesFromAFileOrTheLastLineOfALog) {
   EXPECT_EQ(from_log.rank(1).client().placement().digest, DigestOf(second_).Hex());
 }
 
+TEST_F(FirstPlacementTest, AFileStartsUnderANumberThatStandsForNothingElse) {
+  std::ofstream(directory_ + "/p.json") << wire::PlacementToJson(second_);
+  const auto version = [&](ScriptedDaemon& daemon) {
+    TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) {
+                  o.initial_placement = directory_ + "/p.json";
+                }});
+    EXPECT_TRUE(job.started().ok()) << job.started();
+    return job.rank(1).client().placement().version;
+  };
+  const Placement fixed = Placement::Static(testing::SmallTopology());
+  ScriptedDaemon other(
+      {.stored = wire::PlacementBody{7, DigestOf(fixed), fixed}, .next_version = 9});
+  EXPECT_EQ(version(other), 9);
+  ScriptedDaemon same({.stored = wire::PlacementBody{7, DigestOf(second_), second_}});
+  EXPECT_EQ(version(same), 7);
+  ScriptedDaemon fresh({});
+  EXPECT_EQ(version(fresh), 0);
+}
+
 TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
   std::vector<absl::Status> statuses(kTestRanks);
   auto exchanges = testing::MakeThreadExchanges(kTestRanks);
