@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/clipped.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/names.h"
@@ -73,7 +74,7 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   EPLB_ASSIGN_OR_RETURN(hello.staging_rows, GetCount("staging_rows", in.staging_rows()));
   EPLB_ASSIGN_OR_RETURN(hello.staging_layers, GetCount("staging_layers", in.staging_layers()));
   EPLB_ASSIGN_OR_RETURN(hello.session_number, GetCount("session_number", in.session_number()));
-  hello.library_version = in.library_version();
+  hello.library_version = Clipped(in.library_version());
   hello.model_layers.reserve(static_cast<size_t>(in.model_layers_size()));
   for (const uint32_t layer : in.model_layers()) {
     EPLB_ASSIGN_OR_RETURN(const int32_t number, GetSmall("model_layers", layer));
@@ -189,7 +190,7 @@ absl::StatusOr<UpMessage> NackFromProto(const v1::Nack& in) {
         absl::StrCat("nack code ", static_cast<int>(in.code()), " is unknown"));
   }
   nack.code = static_cast<NackCode>(in.code());
-  nack.detail = in.detail();
+  nack.detail = Clipped(in.detail());
   return nack;
 }
 
@@ -214,13 +215,13 @@ absl::StatusOr<UpMessage> FailedFromProto(const v1::Failed& in) {
         absl::StrCat("failed code ", static_cast<int>(in.code()), " is unknown"));
   }
   failed.code = static_cast<FailedCode>(in.code());
-  failed.detail = in.detail();
+  failed.detail = Clipped(in.detail());
   EPLB_ASSIGN_OR_RETURN(failed.step, GetCount("step", in.step()));
   return failed;
 }
 
 absl::StatusOr<UpMessage> GoodbyeFromProto(const v1::Goodbye& in) {
-  Goodbye goodbye{.reason = in.reason(), .missing_ranks = {}, .failed = in.failed()};
+  Goodbye goodbye{.reason = Clipped(in.reason()), .missing_ranks = {}, .failed = in.failed()};
   for (const uint32_t rank : in.missing_ranks()) {
     EPLB_ASSIGN_OR_RETURN(const int32_t missing, GetSmall("missing_ranks", rank));
     goodbye.missing_ranks.push_back(missing);

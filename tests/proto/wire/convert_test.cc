@@ -5,7 +5,9 @@
 
 #include <limits>
 
+#include "proto/wire/clipped.h"
 #include "proto/wire/report_counts.h"
+#include "proto/wire/status.h"
 
 namespace eplb::wire {
 namespace {
@@ -336,6 +338,34 @@ TEST(ConvertTest, PlacementWithAMissingLayerIsRefused) {
   proto.mutable_layers()->RemoveLast();
   EXPECT_THAT(std::string(FromProto(proto).status().message()),
               HasSubstr("has 1 layers, its shape says 2"));
+}
+
+TEST(ConvertTest, PlacementWithAShortLayerIsRefusedBeforeAnythingOfItsShapeIsMade) {
+  v1::Placement proto;
+  ToProto(SmallPlacement(), 3, &proto);
+  proto.mutable_shape()->set_num_layers(2);
+  proto.mutable_shape()->set_num_slots(1 << 20);
+  EXPECT_THAT(std::string(FromProto(proto).status().message()),
+              HasSubstr("placement layer 0 has 4 slots, its shape says 1048576"));
+}
+
+TEST(ConvertTest, TextsOfRanksAreClipped) {
+  const std::string text(5000, 'x');
+  EXPECT_EQ(RoundTripUp(Nack{1, NackCode::kBusy, text}).detail, Clipped(text));
+  Failed failed;
+  failed.code = FailedCode::kTransfer;
+  failed.detail = text;
+  EXPECT_EQ(RoundTripUp(failed).detail, Clipped(text));
+  EXPECT_EQ(RoundTripUp(Goodbye{text, {}, true}).reason, Clipped(text));
+  Hello hello = GoodHello();
+  hello.library_version = text;
+  EXPECT_EQ(RoundTripUp(hello).library_version, Clipped(text));
+}
+
+TEST(StatusTest, AMessageFitsIntoTheTrailers) {
+  const grpc::Status status = ToGrpc(absl::NotFoundError(std::string(100'000, 'x')));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(status.error_message().size(), kMaxStatusMessage);
 }
 
 }  // namespace
