@@ -148,12 +148,14 @@ void On(Turn& turn, const SessionMessage& event) {
   const auto found = turn.state.seats.find(event.session);
   if (found != turn.state.seats.end()) {
     const Speaker speaker = SpeakerOf(turn.state, event.session, found->second);
+    Job& job = speaker.job;
     std::visit([&](const auto& message) { OnMessage(turn, speaker, message); }, event.message);
+    if (job.write_due && job.store_error.ok() && !job.proposal) StoreJob(turn, job);
   } else if (const auto* hello = std::get_if<wire::Hello>(&event.message)) {
     HandleHello(turn, event.session, *hello);
   } else {
-    turn.decision.effects.emplace_back(Close{
-        event.session, absl::InvalidArgumentError("the first message of a session must be Hello")});
+    CloseRefused(turn, event.session, absl::StrCat("session ", event.session),
+                 absl::InvalidArgumentError("the first message of a session must be Hello"));
   }
 }
 
@@ -168,6 +170,7 @@ void On(Turn& turn, const Solved& event) { HandleSolved(turn, event); }
 // The Welcome behind the StoreTerm was not sent: that rank tries again later.
 void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& status) {
   turn.state.term_stored = false;
+  if (turn.state.first_hello == last_hello) turn.state.first_hello = 0;
   const auto found = turn.state.seats.find(last_hello);
   if (found == turn.state.seats.end()) return;
   const Speaker speaker = SpeakerOf(turn.state, last_hello, found->second);
@@ -193,7 +196,6 @@ void OnJobNotStored(Turn& turn, Job& job, const absl::Status& status) {
 }
 
 void On(Turn& turn, const StoreFailed& event) {
-  ++turn.state.counters.store_failures;
   // Effects behind the one that failed were not executed, a StoreTerm maybe among them.
   if (turn.state.term_turn + 1 == turn.state.turn) turn.state.term_stored = false;
   UndoChange(turn, event.status);
@@ -228,8 +230,10 @@ void StoreWhatIsDue(Turn& turn) {
     return;
   }
   for (auto& [name, job] : turn.state.jobs) {
-    if (job.stored || !job.known || job.proposal) continue;
-    if (turn.now - job.store_attempt < turn.state.config.store_retry) continue;
+    if (!job.known || job.proposal) continue;
+    const bool retry =
+        !job.store_error.ok() && turn.now - job.store_attempt >= turn.state.config.store_retry;
+    if (!retry && !(job.write_due && job.store_error.ok())) continue;
     StoreJob(turn, job);
     return;
   }
@@ -242,10 +246,11 @@ void On(Turn& turn, const Tick& tick) {
     CheckProposalDeadline(turn, job);
     const absl::Duration deadline = turn.state.config.solve_deadline;
     if (job.phase == Phase::kSolving && turn.now - job.phase_since >= deadline) {
-      AbandonSolve(turn, job,
-                   absl::StrCat("kept, policy ", job.solving.policy_name,
-                                " gave no placement within ", absl::FormatDuration(deadline)),
-                   true);
+      AbandonSolve(
+          turn, job,
+          absl::StrCat("kept, policy ", job.solving.policy_name, " gave no placement within ",
+                       absl::FormatDuration(deadline), ", its wait behind other jobs included"),
+          true);
     }
     NudgeHeld(turn, job);
     WatchState(turn, job);

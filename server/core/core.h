@@ -145,6 +145,7 @@ struct Send {
 struct Close {  // ends the stream with this status
   SessionId session = 0;
   absl::Status status;
+  std::string refused = {};  // who, when that is refused: to be logged; else empty
 };
 struct Store {  // written durably before any later effect is executed
   StoredJob job;

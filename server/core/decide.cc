@@ -222,8 +222,6 @@ void MaybeSolve(Turn& turn, Job& job) {
 }
 
 void HandleSolved(Turn& turn, const Solved& solved) {
-  ++turn.state.counters.solves;
-  turn.state.counters.solve_seconds += solved.seconds;
   const auto found = turn.state.jobs.find(solved.job);
   if (found == turn.state.jobs.end()) return;
   Job& job = found->second;

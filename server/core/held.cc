@@ -125,6 +125,7 @@ void TryRelease(Turn& turn, Job& job) {
     return;
   }
   job.asked = {};
+  job.refusal.clear();
   SetPhase(turn, job, Phase::kIdle);
   StoreJobIfChanged(turn, job);
   SettleOldPlan(turn, job);

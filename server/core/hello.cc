@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/clipped.h"
+#include "proto/wire/names.h"
 #include "server/core/answers.h"
 #include "server/core/expiry.h"
 #include "server/core/held.h"
@@ -21,24 +22,17 @@
 namespace eplb::core {
 namespace {
 
-constexpr size_t kMaxNameLength = 128;
 constexpr int64_t kMaxNumber = int64_t{1} << 62;  // versions, terms and steps: room to add
-constexpr int64_t kMaxBytes = int64_t{1} << 40;   // of one expert of one layer
-constexpr int32_t kMaxEvery = 1 << 20;            // steps
+// What a rank may raise the daemon's own terms and versions to. Far below kMaxNumber, or they would
+// come back in every later Hello as numbers that are refused.
+constexpr int64_t kMaxRaised = int64_t{1} << 61;
+constexpr int64_t kMaxSlotsOfAllLayers = int64_t{1} << 20;  // four times 128 layers of 2048 slots
+constexpr int64_t kMaxBytes = int64_t{1} << 40;             // of one expert of one layer
+constexpr int32_t kMaxEvery = 1 << 20;                      // steps
 
 absl::Status CheckNames(const wire::Hello& hello) {
-  const bool plain = std::all_of(hello.job.begin(), hello.job.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-  if (hello.job.empty() || hello.job.size() > kMaxNameLength || !plain) {
-    return absl::InvalidArgumentError(
-        "hello: job must be 1..128 characters of letters, digits, '.', '_' and '-'");
-  }
-  if (hello.incarnation.empty() || hello.incarnation.size() > kMaxNameLength) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hello: incarnation has ", hello.incarnation.size(), " characters, it must have 1..128"));
-  }
-  return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(wire::CheckPlainName("hello: job", hello.job));
+  return wire::CheckPrintableName("hello: incarnation", hello.incarnation);
 }
 
 absl::Status CheckNumbers(const wire::Hello& hello) {
@@ -66,6 +60,40 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                                                    field.most));
   }
   return absl::OkStatus();
+}
+
+// Tables of a job have so many cells, and the core's thread fills them.
+absl::Status CheckSize(const TopologyOptions& shape) {
+  const int64_t slots = int64_t{shape.num_layers} * shape.num_slots;
+  if (slots > kMaxSlotsOfAllLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: shape: ", shape.num_layers, " layers of ", shape.num_slots,
+                     " slots are ", slots, ", the daemon takes at most ", kMaxSlotsOfAllLayers));
+  }
+  const int64_t most_replicas = int64_t{shape.num_slots} - shape.num_experts + 1;
+  if (int64_t{shape.num_layers} * shape.num_experts * most_replicas > Placement::kMaxReplicaCells) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: shape: ", shape.num_layers, " layers of ", shape.num_experts,
+                     " experts with up to ", most_replicas, " replicas: their product is above ",
+                     Placement::kMaxReplicaCells));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRaise(const char* name, int64_t value, int64_t known) {
+  if (value <= std::max(known, kMaxRaised)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("hello: ", name, " is ", value, ", above ",
+                                                 kMaxRaised, " and all that the daemon knows"));
+}
+
+// Terms and versions that this daemon did not give out itself.
+absl::Status CheckRaises(const State& state, const wire::Hello& hello) {
+  const auto job = state.jobs.find(hello.job);
+  const int64_t next_version = job == state.jobs.end() ? 0 : job->second.next_version;
+  EPLB_RETURN_IF_ERROR(CheckRaise("highest_term", hello.highest_term, state.term));
+  EPLB_RETURN_IF_ERROR(CheckRaise("highest_version", hello.highest_version, next_version));
+  EPLB_RETURN_IF_ERROR(CheckRaise("running_version", hello.running_version, next_version));
+  return CheckRaise("ready_version", hello.ready_version, next_version);
 }
 
 absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
@@ -233,7 +261,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.step = hello.step;
   rank.staging_rows = hello.staging_rows;
   rank.staging_layers = hello.staging_layers;
-  rank.library_version = hello.library_version.substr(0, kMaxNameLength);
+  rank.library_version = hello.library_version.substr(0, wire::kMaxNameLength);
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
   if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, rank.step);
@@ -251,9 +279,7 @@ void Follow(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   if (!speaker.is_current()) {
     SetRunning(speaker.rank, hello);
     if (incarnation.num_hello < incarnation.world_size()) return;
-    Incarnation complete = std::move(incarnation);
-    job.candidate.reset();
-    StartIncarnation(turn, job, std::move(complete));
+    StartCandidate(turn, job);
     EnterHeld(turn, job, "every rank of the new incarnation said Hello");
     return;
   }
@@ -278,6 +304,7 @@ void Follow(Turn& turn, Speaker speaker, const wire::Hello& hello) {
 absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
   if (turn.state.draining) return absl::UnavailableError("the daemon drains; come back later");
   EPLB_RETURN_IF_ERROR(CheckHello(hello, turn.state.config));
+  EPLB_RETURN_IF_ERROR(CheckRaises(turn.state, hello));
   EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(turn, hello.job));
   EPLB_ASSIGN_OR_RETURN(Incarnation * incarnation, FindOrAddIncarnation(turn, *job, hello));
   EPLB_RETURN_IF_ERROR(CheckFits(*incarnation, hello));
@@ -286,13 +313,16 @@ absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
   TakeSeat(turn, speaker, hello);
   RaiseNextVersion(*job,
                    std::max({hello.highest_version, hello.running_version, hello.ready_version}));
-  if (hello.highest_term > turn.state.term) {
+  // Until this daemon has welcomed somebody, its own number seen by a rank is another daemon's.
+  if (hello.highest_term > turn.state.term ||
+      (hello.highest_term == turn.state.term && turn.state.first_hello == 0)) {
     turn.state.term = hello.highest_term + 1;
     turn.state.term_stored = false;
   }
   StoreTermIfNeeded(turn);
   SendTo(turn, speaker.rank, wire::Welcome{turn.state.term, turn.state.config.server_version});
   turn.state.last_hello = session;
+  if (turn.state.first_hello == 0) turn.state.first_hello = session;
   RepeatPace(turn, speaker);
   Follow(turn, speaker, hello);
   return absl::OkStatus();
@@ -306,20 +336,21 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config) {
   if (const absl::Status shape = Topology::Make(hello.shape).status(); !shape.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("hello: shape: ", std::string(shape.message())));
   }
+  EPLB_RETURN_IF_ERROR(CheckSize(hello.shape));
   EPLB_RETURN_IF_ERROR(CheckModelLayers(hello));
   return CheckPosition(hello, config);
 }
 
 void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello) {
   const absl::Status status = Admit(turn, session, hello);
-  if (status.ok()) {
-    ++turn.state.counters.hellos;
-    return;
+  if (status.ok()) return;
+  const auto job = turn.state.jobs.find(hello.job);
+  const std::string who = absl::StrCat("rank ", hello.rank);
+  if (job != turn.state.jobs.end()) {
+    job->second.refusal = absl::StrCat(
+        who, " was refused: ", wire::Clipped({status.message().data(), status.message().size()}));
   }
-  ++turn.state.counters.hellos_refused;
-  turn.decision.effects.emplace_back(Close{session, status});
-  turn.decision.reason =
-      absl::StrCat("rank ", hello.rank, " of job ", hello.job, " is refused: ", status.ToString());
+  CloseRefused(turn, session, absl::StrCat(who, " of job ", hello.job), status);
 }
 
 }  // namespace eplb::core

@@ -106,6 +106,7 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.last_decision_step.reset();
   job.back_off = {};
   job.ended_before = false;
+  job.refusal.clear();
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
   const int32_t votes = turn.state.config.vote_every_steps;
@@ -121,6 +122,12 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   SetPhase(turn, job, Phase::kHeld);
 }
 
+void StartCandidate(Turn& turn, Job& job) {
+  Incarnation candidate = *std::move(job.candidate);
+  job.candidate.reset();
+  StartIncarnation(turn, job, std::move(candidate));
+}
+
 void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reason) {
   AbandonWork(turn, job, reason);
   Incarnation& incarnation = *job.current;
@@ -130,6 +137,8 @@ void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reas
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
+  // The next launch already gathers: from here on it is what the job waits for.
+  if (job.candidate && job.candidate->num_connected > 0) StartCandidate(turn, job);
   if (ending == Ending::kFinal && job.known) StoreJobIfChanged(turn, job);
 }
 
@@ -142,7 +151,6 @@ void DropCandidate(Turn& turn, Job& job, const std::string& reason) {
 }
 
 void HandleAway(Turn& turn, Speaker speaker, const std::string& reason) {
-  ++turn.state.counters.lost;
   turn.state.seats.erase(speaker.session);
   speaker.rank.session = 0;
   speaker.rank.away_since = turn.now;
@@ -154,8 +162,6 @@ void HandleAway(Turn& turn, Speaker speaker, const std::string& reason) {
 
 void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   Job& job = speaker.job;
-  Counters& counters = turn.state.counters;
-  ++(goodbye.failed ? counters.goodbyes_failed : counters.goodbyes);
   CloseRank(turn, speaker.incarnation, speaker.rank, absl::OkStatus());
   if (goodbye.failed) {
     const std::string reason = FailureReason(speaker, goodbye);
@@ -169,7 +175,7 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   }
   speaker.rank.finished = true;
   ++speaker.incarnation.num_finished;
-  if (!speaker.is_current() || speaker.incarnation.ending != Ending::kLive) return;
+  if (!speaker.is_current() || speaker.incarnation.ending == Ending::kFinal) return;
   if (speaker.incarnation.num_finished == speaker.incarnation.world_size()) {
     EndIncarnation(turn, job, Ending::kFinal,
                    absl::StrCat("all ", speaker.incarnation.world_size(), " ranks finished"));

@@ -20,8 +20,11 @@ absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello);
 // Replaces the current incarnation: its sessions end, its proposal and windows are void; HELD.
 void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation);
 
+// The candidate becomes the current incarnation.
+void StartCandidate(Turn& turn, Job& job);
+
 // No more proposals to the current incarnation; the one in flight is retracted; HELD. Its sessions
-// may stay.
+// may stay, unless a candidate is there to replace it.
 void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reason);
 
 // Forgets an incarnation that was still gathering and ends its sessions.

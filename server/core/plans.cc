@@ -33,7 +33,7 @@ void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
           : absl::StrCat(plan.chunks_committed, " of ", plan.num_chunks, " chunks were moved");
   job.pause_reason = absl::StrCat("rollback to version ", rest.substr(0, end), " failed: ", why,
                                   "; ", moved, "; it was asked for", rest.substr(end));
-  job.stored.reset();  // a Tick writes it: this decision may be about several jobs
+  job.write_due = true;  // at the end of the decision, which may be about several jobs
 }
 
 void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {

@@ -35,7 +35,6 @@ std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
 // changes.
 void Measure(Turn& turn, Job& job, const Proposal& proposal) {
   Counters& counters = turn.state.counters;
-  ++counters.commits;
   counters.received_bytes += std::max<int64_t>(proposal.received_bytes, 0);
   const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
   if (moves.ok()) counters.transfers += moves->transfers;
@@ -230,6 +229,9 @@ void CheckProposalDeadline(Turn& turn, Job& job) {
     if (job.stuck_recorded) return;
     job.stuck_recorded = true;
     RecordEvent(turn, job, "stuck", job.proposal->message.version, missed(config.retract_deadline));
+  } else if (job.phase == Phase::kQuarantine && job.proposal && age >= config.retract_deadline) {
+    job.nudged_at = turn.now;
+    Resend(turn, job);
   }
 }
 

@@ -18,7 +18,8 @@ std::vector<int32_t> RanksWhere(const Incarnation& incarnation, Predicate predic
   return ranks;
 }
 
-std::string WaitingForRelease(const Job& job) {
+// Empty when all ranks of a live incarnation are known.
+std::string WaitingForHellos(const Job& job) {
   if (!job.current) return "the ranks to say Hello";
   const Incarnation& incarnation = *job.current;
   if (incarnation.ending == Ending::kFinal) {
@@ -28,7 +29,14 @@ std::string WaitingForRelease(const Job& job) {
     return absl::StrCat("its ranks to come back, or a new incarnation: ", incarnation.end_reason);
   }
   const auto missing = RanksWhere(incarnation, [](const Rank& rank) { return !rank.said_hello; });
-  if (!missing.empty()) return absl::StrCat(RankList(missing), " to say Hello");
+  return missing.empty() ? "" : absl::StrCat(RankList(missing), " to say Hello");
+}
+
+std::string WaitingForRelease(const Job& job) {
+  if (const std::string hellos = WaitingForHellos(job); !hellos.empty()) {
+    return job.refusal.empty() ? hellos : absl::StrCat(hellos, "; ", job.refusal);
+  }
+  const Incarnation& incarnation = *job.current;
   const auto ready = RanksWhere(incarnation, [](const Rank& rank) { return rank.ready_version; });
   if (!ready.empty()) {
     return absl::StrCat(RankList(ready), " to answer the Retract of an earlier proposal");

@@ -182,7 +182,9 @@ struct Job {
   int64_t next_version = 1;
   bool ended_before = false;  // before the daemon started, and no incarnation has come since
   absl::Status store_error;
+  std::string refusal;  // of the newest Hello that was refused since ranks were released
   absl::Time store_attempt = absl::InfinitePast();
+  bool write_due = false;  // changed by a decision that did not write it
 
   SettingsPatch patch;  // as operators set them
   Settings settings;    // in force
@@ -243,6 +245,7 @@ struct State {
   int64_t last_solve_id = 0;
   PaceLoad pace_load;
   SessionId last_hello = 0;     // welcomed by the decision before this one, or 0
+  SessionId first_hello = 0;    // the first that was welcomed, or 0
   std::string last_stored_job;  // written by the decision before this one, or empty
   absl::Time term_attempt = absl::InfinitePast();
   std::optional<Undo> undo;

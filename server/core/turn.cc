@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/wire/clipped.h"
+
 namespace eplb::core {
 namespace {
+
+constexpr size_t kMaxReason = 2048;  // bytes of an event's
 
 StoreStamp StampOf(const Job& job) {
   return {.version = job.known->version,
@@ -27,10 +31,25 @@ void SendToAll(Turn& turn, const Incarnation& incarnation, const wire::DownMessa
   for (const Rank& rank : incarnation.ranks) SendTo(turn, rank, message);
 }
 
+void CloseRefused(Turn& turn, SessionId session, const std::string& who, absl::Status status) {
+  const bool refused = !absl::IsUnavailable(status) && !absl::IsAborted(status);
+  const std::string why = wire::Clipped({status.message().data(), status.message().size()});
+  status = absl::Status(status.code(), why);  // it may repeat what was said
+  turn.decision.reason = absl::StrCat(who, " is refused: ", why);
+  if (refused) ++turn.state.counters.refused;
+  turn.decision.effects.emplace_back(Close{session, std::move(status), refused ? who : ""});
+}
+
 void CloseRank(Turn& turn, Incarnation& incarnation, Rank& rank, absl::Status status) {
   if (rank.session == 0) return;
-  if (!status.ok()) ++turn.state.counters.refused;
-  turn.decision.effects.emplace_back(Close{rank.session, std::move(status)});
+  const auto index = &rank - incarnation.ranks.data();
+  if (absl::IsInvalidArgument(status)) {
+    CloseRefused(turn, rank.session,
+                 absl::StrCat("rank ", index, " of incarnation ", incarnation.name),
+                 std::move(status));
+  } else {
+    turn.decision.effects.emplace_back(Close{rank.session, std::move(status)});
+  }
   turn.state.seats.erase(rank.session);
   rank.session = 0;
   rank.away_since = turn.now;
@@ -42,7 +61,8 @@ void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status) 
 }
 
 void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
-                 const std::string& reason) {
+                 const std::string& whole_reason) {
+  const std::string reason = wire::Clipped(whole_reason, kMaxReason);
   turn.decision.effects.emplace_back(
       Record{JobEvent{.job = job.name, .name = name, .version = version, .reason = reason}});
   turn.decision.reason = reason;
@@ -50,6 +70,7 @@ void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
 }
 
 void RecordChange(Turn& turn, JobEvent event) {
+  event.reason = wire::Clipped(event.reason, kMaxReason);
   turn.decision.reason = event.reason;
   turn.decision.effects.emplace_back(Record{std::move(event)});
 }
@@ -83,6 +104,7 @@ void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done) {
                                                      .ended = job.stored->ended,
                                                      .done = std::move(done)}});
   job.store_attempt = turn.now;
+  job.write_due = false;
   turn.state.last_stored_job = job.name;
 }
 

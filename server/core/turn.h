@@ -36,7 +36,10 @@ void SendOn(Turn& turn, SessionId session, wire::DownMessage message);
 void SendTo(Turn& turn, const Rank& rank, wire::DownMessage message);
 void SendToAll(Turn& turn, const Incarnation& incarnation, const wire::DownMessage& message);
 
-// Ends a rank's session with this status; the rank is away from now on.
+// Ends a session whose rank breaks the protocol or may not take part; it is counted, and logged
+// under the name `who`. Unavailable and Aborted refuse nobody: they ask for a later session.
+void CloseRefused(Turn& turn, SessionId session, const std::string& who, absl::Status status);
+// Ends a rank's session with this status; the rank is away from now on. InvalidArgument refuses it.
 void CloseRank(Turn& turn, Incarnation& incarnation, Rank& rank, absl::Status status);
 // Ends all sessions of an incarnation.
 void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status);

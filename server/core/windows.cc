@@ -12,7 +12,7 @@
 namespace eplb::core {
 namespace {
 
-// A client may merge windows while the daemon is away; more than so many are no longer one
+// A peer may merge windows, e.g. while the daemon is away; more than so many are no longer one
 // estimate.
 constexpr int64_t kMaxMergedWindows = 1024;
 

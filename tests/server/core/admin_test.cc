@@ -285,7 +285,6 @@ TEST(AdminTest, ThePauseOfARollbackThatFailedTellsWhatHappenedAlsoAfterARestart)
             std::string::npos)
       << nothing;
   EXPECT_TRUE(job.daemon.View().paused);
-  job.daemon.Advance(TestConfig().store_retry);
   job.daemon.Restart();
   EXPECT_EQ(job.daemon.View().pause_reason, nothing);
 }
@@ -303,7 +302,6 @@ TEST(AdminTest, ThePauseOfARollbackThatStoppedHalfWaySaysHowFarItCame) {
   const std::string half = job.daemon.View().pause_reason;
   EXPECT_NE(half.find("rollback to version 0 failed: "), std::string::npos) << half;
   EXPECT_NE(half.find("; 1 of 2 chunks were moved; "), std::string::npos) << half;
-  job.daemon.Advance(TestConfig().store_retry);
   EXPECT_EQ(job.daemon.stored().at(kJob).pause_reason, half);
 }
 

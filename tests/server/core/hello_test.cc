@@ -22,8 +22,8 @@ TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
     std::function<void(wire::Hello&)> spoil;
   };
   const Case cases[] = {
-      {"job must be", [](wire::Hello& h) { h.job = "a b"; }},
-      {"job must be", [](wire::Hello& h) { h.job = ""; }},
+      {"job has a character", [](wire::Hello& h) { h.job = "a b"; }},
+      {"job has 0", [](wire::Hello& h) { h.job = ""; }},
       {"incarnation has 129", [](wire::Hello& h) { h.incarnation = std::string(129, 'x'); }},
       {"running_version is -1", [](wire::Hello& h) { h.running_version = -1; }},
       {"highest_term is", [](wire::Hello& h) { h.highest_term = INT64_MAX; }},
@@ -47,6 +47,21 @@ TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << one.expected;
     EXPECT_NE(std::string(status.message()).find(one.expected), std::string::npos) << status;
   }
+}
+
+TEST(CheckHelloTest, AShapeWhoseTablesWouldBeLargeIsRefused) {
+  const auto refusal = [](int32_t layers, int32_t experts, int32_t slots) {
+    wire::Hello hello = TestHello(0);
+    hello.shape = {.num_layers = layers, .num_experts = experts, .num_slots = slots, .num_gpus = 3};
+    return std::string(CheckHello(hello, TestConfig()).message());
+  };
+  EXPECT_EQ(refusal(128, 512, 2048), "");
+  EXPECT_EQ(refusal(512, 2048, 2048), "");
+  EXPECT_NE(refusal(513, 2048, 2048)
+                .find("513 layers of 2048 slots are 1050624, the daemon takes "
+                      "at most 1048576"),
+            std::string::npos);
+  EXPECT_NE(refusal(1, 1 << 19, 1 << 20).find("with up to 524289 replicas"), std::string::npos);
 }
 
 TEST(CheckHelloTest, ASecondLaneIsTheNextNumGpusRanks) {
@@ -82,6 +97,72 @@ TEST(HelloTest, AHigherTermSeenByARankIsOutbidAndStoredBeforeWelcome) {
   EXPECT_EQ(Only<wire::Welcome>(daemon.Take(session))[0].term, 42);
   EXPECT_EQ(daemon.stored_term(), 42);
   EXPECT_EQ(daemon.core().term(), 42);
+}
+
+TEST(HelloTest, AnEqualTermIsOutbidByADaemonThatWelcomedNobodyYet) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(0);
+  hello.highest_term = 1;  // of a daemon whose store is lost
+  const SessionId session = daemon.Open();
+  daemon.Say(session, hello);
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(session))[0].term, 2);
+  // From now on its own term comes back.
+  hello.highest_term = 2;
+  hello.session_number = 1;
+  const SessionId again = daemon.Open();
+  daemon.Say(again, hello);
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(again))[0].term, 2);
+  EXPECT_EQ(daemon.stored_term(), 2);
+}
+
+TEST(HelloTest, NoTermOrVersionOfARankLocksOthersOutLater) {
+  constexpr int64_t kHalf = int64_t{1} << 61;
+  CoreHarness daemon(TestConfig());
+  for (int64_t wire::Hello::*number :
+       {&wire::Hello::highest_term, &wire::Hello::highest_version, &wire::Hello::running_version}) {
+    wire::Hello hello = TestHello(0);
+    hello.job = "other";
+    hello.*number = kHalf + 1;
+    EXPECT_NE(std::string(Refusal(daemon, hello).message()).find("above 2305843009213693952"),
+              std::string::npos);
+  }
+  EXPECT_TRUE(daemon.core().Jobs(daemon.now()).empty());
+  wire::Hello hello = TestHello(0);
+  hello.highest_term = kHalf;
+  hello.highest_version = kHalf;
+  for (int restarts = 0; restarts < 3; ++restarts) {
+    const SessionId session = daemon.Open();
+    daemon.Say(session, hello);
+    const auto welcome = Only<wire::Welcome>(daemon.Take(session));
+    ASSERT_EQ(welcome.size(), 1U) << *daemon.ClosedWith(session);
+    EXPECT_GT(welcome[0].term, kHalf);
+    hello.highest_term = welcome[0].term;
+    daemon.Restart();
+  }
+}
+
+TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
+  CoreHarness daemon(TestConfig());
+  ASSERT_TRUE(Refusal(daemon, TestHello(0)).ok());
+  wire::Hello wrong = TestHello(1);
+  wrong.shape.num_layers = 3;
+  EXPECT_FALSE(Refusal(daemon, wrong).ok());
+  EXPECT_EQ(daemon.core().counters().refused, 1);
+  EXPECT_EQ(daemon.View().waiting_for.rfind("ranks 1, 2 to say Hello; rank 1 was refused: hello: "
+                                            "shape is 3 layers",
+                                            0),
+            0U)
+      << daemon.View().waiting_for;
+  for (const int32_t rank : {1, 2}) EXPECT_TRUE(Refusal(daemon, TestHello(rank)).ok());
+  EXPECT_EQ(daemon.state(), "IDLE");
+  EXPECT_EQ(daemon.View().waiting_for, "");
+}
+
+TEST(HelloTest, WhoIsAskedToComeBackIsNotRefused) {
+  CoreHarness daemon(TestConfig());
+  daemon.Handle(DrainRequested{.grace = absl::Seconds(1)});
+  EXPECT_EQ(Refusal(daemon, TestHello(0)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(daemon.core().counters().refused, 0);
 }
 
 TEST(HelloTest, ATermThatCannotBeStoredIsNotWelcomedAndIsStoredByTheNextHello) {

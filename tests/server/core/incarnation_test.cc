@@ -263,6 +263,50 @@ TEST(IncarnationTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
   EXPECT_EQ(job.daemon.CountEvents("incarnation_ended"), 1);
 }
 
+TEST(IncarnationTest, OneThatGathersIsCurrentWhenTheOldOneIsLost) {
+  TestJob job;
+  job.ConnectAll();
+  for (const int32_t rank : {0, 1, 2}) job.Disconnect(rank);
+  Relaunch(job, "launch-2");
+  job.Connect(0);
+  job.Connect(1);  // rank 2 never comes
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.View().connected_ranks, 2);
+  EXPECT_EQ(job.daemon.View().waiting_for, "rank 2 to say Hello");
+  job.daemon.Advance(TestConfig().prepare_deadline);
+  EXPECT_EQ(job.daemon.LastReason("stuck"), "HELD, waiting for rank 2 to say Hello");
+  job.Connect(2);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(IncarnationTest, OneThatGathersIsCurrentWhenTheOldOneFails) {
+  TestJob job;
+  job.ConnectAll();
+  const SessionId old = job.ranks[2].session;
+  Relaunch(job, "launch-2");
+  job.Connect(0);
+  job.daemon.Say(old, wire::Goodbye{"out of memory", {}, true});
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 1, 2 to say Hello");
+  EXPECT_EQ(job.daemon.CountEvents("incarnation_ended"), 1);
+}
+
+TEST(IncarnationTest, ALostOneWhoseRanksAllFinishHasFinished) {
+  TestJob job;
+  job.ConnectAll();
+  for (const int32_t rank : {0, 1, 2}) job.Disconnect(rank);
+  job.daemon.Advance(absl::Seconds(11));
+  ASSERT_EQ(job.daemon.CountEvents("incarnation_ended"), 1);
+  for (const int32_t rank : {0, 1, 2}) {  // never all at once
+    job.Connect(rank);
+    job.daemon.Say(job.ranks[rank].session, wire::Goodbye{"finished", {}, false});
+  }
+  EXPECT_EQ(job.daemon.LastReason("incarnation_ended"),
+            "incarnation launch-1 ended: all 3 ranks finished");
+}
+
 TEST(IncarnationTest, ItEndsNormallyWhenAllRanksFinished) {
   TestJob job;
   job.ConnectAll();

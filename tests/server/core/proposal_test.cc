@@ -258,6 +258,16 @@ TEST(ProposalTest, QuarantineProposesNothingUntilANewIncarnation) {
   EXPECT_EQ(job.daemon.num_solves(), 2);
 }
 
+TEST(ProposalTest, QuarantineAsksAgainToForgetTheProposal) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
+  ASSERT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1U);
+  job.daemon.Advance(TestConfig().retract_deadline);
+  EXPECT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1U);
+  EXPECT_TRUE(Only<wire::Retract>(job.SentTo(1)).empty());  // it answered
+}
+
 TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));

@@ -20,8 +20,8 @@ static_assert(sizeof(Incarnation) == 280,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 4896, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 2728, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 4848, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 2816, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -73,6 +73,7 @@ void Simplify(Job& job) {
   job.step = 0;
   job.commits = 0;
   job.last_reason.clear();
+  job.refusal.clear();
 }
 
 void Add(const Rank& rank, Bytes& bytes) {
@@ -133,6 +134,7 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(int64_t{job.ended_before});
   bytes.Add(job.next_version);
   bytes.Add(int64_t{job.store_error.ok()});
+  bytes.Add(int64_t{job.write_due});
   bytes.Add(job.solving.id);
   bytes.Add(int64_t{job.chunks.total});
   for (const Chunk& chunk : job.chunks.rest) bytes.Add(DigestOf(chunk.after));
@@ -186,6 +188,7 @@ void Simplify(State& state) {
   state.last_solve_id = 0;
   state.term_turn = -1;
   state.last_hello = 0;
+  if (state.first_hello != 0) state.first_hello = 1;
   state.last_stored_job.clear();
   state.term_attempt = absl::InfinitePast();
   state.undo.reset();
@@ -197,6 +200,7 @@ std::string BytesOf(const State& state) {
   Bytes bytes;
   bytes.Add(state.term);
   bytes.Add(int64_t{state.term_stored});
+  bytes.Add(state.first_hello);
   bytes.Add(int64_t{state.draining});
   for (const auto& [session, seat] : state.seats) {
     bytes.Add(session);

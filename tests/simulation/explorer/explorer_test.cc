@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         MutantRun{"RetractIsFinal", Mutant::kRetractIsFinal, kRetract,
                   "the daemon is IDLE and the ranks run another placement"},
         MutantRun{"UnknownIsNo", Mutant::kUnknownIsNo, kUnknown, "I1: ranks train under versions"},
-        MutantRun{"NoSnapshot", Mutant::kNoSnapshot, kRetract, ""},
+        MutantRun{"NoSnapshot", Mutant::kNoSnapshot, kRetract, "I1: ranks train under versions"},
         MutantRun{"HeldLeftEarly", Mutant::kHeldLeftEarly, kNoFault, "the daemon left HELD"},
         MutantRun{"TermNotRaised", Mutant::kTermNotRaised, kNoFault,
                   "a rank was welcomed with a term below"}),
