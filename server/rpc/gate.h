@@ -17,8 +17,8 @@
 
 #include "server/rpc/authorize.h"
 #include "server/rpc/peer_limits.h"
-#include "server/rpc/rate_limit.h"
 #include "server/rpc/refusal.h"
+#include "server/runner/rate_limit.h"
 
 namespace eplb {
 

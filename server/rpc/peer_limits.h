@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-#include "server/rpc/rate_limit.h"
+#include "server/runner/rate_limit.h"
 
 namespace eplb {
 

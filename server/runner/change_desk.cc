@@ -30,9 +30,9 @@ void ChangeDesk::Answer(int64_t ticket, const absl::StatusOr<core::ChangeOutcome
   done(outcome);
 }
 
-void ChangeDesk::Drop(int64_t ticket) {
+bool ChangeDesk::Drop(int64_t ticket) {
   const std::lock_guard lock(mutex_);
-  waiting_.erase(ticket);
+  return waiting_.erase(ticket) > 0;
 }
 
 void ChangeDesk::Expire(absl::Time now) {

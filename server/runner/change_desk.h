@@ -30,8 +30,8 @@ class ChangeDesk {
   absl::StatusOr<int64_t> Take(Done done, absl::Time now);
   // Does nothing for a ticket that was answered before.
   void Answer(int64_t ticket, const absl::StatusOr<core::ChangeOutcome>& outcome);
-  // Forgets a change without an answer.
-  void Drop(int64_t ticket);
+  // Forgets a change without an answer; false when it was answered before.
+  bool Drop(int64_t ticket);
   // Answers what waits too long with DeadlineExceeded: the change may still be done, and asking
   // again with its request_id tells.
   void Expire(absl::Time now);

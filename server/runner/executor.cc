@@ -10,13 +10,16 @@
 
 namespace eplb {
 
+Executor::Executor(Sinks sinks)
+    : sinks_(std::move(sinks)), term_(sinks_.term), log_rate_(kLogsPerSecond, MonotonicNow()) {}
+
 std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decision) {
   for (const core::Effect& effect : decision.effects) {
     std::optional<core::StoreFailed> failed;
     if (const auto* send = std::get_if<core::Send>(&effect)) {
       sinks_.sessions->Send(send->session, send->message);
     } else if (const auto* close = std::get_if<core::Close>(&effect)) {
-      sinks_.sessions->Close(close->session, close->status);
+      Close(*close);
     } else if (const auto* store = std::get_if<core::Store>(&effect)) {
       failed = Write(*store);
     } else if (const auto* term = std::get_if<core::StoreTerm>(&effect)) {
@@ -35,6 +38,20 @@ std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decisio
     if (failed) return failed;
   }
   return std::nullopt;
+}
+
+void Executor::Close(const core::Close& effect) {
+  sinks_.sessions->Close(effect.session, effect.status);
+  if (effect.refused.empty()) return;
+  if (!log_rate_.Take(MonotonicNow())) {
+    ++unlogged_;
+    return;
+  }
+  Log(LogLevel::kWarn, "refused",
+      {{"kind", "rank"},
+       {"peer", effect.refused},
+       {"unlogged_before", std::exchange(unlogged_, 0)},
+       {"reason", std::string(effect.status.message())}});
 }
 
 void Executor::ProbeStore(int64_t term) {

@@ -12,6 +12,7 @@
 
 #include "server/core/core.h"
 #include "server/runner/histogram.h"
+#include "server/runner/rate_limit.h"
 #include "server/runner/sessions.h"
 #include "server/store/store.h"
 
@@ -28,7 +29,7 @@ class Executor {
     std::function<void(const core::Reply&)> reply = {};
     int64_t term = 0;  // for the log; a stored one replaces it
   };
-  explicit Executor(Sinks sinks) : sinks_(std::move(sinks)), term_(sinks_.term) {}
+  explicit Executor(Sinks sinks);
 
   // When a Store or StoreTerm fails, the rest of the decision is skipped and the failure returned;
   // it is the core's next event. A Record, a StorePlan or a Forget that cannot be stored is logged
@@ -47,16 +48,22 @@ class Executor {
   std::optional<core::StoreFailed> Write(const core::Store& effect);
   std::optional<core::StoreFailed> Write(const core::StoreTerm& effect);
   void Record(const core::JobEvent& event);
+  // A refusal is logged, at most kLogsPerSecond of them a second.
+  void Close(const core::Close& effect);
   void Write(const core::StorePlan& effect);
   void Forget(const std::string& job);
   // Runs a write, and keeps how long it took and whether it worked.
   absl::Status Noted(const std::function<absl::Status(Store&)>& write);
+
+  static constexpr int32_t kLogsPerSecond = 10;
 
   const Sinks sinks_;
   int64_t term_;
   std::atomic<bool> store_works_ = true;
   std::atomic<int64_t> write_errors_ = 0;
   Histogram write_seconds_;
+  RateLimit log_rate_;
+  int64_t unlogged_ = 0;  // refusals
 };
 
 }  // namespace eplb

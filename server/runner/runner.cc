@@ -72,7 +72,7 @@ absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
   EPLB_ASSIGN_OR_RETURN(const int64_t ticket, changes_.Take(std::move(done), MonotonicNow()));
   change.ticket = ticket;
   if (queue_.Push(std::move(change)) == Admission::kQueued) return absl::OkStatus();
-  changes_.Drop(ticket);
+  if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
   return absl::ResourceExhaustedError("too much waits for the core already, come back later");
 }
 
@@ -121,9 +121,12 @@ void Runner::Tick() {
 }
 
 void Runner::Handle(core::Event event) {
-  // Nothing of a closed stream but its SessionClosed may reach the core.
+  // Of a stream that the core closed nothing but its SessionClosed may reach it. What a rank said
+  // before it left itself, a Goodbye above all, still counts.
   const auto* message = std::get_if<core::SessionMessage>(&event);
-  if (message != nullptr && !sessions_.IsOpen(message->session)) return;
+  if (message != nullptr && sessions_.WasClosed(message->session)) return;
+  const auto* closed = std::get_if<core::SessionClosed>(&event);
+  if (closed != nullptr) sessions_.Forget(closed->session);
   if (auto* change = std::get_if<core::Change>(&event)) LookUp(*change);
   for (int failures = 0; failures < kMaxStoreFailures; ++failures) {
     core::Decision decision;

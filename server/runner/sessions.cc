@@ -26,7 +26,11 @@ void Sessions::Spoke(core::SessionId session) {
 
 void Sessions::Remove(core::SessionId session) {
   const std::lock_guard lock(mutex_);
-  sessions_.erase(session);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  const bool spoke = found->second.hello_by == absl::InfiniteFuture();
+  if (found->second.closed && spoke) closed_.insert(session);
+  sessions_.erase(found);
   if (sessions_.empty()) empty_.notify_all();
 }
 
@@ -41,12 +45,26 @@ void Sessions::Send(core::SessionId session, wire::DownMessage message) {
 }
 
 void Sessions::Close(core::SessionId session, absl::Status status) {
-  if (const std::shared_ptr<Mailbox> mailbox = Find(session)) mailbox->Close(std::move(status));
+  std::shared_ptr<Mailbox> mailbox;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) return;
+    found->second.closed = true;
+    mailbox = found->second.mailbox;
+  }
+  mailbox->Close(std::move(status));
 }
 
-bool Sessions::IsOpen(core::SessionId session) const {
-  const std::shared_ptr<Mailbox> mailbox = Find(session);
-  return mailbox != nullptr && !mailbox->closing();
+bool Sessions::WasClosed(core::SessionId session) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? closed_.contains(session) : found->second.closed;
+}
+
+void Sessions::Forget(core::SessionId session) {
+  const std::lock_guard lock(mutex_);
+  closed_.erase(session);
 }
 
 int32_t Sessions::count() const {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -38,8 +39,10 @@ class Sessions {
 
   void Send(core::SessionId session, wire::DownMessage message);
   void Close(core::SessionId session, absl::Status status);
-  // False once Close was called or the stream is over.
-  bool IsOpen(core::SessionId session) const;
+  // True once Close was called, also after the stream's end until Forget.
+  bool WasClosed(core::SessionId session) const;
+  // Nothing of this session waits for the core any longer.
+  void Forget(core::SessionId session);
   int32_t count() const;
 
   void StopAccepting();
@@ -54,6 +57,7 @@ class Sessions {
     std::shared_ptr<Mailbox> mailbox;
     absl::Time hello_by;                           // infinite once it spoke
     absl::Time close_by = absl::InfiniteFuture();  // set by the first Expire that finds it closing
+    bool closed = false;                           // by Close
   };
   std::shared_ptr<Mailbox> Find(core::SessionId session) const;
 
@@ -61,6 +65,7 @@ class Sessions {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable empty_;
   std::map<core::SessionId, Session> sessions_;
+  std::set<core::SessionId> closed_;  // removed ones that spoke, until Forget
   core::SessionId last_ = 0;
   bool accepting_ = true;
 };

@@ -30,7 +30,8 @@ TEST_F(ChangeDeskTest, EveryChangeIsAnsweredOnce) {
   desk_.Answer(second, absl::AbortedError("again"));
   ASSERT_EQ(answers_.size(), 1);
   EXPECT_TRUE(answers_[0].ok());
-  desk_.Drop(first);
+  EXPECT_TRUE(desk_.Drop(first));
+  EXPECT_FALSE(desk_.Drop(first));
   desk_.Answer(first, core::ChangeOutcome{});
   EXPECT_EQ(answers_.size(), 1);
 }

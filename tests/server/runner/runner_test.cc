@@ -133,6 +133,41 @@ TEST_F(RunnerTest, AnotherProcessForALiveRankIsRefused) {
   EXPECT_EQ(closed->code(), absl::StatusCode::kAlreadyExists);
 }
 
+// The stream may be over before the core has read the Goodbye.
+TEST_F(RunnerTest, AGoodbyeCountsAfterTheEndOfItsStream) {
+  Start();
+  Join();
+  for (Rank& rank : ranks_) {
+    runner_->sessions().Remove(rank.session);
+    Say(rank, wire::Goodbye{.reason = "finished", .missing_ranks = {}, .failed = false});
+    ASSERT_EQ(runner_->Push(core::SessionClosed{.session = rank.session, .reason = "gone"}),
+              Admission::kQueued);
+  }
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
+  while (runner_->Job("job")->ending != "finished" && MonotonicNow() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_EQ(runner_->Job("job")->ending, "finished");
+}
+
+TEST_F(RunnerTest, WhatWasSaidOnAStreamThatTheCoreClosedIsNotHeard) {
+  Start();
+  Join();
+  Rank twin;
+  Say(twin, HelloOf(0, 999));
+  ASSERT_TRUE(twin.stream.WaitForClose().has_value());
+  runner_->sessions().Spoke(twin.session);
+  runner_->sessions().Remove(twin.session);
+  const int64_t refused = runner_->Counters().core.refused;
+  Say(twin, HelloOf(0, 999));  // it was behind the first one
+  ASSERT_EQ(runner_->Push(core::SessionClosed{.session = twin.session, .reason = "gone"}),
+            Admission::kQueued);
+  Rank third;
+  Say(third, HelloOf(1, 999));  // behind both
+  ASSERT_TRUE(third.stream.WaitForClose().has_value());
+  EXPECT_EQ(runner_->Counters().core.refused, refused + 1);
+}
+
 TEST_F(RunnerTest, AnUnknownJobIsNotFound) {
   Start();
   EXPECT_EQ(runner_->Job("nobody").status().code(), absl::StatusCode::kNotFound);

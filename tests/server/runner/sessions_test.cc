@@ -51,9 +51,9 @@ TEST(SessionsTest, AClosedStreamThatDoesNotEndIsCancelled) {
   Sessions sessions({});
   TestStream stream;
   const core::SessionId session = *sessions.Open(stream.mailbox(), kStart);
-  EXPECT_TRUE(sessions.IsOpen(session));
+  EXPECT_FALSE(sessions.WasClosed(session));
   sessions.Close(session, absl::AbortedError("over"));
-  EXPECT_FALSE(sessions.IsOpen(session));
+  EXPECT_TRUE(sessions.WasClosed(session));
   sessions.Expire(kStart);
   EXPECT_FALSE(stream.cancelled());
   sessions.Expire(kStart + Sessions::kCloseDeadline);
@@ -64,7 +64,7 @@ TEST(SessionsTest, SendingToAStreamThatIsGoneDoesNothing) {
   Sessions sessions({});
   sessions.Send(77, wire::Pace{});
   sessions.Close(77, absl::OkStatus());
-  EXPECT_FALSE(sessions.IsOpen(77));
+  EXPECT_FALSE(sessions.WasClosed(77));
   EXPECT_TRUE(sessions.WaitUntilEmpty(absl::ZeroDuration()));
 }
 
