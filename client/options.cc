@@ -1,13 +1,13 @@
 #include "client/options.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <string_view>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+
+#include "proto/wire/names.h"
 
 namespace eplb {
 namespace {
@@ -22,10 +22,9 @@ absl::Status Bad(std::string_view field, std::string_view what) {
 }
 
 absl::Status CheckName(std::string_view field, const std::string& text, bool may_be_empty) {
-  const bool good = std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-  if (good && text.size() <= 128 && (may_be_empty || !text.empty())) return absl::OkStatus();
+  if ((may_be_empty && text.empty()) || wire::CheckPlainName(field, text).ok()) {
+    return absl::OkStatus();
+  }
   return Bad(field, absl::StrCat("\"", text.substr(0, 140),
                                  "\", expected 1..128 characters of [A-Za-z0-9._-]"));
 }

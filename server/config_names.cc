@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+
+#include "proto/wire/names.h"
 
 namespace eplb {
 namespace {
 
 constexpr size_t kMaxDistance = 3;      // a name further away was not meant,
 constexpr size_t kLettersPerError = 3;  // nor one of which less would be right
-constexpr size_t kMaxJobName = 128;
 
 // The number of letters to insert, delete or replace. cost: O(|a| * |b|).
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -58,13 +58,10 @@ std::string Suggestion(std::string_view name, std::span<const std::string> known
 }
 
 absl::Status CheckJobName(std::string_view name) {
-  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-  if (plain && !name.empty() && name.size() <= kMaxJobName) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("jobs.\"", OnOneLine(name),
-                                                 "\": expected a job's name, 1..", kMaxJobName,
-                                                 " letters, digits, '.', '_' and '-'"));
+  if (wire::CheckPlainName("job", name).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("jobs.\"", OnOneLine(name), "\": expected a job's name, 1..",
+                   wire::kMaxNameLength, " letters, digits, '.', '_' and '-'"));
 }
 
 }  // namespace eplb

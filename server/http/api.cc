@@ -5,20 +5,19 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/names.h"
 #include "server/http/job_json.h"
 
 namespace eplb {
 namespace {
 
 constexpr std::string_view kJobs = "/api/v1/jobs";
-constexpr size_t kMaxJobLength = 128;
 constexpr size_t kShownBytes = 64;
 constexpr int64_t kDefaultLimit = 100;
 constexpr int64_t kMaxLimit = 1000;
@@ -147,13 +146,7 @@ constexpr Route kRoutes[] = {{"", {}, &Job},
                              {"plans", kLimit, &PlansOf},
                              {"events", kEvents, &EventsOf}};
 
-bool IsJobName(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxJobLength &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-                  c == '-';
-         });
-}
+bool IsJobName(std::string_view name) { return wire::CheckPlainName("job", name).ok(); }
 
 HttpResponse AnswerAboutJob(const ApiSources& sources, std::string_view path, std::string_view rest,
                             const QueryParameters& query) {
