@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,7 +36,8 @@ constexpr int kFailed = 1;
 constexpr int kUsageError = 2;
 constexpr absl::Duration kRemind = absl::Hours(1);  // of --insecure-network
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
-constexpr absl::Duration kShutdown = absl::Seconds(1);  // of the grace, kept for closing streams
+constexpr absl::Duration kShutdown = absl::Seconds(1);    // of the grace, kept for closing streams
+constexpr absl::Duration kLastResort = absl::Seconds(5);  // beyond the grace
 
 std::vector<std::pair<std::string, std::string>> Environment() {
   std::vector<std::pair<std::string, std::string>> variables;
@@ -130,10 +132,24 @@ int Watch(const Daemon& daemon, int signals, bool insecure_network, ServiceManag
   }
 }
 
+// Ends the process when what should have ended by `deadline` has not: a supervisor shall not wait
+// for a stream that never ends. The process always ends by _Exit, so nothing has to wait for this
+// thread.
+void EndAt(absl::Time deadline) {
+  std::thread([deadline] {
+    absl::SleepFor(deadline - MonotonicNow());
+    Log(LogLevel::kError, "shutdown_stuck",
+        {{"reason", "streams or calls did not end; the process ends without them"}});
+    StopLog();
+    std::_Exit(kFailed);
+  }).detach();
+}
+
 // Ends within `grace`. A second signal ends the process at once.
 void Drain(Daemon* daemon, int signals, absl::Duration grace) {
   const absl::Time deadline = MonotonicNow() + grace;
   const absl::Duration closing = std::min(kShutdown, grace / 2);
+  EndAt(deadline + kLastResort);
   daemon->BeginDrain(grace);
   Log(LogLevel::kInfo, "draining",
       {{"sessions", int64_t{daemon->open_sessions()}}, {"grace", absl::FormatDuration(grace)}});

@@ -65,6 +65,7 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
     const auto refusal = static_cast<Refusal>(kind);
     snapshot.refusals_by_kind.emplace_back(NameOf(refusal), observed.rpc->refusals(refusal));
   }
+  snapshot.refusals_by_kind.emplace_back("rank", runner.Counters().core.refused);
   const StreamEnds ends = observed.rpc->stream_ends();
   snapshot.session_disconnects_by_reason = {
       {"goodbye", ends.goodbye}, {"closed", ends.closed}, {"lost", ends.lost}};

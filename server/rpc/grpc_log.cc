@@ -10,9 +10,9 @@
 #include <grpc/support/log.h>
 
 #include "server/log.h"
-#include "server/rpc/rate_limit.h"
 #include "server/rpc/refusal.h"
 #include "server/runner/monotonic_clock.h"
+#include "server/runner/rate_limit.h"
 
 namespace eplb {
 namespace {

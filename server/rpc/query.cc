@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -192,15 +193,19 @@ class QueryService : public v1::Query::CallbackService {
                                          v1::GetPlacementResponse* response) override {
     const absl::Status admitted = AdmitJob(*context, request->job());
     if (!admitted.ok()) return Done(context, admitted);
-    const absl::StatusOr<wire::PlacementBody> body =
-        request->has_version()
-            ? options_.runner->PlacementOf(request->job(), ClampedVersion(request->version()))
-            : options_.runner->PlacementInForce(request->job());
-    if (body.ok()) wire::ToProto(body->placement, body->version, response->mutable_placement());
-    if (body.ok() && !request->has_version()) {
-      const absl::StatusOr<int64_t> next = options_.runner->NextVersion(request->job());
-      if (next.ok()) response->set_next_version(static_cast<uint64_t>(*next));
+    if (request->has_version()) {
+      return Read(context, [this, request, response] {
+        const absl::StatusOr<wire::PlacementBody> body =
+            options_.runner->PlacementOf(request->job(), ClampedVersion(request->version()));
+        if (body.ok()) wire::ToProto(body->placement, body->version, response->mutable_placement());
+        return body.status();
+      });
     }
+    const absl::StatusOr<wire::PlacementBody> body =
+        options_.runner->PlacementInForce(request->job());
+    if (body.ok()) wire::ToProto(body->placement, body->version, response->mutable_placement());
+    const absl::StatusOr<int64_t> next = options_.runner->NextVersion(request->job());
+    if (body.ok() && next.ok()) response->set_next_version(static_cast<uint64_t>(*next));
     return Done(context, body.status());
   }
 
@@ -211,12 +216,14 @@ class QueryService : public v1::Query::CallbackService {
     if (!admitted.ok()) return Done(context, admitted);
     const absl::StatusOr<int32_t> limit = LimitOf(request->limit());
     if (!limit.ok()) return Done(context, limit.status());
-    const absl::StatusOr<std::vector<StoredEvent>> events =
-        options_.runner->Events(request->job(), *limit, ClampedVersion(request->after_sequence()));
-    if (events.ok()) {
-      for (const StoredEvent& event : *events) ToProto(event, response->add_events());
-    }
-    return Done(context, events.status());
+    return Read(context, [this, request, response, limit = *limit] {
+      const absl::StatusOr<std::vector<StoredEvent>> events =
+          options_.runner->Events(request->job(), limit, ClampedVersion(request->after_sequence()));
+      if (events.ok()) {
+        for (const StoredEvent& event : *events) ToProto(event, response->add_events());
+      }
+      return events.status();
+    });
   }
 
   grpc::ServerUnaryReactor* ListPlans(grpc::CallbackServerContext* context,
@@ -247,8 +254,24 @@ class QueryService : public v1::Query::CallbackService {
  private:
   // No question is about a job without a name.
   absl::Status AdmitJob(const grpc::CallbackServerContext& context, const std::string& job) {
-    if (job.empty()) return absl::InvalidArgumentError("job is empty, expected its name");
-    return options_.gate->Admit(context, Verb::kQuery, job);
+    absl::Status admitted = options_.gate->Admit(context, Verb::kQuery, job);
+    if (admitted.ok() && job.empty()) {
+      return absl::InvalidArgumentError("job is empty, expected its name");
+    }
+    return admitted;
+  }
+
+  // Answers from the store, on the reader's thread.
+  grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context,
+                                 std::function<absl::Status()> question) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    const bool posted = options_.reader->Post(
+        [reactor, question = std::move(question)] { reactor->Finish(wire::ToGrpc(question())); });
+    if (!posted) {
+      reactor->Finish(wire::ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
+          Reader::kMaxWaiting, " questions wait for the store already, come back later"))));
+    }
+    return reactor;
   }
 
   const QueryOptions options_;

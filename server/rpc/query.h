@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 
+#include "server/background/reader.h"
 #include "server/rpc/gate.h"
 #include "server/runner/runner.h"
 
@@ -15,8 +16,9 @@
 namespace eplb {
 
 struct QueryOptions {
-  const Runner* runner = nullptr;  // both outlive the service
+  const Runner* runner = nullptr;  // all three outlive the service
   Gate* gate = nullptr;
+  Reader* reader = nullptr;  // of what is not in memory
   std::string server_version = {};
   absl::Time started;
 };

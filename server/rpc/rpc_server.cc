@@ -12,6 +12,7 @@
 
 #include "placement/status_macros.h"
 #include "proto/wire/status.h"
+#include "server/background/reader.h"
 #include "server/background/ticker.h"
 #include "server/rpc/admin.h"
 #include "server/rpc/credentials.h"
@@ -112,6 +113,7 @@ struct RpcServer::Parts {
                  &rendezvous),
         query(MakeQueryService({.runner = options.runner,
                                 .gate = &gate,
+                                .reader = &reader,
                                 .server_version = options.server_version,
                                 .started = MonotonicNow()})),
         admin(MakeAdminService(
@@ -122,8 +124,8 @@ struct RpcServer::Parts {
   // The identity of who wants to change a job, when it may.
   absl::StatusOr<std::string> AdmitChange(const grpc::CallbackServerContext& context,
                                           const std::string& job) {
-    if (job.empty()) return absl::InvalidArgumentError("job is empty, expected its name");
     EPLB_RETURN_IF_ERROR(gate.Admit(context, Verb::kAdmin, job));
+    if (job.empty()) return absl::InvalidArgumentError("job is empty, expected its name");
     return gate.IdentityOf(context).name;
   }
 
@@ -134,6 +136,7 @@ struct RpcServer::Parts {
   StreamEndCounters ends;
   MessageBytes bytes;
   RpcTimes times;
+  Reader reader;
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
   std::unique_ptr<v1::Admin::CallbackService> admin;

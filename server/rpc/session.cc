@@ -1,5 +1,6 @@
 #include "server/rpc/session.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,8 +12,8 @@
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
 #include "server/rpc/message_bytes.h"
-#include "server/rpc/rate_limit.h"
 #include "server/runner/monotonic_clock.h"
+#include "server/runner/rate_limit.h"
 
 namespace eplb {
 namespace {
@@ -120,6 +121,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
       }
     }
     if (!message) return Finish(end);
+    if (std::holds_alternative<wire::NeedPlacement>(*message)) asked_ = true;
     down_ = bytes_->Of(*message);
     StartWrite(&down_);
   }
@@ -152,6 +154,12 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
                     absl::ResourceExhaustedError(
                         "more messages a second than limits.messages_per_second allows"));
     }
+    // Before anything is made of it: who speaks is not known yet.
+    if (!spoke_ && !up.has_hello()) {
+      return Refuse(Refusal::kMalformed,
+                    absl::InvalidArgumentError("the first message of a session must be Hello"));
+    }
+    if (up.has_placement_body() && !asked_.exchange(false)) return;  // nobody asked for it
     absl::StatusOr<wire::UpMessage> message = wire::FromProto(std::move(up));
     if (!message.ok()) return Refuse(Refusal::kMalformed, message.status());
     // Any Hello: a later one might name another job.
@@ -207,7 +215,8 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   core::SessionId session_ = 0;
   bool spoke_ = false;
   bool said_goodbye_ = false;
-  bool lost_ = false;  // the peer ended it first
+  bool lost_ = false;                // the peer ended it first
+  std::atomic<bool> asked_ = false;  // for the body of its placement
   grpc::ByteBuffer up_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   grpc::ByteBuffer down_;                 // of the one write at work
