@@ -172,7 +172,7 @@ absl::StatusOr<int64_t> Runner::NextVersion(const std::string& job) const {
 
 absl::StatusOr<wire::PlacementBody> Runner::PlacementOf(const std::string& job,
                                                         int64_t version) const {
-  const absl::StatusOr<wire::PlacementBody> in_force = PlacementInForce(job);
+  absl::StatusOr<wire::PlacementBody> in_force = PlacementInForce(job);
   if (in_force.ok() && in_force->version == version) return in_force;
   EPLB_ASSIGN_OR_RETURN(Placement placement, store_->ReadPlacement(job, version));
   const Digest digest = DigestOf(placement);

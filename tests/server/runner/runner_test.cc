@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "server/runner/monotonic_clock.h"
 #include "tests/server/failing_store.h"
 #include "tests/server/test_stream.h"
@@ -29,8 +31,9 @@ class RunnerTest : public ::testing::Test {
     if (rank.session == 0) {
       rank.session = *runner_->sessions().Open(rank.stream.mailbox(), MonotonicNow());
     }
-    ASSERT_EQ(runner_->Push(core::SessionMessage{.session = rank.session, .message = message}),
-              Admission::kQueued);
+    ASSERT_EQ(
+        runner_->Push(core::SessionMessage{.session = rank.session, .message = std::move(message)}),
+        Admission::kQueued);
   }
   void Join() {
     for (int32_t rank = 0; rank < 2; ++rank) Say(ranks_[rank], HelloOf(rank, 100 + rank));
