@@ -24,7 +24,7 @@
 namespace eplb {
 
 // Threads: safe. No call of the training thread waits for I/O; `on_ready` may. Memory: bounded by
-// kMaxMessages and the window buffer.
+// kMaxMessages, kMaxKept windows and the window buffer.
 class SharedMember {
  public:
   // Answers that wait while the daemon does not read. More than that and the connection is given
@@ -81,7 +81,9 @@ class SharedMember {
   // Brings what only the training thread knows to where the lock guards it. REQUIRES: the lock, on
   // the training thread.
   void HandOver();
-  // Brings the member up to date, or tells the training thread what came of it. REQUIRES: the lock.
+  // Tells the member what the training thread counted; Publish tells the training thread whether
+  // a boundary has something to do. Each change of the member lies between the two. REQUIRES: the
+  // lock.
   void Update();
   void Publish() { may_be_ready_ = member_.ready() != nullptr; }
   void Push(std::vector<wire::UpMessage> messages);  // REQUIRES: the lock

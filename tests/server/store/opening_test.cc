@@ -43,6 +43,15 @@ void AllowWrites(const Folder& folder, bool allow) {
   ASSERT_EQ(chmod(folder.File("").c_str(), allow ? 0755 : 0555), 0);
 }
 
+// Of term 7, in a folder that takes no lock; returns its path.
+std::string ReadOnlyDatabaseWithoutALock(const Folder& folder) {
+  std::string path = folder.File("eplb.db");
+  EXPECT_TRUE((*MakeSqliteStore(path))->WriteTerm(7).ok());
+  std::filesystem::remove(path + ".lock");
+  AllowWrites(folder, false);
+  return path;
+}
+
 TEST(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
   const Folder folder;
   const std::string path = folder.File("eplb.db");
@@ -79,10 +88,7 @@ TEST(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
 
 TEST(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
   const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  { ASSERT_TRUE((*MakeSqliteStore(path))->WriteTerm(7).ok()); }
-  std::filesystem::remove(path + ".lock");
-  AllowWrites(folder, false);
+  const std::string path = ReadOnlyDatabaseWithoutALock(folder);
   std::unique_ptr<Store> store;
   {
     const AnotherUser other;
@@ -108,10 +114,7 @@ TEST(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
 
 TEST(OpeningTest, WithoutALockADatabaseThatAnotherDaemonWroteIsNotWritten) {
   const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  { ASSERT_TRUE((*MakeSqliteStore(path))->WriteTerm(7).ok()); }
-  std::filesystem::remove(path + ".lock");
-  AllowWrites(folder, false);
+  const std::string path = ReadOnlyDatabaseWithoutALock(folder);
   std::unique_ptr<Store> store;
   {
     const AnotherUser other;
