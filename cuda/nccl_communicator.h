@@ -1,0 +1,83 @@
+// An NCCL communicator of our own, never the training framework's: what hangs in it is ended with
+// ncclCommAbort, and training goes on.
+#ifndef EPLB_CUDA_NCCL_COMMUNICATOR_H_
+#define EPLB_CUDA_NCCL_COMMUNICATOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "cuda/nccl_library.h"
+
+namespace eplb::cuda {
+
+inline constexpr size_t kNcclIdBytes = 128;
+using NcclId = std::array<std::byte, kNcclIdBytes>;
+
+// Drawn on one rank and given to all. errors: Internal from NCCL.
+absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& library);
+
+struct NcclOptions {
+  int32_t rank = 0;
+  int32_t num_ranks = 1;
+  // A group of one send and one receive on at most 16 channels takes 2 * 16 of the 254 work batches
+  // that one kernel plan holds, so it is never cut in two (see the .cc).
+  int32_t max_ctas = 16;
+  int32_t channels_per_net_peer = 8;  // NCCL's default is 2, and 1 in large jobs
+  int32_t traffic_class = -1;  // -1: NCCL's; lower than training's where the fabric has classes
+  std::string name = "eplb";   // in NCCL's logs
+};
+
+// One direction of a group.
+struct NcclSend {
+  int32_t to = 0;
+  std::span<const std::byte> bytes;
+};
+struct NcclReceive {
+  int32_t from = 0;
+  std::span<std::byte> bytes;
+};
+
+// Threads: one caller, with the communicator's device current. Nothing here waits: what takes time
+// is asked for with Poll.
+class NcclCommunicator {
+ public:
+  // Begins to connect all ranks; Poll says when they are. The library outlives it. errors:
+  // InvalidArgument; Internal from NCCL.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Begin(const NcclLibrary& library,
+                                                                 const NcclId& id,
+                                                                 const NcclOptions& options);
+  // Aborts: a communicator whose work is over and whose peers may be gone has no better end.
+  ~NcclCommunicator();
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  // Whether the last call has been taken over by NCCL, so that the next may come: the ranks are
+  // connected, or the group is on its stream (which then says when the bytes have moved). errors:
+  // Unavailable when a peer is gone, Internal; both with NCCL's own words. After one only Abort.
+  absl::StatusOr<bool> Poll();
+  // One group: at most one send and one receive, both of at least one byte, in order with `stream`.
+  // REQUIRES: Poll said true since the last call. errors: InvalidArgument, FailedPrecondition when
+  // the call before is under way, Internal.
+  absl::Status Exchange(const std::optional<NcclSend>& send,
+                        const std::optional<NcclReceive>& receive, void* stream);
+  // Ends everything that is under way, also kernels that wait for a peer. When it returns, none of
+  // our writes can still land.
+  void Abort();
+
+ private:
+  struct Impl;
+  explicit NcclCommunicator(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_NCCL_COMMUNICATOR_H_

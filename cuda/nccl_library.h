@@ -1,0 +1,40 @@
+// libnccl, loaded at run time: a machine without it runs the host path, and one whose framework
+// brings its own copy uses that one.
+#ifndef EPLB_CUDA_NCCL_LIBRARY_H_
+#define EPLB_CUDA_NCCL_LIBRARY_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace eplb::cuda {
+
+// Threads: safe. Never unloaded: NCCL leaves threads behind.
+class NcclLibrary {
+ public:
+  // The first that loads of: `path` when not empty (then nothing else is tried); one that the
+  // process has loaded already; EPLB_NCCL_PATH; the loader's libnccl.so.2. errors:
+  // FailedPrecondition, one line with what was tried and why each did not do: not found, a symbol
+  // is missing, older than 2.18 (no non-blocking communicators with a name), newer major version.
+  static absl::StatusOr<const NcclLibrary*> Load(const std::string& path = "");
+
+  int version() const { return version_; }           // 22809 for 2.28.9
+  std::string version_text() const;                  // "2.28.9"
+  const std::string& path() const { return path_; }  // of the file that was loaded
+
+  struct Functions;  // NCCL's functions by their names, in cuda/nccl_functions.h
+  const Functions& functions() const { return *functions_; }
+
+ private:
+  friend struct NcclLoader;
+  NcclLibrary() = default;
+
+  std::shared_ptr<const Functions> functions_;
+  std::string path_;
+  int version_ = 0;
+};
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_NCCL_LIBRARY_H_

@@ -1,0 +1,81 @@
+// Row copies and checksums in the order of a queue: by the CPU in host memory, or by kernels and
+// the copy engine on a CUDA stream in device memory. What stands above it is written once for both.
+#ifndef EPLB_CUDA_ROW_QUEUE_H_
+#define EPLB_CUDA_ROW_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "cuda/kernels/copy_body.h"
+
+namespace eplb::cuda {
+
+// Memory of a queue's device, freed with it.
+struct RowBuffer {
+  std::unique_ptr<std::byte, std::function<void(std::byte*)>> owner;
+  std::span<std::byte> bytes;
+};
+
+// A batch is what one Copy or Transfer added; batches end in the order they were added. Threads:
+// one caller, which need not have the queue's device current. No call waits for the device, but
+// for Allocate and the destructor. errors of all: Internal from CUDA, after which no batch ends any
+// more.
+class RowQueue {
+ public:
+  // Batches that are not finished, and finished ones whose checksums were not taken.
+  static constexpr int32_t kMaxBatches = 64;
+
+  virtual ~RowQueue() = default;
+
+  // 64-byte aligned. errors: ResourceExhausted.
+  virtual absl::StatusOr<RowBuffer> Allocate(int64_t num_bytes) = 0;
+
+  // What is added from here on comes after everything that `stream` (a cudaStream_t; ignored by the
+  // CPU) holds now.
+  virtual absl::Status Follow(void* stream) = 0;
+  // What `stream` gets from here on comes after everything that was added.
+  virtual absl::Status LetFollow(void* stream) = 0;
+
+  // Copies rows and sums the checksum (ChecksumOnHost) of each source as it is read. Row tables are
+  // copied before this returns. errors: InvalidArgument for a negative size or a null source of a
+  // row with bytes; ResourceExhausted with kMaxBatches under way.
+  virtual absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) = 0;
+  // Copies one row by the copy engine, which takes no multiprocessor, also into mapped memory of a
+  // peer; no checksum. errors: as Copy.
+  virtual absl::StatusOr<int64_t> Transfer(const RowCopy& row) = 0;
+  // A batch that ends once what the caller itself put on stream() up to here has run.
+  virtual absl::StatusOr<int64_t> Mark() = 0;
+
+  // Whether a batch has ended, now. errors: InvalidArgument for a batch that was never added.
+  virtual absl::StatusOr<bool> Ended(int64_t batch) = 0;
+  // The checksums of a batch that has ended, in the order of its rows; once. REQUIRES: it has.
+  virtual std::vector<uint64_t> TakeChecksums(int64_t batch) = 0;
+
+  // The cudaStream_t that the queue runs on, for NCCL; null on the CPU.
+  virtual void* stream() = 0;
+};
+
+// Runs each batch as it is added.
+std::unique_ptr<RowQueue> MakeHostRowQueue();
+
+#ifdef EPLB_WITH_CUDA
+struct StreamRowQueueOptions {
+  int32_t device = 0;
+  // Of the copy kernel; a row copy reaches the memory's bandwidth with far fewer blocks than the
+  // device has room for, and training runs beside it.
+  int32_t max_blocks = 0;      // 0: as ChooseCopyGrid says
+  bool high_priority = false;  // before the training's streams
+};
+// errors: FailedPrecondition when there is no such usable device; ResourceExhausted.
+absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueueOptions& options);
+#endif
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_ROW_QUEUE_H_
