@@ -10,7 +10,7 @@
 
 namespace eplb {
 
-absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step) {
+absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* stream) {
   BoundaryResult result;
   result.version = running_.version;
   if (disabled_) return result;
@@ -23,6 +23,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step) {
         absl::StrCat("StepBoundary of step ", step, ", expected ", next_step_));
   }
   boundary_began_ = Clock::now();
+  stream_ = stream;
   ++next_step_;
   log_.AddStep(step, running_.version, running_.digest);
   std::optional<wire::LoadReport> window = windows_.EndStep(step);
@@ -70,8 +71,11 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
 absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const int64_t version = proposal.propose.version;
-  const absl::StatusOr<Executor::Staged> staged = executor_->Stage(
-      proposal.plan, static_cast<uint64_t>(version), MonotonicNow() + options_.transfer_deadline);
+  const absl::StatusOr<Executor::Staged> staged =
+      executor_->Stage(proposal.plan, {.post_id = static_cast<uint64_t>(version),
+                                       .deadline = MonotonicNow() + options_.transfer_deadline,
+                                       .stream = stream_});
+  if (!executor_->may_vote()) return End(step, staged.status(), &proposal);
   const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
@@ -86,18 +90,23 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
   if ((*minimum)[0] == 1) {
     result.sent_bytes = staged->sent_bytes;
     result.received_bytes = staged->received_bytes;
-    Commit(step, proposal, result);
-  } else {
-    result.reason = staged.ok() ? "the transfer failed on another rank"
-                                : std::string(staged.status().message());
-    Drop(step, proposal, result);
+    return Commit(step, proposal, result);
   }
-  return absl::OkStatus();
+  result.reason =
+      staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
+  return Drop(step, proposal, result);
 }
 
-void Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
+absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
   const wire::Propose& propose = proposal.propose;
-  executor_->Commit();
+  if (const absl::Status committed = executor_->Commit(stream_); !committed.ok()) {
+    return End(step,
+               absl::DataLossError(absl::StrCat("after step ", step, " version ", propose.version,
+                                                " was agreed on, but its rows could not be put "
+                                                "into their slots: ",
+                                                committed.message())),
+               &proposal);
+  }
   running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};
   tables_.Update(running_);
   ++commits_;
@@ -114,10 +123,15 @@ void Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult
   result.decided_last_step = propose.decided_last_step;
   result.reason = propose.reason;
   member_->OnApplied(result.received_bytes, SecondsInBoundary());
+  return absl::OkStatus();
 }
 
-void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
+absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
   executor_->Discard();
+  if (!executor_->may_vote()) {
+    return End(step, absl::InternalError("writes into other ranks' staging cannot be ended"),
+               &proposal);
+  }
   ++dropped_chunks_;
   log_.Write({.event = "drop",
               .step = step,
@@ -127,6 +141,7 @@ void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& 
               .ok = false,
               .reason = result.reason});
   member_->OnDropped(result.reason);
+  return absl::OkStatus();
 }
 
 absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {

@@ -110,9 +110,8 @@ absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
 }
 
 absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) {
-  (void)stream;  // host memory: every byte is there when the call returns
   if (IsForkedCopy()) return BoundaryResult{};
-  return impl_->StepBoundary(step);
+  return impl_->StepBoundary(step, stream);
 }
 
 const PlacementView& Client::placement() const { return impl_->view(); }
@@ -200,17 +199,17 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   int64_t staging_bytes = 0;
   EPLB_RETURN_IF_ERROR(CompareTensors(tensors, bytes, staging_bytes));
   if (transport_ == nullptr) {
-    const HostTransportOptions host = {.rank = RankId{options_.rank},
-                                       .world_size = options_.world_size,
-                                       .staging_bytes = staging_bytes,
-                                       .bind_address = options_.bind_address,
-                                       .secret = secret_,
-                                       .connect_timeout = options_.start_deadline};
+    const TransportOptions host = {.rank = RankId{options_.rank},
+                                   .world_size = options_.world_size,
+                                   .staging_bytes = staging_bytes,
+                                   .bind_address = options_.bind_address,
+                                   .secret = secret_,
+                                   .connect_timeout = options_.start_deadline};
     EPLB_ASSIGN_OR_RETURN(transport_, MakeHostTransport(host, exchange_));
   }
-  EPLB_ASSIGN_OR_RETURN(
-      std::unique_ptr<Executor> executor,
-      Executor::Make(MakeExecutorOptions(), std::move(tensors), std::move(transport_)));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                        Executor::Make(MakeExecutorOptions(), std::move(tensors),
+                                       std::move(transport_), cuda::MakeHostRowQueue()));
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
   executor_ = std::move(executor);
   StartSession(bytes);

@@ -51,7 +51,7 @@ struct Client::Impl {
 
   absl::Status Register(std::span<const ExpertTensorView> views);
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
-  absl::StatusOr<BoundaryResult> StepBoundary(int64_t step);
+  absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   void Close(std::string_view reason);
 
   const PlacementView& view() const { return tables_.view(); }
@@ -77,8 +77,8 @@ struct Client::Impl {
   // ---- boundary.cc ----
   absl::Status Vote(int64_t step, BoundaryResult& result);
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
-  void Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
-  void Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  absl::Status Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // The incarnation is over on this rank: every later call returns `error`.
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
   double SecondsInBoundary() const;
@@ -107,6 +107,7 @@ struct Client::Impl {
   absl::Status ended_;  // sticky
   bool closed_ = false;
   Clock::time_point boundary_began_;
+  void* stream_ = nullptr;  // of the boundary under way
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;
   std::atomic<int64_t> dropped_chunks_ = 0;

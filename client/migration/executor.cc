@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "client/control/monotonic_clock.h"
 #include "client/migration/staging_layout.h"
-#include "cuda/checksum.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -17,6 +17,10 @@ namespace {
 
 // One Poll: short enough that a deadline is kept, long enough to cost nothing.
 constexpr absl::Duration kPollWait = absl::Milliseconds(100);
+// Between two looks at a batch.
+constexpr absl::Duration kBatchWait = absl::Microseconds(20);
+// Copies of one arena take milliseconds; a GPU that needs longer than this does not answer.
+constexpr absl::Duration kSettleTimeout = absl::Seconds(20);
 
 std::span<std::byte> RowOf(const ExpertTensor& tensor, int32_t local_slot) {
   return {static_cast<std::byte*>(tensor.base) + local_slot * tensor.row_stride,
@@ -33,11 +37,13 @@ struct Executor::Impl {
   };
 
   Impl(const ExecutorOptions& executor_options, std::vector<ExpertTensor> expert_tensors,
-       std::unique_ptr<Transport> row_transport, const ExpertBytes& bytes)
+       std::unique_ptr<Transport> row_transport, std::unique_ptr<cuda::RowQueue> row_queue,
+       const ExpertBytes& bytes)
       : options(executor_options),
         tensors(std::move(expert_tensors)),
         by_layer(options.topology.num_layers(), tensors),
         transport(std::move(row_transport)),
+        queue(std::move(row_queue)),
         expert_bytes(bytes),
         first_slot(options.topology.FirstSlotOf(options.gpu).value) {}
 
@@ -63,8 +69,12 @@ struct Executor::Impl {
     return RowOf(*row.tensor, row.transfer->source_slot.value - first_slot);
   }
 
-  RowMoves MovesOf(const StagingLayout& layout, uint64_t post_id, absl::Time deadline) const {
-    RowMoves moves{.post_id = post_id, .sends = {}, .receives = {}, .deadline = deadline};
+  RowMoves MovesOf(const StagingLayout& layout, const StageOptions& stage) const {
+    RowMoves moves{.post_id = stage.post_id,
+                   .sends = {},
+                   .receives = {},
+                   .deadline = stage.deadline,
+                   .stream = stage.stream};
     for (const StagedRow& row : layout.rows) {
       const Transfer& transfer = *row.transfer;
       if (transfer.is_local()) continue;
@@ -85,33 +95,78 @@ struct Executor::Impl {
     return moves;
   }
 
+  // Adds a batch, once those before have ended.
+  absl::StatusOr<std::vector<uint64_t>> CopyAndWait(std::span<const cuda::RowCopy> rows,
+                                                    absl::Time deadline) {
+    EPLB_ASSIGN_OR_RETURN(last_batch, queue->Copy(rows));
+    EPLB_RETURN_IF_ERROR(WaitFor(*last_batch, deadline));
+    return queue->TakeChecksums(*std::exchange(last_batch, std::nullopt));
+  }
+
+  absl::Status WaitFor(int64_t batch, absl::Time deadline) {
+    while (true) {
+      EPLB_ASSIGN_OR_RETURN(const bool ended, queue->Ended(batch));
+      if (ended) return absl::OkStatus();
+      if (MonotonicNow() >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("row copies on GPU ", options.gpu.value, " have not ended in time"));
+      }
+      absl::SleepFor(kBatchWait);
+    }
+  }
+
   // Rows between slots of this GPU; they too are overwritten only at Commit.
-  absl::Status StageLocal(const StagingLayout& layout) const {
+  absl::Status StageLocal(const StagingLayout& layout, absl::Time deadline) {
+    std::vector<const StagedRow*> rows;
+    std::vector<cuda::RowCopy> copies;
+    std::vector<cuda::RowCopy> reads;
     for (const StagedRow& row : layout.rows) {
       if (!row.transfer->is_local()) continue;
       const std::span<const std::byte> source = SourceBytes(row);
       const std::span<std::byte> staged = StagedBytes(row);
-      const uint64_t checksum = cuda::ChecksumOnHost(source);
-      std::memcpy(staged.data(), source.data(), source.size());
-      if (cuda::ChecksumOnHost(staged) != checksum) {
-        return absl::DataLossError(
-            absl::StrCat("tensor \"", row.tensor->name, "\" slot ", row.transfer->source_slot.value,
-                         ": checksum differs after a copy on GPU ", options.gpu.value));
-      }
+      rows.push_back(&row);
+      copies.push_back({.source = source.data(),
+                        .destination = staged.data(),
+                        .num_bytes = row.tensor->row_bytes});
+      reads.push_back({.source = staged.data(), .num_bytes = row.tensor->row_bytes});
+    }
+    if (rows.empty()) return absl::OkStatus();
+    EPLB_ASSIGN_OR_RETURN(const std::vector<uint64_t> source_sums, CopyAndWait(copies, deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<uint64_t> staged_sums, CopyAndWait(reads, deadline));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (staged_sums[i] == source_sums[i]) continue;
+      return absl::DataLossError(absl::StrCat(
+          "tensor \"", rows[i]->tensor->name, "\" slot ", rows[i]->transfer->source_slot.value,
+          ": checksum differs after a copy on GPU ", options.gpu.value));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Staged> MoveRows(const StagingLayout& layout, uint64_t post_id,
-                                  absl::Time deadline) {
-    EPLB_ASSIGN_OR_RETURN(const Ticket ticket, transport->Post(MovesOf(layout, post_id, deadline)));
-    EPLB_RETURN_IF_ERROR(StageLocal(layout));
+  // Staging may be written again once the last commit has read it.
+  absl::Status AwaitCommit(absl::Time deadline) {
+    if (!last_batch.has_value()) return absl::OkStatus();
+    EPLB_RETURN_IF_ERROR(WaitFor(*last_batch, deadline));
+    (void)queue->TakeChecksums(*std::exchange(last_batch, std::nullopt));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Staged> MoveRows(const StagingLayout& layout, const StageOptions& stage) {
+    EPLB_RETURN_IF_ERROR(AwaitCommit(stage.deadline));
+    EPLB_RETURN_IF_ERROR(queue->Follow(stage.stream));
+    EPLB_ASSIGN_OR_RETURN(const Ticket ticket, transport->Post(MovesOf(layout, stage)));
+    EPLB_RETURN_IF_ERROR(StageLocal(layout, stage.deadline));
     while (true) {
       EPLB_ASSIGN_OR_RETURN(const Progress progress, transport->Poll(ticket, kPollWait));
       if (progress.done) {
         return Staged{.sent_bytes = progress.sent_bytes, .received_bytes = progress.received_bytes};
       }
     }
+  }
+
+  // Ends what is under way. False when a write of ours may still land.
+  bool Settle() {
+    const bool ended = AwaitCommit(MonotonicNow() + kSettleTimeout).ok();
+    return transport->Abort().ok() && ended;
   }
 
   void RememberArrivals(const StagingLayout& layout) {
@@ -132,9 +187,12 @@ struct Executor::Impl {
   const std::vector<ExpertTensor> tensors;
   const TensorsByLayer by_layer;
   const std::unique_ptr<Transport> transport;
+  const std::unique_ptr<cuda::RowQueue> queue;
   const ExpertBytes expert_bytes;
   const int32_t first_slot;
+  std::optional<int64_t> last_batch;  // of the queue, which may not have ended
   bool holds_plan = false;
+  bool may_vote = true;
   std::vector<Arrival> arrivals;  // of the staged plan
 };
 
@@ -143,7 +201,8 @@ Executor::~Executor() = default;
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Make(const ExecutorOptions& options,
                                                          std::vector<ExpertTensor> tensors,
-                                                         std::unique_ptr<Transport> transport) {
+                                                         std::unique_ptr<Transport> transport,
+                                                         std::unique_ptr<cuda::RowQueue> queue) {
   EPLB_ASSIGN_OR_RETURN(const ExpertBytes bytes,
                         CheckTensors(options.topology, options.gpu, tensors));
   EPLB_ASSIGN_OR_RETURN(const int64_t needed, StagingBytes(options, tensors));
@@ -155,8 +214,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Make(const ExecutorOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("the transport's arena has ", have, " bytes, staging needs ", needed));
   }
-  return std::unique_ptr<Executor>(new Executor(
-      std::make_unique<Impl>(options, std::move(tensors), std::move(transport), bytes)));
+  return std::unique_ptr<Executor>(new Executor(std::make_unique<Impl>(
+      options, std::move(tensors), std::move(transport), std::move(queue), bytes)));
 }
 
 absl::Status Executor::CheckFits(const MigrationPlan& plan) const {
@@ -172,8 +231,8 @@ MigrationOptions Executor::migration_options() const {
           .state_residency = impl_->options.state_residency};
 }
 
-absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan, uint64_t post_id,
-                                                 absl::Time deadline) {
+absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
+                                                 const StageOptions& options) {
   if (impl_->holds_plan) {
     return absl::FailedPreconditionError("a plan is staged already; commit or discard it first");
   }
@@ -184,9 +243,9 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan, uint
   for (int32_t gpu = 0; gpu < impl_->options.topology.num_gpus(); ++gpu) {
     EPLB_RETURN_IF_ERROR(impl_->CheckBytes(layout, GpuId{gpu}));
   }
-  absl::StatusOr<Staged> result = impl_->MoveRows(layout, post_id, deadline);
+  absl::StatusOr<Staged> result = impl_->MoveRows(layout, options);
   if (!result.ok()) {
-    impl_->transport->Abort();
+    impl_->may_vote = impl_->Settle();
     return result;
   }
   impl_->holds_plan = true;
@@ -194,19 +253,29 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan, uint
   return result;
 }
 
-void Executor::Commit() {
+bool Executor::may_vote() const { return impl_->may_vote; }
+
+absl::Status Executor::Commit(void* stream) {
   // Staging and slots never overlap, so the order does not matter, not even for a swap.
+  std::vector<cuda::RowCopy> copies;
   for (const Impl::Arrival& arrival : impl_->arrivals) {
     for (const std::span<std::byte> row : arrival.rows) {
-      std::memcpy(row.data(), arrival.staged.data(), row.size());
+      copies.push_back({.source = arrival.staged.data(),
+                        .destination = row.data(),
+                        .num_bytes = static_cast<int64_t>(row.size())});
     }
   }
-  Discard();
+  impl_->holds_plan = false;
+  impl_->arrivals.clear();
+  if (copies.empty()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(impl_->last_batch, impl_->queue->Copy(copies));
+  return impl_->queue->LetFollow(stream);
 }
 
 void Executor::Discard() {
   impl_->holds_plan = false;
   impl_->arrivals.clear();
+  impl_->may_vote = impl_->Settle() && impl_->may_vote;
 }
 
 }  // namespace eplb

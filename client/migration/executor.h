@@ -1,5 +1,5 @@
 // Carries a migration plan out on one rank: rows into staging, then, once the ranks have voted,
-// staging into slots.
+// staging into slots. In host memory or in that of a GPU: the transport and the queue say which.
 #ifndef EPLB_CLIENT_MIGRATION_EXECUTOR_H_
 #define EPLB_CLIENT_MIGRATION_EXECUTOR_H_
 
@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 
 #include "client/migration/transport.h"
+#include "cuda/row_queue.h"
 #include "placement/migration_plan.h"
 
 namespace eplb {
@@ -63,10 +64,12 @@ absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
 // The tensors must outlive it.
 class Executor {
  public:
-  // errors: as CheckTensors; InvalidArgument when the transport's arena is too small.
+  // queue: copies rows where the tensors and the transport's arena lie. errors: as CheckTensors;
+  // InvalidArgument when the transport's arena is too small.
   static absl::StatusOr<std::unique_ptr<Executor>> Make(const ExecutorOptions& options,
                                                         std::vector<ExpertTensor> tensors,
-                                                        std::unique_ptr<Transport> transport);
+                                                        std::unique_ptr<Transport> transport,
+                                                        std::unique_ptr<cuda::RowQueue> queue);
   ~Executor();
 
   // ok when the plan's rows for this rank fit into staging. errors: ResourceExhausted saying how
@@ -74,17 +77,27 @@ class Executor {
   absl::Status CheckFits(const MigrationPlan& plan) const;
   MigrationOptions migration_options() const;
 
+  struct StageOptions {
+    uint64_t post_id = 0;  // equal on all ranks, rising, e.g. the target version
+    absl::Time deadline;
+    void* stream = nullptr;  // cudaStream_t of expert work: what it holds comes first
+  };
   struct Staged {
     int64_t sent_bytes = 0;
     int64_t received_bytes = 0;  // from other ranks
   };
   // Brings every row this rank needs into staging, checks checksums, and returns when none of our
-  // own writes can still land, whatever the result. Old slots are not touched. post_id: equal on
-  // all ranks, e.g. the target version.
-  absl::StatusOr<Staged> Stage(const MigrationPlan& plan, uint64_t post_id, absl::Time deadline);
-  // Copies staging into the slots. REQUIRES: Stage returned OK and the second vote said yes.
-  void Commit();
-  // Forgets what is staged. REQUIRES: a vote with a result, or the end of the incarnation.
+  // own writes can still land, whatever the result; but see may_vote. Old slots are not touched.
+  absl::StatusOr<Staged> Stage(const MigrationPlan& plan, const StageOptions& options);
+  // False after a Stage that failed and could not end a write of its own, e.g. because the GPU does
+  // not answer: this rank must not vote, its incarnation is over.
+  bool may_vote() const;
+  // Copies staging into the slots. On a GPU `stream` gets to its next work after the copies; the
+  // call does not wait for them. REQUIRES: Stage returned OK and the second vote said yes. errors:
+  // Internal from the GPU: the slots are in no known state, the incarnation is over.
+  absl::Status Commit(void* stream = nullptr);
+  // Forgets what is staged. REQUIRES: a vote with the result no, on all ranks, or the end of the
+  // incarnation.
   void Discard();
 
  private:

@@ -106,8 +106,9 @@ class InprocTransport : public Transport {
     return progress;
   }
 
-  void Abort() override {
+  absl::Status Abort() override {
     if (ledger_.has_value()) Close({});
+    return absl::OkStatus();
   }
 
  private:

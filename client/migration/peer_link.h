@@ -1,5 +1,5 @@
-// One peer of the host transport: its connection, what is still to be written to it, and the frame
-// that is being read from it.
+// One peer of a transport: its connection, what is still to be written to it, and the frame that is
+// being read from it.
 #ifndef EPLB_CLIENT_MIGRATION_PEER_LINK_H_
 #define EPLB_CLIENT_MIGRATION_PEER_LINK_H_
 
@@ -15,7 +15,6 @@
 
 #include "client/control/socket.h"
 #include "client/migration/row_frame.h"
-#include "client/migration/staging_arena.h"
 #include "placement/ids.h"
 
 namespace eplb {
@@ -26,7 +25,6 @@ class PeerLink {
   struct Parts {
     RankId rank;
     Fd fd;
-    StagingArena arena;         // the peer's, mapped when memory is shared
     int64_t staging_bytes = 0;  // of the peer's arena
   };
   explicit PeerLink(Parts parts) : parts_(std::move(parts)) {}
@@ -34,8 +32,6 @@ class PeerLink {
   RankId rank() const { return parts_.rank; }
   int fd() const { return parts_.fd.get(); }
   int64_t staging_bytes() const { return parts_.staging_bytes; }
-  bool shares_memory() const { return parts_.arena.mapped(); }
-  std::span<std::byte> arena() const { return parts_.arena.bytes(); }
 
   // Ends the connection for good; the first reason stays.
   void Close(std::string why);
@@ -44,7 +40,7 @@ class PeerLink {
   bool gone() const { return !gone_why_.empty(); }
   const std::string& gone_why() const { return gone_why_; }
 
-  // Queues a header and, for kPiece, its bytes, which are read until they are sent or Detach.
+  // Queues a header and its payload, if any, which is read until it is sent or Detach.
   void Queue(const RowFrame& frame, std::span<const std::byte> payload = {});
   // Writes what the socket takes.
   void Flush();

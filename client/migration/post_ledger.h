@@ -33,7 +33,8 @@ class PostLedger {
  public:
   struct Incoming {
     RowReceive row;
-    int64_t received = 0;
+    int64_t announced = 0;  // bytes that the sender told of
+    int64_t received = 0;   // bytes in staging with matching checksums
     bool done = false;
   };
   struct Outgoing {

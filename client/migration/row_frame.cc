@@ -18,6 +18,23 @@ uint64_t HeaderChecksum(const RowFrame& frame) {
       std::as_bytes(std::span(&frame, 1)).first(offsetof(RowFrame, header_checksum)));
 }
 
+// The most bytes that a frame of a type may be about; negative for no type.
+int64_t MaxBytes(const RowFrame& frame) {
+  switch (frame.type) {
+    case RowFrameType::kPosted:
+    case RowFrameType::kEnded:
+      return 0;
+    case RowFrameType::kPiece:
+      return kPieceBytes;
+    case RowFrameType::kLanded:
+    case RowFrameType::kComing:
+      return frame.row_bytes;
+    case RowFrameType::kMeet:
+      return kMeetBytes;
+  }
+  return -1;
+}
+
 }  // namespace
 
 RowFrame SealFrame(RowFrame frame) {
@@ -30,14 +47,20 @@ absl::Status CheckFrame(const RowFrame& frame) {
   if (frame.magic != kMagic || frame.header_checksum != HeaderChecksum(frame)) {
     return absl::DataLossError("a damaged frame came");
   }
-  const bool carries_row =
-      frame.type == RowFrameType::kPiece || frame.type == RowFrameType::kLanded;
-  const bool known =
-      carries_row || frame.type == RowFrameType::kPosted || frame.type == RowFrameType::kEnded;
-  if (!known || frame.bytes < 0 || frame.bytes > (carries_row ? kPieceBytes : 0)) {
+  const bool meets = frame.type == RowFrameType::kMeet;
+  if (frame.bytes < (meets ? kMeetBytes : 0) || frame.bytes > MaxBytes(frame)) {
     return absl::DataLossError("a frame came that no rank writes");
   }
   return absl::OkStatus();
+}
+
+bool IsAboutRow(const RowFrame& frame) {
+  return frame.type == RowFrameType::kPiece || frame.type == RowFrameType::kLanded ||
+         frame.type == RowFrameType::kComing;
+}
+
+bool HasPayload(const RowFrame& frame) {
+  return frame.type == RowFrameType::kPiece || frame.type == RowFrameType::kMeet;
 }
 
 }  // namespace eplb

@@ -1,4 +1,4 @@
-// The header of everything the host transport sends on a proved connection.
+// The header of everything that ranks send each other on a proved connection about rows.
 #ifndef EPLB_CLIENT_MIGRATION_ROW_FRAME_H_
 #define EPLB_CLIENT_MIGRATION_ROW_FRAME_H_
 
@@ -10,17 +10,21 @@
 namespace eplb {
 
 enum class RowFrameType : uint32_t {
-  kPosted = 1,  // receiver to sender: you may write the rows of this post
+  kPosted = 1,  // to all peers of a post: it is open here, its rows may come
   kPiece,       // the next bytes of a row, which follow the header
   kLanded,      // the next bytes of a row, which are in the receiver's staging already
   kEnded,       // either way: this post was aborted here
+  kComing,      // the next bytes of a row, which come by NCCL
+  kMeet,        // the id of the NCCL communicator to join, which follows the header
 };
 
-// A row travels in pieces of at most this, so that sending, checking and aborting never hold a
-// caller for long: 256 KiB at 5 GB/s = 50 us.
+// A row travels on a connection in pieces of at most this, so that sending, checking and aborting
+// never hold a caller for long: 256 KiB at 5 GB/s = 50 us.
 inline constexpr int64_t kPieceBytes = int64_t{256} * 1024;
+// Of kMeet.
+inline constexpr int64_t kMeetBytes = 128;
 
-// Little-endian on the wire. kPosted and kEnded use only type and post_id.
+// Little-endian on the wire. kPosted and kEnded use only type and post_id, kMeet bytes as well.
 struct RowFrame {
   uint32_t magic = 0;
   RowFrameType type = RowFrameType::kPosted;
@@ -40,6 +44,10 @@ static_assert(sizeof(RowFrame) == 72 && std::is_trivially_copyable_v<RowFrame>);
 RowFrame SealFrame(RowFrame frame);
 // errors: DataLoss for a damaged header or sizes that no sender writes.
 absl::Status CheckFrame(const RowFrame& frame);
+
+// Whether it is about bytes of a row; whether payload follows it.
+bool IsAboutRow(const RowFrame& frame);
+bool HasPayload(const RowFrame& frame);
 
 }  // namespace eplb
 

@@ -40,6 +40,9 @@ struct RowMoves {
   std::vector<RowSend> sends;        // by round
   std::vector<RowReceive> receives;  // by round
   absl::Time deadline = absl::InfiniteFuture();
+  // The cudaStream_t that the rows' tensors are written on: what it holds at Post comes first. Null
+  // in host memory.
+  void* stream = nullptr;
 };
 
 using Ticket = int64_t;
@@ -51,8 +54,9 @@ struct Progress {
   int64_t received_bytes = 0;
 };
 
-// One post at a time. Threads: one caller. The arena is written by peers only between Post and the
-// end of that post.
+// One post at a time. In a round a rank sends to at most one rank and receives from at most one:
+// the transports that need it refuse other posts. Threads: one caller. The arena is written by
+// peers only between Post and the end of that post.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -65,15 +69,18 @@ class Transport {
   // FailedPrecondition while another post is open, or when a peer of this post is known to be gone.
   // The peers of a refused post are told that it ended here, so that they do not wait for it.
   virtual absl::StatusOr<Ticket> Post(RowMoves moves) = 0;
-  // Makes progress for at most `max_wait`. errors: DeadlineExceeded (past the post's deadline,
-  // naming the peers that owe rows), Unavailable (a peer is gone, naming it), Aborted (a peer ended
-  // this post, naming it), DataLoss (a checksum differs, naming peer and row, or a peer sent what
-  // was not agreed). After an error the caller calls Abort; until then Poll returns the same error.
-  // A ticket that is done may be polled again.
+  // Makes progress for at most `max_wait`. errors: Internal (the device or NCCL failed),
+  // DeadlineExceeded (past the post's deadline, naming the peers that owe rows), Unavailable (a
+  // peer is gone, naming it), Aborted (a peer ended this post, naming it), DataLoss (a checksum
+  // differs, naming peer and row, or a peer sent what was not agreed). After an error the caller
+  // calls Abort; until then Poll returns the same error. A ticket that is done may be polled again.
   virtual absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) = 0;
-  // Ends the open post, if any. When it returns, none of our own writes can still land anywhere,
-  // and rows of that post that arrive later are dropped.
-  virtual void Abort() = 0;
+  // Ends the open post, if any. When it returned OK, none of our own writes can still land
+  // anywhere, and rows of that post that arrive later are dropped. Called on all ranks when a post
+  // did not succeed on all of them, also where it did: what the ranks share, such as a
+  // communicator, is made anew at the next post. errors: Internal when a write may still land: this
+  // rank must not vote.
+  virtual absl::Status Abort() = 0;
 };
 
 // Faults scripted on the inproc transport, for tests of what stands above it.
@@ -87,28 +94,29 @@ struct InprocFaults {
 absl::StatusOr<std::vector<std::unique_ptr<Transport>>> MakeInprocTransports(
     int32_t world_size, int64_t staging_bytes, InprocFaults faults = {});
 
-struct HostTransportOptions {
+// What the transports between processes share. The ranks of one job may be threads as well.
+struct TransportOptions {
   RankId rank;
   int32_t world_size = 1;
   int64_t staging_bytes = 0;
   std::string bind_address = "127.0.0.1";
   std::string secret;             // per incarnation; peers prove it with an HMAC
-  bool use_shared_memory = true;  // between ranks of one host; else TCP everywhere
+  bool use_shared_memory = true;  // host: between ranks of one host; else TCP everywhere
   int64_t max_row_bytes = int64_t{1} << 32;
   absl::Duration connect_timeout = absl::Seconds(60);
   // The ranks that rows go to or come from, e.g. those of the lane; all others when empty. It is a
   // connection each, so a large job names them. Symmetric: a names b if b names a.
   std::vector<RankId> peers;
-  // Told, during construction, why rows to some ranks do not go through shared memory.
+  // Told, during construction, why rows to some ranks do not take the way one would hope for.
   std::function<void(std::string_view line)> on_note;
 };
 
-// Processes: memfd shared memory between ranks of one host, TCP between hosts. Collective: calls
-// `exchange` once. Not for a forked child: there every call fails and the destructor disturbs
-// nobody. errors: InvalidArgument, ResourceExhausted when the arena cannot be allocated,
-// Unavailable when the address cannot be bound, DeadlineExceeded naming the ranks that did not
-// come.
-absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const HostTransportOptions& options,
+// Rows in host memory: memfd shared memory between ranks of one host, TCP between hosts.
+// Collective: calls `exchange` once. Not for a forked child: there every call fails and the
+// destructor disturbs nobody. errors: InvalidArgument, ResourceExhausted when the arena cannot be
+// allocated, Unavailable when the address cannot be bound, DeadlineExceeded naming the ranks that
+// did not come.
+absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,
                                                              const Exchange& exchange);
 
 }  // namespace eplb

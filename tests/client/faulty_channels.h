@@ -48,7 +48,7 @@ class LossyTransport final : public Transport {
     if (!progress.ok() || !progress->done) return progress;
     return absl::DataLossError("row 0 from rank 0 has another checksum");
   }
-  void Abort() override { inner_->Abort(); }
+  absl::Status Abort() override { return inner_->Abort(); }
 
  private:
   std::unique_ptr<Transport> inner_;

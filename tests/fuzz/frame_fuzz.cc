@@ -9,7 +9,7 @@
 
 #include "client/control/control_frame.h"
 #include "client/control/handshake.h"
-#include "client/migration/host_setup.h"
+#include "client/migration/link_setup.h"
 #include "client/migration/peer_link.h"
 #include "client/migration/row_frame.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -87,6 +87,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   eplb::CheckControl(bytes);
   eplb::CheckHandshakes(bytes);
   eplb::CheckRows(bytes);
-  (void)eplb::HostAddress::Decode(std::string(eplb::fuzz::AsText(data, size)));
+  (void)eplb::LinkAddress::Decode(std::string(eplb::fuzz::AsText(data, size)));
   return 0;
 }

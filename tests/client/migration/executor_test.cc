@@ -58,8 +58,8 @@ class Lane {
     }
     Transports transports = make(ranks, staging);
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      auto executor =
-          Executor::Make(options[rank], memories_[rank]->tensors(), std::move(transports[rank]));
+      auto executor = Executor::Make(options[rank], memories_[rank]->tensors(),
+                                     std::move(transports[rank]), cuda::MakeHostRowQueue());
       EXPECT_TRUE(executor.ok()) << executor.status();
       executors_.push_back(*std::move(executor));
     }
@@ -95,13 +95,14 @@ class Lane {
     std::vector<absl::StatusOr<Executor::Staged>> results(num_ranks(), Executor::Staged{});
     RunRanks(num_ranks(), [&](int32_t rank) {
       if (rank != absent) {
-        results[rank] = executors_[rank]->Stage(plan, post_id, absl::Now() + timeout);
+        results[rank] =
+            executors_[rank]->Stage(plan, {.post_id = post_id, .deadline = absl::Now() + timeout});
       }
     });
     return results;
   }
   void Commit() {
-    for (auto& executor : executors_) executor->Commit();
+    for (auto& executor : executors_) EXPECT_TRUE(executor->Commit().ok());
   }
   void Discard() {
     for (auto& executor : executors_) executor->Discard();
@@ -295,9 +296,10 @@ TEST(ExecutorFaultTest, ArenaBelowStagingBytesIsRefused) {
   const Topology topology = MakeTopology(1, 2, 2, 1);
   const ExpertMemory memory(topology, GpuId{0}, Shapes());
   Transports transports = MakeInproc(1, 100);
-  const absl::Status status = Executor::Make({.topology = topology, .gpu = GpuId{0}},
-                                             memory.tensors(), std::move(transports[0]))
-                                  .status();
+  const absl::Status status =
+      Executor::Make({.topology = topology, .gpu = GpuId{0}}, memory.tensors(),
+                     std::move(transports[0]), cuda::MakeHostRowQueue())
+          .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("arena has 100"));
 }

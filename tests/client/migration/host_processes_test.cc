@@ -74,7 +74,7 @@ RowMoves Ring(int32_t rank, int32_t world_size, std::span<const std::byte> row) 
 
 TEST_F(ProcessesTest, RowsGoRoundARingOfProcessesThroughSharedMemory) {
   RunProcesses(3, [](int32_t rank, const Exchange& exchange) {
-    HostTransportOptions options = HostOptions(rank, 3, kRingBytes);
+    TransportOptions options = HostOptions(rank, 3, kRingBytes);
     bool noted = false;
     options.on_note = [&](std::string_view) { noted = true; };
     auto transport = MakeHostTransport(options, exchange);

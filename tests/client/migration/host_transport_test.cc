@@ -2,7 +2,7 @@
 
 #include "absl/time/clock.h"
 
-#include "client/migration/host_setup.h"
+#include "client/migration/link_setup.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/host_world.h"
 #include "tests/client/migration/transport_contract.h"
@@ -46,12 +46,12 @@ TEST(HostTransportTest, OptionsThatCannotWorkAreRefusedByName) {
   const Exchange never = [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
     return absl::InternalError("must not be called");
   };
-  const auto refused = [&](const HostTransportOptions& options, const char* name) {
+  const auto refused = [&](const TransportOptions& options, const char* name) {
     const absl::Status status = MakeHostTransport(options, never).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   };
-  HostTransportOptions options = HostOptions(0, 1, 64);
+  TransportOptions options = HostOptions(0, 1, 64);
   options.max_row_bytes = 0;
   refused(options, "max_row_bytes");
   options = HostOptions(1, 1, 64);
@@ -70,7 +70,7 @@ TEST(HostTransportTest, OversizeRowIsRefusedAtPost) {
   ThreadExchange exchange(2);
   Transports transports(2);
   RunRanks(2, [&](int32_t rank) {
-    HostTransportOptions options = HostOptions(rank, 2, 4096);
+    TransportOptions options = HostOptions(rank, 2, 4096);
     options.max_row_bytes = 100;
     transports[rank] = *MakeHostTransport(options, exchange.ForRank(rank));
   });
@@ -90,7 +90,7 @@ TEST(HostTransportTest, OversizeRowIsRefusedAtPost) {
 TEST(HostTransportTest, RankWithoutTheSecretIsNotLetIn) {
   ThreadExchange exchange(2);
   RunRanks(2, [&](int32_t rank) {
-    HostTransportOptions options = HostOptions(rank, 2, 64);
+    TransportOptions options = HostOptions(rank, 2, 64);
     options.connect_timeout = absl::Milliseconds(150);
     if (rank == 1) options.secret = "guessed";
     const absl::Status status = MakeHostTransport(options, exchange.ForRank(rank)).status();
@@ -103,7 +103,7 @@ TEST(HostTransportTest, MissingSharedMemoryIsNotedWithItsReason) {
   ThreadExchange exchange(2);
   std::vector<std::string> notes;
   RunRanks(2, [&](int32_t rank) {
-    HostTransportOptions options = HostOptions(rank, 2, 64);
+    TransportOptions options = HostOptions(rank, 2, 64);
     options.use_shared_memory = rank == 0;
     if (rank == 0) options.on_note = [&](std::string_view line) { notes.emplace_back(line); };
     EXPECT_TRUE(MakeHostTransport(options, exchange.ForRank(rank)).ok());
@@ -117,7 +117,7 @@ TEST(HostTransportTest, OnlyTheNamedPeersAreConnected) {
   ThreadExchange exchange(4);
   Transports transports(4);
   RunRanks(4, [&](int32_t rank) {
-    HostTransportOptions options = HostOptions(rank, 4, 64);
+    TransportOptions options = HostOptions(rank, 4, 64);
     options.peers = {RankId{rank / 2 * 2}, RankId{rank / 2 * 2 + 1}};
     auto transport = MakeHostTransport(options, exchange.ForRank(rank));
     ASSERT_TRUE(transport.ok()) << transport.status();
@@ -142,15 +142,15 @@ TEST(HostTransportTest, StagingThatDoesNotFitTheHostIsAnError) {
       absl::StatusCode::kResourceExhausted);
 }
 
-TEST(HostAddressTest, TextSurvivesAndOtherTextIsRefused) {
-  const HostAddress address{
+TEST(LinkAddressTest, TextSurvivesAndOtherTextIsRefused) {
+  const LinkAddress address{
       .tcp = "[::1]:77", .unix_name = "", .boot_id = "abc", .staging_bytes = 12};
-  const auto again = HostAddress::Decode(address.Encode());
+  const auto again = LinkAddress::Decode(address.Encode());
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->Encode(), address.Encode());
   for (const char* text : {"", "eplb-rows-1", "eplb-rows-2\na\nb\nc\n1", "eplb-rows-1\na\nb\nc\n-1",
                            "eplb-rows-1\n\nb\nc\n1", "eplb-rows-1\na\nb\nc\n1\n2"}) {
-    EXPECT_FALSE(HostAddress::Decode(text).ok()) << text;
+    EXPECT_FALSE(LinkAddress::Decode(text).ok()) << text;
   }
 }
 

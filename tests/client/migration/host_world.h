@@ -15,7 +15,7 @@ namespace eplb {
 
 inline constexpr char kHostSecret[] = "host secret";
 
-inline HostTransportOptions HostOptions(int32_t rank, int32_t world_size, int64_t staging_bytes) {
+inline TransportOptions HostOptions(int32_t rank, int32_t world_size, int64_t staging_bytes) {
   return {.rank = RankId{rank},
           .world_size = world_size,
           .staging_bytes = staging_bytes,
@@ -30,7 +30,7 @@ inline Transports MakeHostWorld(int32_t world_size, int64_t staging_bytes, bool 
   ThreadExchange exchange(world_size);
   Transports transports(world_size);
   RunRanks(world_size, [&](int32_t rank) {
-    HostTransportOptions options = HostOptions(rank, world_size, staging_bytes);
+    TransportOptions options = HostOptions(rank, world_size, staging_bytes);
     options.use_shared_memory = use_shared_memory;
     options.on_note = [&](std::string_view line) {
       ADD_FAILURE() << "rank " << rank << ": " << line;

@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 
 #include "client/control/meeting.h"
-#include "client/migration/host_setup.h"
+#include "client/migration/link_setup.h"
 #include "client/migration/row_frame.h"
 #include "cuda/checksum.h"
 #include "tests/client/control/world.h"
@@ -34,11 +34,11 @@ class RawPeerTest : public ::testing::Test {
         transport_ = *std::move(made);
         return;
       }
-      const HostAddress own{
+      const LinkAddress own{
           .tcp = "127.0.0.1:1", .unix_name = "", .boot_id = "", .staging_bytes = 4096};
       const auto all = exchange.ForRank(1)(own.Encode());
       ASSERT_TRUE(all.ok());
-      const auto address = HostAddress::Decode((*all)[0]);
+      const auto address = LinkAddress::Decode((*all)[0]);
       ASSERT_TRUE(address.ok());
       auto met = MeetPeers(
           "raw",
@@ -220,7 +220,7 @@ TEST_F(RawPeerTest, LateRowOfAnOldPostIsDroppedAndTheStreamGoesOn) {
   Send(Good(1));
   Send(std::span<const std::byte>(row_).first(100));  // in the middle of a row
   EXPECT_TRUE(transport_->Poll(old_ticket, absl::ZeroDuration()).ok());
-  transport_->Abort();
+  EXPECT_TRUE(transport_->Abort().ok());
   std::ranges::fill(transport_->staging(), std::byte{0xEE});
   const Ticket ticket = PostReceive(2);
   Send(std::span<const std::byte>(row_).subspan(100));  // the rest of the old row

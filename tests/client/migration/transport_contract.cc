@@ -177,7 +177,7 @@ TEST_P(TransportContractTest, SecondPostIsRefusedWhileOneIsOpen) {
   Transports transports = Make(2, 64);
   (void)MustPost(*transports[0], ReceiveOne(RankId{1}, 1, 64));
   EXPECT_EQ(transports[0]->Post(Nothing(2)).status().code(), absl::StatusCode::kFailedPrecondition);
-  transports[0]->Abort();
+  EXPECT_TRUE(transports[0]->Abort().ok());
   EXPECT_TRUE(transports[0]->Post(Nothing(2)).ok());
 }
 
@@ -244,7 +244,7 @@ TEST_P(TransportContractTest, PeerThatDiesIsNamedAndLaterPostsWithItAreRefused) 
   while (result.ok()) result = transports[0]->Poll(ticket, absl::Seconds(1));
   EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 2 is gone"));
-  transports[0]->Abort();
+  EXPECT_TRUE(transports[0]->Abort().ok());
   const absl::Status again = transports[0]->Post(ReceiveOne(RankId{2}, 2, 64)).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(again.message()), HasSubstr("rank 2 is gone"));
@@ -266,7 +266,7 @@ TEST_P(TransportContractTest, PeersOfARefusedPostAreToldAtOnce) {
   while (refused.ok()) {  // until rank 0 has seen that rank 2 is gone
     absl::StatusOr<Ticket> ticket = transports[0]->Post(moves);
     refused = ticket.status();
-    if (ticket.ok()) transports[0]->Abort();
+    EXPECT_TRUE(!ticket.ok() || transports[0]->Abort().ok());
     ++moves.post_id;
   }
   const uint64_t post_id = moves.post_id - 1;
@@ -311,7 +311,7 @@ TEST_P(TransportContractTest, AbortIsToldToThePeersThatStillMatter) {
     const uint64_t post_id = sender_aborts ? 1 : 2;
     const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, post_id, 64));
     const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, post_id, row));
-    transports[sender_aborts ? 1 : 0]->Abort();
+    EXPECT_TRUE(transports[sender_aborts ? 1 : 0]->Abort().ok());
     const int32_t other = sender_aborts ? 0 : 1;
     absl::StatusOr<Progress> result = Progress{};
     while (result.ok() && !result->done) {
@@ -320,7 +320,7 @@ TEST_P(TransportContractTest, AbortIsToldToThePeersThatStillMatter) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted) << result.status();
     EXPECT_THAT(std::string(result.status().message()),
                 HasSubstr(sender_aborts ? "rank 1 ended it" : "rank 0 ended it"));
-    transports[other]->Abort();
+    EXPECT_TRUE(transports[other]->Abort().ok());
   }
 }
 
@@ -339,8 +339,8 @@ TEST_P(TransportContractTest, StagingReusedAfterAnAbortSeesNoOldRow) {
         ASSERT_TRUE(transports[0]->Poll(receive, absl::ZeroDuration()).ok());
       }
     }
-    transports[turns % 2]->Abort();
-    transports[1 - turns % 2]->Abort();
+    EXPECT_TRUE(transports[turns % 2]->Abort().ok());
+    EXPECT_TRUE(transports[1 - turns % 2]->Abort().ok());
     FillWith(old_row, std::byte{0x11});  // ours again once Abort returned
     FillWith(transports[0]->staging(), kOld);
 

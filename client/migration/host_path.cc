@@ -1,0 +1,158 @@
+#include "client/migration/host_path.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/migration/link_setup.h"
+#include "client/migration/link_transport.h"
+#include "client/migration/transport.h"
+#include "cuda/checksum.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+class HostPath : public RowPath {
+ public:
+  HostPath(StagingArena own, std::map<RankId, StagingArena> mapped)
+      : arena_(std::move(own)), mapped_(std::move(mapped)) {}
+
+  std::string_view name() const override { return "host"; }
+  std::span<std::byte> staging() override { return arena_.bytes(); }
+
+  absl::Status Open(const RowMoves&, PostLedger& ledger, LinkSet& links) override {
+    ledger_ = &ledger;
+    links_ = &links;
+    return absl::OkStatus();
+  }
+
+  // One piece of every row of the round that has credit and room.
+  absl::StatusOr<bool> Advance() override {
+    bool moved = false;
+    const auto ready = [this](RankId peer) {
+      const PeerLink& link = links_->Of(peer);
+      return !link.gone() && link.posted == ledger_->post_id();
+    };
+    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
+      if (outgoing.done || !ready(outgoing.row.to)) continue;
+      PeerLink& link = links_->Of(outgoing.row.to);
+      if (link.has_output()) link.Flush();
+      if (link.has_output()) continue;
+      const auto row_bytes = static_cast<int64_t>(outgoing.row.bytes.size());
+      if (outgoing.sent == row_bytes && outgoing.announced) {
+        ledger_->FinishSend(outgoing);
+      } else {
+        SendPiece(link, outgoing);
+      }
+      moved = true;
+    }
+    return moved;
+  }
+
+  bool busy() const override { return false; }
+
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link, const RowFrame& frame) override {
+    const bool landed = frame.type == RowFrameType::kLanded;
+    if (!landed && frame.type != RowFrameType::kPiece) {
+      return absl::DataLossError("a frame came that the host transport does not use");
+    }
+    if (landed && !mapped_.contains(link.rank())) {
+      return absl::DataLossError(
+          absl::StrCat("row ", frame.row, " is said to have landed in memory that is not shared"));
+    }
+    return PlaceOf(link, frame);
+  }
+
+  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
+    if (cuda::ChecksumOnHost(PlaceOf(link, frame)) != frame.checksum) {
+      return absl::DataLossError(absl::StrCat("row ", frame.row, ": checksum differs"));
+    }
+    ledger_->AddReceived(*ledger_->Find(link.rank(), frame.row), frame.bytes);
+    return absl::OkStatus();
+  }
+
+  // Writes into mapped arenas are over when Advance returns.
+  absl::Status Close(bool) override { return absl::OkStatus(); }
+
+ private:
+  // The offset is our own; the frame's length was checked against the row.
+  std::span<std::byte> PlaceOf(const PeerLink& link, const RowFrame& frame) {
+    const RowReceive& row = ledger_->Find(link.rank(), frame.row)->row;
+    return arena_.bytes().subspan(static_cast<size_t>(row.staging_offset + frame.offset),
+                                  static_cast<size_t>(frame.bytes));
+  }
+
+  void SendPiece(PeerLink& link, PostLedger::Outgoing& outgoing) {
+    const RowSend& row = outgoing.row;
+    const auto row_bytes = static_cast<int64_t>(row.bytes.size());
+    const int64_t bytes = std::min(kPieceBytes, row_bytes - outgoing.sent);
+    const std::span<const std::byte> piece =
+        row.bytes.subspan(static_cast<size_t>(outgoing.sent), static_cast<size_t>(bytes));
+    const auto mapped = mapped_.find(link.rank());
+    RowFrame frame{.type = RowFrameType::kPiece,
+                   .row = row.row,
+                   .round = row.round,
+                   .post_id = ledger_->post_id(),
+                   .row_bytes = row_bytes,
+                   .staging_offset = row.staging_offset,
+                   .offset = outgoing.sent,
+                   .bytes = bytes,
+                   .checksum = cuda::ChecksumOnHost(piece)};
+    if (mapped == mapped_.end()) {
+      link.Queue(frame, piece);
+    } else {
+      frame.type = RowFrameType::kLanded;
+      if (!piece.empty()) {
+        std::memcpy(mapped->second.bytes().data() + row.staging_offset + outgoing.sent,
+                    piece.data(), piece.size());
+      }
+      link.Queue(frame);
+    }
+    link.Flush();
+    outgoing.sent += bytes;
+    outgoing.announced = true;
+  }
+
+  StagingArena arena_;
+  std::map<RankId, StagingArena> mapped_;
+  PostLedger* ledger_ = nullptr;  // of the open post
+  LinkSet* links_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, StagingArena> mapped) {
+  return std::make_unique<HostPath>(std::move(own), std::move(mapped));
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,
+                                                             const Exchange& exchange) {
+  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.staging_bytes));
+  SharedStaging shared;
+  if (options.use_shared_memory) shared.descriptor = arena.fd();
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, shared, exchange));
+  std::vector<PeerLink> links;
+  std::map<RankId, StagingArena> mapped;
+  LinkNotes notes;
+  for (LinkParts::Peer& peer : parts.peers) {
+    const RankId rank = peer.link.rank();
+    absl::StatusOr<StagingArena> theirs =
+        peer.descriptor.ok()
+            ? StagingArena::Map(*std::move(peer.descriptor), peer.link.staging_bytes())
+            : peer.descriptor.status();
+    if (theirs.ok()) {
+      mapped.emplace(rank, *std::move(theirs));
+    } else if (options.use_shared_memory) {
+      notes.Add(rank, std::string(theirs.status().message()));
+    }
+    links.push_back(std::move(peer.link));
+  }
+  notes.Tell(options, "go over the socket");
+  return MakeLinkTransport(options.rank, options.max_row_bytes, std::move(links),
+                           MakeHostPath(std::move(arena), std::move(mapped)));
+}
+
+}  // namespace eplb

@@ -1,0 +1,208 @@
+#include "client/migration/link_setup.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#include "client/control/meeting.h"
+#include "client/control/monotonic_clock.h"
+#include "client/migration/staging_arena.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kFormat[] = "eplb-rows-2";
+
+absl::Status CheckOptions(const TransportOptions& options) {
+  if (options.world_size < 1 || options.rank.value < 0 ||
+      options.rank.value >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("transport: rank ", options.rank.value,
+                                                   " is not in 0..", options.world_size - 1));
+  }
+  if (options.secret.empty()) {
+    return absl::InvalidArgumentError("transport: the secret is empty");
+  }
+  if (options.max_row_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("transport: max_row_bytes is ", options.max_row_bytes));
+  }
+  for (const RankId peer : options.peers) {
+    if (peer.value < 0 || peer.value >= options.world_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("transport: peer ", peer.value, " is not in 0..", options.world_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Unique on the host without asking anybody; strangers that guess it fail the handshake.
+std::string DrawUnixName() {
+  std::random_device random;
+  const uint64_t bits = (uint64_t{random()} << 32) | random();
+  return absl::StrCat("eplb-rows-", getpid(), "-", absl::Hex(bits, absl::kZeroPad16));
+}
+
+struct Listeners {
+  Listener tcp;
+  std::optional<Listener> local;
+};
+
+absl::StatusOr<Listeners> Listen(const TransportOptions& options, const SharedStaging& own) {
+  EPLB_ASSIGN_OR_RETURN(Listener tcp, ListenTcp(options.bind_address, 0));
+  Listeners listeners{.tcp = std::move(tcp), .local = std::nullopt};
+  if (own.descriptor >= 0 && !BootId().empty()) {
+    absl::StatusOr<Listener> local = ListenAbstract(DrawUnixName());
+    if (local.ok()) {
+      listeners.local = *std::move(local);
+    } else if (options.on_note) {
+      options.on_note(absl::StrCat("no unix socket: ", local.status().message()));
+    }
+  }
+  return listeners;
+}
+
+absl::StatusOr<std::vector<LinkAddress>> ExchangeAddresses(const TransportOptions& options,
+                                                           const Listeners& listeners,
+                                                           const SharedStaging& staging,
+                                                           const Exchange& exchange) {
+  const LinkAddress own{.tcp = listeners.tcp.address,
+                        .unix_name = listeners.local.has_value() ? listeners.local->address : "",
+                        .boot_id = BootId(),
+                        .staging_bytes = options.staging_bytes,
+                        .staging_text = staging.text};
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> texts, exchange(own.Encode()));
+  if (texts.size() != static_cast<size_t>(options.world_size)) {
+    return absl::FailedPreconditionError(absl::StrCat("transport: the exchange gave ", texts.size(),
+                                                      " answers, expected ", options.world_size));
+  }
+  std::vector<LinkAddress> addresses;
+  for (size_t r = 0; r < texts.size(); ++r) {
+    absl::StatusOr<LinkAddress> address = LinkAddress::Decode(texts[r]);
+    if (!address.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("transport: rank ", r, ": ", address.status().message()));
+    }
+    addresses.push_back(*std::move(address));
+  }
+  return addresses;
+}
+
+bool OnOneHost(const LinkAddress& a, const LinkAddress& b) {
+  return a.boot_id == b.boot_id && !a.unix_name.empty() && !b.unix_name.empty();
+}
+
+// Who dials whom: the higher rank dials the lower one, by unix socket first where that can work.
+absl::StatusOr<Meeting> Meet(const TransportOptions& options, const Listeners& listeners,
+                             const std::vector<LinkAddress>& addresses) {
+  MeetOptions meet{
+      .handshake = {.secret = options.secret, .role = ConnectionRole::kRows, .self = options.rank},
+      .dial = {},
+      .expect = {},
+      .listeners = {&listeners.tcp},
+      .deadline = MonotonicNow() + options.connect_timeout};
+  if (listeners.local.has_value()) meet.listeners.push_back(&*listeners.local);
+  const LinkAddress& own = addresses[options.rank.value];
+  for (int32_t r = 0; r < options.world_size; ++r) {
+    const RankId peer{r};
+    const bool wanted =
+        options.peers.empty() ||
+        std::find(options.peers.begin(), options.peers.end(), peer) != options.peers.end();
+    if (!wanted || peer == options.rank) continue;
+    if (peer > options.rank) {
+      meet.expect.push_back(peer);
+      continue;
+    }
+    std::vector<std::string> targets;
+    if (OnOneHost(own, addresses[r])) targets.push_back(addresses[r].unix_name);
+    targets.push_back(addresses[r].tcp);
+    meet.dial.push_back({.rank = peer, .addresses = std::move(targets)});
+  }
+  return MeetPeers("transport", meet);
+}
+
+bool IsLocal(const MetPeer& peer) { return !peer.address.empty() && peer.address[0] == '@'; }
+
+std::string WhyNotLocal(const LinkAddress& own, const LinkAddress& other, const MetPeer& peer) {
+  if (own.boot_id != other.boot_id) return "another host";
+  if (!OnOneHost(own, other)) return "one of us has no unix socket";
+  return peer.first_miss.empty() ? "it did not come by its unix socket" : peer.first_miss;
+}
+
+}  // namespace
+
+std::string LinkAddress::Encode() const {
+  return absl::StrCat(kFormat, "\n", tcp, "\n", unix_name, "\n", boot_id, "\n", staging_bytes, "\n",
+                      staging_text);
+}
+
+absl::StatusOr<LinkAddress> LinkAddress::Decode(const std::string& text) {
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  LinkAddress address;
+  if (lines.size() != 6 || lines[0] != kFormat || lines[1].empty() ||
+      !absl::SimpleAtoi(lines[4], &address.staging_bytes) || address.staging_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its address is not of the form ", kFormat, " (another version?)"));
+  }
+  address.tcp = lines[1];
+  address.unix_name = lines[2];
+  address.boot_id = lines[3];
+  address.staging_text = lines[5];
+  return address;
+}
+
+absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options, const SharedStaging& own,
+                                     const Exchange& exchange) {
+  EPLB_RETURN_IF_ERROR(CheckOptions(options));
+  EPLB_ASSIGN_OR_RETURN(const Listeners listeners, Listen(options, own));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<LinkAddress> addresses,
+                        ExchangeAddresses(options, listeners, own, exchange));
+  const absl::Time deadline = MonotonicNow() + options.connect_timeout;
+  EPLB_ASSIGN_OR_RETURN(Meeting meeting, Meet(options, listeners, addresses));
+  if (options.on_note && meeting.strangers > 0) {
+    options.on_note(absl::StrCat(meeting.strangers, " connections of strangers were dropped"));
+  }
+  // Every rank sends first and reads afterwards, so nobody waits in a circle.
+  std::map<RankId, absl::Status> sent;
+  for (const auto& [rank, peer] : meeting.peers) {
+    if (IsLocal(peer)) sent[rank] = SendDescriptor(peer.fd.get(), own.descriptor);
+  }
+  LinkParts parts;
+  for (auto& [rank, peer] : meeting.peers) {
+    const LinkAddress& address = addresses[rank.value];
+    absl::StatusOr<Fd> descriptor = absl::UnavailableError("");
+    if (!IsLocal(peer)) {
+      descriptor =
+          absl::UnavailableError(WhyNotLocal(addresses[options.rank.value], address, peer));
+    } else if (!sent[rank].ok()) {
+      descriptor = sent[rank];
+    } else {
+      descriptor = ReceiveDescriptor(peer.fd.get(), deadline);
+    }
+    parts.peers.push_back(
+        {.link = PeerLink(
+             {.rank = rank, .fd = std::move(peer.fd), .staging_bytes = address.staging_bytes}),
+         .staging_text = address.staging_text,
+         .descriptor = std::move(descriptor)});
+  }
+  return parts;
+}
+
+void LinkNotes::Add(RankId rank, std::string_view why) { ranks_[std::string(why)].push_back(rank); }
+
+void LinkNotes::Tell(const TransportOptions& options, std::string_view how) const {
+  if (!options.on_note) return;
+  for (const auto& [why, ranks] : ranks_) {
+    options.on_note(absl::StrCat("rows to ", NameRanks(ranks), " ", std::string(how), ": ", why));
+  }
+}
+
+}  // namespace eplb

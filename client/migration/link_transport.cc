@@ -1,0 +1,315 @@
+// A rank that posts tells all peers of the post (kPosted): rows may come and will come. The path
+// then moves the bytes, and every piece is announced on the connection with its checksum.
+#include "client/migration/link_transport.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "client/control/monotonic_clock.h"
+#include "client/migration/link_set.h"
+#include "client/migration/post_ledger.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+// Frames read from one peer before the others get their turn.
+constexpr int32_t kFramesPerTurn = 8;
+// Between two looks at what no connection will tell.
+constexpr absl::Duration kBusyWait = absl::Microseconds(20);
+
+class LinkTransport : public Transport {
+ public:
+  LinkTransport(RankId rank, int64_t max_row_bytes, std::vector<PeerLink> links,
+                std::unique_ptr<RowPath> path)
+      : rank_(rank),
+        max_row_bytes_(max_row_bytes),
+        owner_(getpid()),
+        links_(std::move(links)),
+        path_(std::move(path)) {}
+
+  ~LinkTransport() override {
+    if (getpid() == owner_) {
+      links_.HangUp();
+    } else {
+      (void)path_.release();  // a child has no part in what the path shares with a device
+    }
+  }
+
+  std::string_view name() const override { return path_->name(); }
+  std::span<std::byte> staging() override { return path_->staging(); }
+
+  absl::StatusOr<Ticket> Post(RowMoves moves) override {
+    EPLB_RETURN_IF_ERROR(CheckOwner());
+    if (ledger_.has_value()) return absl::FailedPreconditionError("another post is open");
+    if (absl::Status status = Open(moves); !status.ok()) {
+      TellEnded(moves);
+      return status;
+    }
+    last_post_id_ = ledger_->post_id();
+    error_ = absl::OkStatus();
+    links_.Tell(ledger_->Peers(), {.type = RowFrameType::kPosted, .post_id = last_post_id_});
+    return ++ticket_;
+  }
+
+  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
+    EPLB_RETURN_IF_ERROR(CheckOwner());
+    if (ticket != ticket_ || ticket == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("ticket ", ticket, " is not the last one"));
+    }
+    if (!ledger_.has_value()) return last_progress_;
+    if (!error_.ok()) return error_;
+    absl::StatusOr<Progress> progress = Advance(max_wait);
+    if (progress.ok() && progress->done) {
+      if (absl::Status closed = path_->Close(/*done=*/true); !closed.ok()) progress = closed;
+    }
+    if (!progress.ok()) {
+      error_ = progress.status();
+    } else if (progress->done) {
+      last_progress_ = *progress;
+      ledger_.reset();
+    }
+    return progress;
+  }
+
+  absl::Status Abort() override {
+    if (getpid() != owner_) return absl::OkStatus();
+    const absl::Status closed = path_->Close(/*done=*/false);
+    if (!ledger_.has_value()) return closed;
+    for (const RankId peer : ledger_->Peers()) {
+      // What is half sent goes on from a copy and is dropped over there; our rows are free.
+      links_.Of(peer).Detach();
+    }
+    links_.Tell(ledger_->Peers(), {.type = RowFrameType::kEnded, .post_id = ledger_->post_id()});
+    for (PeerLink& link : links_.all()) link.DropPayload();
+    last_progress_ = {};
+    ledger_.reset();
+    return closed;
+  }
+
+ private:
+  absl::Status CheckOwner() const {
+    if (getpid() == owner_) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ", std::string(name()), " transport belongs to another process"));
+  }
+
+  // errors: as Post, but for another post that is open.
+  absl::Status Open(const RowMoves& moves) {
+    EPLB_RETURN_IF_ERROR(
+        CheckMoves(moves, {.self = rank_,
+                           .max_row_bytes = max_row_bytes_,
+                           .last_post_id = last_post_id_,
+                           .posted_before = ticket_ > 0,
+                           .staging_bytes = static_cast<int64_t>(path_->staging().size()),
+                           .peer_staging_bytes = [this](RankId peer) {
+                             const PeerLink* link = links_.Find(peer);
+                             return link == nullptr ? int64_t{-1} : link->staging_bytes();
+                           }}));
+    // Late frames, and peers that have left; one that broke the rules is gone as well.
+    (void)ReadLinks();
+    PostLedger ledger(moves);
+    if (const std::string gone = links_.DescribeGone(ledger.Peers()); !gone.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat("post ", ledger.post_id(), ": ", gone));
+    }
+    ledger_.emplace(std::move(ledger));
+    const absl::Status opened = path_->Open(moves, *ledger_, links_);
+    if (!opened.ok()) ledger_.reset();
+    return opened;
+  }
+
+  // A post that was refused here never begins: its peers must not wait for us.
+  void TellEnded(const RowMoves& moves) {
+    std::set<RankId> peers;
+    for (const RowSend& send : moves.sends) peers.insert(send.to);
+    for (const RowReceive& receive : moves.receives) peers.insert(receive.from);
+    const std::vector<RankId> told(peers.begin(), peers.end());
+    links_.Tell(told, {.type = RowFrameType::kEnded, .post_id = moves.post_id});
+  }
+
+  absl::StatusOr<Progress> Advance(absl::Duration max_wait) {
+    const absl::Time until = std::min(ledger_->deadline(), MonotonicNow() + max_wait);
+    while (true) {
+      EPLB_ASSIGN_OR_RETURN(const bool moved, path_->Advance());
+      EPLB_ASSIGN_OR_RETURN(const bool received, ReadLinks());
+      const bool done = ledger_->complete() && !path_->busy();
+      if (done) return ledger_->progress();
+      EPLB_RETURN_IF_ERROR(CheckPeers());
+      const absl::Time now = MonotonicNow();
+      if (now >= ledger_->deadline()) return DeadlineError();
+      if (now >= until) return Unfinished();
+      if (!moved && !received) EPLB_RETURN_IF_ERROR(Wait(now, until));
+    }
+  }
+
+  Progress Unfinished() const {
+    Progress progress = ledger_->progress();
+    progress.done = false;
+    return progress;
+  }
+
+  absl::Status Wait(absl::Time now, absl::Time until) const {
+    if (!path_->busy()) return links_.Wait(until);
+    absl::SleepFor(std::min(kBusyWait, until - now));
+    return absl::OkStatus();
+  }
+
+  absl::Status DeadlineError() const {
+    const std::string waiting = path_->Waiting();
+    if (waiting.empty()) return ledger_->DeadlineError();
+    return absl::DeadlineExceededError(
+        absl::StrCat(ledger_->DeadlineError().message(), "; ", waiting));
+  }
+
+  // Reads what has come on all connections. True when something came. errors: DataLoss, the first.
+  absl::StatusOr<bool> ReadLinks() {
+    bool moved = false;
+    absl::Status first_error;
+    for (PeerLink& link : links_.all()) {
+      if (link.has_output()) link.Flush();
+      for (int32_t frame = 0; frame < kFramesPerTurn && !link.gone(); ++frame) {
+        const absl::StatusOr<bool> came = ReadFrame(link);
+        first_error.Update(came.status());
+        if (!came.ok() || !*came) break;
+        moved = true;
+      }
+    }
+    if (!first_error.ok()) return first_error;
+    return moved;
+  }
+
+  // One frame, or the rest of its payload. errors: DataLoss, and the link is closed when the peer
+  // does not keep the rules, for nothing after it can be trusted.
+  absl::StatusOr<bool> ReadFrame(PeerLink& link) {
+    if (!link.reading_payload()) {
+      const std::optional<RowFrame> header = link.ReadHeader();
+      if (!header.has_value()) return false;
+      if (const absl::Status status = OnHeader(link, *header); !status.ok()) {
+        link.Close(std::string(status.message()));
+        return Blame(link.rank(), status.message());
+      }
+      if (!link.reading_payload()) {
+        if (IsAboutRow(*header) && IsOurs(*header)) EPLB_RETURN_IF_ERROR(Take(link));
+        return true;
+      }
+    }
+    if (!link.ReadPayload()) return false;
+    if (!link.payload_is_dropped()) EPLB_RETURN_IF_ERROR(Take(link));
+    return true;
+  }
+
+  absl::Status Take(const PeerLink& link) {
+    const absl::Status taken = path_->Take(link, link.header());
+    return taken.ok() ? taken : Blame(link.rank(), taken.message());
+  }
+
+  bool IsOurs(const RowFrame& frame) const {
+    return ledger_.has_value() && ledger_->post_id() == frame.post_id;
+  }
+
+  absl::Status OnHeader(PeerLink& link, const RowFrame& frame) {
+    EPLB_RETURN_IF_ERROR(CheckFrame(frame));
+    if (frame.type == RowFrameType::kPosted) {
+      link.posted = frame.post_id;
+      return absl::OkStatus();
+    }
+    if (frame.type == RowFrameType::kEnded) {
+      link.ended = frame.post_id;
+      return absl::OkStatus();
+    }
+    std::span<std::byte> target;  // empty: a late row of a post that is over
+    if (!IsAboutRow(frame)) {
+      EPLB_ASSIGN_OR_RETURN(target, path_->Place(link, frame));
+    } else if (IsOurs(frame)) {
+      EPLB_RETURN_IF_ERROR(CheckPiece(link, frame));
+      EPLB_ASSIGN_OR_RETURN(target, path_->Place(link, frame));
+      ledger_->Find(link.rank(), frame.row)->announced += frame.bytes;
+    } else if (ticket_ == 0 || frame.post_id > last_post_id_) {
+      return absl::DataLossError(
+          absl::StrCat("a row of post ", frame.post_id, " came before it was posted here"));
+    }
+    if (HasPayload(frame)) link.ExpectPayload(static_cast<size_t>(frame.bytes), target);
+    return absl::OkStatus();
+  }
+
+  // The piece must be the next one of a row that this peer owes, exactly as agreed.
+  absl::Status CheckPiece(const PeerLink& link, const RowFrame& frame) {
+    const PostLedger::Incoming* incoming = ledger_->Find(link.rank(), frame.row);
+    if (incoming == nullptr || incoming->done) {
+      return absl::DataLossError(absl::StrCat("row ", frame.row, " was not expected",
+                                              incoming == nullptr ? "" : " twice"));
+    }
+    const RowReceive& row = incoming->row;
+    if (frame.row_bytes != row.num_bytes || frame.staging_offset != row.staging_offset ||
+        frame.round != row.round) {
+      return absl::DataLossError(absl::StrCat("row ", frame.row, " has ", frame.row_bytes,
+                                              " bytes at ", frame.staging_offset, " in round ",
+                                              frame.round, ", expected ", row.num_bytes, " at ",
+                                              row.staging_offset, " in round ", row.round));
+    }
+    if (frame.offset != incoming->announced || frame.bytes > row.num_bytes - frame.offset ||
+        (frame.bytes == 0 && row.num_bytes > 0)) {
+      return absl::DataLossError(absl::StrCat("row ", frame.row, ": bytes ", frame.offset, "+",
+                                              frame.bytes, " came, expected from ",
+                                              incoming->announced, " of ", row.num_bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Blame(RankId peer, absl::string_view what) const {
+    return absl::DataLossError(
+        absl::StrCat("post ", last_post_id_, ": rank ", peer.value, ": ", what));
+  }
+
+  // Peers that still matter must be alive, and not past this post.
+  absl::Status CheckPeers() {
+    const auto id = ledger_->post_id();
+    const auto past = [id](const PeerLink& link) {
+      return (link.ended.has_value() && *link.ended >= id) ||
+             (link.posted.has_value() && *link.posted > id);
+    };
+    const std::span<const PeerLink> all = links_.all();
+    const bool suspicious = std::any_of(
+        all.begin(), all.end(), [&](const PeerLink& link) { return link.gone() || past(link); });
+    if (!suspicious) return absl::OkStatus();
+    const std::vector<RankId> left = ledger_->PeersLeft();
+    if (const std::string gone = links_.DescribeGone(left); !gone.empty()) {
+      return absl::UnavailableError(absl::StrCat("post ", id, ": ", gone));
+    }
+    for (const RankId peer : left) {
+      if (past(links_.Of(peer))) {
+        return absl::AbortedError(absl::StrCat("post ", id, ": rank ", peer.value, " ended it"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const RankId rank_;
+  const int64_t max_row_bytes_;
+  const pid_t owner_;
+  LinkSet links_;
+  std::unique_ptr<RowPath> path_;
+  std::optional<PostLedger> ledger_;  // of the open post
+  absl::Status error_;                // that Poll keeps returning
+  Progress last_progress_;            // of the last ticket
+  Ticket ticket_ = 0;
+  uint64_t last_post_id_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeLinkTransport(RankId rank, int64_t max_row_bytes,
+                                             std::vector<PeerLink> links,
+                                             std::unique_ptr<RowPath> path) {
+  return std::make_unique<LinkTransport>(rank, max_row_bytes, std::move(links), std::move(path));
+}
+
+}  // namespace eplb

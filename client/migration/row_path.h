@@ -1,0 +1,51 @@
+// How the bytes of rows get from live memory into a receiver's staging. LinkTransport does the
+// rest: who has posted, what is owed, who is gone, what was agreed.
+#ifndef EPLB_CLIENT_MIGRATION_ROW_PATH_H_
+#define EPLB_CLIENT_MIGRATION_ROW_PATH_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "client/migration/link_set.h"
+#include "client/migration/post_ledger.h"
+#include "client/migration/row_frame.h"
+
+namespace eplb {
+
+// Threads: one caller. Nothing here waits, but for Close.
+class RowPath {
+ public:
+  virtual ~RowPath() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::span<std::byte> staging() = 0;
+
+  // A post begins. `ledger` and `links` stay until Close. errors: InvalidArgument for moves that
+  // this path cannot make, Internal; the post is refused.
+  virtual absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) = 0;
+  // Moves what can move now; true when something did. Tells the ledger of rows that have left our
+  // memory and of bytes that are in staging and checked. errors: as Transport::Poll.
+  virtual absl::StatusOr<bool> Advance() = 0;
+  // Something is under way of which no connection will tell.
+  virtual bool busy() const = 0;
+  // What the path itself waits for, for the message of a deadline; empty when for nothing.
+  virtual std::string Waiting() const { return ""; }
+
+  // Where the payload of `frame` goes, whose `bytes` it has; empty: nowhere, it is not wanted any
+  // more. Also called for a frame without payload. A row's frame is of the open post and as agreed.
+  // errors: DataLoss for a frame that this path does not send.
+  virtual absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
+                                                     const RowFrame& frame) = 0;
+  // The frame and its payload are here. errors: DataLoss.
+  virtual absl::Status Take(const PeerLink& link, const RowFrame& frame) = 0;
+
+  // The open post, if any, is over: as done, or else as Transport::Abort, whose errors it has.
+  virtual absl::Status Close(bool done) = 0;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_ROW_PATH_H_
