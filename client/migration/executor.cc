@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "client/control/monotonic_clock.h"
+#include "client/migration/batches.h"
 #include "client/migration/staging_layout.h"
 #include "placement/status_macros.h"
 
@@ -17,10 +17,6 @@ namespace {
 
 // One Poll: short enough that a deadline is kept, long enough to cost nothing.
 constexpr absl::Duration kPollWait = absl::Milliseconds(100);
-// Between two looks at a batch.
-constexpr absl::Duration kBatchWait = absl::Microseconds(20);
-// Copies of one arena take milliseconds; a GPU that needs longer than this does not answer.
-constexpr absl::Duration kSettleTimeout = absl::Seconds(20);
 
 std::span<std::byte> RowOf(const ExpertTensor& tensor, int32_t local_slot) {
   return {static_cast<std::byte*>(tensor.base) + local_slot * tensor.row_stride,
@@ -99,20 +95,8 @@ struct Executor::Impl {
   absl::StatusOr<std::vector<uint64_t>> CopyAndWait(std::span<const cuda::RowCopy> rows,
                                                     absl::Time deadline) {
     EPLB_ASSIGN_OR_RETURN(last_batch, queue->Copy(rows));
-    EPLB_RETURN_IF_ERROR(WaitFor(*last_batch, deadline));
+    EPLB_RETURN_IF_ERROR(AwaitBatch(*queue, *last_batch, deadline));
     return queue->TakeChecksums(*std::exchange(last_batch, std::nullopt));
-  }
-
-  absl::Status WaitFor(int64_t batch, absl::Time deadline) {
-    while (true) {
-      EPLB_ASSIGN_OR_RETURN(const bool ended, queue->Ended(batch));
-      if (ended) return absl::OkStatus();
-      if (MonotonicNow() >= deadline) {
-        return absl::DeadlineExceededError(
-            absl::StrCat("row copies on GPU ", options.gpu.value, " have not ended in time"));
-      }
-      absl::SleepFor(kBatchWait);
-    }
   }
 
   // Rows between slots of this GPU; they too are overwritten only at Commit.
@@ -145,7 +129,7 @@ struct Executor::Impl {
   // Staging may be written again once the last commit has read it.
   absl::Status AwaitCommit(absl::Time deadline) {
     if (!last_batch.has_value()) return absl::OkStatus();
-    EPLB_RETURN_IF_ERROR(WaitFor(*last_batch, deadline));
+    EPLB_RETURN_IF_ERROR(AwaitBatch(*queue, *last_batch, deadline));
     (void)queue->TakeChecksums(*std::exchange(last_batch, std::nullopt));
     return absl::OkStatus();
   }

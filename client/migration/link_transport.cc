@@ -138,11 +138,11 @@ class LinkTransport : public Transport {
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {
     const absl::Time until = std::min(ledger_->deadline(), MonotonicNow() + max_wait);
     while (true) {
-      EPLB_ASSIGN_OR_RETURN(const bool moved, path_->Advance());
+      // What the peers say comes first: nothing is sent to one that has ended the post.
       EPLB_ASSIGN_OR_RETURN(const bool received, ReadLinks());
-      const bool done = ledger_->complete() && !path_->busy();
-      if (done) return ledger_->progress();
       EPLB_RETURN_IF_ERROR(CheckPeers());
+      EPLB_ASSIGN_OR_RETURN(const bool moved, path_->Advance());
+      if (ledger_->complete() && !path_->busy()) return ledger_->progress();
       const absl::Time now = MonotonicNow();
       if (now >= ledger_->deadline()) return DeadlineError();
       if (now >= until) return Unfinished();

@@ -11,6 +11,7 @@
 #include "tests/client/control/world.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/client/migration/host_world.h"
+#include "tests/client/migration/peer_world.h"
 
 namespace eplb {
 namespace {
@@ -131,6 +132,8 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{"InprocWithPrimary", MakeInproc, StateResidency::kWithPrimary},
         Kind{"SharedEveryReplica", MakeSharedMemoryWorld, StateResidency::kEveryReplica},
         Kind{"SharedWithPrimary", MakeSharedMemoryWorld, StateResidency::kWithPrimary},
+        Kind{"PeerEveryReplica", MakePeerWorld, StateResidency::kEveryReplica},
+        Kind{"PeerWithPrimary", MakePeerWorld, StateResidency::kWithPrimary},
         Kind{"TcpWithPrimary", MakeTcpWorld, StateResidency::kWithPrimary}),
     [](const auto& kind) { return kind.param.name; });
 
