@@ -59,6 +59,8 @@ class PostLedger {
   // be written to; empty when there is none. A peer that has not posted holds up nobody else.
   std::span<Outgoing> CurrentRound(const std::function<bool(RankId)>& ready);
   void FinishSend(Outgoing& outgoing);
+  // In the order of RowMoves::sends.
+  std::span<Outgoing> outgoing() { return outgoing_; }
 
   // Ranks that owe us rows, ranks that we owe rows, both or any at all; rising.
   std::vector<RankId> Sources() const;

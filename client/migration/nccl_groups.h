@@ -1,0 +1,52 @@
+// Which NCCL groups move a post's rows: equal on the two ends of every transfer without a word
+// between them.
+#ifndef EPLB_CLIENT_MIGRATION_NCCL_GROUPS_H_
+#define EPLB_CLIENT_MIGRATION_NCCL_GROUPS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/migration/transport.h"
+#include "placement/ids.h"
+
+namespace eplb {
+
+// Part of a row inside a piece.
+struct RowFragment {
+  int32_t index = 0;   // of the row in RowMoves::sends or receives
+  int64_t offset = 0;  // in the row
+  int64_t num_bytes = 0;
+  int64_t at = 0;  // in the piece
+};
+
+// One contiguous chunk: what one ncclSend or ncclRecv moves.
+struct NcclPiece {
+  RankId peer;
+  int64_t staging_offset = 0;  // in the receiver's staging
+  int64_t num_bytes = 0;
+  std::vector<RowFragment> fragments;
+};
+
+// At most one send and one receive. NCCL cuts big groups in two at places that differ between
+// ranks, which then wait for each other in a circle (Megatron-LM #7189, SGLang #7956); a group of
+// two operations on 16 channels takes 2 * 16 of the 254 places before a cut.
+struct NcclGroup {
+  int32_t round = 0;
+  std::optional<NcclPiece> send;
+  std::optional<NcclPiece> receive;
+};
+
+// Rounds in their order; in a round the rows that follow each other in the receiver's staging (but
+// for what rounds a row up to 64 bytes) are one run, and a run is cut into pieces of at most
+// `piece_bytes`; the k-th pieces of the send and of the receive are one group. Every rank waits
+// only for groups of a lower (round, k), so no circle can form. Rows without bytes are in no group.
+// piece_bytes: a multiple of 64. errors: InvalidArgument for a round with two receivers or two
+// senders, for a row that does not begin at a multiple of 64 in staging. cost: O(rows log rows).
+absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int64_t piece_bytes);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_NCCL_GROUPS_H_

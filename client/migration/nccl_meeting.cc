@@ -1,0 +1,107 @@
+#include "client/migration/nccl_meeting.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+
+namespace eplb {
+
+static_assert(cuda::kNcclIdBytes == kMeetBytes);
+
+NcclMeeting::NcclMeeting(NcclMeetingParts parts) : parts_(std::move(parts)) {}
+
+int32_t NcclMeeting::IndexOf(RankId rank) const {
+  const auto found = std::lower_bound(parts_.ranks.begin(), parts_.ranks.end(), rank);
+  return static_cast<int32_t>(found - parts_.ranks.begin());
+}
+
+absl::Status NcclMeeting::Begin(uint64_t post_id, LinkSet& links) {
+  if (up_) return absl::OkStatus();
+  Drop();
+  post_id_ = post_id;
+  if (parts_.ranks.size() == 1) {
+    up_ = true;  // nobody to talk to
+    return absl::OkStatus();
+  }
+  if (parts_.self != Root()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(id_, cuda::MakeNcclId(*parts_.library));
+  for (PeerLink& link : links.all()) {
+    link.Queue({.type = RowFrameType::kMeet, .post_id = post_id, .bytes = kMeetBytes}, id_);
+    link.Flush();
+  }
+  return Connect(id_);
+}
+
+absl::Status NcclMeeting::Connect(const cuda::NcclId& id) {
+  cuda::NcclOptions options = parts_.options;
+  options.rank = IndexOf(parts_.self);
+  options.num_ranks = static_cast<int32_t>(parts_.ranks.size());
+  EPLB_ASSIGN_OR_RETURN(communicator_, cuda::NcclCommunicator::Begin(*parts_.library, id, options));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> NcclMeeting::Advance(LinkSet& links) {
+  std::vector<RankId> others = parts_.ranks;
+  others.erase(others.begin() + IndexOf(parts_.self));
+  if (const std::string gone = links.DescribeGone(others); !gone.empty()) {
+    return absl::UnavailableError(absl::StrCat("NCCL communicator of post ", post_id_, ": ", gone));
+  }
+  if (communicator_ == nullptr) {
+    if (came_for_ != post_id_) return false;
+    EPLB_RETURN_IF_ERROR(Connect(coming_));
+    return true;
+  }
+  EPLB_ASSIGN_OR_RETURN(const bool ready, communicator_->Poll());
+  if (!ready) return false;
+  const bool warm = parts_.ranks.size() <= kMaxWarmRanks &&
+                    next_warm_ < static_cast<int32_t>(parts_.ranks.size());
+  if (warm) {
+    EPLB_RETURN_IF_ERROR(WarmNextPair());
+  } else {
+    up_ = true;
+  }
+  return true;
+}
+
+absl::Status NcclMeeting::WarmNextPair() {
+  const auto num_ranks = static_cast<int32_t>(parts_.ranks.size());
+  const int32_t own = IndexOf(parts_.self);
+  const int32_t distance = next_warm_++;
+  return communicator_->Exchange(
+      cuda::NcclSend{.to = (own + distance) % num_ranks,
+                     .bytes = parts_.scratch.first(kScratchBytes)},
+      cuda::NcclReceive{.from = (own - distance + num_ranks) % num_ranks,
+                        .bytes = parts_.scratch.subspan(kScratchBytes, kScratchBytes)},
+      parts_.stream);
+}
+
+std::string NcclMeeting::Waiting() const {
+  if (up_) return "";
+  if (communicator_ == nullptr) {
+    return absl::StrCat("rank ", Root().value, " has sent no id for an NCCL communicator");
+  }
+  return absl::StrCat("the NCCL communicator of ", parts_.ranks.size(), " ranks is not up");
+}
+
+absl::StatusOr<std::span<std::byte>> NcclMeeting::Place(RankId from) {
+  if (from != Root()) {
+    return absl::DataLossError("it sent the id of an NCCL communicator, which is not its part");
+  }
+  came_for_.reset();
+  return std::span<std::byte>(coming_);
+}
+
+void NcclMeeting::Take(const RowFrame& frame) { came_for_ = frame.post_id; }
+
+void NcclMeeting::Drop() {
+  if (communicator_ != nullptr) communicator_->Abort();
+  communicator_.reset();
+  next_warm_ = 1;
+  up_ = false;
+}
+
+}  // namespace eplb

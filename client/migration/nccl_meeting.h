@@ -1,0 +1,79 @@
+// Brings the NCCL communicator of a lane up, at the start and again after one was aborted: the
+// lowest rank draws an id and sends it over the connections that the ranks have anyway.
+#ifndef EPLB_CLIENT_MIGRATION_NCCL_MEETING_H_
+#define EPLB_CLIENT_MIGRATION_NCCL_MEETING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/migration/link_set.h"
+#include "client/migration/row_frame.h"
+#include "cuda/nccl_communicator.h"
+#include "placement/ids.h"
+
+namespace eplb {
+
+struct NcclMeetingParts {
+  const cuda::NcclLibrary* library = nullptr;
+  cuda::NcclOptions options;  // rank and num_ranks are filled in here
+  RankId self;
+  std::vector<RankId> ranks;     // of the lane, rising, with self
+  std::span<std::byte> scratch;  // of the device, 2 * kScratchBytes
+  void* stream = nullptr;        // what the communicator's groups run on
+};
+
+// Threads: one caller. Nothing here waits.
+class NcclMeeting {
+ public:
+  static constexpr size_t kScratchBytes = 64;
+
+  explicit NcclMeeting(NcclMeetingParts parts);
+
+  // Begins to meet unless the communicator is up. post_id: equal on all ranks. errors: Internal.
+  absl::Status Begin(uint64_t post_id, LinkSet& links);
+  // True when something moved. REQUIRES: Begin, not up. errors: Unavailable naming who is gone,
+  // Internal.
+  absl::StatusOr<bool> Advance(LinkSet& links);
+  bool up() const { return up_; }
+  // REQUIRES: up.
+  cuda::NcclCommunicator& communicator() { return *communicator_; }
+  int32_t IndexOf(RankId rank) const;
+  std::string Waiting() const;
+
+  // Of kMeet frames. errors: DataLoss from a rank that draws no id.
+  absl::StatusOr<std::span<std::byte>> Place(RankId from);
+  void Take(const RowFrame& frame);
+
+  // Aborts the communicator, if any; the next Begin makes another.
+  void Drop();
+
+ private:
+  // The largest lane in which every pair connects before it is needed. A pair costs NCCL some
+  // megabytes of the device and a round here about a millisecond.
+  static constexpr size_t kMaxWarmRanks = 64;
+
+  RankId Root() const { return parts_.ranks.front(); }
+  absl::Status Connect(const cuda::NcclId& id);
+  // NCCL connects a pair at its first use: here, not inside a training step.
+  absl::Status WarmNextPair();
+
+  const NcclMeetingParts parts_;
+  cuda::NcclId id_ = {};              // drawn by the root, read while it is sent
+  cuda::NcclId coming_ = {};          // being read from the root
+  std::optional<uint64_t> came_for_;  // the post that `coming_` is for
+  uint64_t post_id_ = 0;
+  std::unique_ptr<cuda::NcclCommunicator> communicator_;
+  int32_t next_warm_ = 1;  // distance of the pair
+  bool up_ = false;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_NCCL_MEETING_H_

@@ -1,0 +1,351 @@
+#include "client/migration/nccl_path.h"
+
+#include <array>
+#include <deque>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/control/monotonic_clock.h"
+#include "client/migration/batches.h"
+#include "client/migration/nccl_groups.h"
+#include "client/migration/nccl_meeting.h"
+#include "cuda/checksum.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+// Groups that are packed, sent or received at a time: one for each buffer.
+constexpr size_t kNumBuffers = 2;
+// Received pieces whose checksums are summed.
+constexpr size_t kMaxChecking = 16;
+
+class NcclPath : public RowPath {
+ public:
+  struct Memory {
+    cuda::RowBuffer staging;
+    std::array<cuda::RowBuffer, kNumBuffers> packed;
+    cuda::RowBuffer scratch;
+  };
+
+  NcclPath(NcclPathParts parts, Memory memory)
+      : piece_bytes_(parts.piece_bytes),
+        pack_queue_(std::move(parts.pack_queue)),
+        group_queue_(std::move(parts.group_queue)),
+        memory_(std::move(memory)),
+        meeting_({.library = parts.library,
+                  .options = std::move(parts.options),
+                  .self = parts.self,
+                  .ranks = std::move(parts.ranks),
+                  .scratch = memory_.scratch.bytes,
+                  .stream = group_queue_->stream()}) {}
+
+  ~NcclPath() override { meeting_.Drop(); }
+
+  std::string_view name() const override { return "nccl"; }
+  std::span<std::byte> staging() override { return memory_.staging.bytes; }
+
+  absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
+    EPLB_ASSIGN_OR_RETURN(groups_, CutIntoGroups(moves, piece_bytes_));
+    EPLB_RETURN_IF_ERROR(pack_queue_->Follow(moves.stream));
+    EPLB_RETURN_IF_ERROR(meeting_.Begin(moves.post_id, links));
+    ledger_ = &ledger;
+    links_ = &links;
+    receives_ = moves.receives;
+    num_packed_ = num_announced_ = num_begun_ = num_ended_ = 0;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance() override {
+    if (!meeting_.up()) return meeting_.Advance(*links_);
+    EPLB_ASSIGN_OR_RETURN(const bool packed, PackNext());
+    EPLB_ASSIGN_OR_RETURN(const bool announced, AnnounceNext());
+    EPLB_ASSIGN_OR_RETURN(const bool begun, BeginNext());
+    EPLB_ASSIGN_OR_RETURN(const bool ended, EndNext());
+    EPLB_ASSIGN_OR_RETURN(const bool checked, FinishChecks());
+    return SendEmptyRows() || packed || announced || begun || ended || checked;
+  }
+
+  bool busy() const override {
+    return !meeting_.up() || num_announced_ < num_packed_ || num_ended_ < num_begun_ ||
+           !checking_.empty();
+  }
+
+  std::string Waiting() const override { return meeting_.Waiting(); }
+
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link, const RowFrame& frame) override {
+    if (frame.type == RowFrameType::kMeet) return meeting_.Place(link.rank());
+    if (frame.type != RowFrameType::kComing) {
+      return absl::DataLossError("a frame came that the nccl transport does not use");
+    }
+    return std::span<std::byte>();
+  }
+
+  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
+    if (frame.type == RowFrameType::kMeet) {
+      meeting_.Take(frame);
+      return absl::OkStatus();
+    }
+    if (frame.bytes > 0) {
+      coming_[{link.rank(), frame.row, frame.offset}] = {frame.bytes, frame.checksum};
+      return absl::OkStatus();
+    }
+    if (frame.checksum != cuda::ChecksumOnHost({})) {
+      return absl::DataLossError(absl::StrCat("row ", frame.row, ": checksum differs"));
+    }
+    ledger_->AddReceived(*ledger_->Find(link.rank(), frame.row), 0);
+    return absl::OkStatus();
+  }
+
+  absl::Status Close(bool done) override {
+    if (!done) meeting_.Drop();  // no write of ours lands after it
+    const absl::Time deadline = MonotonicNow() + kSettleTimeout;
+    for (Group& group : groups_under_way_) EPLB_RETURN_IF_ERROR(Settle(group, deadline));
+    for (const Check& check : checking_) {
+      EPLB_RETURN_IF_ERROR(AwaitBatch(*group_queue_, check.batch, deadline));
+      (void)group_queue_->TakeChecksums(check.batch);
+    }
+    groups_under_way_.clear();
+    checking_.clear();
+    coming_.clear();
+    groups_.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  // (rank, row, offset) -> bytes and checksum that were announced.
+  using Coming = std::map<std::tuple<RankId, int32_t, int64_t>, std::pair<int64_t, uint64_t>>;
+
+  // From packing to its end.
+  struct Group {
+    size_t index = 0;             // in groups_
+    std::optional<int64_t> pack;  // batches
+    std::optional<int64_t> mark;
+  };
+  struct Check {
+    size_t group = 0;
+    int64_t batch = 0;
+  };
+
+  std::span<std::byte> PackedBytes(size_t index) {
+    return memory_.packed[index % kNumBuffers].bytes.first(
+        static_cast<size_t>(groups_[index].send->num_bytes));
+  }
+
+  std::span<std::byte> StagedBytes(const NcclPiece& piece) {
+    return staging().subspan(static_cast<size_t>(piece.staging_offset),
+                             static_cast<size_t>(piece.num_bytes));
+  }
+
+  bool Ready(RankId peer) const {
+    const PeerLink& link = links_->Of(peer);
+    return !link.gone() && link.posted == ledger_->post_id();
+  }
+
+  absl::StatusOr<bool> PackNext() {
+    if (num_packed_ == groups_.size() || num_packed_ - num_ended_ == kNumBuffers) return false;
+    const NcclGroup& group = groups_[num_packed_];
+    Group under_way{.index = num_packed_, .pack = std::nullopt, .mark = std::nullopt};
+    if (group.send.has_value()) {
+      // Only a peer in this post may hear of its rows.
+      if (!Ready(group.send->peer)) return false;
+      std::vector<cuda::RowCopy> copies;
+      for (const RowFragment& part : group.send->fragments) {
+        const RowSend& row = ledger_->outgoing()[static_cast<size_t>(part.index)].row;
+        copies.push_back({.source = row.bytes.data() + part.offset,
+                          .destination = PackedBytes(num_packed_).data() + part.at,
+                          .num_bytes = part.num_bytes});
+      }
+      EPLB_ASSIGN_OR_RETURN(under_way.pack, pack_queue_->Copy(copies));
+    }
+    groups_under_way_.push_back(under_way);
+    ++num_packed_;
+    return true;
+  }
+
+  Group& UnderWay(size_t index) { return groups_under_way_[index - num_ended_]; }
+
+  absl::StatusOr<bool> AnnounceNext() {
+    if (num_announced_ == num_packed_) return false;
+    Group& group = UnderWay(num_announced_);
+    if (group.pack.has_value()) {
+      EPLB_ASSIGN_OR_RETURN(const bool ended, pack_queue_->Ended(*group.pack));
+      if (!ended) return false;
+      const std::vector<uint64_t> checksums =
+          pack_queue_->TakeChecksums(*std::exchange(group.pack, std::nullopt));
+      const NcclPiece& piece = *groups_[group.index].send;
+      for (size_t i = 0; i < piece.fragments.size(); ++i) {
+        Announce(piece.fragments[i], checksums[i]);
+      }
+      links_->Of(piece.peer).Flush();
+    }
+    ++num_announced_;
+    return true;
+  }
+
+  void Announce(const RowFragment& part, uint64_t checksum) {
+    const RowSend& row = ledger_->outgoing()[static_cast<size_t>(part.index)].row;
+    links_->Of(row.to).Queue({.type = RowFrameType::kComing,
+                              .row = row.row,
+                              .round = row.round,
+                              .post_id = ledger_->post_id(),
+                              .row_bytes = static_cast<int64_t>(row.bytes.size()),
+                              .staging_offset = row.staging_offset,
+                              .offset = part.offset,
+                              .bytes = part.num_bytes,
+                              .checksum = checksum});
+  }
+
+  // Whether all that the piece brings was announced. errors: DataLoss when it is cut otherwise.
+  absl::StatusOr<bool> IsComing(const NcclPiece& piece) const {
+    for (const RowFragment& part : piece.fragments) {
+      const RowReceive& row = receives_[static_cast<size_t>(part.index)];
+      const auto found = coming_.find({row.from, row.row, part.offset});
+      if (found == coming_.end()) return false;
+      if (found->second.first != part.num_bytes) {
+        return absl::DataLossError(absl::StrCat(
+            "post ", ledger_->post_id(), ": rank ", row.from.value, ": row ", row.row, ": ",
+            found->second.first, " bytes come at ", part.offset, ", expected ", part.num_bytes));
+      }
+    }
+    return true;
+  }
+
+  absl::StatusOr<bool> BeginNext() {
+    EPLB_ASSIGN_OR_RETURN(const bool free, meeting_.communicator().Poll());
+    if (!free) return false;
+    if (num_begun_ > num_ended_ && !UnderWay(num_begun_ - 1).mark.has_value()) {
+      EPLB_ASSIGN_OR_RETURN(UnderWay(num_begun_ - 1).mark, group_queue_->Mark());
+      return true;
+    }
+    if (num_begun_ == num_announced_) return false;
+    const NcclGroup& group = groups_[num_begun_];
+    std::optional<cuda::NcclSend> send;
+    std::optional<cuda::NcclReceive> receive;
+    if (group.receive.has_value()) {
+      EPLB_ASSIGN_OR_RETURN(const bool coming, IsComing(*group.receive));
+      if (!coming) return false;
+      receive = {.from = meeting_.IndexOf(group.receive->peer),
+                 .bytes = StagedBytes(*group.receive)};
+    }
+    if (group.send.has_value()) {
+      send = {.to = meeting_.IndexOf(group.send->peer), .bytes = PackedBytes(num_begun_)};
+    }
+    EPLB_RETURN_IF_ERROR(meeting_.communicator().Exchange(send, receive, group_queue_->stream()));
+    ++num_begun_;
+    return true;
+  }
+
+  absl::StatusOr<bool> EndNext() {
+    if (num_ended_ == num_begun_ || checking_.size() >= kMaxChecking) return false;
+    const Group& under_way = groups_under_way_.front();
+    if (!under_way.mark.has_value()) return false;
+    EPLB_ASSIGN_OR_RETURN(const bool ended, group_queue_->Ended(*under_way.mark));
+    if (!ended) return false;
+    const NcclGroup& group = groups_[num_ended_];
+    if (group.send.has_value()) CountSent(*group.send);
+    if (group.receive.has_value()) {
+      std::vector<cuda::RowCopy> reads;
+      for (const RowFragment& part : group.receive->fragments) {
+        reads.push_back(
+            {.source = StagedBytes(*group.receive).data() + part.at, .num_bytes = part.num_bytes});
+      }
+      EPLB_ASSIGN_OR_RETURN(const int64_t batch, group_queue_->Copy(reads));
+      checking_.push_back({.group = num_ended_, .batch = batch});
+    }
+    groups_under_way_.pop_front();
+    ++num_ended_;
+    return true;
+  }
+
+  void CountSent(const NcclPiece& piece) {
+    for (const RowFragment& part : piece.fragments) {
+      PostLedger::Outgoing& outgoing = ledger_->outgoing()[static_cast<size_t>(part.index)];
+      outgoing.sent += part.num_bytes;
+      if (outgoing.sent == static_cast<int64_t>(outgoing.row.bytes.size())) {
+        ledger_->FinishSend(outgoing);
+      }
+    }
+  }
+
+  absl::StatusOr<bool> FinishChecks() {
+    if (checking_.empty()) return false;
+    const Check check = checking_.front();
+    EPLB_ASSIGN_OR_RETURN(const bool ended, group_queue_->Ended(check.batch));
+    if (!ended) return false;
+    const std::vector<uint64_t> checksums = group_queue_->TakeChecksums(check.batch);
+    checking_.pop_front();
+    const NcclPiece& piece = *groups_[check.group].receive;
+    for (size_t i = 0; i < piece.fragments.size(); ++i) {
+      const RowFragment& part = piece.fragments[i];
+      const RowReceive& row = receives_[static_cast<size_t>(part.index)];
+      if (coming_.at({row.from, row.row, part.offset}).second != checksums[i]) {
+        return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
+                                                row.from.value, ": row ", row.row,
+                                                ": checksum differs"));
+      }
+      ledger_->AddReceived(*ledger_->Find(row.from, row.row), part.num_bytes);
+    }
+    return true;
+  }
+
+  // Rows without bytes are only announced.
+  bool SendEmptyRows() {
+    bool moved = false;
+    for (PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
+      if (outgoing.done || !outgoing.row.bytes.empty() || !Ready(outgoing.row.to)) continue;
+      const RowFragment nothing{.index = static_cast<int32_t>(&outgoing - &ledger_->outgoing()[0])};
+      Announce(nothing, cuda::ChecksumOnHost({}));
+      links_->Of(outgoing.row.to).Flush();
+      ledger_->FinishSend(outgoing);
+      moved = true;
+    }
+    return moved;
+  }
+
+  absl::Status Settle(Group& group, absl::Time deadline) {
+    if (group.pack.has_value()) {
+      EPLB_RETURN_IF_ERROR(AwaitBatch(*pack_queue_, *group.pack, deadline));
+      (void)pack_queue_->TakeChecksums(*group.pack);
+    }
+    return group.mark.has_value() ? AwaitBatch(*group_queue_, *group.mark, deadline)
+                                  : absl::OkStatus();
+  }
+
+  const int64_t piece_bytes_;
+  const std::unique_ptr<cuda::RowQueue> pack_queue_;
+  const std::unique_ptr<cuda::RowQueue> group_queue_;
+  const Memory memory_;  // goes before the queues that allocated it
+  NcclMeeting meeting_;
+  PostLedger* ledger_ = nullptr;  // of the open post
+  LinkSet* links_ = nullptr;
+  std::vector<NcclGroup> groups_;
+  std::vector<RowReceive> receives_;
+  // Groups pass four gates in their order: packed, announced, begun, ended.
+  size_t num_packed_ = 0;
+  size_t num_announced_ = 0;
+  size_t num_begun_ = 0;
+  size_t num_ended_ = 0;
+  std::deque<Group> groups_under_way_;  // num_ended_ .. num_packed_ - 1
+  Coming coming_;
+  std::deque<Check> checking_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts) {
+  NcclPath::Memory memory;
+  EPLB_ASSIGN_OR_RETURN(memory.staging, parts.group_queue->Allocate(parts.staging_bytes));
+  for (cuda::RowBuffer& buffer : memory.packed) {
+    EPLB_ASSIGN_OR_RETURN(buffer, parts.group_queue->Allocate(parts.piece_bytes));
+  }
+  EPLB_ASSIGN_OR_RETURN(memory.scratch,
+                        parts.group_queue->Allocate(2 * NcclMeeting::kScratchBytes));
+  return std::make_unique<NcclPath>(std::move(parts), std::move(memory));
+}
+
+}  // namespace eplb
