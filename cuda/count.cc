@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/status_macros.h"
+
 namespace eplb::cuda {
 namespace {
 
@@ -25,7 +27,7 @@ void CountAll(const CountArgs& args) {
 
 }  // namespace
 
-absl::Status CheckCountArgs(const CountArgs& args) {
+absl::Status CheckChoices(const CountArgs& args) {
   if (args.num_tokens < 0 || args.top_k < 1 || args.num_experts < 1) {
     return absl::InvalidArgumentError(absl::StrCat("count of ", args.num_tokens, " tokens x ",
                                                    args.top_k, " choices over ", args.num_experts,
@@ -35,17 +37,25 @@ absl::Status CheckCountArgs(const CountArgs& args) {
     return absl::InvalidArgumentError(absl::StrCat("count of ", args.num_tokens, " tokens x ",
                                                    args.top_k, " choices is above ", kMaxChoices));
   }
-  if (args.num_tokens == 0) return absl::OkStatus();
-  if (args.expert_ids == nullptr || args.counts == nullptr || args.out_of_range == nullptr) {
+  if (args.num_tokens > 0 && args.expert_ids == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("count of ", args.num_tokens, " tokens needs expert_ids, it is null"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCountArgs(const CountArgs& args) {
+  EPLB_RETURN_IF_ERROR(CheckChoices(args));
+  if (args.num_tokens > 0 && (args.counts == nullptr || args.out_of_range == nullptr)) {
     return absl::InvalidArgumentError(
         absl::StrCat("count of ", args.num_tokens,
-                     " tokens needs expert_ids, counts and out_of_range, one of them is null"));
+                     " tokens needs counts and out_of_range, one of them is null"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CountOnHost(const CountArgs& args) {
-  if (absl::Status status = CheckCountArgs(args); !status.ok()) return status;
+  EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
   if (args.id_type == ExpertIdType::kInt32) {
     CountAll<int32_t>(args);
   } else {
@@ -54,15 +64,19 @@ absl::Status CountOnHost(const CountArgs& args) {
   return absl::OkStatus();
 }
 
+int32_t HistogramBytes(int32_t num_experts) {
+  const int64_t bytes = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
+  return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;
+}
+
 CountGrid ChooseCountGrid(int64_t num_choices, int32_t num_experts, int32_t num_multiprocessors) {
   if (num_choices == 0) return {};
   constexpr int64_t kPerBlock = int64_t{kThreads} * kChoicesPerThread;
   const int64_t wanted = (num_choices + kPerBlock - 1) / kPerBlock;
   const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kBlocksPerMultiprocessor;
-  const int64_t shared = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
   return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
           .threads = kThreads,
-          .shared_bytes = shared <= kMaxSharedBytes ? static_cast<int32_t>(shared) : 0};
+          .shared_bytes = HistogramBytes(num_experts)};
 }
 
 }  // namespace eplb::cuda

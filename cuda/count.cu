@@ -1,24 +1,18 @@
-#include "absl/strings/str_cat.h"
-
 #include "cuda/count.h"
+#include "cuda/device_info.h"
+#include "cuda/kernels/histogram_device.cuh"
 #include "cuda/status.h"
+#include "placement/status_macros.h"
 
 namespace eplb::cuda {
 namespace {
 
-__device__ void AddToCell(const CountArgs& args, int32_t bin, uint32_t amount) {
-  // Two's complement: adding to the bits as unsigned adds to the int64 counter.
-  atomicAdd(reinterpret_cast<unsigned long long*>(CountCell(args, bin)),
-            static_cast<unsigned long long>(amount));
-}
-
-// Blocks stride over the choices. With kShared each block counts in its own histogram first, so
-// that memory sees one atomic per block and expert in use instead of one per choice.
+// Blocks stride over the choices. With kShared each block counts in its own histogram first.
 template <class ExpertId, bool kShared>
 __global__ void CountKernel(CountArgs args) {
-  extern __shared__ uint32_t histogram[];  // [num_experts + 1], the last for ids out of range
+  extern __shared__ uint32_t histogram[];
   if constexpr (kShared) {
-    for (int32_t bin = threadIdx.x; bin <= args.num_experts; bin += blockDim.x) histogram[bin] = 0;
+    ClearHistogram(args, histogram);
     __syncthreads();
   }
   const int64_t num_choices = args.num_tokens * args.top_k;
@@ -35,9 +29,7 @@ __global__ void CountKernel(CountArgs args) {
   }
   if constexpr (kShared) {
     __syncthreads();
-    for (int32_t bin = threadIdx.x; bin <= args.num_experts; bin += blockDim.x) {
-      if (histogram[bin] != 0) AddToCell(args, bin, histogram[bin]);
-    }
+    MergeHistogram(args, histogram);
   }
 }
 
@@ -53,19 +45,9 @@ void Launch(const CountArgs& args, const CountGrid& grid, cudaStream_t stream) {
 }  // namespace
 
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
-  if (absl::Status status = CheckCountArgs(args); !status.ok()) return status;
+  EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
   if (args.num_tokens == 0) return absl::OkStatus();
-  int device = 0;
-  int num_multiprocessors = 0;
-  if (absl::Status status = ToStatus(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = ToStatus(
-          cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device),
-          "cudaDeviceGetAttribute");
-      !status.ok()) {
-    return status;
-  }
+  EPLB_ASSIGN_OR_RETURN(const int32_t num_multiprocessors, NumMultiprocessors());
   const CountGrid grid =
       ChooseCountGrid(args.num_tokens * args.top_k, args.num_experts, num_multiprocessors);
   if (args.id_type == ExpertIdType::kInt32) {

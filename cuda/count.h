@@ -14,8 +14,12 @@
 
 namespace eplb::cuda {
 
-// errors: InvalidArgument, naming the number: num_tokens < 0, top_k or num_experts < 1, num_tokens
-// * top_k above 2^31, a null pointer where there is work. No pointer is followed.
+// Looks at the choices, not at the counters. errors: InvalidArgument, naming the number: num_tokens
+// < 0, top_k or num_experts < 1, num_tokens * top_k above 2^31, null ids where there are tokens. No
+// pointer is followed.
+absl::Status CheckChoices(const CountArgs& args);
+
+// errors: as CheckChoices; InvalidArgument for a null counter where there are tokens.
 absl::Status CheckCountArgs(const CountArgs& args);
 
 // Adds the counts on the CPU, with the body that the GPU runs. errors: as CheckCountArgs.
@@ -27,6 +31,9 @@ struct CountGrid {
   int32_t threads = 0;
   int32_t shared_bytes = 0;  // a histogram per block; 0: too many experts, blocks add to memory
 };
+
+// What a block's histogram takes of shared memory; 0: more than every device gives a block.
+int32_t HistogramBytes(int32_t num_experts);
 
 // Enough blocks that a thread has 16 choices, at most 4 a multiprocessor, beyond which blocks only
 // add histograms to merge.

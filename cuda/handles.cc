@@ -12,10 +12,18 @@ constexpr int32_t kMovedFrom = -1;
 
 }  // namespace
 
-absl::StatusOr<Stream> MakeStream() {
+absl::StatusOr<Stream> MakeStream(StreamPriority priority) {
+  int least = 0;
+  int greatest = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                                "cudaDeviceGetStreamPriorityRange"));
+  constexpr int kDefaultPriority = 0;
   cudaStream_t stream = nullptr;
-  EPLB_RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                                "cudaStreamCreateWithFlags"));
+  EPLB_RETURN_IF_ERROR(
+      ToStatus(cudaStreamCreateWithPriority(
+                   &stream, cudaStreamNonBlocking,
+                   priority == StreamPriority::kHighest ? greatest : kDefaultPriority),
+               "cudaStreamCreateWithPriority"));
   return Stream(stream);
 }
 

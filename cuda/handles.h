@@ -25,8 +25,10 @@ using DeviceMemory = std::unique_ptr<void, HandleDeleter<void*, cudaFree>>;
 using PinnedMemory = std::unique_ptr<void, HandleDeleter<void*, cudaFreeHost>>;
 
 // All on the current device; errors as ToStatus.
-absl::StatusOr<Stream> MakeStream();  // does not wait for the default stream
-absl::StatusOr<Event> MakeEvent();    // without timing, which costs
+enum class StreamPriority { kDefault, kHighest };
+// Does not wait for the default stream. kHighest: its blocks go before those of other streams.
+absl::StatusOr<Stream> MakeStream(StreamPriority priority = StreamPriority::kDefault);
+absl::StatusOr<Event> MakeEvent();  // without timing, which costs
 absl::StatusOr<DeviceMemory> MakeDeviceMemory(int64_t bytes);
 absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes);
 

@@ -1,57 +1,84 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
-#include "cuda/checksum.h"
+#include "cuda/copy.h"
 #include "cuda/row_queue.h"
+#include "cuda/row_queue_checks.h"
+#include "placement/status_macros.h"
 
 namespace eplb::cuda {
 namespace {
+
 constexpr std::align_val_t kAlignment{64};
 
-class HostRowQueue : public RowQueue {
+class HostRowQueue final : public RowQueue {
  public:
   absl::StatusOr<RowBuffer> Allocate(int64_t num_bytes) override {
-    auto* p = static_cast<std::byte*>(
-        ::operator new[](static_cast<size_t>(num_bytes) + 1, kAlignment, std::nothrow));
-    if (p == nullptr) return absl::ResourceExhaustedError("no memory");
-    return RowBuffer{.owner = {p, [](std::byte* q) { ::operator delete[](q, kAlignment); }},
-                     .bytes = {p, static_cast<size_t>(num_bytes)}};
+    EPLB_RETURN_IF_ERROR(CheckBufferSize(num_bytes));
+    const auto size = static_cast<size_t>(num_bytes);
+    auto* bytes = static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
+    if (bytes == nullptr) {
+      return absl::ResourceExhaustedError(absl::StrCat("no memory for ", num_bytes, " bytes"));
+    }
+    return RowBuffer{.owner = {bytes, [](std::byte* b) { ::operator delete(b, kAlignment); }},
+                     .bytes = {bytes, size}};
   }
-  absl::Status Follow(void*) override { return absl::OkStatus(); }
-  absl::Status LetFollow(void*) override { return absl::OkStatus(); }
+
+  absl::Status Follow(void* /*stream*/) override { return absl::OkStatus(); }
+  absl::Status LetFollow(void* /*stream*/) override { return absl::OkStatus(); }
+
   absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) override {
-    if (sums_.size() >= kMaxBatches) return absl::ResourceExhaustedError("too many batches");
-    std::vector<uint64_t> sums;
-    for (const RowCopy& row : rows) {
-      const auto size = static_cast<size_t>(row.num_bytes);
-      sums.push_back(ChecksumOnHost({row.source, size}));
-      if (row.destination != nullptr && size > 0) std::memcpy(row.destination, row.source, size);
+    EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
+    const auto num_rows = static_cast<int64_t>(rows.size());
+    EPLB_RETURN_IF_ERROR(CheckRoom(load_, num_rows));
+    std::vector<uint64_t> checksums(rows.size());
+    EPLB_RETURN_IF_ERROR(CopyRowsOnHost(rows, checksums));
+    if (num_rows > 0) {
+      ++load_.num_batches;
+      load_.num_rows += num_rows;
+      checksums_.emplace(num_batches_, std::move(checksums));
     }
-    sums_[++last_] = std::move(sums);
-    return last_;
+    return num_batches_++;
   }
+
   absl::StatusOr<int64_t> Transfer(const RowCopy& row) override {
-    if (row.num_bytes > 0) {
-      std::memcpy(row.destination, row.source, static_cast<size_t>(row.num_bytes));
-    }
-    return ++last_;
+    EPLB_RETURN_IF_ERROR(CheckRoom(load_, 0));
+    EPLB_RETURN_IF_ERROR(CopyRowsOnHost({&row, 1}, {}));
+    return num_batches_++;
   }
-  absl::StatusOr<int64_t> Mark() override { return ++last_; }
-  absl::StatusOr<bool> Ended(int64_t) override { return true; }
+
+  absl::StatusOr<int64_t> Mark() override {
+    EPLB_RETURN_IF_ERROR(CheckRoom(load_, 0));
+    return num_batches_++;
+  }
+
+  absl::StatusOr<bool> Ended(int64_t batch) override {
+    EPLB_RETURN_IF_ERROR(CheckAdded(batch, num_batches_));
+    return true;
+  }
+
   std::vector<uint64_t> TakeChecksums(int64_t batch) override {
-    std::vector<uint64_t> sums = std::move(sums_[batch]);
-    sums_.erase(batch);
-    return sums;
+    const auto found = checksums_.find(batch);
+    if (found == checksums_.end()) return {};
+    std::vector<uint64_t> checksums = std::move(found->second);
+    --load_.num_batches;
+    load_.num_rows -= static_cast<int64_t>(checksums.size());
+    checksums_.erase(found);
+    return checksums;
   }
+
   void* stream() override { return nullptr; }
 
  private:
-  std::map<int64_t, std::vector<uint64_t>> sums_;
-  int64_t last_ = 0;
+  int64_t num_batches_ = 0;
+  RowQueueLoad load_;                                   // of checksums_
+  std::map<int64_t, std::vector<uint64_t>> checksums_;  // by batch, until they are taken
 };
+
 }  // namespace
 
 std::unique_ptr<RowQueue> MakeHostRowQueue() { return std::make_unique<HostRowQueue>(); }

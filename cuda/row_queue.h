@@ -28,33 +28,39 @@ struct RowBuffer {
 // more.
 class RowQueue {
  public:
-  // Batches that are not finished, and finished ones whose checksums were not taken.
+  // Batches that are not finished, and finished ones whose checksums were not taken. A batch
+  // without rows and one of Transfer or Mark have none to take.
   static constexpr int32_t kMaxBatches = 64;
+  // Of these batches together.
+  static constexpr int64_t kMaxRows = 64 * 1024;
 
   virtual ~RowQueue() = default;
 
-  // 64-byte aligned. errors: ResourceExhausted.
+  // 64-byte aligned. errors: InvalidArgument for a negative size; ResourceExhausted.
   virtual absl::StatusOr<RowBuffer> Allocate(int64_t num_bytes) = 0;
 
-  // What is added from here on comes after everything that `stream` (a cudaStream_t; ignored by the
-  // CPU) holds now.
+  // What is added from here on comes after everything that `stream` (a cudaStream_t of this device,
+  // not under graph capture, null: the default one; ignored by the CPU) holds now.
   virtual absl::Status Follow(void* stream) = 0;
   // What `stream` gets from here on comes after everything that was added.
   virtual absl::Status LetFollow(void* stream) = 0;
 
   // Copies rows and sums the checksum (ChecksumOnHost) of each source as it is read. Row tables are
   // copied before this returns. errors: InvalidArgument for a negative size or a null source of a
-  // row with bytes; ResourceExhausted with kMaxBatches under way.
+  // row with bytes; ResourceExhausted with kMaxBatches or kMaxRows under way; nothing is added
+  // then.
   virtual absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) = 0;
   // Copies one row by the copy engine, which takes no multiprocessor, also into mapped memory of a
-  // peer; no checksum. errors: as Copy.
+  // peer; no checksum; nothing without a destination. errors: as Copy.
   virtual absl::StatusOr<int64_t> Transfer(const RowCopy& row) = 0;
-  // A batch that ends once what the caller itself put on stream() up to here has run.
+  // A batch that ends once what the caller itself put on stream() up to here has run. errors:
+  // ResourceExhausted as Copy.
   virtual absl::StatusOr<int64_t> Mark() = 0;
 
   // Whether a batch has ended, now. errors: InvalidArgument for a batch that was never added.
   virtual absl::StatusOr<bool> Ended(int64_t batch) = 0;
-  // The checksums of a batch that has ended, in the order of its rows; once. REQUIRES: it has.
+  // The checksums of a batch that has ended, in the order of its rows; once, then none. REQUIRES:
+  // it has, as Ended said.
   virtual std::vector<uint64_t> TakeChecksums(int64_t batch) = 0;
 
   // The cudaStream_t that the queue runs on, for NCCL; null on the CPU.
@@ -72,7 +78,9 @@ struct StreamRowQueueOptions {
   int32_t max_blocks = 0;      // 0: as ChooseCopyGrid says
   bool high_priority = false;  // before the training's streams
 };
-// errors: FailedPrecondition when there is no such usable device; ResourceExhausted.
+// Takes 5 MiB of the device and of pinned memory for kMaxRows rows; later only Allocate takes more.
+// A batch of many rows is several launches. errors: FailedPrecondition when there is no such usable
+// device; ResourceExhausted.
 absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueueOptions& options);
 #endif
 

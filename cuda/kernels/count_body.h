@@ -28,13 +28,24 @@ static_assert(std::is_trivially_copyable_v<CountArgs>);
 
 inline constexpr int32_t kNoBin = -1;
 
-// The bin of choice `index`, 0..num_tokens*top_k-1: its expert, num_experts when its id is out of
-// range, kNoBin for padding (whose ids are never looked at).
+// The token of choice `index`, 0..num_tokens*top_k-1. Their number is at most 2^31, and the GPU
+// divides 32 bits several times faster than 64.
+EPLB_HOST_DEVICE inline int64_t TokenOfChoice(const CountArgs& args, int64_t index) {
+  return static_cast<uint32_t>(index) / static_cast<uint32_t>(args.top_k);
+}
+
+// The bin of choice `index` with this id: its expert, num_experts when the id is out of range,
+// kNoBin for padding, whatever its id.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, int64_t index, ExpertId id) {
+  if (args.is_padding != nullptr && args.is_padding[TokenOfChoice(args, index)] != 0) return kNoBin;
+  return id >= 0 && id < args.num_experts ? static_cast<int32_t>(id) : args.num_experts;
+}
+
+// BinOfId with the id that stands there.
 template <class ExpertId>
 EPLB_HOST_DEVICE inline int32_t CountBin(const CountArgs& args, int64_t index) {
-  if (args.is_padding != nullptr && args.is_padding[index / args.top_k] != 0) return kNoBin;
-  const ExpertId id = static_cast<const ExpertId*>(args.expert_ids)[index];
-  return id >= 0 && id < args.num_experts ? static_cast<int32_t>(id) : args.num_experts;
+  return BinOfId(args, index, static_cast<const ExpertId*>(args.expert_ids)[index]);
 }
 
 // The counter of a bin, 0..num_experts; never outside the two arrays.

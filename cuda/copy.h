@@ -1,0 +1,66 @@
+// Copies many rows at once and sums the checksum of each as it is read: commits, packing of small
+// tensors, duplicates of an expert on one GPU, and checksums alone.
+#ifndef EPLB_CUDA_COPY_H_
+#define EPLB_CUDA_COPY_H_
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "absl/status/status.h"
+
+#include "cuda/kernels/copy_body.h"
+
+#ifdef EPLB_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace eplb::cuda {
+
+// errors: InvalidArgument, naming row and number: num_bytes < 0, a null source of a row with bytes.
+// No pointer is followed. cost: O(rows).
+absl::Status CheckRowCopies(std::span<const RowCopy> rows);
+
+// Copies on the CPU, one row after the other. checksums: [rows], set to ChecksumOnHost of each
+// source; or empty, none is summed. errors: as CheckRowCopies; InvalidArgument for another number
+// of checksums; nothing is copied then. threads: none; the memory is the caller's.
+absl::Status CopyRowsOnHost(std::span<const RowCopy> rows, std::span<uint64_t> checksums);
+
+// Writes the table that the kernel reads, which the caller takes to the device. table: [rows].
+// Returns the number of tiles. REQUIRES: CheckRowCopies; tables of equal size. cost: O(rows).
+int64_t TileRows(std::span<const RowCopy> rows, std::span<TiledRow> table);
+
+// Pointers are to device memory.
+struct CopyArgs {
+  const TiledRow* rows = nullptr;  // [num_rows] as TileRows wrote it
+  int32_t num_rows = 0;
+  int64_t num_tiles = 0;          // as TileRows returned it
+  uint64_t* checksums = nullptr;  // [num_rows], set; null: none is summed
+};
+static_assert(std::is_trivially_copyable_v<CopyArgs>);
+
+// errors: InvalidArgument, naming the number: a negative size, rows without a tile each, a null
+// table where there are rows. No pointer is followed.
+absl::Status CheckCopyArgs(const CopyArgs& args);
+
+struct CopyGrid {
+  int32_t blocks = 0;  // 0 when there is nothing to copy
+  int32_t threads = 0;
+};
+
+// A block a tile, at most 4 a multiprocessor, where the memory has more loads under way than it can
+// serve; blocks stride over further tiles. max_blocks: a lower cap, which leaves multiprocessors to
+// others; 0: none.
+CopyGrid ChooseCopyGrid(int64_t num_tiles, int32_t num_multiprocessors, int32_t max_blocks);
+
+#ifdef EPLB_WITH_CUDA
+// Copies on the current device, in order with `stream`; asynchronous, safe under graph capture,
+// launches nothing for zero rows. Rows without a destination are only summed: the checksum kernel
+// is this one. 16 bytes an access where source and destination are both 16-byte aligned, single
+// bytes else. max_blocks: as ChooseCopyGrid. errors: as CheckCopyArgs; Internal from CUDA.
+absl::Status LaunchCopyRows(const CopyArgs& args, int32_t max_blocks, cudaStream_t stream);
+#endif
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_COPY_H_

@@ -1,0 +1,135 @@
+// The body of the routing: the slots that four router choices go to, and the counters they add to.
+// No barrier, no atomic: the caller adds.
+#ifndef EPLB_CUDA_KERNELS_ROUTE_BODY_H_
+#define EPLB_CUDA_KERNELS_ROUTE_BODY_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/kernels/aligned_access.h"
+#include "cuda/kernels/checksum_body.h"
+#include "cuda/kernels/count_body.h"
+#include "cuda/kernels/host_device.h"
+
+namespace eplb::cuda {
+
+// Where one GPU sends the tokens of one layer; HostRouteTable has the values. Fixed addresses: a
+// captured graph goes on reading them, and a commit overwrites what they hold.
+struct RouteTable {
+  const int32_t* candidates = nullptr;      // [num_experts, max_candidates], slots; -1 at the tail
+  const int32_t* num_candidates = nullptr;  // [num_experts]
+  // [num_experts, max_candidates]: 2^32 times the share of this candidate and those before it.
+  // Null: a candidate is as good as another.
+  const uint32_t* thresholds = nullptr;
+  int32_t max_candidates = 0;
+};
+static_assert(std::is_trivially_copyable_v<RouteTable>);
+
+// Pointers are to device memory for LaunchRoute, to host memory for RouteOnHost.
+struct RouteArgs {
+  // The router's choices. With counts and out_of_range they are also counted; both null: not.
+  CountArgs choices;
+  RouteTable table;
+  // [num_tokens, top_k] of choices.id_type; may be expert_ids itself, else apart from it.
+  void* slots = nullptr;
+  // The number of token 0 among all that share the replicas: data-parallel ranks and batches that
+  // give their tokens different numbers do not all choose the same replica.
+  int64_t first_token = 0;
+};
+static_assert(std::is_trivially_copyable_v<RouteArgs>);
+
+inline constexpr int32_t kNoSlot = -1;
+
+// 32 bits for a token and an expert, evenly spread and always the same: no state, so a captured
+// graph and a repeated forward pass route as the first did.
+EPLB_HOST_DEVICE inline uint32_t RouteDraw(int64_t token, int32_t expert) {
+  const uint64_t expert_bits = Mix64(static_cast<uint64_t>(expert));
+  return static_cast<uint32_t>(Mix64(static_cast<uint64_t>(token) ^ expert_bits) >> 32);
+}
+
+// The candidate, 0..num_candidates-1, that a draw falls to: the first whose threshold is above it.
+// The last threshold is not looked at, it would be 2^32.
+EPLB_HOST_DEVICE inline int32_t CandidateOfDraw(const uint32_t* thresholds, int32_t num_candidates,
+                                                uint32_t draw) {
+  int32_t first = 0;
+  int32_t last = num_candidates - 1;
+  while (first < last) {
+    const int32_t middle = first + (last - first) / 2;
+    if (draw < thresholds[middle]) {
+      last = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  return first;
+}
+
+// The slot of choice `index` that is in `bin`: kNoSlot for padding and for ids out of range.
+EPLB_HOST_DEVICE inline int32_t SlotOfBin(const RouteArgs& args, int64_t index, int32_t bin) {
+  if (bin == kNoBin || bin == args.choices.num_experts) return kNoSlot;
+  const RouteTable& table = args.table;
+  const int32_t num_candidates = table.num_candidates[bin];
+  const int64_t row = int64_t{bin} * table.max_candidates;
+  if (num_candidates == 1) return table.candidates[row];  // a local replica, or the only one
+  const int64_t token = args.first_token + TokenOfChoice(args.choices, index);
+  const uint32_t draw = RouteDraw(token, bin);
+  const int32_t candidate =
+      table.thresholds != nullptr
+          ? CandidateOfDraw(table.thresholds + row, num_candidates, draw)
+          : static_cast<int32_t>(uint64_t{draw} * static_cast<uint64_t>(num_candidates) >> 32);
+  return table.candidates[row + candidate];
+}
+
+// What a thread routes at once: neighbours, which vectors load and store.
+inline constexpr int32_t kRouteQuad = 4;
+
+template <class ExpertId>
+struct alignas(16) IdQuad {
+  ExpertId ids[kRouteQuad];
+};
+
+struct BinQuad {
+  int32_t bins[kRouteQuad];  // as BinOfId; kNoBin behind the last choice
+};
+
+EPLB_HOST_DEVICE inline int64_t NumRouteQuads(const CountArgs& choices) {
+  return (choices.num_tokens * choices.top_k + kRouteQuad - 1) / kRouteQuad;
+}
+
+// Writes the slots of the choices 4 * quad .. 4 * quad + 3, as far as there are such. quad:
+// 0..NumRouteQuads-1. Returns their bins, which the caller counts.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline BinQuad RouteQuad(const RouteArgs& args, int64_t quad) {
+  const int64_t first = quad * kRouteQuad;
+  const int64_t left = args.choices.num_tokens * args.choices.top_k - first;
+  const auto* ids = static_cast<const ExpertId*>(args.choices.expert_ids) + first;
+  auto* slots = static_cast<ExpertId*>(args.slots) + first;
+  const bool whole = left >= kRouteQuad;
+  // Loops of fixed length, which the GPU's compiler unrolls: the quads stay in registers.
+  IdQuad<ExpertId> chosen{};
+  if (whole && IsAligned(ids, alignof(IdQuad<ExpertId>))) {
+    chosen = LoadAligned<IdQuad<ExpertId>>(ids);
+  } else {
+    for (int32_t i = 0; i < kRouteQuad; ++i) {
+      if (i < left) chosen.ids[i] = ids[i];
+    }
+  }
+  BinQuad result;
+  IdQuad<ExpertId> routed;
+  for (int32_t i = 0; i < kRouteQuad; ++i) {
+    result.bins[i] = i < left ? BinOfId(args.choices, first + i, chosen.ids[i]) : kNoBin;
+    routed.ids[i] = SlotOfBin(args, first + i, result.bins[i]);
+  }
+  if (whole && IsAligned(slots, alignof(IdQuad<ExpertId>))) {
+    StoreAligned(slots, routed);
+  } else {
+    for (int32_t i = 0; i < kRouteQuad; ++i) {
+      if (i < left) slots[i] = routed.ids[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_KERNELS_ROUTE_BODY_H_

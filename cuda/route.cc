@@ -1,0 +1,190 @@
+#include "cuda/route.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/status_macros.h"
+
+namespace eplb::cuda {
+namespace {
+
+constexpr int32_t kThreads = 512;
+constexpr int32_t kBlocksPerMultiprocessor = 2;
+constexpr uint32_t kLastThreshold = std::numeric_limits<uint32_t>::max();
+constexpr double kDraws = 4294967296.0;  // 2^32
+
+absl::Status CheckShares(const RouteLayer& layer) {
+  const std::span<const double> shares = layer.replica_share;
+  if (shares.empty()) return absl::OkStatus();
+  if (shares.size() != layer.physical_to_logical.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("layer has ", layer.physical_to_logical.size(),
+                                                   " slots and ", shares.size(), " shares"));
+  }
+  for (size_t slot = 0; slot < shares.size(); ++slot) {
+    if (!std::isfinite(shares[slot]) || shares[slot] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("share of slot ", slot, " is ", shares[slot], ", expected >= 0 and finite"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayer(const RouteLayer& layer) {
+  const auto num_slots = static_cast<int64_t>(layer.physical_to_logical.size());
+  if (layer.num_experts < 1 || layer.max_candidates < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("route table of ", layer.num_experts,
+                                                   " experts x ", layer.max_candidates,
+                                                   " candidates; expected >= 1 of both"));
+  }
+  if (layer.first_local_slot < 0 || layer.num_local_slots < 0 ||
+      int64_t{layer.first_local_slot} + layer.num_local_slots > num_slots) {
+    return absl::InvalidArgumentError(absl::StrCat(layer.num_local_slots, " local slots from slot ",
+                                                   layer.first_local_slot, " on are not all among ",
+                                                   num_slots, " slots"));
+  }
+  for (int64_t slot = 0; slot < num_slots; ++slot) {
+    const int32_t expert = layer.physical_to_logical[static_cast<size_t>(slot)];
+    if (expert < -1 || expert >= layer.num_experts) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " holds expert ", expert,
+                                                     ", expected -1..", layer.num_experts - 1));
+    }
+  }
+  return CheckShares(layer);
+}
+
+double ShareOf(const RouteLayer& layer, int32_t slot) {
+  return layer.replica_share.empty() ? 1 : layer.replica_share[static_cast<size_t>(slot)];
+}
+
+std::vector<std::vector<int32_t>> ReplicasByExpert(const RouteLayer& layer) {
+  std::vector<std::vector<int32_t>> replicas(static_cast<size_t>(layer.num_experts));
+  for (size_t slot = 0; slot < layer.physical_to_logical.size(); ++slot) {
+    const int32_t expert = layer.physical_to_logical[slot];
+    if (expert >= 0) replicas[static_cast<size_t>(expert)].push_back(static_cast<int32_t>(slot));
+  }
+  return replicas;
+}
+
+// Of an expert's replicas those that its tokens may go to, as MakeRouteTable says.
+std::vector<int32_t> CandidatesAmong(const RouteLayer& layer, std::vector<int32_t> replicas) {
+  const auto has_share = [&](int32_t slot) { return ShareOf(layer, slot) > 0; };
+  const auto is_local = [&](int32_t slot) {
+    return slot >= layer.first_local_slot && slot - layer.first_local_slot < layer.num_local_slots;
+  };
+  if (std::any_of(replicas.begin(), replicas.end(), has_share)) {
+    std::erase_if(replicas, [&](int32_t slot) { return !has_share(slot); });
+  }
+  if (std::any_of(replicas.begin(), replicas.end(), is_local)) {
+    std::erase_if(replicas, [&](int32_t slot) { return !is_local(slot); });
+  }
+  return replicas;
+}
+
+// thresholds: [candidates]. Rounded up: with equal shares a draw falls as draw * n / 2^32 says.
+void WriteThresholds(const RouteLayer& layer, std::span<const int32_t> candidates,
+                     std::span<uint32_t> thresholds) {
+  std::vector<double> shares(candidates.size());
+  for (size_t i = 0; i < candidates.size(); ++i) shares[i] = ShareOf(layer, candidates[i]);
+  if (std::equal(shares.begin() + 1, shares.end(), shares.begin())) {
+    std::fill(shares.begin(), shares.end(), 1);  // sums are exact then; also where all are 0
+  }
+  // A sum of the largest doubles is infinite.
+  const double largest = *std::max_element(shares.begin(), shares.end());
+  double sum = 0;
+  for (double& share : shares) sum += share /= largest;
+  double up_to_here = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    up_to_here += shares[i];
+    const double threshold = std::ceil(kDraws * up_to_here / sum);
+    thresholds[i] = threshold < kDraws ? static_cast<uint32_t>(threshold) : kLastThreshold;
+  }
+}
+
+template <class ExpertId>
+void RouteAll(const RouteArgs& args, bool counted) {
+  const int64_t num_quads = NumRouteQuads(args.choices);
+  for (int64_t quad = 0; quad < num_quads; ++quad) {
+    const BinQuad quad_bins = RouteQuad<ExpertId>(args, quad);
+    if (!counted) continue;
+    for (const int32_t bin : quad_bins.bins) {
+      if (bin != kNoBin) ++*CountCell(args.choices, bin);
+    }
+  }
+}
+
+}  // namespace
+
+RouteTable HostRouteTable::View() const {
+  return {.candidates = candidates.data(),
+          .num_candidates = num_candidates.data(),
+          .thresholds = thresholds.data(),
+          .max_candidates = max_candidates};
+}
+
+absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer) {
+  EPLB_RETURN_IF_ERROR(CheckLayer(layer));
+  const auto width = static_cast<size_t>(layer.max_candidates);
+  const auto num_experts = static_cast<size_t>(layer.num_experts);
+  HostRouteTable table{.candidates = std::vector<int32_t>(num_experts * width, kNoSlot),
+                       .num_candidates = std::vector<int32_t>(num_experts),
+                       .thresholds = std::vector<uint32_t>(num_experts * width, kLastThreshold),
+                       .max_candidates = layer.max_candidates};
+  std::vector<std::vector<int32_t>> replicas = ReplicasByExpert(layer);
+  for (size_t expert = 0; expert < num_experts; ++expert) {
+    const std::vector<int32_t> candidates = CandidatesAmong(layer, std::move(replicas[expert]));
+    if (candidates.empty() || candidates.size() > width) {
+      return absl::InvalidArgumentError(absl::StrCat("expert ", expert, " has ", candidates.size(),
+                                                     " candidates, expected 1..", width));
+    }
+    std::copy(candidates.begin(), candidates.end(), &table.candidates[expert * width]);
+    table.num_candidates[expert] = static_cast<int32_t>(candidates.size());
+    WriteThresholds(layer, candidates, std::span(table.thresholds).subspan(expert * width, width));
+  }
+  return table;
+}
+
+absl::Status CheckRouteArgs(const RouteArgs& args) {
+  EPLB_RETURN_IF_ERROR(CheckChoices(args.choices));
+  if (args.table.max_candidates < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("route table has ", args.table.max_candidates,
+                                                   " candidates an expert, expected >= 1"));
+  }
+  if (args.choices.num_tokens == 0) return absl::OkStatus();
+  if (args.table.candidates == nullptr || args.table.num_candidates == nullptr ||
+      args.slots == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("route of ", args.choices.num_tokens,
+                     " tokens needs candidates, num_candidates and slots, one of them is null"));
+  }
+  if ((args.choices.counts == nullptr) != (args.choices.out_of_range == nullptr)) {
+    return absl::InvalidArgumentError(
+        "route has one of counts and out_of_range, expected both or neither");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RouteOnHost(const RouteArgs& args) {
+  EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
+  const bool counted = args.choices.counts != nullptr;
+  if (args.choices.id_type == ExpertIdType::kInt32) {
+    RouteAll<int32_t>(args, counted);
+  } else {
+    RouteAll<int64_t>(args, counted);
+  }
+  return absl::OkStatus();
+}
+
+CountGrid ChooseRouteGrid(const CountArgs& choices, int32_t num_multiprocessors, bool counted) {
+  const int64_t num_quads = NumRouteQuads(choices);
+  if (num_quads == 0) return {};
+  const int64_t wanted = (num_quads + kThreads - 1) / kThreads;
+  const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kBlocksPerMultiprocessor;
+  return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
+          .threads = kThreads,
+          .shared_bytes = counted ? HistogramBytes(choices.num_experts) : 0};
+}
+
+}  // namespace eplb::cuda

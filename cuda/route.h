@@ -1,0 +1,80 @@
+// Sends router choices to slots: logical expert ids become physical ones, as the serving engines'
+// dispatch takes them. Optionally counts tokens per logical expert in the same pass.
+#ifndef EPLB_CUDA_ROUTE_H_
+#define EPLB_CUDA_ROUTE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "cuda/count.h"
+#include "cuda/kernels/route_body.h"
+
+#ifdef EPLB_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace eplb::cuda {
+
+// One layer of a placement as one GPU sees it.
+struct RouteLayer {
+  std::span<const int32_t> physical_to_logical;  // [slots], a row of the map; -1: slot not in use
+  int32_t num_experts = 0;
+  int32_t first_local_slot = 0;  // of this GPU
+  int32_t num_local_slots = 0;
+  // [slots], the part of its expert's tokens that a slot gets; only their ratios count. Empty:
+  // equal.
+  std::span<const double> replica_share;
+  // X of the table, which must hold for every placement to come: its addresses stay.
+  int32_t max_candidates = 0;
+};
+
+// The values of a RouteTable, which the caller copies to the table's addresses.
+struct HostRouteTable {
+  std::vector<int32_t> candidates;      // [num_experts, max_candidates]
+  std::vector<int32_t> num_candidates;  // [num_experts]
+  std::vector<uint32_t> thresholds;     // [num_experts, max_candidates]; made for equal shares too
+  int32_t max_candidates = 0;
+
+  // For RouteOnHost; no longer than this lives.
+  RouteTable View() const;
+};
+
+// An expert's candidates are its replicas on this GPU if it has any there, else all its replicas,
+// by rising slot. A replica with share 0 is none, unless all of its expert's shares are 0: these
+// then count as equal. Equal shares give thresholds that choose as none do.
+// errors: InvalidArgument, naming slot or expert: id outside -1..num_experts-1, expert without a
+// slot, local slots outside the row, shares of another size, negative or not finite, more
+// candidates than max_candidates. cost: O(slots + num_experts * max_candidates).
+absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer);
+
+// errors: as CheckChoices; InvalidArgument, naming the number: max_candidates < 1, a null table or
+// null slots where there are tokens, one of the two counters without the other. No pointer is
+// followed.
+absl::Status CheckRouteArgs(const RouteArgs& args);
+
+// Writes the slots on the CPU, with the body that the GPU runs; kNoSlot for the choices of padding
+// tokens and for ids outside 0..num_experts-1. The choice among replicas depends on nothing but
+// first_token + token, the expert and the table: CPU and GPU, any grid and any repetition agree.
+// errors: as CheckRouteArgs. cost: O(num_tokens * top_k * log max_candidates). threads: none; the
+// arrays are the caller's.
+absl::Status RouteOnHost(const RouteArgs& args);
+
+// As ChooseCountGrid, but a thread has one quad of choices while multiprocessors are idle: routing
+// is on the forward pass's way, where latency counts. Blocks are few and large, as each adds its
+// histogram to memory. shared_bytes: 0 unless `counted`.
+CountGrid ChooseRouteGrid(const CountArgs& choices, int32_t num_multiprocessors, bool counted);
+
+#ifdef EPLB_WITH_CUDA
+// Writes the slots, and adds the counts where there are counters, on the current device, in order
+// with `stream`; asynchronous, safe under graph capture, launches nothing for zero tokens. errors:
+// as CheckRouteArgs; Internal from CUDA.
+absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream);
+#endif
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_ROUTE_H_

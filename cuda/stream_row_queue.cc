@@ -1,0 +1,245 @@
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "cuda/copy.h"
+#include "cuda/handles.h"
+#include "cuda/row_queue.h"
+#include "cuda/row_queue_checks.h"
+#include "cuda/status.h"
+#include "placement/status_macros.h"
+
+namespace eplb::cuda {
+namespace {
+
+constexpr int64_t kTableRows = 1024;  // of one launch
+// Enough for any kMaxBatches batches of kMaxRows rows: each leaves at most one table part empty.
+constexpr int32_t kNumTables = RowQueue::kMaxBatches + RowQueue::kMaxRows / kTableRows;
+
+// One launch's rows, and the checksums that come back.
+struct Table {
+  std::array<TiledRow, kTableRows> rows;
+  std::array<uint64_t, kTableRows> checksums;
+};
+
+struct Batch {
+  Event ended;  // null once it has
+  std::vector<int32_t> tables;
+  int64_t num_rows = 0;
+};
+
+cudaStream_t ToStream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+class StreamRowQueue final : public RowQueue {
+ public:
+  explicit StreamRowQueue(const StreamRowQueueOptions& options) : options_(options) {}
+
+  ~StreamRowQueue() override {
+    // The device still reads the tables.
+    if (stream_ != nullptr) (void)cudaStreamSynchronize(stream_.get());
+  }
+
+  // REQUIRES: the queue's device is current.
+  absl::Status Init() {
+    const auto priority =
+        options_.high_priority ? StreamPriority::kHighest : StreamPriority::kDefault;
+    EPLB_ASSIGN_OR_RETURN(stream_, MakeStream(priority));
+    EPLB_ASSIGN_OR_RETURN(hand_over_, MakeEvent());
+    constexpr auto kTablesBytes = static_cast<int64_t>(kNumTables * sizeof(Table));
+    EPLB_ASSIGN_OR_RETURN(pinned_, MakePinnedMemory(kTablesBytes));
+    EPLB_ASSIGN_OR_RETURN(device_, MakeDeviceMemory(kTablesBytes));
+    for (int32_t table = 0; table < kNumTables; ++table) free_tables_.push_back(table);
+    for (int32_t i = 0; i < kMaxBatches; ++i) {
+      EPLB_ASSIGN_OR_RETURN(Event event, MakeEvent());
+      free_events_.push_back(std::move(event));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<RowBuffer> Allocate(int64_t num_bytes) override {
+    EPLB_RETURN_IF_ERROR(CheckBufferSize(num_bytes));
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_ASSIGN_OR_RETURN(DeviceMemory memory, MakeDeviceMemory(num_bytes));
+    auto* bytes = static_cast<std::byte*>(memory.release());
+    return RowBuffer{.owner = {bytes, [](std::byte* b) { DeviceMemory owner(b); }},
+                     .bytes = {bytes, static_cast<size_t>(num_bytes)}};
+  }
+
+  absl::Status Follow(void* stream) override { return HandOver(ToStream(stream), stream_.get()); }
+  absl::Status LetFollow(void* stream) override {
+    return HandOver(stream_.get(), ToStream(stream));
+  }
+
+  absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) override {
+    EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(rows.size())));
+    Batch batch{.num_rows = static_cast<int64_t>(rows.size())};
+    while (!rows.empty()) {
+      const std::span part = rows.first(std::min(rows.size(), size_t{kTableRows}));
+      batch.tables.push_back(free_tables_.back());
+      free_tables_.pop_back();
+      EPLB_RETURN_IF_ERROR(Keep(Enqueue(part, batch.tables.back())));
+      rows = rows.subspan(part.size());
+    }
+    return Add(std::move(batch));
+  }
+
+  absl::StatusOr<int64_t> Transfer(const RowCopy& row) override {
+    EPLB_RETURN_IF_ERROR(CheckRowCopies({&row, 1}));
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(MakeRoom(0));
+    if (row.num_bytes > 0 && row.destination != nullptr) {
+      EPLB_RETURN_IF_ERROR(Keep(
+          ToStatus(cudaMemcpyAsync(row.destination, row.source, static_cast<size_t>(row.num_bytes),
+                                   cudaMemcpyDefault, stream_.get()),
+                   "cudaMemcpyAsync of a row")));
+    }
+    return Add({});
+  }
+
+  absl::StatusOr<int64_t> Mark() override {
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(MakeRoom(0));
+    return Add({});
+  }
+
+  absl::StatusOr<bool> Ended(int64_t batch) override {
+    EPLB_RETURN_IF_ERROR(CheckAdded(batch, num_batches_));
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(Poll());
+    return batch < num_ended_;
+  }
+
+  std::vector<uint64_t> TakeChecksums(int64_t batch) override {
+    const auto found = batches_.find(batch);
+    if (batch >= num_ended_ || found == batches_.end()) return {};
+    std::vector<uint64_t> checksums;
+    int64_t left = found->second.num_rows;
+    for (const int32_t table : found->second.tables) {
+      const auto& values = HostTable(table).checksums;
+      checksums.insert(checksums.end(), values.begin(),
+                       values.begin() + std::min(left, kTableRows));
+      left -= kTableRows;
+      free_tables_.push_back(table);
+    }
+    Forget(found);
+    return checksums;
+  }
+
+  void* stream() override { return stream_.get(); }
+
+ private:
+  using Batches = std::map<int64_t, Batch>;
+
+  Table& HostTable(int32_t table) { return static_cast<Table*>(pinned_.get())[table]; }
+  Table& DeviceTable(int32_t table) { return static_cast<Table*>(device_.get())[table]; }
+
+  // What was half added cannot be taken back: after an error of CUDA all calls return it.
+  absl::Status Keep(absl::Status status) {
+    if (failure_.ok()) failure_ = std::move(status);
+    return failure_;
+  }
+
+  absl::Status HandOver(cudaStream_t from, cudaStream_t to) {
+    EPLB_RETURN_IF_ERROR(failure_);
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(
+        Keep(ToStatus(cudaEventRecord(hand_over_.get(), from), "cudaEventRecord")));
+    // The wait is for what was recorded now: the event can be recorded again at once.
+    return Keep(ToStatus(cudaStreamWaitEvent(to, hand_over_.get(), 0), "cudaStreamWaitEvent"));
+  }
+
+  // Table there, kernel, checksums back.
+  absl::Status Enqueue(std::span<const RowCopy> rows, int32_t table) {
+    Table& host = HostTable(table);
+    Table& device = DeviceTable(table);
+    const int64_t num_tiles = TileRows(rows, std::span(host.rows).first(rows.size()));
+    EPLB_RETURN_IF_ERROR(ToStatus(
+        cudaMemcpyAsync(device.rows.data(), host.rows.data(), rows.size() * sizeof(TiledRow),
+                        cudaMemcpyHostToDevice, stream_.get()),
+        "cudaMemcpyAsync of a row table"));
+    EPLB_RETURN_IF_ERROR(LaunchCopyRows({.rows = device.rows.data(),
+                                         .num_rows = static_cast<int32_t>(rows.size()),
+                                         .num_tiles = num_tiles,
+                                         .checksums = device.checksums.data()},
+                                        options_.max_blocks, stream_.get()));
+    return ToStatus(
+        cudaMemcpyAsync(host.checksums.data(), device.checksums.data(),
+                        rows.size() * sizeof(uint64_t), cudaMemcpyDeviceToHost, stream_.get()),
+        "cudaMemcpyAsync of checksums");
+  }
+
+  // REQUIRES: MakeRoom was ok, so that there is an event.
+  absl::StatusOr<int64_t> Add(Batch batch) {
+    batch.ended = std::move(free_events_.back());
+    free_events_.pop_back();
+    EPLB_RETURN_IF_ERROR(
+        Keep(ToStatus(cudaEventRecord(batch.ended.get(), stream_.get()), "cudaEventRecord")));
+    ++load_.num_batches;
+    load_.num_rows += batch.num_rows;
+    batches_.emplace(num_batches_, std::move(batch));
+    return num_batches_++;
+  }
+
+  absl::Status MakeRoom(int64_t num_rows) {
+    EPLB_RETURN_IF_ERROR(Poll());
+    return CheckRoom(load_, num_rows);
+  }
+
+  // Looks which batches have ended; they do so in order.
+  absl::Status Poll() {
+    EPLB_RETURN_IF_ERROR(failure_);
+    for (; num_ended_ < num_batches_; ++num_ended_) {
+      const auto next = batches_.find(num_ended_);
+      const cudaError_t state = cudaEventQuery(next->second.ended.get());
+      if (state == cudaErrorNotReady) {
+        (void)cudaGetLastError();  // else a later launch would take it for its own error
+        return absl::OkStatus();
+      }
+      EPLB_RETURN_IF_ERROR(Keep(ToStatus(state, "cudaEventQuery")));
+      free_events_.push_back(std::move(next->second.ended));
+      if (next->second.num_rows == 0) Forget(next);
+    }
+    return absl::OkStatus();
+  }
+
+  void Forget(Batches::iterator batch) {
+    --load_.num_batches;
+    load_.num_rows -= batch->second.num_rows;
+    batches_.erase(batch);
+  }
+
+  const StreamRowQueueOptions options_;
+  Stream stream_;
+  Event hand_over_;
+  PinnedMemory pinned_;  // [kNumTables] Table
+  DeviceMemory device_;  // [kNumTables] Table
+  std::vector<int32_t> free_tables_;
+  std::vector<Event> free_events_;
+  int64_t num_batches_ = 0;  // added so far
+  int64_t num_ended_ = 0;    // of them, the first ones
+  Batches batches_;          // that have not ended or have checksums that were not taken
+  RowQueueLoad load_;        // of batches_
+  absl::Status failure_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueueOptions& options) {
+  int num_devices = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount"));
+  if (options.device < 0 || options.device >= num_devices) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no CUDA device ", options.device, ", but ", num_devices));
+  }
+  EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options.device));
+  auto queue = std::make_unique<StreamRowQueue>(options);
+  EPLB_RETURN_IF_ERROR(queue->Init());
+  return queue;
+}
+
+}  // namespace eplb::cuda
