@@ -29,7 +29,7 @@ endforeach()
 if(NOT TARGET eplb_cuda_device)
   list(REMOVE_ITEM headers cuda/handles.h cuda/status.h)
 endif()
-if(NOT EPLB_NCCL_INCLUDE)
+if(NOT TARGET eplb_nccl_headers)
   list(REMOVE_ITEM headers cuda/nccl_config.h cuda/nccl_functions.h)
 endif()
 
