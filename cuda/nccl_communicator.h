@@ -28,11 +28,13 @@ struct NcclOptions {
   int32_t rank = 0;
   int32_t num_ranks = 1;
   // A group of one send and one receive on at most 16 channels takes 2 * 16 of the 254 work batches
-  // that one kernel plan holds, so it is never cut in two (see the .cc).
+  // that one kernel plan holds, so it is never cut in two (see nccl_config.cc).
   int32_t max_ctas = 16;
   int32_t channels_per_net_peer = 8;  // NCCL's default is 2, and 1 in large jobs
   int32_t traffic_class = -1;  // -1: NCCL's; lower than training's where the fabric has classes
-  std::string name = "eplb";   // in NCCL's logs
+  // In NCCL's logs. This and the two before are left out where the loaded version does not know
+  // them.
+  std::string name = "eplb";
 };
 
 // One direction of a group.
@@ -63,13 +65,15 @@ class NcclCommunicator {
   // connected, or the group is on its stream (which then says when the bytes have moved). errors:
   // Unavailable when a peer is gone, Internal; both with NCCL's own words. After one only Abort.
   absl::StatusOr<bool> Poll();
-  // One group: at most one send and one receive, both of at least one byte, in order with `stream`.
-  // REQUIRES: Poll said true since the last call. errors: InvalidArgument, FailedPrecondition when
-  // the call before is under way, Internal.
+  // One group: at most one send and one receive, both of at least one byte and with another rank,
+  // in order with `stream`; without any it does nothing. REQUIRES: Poll said true since the last
+  // call. errors: InvalidArgument; FailedPrecondition when the call before is under way or has
+  // failed; Unavailable and Internal as from Poll.
   absl::Status Exchange(const std::optional<NcclSend>& send,
                         const std::optional<NcclReceive>& receive, void* stream);
   // Ends everything that is under way, also kernels that wait for a peer. When it returns, none of
-  // our writes can still land.
+  // our writes can still land. cost: NCCL waits for its kernels and threads to see the end, usually
+  // less than a second, more where the driver or the network card answers late; there is no bound.
   void Abort();
 
  private:

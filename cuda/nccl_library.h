@@ -13,10 +13,11 @@ namespace eplb::cuda {
 // Threads: safe. Never unloaded: NCCL leaves threads behind.
 class NcclLibrary {
  public:
-  // The first that loads of: `path` when not empty (then nothing else is tried); one that the
-  // process has loaded already; EPLB_NCCL_PATH; the loader's libnccl.so.2. errors:
-  // FailedPrecondition, one line with what was tried and why each did not do: not found, a symbol
-  // is missing, older than 2.18 (no non-blocking communicators with a name), newer major version.
+  // The first that will do of: `path` when not empty (then nothing else is tried); one that the
+  // process has loaded already; EPLB_NCCL_PATH; the loader's libnccl.so.2; NVIDIA's wheel below
+  // PYTHONPATH and VIRTUAL_ENV. errors: FailedPrecondition, one line with what was tried and why
+  // each did not do: not found, a symbol is missing, older than 2.18 (non-blocking communicators
+  // that share nothing), newer major version. cost: up to a second, for the file has 200 MB.
   static absl::StatusOr<const NcclLibrary*> Load(const std::string& path = "");
 
   int version() const { return version_; }           // 22809 for 2.28.9

@@ -1,0 +1,153 @@
+#include "cuda/nccl_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "cuda/nccl_config.h"
+#include "cuda/nccl_functions.h"
+#include "placement/status_macros.h"
+
+namespace eplb::cuda {
+namespace {
+
+static_assert(kNcclIdBytes == NCCL_UNIQUE_ID_BYTES && sizeof(ncclUniqueId) == kNcclIdBytes);
+
+// Calls of a communicator that does not block return before their work is done.
+bool Accepted(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+absl::StatusCode CodeOf(ncclResult_t result) {
+  return result == ncclRemoteError || result == ncclSystemError ? absl::StatusCode::kUnavailable
+                                                                : absl::StatusCode::kInternal;
+}
+
+// One line: NCCL ends some of its texts with a newline.
+absl::Status ToStatus(const NcclLibrary& library, ncclResult_t result, ncclComm_t communicator,
+                      std::string_view call) {
+  const NcclLibrary::Functions& nccl = library.functions();
+  std::string text = absl::StrCat(std::string(call), ": ", nccl.ncclGetErrorString(result), " (",
+                                  static_cast<int>(result), ")");
+  const char* last = nccl.ncclGetLastError(communicator);
+  if (last != nullptr && *last != '\0') absl::StrAppend(&text, ": ", last);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return absl::Status(CodeOf(result), text);
+}
+
+// `end`: of a direction, "send to" or "receive from".
+absl::Status CheckPeer(int32_t peer, size_t bytes, const NcclOptions& options,
+                       std::string_view end) {
+  if (peer < 0 || peer >= options.num_ranks || peer == options.rank) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.num_ranks,
+                                                   " cannot ", std::string(end), " rank ", peer));
+  }
+  if (bytes > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(end), " rank ", peer, " of 0 bytes, a row has some"));
+}
+
+}  // namespace
+
+// Has one address for its whole life: NCCL keeps the name's, and the thread that connects writes
+// `communicator` a second time.
+struct NcclCommunicator::Impl {
+  const NcclLibrary& library;
+  NcclOptions options;
+  ncclComm_t communicator = nullptr;
+  bool ready = false;    // Poll said true since the last call
+  absl::Status failure;  // once not ok, for ever
+
+  const NcclLibrary::Functions& nccl() const { return library.functions(); }
+  absl::Status Fail(ncclResult_t result, std::string_view call) {
+    ready = false;
+    failure = ToStatus(library, result, communicator, call);
+    return failure;
+  }
+};
+
+absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& library) {
+  ncclUniqueId drawn;
+  if (const ncclResult_t result = library.functions().ncclGetUniqueId(&drawn);
+      result != ncclSuccess) {
+    return absl::InternalError(ToStatus(library, result, nullptr, "ncclGetUniqueId").message());
+  }
+  NcclId id;
+  std::memcpy(id.data(), drawn.internal, id.size());
+  return id;
+}
+
+NcclCommunicator::NcclCommunicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+NcclCommunicator::~NcclCommunicator() { Abort(); }
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Begin(
+    const NcclLibrary& library, const NcclId& id, const NcclOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckNcclOptions(options));
+  auto communicator = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(
+      std::unique_ptr<Impl>(new Impl{.library = library, .options = options})));
+  Impl& impl = *communicator->impl_;
+  ncclUniqueId unique;
+  std::memcpy(unique.internal, id.data(), id.size());
+  ncclConfig_t config = MakeNcclConfig(impl.options, library.version());
+  const ncclResult_t result = impl.nccl().ncclCommInitRankConfig(
+      &impl.communicator, options.num_ranks, unique, options.rank, &config);
+  if (!Accepted(result)) return impl.Fail(result, "ncclCommInitRankConfig");
+  return communicator;
+}
+
+absl::StatusOr<bool> NcclCommunicator::Poll() {
+  EPLB_RETURN_IF_ERROR(impl_->failure);
+  // Also when the last call has been taken over: what fails while the bytes move is said here only.
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = impl_->nccl().ncclCommGetAsyncError(impl_->communicator, &state);
+  if (asked != ncclSuccess) return impl_->Fail(asked, "ncclCommGetAsyncError");
+  if (!Accepted(state)) return impl_->Fail(state, "NCCL");
+  impl_->ready = state == ncclSuccess;
+  return impl_->ready;
+}
+
+absl::Status NcclCommunicator::Exchange(const std::optional<NcclSend>& send,
+                                        const std::optional<NcclReceive>& receive, void* stream) {
+  const NcclOptions& options = impl_->options;
+  if (send) EPLB_RETURN_IF_ERROR(CheckPeer(send->to, send->bytes.size(), options, "send to"));
+  if (receive) {
+    EPLB_RETURN_IF_ERROR(CheckPeer(receive->from, receive->bytes.size(), options, "receive from"));
+  }
+  if (!impl_->failure.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the communicator has failed: ", impl_->failure.message()));
+  }
+  if (!impl_->ready) return absl::FailedPreconditionError("the call before is still under way");
+  if (!send && !receive) return absl::OkStatus();
+  const NcclLibrary::Functions& nccl = impl_->nccl();
+  auto* const on_stream = static_cast<cudaStream_t>(stream);
+  impl_->ready = false;
+  ncclResult_t result = nccl.ncclGroupStart();
+  if (!Accepted(result)) return impl_->Fail(result, "ncclGroupStart");
+  std::string_view call = "ncclSend";
+  if (send) {
+    result = nccl.ncclSend(send->bytes.data(), send->bytes.size(), ncclUint8, send->to,
+                           impl_->communicator, on_stream);
+  }
+  if (receive && Accepted(result)) {
+    call = "ncclRecv";
+    result = nccl.ncclRecv(receive->bytes.data(), receive->bytes.size(), ncclUint8, receive->from,
+                           impl_->communicator, on_stream);
+  }
+  // Also after an error: the group is this thread's, and the framework's next call would fall in.
+  const ncclResult_t ended = nccl.ncclGroupEnd();
+  if (!Accepted(result)) return impl_->Fail(result, call);
+  return Accepted(ended) ? absl::OkStatus() : impl_->Fail(ended, "ncclGroupEnd");
+}
+
+void NcclCommunicator::Abort() {
+  if (impl_->communicator == nullptr) return;
+  (void)impl_->nccl().ncclCommAbort(impl_->communicator);  // there is no other way to end it
+  impl_->communicator = nullptr;
+  impl_->ready = false;
+  if (impl_->failure.ok()) impl_->failure = absl::FailedPreconditionError("aborted");
+}
+
+}  // namespace eplb::cuda

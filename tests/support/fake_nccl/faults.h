@@ -1,0 +1,41 @@
+// What shall go wrong, as text: "rank=1,group=3,kind=delay,ms=500; rank=0,group=2,kind=die".
+#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_
+#define EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace eplb::fake_nccl {
+
+enum class FaultKind {
+  kDelay,       // the group starts after `ms`
+  kAsyncError,  // nothing of the group happens, and the communicator has the error `code`
+  kDie,         // the process kills itself
+  kCorrupt,     // one bit of the first receive flips
+  kHang,        // nothing of the group happens until the abort
+};
+
+struct Fault {
+  std::optional<int32_t> rank;   // absent: of every rank
+  std::optional<int64_t> group;  // of the communicator, from 0; absent: in every group
+  FaultKind kind = FaultKind::kDelay;
+  int32_t ms = 0;
+  int32_t code = 3;  // ncclInternalError
+};
+
+// Faults of `text`; absent when it cannot be read, and then *error says which part.
+std::optional<std::vector<Fault>> ParseFaults(std::string_view text, std::string* error);
+
+// The process's faults, from the variable EPLB_FAKE_NCCL_FAULTS or as set. threads: safe.
+bool SetFaults(const char* text, std::string* error);  // null: the variable's again
+std::optional<std::vector<Fault>> CurrentFaults(std::string* error);
+
+// Those that meet this group, in the order of the text.
+std::vector<Fault> FaultsOf(const std::vector<Fault>& faults, int32_t rank, int64_t group);
+
+}  // namespace eplb::fake_nccl
+
+#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_
