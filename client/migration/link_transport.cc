@@ -312,4 +312,16 @@ std::unique_ptr<Transport> MakeLinkTransport(RankId rank, int64_t max_row_bytes,
   return std::make_unique<LinkTransport>(rank, max_row_bytes, std::move(links), std::move(path));
 }
 
+absl::Status BringUp(Transport& transport, absl::Time deadline) {
+  EPLB_ASSIGN_OR_RETURN(const Ticket ticket, transport.Post({.deadline = deadline}));
+  while (true) {
+    const absl::StatusOr<Progress> progress = transport.Poll(ticket, absl::Milliseconds(100));
+    if (!progress.ok()) {
+      (void)transport.Abort();  // its own error says less
+      return progress.status();
+    }
+    if (progress->done) return absl::OkStatus();
+  }
+}
+
 }  // namespace eplb

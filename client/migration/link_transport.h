@@ -7,6 +7,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
 #include "client/migration/peer_link.h"
 #include "client/migration/row_path.h"
 #include "client/migration/transport.h"
@@ -17,6 +20,10 @@ namespace eplb {
 std::unique_ptr<Transport> MakeLinkTransport(RankId rank, int64_t max_row_bytes,
                                              std::vector<PeerLink> links,
                                              std::unique_ptr<RowPath> path);
+
+// Posts nothing as post 0, on all ranks together, so that what the path shares with the other ranks
+// is there before a step waits for it. errors: as Post and Poll.
+absl::Status BringUp(Transport& transport, absl::Time deadline);
 
 }  // namespace eplb
 

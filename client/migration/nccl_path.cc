@@ -216,6 +216,7 @@ class NcclPath : public RowPath {
   }
 
   absl::StatusOr<bool> BeginNext() {
+    if (groups_.empty()) return false;
     EPLB_ASSIGN_OR_RETURN(const bool free, meeting_.communicator().Poll());
     if (!free) return false;
     if (num_begun_ > num_ended_ && !UnderWay(num_begun_ - 1).mark.has_value()) {

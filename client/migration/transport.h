@@ -26,7 +26,9 @@ struct RowSend {
   int32_t row = 0;
   int32_t round = 0;
   std::span<const std::byte> bytes;  // live memory; read until the ticket is done or Abort returned
-  int64_t staging_offset = 0;        // in the receiver's arena
+  // In the receiver's arena. What rounds the row up to a multiple of 64 bytes belongs to it, as far
+  // as the arena goes, and holds anything afterwards.
+  int64_t staging_offset = 0;
 };
 struct RowReceive {
   RankId from;

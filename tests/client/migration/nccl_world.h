@@ -1,0 +1,65 @@
+// The nccl path in host memory over a stand-in for libnccl: ranks are threads.
+#ifndef EPLB_TESTS_CLIENT_MIGRATION_NCCL_WORLD_H_
+#define EPLB_TESTS_CLIENT_MIGRATION_NCCL_WORLD_H_
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "client/control/monotonic_clock.h"
+#include "client/migration/link_setup.h"
+#include "client/migration/link_transport.h"
+#include "client/migration/nccl_path.h"
+#include "tests/client/control/world.h"
+#include "tests/client/migration/host_world.h"
+
+namespace eplb {
+
+struct NcclWorldOptions {
+  int32_t world_size = 2;
+  int64_t staging_bytes = 0;
+  int64_t piece_bytes = 4096;  // small, so that rows are cut
+};
+
+inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
+  ThreadExchange exchange(world.world_size);
+  Transports transports(world.world_size);
+  RunRanks(world.world_size, [&](int32_t rank) {
+    const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
+    ASSERT_TRUE(library.ok()) << library.status();
+    const TransportOptions options = HostOptions(rank, world.world_size, world.staging_bytes);
+    auto parts = SetUpLinks(options, {}, exchange.ForRank(rank));
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    std::vector<PeerLink> links;
+    std::vector<RankId> ranks;
+    for (int32_t r = 0; r < world.world_size; ++r) ranks.push_back(RankId{r});
+    for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
+    auto path = MakeNcclPath({.library = *library,
+                              .options = {},
+                              .self = RankId{rank},
+                              .ranks = std::move(ranks),
+                              .pack_queue = cuda::MakeHostRowQueue(),
+                              .group_queue = cuda::MakeHostRowQueue(),
+                              .staging_bytes = world.staging_bytes,
+                              .piece_bytes = world.piece_bytes});
+    ASSERT_TRUE(path.ok()) << path.status();
+    transports[rank] = MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links),
+                                         *std::move(path));
+    const absl::Status up = BringUp(*transports[rank], MonotonicNow() + absl::Seconds(30));
+    ASSERT_TRUE(up.ok()) << up;
+  });
+  return transports;
+}
+
+inline Transports MakeSmallPieceNcclWorld(int32_t world_size, int64_t staging_bytes) {
+  return MakeNcclWorld({.world_size = world_size, .staging_bytes = staging_bytes});
+}
+inline Transports MakeLargePieceNcclWorld(int32_t world_size, int64_t staging_bytes) {
+  return MakeNcclWorld(
+      {.world_size = world_size, .staging_bytes = staging_bytes, .piece_bytes = 1 << 20});
+}
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_CLIENT_MIGRATION_NCCL_WORLD_H_
