@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
 #include "client/migration/link_set.h"
 #include "client/migration/post_ledger.h"
@@ -162,11 +163,21 @@ class LinkTransport : public Transport {
     return absl::OkStatus();
   }
 
-  absl::Status DeadlineError() const {
-    const std::string waiting = path_->Waiting();
-    if (waiting.empty()) return ledger_->DeadlineError();
-    return absl::DeadlineExceededError(
-        absl::StrCat(ledger_->DeadlineError().message(), "; ", waiting));
+  // Who owes what, who of them is not in this post at all, and what the path itself lacks.
+  absl::Status DeadlineError() {
+    std::string text(ledger_->DeadlineError().message());
+    std::vector<RankId> absent;
+    for (const RankId peer : ledger_->PeersLeft()) {
+      if (links_.Of(peer).posted != ledger_->post_id()) absent.push_back(peer);
+    }
+    if (!absent.empty()) {
+      absl::StrAppend(&text, "; ", NameRanks(absent),
+                      absent.size() == 1 ? " has not begun it" : " have not begun it");
+    }
+    if (const std::string waiting = path_->Waiting(); !waiting.empty()) {
+      absl::StrAppend(&text, "; ", waiting);
+    }
+    return absl::DeadlineExceededError(text);
   }
 
   // Reads what has come on all connections. True when something came. errors: DataLoss, the first.

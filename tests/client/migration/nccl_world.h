@@ -44,8 +44,8 @@ inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
                               .staging_bytes = world.staging_bytes,
                               .piece_bytes = world.piece_bytes});
     ASSERT_TRUE(path.ok()) << path.status();
-    transports[rank] = MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links),
-                                         *std::move(path));
+    transports[rank] =
+        MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links), *std::move(path));
     const absl::Status up = BringUp(*transports[rank], MonotonicNow() + absl::Seconds(30));
     ASSERT_TRUE(up.ok()) << up;
   });

@@ -1,0 +1,103 @@
+#include "tests/client/migration/executor_contract.h"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <random>
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_P(ExecutorContractTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches) {
+  const uint32_t seed = 20240518;
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (const auto& [gpus, experts, slots] : std::vector<std::array<int32_t, 3>>{
+           {1, 4, 6}, {2, 4, 4}, {3, 6, 8}, {4, 8, 12}, {8, 16, 19}}) {
+    const Topology topology = MakeTopology(3, experts, slots, gpus);
+    Lane lane(topology, GetParam().residency, GetParam().make);
+    Placement current = RandomPlacement(random, topology);
+    lane.Fill(current);
+    for (uint64_t version = 1; version <= 4; ++version) {
+      const Placement target = RandomPlacement(random, topology);
+      const MigrationPlan plan = lane.Plan(current, target);
+      int64_t sent = 0;
+      int64_t received = 0;
+      const auto before = lane.Snapshot();
+      for (const auto& staged : lane.Stage(plan, version)) {
+        ASSERT_TRUE(staged.ok()) << staged.status();
+        sent += staged->sent_bytes;
+        received += staged->received_bytes;
+      }
+      EXPECT_EQ(sent, plan.link_bytes);
+      EXPECT_EQ(received, plan.link_bytes);
+      EXPECT_EQ(lane.Snapshot(), before) << "a slot was written before the commit";
+      lane.Commit();
+      EXPECT_EQ(lane.CountWrong(target), 0) << gpus << " GPUs, version " << version;
+      current = target;
+    }
+  }
+}
+
+TEST_P(ExecutorContractTest, DiscardLeavesSlotsAndTheNextPlanWorks) {
+  std::mt19937 random(5);
+  const Topology topology = MakeTopology(2, 8, 9, 4);
+  Lane lane(topology, GetParam().residency, GetParam().make);
+  const Placement current = RandomPlacement(random, topology);
+  lane.Fill(current);
+  const auto before = lane.Snapshot();
+  const MigrationPlan dropped = lane.Plan(current, RandomPlacement(random, topology));
+  for (const auto& staged : lane.Stage(dropped, 1)) ASSERT_TRUE(staged.ok()) << staged.status();
+  lane.Discard();
+  lane.Commit();  // nothing is staged any more
+  EXPECT_EQ(lane.Snapshot(), before);
+  const Placement target = RandomPlacement(random, topology);
+  for (const auto& staged : lane.Stage(lane.Plan(current, target), 2)) {
+    ASSERT_TRUE(staged.ok()) << staged.status();
+  }
+  lane.Commit();
+  EXPECT_EQ(lane.CountWrong(target), 0);
+}
+
+TEST_P(ExecutorContractTest, SilentRankIsNamedNoSlotChangesAndTheNextPlanWorks) {
+  std::mt19937 random(6);
+  const Topology topology = MakeTopology(2, 9, 9, 3);
+  Lane lane(topology, GetParam().residency, GetParam().make);
+  const Placement current = RandomPlacement(random, topology);
+  lane.Fill(current);
+  const auto before = lane.Snapshot();
+  const Placement target = RandomPlacement(random, topology);
+  const MigrationPlan plan = lane.Plan(current, target);
+  const auto results = lane.Stage(plan, 1, /*absent=*/1, absl::Milliseconds(150));
+  for (const int32_t rank : {0, 2}) {
+    EXPECT_EQ(results[rank].status().code(), absl::StatusCode::kDeadlineExceeded);
+    const std::string text(results[rank].status().message());
+    EXPECT_THAT(text, HasSubstr("rank 1 ")) << "and nobody else";
+  }
+  EXPECT_EQ(lane.Snapshot(), before);
+  lane.Discard();
+  for (const auto& staged : lane.Stage(plan, 2)) ASSERT_TRUE(staged.ok()) << staged.status();
+  lane.Commit();
+  EXPECT_EQ(lane.CountWrong(target), 0);
+}
+
+TEST_P(ExecutorContractTest, RowsStayInsideTheirLane) {
+  std::mt19937 random(7);
+  const Topology topology = MakeTopology(2, 6, 6, 3);
+  Lane lanes(topology, GetParam().residency, GetParam().make, /*num_lanes=*/2);
+  const Placement current = RandomPlacement(random, topology);
+  const Placement target = RandomPlacement(random, topology);
+  lanes.Fill(current);
+  const auto results = lanes.Stage(lanes.Plan(current, target), 1);
+  for (int32_t gpu = 0; gpu < 3; ++gpu) {
+    ASSERT_TRUE(results[gpu].ok() && results[gpu + 3].ok());
+    EXPECT_EQ(results[gpu]->sent_bytes, results[gpu + 3]->sent_bytes);
+  }
+  lanes.Commit();
+  EXPECT_EQ(lanes.CountWrong(target), 0);
+}
+
+}  // namespace
+}  // namespace eplb
