@@ -30,6 +30,7 @@ absl::StatusCode CodeOf(cudaError_t error) {
 absl::Status ToStatus(cudaError_t error, std::string_view what) {
   const absl::StatusCode code = CodeOf(error);
   if (code == absl::StatusCode::kOk) return absl::OkStatus();
+  (void)cudaGetLastError();
   return absl::Status(code,
                       absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
                                    static_cast<int>(error), "): ", cudaGetErrorString(error)));

@@ -197,7 +197,7 @@ class StreamRowQueue final : public RowQueue {
       const auto next = batches_.find(num_ended_);
       const cudaError_t state = cudaEventQuery(next->second.ended.get());
       if (state == cudaErrorNotReady) {
-        (void)cudaGetLastError();  // else a later launch would take it for its own error
+        (void)cudaGetLastError();  // else the next launch would find it
         return absl::OkStatus();
       }
       EPLB_RETURN_IF_ERROR(Keep(ToStatus(state, "cudaEventQuery")));

@@ -8,36 +8,13 @@
 #include "cuda/count.h"
 #include "cuda/handles.h"
 #include "tests/cuda/count_case.h"
+#include "tests/cuda/on_device.h"
 #include "tests/cuda/require_gpu.h"
 
 namespace eplb::cuda {
 namespace {
 
-// A copy of host values on the device, freed at the end of the test.
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(const std::vector<T>& values) : size_(values.size()) {
-    auto memory = MakeDeviceMemory(static_cast<int64_t>(size_ * sizeof(T)) + 1);
-    EXPECT_TRUE(memory.ok()) << memory.status();
-    memory_ = *std::move(memory);
-    EXPECT_EQ(cudaMemcpy(memory_.get(), values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
-  }
-
-  T* data() const { return static_cast<T*>(memory_.get()); }
-
-  std::vector<T> Read() const {
-    std::vector<T> values(size_);
-    EXPECT_EQ(cudaMemcpy(values.data(), memory_.get(), size_ * sizeof(T), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return values;
-  }
-
- private:
-  size_t size_;
-  DeviceMemory memory_;
-};
+using testing::OnDevice;
 
 template <class ExpertId>
 class LaunchCountTest : public ::testing::Test {

@@ -5,11 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
-#include <string_view>
 
 #include "cuda/status.h"
+#include "tests/cuda/gpu_is_required.h"
 
 namespace eplb::cuda::testing {
 
@@ -19,11 +18,6 @@ inline std::string WhyNoGpu() {
   const absl::Status status = ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   if (!status.ok()) return std::string(status.message());
   return count > 0 ? "" : "cudaGetDeviceCount found no device";
-}
-
-inline bool GpuIsRequired() {
-  const char* value = std::getenv("EPLB_REQUIRE_GPU");
-  return value != nullptr && std::string_view(value) == "1";
 }
 
 }  // namespace eplb::cuda::testing

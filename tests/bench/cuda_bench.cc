@@ -1,0 +1,240 @@
+// Times the kernels on a GPU, one JSON object a line: the batched row copy with and without
+// checksums against cudaMemcpyAsync of the same rows, and count, route and both in one pass against
+// a copy of the same bytes. Repetitions stand in one captured graph, so that the times are the
+// device's; latency_us is one launch from the host and the wait for it. Medians. Exit 77 without a
+// usable GPU.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+
+#include "cuda/copy.h"
+#include "cuda/count.h"
+#include "cuda/handles.h"
+#include "cuda/route.h"
+#include "cuda/status.h"
+#include "placement/status_macros.h"
+
+namespace eplb::cuda {
+namespace {
+
+constexpr int kSkipped = 77;
+constexpr int kRuns = 21;
+constexpr uint64_t kSeed = 500;
+
+using Work = std::function<absl::Status(cudaStream_t)>;
+using Graph = std::unique_ptr<cudaGraph_t, HandleDeleter<cudaGraph_t, cudaGraphDestroy>>;
+using GraphExec =
+    std::unique_ptr<cudaGraphExec_t, HandleDeleter<cudaGraphExec_t, cudaGraphExecDestroy>>;
+
+template <class T>
+absl::StatusOr<DeviceMemory> ToDevice(const std::vector<T>& values) {
+  const size_t size = values.size() * sizeof(T);
+  EPLB_ASSIGN_OR_RETURN(DeviceMemory memory, MakeDeviceMemory(static_cast<int64_t>(size)));
+  EPLB_RETURN_IF_ERROR(ToStatus(
+      cudaMemcpy(memory.get(), values.data(), size, cudaMemcpyHostToDevice), "cudaMemcpy"));
+  return memory;
+}
+
+absl::Status CopyBytes(void* to, const void* from, int64_t num_bytes, cudaStream_t stream) {
+  return ToStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(num_bytes), cudaMemcpyDeviceToDevice, stream),
+      "cudaMemcpyAsync");
+}
+
+// Microseconds of the median run of `function`.
+template <class Function>
+absl::StatusOr<double> MedianTime(const Function& function) {
+  std::vector<double> times;
+  for (int run = 0; run < kRuns; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    EPLB_RETURN_IF_ERROR(function());
+    const std::chrono::duration<double, std::micro> spent =
+        std::chrono::steady_clock::now() - start;
+    times.push_back(spent.count());
+  }
+  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+  return times[kRuns / 2];
+}
+
+// From the launch until the host knows of the end.
+absl::StatusOr<double> Latency(const Work& work, cudaStream_t stream) {
+  return MedianTime([&]() -> absl::Status {
+    EPLB_RETURN_IF_ERROR(work(stream));
+    return ToStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  });
+}
+
+// Of one of `repetitions` in a graph: the launch of the graph and the wait are shared by them.
+absl::StatusOr<double> DeviceTime(const Work& work, int repetitions, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                                "cudaStreamBeginCapture"));
+  absl::Status added;
+  for (int i = 0; i < repetitions && added.ok(); ++i) added = work(stream);
+  cudaGraph_t captured = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaStreamEndCapture(stream, &captured), "cudaStreamEndCapture"));
+  const Graph graph(captured);
+  EPLB_RETURN_IF_ERROR(added);
+  cudaGraphExec_t instance = nullptr;
+  EPLB_RETURN_IF_ERROR(
+      ToStatus(cudaGraphInstantiate(&instance, captured, 0), "cudaGraphInstantiate"));
+  const GraphExec exec(instance);
+  EPLB_ASSIGN_OR_RETURN(const double time, Latency(
+                                               [&](cudaStream_t s) {
+                                                 return ToStatus(cudaGraphLaunch(exec.get(), s),
+                                                                 "cudaGraphLaunch");
+                                               },
+                                               stream));
+  return time / repetitions;
+}
+
+// Rows of one size, one behind the other.
+absl::Status MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStream_t stream) {
+  const int64_t total = num_rows * row_bytes;
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory source, MakeDeviceMemory(total));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory destination, MakeDeviceMemory(total));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory checksums, MakeDeviceMemory(8 * num_rows));
+  const auto* from = static_cast<const std::byte*>(source.get());
+  auto* to = static_cast<std::byte*>(destination.get());
+  EPLB_RETURN_IF_ERROR(
+      ToStatus(cudaMemset(source.get(), 0x5a, static_cast<size_t>(total)), "cudaMemset"));
+  std::vector<RowCopy> rows;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    rows.push_back({from + row * row_bytes, to + row * row_bytes, row_bytes});
+  }
+  std::vector<TiledRow> table(rows.size());
+  const int64_t num_tiles = TileRows(rows, table);
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory copies, ToDevice(table));
+  for (TiledRow& row : table) row.copy.destination = nullptr;
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory sums, ToDevice(table));
+  CopyArgs args{.rows = static_cast<const TiledRow*>(copies.get()),
+                .num_rows = num_rows,
+                .num_tiles = num_tiles};
+  constexpr int kRepetitions = 10;
+  const auto time_of = [&](const CopyArgs& work, int32_t max_blocks) {
+    return DeviceTime([&](cudaStream_t s) { return LaunchCopyRows(work, max_blocks, s); },
+                      kRepetitions, stream);
+  };
+  EPLB_ASSIGN_OR_RETURN(const double memcpy_us,
+                        DeviceTime(
+                            [&](cudaStream_t s) {
+                              absl::Status status;
+                              for (const RowCopy& row : rows) {
+                                status.Update(CopyBytes(row.destination, row.source, row_bytes, s));
+                              }
+                              return status;
+                            },
+                            kRepetitions, stream));
+  EPLB_ASSIGN_OR_RETURN(const double plain_us, time_of(args, 0));
+  EPLB_ASSIGN_OR_RETURN(const double narrow_us, time_of(args, 32));
+  args.checksums = static_cast<uint64_t*>(checksums.get());
+  EPLB_ASSIGN_OR_RETURN(const double fused_us, time_of(args, 0));
+  args.rows = static_cast<const TiledRow*>(sums.get());
+  EPLB_ASSIGN_OR_RETURN(const double checksum_us, time_of(args, 0));
+  absl::PrintF(
+      "{\"bench\": \"copy\", \"rows\": %d, \"row_bytes\": %d, \"memcpy_us\": %.2f, \"copy_us\": "
+      "%.2f, \"copy_32_blocks_us\": %.2f, \"copy_and_checksum_us\": %.2f, \"checksum_us\": %.2f, "
+      "\"copy_gb_per_s\": %.0f, \"copy_to_memcpy\": %.3f, \"fused_to_copy\": %.3f}\n",
+      num_rows, row_bytes, memcpy_us, plain_us, narrow_us, fused_us, checksum_us,
+      2e-3 * static_cast<double>(total) / plain_us, plain_us / memcpy_us, fused_us / plain_us);
+  return absl::OkStatus();
+}
+
+// 256 experts of popularity that falls by rank, on 288 slots of which the GPU holds 9.
+template <class ExpertId>
+absl::Status MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
+  constexpr int32_t kExperts = 256;
+  constexpr int32_t kTopK = 8;
+  std::mt19937_64 random(kSeed);
+  std::vector<double> popularity;
+  for (int32_t rank = 0; rank < kExperts; ++rank) popularity.push_back(1.0 / (rank + 10));
+  std::discrete_distribution<int32_t> draw(popularity.begin(), popularity.end());
+  std::vector<ExpertId> ids(static_cast<size_t>(num_tokens * kTopK));
+  for (ExpertId& id : ids) id = draw(random);
+  std::vector<int32_t> slots;
+  for (int32_t slot = 0; slot < 288; ++slot) slots.push_back(slot % kExperts);
+  EPLB_ASSIGN_OR_RETURN(const HostRouteTable table, MakeRouteTable({.physical_to_logical = slots,
+                                                                    .num_experts = kExperts,
+                                                                    .first_local_slot = 90,
+                                                                    .num_local_slots = 9,
+                                                                    .max_candidates = 8}));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory on_device, ToDevice(ids));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory routed, ToDevice(ids));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory candidates, ToDevice(table.candidates));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory num_candidates, ToDevice(table.num_candidates));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory thresholds, ToDevice(table.thresholds));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory counters, ToDevice(std::vector<int64_t>(kExperts + 1)));
+  auto* counts = static_cast<int64_t*>(counters.get());
+  const RouteArgs fused{
+      .choices = {.expert_ids = on_device.get(),
+                  .id_type = sizeof(ExpertId) == 4 ? ExpertIdType::kInt32 : ExpertIdType::kInt64,
+                  .num_tokens = num_tokens,
+                  .top_k = kTopK,
+                  .num_experts = kExperts,
+                  .counts = counts,
+                  .out_of_range = counts + kExperts},
+      .table = {.candidates = static_cast<const int32_t*>(candidates.get()),
+                .num_candidates = static_cast<const int32_t*>(num_candidates.get()),
+                .thresholds = static_cast<const uint32_t*>(thresholds.get()),
+                .max_candidates = table.max_candidates},
+      .slots = routed.get()};
+  RouteArgs route = fused;
+  route.choices.counts = nullptr;
+  route.choices.out_of_range = nullptr;
+  const auto num_bytes = static_cast<int64_t>(ids.size() * sizeof(ExpertId));
+  constexpr int kRepetitions = 100;
+  const auto time_of = [&](const Work& work) { return DeviceTime(work, kRepetitions, stream); };
+  const Work launch_fused = [&](cudaStream_t s) { return LaunchRoute(fused, s); };
+  EPLB_ASSIGN_OR_RETURN(const double memcpy_us, time_of([&](cudaStream_t s) {
+                          return CopyBytes(routed.get(), on_device.get(), num_bytes, s);
+                        }));
+  EPLB_ASSIGN_OR_RETURN(const double count_us,
+                        time_of([&](cudaStream_t s) { return LaunchCount(fused.choices, s); }));
+  EPLB_ASSIGN_OR_RETURN(const double route_us,
+                        time_of([&](cudaStream_t s) { return LaunchRoute(route, s); }));
+  EPLB_ASSIGN_OR_RETURN(const double fused_us, time_of(launch_fused));
+  EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(launch_fused, stream));
+  absl::PrintF(
+      "{\"bench\": \"route\", \"tokens\": %d, \"top_k\": %d, \"id_bytes\": %d, \"memcpy_us\": "
+      "%.2f, \"count_us\": %.2f, \"route_us\": %.2f, \"count_and_route_us\": %.2f, "
+      "\"fused_to_memcpy\": %.3f, \"fused_to_separate\": %.3f, \"latency_us\": %.2f}\n",
+      num_tokens, kTopK, sizeof(ExpertId), memcpy_us, count_us, route_us, fused_us,
+      fused_us / memcpy_us, fused_us / (count_us + route_us), latency_us);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureAll() {
+  EPLB_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+  EPLB_RETURN_IF_ERROR(MeasureCopy(32, 44'040'192, stream.get()));  // a DeepSeek-V3 expert in fp8
+  EPLB_RETURN_IF_ERROR(MeasureCopy(1, 44'040'192, stream.get()));
+  EPLB_RETURN_IF_ERROR(MeasureCopy(1024, 10'752, stream.get()));  // its scales
+  for (const int64_t num_tokens : {4096, 131'072}) {
+    EPLB_RETURN_IF_ERROR(MeasureRoute<int32_t>(num_tokens, stream.get()));
+    EPLB_RETURN_IF_ERROR(MeasureRoute<int64_t>(num_tokens, stream.get()));
+  }
+  return absl::OkStatus();
+}
+
+int Run() {
+  int num_devices = 0;
+  const absl::Status usable = ToStatus(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
+  if (!usable.ok() || num_devices == 0) {
+    absl::FPrintF(stderr, "cuda_bench needs a GPU: %s\n",
+                  usable.ok() ? "there is no device" : usable.message());
+    return kSkipped;
+  }
+  const absl::Status status = MeasureAll();
+  if (!status.ok()) absl::FPrintF(stderr, "%s\n", status.ToString());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace eplb::cuda
+
+int main() { return eplb::cuda::Run(); }

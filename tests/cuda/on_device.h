@@ -1,0 +1,61 @@
+// Host values on the device, for GPU tests.
+#ifndef EPLB_TESTS_CUDA_ON_DEVICE_H_
+#define EPLB_TESTS_CUDA_ON_DEVICE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cuda/handles.h"
+
+namespace eplb::cuda::testing {
+
+// A copy of host values, freed at the end of the test.
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(const std::vector<T>& values) : size_(values.size()) {
+    auto memory = MakeDeviceMemory(static_cast<int64_t>(size_ * sizeof(T)) + 1);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    memory_ = *std::move(memory);
+    EXPECT_EQ(cudaMemcpy(memory_.get(), values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+
+  T* data() const { return static_cast<T*>(memory_.get()); }
+
+  std::vector<T> Read() const {
+    std::vector<T> values(size_);
+    EXPECT_EQ(cudaMemcpy(values.data(), memory_.get(), size_ * sizeof(T), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return values;
+  }
+
+ private:
+  size_t size_;
+  DeviceMemory memory_;
+};
+
+using Graph = std::unique_ptr<cudaGraph_t, HandleDeleter<cudaGraph_t, cudaGraphDestroy>>;
+using GraphExec =
+    std::unique_ptr<cudaGraphExec_t, HandleDeleter<cudaGraphExec_t, cudaGraphExecDestroy>>;
+
+// What `launch` puts on the stream, captured: nothing of it has run.
+template <class Launch>
+GraphExec Capture(cudaStream_t stream, const Launch& launch) {
+  EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  const absl::Status launched = launch(stream);
+  EXPECT_TRUE(launched.ok()) << launched;
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  const Graph owner(graph);
+  cudaGraphExec_t exec = nullptr;
+  EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  return GraphExec(exec);
+}
+
+}  // namespace eplb::cuda::testing
+
+#endif  // EPLB_TESTS_CUDA_ON_DEVICE_H_

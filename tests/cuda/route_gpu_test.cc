@@ -1,0 +1,182 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "cuda/handles.h"
+#include "cuda/route.h"
+#include "tests/cuda/on_device.h"
+#include "tests/cuda/require_gpu.h"
+#include "tests/cuda/route_case.h"
+
+namespace eplb::cuda {
+namespace {
+
+using testing::OnDevice;
+
+constexpr size_t kRedZone = 64;
+
+// A case's arrays on the device; slots and counters within red zones. shift: by how many ids the
+// arrays are misaligned.
+template <class ExpertId>
+class RouteOnDevice {
+ public:
+  static constexpr ExpertId kUntouched = 77;
+
+  RouteOnDevice(const testing::RouteCase<ExpertId>& c, size_t shift)
+      : begin_(kRedZone + shift),
+        ids_(Shifted(c.choices.ids, shift)),
+        is_padding_(c.choices.is_padding),
+        candidates_(c.table.candidates),
+        num_candidates_(c.table.num_candidates),
+        thresholds_(c.table.thresholds),
+        slots_(std::vector<ExpertId>(c.slots.size() + begin_ + kRedZone, kUntouched)),
+        counts_(std::vector<int64_t>(c.choices.counts.size() + 2 * kRedZone)),
+        out_of_range_(std::vector<int64_t>(1)),
+        args_(testing::ArgsOf(c)) {
+    args_.choices.expert_ids = ids_.data() + shift;
+    if (c.choices.shape.masked) args_.choices.is_padding = is_padding_.data();
+    args_.choices.counts = counts_.data() + kRedZone;
+    args_.choices.out_of_range = out_of_range_.data();
+    args_.table.candidates = candidates_.data();
+    args_.table.num_candidates = num_candidates_.data();
+    args_.table.thresholds = thresholds_.data();
+    args_.slots = slots_.data() + begin_;
+  }
+
+  const RouteArgs& args() const { return args_; }
+
+  // After `times` launches that counted.
+  void ExpectRouted(const testing::RouteCase<ExpertId>& c, int64_t times) const {
+    std::vector<ExpertId> slots(c.slots.size() + begin_ + kRedZone, kUntouched);
+    std::copy(c.slots.begin(), c.slots.end(), slots.begin() + static_cast<int64_t>(begin_));
+    EXPECT_EQ(slots_.Read(), slots);
+    std::vector<int64_t> counts(c.choices.counts.size() + 2 * kRedZone);
+    for (size_t i = 0; i < c.choices.counts.size(); ++i) {
+      counts[kRedZone + i] = times * c.choices.counts[i];
+    }
+    EXPECT_EQ(counts_.Read(), counts);
+    EXPECT_EQ(out_of_range_.Read().front(), times * c.choices.out_of_range);
+  }
+
+ private:
+  static std::vector<ExpertId> Shifted(const std::vector<ExpertId>& ids, size_t shift) {
+    std::vector<ExpertId> shifted(shift);
+    shifted.insert(shifted.end(), ids.begin(), ids.end());
+    return shifted;
+  }
+
+  size_t begin_;
+  OnDevice<ExpertId> ids_;
+  OnDevice<uint8_t> is_padding_;
+  OnDevice<int32_t> candidates_;
+  OnDevice<int32_t> num_candidates_;
+  OnDevice<uint32_t> thresholds_;
+  OnDevice<ExpertId> slots_;
+  OnDevice<int64_t> counts_;
+  OnDevice<int64_t> out_of_range_;
+  RouteArgs args_;
+};
+
+template <class ExpertId>
+class LaunchRouteTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EPLB_REQUIRE_GPU_OR_SKIP();
+    auto stream = MakeStream();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    stream_ = *std::move(stream);
+  }
+
+  // With counters, then without: the slots are the same and nothing is counted.
+  void CheckShape(const testing::CountShape& shape, uint64_t seed, size_t shift) {
+    const auto c = testing::MakeRouteCase<ExpertId>(shape, seed);
+    const RouteOnDevice<ExpertId> on_device(c, shift);
+    RouteArgs args = on_device.args();
+    const absl::Status counted = LaunchRoute(args, stream_.get());
+    ASSERT_TRUE(counted.ok()) << counted;
+    Synchronize();
+    on_device.ExpectRouted(c, 1);
+    args.choices.counts = nullptr;
+    args.choices.out_of_range = nullptr;
+    const absl::Status routed = LaunchRoute(args, stream_.get());
+    ASSERT_TRUE(routed.ok()) << routed;
+    Synchronize();
+    on_device.ExpectRouted(c, 1);
+  }
+
+  void Synchronize() { ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess); }
+
+  Stream stream_;
+};
+using ExpertIds = ::testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(LaunchRouteTest, ExpertIds);
+
+TYPED_TEST(LaunchRouteTest, EqualsThePlainReference) {
+  constexpr uint64_t kSeed = 420;
+  std::vector<testing::CountShape> shapes = testing::CountShapes();
+  shapes.push_back({1000003, 8, 256, true});  // more than one stride of the grid
+  for (const testing::CountShape& shape : shapes) {
+    for (const size_t shift : {0, 1}) {
+      SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ",
+                                shape.top_k, " experts ", shape.num_experts, " masked ",
+                                shape.masked, " shift ", shift));
+      this->CheckShape(shape, kSeed, shift);
+      if (this->HasFailure()) return;
+    }
+  }
+}
+
+TYPED_TEST(LaunchRouteTest, AHistogramTooLargeForSharedMemoryCountsTheSame) {
+  // The table must not have a column a slot: 13000 experts * 19500 slots.
+  constexpr int32_t kExperts = 13000;
+  static_assert((kExperts + 1) * 4 > 48 * 1024);
+  std::vector<int32_t> slots;
+  for (int32_t expert = 0; expert < kExperts; ++expert) slots.push_back(expert);
+  auto table =
+      MakeRouteTable({.physical_to_logical = slots, .num_experts = kExperts, .max_candidates = 1});
+  ASSERT_TRUE(table.ok()) << table.status();
+  testing::RouteCase<TypeParam> c{
+      .choices = testing::MakeCountCase<TypeParam>({10007, 4, kExperts, false}, 421),
+      .table = *std::move(table)};
+  for (const TypeParam id : c.choices.ids) {
+    c.slots.push_back(id >= 0 && id < kExperts ? id : static_cast<TypeParam>(kNoSlot));
+  }
+  const RouteOnDevice<TypeParam> on_device(c, 0);
+  ASSERT_TRUE(LaunchRoute(on_device.args(), this->stream_.get()).ok());
+  this->Synchronize();
+  on_device.ExpectRouted(c, 1);
+}
+
+TYPED_TEST(LaunchRouteTest, ACapturedGraphRoutesAndCountsAtEachLaunch) {
+  constexpr uint64_t kSeed = 422;
+  const auto c = testing::MakeRouteCase<TypeParam>({4096, 8, 256, false}, kSeed);
+  const RouteOnDevice<TypeParam> on_device(c, 0);
+  const testing::GraphExec graph = testing::Capture(this->stream_.get(), [&](cudaStream_t stream) {
+    return LaunchRoute(on_device.args(), stream);
+  });
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(cudaGraphLaunch(graph.get(), this->stream_.get()), cudaSuccess);
+  }
+  this->Synchronize();
+  on_device.ExpectRouted(c, 3);
+}
+
+TYPED_TEST(LaunchRouteTest, RefusesWhatTheHostRefuses) {
+  const RouteTable table{.max_candidates = 1};
+  EXPECT_EQ(
+      LaunchRoute({.choices = {.num_tokens = -1, .top_k = 1, .num_experts = 1}, .table = table},
+                  nullptr)
+          .code(),
+      absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(
+      LaunchRoute({.choices = {.num_tokens = 0, .top_k = 1, .num_experts = 1}, .table = table},
+                  nullptr)
+          .ok());
+}
+
+}  // namespace
+}  // namespace eplb::cuda

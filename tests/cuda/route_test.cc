@@ -1,0 +1,307 @@
+#include "cuda/route.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/cuda/route_case.h"
+
+namespace eplb::cuda {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Expert 0 in slots 0, 3 and 5; 1 in 1 and 4; 2 in 2.
+const std::vector<int32_t> kSixSlots{0, 1, 2, 0, 1, 0};
+
+// Slots that `num_tokens` tokens get which all choose `expert`.
+std::vector<int32_t> RouteAllTo(int32_t expert, int64_t num_tokens, const RouteTable& table,
+                                int64_t first_token = 0) {
+  const std::vector<int32_t> ids(static_cast<size_t>(num_tokens), expert);
+  std::vector<int32_t> slots(ids.size());
+  const absl::Status routed = RouteOnHost({.choices = {.expert_ids = ids.data(),
+                                                       .num_tokens = num_tokens,
+                                                       .top_k = 1,
+                                                       .num_experts = 3},
+                                           .table = table,
+                                           .slots = slots.data(),
+                                           .first_token = first_token});
+  EXPECT_TRUE(routed.ok()) << routed;
+  return slots;
+}
+
+template <class ExpertId>
+class RouteOnHostTest : public ::testing::Test {};
+using ExpertIds = ::testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(RouteOnHostTest, ExpertIds);
+
+TYPED_TEST(RouteOnHostTest, EqualsThePlainReferenceAndTheFusedPassCountsAsCountDoes) {
+  constexpr uint64_t kSeed = 410;
+  for (const testing::CountShape& shape : testing::CountShapes()) {
+    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ", shape.top_k,
+                              " masked ", shape.masked));
+    const auto c = testing::MakeRouteCase<TypeParam>(shape, kSeed);
+    RouteArgs args = testing::ArgsOf(c);
+    std::vector<TypeParam> slots(c.slots.size());
+    args.slots = slots.data();
+    ASSERT_TRUE(RouteOnHost(args).ok());
+    ASSERT_EQ(slots, c.slots);
+
+    std::vector<TypeParam> fused_slots(c.slots.size());
+    std::vector<int64_t> fused_counts(c.choices.counts.size());
+    int64_t fused_out_of_range = 0;
+    args.slots = fused_slots.data();
+    args.choices.counts = fused_counts.data();
+    args.choices.out_of_range = &fused_out_of_range;
+    ASSERT_TRUE(RouteOnHost(args).ok());
+    EXPECT_EQ(fused_slots, slots);
+    std::vector<int64_t> counts(c.choices.counts.size());
+    int64_t out_of_range = 0;
+    args.choices.counts = counts.data();
+    args.choices.out_of_range = &out_of_range;
+    ASSERT_TRUE(CountOnHost(args.choices).ok());
+    EXPECT_EQ(fused_counts, counts);
+    EXPECT_EQ(fused_out_of_range, out_of_range);
+  }
+}
+
+TYPED_TEST(RouteOnHostTest, SlotsMayReplaceTheIds) {
+  auto c = testing::MakeRouteCase<TypeParam>({1003, 3, 64, true}, 411);
+  RouteArgs args = testing::ArgsOf(c);
+  args.slots = c.choices.ids.data();
+  ASSERT_TRUE(RouteOnHost(args).ok());
+  EXPECT_EQ(c.choices.ids, c.slots);
+}
+
+TYPED_TEST(RouteOnHostTest, PartsRouteAsTheWhole) {
+  const auto c = testing::MakeRouteCase<TypeParam>({1000, 8, 64, false}, 412);
+  std::vector<TypeParam> slots(c.slots.size());
+  for (const int64_t begin : {700, 0, 300}) {
+    RouteArgs args = testing::ArgsOf(c);
+    args.choices.expert_ids = c.choices.ids.data() + begin * 8;
+    args.choices.num_tokens = begin == 0 ? 300 : begin == 300 ? 400 : 300;
+    args.slots = slots.data() + begin * 8;
+    args.first_token += begin;
+    ASSERT_TRUE(RouteOnHost(args).ok());
+  }
+  EXPECT_EQ(slots, c.slots);
+}
+
+TYPED_TEST(RouteOnHostTest, PaddingAndIdsOutOfRangeGoNowhere) {
+  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
+                                     .num_experts = 3,
+                                     .num_local_slots = 6,
+                                     .max_candidates = 3});
+  ASSERT_TRUE(table.ok()) << table.status();
+  const std::vector<TypeParam> ids{
+      -1, 3, std::numeric_limits<TypeParam>::min(), std::numeric_limits<TypeParam>::max(), 2, 2};
+  const std::vector<uint8_t> is_padding{0, 0, 1};
+  std::vector<TypeParam> slots(6);
+  ASSERT_TRUE(RouteOnHost({.choices = {.expert_ids = ids.data(),
+                                       .id_type = sizeof(TypeParam) == 4 ? ExpertIdType::kInt32
+                                                                         : ExpertIdType::kInt64,
+                                       .is_padding = is_padding.data(),
+                                       .num_tokens = 3,
+                                       .top_k = 2,
+                                       .num_experts = 3},
+                           .table = table->View(),
+                           .slots = slots.data()})
+                  .ok());
+  EXPECT_THAT(slots, Each(kNoSlot));
+}
+
+TEST(RouteTest, LocalReplicasTakeAllTokens) {
+  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
+                                     .num_experts = 3,
+                                     .first_local_slot = 4,
+                                     .num_local_slots = 2,
+                                     .max_candidates = 3});
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(RouteAllTo(0, 100, table->View()), Each(5));
+  EXPECT_THAT(RouteAllTo(1, 100, table->View()), Each(4));
+  EXPECT_THAT(RouteAllTo(2, 100, table->View()), Each(2)) << "not on this GPU, so elsewhere";
+}
+
+TEST(RouteTest, SharesAreMetWithinTheErrorOfSampling) {
+  constexpr int64_t kTokens = 400'000;
+  constexpr int64_t kFirstToken = 987'654'321;
+  const std::vector<double> shares{0.5, 1, 1, 2, 0, 7.5};
+  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
+                                     .num_experts = 3,
+                                     .replica_share = shares,
+                                     .max_candidates = 3});
+  ASSERT_TRUE(table.ok()) << table.status();
+  std::vector<int64_t> tokens(6);
+  for (const int32_t slot : RouteAllTo(0, kTokens, table->View(), kFirstToken)) {
+    ++tokens[static_cast<size_t>(slot)];
+  }
+  EXPECT_EQ(tokens[0] + tokens[3] + tokens[5], kTokens);
+  for (const size_t slot : {0, 3, 5}) {
+    const double share = shares[slot] / 10;
+    const double sigma = std::sqrt(kTokens * share * (1 - share));
+    EXPECT_NEAR(static_cast<double>(tokens[slot]), kTokens * share, 5 * sigma)
+        << "slot " << slot << " first token " << kFirstToken;
+  }
+  EXPECT_THAT(RouteAllTo(1, 1000, table->View()), Each(1)) << "slot 4 has share 0";
+}
+
+TEST(RouteTest, ExpertsOfOneTokenAreDrawnApart) {
+  // Two experts with replicas on the same two GPUs: a token's two choices agree half of the time.
+  constexpr int64_t kTokens = 100'000;
+  const std::vector<int32_t> four{0, 1, 0, 1};
+  const auto table =
+      MakeRouteTable({.physical_to_logical = four, .num_experts = 2, .max_candidates = 2});
+  ASSERT_TRUE(table.ok()) << table.status();
+  const std::vector<int32_t> first = RouteAllTo(0, kTokens, table->View());
+  const std::vector<int32_t> second = RouteAllTo(1, kTokens, table->View());
+  double agree = 0;
+  for (size_t i = 0; i < first.size(); ++i) agree += first[i] / 2 == second[i] / 2 ? 1 : 0;
+  EXPECT_NEAR(agree, kTokens / 2.0, 5 * std::sqrt(kTokens / 4.0));
+}
+
+TEST(RouteTest, EqualSharesChooseAsNoThresholdsDo) {
+  const std::vector<double> shares(6, 0.1);
+  for (const std::span<const double> share : {std::span<const double>(), std::span(shares)}) {
+    const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
+                                       .num_experts = 3,
+                                       .replica_share = share,
+                                       .max_candidates = 4});
+    ASSERT_TRUE(table.ok()) << table.status();
+    RouteTable equal = table->View();
+    equal.thresholds = nullptr;
+    for (const int32_t expert : {0, 1, 2}) {
+      EXPECT_EQ(RouteAllTo(expert, 50'000, table->View()), RouteAllTo(expert, 50'000, equal));
+    }
+  }
+}
+
+TEST(MakeRouteTableTest, ListsCandidatesByRisingSlot) {
+  const std::vector<double> shares{1, 1, 1, 1, 3, 2};
+  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
+                                     .num_experts = 3,
+                                     .first_local_slot = 2,
+                                     .num_local_slots = 1,
+                                     .replica_share = shares,
+                                     .max_candidates = 3});
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(table->candidates, ElementsAre(0, 3, 5, 1, 4, -1, 2, -1, -1));
+  EXPECT_THAT(table->num_candidates, ElementsAre(3, 2, 1));
+  constexpr uint32_t kQuarter = 1U << 30;
+  constexpr uint32_t kLast = UINT32_MAX;
+  EXPECT_THAT(table->thresholds, ElementsAre(kQuarter, 2 * kQuarter, kLast, kQuarter, kLast, kLast,
+                                             kLast, kLast, kLast));
+}
+
+TEST(MakeRouteTableTest, SharesOfZeroExcludeUnlessAllAreZero) {
+  const std::vector<double> shares{0, 0, 1, 1, 0, 1};
+  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
+                                     .num_experts = 3,
+                                     .first_local_slot = 0,
+                                     .num_local_slots = 1,
+                                     .replica_share = shares,
+                                     .max_candidates = 2});
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(table->candidates, ElementsAre(3, 5, 1, 4, 2, -1)) << "local slot 0 has share 0";
+  EXPECT_EQ(table->thresholds[2], 1U << 31) << "all shares of expert 1 are 0";
+}
+
+TEST(MakeRouteTableTest, TheLargestShareDoesNotOverflow) {
+  const double largest = std::numeric_limits<double>::max();
+  const std::vector<double> shares{largest, 1, 1, largest, 1, largest / 2};
+  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
+                                     .num_experts = 3,
+                                     .replica_share = shares,
+                                     .max_candidates = 3});
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_EQ(table->thresholds[0], 1717986919U) << "2^32 * 2 / 5, rounded up";
+}
+
+TEST(MakeRouteTableTest, SlotsOfAnUnusableGpuAreNoCandidates) {
+  const std::vector<int32_t> slots{0, -1, 1, -1};
+  const auto table = MakeRouteTable({.physical_to_logical = slots,
+                                     .num_experts = 2,
+                                     .first_local_slot = 1,
+                                     .num_local_slots = 1,
+                                     .max_candidates = 1});
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(table->candidates, ElementsAre(0, 2));
+}
+
+TEST(MakeRouteTableTest, RefusalNamesSlotOrExpert) {
+  const RouteLayer good{.physical_to_logical = kSixSlots, .num_experts = 3, .max_candidates = 3};
+  const auto message = [](const RouteLayer& layer) {
+    return std::string(MakeRouteTable(layer).status().message());
+  };
+  EXPECT_EQ(message(good), "");
+  RouteLayer bad = good;
+  bad.num_experts = 0;
+  EXPECT_THAT(message(bad), HasSubstr("0 experts"));
+  bad.num_experts = 2;
+  EXPECT_THAT(message(bad), HasSubstr("slot 2 holds expert 2, expected -1..1"));
+  bad.num_experts = 4;
+  EXPECT_THAT(message(bad), HasSubstr("expert 3 has 0 candidates, expected 1..3"));
+  bad = good;
+  bad.max_candidates = 2;
+  EXPECT_THAT(message(bad), HasSubstr("expert 0 has 3 candidates, expected 1..2"));
+  bad = good;
+  bad.first_local_slot = 5;
+  bad.num_local_slots = 2;
+  EXPECT_THAT(message(bad), HasSubstr("2 local slots from slot 5 on are not all among 6 slots"));
+  bad = good;
+  const std::vector<double> few{1, 2};
+  bad.replica_share = few;
+  EXPECT_THAT(message(bad), HasSubstr("6 slots and 2 shares"));
+  const std::vector<double> negative{1, 1, 1, -1, 1, 1};
+  bad.replica_share = negative;
+  EXPECT_THAT(message(bad), HasSubstr("share of slot 3 is -1"));
+}
+
+TEST(CheckRouteArgsTest, RefusalNamesTheNumber) {
+  const std::vector<int32_t> values{0};
+  std::vector<int64_t> counts{0};
+  std::vector<int32_t> slots{0};
+  const RouteArgs good{
+      .choices = {.expert_ids = values.data(), .num_tokens = 1, .top_k = 1, .num_experts = 1},
+      .table = {.candidates = values.data(), .num_candidates = values.data(), .max_candidates = 1},
+      .slots = slots.data()};
+  EXPECT_TRUE(CheckRouteArgs(good).ok());
+  RouteArgs bad = good;
+  bad.choices.top_k = 0;
+  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("0 choices"));
+  bad = good;
+  bad.table.max_candidates = 0;
+  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("has 0 candidates an expert"));
+  bad = good;
+  bad.slots = nullptr;
+  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("one of them is null"));
+  bad.choices.num_tokens = 0;
+  EXPECT_TRUE(CheckRouteArgs(bad).ok()) << "no work needs no pointer";
+  bad = good;
+  bad.choices.counts = counts.data();
+  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("expected both or neither"));
+}
+
+TEST(ChooseRouteGridTest, AQuadAThreadUpToTwoBlocksAMultiprocessor) {
+  const auto grid = [](int64_t num_tokens, bool counted) {
+    return ChooseRouteGrid({.num_tokens = num_tokens, .top_k = 8, .num_experts = 256}, 132,
+                           counted);
+  };
+  EXPECT_EQ(grid(0, true).blocks, 0);
+  EXPECT_EQ(grid(1, true).blocks, 1);
+  EXPECT_EQ(grid(4096, true).blocks, 16);
+  EXPECT_EQ(grid(int64_t{1} << 28, true).blocks, 264);
+  EXPECT_EQ(grid(1, true).threads, 512);
+  EXPECT_EQ(grid(1, true).shared_bytes, 257 * 4);
+  EXPECT_EQ(grid(1, false).shared_bytes, 0);
+}
+
+}  // namespace
+}  // namespace eplb::cuda
