@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +15,6 @@
 
 namespace eplb::cuda::testing {
 namespace {
-
-// How long between two looks: no thread of ours tells us.
-constexpr absl::Duration kPause = absl::Microseconds(200);
 
 // One of the functions that only the stand-in has.
 template <class Function>
@@ -39,16 +35,6 @@ std::string FakeLog() { return FakeFunction<decltype(fakeNcclGetLog)>("fakeNcclG
 
 void SetFakeFaults(const char* text) {
   EXPECT_EQ(FakeFunction<decltype(fakeNcclSetFaults)>("fakeNcclSetFaults")(text), 0);
-}
-
-absl::Status WaitUntilReady(NcclCommunicator& communicator, absl::Duration patience) {
-  const absl::Time deadline = absl::Now() + patience;
-  for (;;) {
-    EPLB_ASSIGN_OR_RETURN(const bool ready, communicator.Poll());
-    if (ready) return absl::OkStatus();
-    if (absl::Now() > deadline) return absl::DeadlineExceededError("still under way");
-    absl::SleepFor(kPause);
-  }
 }
 
 std::vector<absl::Status> WaitForAll(const Communicators& communicators, absl::Duration patience) {
@@ -74,13 +60,6 @@ Communicators ConnectRanks(int32_t num_ranks, NcclOptions options) {
     EXPECT_TRUE(connected.ok()) << connected;
   }
   return communicators;
-}
-
-Bytes RowOf(int32_t from, int32_t to, int32_t number, size_t size) {
-  std::mt19937_64 random(static_cast<uint64_t>((from * 1000 + to) * 1000 + number));
-  Bytes row(size);
-  for (std::byte& byte : row) byte = static_cast<std::byte>(random());
-  return row;
 }
 
 absl::Status GoRoundTheRing(NcclCommunicator& communicator, int32_t rank, int32_t num_ranks,

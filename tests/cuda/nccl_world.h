@@ -2,7 +2,6 @@
 #ifndef EPLB_TESTS_CUDA_NCCL_WORLD_H_
 #define EPLB_TESTS_CUDA_NCCL_WORLD_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,30 +13,22 @@
 
 #include "cuda/nccl_communicator.h"
 #include "cuda/nccl_library.h"
+#include "tests/cuda/nccl_wait.h"
 
 namespace eplb::cuda::testing {
 
-inline constexpr absl::Duration kPatience = absl::Seconds(60);  // for what must happen
-inline constexpr absl::Duration kPrompt = absl::Seconds(10);    // for what must not take long
-
-using Bytes = std::vector<std::byte>;
 using Communicators = std::vector<std::unique_ptr<NcclCommunicator>>;
 
 const NcclLibrary& FakeNccl();
 std::string FakeLog();                           // of the process so far
 void SetFakeFaults(const char* text = nullptr);  // for communicators that begin from now on
 
-// Whether what `communicator` does is over: DeadlineExceeded when it is not, or Poll's error.
-absl::Status WaitUntilReady(NcclCommunicator& communicator, absl::Duration patience = kPatience);
 // Until each of them is ready or has failed, in their order.
 std::vector<absl::Status> WaitForAll(const Communicators& communicators,
                                      absl::Duration patience = kPatience);
 
 // All ranks, connected; of one thread. `options` for all but rank and number of ranks.
 Communicators ConnectRanks(int32_t num_ranks, NcclOptions options = {});
-
-// Bytes that belong to one transfer.
-Bytes RowOf(int32_t from, int32_t to, int32_t number, size_t size);
 
 // A row from `rank` to the next one and one from the rank before, `number` times; what came in must
 // be what was sent. The first error ends it.
