@@ -47,6 +47,7 @@ void Link::BeginGroup(const std::vector<Operation>& operations) {
   ++num_groups_;
   own_shape_ = shape;
   Queue({.kind = Frame::kGroup, .shape = shape}, nullptr);
+  (void)Write();  // before this end can find out that the shapes differ
 }
 
 void Link::Post(const Operation& operation) {

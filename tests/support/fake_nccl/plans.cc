@@ -1,7 +1,6 @@
 #include "tests/support/fake_nccl/plans.h"
 
 #include <deque>
-#include <optional>
 #include <set>
 
 namespace eplb::fake_nccl {
@@ -12,41 +11,32 @@ constexpr size_t kSharedBatch = 8;  // works in one batch
 
 using Queue = std::deque<size_t>;
 
-std::optional<size_t> Take(Queue& queue) {
-  if (queue.empty()) return std::nullopt;
-  const size_t front = queue.front();
+void MoveFront(Queue& queue, std::vector<size_t>& plan) {
+  if (queue.empty()) return;
+  plan.push_back(queue.front());
   queue.pop_front();
-  return front;
 }
 
-// Fills plans batch row by batch row; a row is one batch on each channel.
+// The batches of one plan, row by row; a row is one batch on each channel.
 class Rows {
  public:
   explicit Rows(int32_t channels) : channels_(channels) {}
 
-  // The plan that takes one more work of `round`.
-  std::vector<size_t>& PlanFor(int32_t round) {
-    if (plans_.empty() || rounds_.size() == kSharedBatch || rounds_.contains(round)) StartRow();
+  // Whether one more work of `round` has a place.
+  bool Add(int32_t round) {
+    if (batches_ == 0 || rounds_.size() == kSharedBatch || rounds_.contains(round)) {
+      if (batches_ + channels_ > kPlanBatches) return false;
+      batches_ += channels_;
+      rounds_.clear();
+    }
     rounds_.insert(round);
-    return plans_.back();
+    return true;
   }
-
-  std::vector<std::vector<size_t>> plans() && { return std::move(plans_); }
 
  private:
-  void StartRow() {
-    if (plans_.empty() || batches_ + channels_ > kPlanBatches) {
-      plans_.emplace_back();
-      batches_ = 0;
-    }
-    batches_ += channels_;
-    rounds_.clear();
-  }
-
   int32_t channels_;
-  int32_t batches_ = 0;       // of the last plan
+  int32_t batches_ = 0;
   std::set<int32_t> rounds_;  // in the last row
-  std::vector<std::vector<size_t>> plans_;
 };
 
 }  // namespace
@@ -60,22 +50,28 @@ std::vector<std::vector<size_t>> CutIntoPlans(const std::vector<Operation>& oper
     auto& queues = operations[i].is_send ? sends : receives;
     queues[static_cast<size_t>(operations[i].peer)].push_back(i);
   }
-  Rows rows(planner.channels);
-  // In round r a rank sends r ranks ahead and receives from r ranks behind; both are one work.
-  for (size_t left = operations.size(); left > 0;) {
-    for (int32_t round = 0; round < planner.num_ranks; ++round) {
-      const int32_t ahead = (planner.rank + round) % planner.num_ranks;
-      const int32_t behind = (planner.rank - round + planner.num_ranks) % planner.num_ranks;
-      const std::optional<size_t> send = Take(sends[static_cast<size_t>(ahead)]);
-      const std::optional<size_t> receive = Take(receives[static_cast<size_t>(behind)]);
-      if (!send && !receive) continue;
-      std::vector<size_t>& plan = rows.PlanFor(round);
-      if (send) plan.push_back(*send);
-      if (receive) plan.push_back(*receive);
-      left -= (send ? 1U : 0U) + (receive ? 1U : 0U);
+  std::vector<std::vector<size_t>> plans;
+  for (size_t left = operations.size(); left > 0; left -= plans.back().size()) {
+    plans.emplace_back();
+    Rows rows(planner.channels);
+    // In round r a rank sends r ranks ahead and receives from r ranks behind; both are one work.
+    // Each plan begins with round 0 again, wherever the plan before was full: that is what brings
+    // the ranks' orders apart.
+    bool full = false;
+    while (!full && plans.back().size() < left) {
+      for (int32_t round = 0; round < planner.num_ranks; ++round) {
+        Queue& send = sends[static_cast<size_t>((planner.rank + round) % planner.num_ranks)];
+        Queue& receive = receives[static_cast<size_t>((planner.rank - round + planner.num_ranks) %
+                                                      planner.num_ranks)];
+        if (send.empty() && receive.empty()) continue;
+        full = !rows.Add(round);
+        if (full) break;
+        MoveFront(send, plans.back());
+        MoveFront(receive, plans.back());
+      }
     }
   }
-  return std::move(rows).plans();
+  return plans;
 }
 
 }  // namespace eplb::fake_nccl

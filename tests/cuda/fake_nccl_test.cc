@@ -1,0 +1,273 @@
+// The stand-in for libnccl itself: its plans, its rules and its faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+
+#include "cuda/nccl_functions.h"
+#include "tests/cuda/nccl_world.h"
+#include "tests/support/fake_nccl/faults.h"
+#include "tests/support/fake_nccl/plans.h"
+
+namespace eplb::fake_nccl {
+namespace {
+
+using cuda::NcclReceive;
+using cuda::NcclSend;
+using cuda::testing::Bytes;
+using cuda::testing::FakeNccl;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::vector<Operation> SendsTo(const std::vector<int32_t>& peers) {
+  std::vector<Operation> operations;
+  for (const int32_t peer : peers)
+    operations.push_back({.is_send = true, .peer = peer, .bytes = 1});
+  return operations;
+}
+
+size_t NumPlans(const std::vector<Operation>& operations, int32_t num_ranks, int32_t channels) {
+  return CutIntoPlans(operations, {.rank = 0, .num_ranks = num_ranks, .channels = channels}).size();
+}
+
+TEST(CutIntoPlansTest, PlanHolds254BatchesOfOperationsToOnePeer) {
+  for (const auto& [channels, most] :
+       std::vector<std::pair<int32_t, size_t>>{{32, 7}, {16, 15}, {8, 31}, {4, 63}, {2, 127}}) {
+    EXPECT_EQ(NumPlans(SendsTo(std::vector<int32_t>(most, 1)), 2, channels), 1U) << channels;
+    EXPECT_EQ(NumPlans(SendsTo(std::vector<int32_t>(most + 1, 1)), 2, channels), 2U) << channels;
+  }
+}
+
+TEST(CutIntoPlansTest, DifferentPeersShareBatches) {
+  std::vector<int32_t> peers;
+  for (int32_t peer = 1; peer <= 56; ++peer) peers.push_back(peer);  // 7 rows of 8
+  EXPECT_EQ(NumPlans(SendsTo(peers), 64, 32), 1U);
+  peers.push_back(57);
+  EXPECT_EQ(NumPlans(SendsTo(peers), 64, 32), 2U);
+}
+
+TEST(CutIntoPlansTest, OneSendAndOneReceiveAreOnePlanOnAllChannels) {
+  const std::vector<Operation> operations = {{.is_send = true, .peer = 1, .bytes = 1},
+                                             {.is_send = false, .peer = 2, .bytes = 1}};
+  EXPECT_THAT(CutIntoPlans(operations, {.rank = 0, .num_ranks = 3, .channels = 64}), SizeIs(1));
+}
+
+TEST(ParseFaultsTest, EveryFieldIsRead) {
+  std::string error;
+  const auto faults = ParseFaults(
+      "rank=1, group=3,kind=delay,ms=500 ;; kind=async_error,code=6; kind=hang", &error);
+  ASSERT_TRUE(faults) << error;
+  ASSERT_THAT(*faults, SizeIs(3));
+  EXPECT_EQ(faults->front().rank, 1);
+  EXPECT_EQ(faults->front().group, 3);
+  EXPECT_EQ(faults->front().ms, 500);
+  EXPECT_EQ((*faults)[1].code, 6);
+  EXPECT_THAT(FaultsOf(*faults, 0, 3), SizeIs(2));
+  EXPECT_THAT(FaultsOf(*faults, 1, 3), SizeIs(3));
+}
+
+TEST(ParseFaultsTest, ErrorNamesThePart) {
+  std::string error;
+  EXPECT_FALSE(ParseFaults("kind=die; rank=x,kind=die", &error));
+  EXPECT_EQ(error, "fault \"rank=x,kind=die\": cannot read \"rank=x\"");
+  EXPECT_FALSE(ParseFaults("rank=1", &error));
+  EXPECT_EQ(error, "fault \"rank=1\" has no kind");
+}
+
+// Ranks that are driven through NCCL's own functions, which allow what NcclCommunicator does not.
+class RawRanks {
+ public:
+  explicit RawRanks(int32_t num_ranks) {
+    ncclUniqueId id;
+    EXPECT_EQ(nccl().ncclGetUniqueId(&id), ncclSuccess);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.maxCTAs = 32;
+    ranks_.resize(static_cast<size_t>(num_ranks));
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      EXPECT_EQ(nccl().ncclCommInitRankConfig(&ranks_[static_cast<size_t>(rank)], num_ranks, id,
+                                              rank, &config),
+                ncclInProgress);
+    }
+    EXPECT_EQ(Wait(cuda::testing::kPatience), ncclSuccess);
+  }
+  ~RawRanks() {
+    for (const ncclComm_t rank : ranks_) EXPECT_EQ(nccl().ncclCommAbort(rank), ncclSuccess);
+  }
+  RawRanks(const RawRanks&) = delete;
+  RawRanks& operator=(const RawRanks&) = delete;
+
+  ncclResult_t Group(size_t rank, const std::vector<Operation>& operations) {
+    EXPECT_EQ(nccl().ncclGroupStart(), ncclSuccess);
+    for (const Operation& one : operations) {
+      EXPECT_EQ(
+          one.is_send
+              ? nccl().ncclSend(one.source, one.bytes, ncclUint8, one.peer, ranks_[rank], nullptr)
+              : nccl().ncclRecv(one.target, one.bytes, ncclUint8, one.peer, ranks_[rank], nullptr),
+          ncclSuccess);
+    }
+    return nccl().ncclGroupEnd();
+  }
+
+  // The first state that is not success, ncclInProgress only at the deadline.
+  ncclResult_t Wait(absl::Duration patience) {
+    const absl::Time deadline = absl::Now() + patience;
+    for (const ncclComm_t rank : ranks_) {
+      ncclResult_t state = ncclInProgress;
+      while (state == ncclInProgress) {
+        EXPECT_EQ(nccl().ncclCommGetAsyncError(rank, &state), ncclSuccess);
+        if (state == ncclInProgress && absl::Now() > deadline) return state;
+        absl::SleepFor(absl::Microseconds(100));
+      }
+      if (state != ncclSuccess) return state;
+    }
+    return ncclSuccess;
+  }
+
+  std::string LastError() { return nccl().ncclGetLastError(nullptr); }
+
+ private:
+  static const cuda::NcclLibrary::Functions& nccl() { return FakeNccl().functions(); }
+  std::vector<ncclComm_t> ranks_;
+};
+
+TEST(FakeNcclTest, GroupOfTwoSendsOrTwoReceivesIsRefused) {
+  RawRanks ranks(3);
+  Bytes row(1);
+  const Operation send{.is_send = true, .peer = 1, .bytes = 1, .source = row.data()};
+  Operation receive{.is_send = false, .peer = 1, .bytes = 1, .target = row.data()};
+  EXPECT_EQ(ranks.Group(0, {send, send}), ncclInvalidUsage);
+  EXPECT_EQ(ranks.LastError(), "two sends in a group");
+  receive.peer = 2;
+  EXPECT_EQ(ranks.Group(0, {receive, send, receive}), ncclInvalidUsage);
+  EXPECT_EQ(ranks.LastError(), "two receives in a group");
+  EXPECT_THAT(cuda::testing::FakeLog(), HasSubstr("rank=0 refused two receives in a group\n"));
+}
+
+TEST(FakeNcclTest, SecondGroupBeforeTheEndOfTheFirstIsRefused) {
+  RawRanks ranks(2);
+  Bytes row(1);
+  const Operation send{.is_send = true, .peer = 1, .bytes = 1, .source = row.data()};
+  EXPECT_EQ(ranks.Group(0, {send}), ncclInProgress);
+  EXPECT_EQ(ranks.Group(0, {send}), ncclInvalidUsage);
+  EXPECT_EQ(ranks.LastError(), "a group before the end of the call before");
+}
+
+// What a rebalance may ask for when few ranks hold most of what moves: the same for both programs.
+struct Transfer {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
+std::vector<Transfer> SkewedTransfers(int32_t num_ranks, int32_t number, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto draw = [&] {
+    const double uniform = static_cast<double>(random() >> 11) * 0x1p-53;
+    return static_cast<int32_t>(num_ranks * uniform * uniform * uniform);
+  };
+  std::vector<Transfer> transfers;
+  while (transfers.size() < static_cast<size_t>(number)) {
+    const Transfer transfer{.from = draw(), .to = draw()};
+    if (transfer.from != transfer.to) transfers.push_back(transfer);
+  }
+  return transfers;
+}
+
+constexpr int32_t kNumRanks = 12;
+constexpr int32_t kNumTransfers = 1200;
+constexpr uint64_t kSeed = 212;  // of twenty seeds, 201 to 220, nineteen hang
+
+TEST(FakeNcclTest, OneBigGroupOfManyTransfersHangs) {
+  setenv("EPLB_FAKE_NCCL_RULES", "off", 1);
+  Bytes sent(kNumTransfers, std::byte{1});
+  Bytes received(kNumTransfers);
+  RawRanks ranks(kNumRanks);
+  unsetenv("EPLB_FAKE_NCCL_RULES");
+  std::vector<std::vector<Operation>> groups(kNumRanks);
+  const std::vector<Transfer> transfers = SkewedTransfers(kNumRanks, kNumTransfers, kSeed);
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const auto [from, to] = transfers[i];
+    groups[static_cast<size_t>(from)].push_back(
+        {.is_send = true, .peer = to, .bytes = 1, .source = &sent[i]});
+    groups[static_cast<size_t>(to)].push_back(
+        {.is_send = false, .peer = from, .bytes = 1, .target = &received[i]});
+  }
+  for (size_t rank = 0; rank < groups.size(); ++rank) {
+    ASSERT_EQ(ranks.Group(rank, groups[rank]), ncclInProgress);
+  }
+  EXPECT_EQ(ranks.Wait(absl::Seconds(2)), ncclInProgress) << "seed " << kSeed;
+}
+
+TEST(FakeNcclTest, BigGroupThatFitsOnePlanDoesNotHang) {
+  setenv("EPLB_FAKE_NCCL_RULES", "off", 1);
+  Bytes sent(7, std::byte{1});
+  Bytes received(7);
+  RawRanks ranks(2);
+  unsetenv("EPLB_FAKE_NCCL_RULES");
+  std::vector<Operation> sends;
+  std::vector<Operation> receives;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    sends.push_back({.is_send = true, .peer = 1, .bytes = 1, .source = &sent[i]});
+    receives.push_back({.is_send = false, .peer = 0, .bytes = 1, .target = &received[i]});
+  }
+  ASSERT_EQ(ranks.Group(0, sends), ncclInProgress);
+  ASSERT_EQ(ranks.Group(1, receives), ncclInProgress);
+  EXPECT_EQ(ranks.Wait(cuda::testing::kPatience), ncclSuccess);
+  EXPECT_EQ(received, sent);
+}
+
+// Rounds with at most one send and one receive for a rank, each transfer in the first that has
+// room.
+std::vector<std::vector<size_t>> RoundsOf(const std::vector<Transfer>& transfers) {
+  std::vector<std::vector<size_t>> rounds;
+  std::vector<std::set<int32_t>> senders;
+  std::vector<std::set<int32_t>> receivers;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    size_t round = 0;
+    while (round < rounds.size() && (senders[round].contains(transfers[i].from) ||
+                                     receivers[round].contains(transfers[i].to))) {
+      ++round;
+    }
+    rounds.resize(std::max(rounds.size(), round + 1));
+    senders.resize(rounds.size());
+    receivers.resize(rounds.size());
+    rounds[round].push_back(i);
+    senders[round].insert(transfers[i].from);
+    receivers[round].insert(transfers[i].to);
+  }
+  return rounds;
+}
+
+TEST(FakeNcclTest, TheSameTransfersInRoundsOfOneSendAndOneReceiveArrive) {
+  Bytes sent(kNumTransfers, std::byte{1});
+  Bytes received(kNumTransfers);
+  const std::vector<Transfer> transfers = SkewedTransfers(kNumRanks, kNumTransfers, kSeed);
+  const cuda::testing::Communicators ranks =
+      cuda::testing::ConnectRanks(kNumRanks, {.max_ctas = 32});
+  for (const std::vector<size_t>& round : RoundsOf(transfers)) {
+    std::vector<std::optional<NcclSend>> sends(kNumRanks);
+    std::vector<std::optional<NcclReceive>> receives(kNumRanks);
+    for (const size_t i : round) {
+      const auto [from, to] = transfers[i];
+      sends[static_cast<size_t>(from)] = {to, std::span(sent).subspan(i, 1)};
+      receives[static_cast<size_t>(to)] = {from, std::span(received).subspan(i, 1)};
+    }
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      const absl::Status asked = ranks[rank]->Exchange(sends[rank], receives[rank], nullptr);
+      ASSERT_TRUE(asked.ok()) << asked;
+    }
+    for (const absl::Status& done : cuda::testing::WaitForAll(ranks))
+      ASSERT_TRUE(done.ok()) << done;
+  }
+  EXPECT_EQ(received, sent);
+}
+
+}  // namespace
+}  // namespace eplb::fake_nccl

@@ -1,0 +1,28 @@
+#include "tests/cuda/nccl_wait.h"
+
+#include <random>
+
+#include "absl/time/clock.h"
+
+#include "placement/status_macros.h"
+
+namespace eplb::cuda::testing {
+
+absl::Status WaitUntilReady(NcclCommunicator& communicator, absl::Duration patience) {
+  const absl::Time deadline = absl::Now() + patience;
+  for (;;) {
+    EPLB_ASSIGN_OR_RETURN(const bool ready, communicator.Poll());
+    if (ready) return absl::OkStatus();
+    if (absl::Now() > deadline) return absl::DeadlineExceededError("still under way");
+    absl::SleepFor(kPause);
+  }
+}
+
+Bytes RowOf(int32_t from, int32_t to, int32_t number, size_t size) {
+  std::mt19937_64 random(static_cast<uint64_t>((from * 1000 + to) * 1000 + number));
+  Bytes row(size);
+  for (std::byte& byte : row) byte = static_cast<std::byte>(random());
+  return row;
+}
+
+}  // namespace eplb::cuda::testing
