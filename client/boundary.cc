@@ -86,16 +86,15 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
   if ((*minimum)[0] == 1) {
     result.sent_bytes = staged->sent_bytes;
     result.received_bytes = staged->received_bytes;
-    Commit(step, proposal, result);
-  } else {
-    result.reason = staged.ok() ? "the transfer failed on another rank"
-                                : std::string(staged.status().message());
-    Drop(step, proposal, result);
+    return Commit(step, proposal, result);
   }
+  result.reason =
+      staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
+  Drop(step, proposal, result);
   return absl::OkStatus();
 }
 
-void Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
+absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
   const wire::Propose& propose = proposal.propose;
   executor_->Commit();
   running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};
@@ -113,7 +112,9 @@ void Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult
   result.decided_first_step = propose.decided_first_step;
   result.decided_last_step = propose.decided_last_step;
   result.reason = propose.reason;
-  member_->OnApplied(result.received_bytes, SecondsInBoundary());
+  const absl::Status rebuilt = RebuildDerived(derived_, proposal.plan, topology_, gpu());
+  member_->OnApplied(result.received_bytes, SecondsInBoundary());  // true in either case
+  return rebuilt.ok() ? absl::OkStatus() : End(step, rebuilt, /*target=*/nullptr);
 }
 
 void Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {

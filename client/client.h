@@ -29,10 +29,19 @@ namespace eplb {
 // Everybody's bytes in rank order; see client/control/exchange.h.
 using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
-enum class Role { kWeight, kState };
+// kWeight: in every replica. kState: where StatePlacement says. kDerived: computed from the others;
+// not moved, but rebuilt.
+enum class Role { kWeight, kState, kDerived };
 enum class StatePlacement { kWithPrimary, kEveryReplica };
 
-// One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride.
+// Computes a derived tensor again for the local slots, rising, that received rows. Called once per
+// layer and switch on the training thread, inside StepBoundary: the rows are in place (for work on
+// its stream) and placement() is the new one. An error ends the incarnation with DataLoss.
+using Rebuild = std::function<absl::Status(int32_t layer, std::span<const int32_t> local_slots)>;
+
+// One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride. A derived
+// one is its name, its layer and `rebuild`; all else stays empty. docs/registering-tensors.md says
+// which tensors a trainer registers.
 struct ExpertTensorView {
   std::string name;
   int32_t layer = 0;
@@ -41,6 +50,7 @@ struct ExpertTensorView {
   int32_t num_rows = 0;
   int64_t row_bytes = 0;
   int64_t row_stride = 0;
+  Rebuild rebuild = nullptr;  // of a derived tensor
 };
 
 // PEM files for a daemon that speaks TLS: all three, or none for plaintext. What is empty comes

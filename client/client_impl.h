@@ -21,6 +21,7 @@
 #include "client/line_file.h"
 #include "client/migration/executor.h"
 #include "client/placement_tables.h"
+#include "client/registered_tensors.h"
 #include "client/run_log.h"
 #include "client/session/load_windows.h"
 #include "client/session/session.h"
@@ -68,8 +69,8 @@ struct Client::Impl {
     return options.reduce == "rank" || options.rank == 0;
   }
   ExecutorOptions MakeExecutorOptions() const;
-  absl::Status CompareTensors(const std::vector<ExpertTensor>& tensors, ExpertBytes& bytes,
-                              int64_t& staging_bytes) const;
+  absl::StatusOr<TensorNeeds> CompareTensors(
+      const absl::StatusOr<RegisteredTensors>& registered) const;
   wire::Hello Identity(const ExpertBytes& bytes) const;
   void StartSession(const ExpertBytes& bytes);
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
@@ -77,7 +78,7 @@ struct Client::Impl {
   // ---- boundary.cc ----
   absl::Status Vote(int64_t step, BoundaryResult& result);
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
-  void Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
   void Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // The incarnation is over on this rank: every later call returns `error`.
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
@@ -97,6 +98,7 @@ struct Client::Impl {
   LoadWindows windows_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<Transport> transport_;  // until the executor takes it
+  std::vector<DerivedTensor> derived_;
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<SharedMember> member_;

@@ -27,6 +27,7 @@ ExpertSlots::ExpertSlots(int32_t num_local_slots)
     layer.second_weight.resize(slots * kMatrix);
     layer.optimizer.resize(slots * kOptimizer);
     layer.num_updates.resize(slots);
+    layer.gain.resize(slots);
   }
 }
 
@@ -40,7 +41,8 @@ ExpertRow ExpertSlots::At(int32_t layer, int32_t local_slot) {
           .master = optimizer.subspan(0, kParameters),
           .first_moment = optimizer.subspan(kParameters, kParameters),
           .second_moment = optimizer.subspan(2 * kParameters, kParameters),
-          .num_updates = &memory.num_updates[slot]};
+          .num_updates = &memory.num_updates[slot],
+          .gain = &memory.gain[slot]};
 }
 
 void ExpertSlots::Initialise(const PlacementView& placement) {
@@ -75,8 +77,21 @@ std::vector<ExpertTensorView> ExpertSlots::Tensors(std::string_view forgotten) {
     add("first_moment", layer, Role::kState, row.first_moment, kOptimizer);
     add("second_moment", layer, Role::kState, row.second_moment, kOptimizer);
     add("num_updates", layer, Role::kState, std::span(row.num_updates, 1), 1);
+    if (forgotten != "gain") tensors.push_back(Gain(layer));
   }
   return tensors;
+}
+
+ExpertTensorView ExpertSlots::Gain(int32_t layer) {
+  ExpertTensorView view;
+  view.name = absl::StrCat("layers.", layer, ".gain");
+  view.layer = layer;
+  view.role = Role::kDerived;
+  view.rebuild = [this](int32_t of, std::span<const int32_t> local_slots) {
+    for (const int32_t slot : local_slots) RebuildGain(At(of, slot));
+    return absl::OkStatus();
+  };
+  return view;
 }
 
 std::string ExpertSlots::Bytes(int32_t layer, int32_t local_slot) {
@@ -87,6 +102,7 @@ std::string ExpertSlots::Bytes(int32_t layer, int32_t local_slot) {
   Append<float>(bytes, row.master);
   Append<float>(bytes, row.first_moment);
   Append<float>(bytes, row.second_moment);
+  Append<float>(bytes, std::span(row.gain, 1));
   Append<int64_t>(bytes, std::span(row.num_updates, 1));
   return bytes;
 }

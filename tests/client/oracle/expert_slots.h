@@ -14,7 +14,7 @@
 namespace eplb::testing {
 
 // The fp32 tensors lie one beside the other, slot by slot, as a fused optimizer keeps them: their
-// rows are strided. The weights and the numbers of updates are dense.
+// rows are strided. The weights and the numbers of updates are dense. The gains are derived.
 class ExpertSlots {
  public:
   explicit ExpertSlots(int32_t num_local_slots);
@@ -35,7 +35,10 @@ class ExpertSlots {
     std::vector<uint16_t> second_weight;  // [slots, matrix]
     std::vector<float> optimizer;         // [slots, 3, parameters]: master and both moments
     std::vector<int64_t> num_updates;     // [slots]
+    std::vector<float> gain;              // [slots]
   };
+  ExpertTensorView Gain(int32_t layer);
+
   int32_t num_local_slots_;
   std::vector<Layer> layers_;
 };

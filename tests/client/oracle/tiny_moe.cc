@@ -41,9 +41,18 @@ void CopyMaster(const ExpertRow& row) {
                  ToBfloat16);
   std::transform(row.master.begin() + kMatrix, row.master.end(), row.second_weight.begin(),
                  ToBfloat16);
+  RebuildGain(row);
 }
 
 }  // namespace
+
+void RebuildGain(const ExpertRow& row) {
+  float sum = 0;
+  for (const uint16_t weight : row.second_weight) {
+    sum += FromBfloat16(weight) * FromBfloat16(weight);
+  }
+  *row.gain = 1 / std::sqrt(1 + sum / kMatrix);
+}
 
 void InitialiseExpert(int32_t layer, int32_t expert, const ExpertRow& row) {
   const int32_t where = layer * kMoeExperts + expert;
@@ -62,7 +71,7 @@ TokenVector Forward(const ExpertRow& row, const TokenVector& input, HiddenVector
     for (size_t w = 0; w < kWidth; ++w) {
       hidden[h] += FromBfloat16(row.first_weight[h * kWidth + w]) * input[w];
     }
-    const float active = hidden[h] * Sigmoid(hidden[h]);
+    const float active = *row.gain * hidden[h] * Sigmoid(hidden[h]);
     for (size_t w = 0; w < kWidth; ++w) {
       output[w] += FromBfloat16(row.second_weight[w * kHidden + h]) * active;
     }
@@ -79,9 +88,9 @@ TokenVector Backward(const ExpertRow& row, const TokenVector& input, const Hidde
     for (size_t w = 0; w < kWidth; ++w) {
       const size_t i = w * kHidden + h;
       active_gradient += FromBfloat16(row.second_weight[i]) * output_gradient[w];
-      gradient[kMatrix + i] += output_gradient[w] * hidden[h] * gate;
+      gradient[kMatrix + i] += output_gradient[w] * *row.gain * hidden[h] * gate;
     }
-    const float hidden_gradient = active_gradient * gate * (1 + hidden[h] * (1 - gate));
+    const float hidden_gradient = *row.gain * active_gradient * gate * (1 + hidden[h] * (1 - gate));
     for (size_t w = 0; w < kWidth; ++w) {
       const size_t i = h * kWidth + w;
       input_gradient[w] += FromBfloat16(row.first_weight[i]) * hidden_gradient;

@@ -32,15 +32,20 @@ struct ExpertRow {
   std::span<float> first_moment;      // [parameters]
   std::span<float> second_moment;     // [parameters]
   int64_t* num_updates = nullptr;
+  float* gain = nullptr;  // derived from the second matrix; the output is scaled with it
 };
 
 // The expert before step 0.
 void InitialiseExpert(int32_t layer, int32_t expert, const ExpertRow& row);
 
-// second * silu(first * input). hidden: first * input, for the way back.
+// Computes the gain again, from the weights as they lie there.
+void RebuildGain(const ExpertRow& row);
+
+// gain * second * silu(first * input). hidden: first * input, for the way back.
 TokenVector Forward(const ExpertRow& row, const TokenVector& input, HiddenVector& hidden);
 
-// Adds one token's gradient to `gradient` [parameters]. returns: the gradient of the input.
+// Adds one token's gradient to `gradient` [parameters]; the gain counts as a constant. returns: the
+// gradient of the input.
 TokenVector Backward(const ExpertRow& row, const TokenVector& input, const HiddenVector& hidden,
                      const TokenVector& output_gradient, std::span<float> gradient);
 

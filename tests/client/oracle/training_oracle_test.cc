@@ -91,7 +91,7 @@ class ForgottenTensorTest : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(EachTensor, ForgottenTensorTest,
                          ::testing::Values("first_weight", "second_weight", "master",
-                                           "first_moment", "second_moment", "num_updates"),
+                                           "first_moment", "second_moment", "num_updates", "gain"),
                          [](const auto& of) { return of.param; });
 
 TEST_P(ForgottenTensorTest, UnregisteredTensorChangesTheTraining) {
