@@ -70,8 +70,8 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
 absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const int64_t version = proposal.propose.version;
-  const absl::StatusOr<Executor::Staged> staged = executor_->Stage(
-      proposal.plan, static_cast<uint64_t>(version), MonotonicNow() + options_.transfer_deadline);
+  const absl::StatusOr<Executor::Staged> staged =
+      executor_->Stage(proposal.plan, ++num_posts_, MonotonicNow() + options_.transfer_deadline);
   const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);

@@ -102,6 +102,11 @@ absl::Status Client::RegisterExperts(std::span<const ExpertTensorView> tensors) 
   return IsForkedCopy() ? absl::OkStatus() : impl_->Register(tensors);
 }
 
+absl::Status Client::CheckExperts(const ExpertProbe& probe, void* stream) {
+  (void)stream;  // as in StepBoundary
+  return IsForkedCopy() ? absl::OkStatus() : impl_->CheckExperts(probe);
+}
+
 absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->Record(layer, counts);
 }

@@ -53,6 +53,10 @@ struct ExpertTensorView {
   Rebuild rebuild = nullptr;  // of a derived tensor
 };
 
+// A digest of what the expert in a local slot computes for a fixed input, and of all else that must
+// move with it. For an expert it gives the same in every slot and on every rank of the lane.
+using ExpertProbe = std::function<absl::StatusOr<uint64_t>(int32_t layer, int32_t local_slot)>;
+
 // PEM files for a daemon that speaks TLS: all three, or none for plaintext. What is empty comes
 // from EPLB_TLS_CA, EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_SERVER_NAME. Read at each connection.
 struct DaemonTls {
@@ -157,6 +161,17 @@ class Client {
   // Collective: allocates staging, connects the transport and compares row sizes. The tensors must
   // outlive the client.
   absl::Status RegisterExperts(std::span<const ExpertTensorView> tensors);
+
+  // Finds per-expert tensors that were not registered: layer by layer all experts move by one slot
+  // and back, and `probe` must say the same of each expert in all three places. placement() is the
+  // probe's meanwhile; on return it is the one from before, and so is every registered byte.
+  // Collective, between RegisterExperts and Close, not inside a step; best after some steps, when
+  // no two experts are alike. The verdict is equal on all ranks.
+  // stream: as for StepBoundary. cost: two switches of every layer, three probes of every slot.
+  // errors: InvalidArgument naming layer, expert, slots and rank; FailedPrecondition when a probe
+  // fails or all experts of a layer give the same; Unavailable when rows could not be moved (the
+  // old ones are in place); Aborted and DataLoss as StepBoundary.
+  absl::Status CheckExperts(const ExpertProbe& probe, void* stream = nullptr);
 
   // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
   // capacity dropping, once per top-k choice, no padding. May be called several times a step

@@ -53,6 +53,7 @@ struct Client::Impl {
   absl::Status Register(std::span<const ExpertTensorView> views);
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step);
+  absl::Status CheckExperts(const ExpertProbe& probe);
   void Close(std::string_view reason);
 
   const PlacementView& view() const { return tables_.view(); }
@@ -84,6 +85,14 @@ struct Client::Impl {
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
   double SecondsInBoundary() const;
 
+  // ---- check.cc ----
+  absl::Status CheckLayer(LayerId layer, const ExpertProbe& probe);
+  // Moves a layer's rows and shows `to` in the tables, as far as all ranks could.
+  absl::Status MoveForCheck(LayerId layer, const Placement& from, const Placement& to);
+  // What the probe says of each local slot, into `outputs`; its first error, into `failure`.
+  void Probe(const ExpertProbe& probe, LayerId layer, std::vector<uint64_t>& outputs,
+             absl::Status& failure) const;
+
   const ClientOptions options_;
   const Topology topology_;
   const Exchange exchange_;
@@ -106,7 +115,8 @@ struct Client::Impl {
   std::unique_ptr<Session> session_;  // set once, under stats_mutex_
 
   int64_t next_step_;
-  absl::Status ended_;  // sticky
+  uint64_t num_posts_ = 0;  // numbers them for the transport, alike on all ranks
+  absl::Status ended_;      // sticky
   bool closed_ = false;
   Clock::time_point boundary_began_;
   std::atomic<int64_t> votes_ = 0;

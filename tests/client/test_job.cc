@@ -83,6 +83,16 @@ void TestRank::Fill() {
   }
 }
 
+uint64_t TestRank::BytesOf(int32_t layer, int32_t local_slot) const {
+  std::string bytes;
+  for (size_t tensor = 0; tensor < 2; ++tensor) {
+    const std::vector<std::byte>& rows = memory_[static_cast<size_t>(layer) * 2 + tensor];
+    bytes.append(reinterpret_cast<const char*>(rows.data()) + local_slot * kStride,
+                 static_cast<size_t>(kRowBytes[tensor]));
+  }
+  return std::hash<std::string>()(bytes);
+}
+
 int TestRank::WrongSlots() const {
   int wrong = 0;
   for (int32_t layer = 0; layer < kLayers; ++layer) {

@@ -23,6 +23,8 @@ class TestRank {
   // What it registers unless a test changes it: a weight "layers.L.w" and a state "layers.L.m".
   std::vector<ExpertTensorView> Tensors();
   void Fill();
+  // A digest of a slot's bytes.
+  uint64_t BytesOf(int32_t layer, int32_t local_slot) const;
   // Slots that do not hold the bytes of the expert that the placement says.
   int WrongSlots() const;
   // One step with one token per expert and layer.

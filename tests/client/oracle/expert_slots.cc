@@ -1,5 +1,8 @@
 #include "tests/client/oracle/expert_slots.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "absl/strings/str_cat.h"
 
 namespace eplb::testing {
@@ -92,6 +95,28 @@ ExpertTensorView ExpertSlots::Gain(int32_t layer) {
     return absl::OkStatus();
   };
   return view;
+}
+
+uint64_t ExpertSlots::TrainACopy(int32_t layer, int32_t local_slot) {
+  const ExpertRow expert = At(layer, local_slot);
+  ExpertSlots copy(1);
+  const ExpertRow row = copy.At(layer, 0);
+  std::ranges::copy(expert.first_weight, row.first_weight.begin());
+  std::ranges::copy(expert.second_weight, row.second_weight.begin());
+  std::ranges::copy(expert.master, row.master.begin());
+  std::ranges::copy(expert.first_moment, row.first_moment.begin());
+  std::ranges::copy(expert.second_moment, row.second_moment.begin());
+  *row.num_updates = *expert.num_updates;
+  *row.gain = *expert.gain;
+  const TokenVector input = InputOf(0, 0);
+  HiddenVector hidden;
+  const TokenVector output = Forward(row, input, hidden);
+  std::vector<float> gradient(kParameters);
+  Backward(row, input, hidden, output, gradient);
+  Update(row, gradient);
+  std::string bytes = copy.Bytes(layer, 0);
+  Append<float>(bytes, output);
+  return std::hash<std::string>()(bytes);
 }
 
 std::string ExpertSlots::Bytes(int32_t layer, int32_t local_slot) {

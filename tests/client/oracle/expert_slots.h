@@ -28,6 +28,9 @@ class ExpertSlots {
   std::vector<ExpertTensorView> Tensors(std::string_view forgotten);
   // Every byte of a slot.
   std::string Bytes(int32_t layer, int32_t local_slot);
+  // A digest of what the expert makes of a fixed token, forward, backward and update. Its own bytes
+  // stay as they are.
+  uint64_t TrainACopy(int32_t layer, int32_t local_slot);
 
  private:
   struct Layer {

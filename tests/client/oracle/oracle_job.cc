@@ -86,6 +86,7 @@ class Rank {
   Rank(Job& job, const OracleOptions& options, std::unique_ptr<Client> client, int32_t rank)
       : job_(job),
         migrate_(options.migrate),
+        check_(options.check),
         client_(std::move(client)),
         rank_(rank),
         slots_(client_->placement().num_local_slots),
@@ -141,7 +142,9 @@ class Rank {
     }
     EPLB_ASSIGN_OR_RETURN(const BoundaryResult result, client_->StepBoundary(step));
     num_switches_ += result.switched ? 1 : 0;
-    return absl::OkStatus();
+    if (!check_ || step != kOracleSteps / 2) return absl::OkStatus();
+    return client_->CheckExperts(
+        [this](int32_t layer, int32_t slot) { return slots_.TrainACopy(layer, slot); });
   }
 
   int32_t TokenAt(size_t i) const { return first_token_ + static_cast<int32_t>(i); }
@@ -248,6 +251,7 @@ class Rank {
 
   Job& job_;
   const bool migrate_;
+  const bool check_;
   const std::unique_ptr<Client> client_;
   const int32_t rank_;
   ExpertSlots slots_;

@@ -24,6 +24,7 @@ struct OracleOptions {
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   bool migrate = false;
   std::string forgotten = "";  // a tensor that is left unregistered
+  bool check = false;          // CheckExperts in the middle; what it finds ends the job
 };
 
 struct Trained {

@@ -13,6 +13,7 @@ namespace eplb::testing {
 namespace {
 
 using ::testing::Each;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 Transports MakeInproc(int32_t world_size, int64_t staging_bytes) {
@@ -101,6 +102,22 @@ TEST_P(ForgottenTensorTest, UnregisteredTensorChangesTheTraining) {
   EXPECT_EQ(trained.num_switches, kOracleSwitches);
   EXPECT_GT(CountChanged(trained), 0);
   EXPECT_NE(trained.losses, Undisturbed().losses);
+}
+
+TEST_P(ForgottenTensorTest, CheckFindsTheUnregisteredTensor) {
+  const Trained trained = Train({.forgotten = GetParam(), .check = true});
+  EXPECT_EQ(trained.status.code(), absl::StatusCode::kInvalidArgument) << trained.status;
+  EXPECT_THAT(std::string(trained.status.message()),
+              MatchesRegex("check: layer 0: expert . gives another output when it is moved from "
+                           "slot . of rank . to slot . of rank .: it computes with a tensor that "
+                           "is neither registered nor rebuilt .*"));
+}
+
+TEST(CheckExpertsTest, CompleteRegistrationPassesAndTheTrainingDoesNotNotice) {
+  const Trained trained = Train({.transports = MakeInproc, .migrate = true, .check = true});
+  ASSERT_TRUE(trained.status.ok()) << trained.status;
+  EXPECT_EQ(trained.num_switches, kOracleSwitches);
+  EXPECT_EQ(CountChanged(trained), 0);
 }
 
 }  // namespace
