@@ -64,9 +64,11 @@ void Client::Impl::Probe(const ExpertProbe& probe, LayerId layer, std::vector<ui
                          absl::Status& failure) const {
   const PlacementView& placement = tables_.view();
   outputs.assign(static_cast<size_t>(placement.num_local_slots), 0);
-  const int32_t first = layer.value * placement.num_slots + placement.first_local_slot;
+  const std::span<const int32_t> experts = placement.physical_to_logical_map.subspan(
+      static_cast<size_t>(layer.value) * static_cast<size_t>(placement.num_slots) +
+      static_cast<size_t>(placement.first_local_slot));
   for (int32_t slot = 0; slot < placement.num_local_slots && failure.ok(); ++slot) {
-    if (placement.physical_to_logical_map[static_cast<size_t>(first + slot)] < 0) continue;
+    if (experts[static_cast<size_t>(slot)] < 0) continue;
     const absl::StatusOr<uint64_t> output = probe(layer.value, slot);
     failure = output.status();
     outputs[static_cast<size_t>(slot)] = output.value_or(0);

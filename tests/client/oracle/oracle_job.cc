@@ -1,7 +1,6 @@
 #include "tests/client/oracle/oracle_job.h"
 
 #include <algorithm>
-#include <barrier>
 #include <random>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "placement/status_macros.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/client/oracle/expert_slots.h"
+#include "tests/client/oracle/rank_barrier.h"
 #include "tests/client/oracle/tiny_moe.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
@@ -48,7 +48,7 @@ class Job {
   }
 
   std::string endpoint() const { return daemon_ == nullptr ? "" : daemon_->endpoint(); }
-  std::barrier<>& barrier() { return barrier_; }
+  RankBarrier& barrier() { return barrier_; }
   Parcels& parcels(int32_t layer) { return parcels_[static_cast<size_t>(layer)]; }
   float& loss(int64_t step, int32_t token) {
     return losses_[static_cast<size_t>(step * kTokens + token)];
@@ -76,7 +76,7 @@ class Job {
   int64_t version_ = 0;
   std::mt19937 random_{20261121};
   std::unique_ptr<ScriptedDaemon> daemon_;
-  std::barrier<> barrier_;
+  RankBarrier barrier_;
   std::vector<Parcels> parcels_;  // [layers]
   std::vector<float> losses_;     // [steps, tokens]
 };
@@ -103,7 +103,7 @@ class Rank {
   absl::Status Run() {
     for (int64_t step = 0; step < kOracleSteps; ++step) {
       if (absl::Status status = Step(step); !status.ok()) {
-        job_.barrier().arrive_and_drop();
+        job_.barrier().Leave();
         return status;
       }
     }
@@ -136,9 +136,9 @@ class Rank {
       CombineGradients(layer);
     }
     if (migrate_ && step % 4 == 3) {
-      job_.barrier().arrive_and_wait();
+      job_.barrier().Meet();
       if (rank_ == 0) job_.Propose();
-      job_.barrier().arrive_and_wait();
+      job_.barrier().Meet();
     }
     EPLB_ASSIGN_OR_RETURN(const BoundaryResult result, client_->StepBoundary(step));
     num_switches_ += result.switched ? 1 : 0;
@@ -168,7 +168,7 @@ class Rank {
       }
     }
     EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
-    job_.barrier().arrive_and_wait();
+    job_.barrier().Meet();
     return absl::OkStatus();
   }
 
@@ -189,7 +189,7 @@ class Rank {
         parcel.output = Forward(slots_.At(layer, slot), parcel.input, parcel.hidden);
       });
     }
-    job_.barrier().arrive_and_wait();
+    job_.barrier().Meet();
   }
 
   // Each layer adds its experts' outputs to the token.
@@ -223,7 +223,7 @@ class Rank {
         for (size_t w = 0; w < kWidth; ++w) parcel.output_gradient[w] = gate * tokens_[i][w];
       }
     }
-    job_.barrier().arrive_and_wait();
+    job_.barrier().Meet();
   }
 
   void RunExpertsBackward(int32_t layer) {
@@ -238,7 +238,7 @@ class Rank {
       });
       if (has_tokens) Update(row, gradient);
     }
-    job_.barrier().arrive_and_wait();
+    job_.barrier().Meet();
   }
 
   void CombineGradients(int32_t layer) {
