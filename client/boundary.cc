@@ -72,7 +72,7 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const int64_t version = proposal.propose.version;
   const absl::StatusOr<Executor::Staged> staged =
-      executor_->Stage(proposal.plan, {.post_id = static_cast<uint64_t>(version),
+      executor_->Stage(proposal.plan, {.post_id = ++num_posts_,
                                        .deadline = MonotonicNow() + options_.transfer_deadline,
                                        .stream = stream_});
   if (!executor_->may_vote()) return End(step, staged.status(), &proposal);
@@ -122,15 +122,15 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   result.decided_first_step = propose.decided_first_step;
   result.decided_last_step = propose.decided_last_step;
   result.reason = propose.reason;
-  member_->OnApplied(result.received_bytes, SecondsInBoundary());
-  return absl::OkStatus();
+  const absl::Status rebuilt = RebuildDerived(derived_, proposal.plan, topology_, gpu());
+  member_->OnApplied(result.received_bytes, SecondsInBoundary());  // true in either case
+  return rebuilt.ok() ? absl::OkStatus() : End(step, rebuilt, /*target=*/nullptr);
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
   executor_->Discard();
   if (!executor_->may_vote()) {
-    return End(step, absl::InternalError("writes into other ranks' staging cannot be ended"),
-               &proposal);
+    return End(step, WritesGoOn(), &proposal);
   }
   ++dropped_chunks_;
   log_.Write({.event = "drop",

@@ -7,9 +7,6 @@
 #include <random>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-
 #include "client/client_impl.h"
 #include "client/files/placement_file.h"
 #include "client/inproc.h"
@@ -105,6 +102,10 @@ absl::Status Client::RegisterExperts(std::span<const ExpertTensorView> tensors) 
   return IsForkedCopy() ? absl::OkStatus() : impl_->Register(tensors);
 }
 
+absl::Status Client::CheckExperts(const ExpertProbe& probe, void* stream) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->CheckExperts(probe, stream);
+}
+
 absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->Record(layer, counts);
 }
@@ -158,26 +159,18 @@ ExecutorOptions Client::Impl::MakeExecutorOptions() const {
           .layers_per_chunk = options_.layers_per_chunk};
 }
 
-absl::Status Client::Impl::CompareTensors(const std::vector<ExpertTensor>& tensors,
-                                          ExpertBytes& bytes, int64_t& staging_bytes) const {
-  StartRound round{.what = "tensors", .mine = {}, .extra = {}, .error = {}};
-  const absl::StatusOr<ExpertBytes> checked = CheckTensors(topology_, gpu(), tensors);
-  const absl::StatusOr<int64_t> staging =
-      checked.ok() ? StagingBytes(MakeExecutorOptions(), tensors) : checked.status();
-  round.error = staging.status();
-  if (staging.ok()) {
-    bytes = *checked;
-    staging_bytes = *staging;
-    round.mine = {{"weight_bytes", absl::StrCat(bytes.weight)},
-                  {"state_bytes", absl::StrCat(bytes.state)},
-                  {"staging_bytes", absl::StrCat(staging_bytes)}};
-    int32_t line_number = 0;
-    const std::string description = DescribeTensors(tensors);
-    for (const absl::string_view line : absl::StrSplit(description, '\n', absl::SkipEmpty())) {
-      round.mine.emplace_back(absl::StrCat("tensor ", line_number++), std::string(line));
-    }
-  }
-  return RunStartRound(round, options_.rank, options_.world_size, exchange_).status();
+absl::StatusOr<TensorNeeds> Client::Impl::CompareTensors(
+    const absl::StatusOr<RegisteredTensors>& registered) const {
+  absl::StatusOr<TensorNeeds> needs = registered.ok()
+                                          ? NeedsOf(*registered, MakeExecutorOptions())
+                                          : absl::StatusOr<TensorNeeds>(registered.status());
+  const StartRound round{.what = "tensors",
+                         .mine = needs.ok() ? needs->compared : StartFields{},
+                         .extra = {},
+                         .error = needs.status()};
+  EPLB_RETURN_IF_ERROR(
+      RunStartRound(round, options_.rank, options_.world_size, exchange_).status());
+  return needs;
 }
 
 absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
@@ -185,34 +178,24 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   if (executor_ != nullptr) {
     return absl::FailedPreconditionError("RegisterExperts was called before");
   }
-  std::vector<ExpertTensor> tensors;
-  for (const ExpertTensorView& view : views) {
-    tensors.push_back({.name = view.name,
-                       .layer = LayerId{view.layer},
-                       .role = view.role == Role::kState ? TensorRole::kState : TensorRole::kWeight,
-                       .base = view.base,
-                       .num_rows = view.num_rows,
-                       .row_bytes = view.row_bytes,
-                       .row_stride = view.row_stride});
-  }
-  ExpertBytes bytes;
-  int64_t staging_bytes = 0;
-  EPLB_RETURN_IF_ERROR(CompareTensors(tensors, bytes, staging_bytes));
+  absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
+  EPLB_ASSIGN_OR_RETURN(const TensorNeeds needs, CompareTensors(registered));
   if (transport_ == nullptr) {
     const TransportOptions host = {.rank = RankId{options_.rank},
                                    .world_size = options_.world_size,
-                                   .staging_bytes = staging_bytes,
+                                   .staging_bytes = needs.staging_bytes,
                                    .bind_address = options_.bind_address,
                                    .secret = secret_,
                                    .connect_timeout = options_.start_deadline};
     EPLB_ASSIGN_OR_RETURN(transport_, MakeHostTransport(host, exchange_));
   }
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                        Executor::Make(MakeExecutorOptions(), std::move(tensors),
+                        Executor::Make(MakeExecutorOptions(), std::move(registered->moved),
                                        std::move(transport_), cuda::MakeHostRowQueue()));
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
   executor_ = std::move(executor);
-  StartSession(bytes);
+  derived_ = std::move(registered->derived);
+  StartSession(needs.bytes);
   return absl::OkStatus();
 }
 

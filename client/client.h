@@ -29,10 +29,19 @@ namespace eplb {
 // Everybody's bytes in rank order; see client/control/exchange.h.
 using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
-enum class Role { kWeight, kState };
+// kWeight: in every replica. kState: where StatePlacement says. kDerived: computed from the others;
+// not moved, but rebuilt.
+enum class Role { kWeight, kState, kDerived };
 enum class StatePlacement { kWithPrimary, kEveryReplica };
 
-// One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride.
+// Computes a derived tensor again for the local slots, rising, that received rows. Called once per
+// layer and switch on the training thread, inside StepBoundary: the rows are in place (for work on
+// its stream) and placement() is the new one. An error ends the incarnation with DataLoss.
+using Rebuild = std::function<absl::Status(int32_t layer, std::span<const int32_t> local_slots)>;
+
+// One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride. A derived
+// one is its name, its layer and `rebuild`; all else stays empty. docs/registering-tensors.md says
+// which tensors a trainer registers.
 struct ExpertTensorView {
   std::string name;
   int32_t layer = 0;
@@ -41,7 +50,12 @@ struct ExpertTensorView {
   int32_t num_rows = 0;
   int64_t row_bytes = 0;
   int64_t row_stride = 0;
+  Rebuild rebuild = nullptr;  // of a derived tensor
 };
+
+// A digest of what the expert in a local slot computes for a fixed input, and of all else that must
+// move with it. For an expert it gives the same in every slot and on every rank of the lane.
+using ExpertProbe = std::function<absl::StatusOr<uint64_t>(int32_t layer, int32_t local_slot)>;
 
 // PEM files for a daemon that speaks TLS: all three, or none for plaintext. What is empty comes
 // from EPLB_TLS_CA, EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_SERVER_NAME. Read at each connection.
@@ -147,6 +161,17 @@ class Client {
   // Collective: allocates staging, connects the transport and compares row sizes. The tensors must
   // outlive the client.
   absl::Status RegisterExperts(std::span<const ExpertTensorView> tensors);
+
+  // Finds per-expert tensors that were not registered: layer by layer all experts move by one slot
+  // and back, and `probe` must say the same of each expert in all three places. placement() is the
+  // probe's meanwhile; on return it is the one from before, and so is every registered byte.
+  // Collective, between RegisterExperts and Close, not inside a step; best after some steps, when
+  // no two experts are alike. The verdict is equal on all ranks.
+  // stream: as for StepBoundary. cost: two switches of every layer, three probes of every slot.
+  // errors: InvalidArgument naming layer, expert, slots and rank; FailedPrecondition when a probe
+  // fails or all experts of a layer give the same; Unavailable when rows could not be moved (the
+  // old ones are in place); Aborted and DataLoss as StepBoundary.
+  absl::Status CheckExperts(const ExpertProbe& probe, void* stream = nullptr);
 
   // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
   // capacity dropping, once per top-k choice, no padding. May be called several times a step

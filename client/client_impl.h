@@ -21,6 +21,7 @@
 #include "client/line_file.h"
 #include "client/migration/executor.h"
 #include "client/placement_tables.h"
+#include "client/registered_tensors.h"
 #include "client/run_log.h"
 #include "client/session/load_windows.h"
 #include "client/session/session.h"
@@ -52,6 +53,7 @@ struct Client::Impl {
   absl::Status Register(std::span<const ExpertTensorView> views);
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
+  absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   void Close(std::string_view reason);
 
   const PlacementView& view() const { return tables_.view(); }
@@ -68,8 +70,8 @@ struct Client::Impl {
     return options.reduce == "rank" || options.rank == 0;
   }
   ExecutorOptions MakeExecutorOptions() const;
-  absl::Status CompareTensors(const std::vector<ExpertTensor>& tensors, ExpertBytes& bytes,
-                              int64_t& staging_bytes) const;
+  absl::StatusOr<TensorNeeds> CompareTensors(
+      const absl::StatusOr<RegisteredTensors>& registered) const;
   wire::Hello Identity(const ExpertBytes& bytes) const;
   void StartSession(const ExpertBytes& bytes);
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
@@ -82,6 +84,18 @@ struct Client::Impl {
   // The incarnation is over on this rank: every later call returns `error`.
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
   double SecondsInBoundary() const;
+  // Why a rank may not vote.
+  static absl::Status WritesGoOn() {
+    return absl::InternalError("writes into other ranks' staging could not be ended");
+  }
+
+  // ---- check.cc ----
+  absl::Status CheckLayer(LayerId layer, const ExpertProbe& probe);
+  // Moves a layer's rows and shows `to` in the tables, as far as all ranks could.
+  absl::Status MoveForCheck(LayerId layer, const Placement& from, const Placement& to);
+  // What the probe says of each local slot, into `outputs`; its first error, into `failure`.
+  void Probe(const ExpertProbe& probe, LayerId layer, std::vector<uint64_t>& outputs,
+             absl::Status& failure) const;
 
   const ClientOptions options_;
   const Topology topology_;
@@ -97,6 +111,7 @@ struct Client::Impl {
   LoadWindows windows_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<Transport> transport_;  // until the executor takes it
+  std::vector<DerivedTensor> derived_;
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<SharedMember> member_;
@@ -104,7 +119,8 @@ struct Client::Impl {
   std::unique_ptr<Session> session_;  // set once, under stats_mutex_
 
   int64_t next_step_;
-  absl::Status ended_;  // sticky
+  uint64_t num_posts_ = 0;  // numbers them for the transport, alike on all ranks
+  absl::Status ended_;      // sticky
   bool closed_ = false;
   Clock::time_point boundary_began_;
   void* stream_ = nullptr;  // of the boundary under way

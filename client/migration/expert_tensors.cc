@@ -8,11 +8,14 @@
 #include "absl/strings/str_cat.h"
 
 #include "client/migration/executor.h"
+#include "client/migration/row_overlap.h"
 #include "client/migration/staging_layout.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
 namespace {
+
+constexpr char kPage[] = " (docs/registering-tensors.md)";
 
 const char* RoleName(TensorRole role) { return role == TensorRole::kWeight ? "weight" : "state"; }
 
@@ -32,9 +35,21 @@ absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor
   if (tensor.row_bytes < 1) {
     return Refuse(tensor, absl::StrCat("row_bytes is ", tensor.row_bytes, ", expected at least 1"));
   }
+  if (tensor.row_stride == 0) {
+    return Refuse(tensor, absl::StrCat("row_stride is 0: a tensor that all experts share has "
+                                       "nothing to move; leave it out",
+                                       kPage));
+  }
   if (tensor.row_stride < tensor.row_bytes) {
     return Refuse(tensor, absl::StrCat("row_stride ", tensor.row_stride, " is below row_bytes ",
-                                       tensor.row_bytes));
+                                       tensor.row_bytes,
+                                       ": a row reaches into the next expert's, as in a flat "
+                                       "buffer that crosses their borders",
+                                       kPage));
+  }
+  if (tensor.row_stride > std::numeric_limits<int64_t>::max() / tensor.num_rows) {
+    return Refuse(tensor, absl::StrCat(tensor.num_rows, " rows of row_stride ", tensor.row_stride,
+                                       " exceed 2^63 bytes"));
   }
   if (tensor.base == nullptr) return Refuse(tensor, "base is null");
   return absl::OkStatus();
@@ -104,6 +119,7 @@ absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
   }
   EPLB_RETURN_IF_ERROR(CompareShapes(shapes, topology));
   EPLB_RETURN_IF_ERROR(CheckCounterparts(shapes, tensors));
+  EPLB_RETURN_IF_ERROR(CheckRowsApart(tensors));
   ExpertBytes bytes;
   for (const auto& [role, row_bytes] : shapes.begin()->second) {
     int64_t& sum = role == TensorRole::kWeight ? bytes.weight : bytes.state;

@@ -2,6 +2,7 @@
 #ifndef EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
 #define EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -34,24 +35,30 @@ class FaultyControl final : public ControlChannel {
   Hook hook_;
 };
 
-// A transport whose rows never all arrive on this rank.
+// A transport whose rows never all arrive on this rank, from the given post on.
 class LossyTransport final : public Transport {
  public:
-  explicit LossyTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  explicit LossyTransport(std::unique_ptr<Transport> inner, int32_t first_lossy = 1)
+      : inner_(std::move(inner)), first_lossy_(first_lossy) {}
 
   std::string_view name() const override { return inner_->name(); }
   std::span<std::byte> staging() override { return inner_->staging(); }
-  absl::StatusOr<Ticket> Post(RowMoves moves) override { return inner_->Post(std::move(moves)); }
+  absl::StatusOr<Ticket> Post(RowMoves moves) override {
+    ++num_posts_;
+    return inner_->Post(std::move(moves));
+  }
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
     // The others get their rows, so that only this rank has a reason to vote no.
     absl::StatusOr<Progress> progress = inner_->Poll(ticket, max_wait);
-    if (!progress.ok() || !progress->done) return progress;
+    if (!progress.ok() || !progress->done || num_posts_ < first_lossy_) return progress;
     return absl::DataLossError("row 0 from rank 0 has another checksum");
   }
   absl::Status Abort() override { return inner_->Abort(); }
 
  private:
   std::unique_ptr<Transport> inner_;
+  const int32_t first_lossy_;
+  int32_t num_posts_ = 0;
 };
 
 }  // namespace eplb::testing

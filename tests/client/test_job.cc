@@ -45,7 +45,7 @@ TestRank::TestRank(std::unique_ptr<Client> client, int32_t rank)
   memory_.assign(static_cast<size_t>(kLayers) * 2, std::vector<std::byte>(slots * kStride));
 }
 
-absl::Status TestRank::Register() {
+std::vector<ExpertTensorView> TestRank::Tensors() {
   std::vector<ExpertTensorView> tensors;
   for (int32_t layer = 0; layer < kLayers; ++layer) {
     for (size_t tensor = 0; tensor < 2; ++tensor) {
@@ -60,7 +60,7 @@ absl::Status TestRank::Register() {
       tensors.push_back(view);
     }
   }
-  return client_->RegisterExperts(tensors);
+  return tensors;
 }
 
 std::byte TestRank::Expected(int32_t layer, int32_t local_slot, size_t tensor) const {
@@ -81,6 +81,16 @@ void TestRank::Fill() {
       }
     }
   }
+}
+
+uint64_t TestRank::BytesOf(int32_t layer, int32_t local_slot) const {
+  std::string bytes;
+  for (size_t tensor = 0; tensor < 2; ++tensor) {
+    const std::vector<std::byte>& rows = memory_[static_cast<size_t>(layer) * 2 + tensor];
+    bytes.append(reinterpret_cast<const char*>(rows.data()) + local_slot * kStride,
+                 static_cast<size_t>(kRowBytes[tensor]));
+  }
+  return std::hash<std::string>()(bytes);
 }
 
 int TestRank::WrongSlots() const {
@@ -140,7 +150,9 @@ TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks
     statuses[i] = client.status();
     if (!client.ok()) return;
     ranks_[i] = std::make_unique<TestRank>(*std::move(client), rank);
-    statuses[i] = ranks_[i]->Register();
+    std::vector<ExpertTensorView> tensors = ranks_[i]->Tensors();
+    if (hooks.tensors) hooks.tensors(*ranks_[i], tensors);
+    statuses[i] = ranks_[i]->client().RegisterExperts(tensors);
     ranks_[i]->Fill();
   });
   for (const absl::Status& status : statuses) started_.Update(status);

@@ -20,8 +20,11 @@ class TestRank {
   TestRank(std::unique_ptr<Client> client, int32_t rank);
 
   Client& client() { return *client_; }
-  absl::Status Register();
+  // What it registers unless a test changes it: a weight "layers.L.w" and a state "layers.L.m".
+  std::vector<ExpertTensorView> Tensors();
   void Fill();
+  // A digest of a slot's bytes.
+  uint64_t BytesOf(int32_t layer, int32_t local_slot) const;
   // Slots that do not hold the bytes of the expert that the placement says.
   int WrongSlots() const;
   // One step with one token per expert and layer.
@@ -31,6 +34,7 @@ class TestRank {
   absl::StatusOr<int64_t> StepUntil(int64_t first,
                                     const std::function<bool(const BoundaryResult&)>& until);
   void Stop() { client_.reset(); }
+  int32_t rank() const { return rank_; }
 
  private:
   std::byte Expected(int32_t layer, int32_t local_slot, size_t tensor) const;
@@ -42,6 +46,7 @@ class TestRank {
 
 // What a test can change about a rank before it connects.
 using OptionsHook = std::function<void(ClientOptions&)>;
+using TensorsHook = std::function<void(TestRank&, std::vector<ExpertTensorView>&)>;
 using ControlHook =
     std::function<std::unique_ptr<ControlChannel>(int32_t rank, std::unique_ptr<ControlChannel>)>;
 using TransportHook =
@@ -52,6 +57,7 @@ ClientOptions TestOptions(int32_t rank, const std::string& endpoint);
 
 struct TestJobHooks {
   OptionsHook options = nullptr;
+  TensorsHook tensors = nullptr;
   ControlHook control = nullptr;
   TransportHook transport = nullptr;
   bool inproc = true;  // false: Client::Connect, over TCP and the host transport

@@ -47,6 +47,10 @@ TEST_F(ExpertTensorsTest, EachFaultIsRefusedByTheTensorsName) {
   ExpectRefused("\"layers.0.w\": has 2 rows, GPU 0 has 3 slots");
   tensors_[0].row_stride = 99;
   ExpectRefused("row_stride 99 is below row_bytes 100");
+  tensors_[0].row_stride = 0;
+  ExpectRefused("\"layers.0.w\": row_stride is 0: a tensor that all experts share");
+  tensors_[0].row_stride = int64_t{1} << 62;
+  ExpectRefused("\"layers.0.w\": 3 rows of row_stride 4611686018427387904 exceed 2^63 bytes");
   tensors_[0].base = nullptr;
   ExpectRefused("base is null");
   tensors_[3].row_bytes = 0;

@@ -1,0 +1,46 @@
+// Per-expert tensors that are computed from others, such as cached scales: no row of theirs moves,
+// a callback of the trainer computes them again where rows arrived.
+#ifndef EPLB_CLIENT_MIGRATION_DERIVED_TENSORS_H_
+#define EPLB_CLIENT_MIGRATION_DERIVED_TENSORS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "client/migration/executor.h"
+#include "placement/migration_plan.h"
+
+namespace eplb {
+
+struct DerivedTensor {
+  std::string name;  // unique among all tensors
+  LayerId layer;
+  std::function<absl::Status(int32_t layer, std::span<const int32_t> local_slots)> rebuild;
+};
+
+// errors: InvalidArgument naming the tensor: a name that another one has, a layer outside the
+// topology, no rebuild.
+absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
+                          std::span<const DerivedTensor> derived);
+
+// What the ranks must agree on, as DescribeTensors.
+std::string DescribeDerived(std::span<const DerivedTensor> derived);
+
+// The local slots of a GPU into which a plan writes, by layer, rising: their expert changes, or
+// they become the primary and receive its state.
+std::map<LayerId, std::vector<int32_t>> WrittenSlots(const MigrationPlan& plan,
+                                                     const Topology& topology, GpuId gpu);
+
+// Calls each `rebuild` whose layer has such slots: layers rising, within a layer as registered.
+// errors: DataLoss naming the tensor, for the first one that fails; the others are not called.
+absl::Status RebuildDerived(std::span<const DerivedTensor> derived, const MigrationPlan& plan,
+                            const Topology& topology, GpuId gpu);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_DERIVED_TENSORS_H_

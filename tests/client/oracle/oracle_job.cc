@@ -1,0 +1,317 @@
+#include "tests/client/oracle/oracle_job.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "client/inproc.h"
+#include "placement/status_macros.h"
+#include "tests/client/migration/expert_world.h"
+#include "tests/client/oracle/expert_slots.h"
+#include "tests/client/oracle/rank_barrier.h"
+#include "tests/client/oracle/tiny_moe.h"
+#include "tests/client/session/proposals.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/thread_exchange.h"
+
+namespace eplb::testing {
+namespace {
+
+constexpr int32_t kVoteEvery = 2;
+constexpr int64_t kStagingBytes = 1 << 18;  // an expert of a layer has below 4 KiB
+
+// What travels between the rank of a token and the rank of an expert, for one choice of the router.
+struct Parcel {
+  int32_t slot = -1;
+  TokenVector input{};
+  HiddenVector hidden{};
+  TokenVector output{};
+  TokenVector output_gradient{};
+  TokenVector input_gradient{};
+};
+using Parcels = std::array<std::array<Parcel, kTopK>, kTokens>;
+
+// What the ranks share: the all-to-all, as memory that is read and written between barriers, and
+// the daemon.
+class Job {
+ public:
+  explicit Job(const OracleOptions& options)
+      : topology_(Topology::Make({.num_layers = kMoeLayers,
+                                  .num_experts = kMoeExperts,
+                                  .num_slots = kMoeExperts,
+                                  .num_gpus = options.num_ranks})
+                      .value()),
+        barrier_(options.num_ranks),
+        parcels_(kMoeLayers),
+        losses_(kOracleSteps * kTokens) {
+    if (options.migrate) daemon_ = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+  }
+
+  std::string endpoint() const { return daemon_ == nullptr ? "" : daemon_->endpoint(); }
+  RankBarrier& barrier() { return barrier_; }
+  Parcels& parcels(int32_t layer) { return parcels_[static_cast<size_t>(layer)]; }
+  float& loss(int64_t step, int32_t token) {
+    return losses_[static_cast<size_t>(step * kTokens + token)];
+  }
+
+  // Returns when every rank is READY, so that the switch comes at the next vote.
+  void Propose() {
+    const int32_t ranks = topology_.num_gpus();
+    if (version_ == 0) daemon_->WaitForRanks(ranks);
+    const Placement target = version_ % 2 == 0 ? RandomPlacement(random_, topology_) : first_;
+    daemon_->SendAll(ProposeTo(Running(version_, current_), target, version_ + 1, 1));
+    ++version_;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      daemon_->WaitFor<wire::Ready>(rank, static_cast<int>(version_));
+    }
+    current_ = target;
+  }
+
+  std::vector<float> losses() const { return losses_; }
+
+ private:
+  const Topology topology_;
+  const Placement first_ = Placement::Static(topology_);
+  Placement current_ = first_;
+  int64_t version_ = 0;
+  std::mt19937 random_{20261121};
+  std::unique_ptr<ScriptedDaemon> daemon_;
+  RankBarrier barrier_;
+  std::vector<Parcels> parcels_;  // [layers]
+  std::vector<float> losses_;     // [steps, tokens]
+};
+
+class Rank {
+ public:
+  Rank(Job& job, const OracleOptions& options, std::unique_ptr<Client> client, int32_t rank)
+      : job_(job),
+        migrate_(options.migrate),
+        check_(options.check),
+        client_(std::move(client)),
+        rank_(rank),
+        slots_(client_->placement().num_local_slots),
+        first_token_(rank * (kTokens / options.num_ranks)),
+        tokens_(static_cast<size_t>(kTokens / options.num_ranks)),
+        gates_(kMoeLayers) {}
+
+  absl::Status Register(std::string_view forgotten) {
+    slots_.Initialise(client_->placement());
+    return client_->RegisterExperts(slots_.Tensors(forgotten));
+  }
+
+  // A rank that fails leaves the barriers, so that the others end too.
+  absl::Status Run() {
+    for (int64_t step = 0; step < kOracleSteps; ++step) {
+      if (absl::Status status = Step(step); !status.ok()) {
+        job_.barrier().Leave();
+        return status;
+      }
+    }
+    client_->Close("finished");
+    return absl::OkStatus();
+  }
+
+  int64_t num_switches() const { return num_switches_; }
+  void Collect(std::vector<std::string>& experts) {
+    for (int32_t layer = 0; layer < kMoeLayers; ++layer) {
+      for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot) {
+        const int32_t cell = layer * kMoeExperts + ExpertIn(client_->placement(), layer, slot);
+        experts[static_cast<size_t>(cell)] = slots_.Bytes(layer, slot);
+      }
+    }
+  }
+
+ private:
+  absl::Status Step(int64_t step) {
+    for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = InputOf(step, TokenAt(i));
+    for (int32_t layer = 0; layer < kMoeLayers; ++layer) {
+      EPLB_RETURN_IF_ERROR(Dispatch(layer));
+      RunExperts(layer);
+      Combine(layer);
+    }
+    BeginBackward(step);
+    for (int32_t layer = kMoeLayers - 1; layer >= 0; --layer) {
+      DispatchGradients(layer);
+      RunExpertsBackward(layer);
+      CombineGradients(layer);
+    }
+    if (migrate_ && step % 4 == 3) {
+      job_.barrier().Meet();
+      if (rank_ == 0) job_.Propose();
+      job_.barrier().Meet();
+    }
+    EPLB_ASSIGN_OR_RETURN(const BoundaryResult result, client_->StepBoundary(step));
+    num_switches_ += result.switched ? 1 : 0;
+    if (!check_ || step != kOracleSteps / 2) return absl::OkStatus();
+    return client_->CheckExperts(
+        [this](int32_t layer, int32_t slot) { return slots_.TrainACopy(layer, slot); });
+  }
+
+  int32_t TokenAt(size_t i) const { return first_token_ + static_cast<int32_t>(i); }
+  std::array<Parcel, kTopK>& ParcelsOf(int32_t layer, size_t i) {
+    return job_.parcels(layer)[static_cast<size_t>(TokenAt(i))];
+  }
+
+  absl::Status Dispatch(int32_t layer) {
+    const PlacementView& placement = client_->placement();
+    std::vector<int64_t> counts(kMoeExperts);
+    gates_[static_cast<size_t>(layer)].clear();
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const Route route = RouteToken(layer, tokens_[i]);
+      gates_[static_cast<size_t>(layer)].push_back(route.gates);
+      for (size_t k = 0; k < kTopK; ++k) {
+        ++counts[static_cast<size_t>(route.experts[k])];
+        const int32_t replicas = (layer * kMoeExperts + route.experts[k]) * placement.max_replicas;
+        ParcelsOf(layer, i)[k] = {
+            .slot = placement.logical_to_physical_map[static_cast<size_t>(replicas)],
+            .input = tokens_[i]};
+      }
+    }
+    EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
+    job_.barrier().Meet();
+    return absl::OkStatus();
+  }
+
+  // The parcels for a local slot in the order of their tokens, wherever these come from.
+  template <class Visitor>
+  void VisitParcels(int32_t layer, int32_t local_slot, const Visitor& visitor) {
+    const int32_t slot = client_->placement().first_local_slot + local_slot;
+    for (auto& choices : job_.parcels(layer)) {
+      for (Parcel& parcel : choices) {
+        if (parcel.slot == slot) visitor(parcel);
+      }
+    }
+  }
+
+  void RunExperts(int32_t layer) {
+    for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot) {
+      VisitParcels(layer, slot, [&](Parcel& parcel) {
+        parcel.output = Forward(slots_.At(layer, slot), parcel.input, parcel.hidden);
+      });
+    }
+    job_.barrier().Meet();
+  }
+
+  // Each layer adds its experts' outputs to the token.
+  void Combine(int32_t layer) {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      for (size_t k = 0; k < kTopK; ++k) {
+        const float gate = gates_[static_cast<size_t>(layer)][i][k];
+        const Parcel& parcel = ParcelsOf(layer, i)[k];
+        for (size_t w = 0; w < kWidth; ++w) tokens_[i][w] += gate * parcel.output[w];
+      }
+    }
+  }
+
+  // From here on tokens_ holds gradients.
+  void BeginBackward(int64_t step) {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const TokenVector target = TargetOf(InputOf(step, TokenAt(i)));
+      float& loss = job_.loss(step, TokenAt(i));
+      for (size_t w = 0; w < kWidth; ++w) {
+        tokens_[i][w] -= target[w];
+        loss += tokens_[i][w] * tokens_[i][w] / 2;
+      }
+    }
+  }
+
+  void DispatchGradients(int32_t layer) {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      for (size_t k = 0; k < kTopK; ++k) {
+        const float gate = gates_[static_cast<size_t>(layer)][i][k];
+        Parcel& parcel = ParcelsOf(layer, i)[k];
+        for (size_t w = 0; w < kWidth; ++w) parcel.output_gradient[w] = gate * tokens_[i][w];
+      }
+    }
+    job_.barrier().Meet();
+  }
+
+  void RunExpertsBackward(int32_t layer) {
+    for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot) {
+      const ExpertRow row = slots_.At(layer, slot);
+      std::vector<float> gradient(kParameters);
+      bool has_tokens = false;
+      VisitParcels(layer, slot, [&](Parcel& parcel) {
+        has_tokens = true;
+        parcel.input_gradient =
+            Backward(row, parcel.input, parcel.hidden, parcel.output_gradient, gradient);
+      });
+      if (has_tokens) Update(row, gradient);
+    }
+    job_.barrier().Meet();
+  }
+
+  void CombineGradients(int32_t layer) {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      for (const Parcel& parcel : ParcelsOf(layer, i)) {
+        for (size_t w = 0; w < kWidth; ++w) tokens_[i][w] += parcel.input_gradient[w];
+      }
+    }
+  }
+
+  Job& job_;
+  const bool migrate_;
+  const bool check_;
+  const std::unique_ptr<Client> client_;
+  const int32_t rank_;
+  ExpertSlots slots_;
+  const int32_t first_token_;
+  std::vector<TokenVector> tokens_;                           // of this rank
+  std::vector<std::vector<std::array<float, kTopK>>> gates_;  // [layers][tokens]
+  int64_t num_switches_ = 0;
+};
+
+ClientOptions ClientOptionsOf(const OracleOptions& options, const Job& job, int32_t rank) {
+  ClientOptions client;
+  client.job = "oracle";
+  client.incarnation = "run-0";
+  client.rank = rank;
+  client.world_size = options.num_ranks;
+  client.endpoint = job.endpoint();
+  client.num_layers = kMoeLayers;
+  client.num_experts = kMoeExperts;
+  client.num_slots = kMoeExperts;
+  client.num_gpus = options.num_ranks;
+  client.vote_every = kVoteEvery;
+  client.state_placement = options.state_placement;
+  client.transport = "inproc";
+  client.vote_deadline = absl::Seconds(30);
+  return client;
+}
+
+}  // namespace
+
+Trained Train(const OracleOptions& options) {
+  Job job(options);
+  std::vector<Exchange> exchanges = MakeThreadExchanges(options.num_ranks);
+  auto controls = MakeInprocControlChannels(options.num_ranks);
+  Transports transports = options.migrate
+                              ? options.transports(options.num_ranks, kStagingBytes)
+                              : MakeInprocTransports(options.num_ranks, kStagingBytes).value();
+  std::vector<std::unique_ptr<Rank>> ranks(static_cast<size_t>(options.num_ranks));
+  std::vector<absl::Status> statuses(ranks.size());
+  RunRanks(options.num_ranks, [&](int32_t r) {
+    const auto i = static_cast<size_t>(r);
+    auto client = ConnectInproc(ClientOptionsOf(options, job, r), exchanges[i],
+                                std::move(controls[i]), std::move(transports[i]));
+    statuses[i] = client.status();
+    if (!client.ok()) return;
+    ranks[i] = std::make_unique<Rank>(job, options, *std::move(client), r);
+    statuses[i] = ranks[i]->Register(options.forgotten);
+  });
+  Trained trained;
+  for (const absl::Status& status : statuses) trained.status.Update(status);
+  if (!trained.status.ok()) return trained;
+  RunRanks(options.num_ranks, [&](int32_t r) {
+    const auto i = static_cast<size_t>(r);
+    statuses[i] = ranks[i]->Run();
+  });
+  for (const absl::Status& status : statuses) trained.status.Update(status);
+  trained.num_switches = ranks[0]->num_switches();
+  trained.losses = job.losses();
+  trained.experts.resize(size_t{kMoeLayers} * kMoeExperts);
+  for (const auto& rank : ranks) rank->Collect(trained.experts);
+  return trained;
+}
+
+}  // namespace eplb::testing

@@ -1,0 +1,41 @@
+// Trains the tiny mixture of experts on ranks that are threads, each with its client, its slots and
+// its part of the tokens, and migrates the experts meanwhile.
+#ifndef EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_
+#define EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "client/client.h"
+#include "tests/client/migration/transport_contract.h"
+
+namespace eplb::testing {
+
+inline constexpr int64_t kOracleSteps = 24;
+// A switch after every fourth step: to a random permutation, and with the next one back.
+inline constexpr int64_t kOracleSwitches = kOracleSteps / 4;
+
+struct OracleOptions {
+  int32_t num_ranks = 4;                // one GPU each; kTokens is a multiple
+  MakeTransports transports = nullptr;  // of a job that migrates
+  StatePlacement state_placement = StatePlacement::kEveryReplica;
+  bool migrate = false;
+  std::string forgotten = "";  // a tensor that is left unregistered
+  bool check = false;          // CheckExperts in the middle; what it finds ends the job
+};
+
+struct Trained {
+  absl::Status status;  // the first error of any rank
+  int64_t num_switches = 0;
+  std::vector<float> losses;         // [steps, tokens]
+  std::vector<std::string> experts;  // [layers, experts], every byte of weights and state
+};
+
+Trained Train(const OracleOptions& options);
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_

@@ -1,0 +1,132 @@
+// Training is the judge of a migration: parameters, optimizer state and losses must be those of a
+// run that never moved an expert, bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/client/migration/host_world.h"
+#ifdef EPLB_FAKE_NCCL
+#include "tests/client/migration/nccl_world.h"
+#endif
+#include "tests/client/migration/peer_world.h"
+#include "tests/client/oracle/oracle_job.h"
+#include "tests/client/oracle/tiny_moe.h"
+
+namespace eplb::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+Transports MakeInproc(int32_t world_size, int64_t staging_bytes) {
+  return MakeInprocTransports(world_size, staging_bytes).value();
+}
+
+struct Route {
+  const char* name;
+  MakeTransports make;
+};
+// Every transport that there is.
+constexpr Route kRoutes[] = {
+    {"Inproc", MakeInproc},
+    {"SharedMemory", MakeSharedMemoryWorld},
+    {"Tcp", MakeTcpWorld},
+    {"Peer", MakePeerWorld},
+#ifdef EPLB_FAKE_NCCL
+    {"Nccl", MakeSmallPieceNcclWorld},
+#endif
+};
+
+// The run that nothing disturbs, once for all tests.
+const Trained& Undisturbed() {
+  static const Trained trained = Train({});
+  return trained;
+}
+
+// Experts, of all layers, that have not the bytes of the run that nothing disturbed.
+int32_t CountChanged(const Trained& trained) {
+  int32_t changed = 0;
+  for (size_t i = 0; i < trained.experts.size(); ++i) {
+    changed += trained.experts[i] == Undisturbed().experts[i] ? 0 : 1;
+  }
+  return changed;
+}
+
+class TrainingOracleTest : public ::testing::TestWithParam<std::tuple<Route, StatePlacement>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, TrainingOracleTest,
+                         ::testing::Combine(::testing::ValuesIn(kRoutes),
+                                            ::testing::Values(StatePlacement::kEveryReplica,
+                                                              StatePlacement::kWithPrimary)),
+                         [](const auto& of) {
+                           return std::string(std::get<0>(of.param).name) +
+                                  (std::get<1>(of.param) == StatePlacement::kWithPrimary
+                                       ? "WithPrimary"
+                                       : "EveryReplica");
+                         });
+
+TEST_P(TrainingOracleTest, MigratedRunEndsWithTheSameBits) {
+  const Trained trained = Train({.transports = std::get<0>(GetParam()).make,
+                                 .state_placement = std::get<1>(GetParam()),
+                                 .migrate = true});
+  ASSERT_TRUE(trained.status.ok()) << trained.status;
+  EXPECT_EQ(trained.num_switches, kOracleSwitches);
+  EXPECT_EQ(CountChanged(trained), 0);
+  EXPECT_EQ(trained.losses, Undisturbed().losses);
+}
+
+TEST(TrainingOracleSelfTest, OneRankTrainsTheSameBitsAsFour) {
+  const Trained trained = Train({.num_ranks = 1});
+  ASSERT_TRUE(trained.status.ok()) << trained.status;
+  EXPECT_EQ(CountChanged(trained), 0);
+  EXPECT_EQ(trained.losses, Undisturbed().losses);
+}
+
+TEST(TrainingOracleSelfTest, ModelLearnsAndEveryExpertIsTrained) {
+  const std::vector<float>& losses = Undisturbed().losses;
+  constexpr ptrdiff_t kSome = ptrdiff_t{4} * kTokens;
+  const float first = std::accumulate(losses.begin(), losses.begin() + kSome, 0.0f);
+  const float last = std::accumulate(losses.end() - kSome, losses.end(), 0.0f);
+  EXPECT_LT(last, first / 2);
+  for (const std::string& expert : Undisturbed().experts) {
+    EXPECT_THAT(expert.substr(expert.size() - sizeof(int64_t)), Not(Each('\0')));
+  }
+}
+
+// What makes the oracle trustworthy: each kind of byte that stays behind shows.
+class ForgottenTensorTest : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(EachTensor, ForgottenTensorTest,
+                         ::testing::Values("first_weight", "second_weight", "master",
+                                           "first_moment", "second_moment", "num_updates", "gain"),
+                         [](const auto& of) { return of.param; });
+
+TEST_P(ForgottenTensorTest, UnregisteredTensorChangesTheTraining) {
+  const Trained trained =
+      Train({.transports = MakeInproc, .migrate = true, .forgotten = GetParam()});
+  ASSERT_TRUE(trained.status.ok()) << trained.status;
+  EXPECT_EQ(trained.num_switches, kOracleSwitches);
+  EXPECT_GT(CountChanged(trained), 0);
+  EXPECT_NE(trained.losses, Undisturbed().losses);
+}
+
+TEST_P(ForgottenTensorTest, CheckFindsTheUnregisteredTensor) {
+  const Trained trained = Train({.forgotten = GetParam(), .check = true});
+  EXPECT_EQ(trained.status.code(), absl::StatusCode::kInvalidArgument) << trained.status;
+  EXPECT_THAT(std::string(trained.status.message()),
+              MatchesRegex("check: layer 0: expert . gives another output when it is moved from "
+                           "slot . of rank . to slot . of rank .: it computes with a tensor that "
+                           "is neither registered nor rebuilt .*"));
+}
+
+TEST(CheckExpertsTest, CompleteRegistrationPassesAndTheTrainingDoesNotNotice) {
+  const Trained trained = Train({.transports = MakeInproc, .migrate = true, .check = true});
+  ASSERT_TRUE(trained.status.ok()) << trained.status;
+  EXPECT_EQ(trained.num_switches, kOracleSwitches);
+  EXPECT_EQ(CountChanged(trained), 0);
+}
+
+}  // namespace
+}  // namespace eplb::testing

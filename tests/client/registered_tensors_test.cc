@@ -1,0 +1,70 @@
+#include "client/registered_tensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace eplb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+class RegisteredTensorsTest : public ::testing::Test {
+ protected:
+  static ExpertTensorView Derived() {
+    ExpertTensorView view;
+    view.name = "scale";
+    view.role = Role::kDerived;
+    view.rebuild = [](int32_t, std::span<const int32_t>) { return absl::OkStatus(); };
+    return view;
+  }
+  ExpertTensorView Weight() {
+    return {.name = "w",
+            .layer = 0,
+            .role = Role::kWeight,
+            .base = memory_,
+            .num_rows = 2,
+            .row_bytes = 32,
+            .row_stride = 64};
+  }
+  static std::string Refused(const ExpertTensorView& view) {
+    const absl::Status status = SortByRole({&view, 1}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+
+  const ExecutorOptions options_ = {
+      .topology =
+          *Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 4, .num_gpus = 2}),
+      .gpu = GpuId{0}};
+  std::byte memory_[128] = {};
+};
+
+TEST_F(RegisteredTensorsTest, DerivedTensorsAreComparedAndNeedNoBytes) {
+  const std::vector<ExpertTensorView> views = {Derived(), Weight()};
+  const absl::StatusOr<RegisteredTensors> tensors = SortByRole(views);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  const absl::StatusOr<TensorNeeds> needs = NeedsOf(*tensors, options_);
+  ASSERT_TRUE(needs.ok()) << needs.status();
+  EXPECT_EQ(needs->bytes.weight, 32);
+  EXPECT_EQ(needs->bytes.state, 0);
+  EXPECT_THAT(needs->compared, ElementsAre(Pair("weight_bytes", "32"), Pair("state_bytes", "0"),
+                                           Pair("staging_bytes", "128"),  // 1 layer * 2 slots * 64
+                                           Pair("tensor 0", "layer 0 weight w row_bytes 32"),
+                                           Pair("tensor 1", "layer 0 derived scale")));
+}
+
+TEST_F(RegisteredTensorsTest, DerivedTensorWithRowsIsRefused) {
+  ExpertTensorView view = Derived();
+  view.base = memory_;
+  EXPECT_EQ(Refused(view), "tensor \"scale\": is derived and has rows, but it is not moved");
+}
+
+TEST_F(RegisteredTensorsTest, MovedTensorWithARebuildIsRefused) {
+  ExpertTensorView view = Weight();
+  view.rebuild = Derived().rebuild;
+  EXPECT_EQ(Refused(view), "tensor \"w\": has a rebuild, but it is moved and not derived");
+}
+
+}  // namespace
+}  // namespace eplb
