@@ -28,6 +28,10 @@ class HostRowQueue final : public RowQueue {
                      .bytes = {bytes, size}};
   }
 
+  absl::StatusOr<RowBuffer> AllocatePinned(int64_t num_bytes) override {
+    return Allocate(num_bytes);
+  }
+
   absl::Status Follow(void* /*stream*/) override { return absl::OkStatus(); }
   absl::Status LetFollow(void* /*stream*/) override { return absl::OkStatus(); }
 
@@ -45,9 +49,9 @@ class HostRowQueue final : public RowQueue {
     return num_batches_++;
   }
 
-  absl::StatusOr<int64_t> Transfer(const RowCopy& row) override {
+  absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) override {
     EPLB_RETURN_IF_ERROR(CheckRoom(load_, 0));
-    EPLB_RETURN_IF_ERROR(CopyRowsOnHost({&row, 1}, {}));
+    EPLB_RETURN_IF_ERROR(CopyRowsOnHost(rows, {}));
     return num_batches_++;
   }
 

@@ -38,6 +38,8 @@ class RowQueue {
 
   // 64-byte aligned. errors: InvalidArgument for a negative size; ResourceExhausted.
   virtual absl::StatusOr<RowBuffer> Allocate(int64_t num_bytes) = 0;
+  // Host memory that the copy engine reads and writes at its full speed. errors: as Allocate.
+  virtual absl::StatusOr<RowBuffer> AllocatePinned(int64_t num_bytes) = 0;
 
   // What is added from here on comes after everything that `stream` (a cudaStream_t of this device,
   // not under graph capture, null: the default one; ignored by the CPU) holds now.
@@ -50,9 +52,10 @@ class RowQueue {
   // row with bytes; ResourceExhausted with kMaxBatches or kMaxRows under way; nothing is added
   // then.
   virtual absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) = 0;
-  // Copies one row by the copy engine, which takes no multiprocessor, also into mapped memory of a
-  // peer; no checksum; nothing without a destination. errors: as Copy.
-  virtual absl::StatusOr<int64_t> Transfer(const RowCopy& row) = 0;
+  // Copies rows by the copy engine, which takes no multiprocessor, also into mapped memory of a
+  // peer and between device and host; no checksums; nothing of a row without a destination. errors:
+  // as Copy.
+  virtual absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) = 0;
   // A batch that ends once what the caller itself put on stream() up to here has run. errors:
   // ResourceExhausted as Copy.
   virtual absl::StatusOr<int64_t> Mark() = 0;

@@ -68,6 +68,15 @@ class StreamRowQueue final : public RowQueue {
                      .bytes = {bytes, static_cast<size_t>(num_bytes)}};
   }
 
+  absl::StatusOr<RowBuffer> AllocatePinned(int64_t num_bytes) override {
+    EPLB_RETURN_IF_ERROR(CheckBufferSize(num_bytes));
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_ASSIGN_OR_RETURN(PinnedMemory memory, MakePinnedMemory(std::max<int64_t>(num_bytes, 1)));
+    auto* bytes = static_cast<std::byte*>(memory.release());
+    return RowBuffer{.owner = {bytes, [](std::byte* b) { PinnedMemory owner(b); }},
+                     .bytes = {bytes, static_cast<size_t>(num_bytes)}};
+  }
+
   absl::Status Follow(void* stream) override { return HandOver(ToStream(stream), stream_.get()); }
   absl::Status LetFollow(void* stream) override {
     return HandOver(stream_.get(), ToStream(stream));
@@ -88,11 +97,12 @@ class StreamRowQueue final : public RowQueue {
     return Add(std::move(batch));
   }
 
-  absl::StatusOr<int64_t> Transfer(const RowCopy& row) override {
-    EPLB_RETURN_IF_ERROR(CheckRowCopies({&row, 1}));
+  absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) override {
+    EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
     EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
     EPLB_RETURN_IF_ERROR(MakeRoom(0));
-    if (row.num_bytes > 0 && row.destination != nullptr) {
+    for (const RowCopy& row : rows) {
+      if (row.num_bytes == 0 || row.destination == nullptr) continue;
       EPLB_RETURN_IF_ERROR(Keep(
           ToStatus(cudaMemcpyAsync(row.destination, row.source, static_cast<size_t>(row.num_bytes),
                                    cudaMemcpyDefault, stream_.get()),

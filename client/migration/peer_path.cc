@@ -109,7 +109,7 @@ class PeerPath : public RowPath {
       const cuda::RowCopy read{.source = row.bytes.data(), .num_bytes = num_bytes};
       cuda::RowCopy write = read;
       write.destination = parts_.mapped.at(row.to).data() + row.staging_offset;
-      EPLB_ASSIGN_OR_RETURN(const int64_t transfer, queue_.Transfer(write));
+      EPLB_ASSIGN_OR_RETURN(const int64_t transfer, queue_.Transfer(std::span(&write, 1)));
       EPLB_ASSIGN_OR_RETURN(const int64_t checksum, queue_.Copy(std::span(&read, 1)));
       sending_.push_back({.outgoing = &outgoing, .checksum = checksum, .transfer = transfer});
       outgoing.announced = true;

@@ -28,9 +28,10 @@ void RowQueueContractTest::SetUp() {
 RowBuffer RowQueueContractTest::Put(std::span<const std::byte> bytes) {
   auto buffer = queue().Allocate(static_cast<int64_t>(bytes.size()));
   EXPECT_TRUE(buffer.ok()) << buffer.status();
-  const auto batch = queue().Transfer({.source = bytes.data(),
-                                       .destination = buffer->bytes.data(),
-                                       .num_bytes = static_cast<int64_t>(bytes.size())});
+  const RowCopy row{.source = bytes.data(),
+                    .destination = buffer->bytes.data(),
+                    .num_bytes = static_cast<int64_t>(bytes.size())};
+  const auto batch = queue().Transfer({&row, 1});
   EXPECT_TRUE(batch.ok()) << batch.status();
   WaitFor(*batch);
   return *std::move(buffer);
@@ -38,9 +39,9 @@ RowBuffer RowQueueContractTest::Put(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> RowQueueContractTest::Get(const std::byte* address, size_t num_bytes) {
   std::vector<std::byte> bytes(num_bytes);
-  const auto batch = queue().Transfer({.source = address,
-                                       .destination = bytes.data(),
-                                       .num_bytes = static_cast<int64_t>(num_bytes)});
+  const RowCopy row{
+      .source = address, .destination = bytes.data(), .num_bytes = static_cast<int64_t>(num_bytes)};
+  const auto batch = queue().Transfer({&row, 1});
   EXPECT_TRUE(batch.ok()) << batch.status();
   WaitFor(*batch);
   return bytes;
@@ -99,7 +100,7 @@ TEST_P(RowQueueContractTest, BatchesRunAndEndInTheOrderTheyWereAdded) {
   }
   for (size_t i = 1; i < chain.size(); ++i) {
     const RowCopy row{chain[i - 1].bytes.data(), chain[i].bytes.data(), kSize};
-    const auto batch = i % 3 == 0 ? queue().Transfer(row) : queue().Copy({&row, 1});
+    const auto batch = i % 3 == 0 ? queue().Transfer({&row, 1}) : queue().Copy({&row, 1});
     ASSERT_TRUE(batch.ok()) << batch.status();
     batches.push_back(*batch);
   }
@@ -170,7 +171,7 @@ TEST_P(RowQueueContractTest, RefusesWhatIsNoRow) {
   std::byte byte{};
   EXPECT_EQ(queue().Copy(std::vector<RowCopy>{{&byte, &byte, -1}}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(queue().Transfer({nullptr, &byte, 1}).status().code(),
+  EXPECT_EQ(queue().Transfer(std::vector<RowCopy>{{nullptr, &byte, 1}}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(queue().Ended(0).status().code(), absl::StatusCode::kInvalidArgument);
   const auto mark = queue().Mark();

@@ -1,0 +1,180 @@
+#include "client/migration/bounce_path.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/control/monotonic_clock.h"
+#include "client/migration/batches.h"
+#include "client/migration/staging_layout.h"
+#include "cuda/checksum.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+// A row's way between device and host: both ends are summed and compared.
+struct Hop {
+  std::span<const std::byte> device;
+  std::span<const std::byte> host;
+  std::string name;  // "row 3 to rank 1"
+};
+
+class BouncePath : public RowPath {
+ public:
+  BouncePath(std::unique_ptr<RowPath> host, std::unique_ptr<cuda::RowQueue> queue,
+             cuda::RowBuffer staging)
+      : host_(std::move(host)), queue_(std::move(queue)), staging_(std::move(staging)) {}
+
+  std::string_view name() const override { return host_->name(); }
+  std::span<std::byte> staging() override { return staging_.bytes; }
+
+  absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
+    EPLB_RETURN_IF_ERROR(host_->Open(moves, ledger, links));
+    EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
+    ledger_ = &ledger;
+    receives_ = moves.receives;
+    return StartDown();
+  }
+
+  absl::StatusOr<bool> Advance() override {
+    if (phase_ == Phase::kDown) return FinishHops(Phase::kAcross);
+    if (phase_ == Phase::kUp) return FinishHops(Phase::kDone);
+    EPLB_ASSIGN_OR_RETURN(const bool moved, host_->Advance());
+    if (phase_ == Phase::kAcross && ledger_->complete()) {
+      EPLB_RETURN_IF_ERROR(StartUp());
+      return true;
+    }
+    return moved;
+  }
+
+  bool busy() const override { return phase_ != Phase::kAcross && phase_ != Phase::kDone; }
+
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link, const RowFrame& frame) override {
+    return host_->Place(link, frame);
+  }
+  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
+    EPLB_RETURN_IF_ERROR(host_->Take(link, frame));
+    // Nothing more may come: the rows go up before the post is done.
+    if (phase_ == Phase::kAcross && ledger_->complete()) return StartUp();
+    return absl::OkStatus();
+  }
+
+  absl::Status Close(bool done) override {
+    if (batch_.has_value()) {
+      EPLB_RETURN_IF_ERROR(AwaitBatch(*queue_, *batch_, MonotonicNow() + kSettleTimeout));
+      (void)queue_->TakeChecksums(*std::exchange(batch_, std::nullopt));
+    }
+    hops_.clear();
+    phase_ = Phase::kDone;
+    return host_->Close(done);
+  }
+
+ private:
+  enum class Phase { kDown, kAcross, kUp, kDone };
+
+  // A row that goes to several ranks comes down once.
+  absl::Status StartDown() {
+    phase_ = Phase::kDown;
+    struct Copied {
+      size_t offset = 0;
+      bool comes = false;
+    };
+    std::map<std::pair<const std::byte*, size_t>, Copied> rows;
+    int64_t used = 0;
+    for (const PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
+      const std::span<const std::byte> row = outgoing.row.bytes;
+      const Copied copied{.offset = static_cast<size_t>(used)};
+      if (!rows.try_emplace({row.data(), row.size()}, copied).second) continue;
+      used += RoundUpToStaging(static_cast<int64_t>(row.size()));
+    }
+    if (used > static_cast<int64_t>(sent_.bytes.size())) {
+      EPLB_ASSIGN_OR_RETURN(sent_, queue_->AllocatePinned(used));
+    }
+    std::vector<cuda::RowCopy> down;
+    for (PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
+      RowSend& row = outgoing.row;
+      Copied& copied = rows.at({row.bytes.data(), row.bytes.size()});
+      const std::span<std::byte> copy = sent_.bytes.subspan(copied.offset, row.bytes.size());
+      if (!std::exchange(copied.comes, true)) {
+        down.push_back({.source = row.bytes.data(),
+                        .destination = copy.data(),
+                        .num_bytes = static_cast<int64_t>(copy.size())});
+        hops_.push_back({.device = row.bytes,
+                         .host = copy,
+                         .name = absl::StrCat("row ", row.row, " to rank ", row.to.value)});
+      }
+      row.bytes = copy;  // what the host path reads
+    }
+    return RunHops(down);
+  }
+
+  absl::Status StartUp() {
+    phase_ = Phase::kUp;
+    std::vector<cuda::RowCopy> up;
+    for (const RowReceive& row : receives_) {
+      const auto offset = static_cast<size_t>(row.staging_offset);
+      const auto size = static_cast<size_t>(row.num_bytes);
+      const std::span<const std::byte> arrived = host_->staging().subspan(offset, size);
+      const std::span<std::byte> staged = staging_.bytes.subspan(offset, size);
+      up.push_back(
+          {.source = arrived.data(), .destination = staged.data(), .num_bytes = row.num_bytes});
+      hops_.push_back({.device = staged,
+                       .host = arrived,
+                       .name = absl::StrCat("row ", row.row, " from rank ", row.from.value)});
+    }
+    return RunHops(up);
+  }
+
+  // The copies, and behind them the sums of the device's ends in one batch.
+  absl::Status RunHops(std::span<const cuda::RowCopy> copies) {
+    EPLB_RETURN_IF_ERROR(queue_->Transfer(copies).status());
+    std::vector<cuda::RowCopy> reads;
+    for (const Hop& hop : hops_) {
+      reads.push_back(
+          {.source = hop.device.data(), .num_bytes = static_cast<int64_t>(hop.device.size())});
+    }
+    EPLB_ASSIGN_OR_RETURN(batch_, queue_->Copy(reads));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> FinishHops(Phase next) {
+    EPLB_ASSIGN_OR_RETURN(const bool ended, queue_->Ended(*batch_));
+    if (!ended) return false;
+    const std::vector<uint64_t> sums = queue_->TakeChecksums(*std::exchange(batch_, std::nullopt));
+    for (size_t i = 0; i < hops_.size(); ++i) {
+      if (cuda::ChecksumOnHost(hops_[i].host) == sums[i]) continue;
+      return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": ", hops_[i].name,
+                                              ": checksum differs between GPU and host"));
+    }
+    hops_.clear();
+    phase_ = next;
+    return true;
+  }
+
+  const std::unique_ptr<RowPath> host_;
+  const std::unique_ptr<cuda::RowQueue> queue_;
+  const cuda::RowBuffer staging_;  // on the device
+  cuda::RowBuffer sent_;           // pinned; as large as the largest post so far
+  PostLedger* ledger_ = nullptr;   // of the open post
+  std::vector<RowReceive> receives_;
+  std::vector<Hop> hops_;
+  std::optional<int64_t> batch_;  // the sums of hops_
+  Phase phase_ = Phase::kDone;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePath(std::unique_ptr<RowPath> host,
+                                                        std::unique_ptr<cuda::RowQueue> queue) {
+  const auto num_bytes = static_cast<int64_t>(host->staging().size());
+  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer staging, queue->Allocate(num_bytes));
+  return std::make_unique<BouncePath>(std::move(host), std::move(queue), std::move(staging));
+}
+
+}  // namespace eplb

@@ -1,0 +1,189 @@
+#include "cuda/peer_arena.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include <cuda_runtime_api.h>
+
+#include "cuda/handles.h"
+#include "cuda/status.h"
+#include "cuda/virtual_memory.h"
+#include "placement/status_macros.h"
+
+namespace eplb::cuda {
+namespace {
+
+constexpr char kFormat[] = "cuda1";  // the text: format process device bytes address handle
+constexpr char kNoHandle[] = "-";
+
+// Tells this process from all others: a handle cannot be opened where it was made.
+const std::string& ProcessName() {
+  static const std::string name = [] {
+    std::random_device random;
+    return absl::StrCat(getpid(), ".", absl::Hex(random()), absl::Hex(random()));
+  }();
+  return name;
+}
+
+struct Offered {
+  std::string process;
+  int32_t device = 0;
+  int64_t num_bytes = 0;
+  uint64_t address = 0;
+  std::optional<cudaIpcMemHandle_t> handle;
+};
+
+std::string Encode(const Offered& offered) {
+  std::string handle = kNoHandle;
+  if (offered.handle.has_value()) {
+    handle = absl::BytesToHexString(
+        {reinterpret_cast<const char*>(&*offered.handle), sizeof(*offered.handle)});
+  }
+  return absl::StrCat(kFormat, " ", offered.process, " ", offered.device, " ", offered.num_bytes,
+                      " ", offered.address, " ", handle);
+}
+
+absl::StatusOr<Offered> Decode(const std::string& text) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  Offered offered;
+  if (words.size() != 6 || words[0] != kFormat || !absl::SimpleAtoi(words[2], &offered.device) ||
+      !absl::SimpleAtoi(words[3], &offered.num_bytes) ||
+      !absl::SimpleAtoi(words[4], &offered.address)) {
+    return absl::FailedPreconditionError("it has no staging on a GPU (or another version)");
+  }
+  offered.process = words[1];
+  if (words[5] != kNoHandle) {
+    const std::string bytes = absl::HexStringToBytes(words[5]);
+    cudaIpcMemHandle_t handle;
+    if (bytes.size() != sizeof(handle)) {
+      return absl::FailedPreconditionError("its IPC handle is of another size");
+    }
+    std::memcpy(&handle, bytes.data(), sizeof(handle));
+    offered.handle = handle;
+  }
+  return offered;
+}
+
+struct CloseIpc {
+  using pointer = void*;
+  void operator()(void* memory) const noexcept { (void)cudaIpcCloseMemHandle(memory); }
+};
+
+// Lets `device` write into memory of `other`, of this process.
+absl::Status Reach(int32_t device, int32_t other) {
+  if (device == other) return absl::OkStatus();
+  int can = 0;
+  EPLB_RETURN_IF_ERROR(
+      ToStatus(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer"));
+  if (can == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("device ", device, " does not reach the memory of device ", other));
+  }
+  const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();
+    return absl::OkStatus();
+  }
+  return ToStatus(error, "cudaDeviceEnablePeerAccess");
+}
+
+}  // namespace
+
+struct PeerArena::Impl {
+  ~Impl() {
+    if (descriptor >= 0) (void)close(descriptor);
+  }
+
+  std::optional<VirtualMemory> virtual_memory;
+  DeviceMemory plain;
+  std::unique_ptr<void, CloseIpc> opened;
+  int descriptor = -1;
+  std::span<std::byte> bytes;
+  Offered offered;
+};
+
+PeerArena::PeerArena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PeerArena::PeerArena(PeerArena&&) noexcept = default;
+PeerArena& PeerArena::operator=(PeerArena&&) noexcept = default;
+PeerArena::~PeerArena() = default;
+
+std::span<std::byte> PeerArena::bytes() const { return impl_->bytes; }
+
+PeerArenaOffer PeerArena::offer() const {
+  return {.text = Encode(impl_->offered), .descriptor = impl_->descriptor};
+}
+
+absl::StatusOr<PeerArena> PeerArena::Make(int32_t device, int64_t num_bytes) {
+  EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
+  auto impl = std::make_unique<Impl>();
+  absl::StatusOr<VirtualMemory> memory = VirtualMemory::Make(device, num_bytes);
+  if (memory.ok()) {
+    if (const absl::StatusOr<int> descriptor = memory->Export(); descriptor.ok()) {
+      impl->descriptor = *descriptor;
+      impl->virtual_memory = *std::move(memory);
+      impl->bytes = impl->virtual_memory->bytes();
+    }
+  } else if (absl::IsResourceExhausted(memory.status())) {
+    return memory.status();
+  }
+  if (!impl->virtual_memory.has_value()) {
+    EPLB_ASSIGN_OR_RETURN(impl->plain, MakeDeviceMemory(std::max<int64_t>(num_bytes, 1)));
+    impl->bytes = {static_cast<std::byte*>(impl->plain.get()), static_cast<size_t>(num_bytes)};
+    cudaIpcMemHandle_t handle;
+    EPLB_RETURN_IF_ERROR(
+        ToStatus(cudaIpcGetMemHandle(&handle, impl->plain.get()), "cudaIpcGetMemHandle"));
+    impl->offered.handle = handle;
+  }
+  if (!impl->bytes.empty()) {
+    EPLB_RETURN_IF_ERROR(
+        ToStatus(cudaMemset(impl->bytes.data(), 0, impl->bytes.size()), "cudaMemset"));
+    EPLB_RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
+  }
+  impl->offered.process = ProcessName();
+  impl->offered.device = device;
+  impl->offered.num_bytes = num_bytes;
+  impl->offered.address = reinterpret_cast<uint64_t>(impl->bytes.data());
+  return PeerArena(std::move(impl));
+}
+
+absl::StatusOr<PeerArena> PeerArena::Map(int32_t device, const std::string& text, int descriptor,
+                                         int64_t num_bytes) {
+  EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
+  EPLB_ASSIGN_OR_RETURN(const Offered offered, Decode(text));
+  if (offered.num_bytes != num_bytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("its staging has ", offered.num_bytes, " bytes, it announced ", num_bytes));
+  }
+  const auto size = static_cast<size_t>(num_bytes);
+  auto impl = std::make_unique<Impl>();
+  const bool own_process = offered.process == ProcessName();
+  if (own_process && (offered.device == device || offered.handle.has_value())) {
+    EPLB_RETURN_IF_ERROR(Reach(device, offered.device));
+    impl->bytes = {reinterpret_cast<std::byte*>(offered.address), size};
+  } else if (offered.handle.has_value()) {
+    void* opened = nullptr;
+    EPLB_RETURN_IF_ERROR(
+        ToStatus(cudaIpcOpenMemHandle(&opened, *offered.handle, cudaIpcMemLazyEnablePeerAccess),
+                 "cudaIpcOpenMemHandle"));
+    impl->opened.reset(opened);
+    impl->bytes = {static_cast<std::byte*>(opened), size};
+  } else {
+    EPLB_ASSIGN_OR_RETURN(VirtualMemory memory,
+                          VirtualMemory::Import(device, descriptor, num_bytes));
+    impl->virtual_memory = std::move(memory);
+    impl->bytes = impl->virtual_memory->bytes();
+  }
+  return PeerArena(std::move(impl));
+}
+
+}  // namespace eplb::cuda

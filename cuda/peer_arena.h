@@ -1,0 +1,55 @@
+// Device memory that other ranks of the host write into: staging that the copy engines of their
+// GPUs reach, over NVLink where there is one.
+#ifndef EPLB_CUDA_PEER_ARENA_H_
+#define EPLB_CUDA_PEER_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace eplb::cuda {
+
+// What a rank tells its peers about its arena: one line of text. A descriptor goes beside it where
+// the memory is handed over as one.
+struct PeerArenaOffer {
+  std::string text;
+  int descriptor = -1;  // of the arena, which keeps it open
+};
+
+// Our own arena, or a peer's that is mapped here. Freed or unmapped with it; memory that a peer
+// still maps lives on there. Threads: one caller.
+class PeerArena {
+ public:
+  // Memory of `device`, as a POSIX descriptor of the driver's virtual memory management; of
+  // cudaMalloc with an IPC handle where that is not to be had, e.g. in a container without the
+  // capability. 64-byte aligned, filled with zeros. errors: FailedPrecondition when the device
+  // cannot be used, ResourceExhausted.
+  static absl::StatusOr<PeerArena> Make(int32_t device, int64_t num_bytes);
+  // A peer's arena as `device` reaches it; `descriptor` as it came with the text, else -1. An arena
+  // of this very process is only pointed to: it must outlive the mapping. errors:
+  // FailedPrecondition when the two devices do not reach each other's memory, or the text is not of
+  // this version or not of `num_bytes`; Internal from CUDA.
+  static absl::StatusOr<PeerArena> Map(int32_t device, const std::string& text, int descriptor,
+                                       int64_t num_bytes);
+
+  PeerArena(PeerArena&&) noexcept;
+  PeerArena& operator=(PeerArena&&) noexcept;
+  ~PeerArena();
+
+  std::span<std::byte> bytes() const;
+  // REQUIRES: of Make.
+  PeerArenaOffer offer() const;
+
+ private:
+  struct Impl;
+  explicit PeerArena(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_PEER_ARENA_H_
