@@ -14,6 +14,7 @@
 #include "client/migration/nccl_groups.h"
 #include "client/migration/nccl_meeting.h"
 #include "cuda/checksum.h"
+#include "cuda/handles.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -33,7 +34,8 @@ class NcclPath : public RowPath {
   };
 
   NcclPath(NcclPathParts parts, Memory memory)
-      : piece_bytes_(parts.piece_bytes),
+      : device_(parts.device),
+        piece_bytes_(parts.piece_bytes),
         pack_queue_(std::move(parts.pack_queue)),
         group_queue_(std::move(parts.group_queue)),
         memory_(std::move(memory)),
@@ -44,12 +46,16 @@ class NcclPath : public RowPath {
                   .scratch = memory_.scratch.bytes,
                   .stream = group_queue_->stream()}) {}
 
-  ~NcclPath() override { meeting_.Drop(); }
+  ~NcclPath() override {
+    const absl::StatusOr<std::optional<cuda::DeviceGuard>> guard = OnDevice();
+    meeting_.Drop();
+  }
 
   std::string_view name() const override { return "nccl"; }
   std::span<std::byte> staging() override { return memory_.staging.bytes; }
 
   absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
+    EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
     EPLB_ASSIGN_OR_RETURN(groups_, CutIntoGroups(moves, piece_bytes_));
     EPLB_RETURN_IF_ERROR(pack_queue_->Follow(moves.stream));
     EPLB_RETURN_IF_ERROR(meeting_.Begin(moves.post_id, links));
@@ -61,6 +67,7 @@ class NcclPath : public RowPath {
   }
 
   absl::StatusOr<bool> Advance() override {
+    EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
     if (!meeting_.up()) return meeting_.Advance(*links_);
     EPLB_ASSIGN_OR_RETURN(const bool packed, PackNext());
     EPLB_ASSIGN_OR_RETURN(const bool announced, AnnounceNext());
@@ -102,6 +109,7 @@ class NcclPath : public RowPath {
   }
 
   absl::Status Close(bool done) override {
+    EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
     if (!done) meeting_.Drop();  // no write of ours lands after it
     const absl::Time deadline = MonotonicNow() + kSettleTimeout;
     for (Group& group : groups_under_way_) EPLB_RETURN_IF_ERROR(Settle(group, deadline));
@@ -130,6 +138,16 @@ class NcclPath : public RowPath {
     size_t group = 0;
     int64_t batch = 0;
   };
+
+  // NCCL works on the current device.
+  absl::StatusOr<std::optional<cuda::DeviceGuard>> OnDevice() const {
+    std::optional<cuda::DeviceGuard> guard;
+    if (device_.has_value()) {
+      EPLB_ASSIGN_OR_RETURN(cuda::DeviceGuard made, cuda::DeviceGuard::Make(*device_));
+      guard.emplace(std::move(made));
+    }
+    return guard;
+  }
 
   std::span<std::byte> PackedBytes(size_t index) {
     return memory_.packed[index % kNumBuffers].bytes.first(
@@ -317,6 +335,7 @@ class NcclPath : public RowPath {
                                   : absl::OkStatus();
   }
 
+  const std::optional<int32_t> device_;
   const int64_t piece_bytes_;
   const std::unique_ptr<cuda::RowQueue> pack_queue_;
   const std::unique_ptr<cuda::RowQueue> group_queue_;

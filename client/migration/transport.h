@@ -110,7 +110,7 @@ struct TransportOptions {
   // connection each, so a large job names them. Symmetric: a names b if b names a.
   std::vector<RankId> peers;
   // Told, during construction, why rows to some ranks do not take the way one would hope for.
-  std::function<void(std::string_view line)> on_note;
+  std::function<void(std::string_view line)> on_note = {};
 };
 
 // Rows in host memory: memfd shared memory between ranks of one host, TCP between hosts.

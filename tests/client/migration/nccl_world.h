@@ -37,6 +37,7 @@ inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
     for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
     auto path = MakeNcclPath({.library = *library,
                               .options = {},
+                              .device = std::nullopt,
                               .self = RankId{rank},
                               .ranks = std::move(ranks),
                               .pack_queue = cuda::MakeHostRowQueue(),

@@ -1,0 +1,188 @@
+#include "client/migration/device_transports.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/control/monotonic_clock.h"
+#include "client/migration/bounce_path.h"
+#include "client/migration/host_path.h"
+#include "client/migration/link_setup.h"
+#include "client/migration/link_transport.h"
+#include "client/migration/peer_path.h"
+#include "cuda/peer_arena.h"
+#include "placement/status_macros.h"
+
+#ifdef EPLB_WITH_NCCL
+#include "client/migration/nccl_path.h"
+#include "cuda/nccl_library.h"
+#endif
+
+namespace eplb {
+namespace {
+
+absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeDeviceQueue(int32_t device) {
+  return cuda::MakeStreamRowQueue({.device = device, .max_blocks = 0, .high_priority = false});
+}
+
+std::vector<PeerLink> TakeLinks(LinkParts& parts) {
+  std::vector<PeerLink> links;
+  for (LinkParts::Peer& peer : parts.peers) links.push_back(std::move(peer.link));
+  return links;
+}
+
+// ---- peer ----
+
+struct Arenas {
+  explicit Arenas(cuda::PeerArena arena) : own(std::move(arena)) {}
+  cuda::PeerArena own;
+  std::vector<cuda::PeerArena> mapped;
+};
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& options,
+                                                       const std::shared_ptr<Arenas>& arenas,
+                                                       const Exchange& exchange) {
+  const cuda::PeerArenaOffer offer = arenas->own.offer();
+  // Over unix sockets also where the arena is no descriptor: they tell that the host is the same.
+  const SharedStaging shared{.descriptor = offer.descriptor >= 0 ? offer.descriptor : 0,
+                             .text = offer.text};
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, shared, exchange));
+  std::map<RankId, std::span<std::byte>> mapped;
+  for (LinkParts::Peer& peer : parts.peers) {
+    const RankId rank = peer.link.rank();
+    if (!peer.descriptor.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("staging of rank ", rank.value, ": ", peer.descriptor.status().message()));
+    }
+    absl::StatusOr<cuda::PeerArena> arena =
+        cuda::PeerArena::Map(*options.memory.device, peer.staging_text, peer.descriptor->get(),
+                             peer.link.staging_bytes());
+    if (!arena.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("staging of rank ", rank.value, ": ", arena.status().message()));
+    }
+    mapped[rank] = arena->bytes();
+    arenas->mapped.push_back(*std::move(arena));
+  }
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue,
+                        MakeDeviceQueue(*options.memory.device));
+  return MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes,
+                           TakeLinks(parts),
+                           MakePeerPath({.queue = std::move(queue),
+                                         .staging = arenas->own.bytes(),
+                                         .mapped = std::move(mapped),
+                                         .owner = arenas}));
+}
+
+TransportCandidate PeerCandidate(const RowMoverOptions& options) {
+  auto arenas = std::make_shared<std::shared_ptr<Arenas>>();
+  return {.name = "peer",
+          .prepare =
+              [options, arenas] {
+                absl::StatusOr<cuda::PeerArena> own = cuda::PeerArena::Make(
+                    *options.memory.device, options.transport.staging_bytes);
+                if (own.ok()) *arenas = std::make_shared<Arenas>(*std::move(own));
+                return own.status();
+              },
+          .connect =
+              [options, arenas](const Exchange& exchange) {
+                return ConnectPeer(options, std::exchange(*arenas, nullptr), exchange);
+              }};
+}
+
+// ---- nccl ----
+
+#ifdef EPLB_WITH_NCCL
+absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, cuda::NcclLibrary::Load());
+  NcclPathParts parts{.library = library,
+                      .options = {},
+                      .device = options.memory.device,
+                      .self = options.transport.rank,
+                      .ranks = options.lane,
+                      .pack_queue = nullptr,
+                      .group_queue = nullptr,
+                      .staging_bytes = options.transport.staging_bytes};
+  EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
+  EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
+  return MakeNcclPath(std::move(parts));
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,
+                                                       std::unique_ptr<RowPath> path,
+                                                       const Exchange& exchange) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, {}, exchange));
+  std::unique_ptr<Transport> transport = MakeLinkTransport(
+      options.rank, options.max_row_bytes, TakeLinks(parts), std::move(path));
+  EPLB_RETURN_IF_ERROR(BringUp(*transport, MonotonicNow() + options.connect_timeout));
+  return transport;
+}
+
+TransportCandidate NcclCandidate(const RowMoverOptions& options) {
+  auto path = std::make_shared<std::unique_ptr<RowPath>>();
+  return {.name = "nccl",
+          .prepare =
+              [options, path] {
+                absl::StatusOr<std::unique_ptr<RowPath>> made = MakeNcclPathOn(options);
+                if (made.ok()) *path = *std::move(made);
+                return made.status();
+              },
+          .connect =
+              [options, path](const Exchange& exchange) {
+                return ConnectNccl(options.transport, std::move(*path), exchange);
+              }};
+}
+#else
+TransportCandidate NcclCandidate(const RowMoverOptions&) {
+  return {.name = "nccl",
+          .prepare = [] { return absl::FailedPreconditionError("built without nccl.h"); },
+          .connect = nullptr};
+}
+#endif
+
+// ---- host ----
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectBounce(const RowMoverOptions& options,
+                                                         std::unique_ptr<RowPath> path,
+                                                         const Exchange& exchange) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, {}, exchange));
+  return MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes,
+                           TakeLinks(parts), std::move(path));
+}
+
+absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathOn(const RowMoverOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.transport.staging_bytes));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue,
+                        MakeDeviceQueue(*options.memory.device));
+  return MakeBouncePath(MakeHostPath(std::move(arena), {}), std::move(queue));
+}
+
+TransportCandidate BounceCandidate(const RowMoverOptions& options) {
+  auto path = std::make_shared<std::unique_ptr<RowPath>>();
+  return {.name = "host",
+          .prepare =
+              [options, path] {
+                absl::StatusOr<std::unique_ptr<RowPath>> made = MakeBouncePathOn(options);
+                if (made.ok()) *path = *std::move(made);
+                return made.status();
+              },
+          .connect =
+              [options, path](const Exchange& exchange) {
+                return ConnectBounce(options, std::move(*path), exchange);
+              }};
+}
+
+}  // namespace
+
+std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options) {
+  return {PeerCandidate(options), NcclCandidate(options), BounceCandidate(options)};
+}
+
+absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory) {
+  if (!memory.device.has_value()) return cuda::MakeHostRowQueue();
+  return MakeDeviceQueue(*memory.device);
+}
+
+}  // namespace eplb

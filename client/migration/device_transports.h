@@ -1,0 +1,24 @@
+// What carries rows of GPU memory. Without CUDA in the build there is none.
+#ifndef EPLB_CLIENT_MIGRATION_DEVICE_TRANSPORTS_H_
+#define EPLB_CLIENT_MIGRATION_DEVICE_TRANSPORTS_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/migration/row_memory.h"
+#include "client/migration/transport_choice.h"
+#include "cuda/row_queue.h"
+
+namespace eplb {
+
+// The fastest first: peer, nccl, host. REQUIRES: memory of a device.
+std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options);
+
+// Copies rows in this memory. errors: as MakeStreamRowQueue.
+absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_DEVICE_TRANSPORTS_H_

@@ -1,0 +1,12 @@
+// In place of device_transports.cc in a build without CUDA, where no memory is a device's.
+#include "client/migration/device_transports.h"
+
+namespace eplb {
+
+std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions&) { return {}; }
+
+absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory&) {
+  return cuda::MakeHostRowQueue();
+}
+
+}  // namespace eplb

@@ -1,0 +1,54 @@
+// Which transport carries a job's rows: the first of several that every rank can use.
+#ifndef EPLB_CLIENT_MIGRATION_TRANSPORT_CHOICE_H_
+#define EPLB_CLIENT_MIGRATION_TRANSPORT_CHOICE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/control/exchange.h"
+#include "client/migration/row_memory.h"
+#include "client/migration/transport.h"
+#include "cuda/row_queue.h"
+
+namespace eplb {
+
+// One way to carry rows. `prepare` is local; `connect` is collective and called only when all ranks
+// have prepared.
+struct TransportCandidate {
+  std::string name;
+  std::function<absl::Status()> prepare;
+  std::function<absl::StatusOr<std::unique_ptr<Transport>>(const Exchange&)> connect;
+};
+
+// The first candidate that every rank prepares and connects; one that some rank cannot use is told
+// through on_note with its reason and dropped on all ranks. Collective: two exchanges a candidate
+// besides its own. errors: FailedPrecondition with what was wrong with each.
+absl::StatusOr<std::unique_ptr<Transport>> FirstUsable(
+    const std::vector<TransportCandidate>& candidates, const TransportOptions& options,
+    const Exchange& exchange);
+
+// How rows move: who carries them between ranks and who copies them on this one.
+struct RowMover {
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<cuda::RowQueue> queue;
+};
+
+struct RowMoverOptions {
+  TransportOptions transport;
+  // "host", "peer", "nccl"; "auto": for host memory host, for a GPU's peer, else nccl, else host.
+  std::string name = "auto";
+  RowMemory memory;
+  std::vector<RankId> lane;  // ranks among which rows move, rising, with our own
+};
+
+// Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory.
+absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const Exchange& exchange);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_TRANSPORT_CHOICE_H_
