@@ -36,6 +36,7 @@ TEST_P(NumRanksTest, RowsGoRoundARingOfThreads) {
   const auto id = MakeNcclId(testing::FakeNccl());
   ASSERT_TRUE(id.ok()) << id.status();
   std::vector<std::thread> ranks;
+  ranks.reserve(static_cast<size_t>(num_ranks));
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     ranks.emplace_back([rank, num_ranks, &id] {
       auto communicator =
