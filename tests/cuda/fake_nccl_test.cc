@@ -144,8 +144,8 @@ class RawRanks {
 };
 
 TEST(FakeNcclTest, GroupOfTwoSendsOrTwoReceivesIsRefused) {
-  RawRanks ranks(3);
   Bytes row(1);
+  RawRanks ranks(3);
   const Operation send{.is_send = true, .peer = 1, .bytes = 1, .source = row.data()};
   Operation receive{.is_send = false, .peer = 1, .bytes = 1, .target = row.data()};
   EXPECT_EQ(ranks.Group(0, {send, send}), ncclInvalidUsage);
@@ -157,8 +157,8 @@ TEST(FakeNcclTest, GroupOfTwoSendsOrTwoReceivesIsRefused) {
 }
 
 TEST(FakeNcclTest, SecondGroupBeforeTheEndOfTheFirstIsRefused) {
-  RawRanks ranks(2);
   Bytes row(1);
+  RawRanks ranks(2);
   const Operation send{.is_send = true, .peer = 1, .bytes = 1, .source = row.data()};
   EXPECT_EQ(ranks.Group(0, {send}), ncclInProgress);
   EXPECT_EQ(ranks.Group(0, {send}), ncclInvalidUsage);
