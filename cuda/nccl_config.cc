@@ -16,7 +16,6 @@ constexpr int32_t kMaxChannels = 64;  // NCCL's MAXCHANNELS
 // fit.
 constexpr int32_t kPlanBatches = (4096 - 32) / 16;
 static_assert(2 * kMaxChannels <= kPlanBatches);
-static_assert(NcclOptions{}.max_ctas <= kMaxChannels);
 
 // Fields are only ever added at the end, so that an older version's structure is a prefix.
 size_t SizeIn(int version) {

@@ -2,10 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <numeric>
+#include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -22,12 +27,12 @@ using cuda::NcclReceive;
 using cuda::NcclSend;
 using cuda::testing::Bytes;
 using cuda::testing::FakeNccl;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 std::vector<Operation> SendsTo(const std::vector<int32_t>& peers) {
   std::vector<Operation> operations;
+  operations.reserve(peers.size());
   for (const int32_t peer : peers)
     operations.push_back({.is_send = true, .peer = peer, .bytes = 1});
   return operations;
@@ -46,8 +51,8 @@ TEST(CutIntoPlansTest, PlanHolds254BatchesOfOperationsToOnePeer) {
 }
 
 TEST(CutIntoPlansTest, DifferentPeersShareBatches) {
-  std::vector<int32_t> peers;
-  for (int32_t peer = 1; peer <= 56; ++peer) peers.push_back(peer);  // 7 rows of 8
+  std::vector<int32_t> peers(56);  // 7 rows of 8
+  std::iota(peers.begin(), peers.end(), 1);
   EXPECT_EQ(NumPlans(SendsTo(peers), 64, 32), 1U);
   peers.push_back(57);
   EXPECT_EQ(NumPlans(SendsTo(peers), 64, 32), 2U);
@@ -139,8 +144,8 @@ class RawRanks {
 };
 
 TEST(FakeNcclTest, GroupOfTwoSendsOrTwoReceivesIsRefused) {
-  RawRanks ranks(3);
   Bytes row(1);
+  RawRanks ranks(3);
   const Operation send{.is_send = true, .peer = 1, .bytes = 1, .source = row.data()};
   Operation receive{.is_send = false, .peer = 1, .bytes = 1, .target = row.data()};
   EXPECT_EQ(ranks.Group(0, {send, send}), ncclInvalidUsage);
@@ -152,8 +157,8 @@ TEST(FakeNcclTest, GroupOfTwoSendsOrTwoReceivesIsRefused) {
 }
 
 TEST(FakeNcclTest, SecondGroupBeforeTheEndOfTheFirstIsRefused) {
-  RawRanks ranks(2);
   Bytes row(1);
+  RawRanks ranks(2);
   const Operation send{.is_send = true, .peer = 1, .bytes = 1, .source = row.data()};
   EXPECT_EQ(ranks.Group(0, {send}), ncclInProgress);
   EXPECT_EQ(ranks.Group(0, {send}), ncclInvalidUsage);

@@ -36,6 +36,7 @@ TEST_P(NumRanksTest, RowsGoRoundARingOfThreads) {
   const auto id = MakeNcclId(testing::FakeNccl());
   ASSERT_TRUE(id.ok()) << id.status();
   std::vector<std::thread> ranks;
+  ranks.reserve(static_cast<size_t>(num_ranks));
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     ranks.emplace_back([rank, num_ranks, &id] {
       auto communicator =
@@ -187,14 +188,17 @@ TEST_F(NcclCommunicatorTest, AsyncErrorHasItsCodeAndItsWordsAndStays) {
 TEST_F(NcclCommunicatorTest, DelayOnlyDelays) {
   testing::SetFakeFaults("rank=1,kind=delay,ms=50");
   const Communicators ranks = ConnectRanks(2);
-  Bytes row(10);
+  const Bytes row = testing::RowOf(0, 1, 0, 10);
   Bytes received(10);
   ASSERT_TRUE(ranks[0]->Exchange(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->Exchange(std::nullopt, NcclReceive{0, received}, nullptr).ok());
   const auto state = ranks[0]->Poll();
   ASSERT_TRUE(state.ok()) << state.status();
   EXPECT_FALSE(*state) << "who sends waits for who receives";
+  const absl::Time begin = absl::Now();
+  ASSERT_TRUE(ranks[1]->Exchange(std::nullopt, NcclReceive{0, received}, nullptr).ok());
   for (const absl::Status& done : testing::WaitForAll(ranks)) EXPECT_TRUE(done.ok()) << done;
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(49)) << "a clock may be a little off";
+  EXPECT_EQ(received, row);
 }
 
 TEST_F(NcclCommunicatorTest, AbortEndsAHangAndNothingIsWrittenAfterwards) {

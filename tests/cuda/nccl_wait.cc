@@ -1,5 +1,7 @@
 #include "tests/cuda/nccl_wait.h"
 
+#include <algorithm>
+#include <cstring>
 #include <random>
 
 #include "absl/time/clock.h"
@@ -21,7 +23,10 @@ absl::Status WaitUntilReady(NcclCommunicator& communicator, absl::Duration patie
 Bytes RowOf(int32_t from, int32_t to, int32_t number, size_t size) {
   std::mt19937_64 random(static_cast<uint64_t>((from * 1000 + to) * 1000 + number));
   Bytes row(size);
-  for (std::byte& byte : row) byte = static_cast<std::byte>(random());
+  for (size_t done = 0; done < size; done += sizeof(uint64_t)) {
+    const uint64_t word = random();
+    std::memcpy(row.data() + done, &word, std::min(sizeof(word), size - done));
+  }
   return row;
 }
 

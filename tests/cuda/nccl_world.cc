@@ -40,6 +40,7 @@ void SetFakeFaults(const char* text) {
 std::vector<absl::Status> WaitForAll(const Communicators& communicators, absl::Duration patience) {
   const absl::Time deadline = absl::Now() + patience;
   std::vector<absl::Status> results;
+  results.reserve(communicators.size());
   for (const auto& communicator : communicators) {
     results.push_back(WaitUntilReady(*communicator, deadline - absl::Now()));
   }

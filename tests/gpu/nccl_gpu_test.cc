@@ -21,7 +21,6 @@
 namespace eplb::cuda {
 namespace {
 
-using testing::RankJob;
 using testing::RankTask;
 
 // Connecting may take a minute, and so may each of the waits of a rank.
@@ -42,6 +41,7 @@ std::vector<std::string> Environment(const std::string& host) {
 
 std::vector<char*> Pointers(std::vector<std::string>& words) {
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   return pointers;
@@ -81,6 +81,7 @@ class NcclGpuTest : public ::testing::Test {
   std::vector<int> Ends() {
     const absl::Time deadline = absl::Now() + kRankDeadline;
     std::vector<int> ends;
+    ends.reserve(ranks_.size());
     for (const pid_t rank : ranks_) {
       int end = 0;
       while (waitpid(rank, &end, WNOHANG) == 0) {
