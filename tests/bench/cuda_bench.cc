@@ -52,6 +52,8 @@ absl::Status CopyBytes(void* to, const void* from, int64_t num_bytes, cudaStream
 template <class Function>
 absl::StatusOr<double> MedianTime(const Function& function) {
   std::vector<double> times;
+  // What was put on the default stream before: our streams do not wait for it.
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
   for (int run = 0; run < kRuns; ++run) {
     const auto start = std::chrono::steady_clock::now();
     EPLB_RETURN_IF_ERROR(function());
@@ -99,7 +101,7 @@ absl::Status MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStream_t strea
   const int64_t total = num_rows * row_bytes;
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory source, MakeDeviceMemory(total));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory destination, MakeDeviceMemory(total));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory checksums, MakeDeviceMemory(8 * num_rows));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory checksums, MakeDeviceMemory(int64_t{8} * num_rows));
   const auto* from = static_cast<const std::byte*>(source.get());
   auto* to = static_cast<std::byte*>(destination.get());
   EPLB_RETURN_IF_ERROR(

@@ -26,7 +26,7 @@ void RunBlock(const RouteArgs& args, const CountGrid& grid, int32_t block,
   std::vector<int64_t> order(static_cast<size_t>(grid.threads));
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
-  const int64_t num_quads = NumRouteQuads(args.choices);
+  const int64_t num_quads = NumQuads(args.choices);
   const int64_t stride = int64_t{grid.blocks} * grid.threads;
   for (const int64_t thread : order) {
     for (int64_t quad = int64_t{block} * grid.threads + thread; quad < num_quads; quad += stride) {
