@@ -107,6 +107,7 @@ absl::Status MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStream_t strea
   EPLB_RETURN_IF_ERROR(
       ToStatus(cudaMemset(source.get(), 0x5a, static_cast<size_t>(total)), "cudaMemset"));
   std::vector<RowCopy> rows;
+  rows.reserve(static_cast<size_t>(num_rows));
   for (int64_t row = 0; row < num_rows; ++row) {
     rows.push_back({from + row * row_bytes, to + row * row_bytes, row_bytes});
   }
@@ -154,13 +155,17 @@ absl::Status MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
   constexpr int32_t kExperts = 256;
   constexpr int32_t kTopK = 8;
   std::mt19937_64 random(kSeed);
-  std::vector<double> popularity;
-  for (int32_t rank = 0; rank < kExperts; ++rank) popularity.push_back(1.0 / (rank + 10));
+  std::vector<double> popularity(kExperts);
+  for (size_t rank = 0; rank < kExperts; ++rank) {
+    popularity[rank] = 1.0 / static_cast<double>(rank + 10);
+  }
   std::discrete_distribution<int32_t> draw(popularity.begin(), popularity.end());
   std::vector<ExpertId> ids(static_cast<size_t>(num_tokens * kTopK));
   for (ExpertId& id : ids) id = draw(random);
-  std::vector<int32_t> slots;
-  for (int32_t slot = 0; slot < 288; ++slot) slots.push_back(slot % kExperts);
+  std::vector<int32_t> slots(288);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    slots[slot] = static_cast<int32_t>(slot % kExperts);
+  }
   EPLB_ASSIGN_OR_RETURN(const HostRouteTable table, MakeRouteTable({.physical_to_logical = slots,
                                                                     .num_experts = kExperts,
                                                                     .first_local_slot = 90,

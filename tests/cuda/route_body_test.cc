@@ -116,6 +116,7 @@ TYPED_TEST(RouteBodyTest, BlocksMayRunAtOnce) {
   const auto c = testing::MakeRouteCase<TypeParam>({20011, 8, 256, true}, kSeed);
   RouteRun<TypeParam> run(c, 0);
   std::vector<std::thread> blocks;
+  blocks.reserve(kGrid.blocks);
   for (int32_t block = 0; block < kGrid.blocks; ++block) {
     blocks.emplace_back([&run, kGrid, block] {
       std::mt19937_64 random(kSeed + static_cast<uint64_t>(block));
