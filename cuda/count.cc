@@ -11,18 +11,24 @@ namespace {
 
 // A block's histogram has 32 bits a bin: this many choices cannot overflow it on any grid.
 constexpr int64_t kMaxChoices = int64_t{1} << 31;
-constexpr int32_t kThreads = 256;
-constexpr int32_t kChoicesPerThread = 16;
-constexpr int32_t kBlocksPerMultiprocessor = 4;
+constexpr int32_t kThreads = 512;
+constexpr int32_t kBlocksPerMultiprocessor = 2;
 constexpr int32_t kMaxSharedBytes = 48 * 1024;  // what every device gives a block without asking
 
 template <class ExpertId>
 void CountAll(const CountArgs& args) {
-  const int64_t num_choices = args.num_tokens * args.top_k;
-  for (int64_t index = 0; index < num_choices; ++index) {
-    const int32_t bin = CountBin<ExpertId>(args, index);
-    if (bin != kNoBin) ++*CountCell(args, bin);
+  const int64_t num_quads = NumQuads(args);
+  for (int64_t quad = 0; quad < num_quads; ++quad) {
+    for (const int32_t bin : BinsOfQuad<ExpertId>(args, quad).bins) {
+      if (bin != kNoBin) ++*CountCell(args, bin);
+    }
   }
+}
+
+// Of a block's histogram; 0 where that is more than every device gives a block.
+int32_t HistogramBytes(int32_t num_experts) {
+  const int64_t bytes = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
+  return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;
 }
 
 }  // namespace
@@ -64,19 +70,14 @@ absl::Status CountOnHost(const CountArgs& args) {
   return absl::OkStatus();
 }
 
-int32_t HistogramBytes(int32_t num_experts) {
-  const int64_t bytes = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
-  return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;
-}
-
-CountGrid ChooseCountGrid(int64_t num_choices, int32_t num_experts, int32_t num_multiprocessors) {
-  if (num_choices == 0) return {};
-  constexpr int64_t kPerBlock = int64_t{kThreads} * kChoicesPerThread;
-  const int64_t wanted = (num_choices + kPerBlock - 1) / kPerBlock;
+CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors) {
+  const int64_t num_quads = NumQuads(args);
+  if (num_quads == 0) return {};
+  const int64_t wanted = (num_quads + kThreads - 1) / kThreads;
   const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kBlocksPerMultiprocessor;
   return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
           .threads = kThreads,
-          .shared_bytes = HistogramBytes(num_experts)};
+          .shared_bytes = args.counts == nullptr ? 0 : HistogramBytes(args.num_experts)};
 }
 
 }  // namespace eplb::cuda

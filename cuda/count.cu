@@ -7,7 +7,7 @@
 namespace eplb::cuda {
 namespace {
 
-// Blocks stride over the choices. With kShared each block counts in its own histogram first.
+// Blocks stride over the quads. With kShared each block counts in its own histogram first.
 template <class ExpertId, bool kShared>
 __global__ void CountKernel(CountArgs args) {
   extern __shared__ uint32_t histogram[];
@@ -15,17 +15,11 @@ __global__ void CountKernel(CountArgs args) {
     ClearHistogram(args, histogram);
     __syncthreads();
   }
-  const int64_t num_choices = args.num_tokens * args.top_k;
+  const int64_t num_quads = NumQuads(args);
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; index < num_choices;
-       index += stride) {
-    const int32_t bin = CountBin<ExpertId>(args, index);
-    if (bin == kNoBin) continue;
-    if constexpr (kShared) {
-      atomicAdd(&histogram[bin], 1U);
-    } else {
-      AddToCell(args, bin, 1);
-    }
+  for (int64_t quad = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; quad < num_quads;
+       quad += stride) {
+    AddQuad(args, BinsOfQuad<ExpertId>(args, quad), kShared ? histogram : nullptr);
   }
   if constexpr (kShared) {
     __syncthreads();
@@ -48,8 +42,7 @@ absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
   if (args.num_tokens == 0) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const int32_t num_multiprocessors, NumMultiprocessors());
-  const CountGrid grid =
-      ChooseCountGrid(args.num_tokens * args.top_k, args.num_experts, num_multiprocessors);
+  const CountGrid grid = ChooseCountGrid(args, num_multiprocessors);
   if (args.id_type == ExpertIdType::kInt32) {
     Launch<int32_t>(args, grid, stream);
   } else {

@@ -26,18 +26,18 @@ absl::Status CheckCountArgs(const CountArgs& args);
 // cost: O(num_tokens * top_k). threads: none; the arrays are the caller's.
 absl::Status CountOnHost(const CountArgs& args);
 
+// Of a kernel over router choices: LaunchCount's and LaunchRoute's.
 struct CountGrid {
-  int32_t blocks = 0;  // 0 when there is nothing to count
+  int32_t blocks = 0;  // 0 when there are no choices
   int32_t threads = 0;
-  int32_t shared_bytes = 0;  // a histogram per block; 0: too many experts, blocks add to memory
+  int32_t shared_bytes = 0;  // a histogram per block; 0: too many experts, blocks add to memory, or
+                             // no counters
 };
 
-// What a block's histogram takes of shared memory; 0: more than every device gives a block.
-int32_t HistogramBytes(int32_t num_experts);
-
-// Enough blocks that a thread has 16 choices, at most 4 a multiprocessor, beyond which blocks only
-// add histograms to merge.
-CountGrid ChooseCountGrid(int64_t num_choices, int32_t num_experts, int32_t num_multiprocessors);
+// A thread has one quad of choices while multiprocessors are idle, since routing is on the way of
+// the forward pass, where latency counts; at most two blocks a multiprocessor, which then stride.
+// Blocks are few and large because each adds its histogram to memory.
+CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors);
 
 #ifdef EPLB_WITH_CUDA
 // Adds the counts on the current device, in order with `stream`; asynchronous, safe under graph

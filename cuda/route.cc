@@ -11,8 +11,6 @@
 namespace eplb::cuda {
 namespace {
 
-constexpr int32_t kThreads = 512;
-constexpr int32_t kBlocksPerMultiprocessor = 2;
 constexpr uint32_t kLastThreshold = std::numeric_limits<uint32_t>::max();
 constexpr double kDraws = 4294967296.0;  // 2^32
 
@@ -105,7 +103,7 @@ void WriteThresholds(const RouteLayer& layer, std::span<const int32_t> candidate
 
 template <class ExpertId>
 void RouteAll(const RouteArgs& args, bool counted) {
-  const int64_t num_quads = NumRouteQuads(args.choices);
+  const int64_t num_quads = NumQuads(args.choices);
   for (int64_t quad = 0; quad < num_quads; ++quad) {
     const BinQuad quad_bins = RouteQuad<ExpertId>(args, quad);
     if (!counted) continue;
@@ -175,16 +173,6 @@ absl::Status RouteOnHost(const RouteArgs& args) {
     RouteAll<int64_t>(args, counted);
   }
   return absl::OkStatus();
-}
-
-CountGrid ChooseRouteGrid(const CountArgs& choices, int32_t num_multiprocessors, bool counted) {
-  const int64_t num_quads = NumRouteQuads(choices);
-  if (num_quads == 0) return {};
-  const int64_t wanted = (num_quads + kThreads - 1) / kThreads;
-  const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kBlocksPerMultiprocessor;
-  return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
-          .threads = kThreads,
-          .shared_bytes = counted ? HistogramBytes(choices.num_experts) : 0};
 }
 
 }  // namespace eplb::cuda

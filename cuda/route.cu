@@ -17,15 +17,13 @@ __global__ void RouteKernel(RouteArgs args) {
     ClearHistogram(args.choices, histogram);
     __syncthreads();
   }
-  const int64_t num_quads = NumRouteQuads(args.choices);
+  const int64_t num_quads = NumQuads(args.choices);
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t quad = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; quad < num_quads;
        quad += stride) {
     const BinQuad quad_bins = RouteQuad<ExpertId>(args, quad);
-    for (const int32_t bin : quad_bins.bins) {
-      if (bin == kNoBin) continue;
-      if constexpr (kCounting == Counting::kShared) atomicAdd(&histogram[bin], 1U);
-      if constexpr (kCounting == Counting::kMemory) AddToCell(args.choices, bin, 1);
+    if constexpr (kCounting != Counting::kNone) {
+      AddQuad(args.choices, quad_bins, kCounting == Counting::kShared ? histogram : nullptr);
     }
   }
   if constexpr (kCounting == Counting::kShared) {
@@ -52,8 +50,7 @@ absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
   if (args.choices.num_tokens == 0) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const int32_t num_multiprocessors, NumMultiprocessors());
-  const CountGrid grid =
-      ChooseRouteGrid(args.choices, num_multiprocessors, args.choices.counts != nullptr);
+  const CountGrid grid = ChooseCountGrid(args.choices, num_multiprocessors);
   if (args.choices.id_type == ExpertIdType::kInt32) {
     Launch<int32_t>(args, grid, stream);
   } else {

@@ -63,11 +63,6 @@ absl::Status CheckRouteArgs(const RouteArgs& args);
 // arrays are the caller's.
 absl::Status RouteOnHost(const RouteArgs& args);
 
-// As ChooseCountGrid, but a thread has one quad of choices while multiprocessors are idle: routing
-// is on the forward pass's way, where latency counts. Blocks are few and large, as each adds its
-// histogram to memory. shared_bytes: 0 unless `counted`.
-CountGrid ChooseRouteGrid(const CountArgs& choices, int32_t num_multiprocessors, bool counted);
-
 #ifdef EPLB_WITH_CUDA
 // Writes the slots, and adds the counts where there are counters, on the current device, in order
 // with `stream`; asynchronous, safe under graph capture, launches nothing for zero tokens. errors:

@@ -32,7 +32,7 @@ class RowQueue {
   // without rows and one of Transfer or Mark have none to take.
   static constexpr int32_t kMaxBatches = 64;
   // Of these batches together.
-  static constexpr int64_t kMaxRows = 64 * 1024;
+  static constexpr int64_t kMaxRows = 65'536;
 
   virtual ~RowQueue() = default;
 

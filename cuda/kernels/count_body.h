@@ -1,11 +1,12 @@
-// The body of the token count: which counter one router choice adds to. No barrier, no atomic: the
-// caller adds, on the GPU with atomics, on the CPU plainly.
+// The body of the token count: which counters four router choices add to. No barrier, no atomic:
+// the caller adds, on the GPU with atomics, on the CPU plainly.
 #ifndef EPLB_CUDA_KERNELS_COUNT_BODY_H_
 #define EPLB_CUDA_KERNELS_COUNT_BODY_H_
 
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/kernels/aligned_access.h"
 #include "cuda/kernels/host_device.h"
 
 namespace eplb::cuda {
@@ -42,10 +43,48 @@ EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, int64_t index, Ex
   return id >= 0 && id < args.num_experts ? static_cast<int32_t>(id) : args.num_experts;
 }
 
-// BinOfId with the id that stands there.
+// What a thread takes at once: neighbours, which vectors load and store.
+inline constexpr int32_t kQuad = 4;
+
 template <class ExpertId>
-EPLB_HOST_DEVICE inline int32_t CountBin(const CountArgs& args, int64_t index) {
-  return BinOfId(args, index, static_cast<const ExpertId*>(args.expert_ids)[index]);
+struct alignas(16) IdQuad {
+  ExpertId ids[kQuad];
+};
+
+struct BinQuad {
+  int32_t bins[kQuad];  // as BinOfId; kNoBin behind the last choice
+};
+
+EPLB_HOST_DEVICE inline int64_t NumQuads(const CountArgs& args) {
+  return (args.num_tokens * args.top_k + kQuad - 1) / kQuad;
+}
+
+// How many choices there are from those of `quad` on, 0..NumQuads-1: kQuad or more but for the
+// last.
+EPLB_HOST_DEVICE inline int64_t ChoicesFromQuad(const CountArgs& args, int64_t quad) {
+  return args.num_tokens * args.top_k - quad * kQuad;
+}
+
+// The bins of choices 4 * quad .. 4 * quad + 3, as far as there are such.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad) {
+  const int64_t first = quad * kQuad;
+  const int64_t left = ChoicesFromQuad(args, quad);
+  const auto* ids = static_cast<const ExpertId*>(args.expert_ids) + first;
+  // Loops of fixed length, which the GPU's compiler unrolls: the quads stay in registers.
+  IdQuad<ExpertId> chosen{};
+  if (left >= kQuad && IsAligned(ids, alignof(IdQuad<ExpertId>))) {
+    chosen = LoadAligned<IdQuad<ExpertId>>(ids);
+  } else {
+    for (int32_t i = 0; i < kQuad; ++i) {
+      if (i < left) chosen.ids[i] = ids[i];
+    }
+  }
+  BinQuad result;
+  for (int32_t i = 0; i < kQuad; ++i) {
+    result.bins[i] = i < left ? BinOfId(args, first + i, chosen.ids[i]) : kNoBin;
+  }
+  return result;
 }
 
 // The counter of a bin, 0..num_experts; never outside the two arrays.

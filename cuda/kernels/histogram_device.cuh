@@ -20,6 +20,19 @@ __device__ inline void ClearHistogram(const CountArgs& args, uint32_t* histogram
   for (int32_t bin = threadIdx.x; bin <= args.num_experts; bin += blockDim.x) histogram[bin] = 0;
 }
 
+// Phase two. histogram: null, straight to the counters.
+__device__ inline void AddQuad(const CountArgs& args, const BinQuad& quad_bins,
+                               uint32_t* histogram) {
+  for (const int32_t bin : quad_bins.bins) {
+    if (bin == kNoBin) continue;
+    if (histogram != nullptr) {
+      atomicAdd(&histogram[bin], 1U);
+    } else {
+      AddToCell(args, bin, 1);
+    }
+  }
+}
+
 __device__ inline void MergeHistogram(const CountArgs& args, const uint32_t* histogram) {
   for (int32_t bin = threadIdx.x; bin <= args.num_experts; bin += blockDim.x) {
     if (histogram[bin] != 0) AddToCell(args, bin, histogram[bin]);

@@ -80,54 +80,26 @@ EPLB_HOST_DEVICE inline int32_t SlotOfBin(const RouteArgs& args, int64_t index, 
   return table.candidates[row + candidate];
 }
 
-// What a thread routes at once: neighbours, which vectors load and store.
-inline constexpr int32_t kRouteQuad = 4;
-
-template <class ExpertId>
-struct alignas(16) IdQuad {
-  ExpertId ids[kRouteQuad];
-};
-
-struct BinQuad {
-  int32_t bins[kRouteQuad];  // as BinOfId; kNoBin behind the last choice
-};
-
-EPLB_HOST_DEVICE inline int64_t NumRouteQuads(const CountArgs& choices) {
-  return (choices.num_tokens * choices.top_k + kRouteQuad - 1) / kRouteQuad;
-}
-
-// Writes the slots of the choices 4 * quad .. 4 * quad + 3, as far as there are such. quad:
-// 0..NumRouteQuads-1. Returns their bins, which the caller counts.
+// Writes the slots of the choices of `quad`, as BinsOfQuad; returns their bins, which the caller
+// counts.
 template <class ExpertId>
 EPLB_HOST_DEVICE inline BinQuad RouteQuad(const RouteArgs& args, int64_t quad) {
-  const int64_t first = quad * kRouteQuad;
-  const int64_t left = args.choices.num_tokens * args.choices.top_k - first;
-  const auto* ids = static_cast<const ExpertId*>(args.choices.expert_ids) + first;
-  auto* slots = static_cast<ExpertId*>(args.slots) + first;
-  const bool whole = left >= kRouteQuad;
-  // Loops of fixed length, which the GPU's compiler unrolls: the quads stay in registers.
-  IdQuad<ExpertId> chosen{};
-  if (whole && IsAligned(ids, alignof(IdQuad<ExpertId>))) {
-    chosen = LoadAligned<IdQuad<ExpertId>>(ids);
-  } else {
-    for (int32_t i = 0; i < kRouteQuad; ++i) {
-      if (i < left) chosen.ids[i] = ids[i];
-    }
-  }
-  BinQuad result;
+  const int64_t first = quad * kQuad;
+  const int64_t left = ChoicesFromQuad(args.choices, quad);
+  const BinQuad quad_bins = BinsOfQuad<ExpertId>(args.choices, quad);
   IdQuad<ExpertId> routed;
-  for (int32_t i = 0; i < kRouteQuad; ++i) {
-    result.bins[i] = i < left ? BinOfId(args.choices, first + i, chosen.ids[i]) : kNoBin;
-    routed.ids[i] = SlotOfBin(args, first + i, result.bins[i]);
+  for (int32_t i = 0; i < kQuad; ++i) {
+    routed.ids[i] = SlotOfBin(args, first + i, quad_bins.bins[i]);
   }
-  if (whole && IsAligned(slots, alignof(IdQuad<ExpertId>))) {
+  auto* slots = static_cast<ExpertId*>(args.slots) + first;
+  if (left >= kQuad && IsAligned(slots, alignof(IdQuad<ExpertId>))) {
     StoreAligned(slots, routed);
   } else {
-    for (int32_t i = 0; i < kRouteQuad; ++i) {
+    for (int32_t i = 0; i < kQuad; ++i) {
       if (i < left) slots[i] = routed.ids[i];
     }
   }
-  return result;
+  return quad_bins;
 }
 
 }  // namespace eplb::cuda

@@ -52,6 +52,8 @@ absl::Status CopyBytes(void* to, const void* from, int64_t num_bytes, cudaStream
 template <class Function>
 absl::StatusOr<double> MedianTime(const Function& function) {
   std::vector<double> times;
+  // What was put on the default stream before: our streams do not wait for it.
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
   for (int run = 0; run < kRuns; ++run) {
     const auto start = std::chrono::steady_clock::now();
     EPLB_RETURN_IF_ERROR(function());
@@ -99,12 +101,13 @@ absl::Status MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStream_t strea
   const int64_t total = num_rows * row_bytes;
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory source, MakeDeviceMemory(total));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory destination, MakeDeviceMemory(total));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory checksums, MakeDeviceMemory(8 * num_rows));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory checksums, MakeDeviceMemory(int64_t{8} * num_rows));
   const auto* from = static_cast<const std::byte*>(source.get());
   auto* to = static_cast<std::byte*>(destination.get());
   EPLB_RETURN_IF_ERROR(
       ToStatus(cudaMemset(source.get(), 0x5a, static_cast<size_t>(total)), "cudaMemset"));
   std::vector<RowCopy> rows;
+  rows.reserve(static_cast<size_t>(num_rows));
   for (int64_t row = 0; row < num_rows; ++row) {
     rows.push_back({from + row * row_bytes, to + row * row_bytes, row_bytes});
   }
@@ -152,13 +155,17 @@ absl::Status MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
   constexpr int32_t kExperts = 256;
   constexpr int32_t kTopK = 8;
   std::mt19937_64 random(kSeed);
-  std::vector<double> popularity;
-  for (int32_t rank = 0; rank < kExperts; ++rank) popularity.push_back(1.0 / (rank + 10));
+  std::vector<double> popularity(kExperts);
+  for (size_t rank = 0; rank < kExperts; ++rank) {
+    popularity[rank] = 1.0 / static_cast<double>(rank + 10);
+  }
   std::discrete_distribution<int32_t> draw(popularity.begin(), popularity.end());
   std::vector<ExpertId> ids(static_cast<size_t>(num_tokens * kTopK));
   for (ExpertId& id : ids) id = draw(random);
-  std::vector<int32_t> slots;
-  for (int32_t slot = 0; slot < 288; ++slot) slots.push_back(slot % kExperts);
+  std::vector<int32_t> slots(288);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    slots[slot] = static_cast<int32_t>(slot % kExperts);
+  }
   EPLB_ASSIGN_OR_RETURN(const HostRouteTable table, MakeRouteTable({.physical_to_logical = slots,
                                                                     .num_experts = kExperts,
                                                                     .first_local_slot = 90,

@@ -45,6 +45,7 @@ struct CopyCase {
   // The rows where the arenas lie at these addresses, which must be 16-byte aligned.
   std::vector<RowCopy> At(const std::byte* sources_at, std::byte* destinations_at) const {
     std::vector<RowCopy> result;
+    result.reserve(rows.size());
     for (const Row& row : rows) {
       result.push_back({.source = sources_at + row.source,
                         .destination = row.destination == kNoDestination
@@ -67,6 +68,7 @@ struct CopyCase {
 
   std::vector<uint64_t> ExpectedChecksums() const {
     std::vector<uint64_t> expected;
+    expected.reserve(rows.size());
     for (const Row& row : rows) {
       expected.push_back(ChecksumOnHost(std::span(sources).subspan(
           static_cast<size_t>(row.source), static_cast<size_t>(row.num_bytes))));

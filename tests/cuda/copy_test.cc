@@ -110,6 +110,7 @@ TEST(CopyBodyTest, BlocksMayRunAtOnce) {
   const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
   CopyRun run(copy_case);
   std::vector<std::thread> blocks;
+  blocks.reserve(kGrid.blocks);
   for (int32_t block = 0; block < kGrid.blocks; ++block) {
     blocks.emplace_back([&run, kGrid, block] {
       std::mt19937_64 random(kSeed + static_cast<uint64_t>(block));
@@ -169,8 +170,10 @@ TEST(TileRowsTest, EveryRowHasATileAndEveryTileItsRow) {
                                   {nullptr, nullptr, kCopyTileBytes}};
   std::vector<TiledRow> table(rows.size());
   ASSERT_EQ(TileRows(rows, table), 1 + 4 + 1 + 1 + 1);
-  std::vector<int32_t> row_of_tile;
-  for (int64_t tile = 0; tile < 8; ++tile) row_of_tile.push_back(RowOfTile(table.data(), 5, tile));
+  std::vector<int32_t> row_of_tile(8);
+  for (size_t tile = 0; tile < row_of_tile.size(); ++tile) {
+    row_of_tile[tile] = RowOfTile(table.data(), 5, static_cast<int64_t>(tile));
+  }
   EXPECT_THAT(row_of_tile, ::testing::ElementsAre(0, 1, 1, 1, 1, 2, 3, 4));
   EXPECT_EQ(TileRows({}, {}), 0);
 }

@@ -106,22 +106,32 @@ TEST(CheckCountArgsTest, RefusalNamesTheNumber) {
   EXPECT_TRUE(CheckCountArgs(bad).ok()) << "no work needs no pointer";
 }
 
-TEST(ChooseCountGridTest, NothingToCountLaunchesNothing) {
-  EXPECT_EQ(ChooseCountGrid(0, 256, 132).blocks, 0);
+CountArgs Shape(int64_t num_tokens, int32_t top_k, int32_t num_experts, int64_t* counts) {
+  return {.num_tokens = num_tokens, .top_k = top_k, .num_experts = num_experts, .counts = counts};
 }
 
-TEST(ChooseCountGridTest, BlocksGrowWithTheChoicesUpToFourAMultiprocessor) {
-  EXPECT_EQ(ChooseCountGrid(1, 256, 132).blocks, 1);
-  EXPECT_EQ(ChooseCountGrid(4096, 256, 132).blocks, 1);
-  EXPECT_EQ(ChooseCountGrid(4097, 256, 132).blocks, 2);
-  EXPECT_EQ(ChooseCountGrid(int64_t{1} << 31, 256, 132).blocks, 528);
-  EXPECT_EQ(ChooseCountGrid(1, 256, 132).threads, 256);
+TEST(ChooseCountGridTest, NothingToCountLaunchesNothing) {
+  EXPECT_EQ(ChooseCountGrid(Shape(0, 8, 256, nullptr), 132).blocks, 0);
+}
+
+TEST(ChooseCountGridTest, AQuadAThreadUpToTwoBlocksAMultiprocessor) {
+  const auto grid = [](int64_t num_tokens) {
+    return ChooseCountGrid(Shape(num_tokens, 8, 256, nullptr), 132);
+  };
+  EXPECT_EQ(grid(1).blocks, 1);
+  EXPECT_EQ(grid(256).blocks, 1);
+  EXPECT_EQ(grid(257).blocks, 2);
+  EXPECT_EQ(grid(4096).blocks, 16);
+  EXPECT_EQ(grid(int64_t{1} << 28).blocks, 264);
+  EXPECT_EQ(grid(1).threads, 512);
 }
 
 TEST(ChooseCountGridTest, HistogramStaysInSharedMemoryWhileItFits) {
-  EXPECT_EQ(ChooseCountGrid(1, 256, 132).shared_bytes, 257 * 4);
-  EXPECT_EQ(ChooseCountGrid(1, 12287, 132).shared_bytes, 48 * 1024);
-  EXPECT_EQ(ChooseCountGrid(1, 12288, 132).shared_bytes, 0);
+  int64_t counts = 0;
+  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 256, &counts), 132).shared_bytes, 257 * 4);
+  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 12287, &counts), 132).shared_bytes, 48 * 1024);
+  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 12288, &counts), 132).shared_bytes, 0);
+  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 256, nullptr), 132).shared_bytes, 0) << "no counters";
 }
 
 }  // namespace

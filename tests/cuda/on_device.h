@@ -22,6 +22,8 @@ class OnDevice {
     memory_ = *std::move(memory);
     EXPECT_EQ(cudaMemcpy(memory_.get(), values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice),
               cudaSuccess);
+    // The copy may still be on its way, and streams of ours do not wait for the default one.
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
 
   T* data() const { return static_cast<T*>(memory_.get()); }

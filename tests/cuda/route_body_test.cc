@@ -26,7 +26,7 @@ void RunBlock(const RouteArgs& args, const CountGrid& grid, int32_t block,
   std::vector<int64_t> order(static_cast<size_t>(grid.threads));
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
-  const int64_t num_quads = NumRouteQuads(args.choices);
+  const int64_t num_quads = NumQuads(args.choices);
   const int64_t stride = int64_t{grid.blocks} * grid.threads;
   for (const int64_t thread : order) {
     for (int64_t quad = int64_t{block} * grid.threads + thread; quad < num_quads; quad += stride) {
@@ -116,6 +116,7 @@ TYPED_TEST(RouteBodyTest, BlocksMayRunAtOnce) {
   const auto c = testing::MakeRouteCase<TypeParam>({20011, 8, 256, true}, kSeed);
   RouteRun<TypeParam> run(c, 0);
   std::vector<std::thread> blocks;
+  blocks.reserve(kGrid.blocks);
   for (int32_t block = 0; block < kGrid.blocks; ++block) {
     blocks.emplace_back([&run, kGrid, block] {
       std::mt19937_64 random(kSeed + static_cast<uint64_t>(block));

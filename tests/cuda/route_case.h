@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -25,8 +26,8 @@ struct RouteCase {
 // Every expert has a slot, and half as many slots again hold experts at random; the GPU has an
 // eighth of the slots.
 inline HostRouteTable MakeRandomTable(int32_t num_experts, std::mt19937_64& random) {
-  std::vector<int32_t> experts;
-  for (int32_t expert = 0; expert < num_experts; ++expert) experts.push_back(expert);
+  std::vector<int32_t> experts(static_cast<size_t>(num_experts));
+  std::iota(experts.begin(), experts.end(), 0);
   const int32_t num_slots = num_experts + (num_experts + 1) / 2;
   while (static_cast<int32_t>(experts.size()) < num_slots) {
     // The smaller of two: some experts have many replicas.
@@ -34,10 +35,8 @@ inline HostRouteTable MakeRandomTable(int32_t num_experts, std::mt19937_64& rand
     experts.push_back(static_cast<int32_t>(std::min(random() % limit, random() % limit)));
   }
   std::shuffle(experts.begin(), experts.end(), random);
-  std::vector<double> shares;
-  for (int32_t slot = 0; slot < num_slots; ++slot) {
-    shares.push_back(static_cast<double>(random() % 1000) / 100);
-  }
+  std::vector<double> shares(experts.size());
+  for (double& share : shares) share = static_cast<double>(random() % 1000) / 100;
   return *MakeRouteTable({.physical_to_logical = experts,
                           .num_experts = num_experts,
                           .first_local_slot = num_slots / 8,

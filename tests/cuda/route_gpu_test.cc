@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -134,8 +135,8 @@ TYPED_TEST(LaunchRouteTest, AHistogramTooLargeForSharedMemoryCountsTheSame) {
   // The table must not have a column a slot: 13000 experts * 19500 slots.
   constexpr int32_t kExperts = 13000;
   static_assert((kExperts + 1) * 4 > 48 * 1024);
-  std::vector<int32_t> slots;
-  for (int32_t expert = 0; expert < kExperts; ++expert) slots.push_back(expert);
+  std::vector<int32_t> slots(kExperts);
+  std::iota(slots.begin(), slots.end(), 0);
   auto table =
       MakeRouteTable({.physical_to_logical = slots, .num_experts = kExperts, .max_candidates = 1});
   ASSERT_TRUE(table.ok()) << table.status();

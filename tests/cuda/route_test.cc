@@ -289,19 +289,5 @@ TEST(CheckRouteArgsTest, RefusalNamesTheNumber) {
   EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("expected both or neither"));
 }
 
-TEST(ChooseRouteGridTest, AQuadAThreadUpToTwoBlocksAMultiprocessor) {
-  const auto grid = [](int64_t num_tokens, bool counted) {
-    return ChooseRouteGrid({.num_tokens = num_tokens, .top_k = 8, .num_experts = 256}, 132,
-                           counted);
-  };
-  EXPECT_EQ(grid(0, true).blocks, 0);
-  EXPECT_EQ(grid(1, true).blocks, 1);
-  EXPECT_EQ(grid(4096, true).blocks, 16);
-  EXPECT_EQ(grid(int64_t{1} << 28, true).blocks, 264);
-  EXPECT_EQ(grid(1, true).threads, 512);
-  EXPECT_EQ(grid(1, true).shared_bytes, 257 * 4);
-  EXPECT_EQ(grid(1, false).shared_bytes, 0);
-}
-
 }  // namespace
 }  // namespace eplb::cuda
