@@ -36,8 +36,8 @@ std::string DescribeTensors(std::span<const ExpertTensor> tensors);
 
 // Bytes of one expert of one layer by role, the same in every layer. errors: InvalidArgument naming
 // the tensor: a name twice, a layer outside the topology or without the tensors other layers have,
-// rows other than the GPU's slots, stride 0 or below row bytes, null base, sizes that differ between
-// layers, rows that share bytes with another tensor's.
+// rows other than the GPU's slots, stride 0 or below row bytes, null base, sizes that differ
+// between layers, rows that share bytes with another tensor's.
 struct ExpertBytes {
   int64_t weight = 0;
   int64_t state = 0;
