@@ -80,7 +80,7 @@ class Executor {
   };
   // Brings every row this rank needs into staging, checks checksums, and returns when none of our
   // own writes can still land, whatever the result. Old slots are not touched. post_id: equal on
-  // all ranks, e.g. the target version.
+  // all ranks and rising.
   absl::StatusOr<Staged> Stage(const MigrationPlan& plan, uint64_t post_id, absl::Time deadline);
   // Copies staging into the slots. REQUIRES: Stage returned OK and the second vote said yes.
   void Commit();
