@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 #include "tests/client/session/proposals.h"
@@ -23,6 +25,7 @@ using testing::TestRank;
 
 constexpr int64_t kFirstPiece = 24;  // of the 40 bytes of a state row
 constexpr int64_t kMore = 8;         // bytes that only the second lane has
+constexpr size_t kSlots = 2;         // of a GPU
 
 // Ranks 2 and 3 are the second lane: it has the state in two pieces, and one tensor more.
 class ShardedStateTest : public ::testing::Test {
@@ -55,15 +58,14 @@ class ShardedStateTest : public ::testing::Test {
 
   const Placement first_ = Placement::Static(SmallTopology());
   const wire::Propose propose_ = ProposeTo(Running(0, first_), Swapped(first_, 0, 0, 2), 7, 1);
-  std::byte more_[kTestRanks][3][2 * kMore] = {};
+  std::byte more_[kTestRanks][3][kSlots * kMore] = {};
 };
 
 TEST_F(ShardedStateTest, EachLaneMovesItsPiecesUnderOnePlan) {
   for (const StatePlacement state : {StatePlacement::kEveryReplica, StatePlacement::kWithPrimary}) {
     for (int32_t rank = 2; rank < kTestRanks; ++rank) {
-      for (int i = 0; i < 2 * kMore; ++i) {
-        MoreOf(rank, 0)[i] = static_cast<std::byte>(10 * rank + i / kMore);
-      }
+      std::fill_n(MoreOf(rank, 0), kMore, static_cast<std::byte>(10 * rank));
+      std::fill_n(MoreOf(rank, 0) + kMore, kMore, static_cast<std::byte>(10 * rank + 1));
     }
     ScriptedDaemon daemon({});
     TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { o.state_placement = state; },
