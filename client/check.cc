@@ -77,8 +77,7 @@ void Client::Impl::Probe(const ExpertProbe& probe, LayerId layer, std::vector<ui
 }
 
 absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, const Placement& to) {
-  EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
-                        PlanMigration(from, to, {&layer, 1}, executor_->migration_options()));
+  EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan, PlanMigration(from, to, {&layer, 1}, migration_));
   const absl::StatusOr<Executor::Staged> staged =
       executor_->Stage(plan, {.post_id = ++num_posts_,
                               .deadline = MonotonicNow() + options_.transfer_deadline,

@@ -159,18 +159,18 @@ ExecutorOptions Client::Impl::MakeExecutorOptions() const {
           .layers_per_chunk = options_.layers_per_chunk};
 }
 
-absl::StatusOr<TensorNeeds> Client::Impl::CompareTensors(
+absl::StatusOr<JobNeeds> Client::Impl::CompareTensors(
     const absl::StatusOr<RegisteredTensors>& registered) const {
-  absl::StatusOr<TensorNeeds> needs = registered.ok()
-                                          ? NeedsOf(*registered, MakeExecutorOptions())
-                                          : absl::StatusOr<TensorNeeds>(registered.status());
+  const absl::StatusOr<TensorNeeds> needs = registered.ok()
+                                                ? NeedsOf(*registered, MakeExecutorOptions())
+                                                : absl::StatusOr<TensorNeeds>(registered.status());
   const StartRound round{.what = "tensors",
                          .mine = needs.ok() ? needs->compared : StartFields{},
-                         .extra = {},
+                         .extra = needs.ok() ? needs->of_lane : StartFields{},
                          .error = needs.status()};
-  EPLB_RETURN_IF_ERROR(
-      RunStartRound(round, options_.rank, options_.world_size, exchange_).status());
-  return needs;
+  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> of_lane,
+                        RunStartRound(round, options_.rank, options_.world_size, exchange_));
+  return JoinLanes(*needs, of_lane, options_.num_gpus);
 }
 
 absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
@@ -179,7 +179,7 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
     return absl::FailedPreconditionError("RegisterExperts was called before");
   }
   absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
-  EPLB_ASSIGN_OR_RETURN(const TensorNeeds needs, CompareTensors(registered));
+  EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));
   if (transport_ == nullptr) {
     const TransportOptions host = {.rank = RankId{options_.rank},
                                    .world_size = options_.world_size,
@@ -195,6 +195,9 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
   executor_ = std::move(executor);
   derived_ = std::move(registered->derived);
+  migration_ = {.weight_bytes = needs.bytes.weight,
+                .state_bytes = needs.bytes.state,
+                .state_residency = MakeExecutorOptions().state_residency};
   StartSession(needs.bytes);
   return absl::OkStatus();
 }
@@ -223,7 +226,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
 
 void Client::Impl::StartSession(const ExpertBytes& bytes) {
   MemberOptions member{.identity = Identity(bytes),
-                       .migration = executor_->migration_options(),
+                       .migration = migration_,
                        .fits = [executor = executor_.get()](const MigrationPlan& plan) {
                          return executor->CheckFits(plan);
                        }};

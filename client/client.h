@@ -105,7 +105,7 @@ struct ClientOptions {
 };
 
 // The placement in force on this rank. The spans stay valid, and keep their addresses, for the life
-// of the client; their contents change only inside StepBoundary.
+// of the client; their contents change only inside StepBoundary and CheckExperts.
 struct PlacementView {
   int64_t version = 0;
   std::string digest;  // hexadecimal
@@ -145,10 +145,10 @@ struct ClientStats {
   int64_t session_waits_over_1ms = 0;  // of the training thread for the session's lock
 };
 
-// Threads: Record and StepBoundary from the training thread; placement() too, or with its own
-// ordering; stats() from any. EPLB_DISABLE=1 makes every call a no-op on all ranks; a rank that
-// differs from the others stops the start. After fork() the child's copy is dead: every call does
-// nothing and returns OK, and the parent's is not touched.
+// Threads: Record, StepBoundary and CheckExperts from the training thread; placement() too, or with
+// its own ordering; stats() from any. EPLB_DISABLE=1 makes every call a no-op on all ranks; a rank
+// that differs from the others stops the start. After fork() the child's copy is dead: every call
+// does nothing and returns OK, and the parent's is not touched.
 class Client {
  public:
   // Chooses the first placement on rank 0, gives it to all ranks and compares what must be equal.

@@ -70,7 +70,7 @@ struct Client::Impl {
     return options.reduce == "rank" || options.rank == 0;
   }
   ExecutorOptions MakeExecutorOptions() const;
-  absl::StatusOr<TensorNeeds> CompareTensors(
+  absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
   wire::Hello Identity(const ExpertBytes& bytes) const;
   void StartSession(const ExpertBytes& bytes);
@@ -112,6 +112,7 @@ struct Client::Impl {
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<Transport> transport_;  // until the executor takes it
   std::vector<DerivedTensor> derived_;
+  MigrationOptions migration_;  // with the bytes of the job, so that lanes plan alike
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<SharedMember> member_;

@@ -1,8 +1,10 @@
 #include "client/registered_tensors.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -17,6 +19,45 @@ absl::Status Refuse(const ExpertTensorView& view, const char* why) {
 
 bool HasRows(const ExpertTensorView& view) {
   return view.base != nullptr || view.num_rows != 0 || view.row_bytes != 0 || view.row_stride != 0;
+}
+
+constexpr char kStateBytes[] = "state_bytes";
+constexpr char kStagingBytes[] = "staging_bytes";
+
+// Adds the lines of a description as fields "what 0", "what 1" and so on.
+void AddLines(const char* what, const std::string& text, StartFields& fields) {
+  int32_t line_number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    fields.emplace_back(absl::StrCat(what, " ", line_number++), std::string(line));
+  }
+}
+
+std::string Shown(const StartFields& fields, size_t i) {
+  return i < fields.size() ? fields[i].second : "no such field";
+}
+
+// Compares rank `rank` with the first one of its lane.
+absl::Status CompareInLane(std::span<const StartFields> of_lane, size_t rank, size_t first) {
+  const StartFields& here = of_lane[rank];
+  const StartFields& there = of_lane[first];
+  for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
+    if (i < here.size() && i < there.size() && here[i] == there[i]) continue;
+    const std::string& name = i < there.size() ? there[i].first : here[i].first;
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensors: ", name, " differs inside a lane: rank ", first, " has ",
+                     Shown(there, i), ", rank ", rank, " has ", Shown(here, i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RaiseTo(const StartFields& said, const char* name, int64_t& most) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, FindField(said, name));
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value)) {
+    return absl::FailedPreconditionError(absl::StrCat("tensors: ", name, " is \"", text, "\""));
+  }
+  most = std::max(most, value);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -49,16 +90,30 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
   EPLB_ASSIGN_OR_RETURN(needs.bytes, CheckTensors(options.topology, options.gpu, tensors.moved));
   EPLB_RETURN_IF_ERROR(CheckDerived(options.topology, tensors.moved, tensors.derived));
   EPLB_ASSIGN_OR_RETURN(needs.staging_bytes, StagingBytes(options, tensors.moved));
-  needs.compared = {{"weight_bytes", absl::StrCat(needs.bytes.weight)},
-                    {"state_bytes", absl::StrCat(needs.bytes.state)},
-                    {"staging_bytes", absl::StrCat(needs.staging_bytes)}};
-  int32_t line_number = 0;
-  const std::string text =
-      absl::StrCat(DescribeTensors(tensors.moved), DescribeDerived(tensors.derived));
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    needs.compared.emplace_back(absl::StrCat("tensor ", line_number++), std::string(line));
+  std::vector<ExpertTensor> weights;
+  std::vector<ExpertTensor> state;
+  for (const ExpertTensor& tensor : tensors.moved) {
+    (tensor.role == TensorRole::kWeight ? weights : state).push_back(tensor);
   }
+  needs.compared = {{"weight_bytes", absl::StrCat(needs.bytes.weight)}};
+  AddLines("tensor", absl::StrCat(DescribeTensors(weights), DescribeDerived(tensors.derived)),
+           needs.compared);
+  needs.of_lane = {{kStateBytes, absl::StrCat(needs.bytes.state)},
+                   {kStagingBytes, absl::StrCat(needs.staging_bytes)}};
+  AddLines("state", DescribeTensors(state), needs.of_lane);
   return needs;
+}
+
+absl::StatusOr<JobNeeds> JoinLanes(const TensorNeeds& mine, std::span<const StartFields> of_lane,
+                                   int32_t ranks_per_lane) {
+  JobNeeds job{.bytes = mine.bytes, .staging_bytes = mine.staging_bytes};
+  const auto size = static_cast<size_t>(ranks_per_lane);
+  for (size_t rank = 0; rank < of_lane.size(); ++rank) {
+    EPLB_RETURN_IF_ERROR(CompareInLane(of_lane, rank, rank / size * size));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[rank], kStateBytes, job.bytes.state));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[rank], kStagingBytes, job.staging_bytes));
+  }
+  return job;
 }
 
 }  // namespace eplb

@@ -24,15 +24,28 @@ struct RegisteredTensors {
 // rebuild.
 absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> views);
 
-// What the tensors of one rank need, and what must be equal on all ranks.
+// What the tensors of one rank need, and what they are told to be. Weights and derived tensors are
+// the same on all ranks. State is so inside a lane: an optimizer that is sharded within each expert
+// over lanes registers each rank's piece, and rows move only inside a lane.
 struct TensorNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
-  StartFields compared;
+  StartFields compared;  // equal on all ranks
+  StartFields of_lane;   // equal in a lane
 };
 // errors: as CheckTensors, CheckDerived and StagingBytes.
 absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
                                     const ExecutorOptions& options);
+
+// What a job needs, so that all ranks plan, price and allocate alike: the most of any lane.
+struct JobNeeds {
+  ExpertBytes bytes;
+  int64_t staging_bytes = 0;
+};
+// of_lane: of all ranks, in rank order. errors: FailedPrecondition naming lane, field, ranks and
+// both values, for the first difference inside a lane.
+absl::StatusOr<JobNeeds> JoinLanes(const TensorNeeds& mine, std::span<const StartFields> of_lane,
+                                   int32_t ranks_per_lane);
 
 }  // namespace eplb
 

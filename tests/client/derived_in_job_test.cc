@@ -110,7 +110,7 @@ TEST_F(DerivedInJobTest, RanksWithOtherDerivedTensorsStopAtTheStart) {
                 if (rank.rank() != 2) AddScales()(rank, tensors);
               }});
   EXPECT_EQ(job.started().message(),
-            "tensors: tensor 6 differs: rank 0 has layer 0 derived layers.0.scale, rank 2 has no "
+            "tensors: tensor 3 differs: rank 0 has layer 0 derived layers.0.scale, rank 2 has no "
             "such field");
 }
 

@@ -48,10 +48,39 @@ TEST_F(RegisteredTensorsTest, DerivedTensorsAreComparedAndNeedNoBytes) {
   ASSERT_TRUE(needs.ok()) << needs.status();
   EXPECT_EQ(needs->bytes.weight, 32);
   EXPECT_EQ(needs->bytes.state, 0);
-  EXPECT_THAT(needs->compared, ElementsAre(Pair("weight_bytes", "32"), Pair("state_bytes", "0"),
-                                           Pair("staging_bytes", "128"),  // 1 layer * 2 slots * 64
+  EXPECT_THAT(needs->compared, ElementsAre(Pair("weight_bytes", "32"),
                                            Pair("tensor 0", "layer 0 weight w row_bytes 32"),
                                            Pair("tensor 1", "layer 0 derived scale")));
+  EXPECT_THAT(needs->of_lane, ElementsAre(Pair("state_bytes", "0"),
+                                          Pair("staging_bytes", "128")));  // 1 layer * 2 slots * 64
+}
+
+TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestLaneNeeds) {
+  const auto said = [](const char* state, const char* staging) -> StartFields {
+    return {{"state_bytes", state}, {"staging_bytes", staging}};
+  };
+  const TensorNeeds mine{
+      .bytes = {.weight = 32, .state = 8}, .staging_bytes = 128, .compared = {}, .of_lane = {}};
+  const std::vector<StartFields> ranks = {said("8", "128"), said("8", "128"), said("12", "192"),
+                                          said("12", "192")};
+  const absl::StatusOr<JobNeeds> job = JoinLanes(mine, ranks, 2);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->bytes.weight, 32);
+  EXPECT_EQ(job->bytes.state, 12);
+  EXPECT_EQ(job->staging_bytes, 192);
+}
+
+TEST_F(RegisteredTensorsTest, DifferenceInsideALaneIsRefusedByName) {
+  const StartFields right = {{"state_bytes", "8"}, {"staging_bytes", "128"}, {"state 0", "m"}};
+  std::vector<StartFields> ranks(4, right);
+  ranks[3][2].second = "n";
+  EXPECT_EQ(JoinLanes({}, ranks, 2).status(),
+            absl::FailedPreconditionError(
+                "tensors: state 0 differs inside a lane: rank 2 has m, rank 3 has n"));
+  ranks[3].pop_back();
+  EXPECT_EQ(JoinLanes({}, ranks, 2).status().message(),
+            "tensors: state 0 differs inside a lane: rank 2 has m, rank 3 has no such "
+            "field");
 }
 
 TEST_F(RegisteredTensorsTest, DerivedTensorWithRowsIsRefused) {

@@ -84,7 +84,7 @@ TEST_F(DerivedTensorsTest, RebuildIsCalledOncePerTensorOfALayerThatChanged) {
 TEST_F(DerivedTensorsTest, FailureIsDataLossNamingTheTensorAndEndsTheCalls) {
   const MigrationPlan plan = PlanTo({2, 1, 0, 3, 0}, {0, 0, 1, 0, 0});
   const std::vector<DerivedTensor> derived = {Make("b", 1), Make("a", 1)};
-  failing_ = "b";
+  failing_ = derived.front().name;
   EXPECT_EQ(
       RebuildDerived(derived, plan, topology_, GpuId{0}),
       absl::DataLossError("tensor \"b\": its rebuild failed for local slots 0, 2: no memory"));
