@@ -12,6 +12,7 @@
 #include "client/inproc.h"
 #include "client/options.h"
 #include "client/session/daemon_exchange.h"
+#include "client/session/log_line.h"
 #include "client/start.h"
 #include "placement/status_macros.h"
 
@@ -116,6 +117,7 @@ absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) 
 }
 
 const PlacementView& Client::placement() const { return impl_->view(); }
+std::string_view Client::transport() const { return impl_->transport(); }
 ClientStats Client::stats() const { return IsForkedCopy() ? ClientStats{} : impl_->Stats(); }
 const std::string& Client::incarnation() const { return impl_->incarnation(); }
 void Client::Close(std::string_view reason) {
@@ -159,6 +161,25 @@ ExecutorOptions Client::Impl::MakeExecutorOptions() const {
           .layers_per_chunk = options_.layers_per_chunk};
 }
 
+RowMoverOptions Client::Impl::MakeRowMoverOptions(const JobNeeds& needs) const {
+  RowMoverOptions options{.transport = {.rank = RankId{options_.rank},
+                                        .world_size = options_.world_size,
+                                        .staging_bytes = needs.staging_bytes,
+                                        .bind_address = options_.bind_address,
+                                        .secret = secret_,
+                                        .connect_timeout = options_.start_deadline},
+                          .name = options_.transport,
+                          .memory = needs.memory};
+  const int32_t first = options_.rank - gpu().value;
+  for (int32_t rank = first; rank < first + options_.num_gpus; ++rank) {
+    options.lane.push_back(RankId{rank});
+  }
+  options.transport.peers = options.lane;
+  // Every rank learns the same reasons.
+  if (options_.rank == 0) options.transport.on_note = &LogLine;
+  return options;
+}
+
 absl::StatusOr<JobNeeds> Client::Impl::CompareTensors(
     const absl::StatusOr<RegisteredTensors>& registered) const {
   const absl::StatusOr<TensorNeeds> needs = registered.ok()
@@ -180,18 +201,14 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   }
   absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
   EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));
-  if (transport_ == nullptr) {
-    const TransportOptions host = {.rank = RankId{options_.rank},
-                                   .world_size = options_.world_size,
-                                   .staging_bytes = needs.staging_bytes,
-                                   .bind_address = options_.bind_address,
-                                   .secret = secret_,
-                                   .connect_timeout = options_.start_deadline};
-    EPLB_ASSIGN_OR_RETURN(transport_, MakeHostTransport(host, exchange_));
+  RowMover mover{.transport = std::move(transport_), .queue = cuda::MakeHostRowQueue()};
+  if (mover.transport == nullptr) {
+    EPLB_ASSIGN_OR_RETURN(mover, MakeRowMover(MakeRowMoverOptions(needs), exchange_));
   }
+  transport_name_ = std::string(mover.transport->name());
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                         Executor::Make(MakeExecutorOptions(), std::move(registered->moved),
-                                       std::move(transport_), cuda::MakeHostRowQueue()));
+                                       std::move(mover.transport), std::move(mover.queue)));
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
   executor_ = std::move(executor);
   derived_ = std::move(registered->derived);

@@ -89,8 +89,11 @@ struct ClientOptions {
       1000;  // newest steps kept for a daemon that is away; older ones are dropped and counted
   int32_t layers_per_chunk = 4;  // what staging is sized for; the daemon's chunks have no more
   StatePlacement state_placement = StatePlacement::kEveryReplica;
-  std::string transport =
-      "auto";  // auto, host; inproc is for ranks that are threads (see client/inproc.h)
+  // auto, or host, peer (CUDA IPC), nccl; the last two for tensors in GPU memory. inproc is for
+  // ranks that are threads (see client/inproc.h). auto: for host memory host; for a GPU's the first
+  // of peer, nccl and host that every rank can use, and why one was passed over is logged by rank
+  // 0.
+  std::string transport = "auto";
   std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at
   std::string initial_placement;  // path of a placement file, or of a placements.jsonl (whose last
                                   // line counts) by that ending, read by rank 0; empty: the
@@ -187,6 +190,8 @@ class Client {
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;
+  // What carries the rows: "host", "peer", "nccl" or "inproc"; empty before RegisterExperts.
+  std::string_view transport() const;
   ClientStats stats() const;
   const std::string& incarnation() const;
 

@@ -20,6 +20,7 @@
 #include "client/first_placement.h"
 #include "client/line_file.h"
 #include "client/migration/executor.h"
+#include "client/migration/transport_choice.h"
 #include "client/placement_tables.h"
 #include "client/registered_tensors.h"
 #include "client/run_log.h"
@@ -58,6 +59,7 @@ struct Client::Impl {
 
   const PlacementView& view() const { return tables_.view(); }
   const std::string& incarnation() const { return incarnation_; }
+  std::string_view transport() const { return transport_name_; }
   ClientStats Stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
  private:
@@ -70,6 +72,7 @@ struct Client::Impl {
     return options.reduce == "rank" || options.rank == 0;
   }
   ExecutorOptions MakeExecutorOptions() const;
+  RowMoverOptions MakeRowMoverOptions(const JobNeeds& needs) const;
   absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
   wire::Hello Identity(const ExpertBytes& bytes) const;
@@ -111,6 +114,7 @@ struct Client::Impl {
   LoadWindows windows_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<Transport> transport_;  // until the executor takes it
+  std::string transport_name_;            // empty before Register
   std::vector<DerivedTensor> derived_;
   MigrationOptions migration_;  // with the bytes of the job, so that lanes plan alike
   // The session's thread asks the executor through the member: this order of destruction.

@@ -90,10 +90,11 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   if (absl::Status status = CheckRanks(o); !status.ok()) return status;
   if (absl::Status status = CheckSteps(o); !status.ok()) return status;
   if (absl::Status status = CheckDeadlines(o); !status.ok()) return status;
-  const bool known = o.transport == "auto" || o.transport == "host";
+  const bool known = o.transport == "auto" || o.transport == "host" || o.transport == "peer" ||
+                     o.transport == "nccl";
   if (inproc ? o.transport != "inproc" : !known) {
     return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
-                                         inproc ? "inproc" : "auto or host"));
+                                         inproc ? "inproc" : "auto, host, peer or nccl"));
   }
   if (o.reduce != "rank" && o.reduce != "root") {
     return Bad("reduce", absl::StrCat("\"", o.reduce, "\", expected rank or root"));

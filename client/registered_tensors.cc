@@ -90,12 +90,14 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
   EPLB_ASSIGN_OR_RETURN(needs.bytes, CheckTensors(options.topology, options.gpu, tensors.moved));
   EPLB_RETURN_IF_ERROR(CheckDerived(options.topology, tensors.moved, tensors.derived));
   EPLB_ASSIGN_OR_RETURN(needs.staging_bytes, StagingBytes(options, tensors.moved));
+  EPLB_ASSIGN_OR_RETURN(needs.memory, FindMemory(tensors.moved));
   std::vector<ExpertTensor> weights;
   std::vector<ExpertTensor> state;
   for (const ExpertTensor& tensor : tensors.moved) {
     (tensor.role == TensorRole::kWeight ? weights : state).push_back(tensor);
   }
-  needs.compared = {{"weight_bytes", absl::StrCat(needs.bytes.weight)}};
+  needs.compared = {{"weight_bytes", absl::StrCat(needs.bytes.weight)},
+                    {"memory", needs.memory.device.has_value() ? "GPU" : "host"}};
   AddLines("tensor", absl::StrCat(DescribeTensors(weights), DescribeDerived(tensors.derived)),
            needs.compared);
   needs.of_lane = {{kStateBytes, absl::StrCat(needs.bytes.state)},
@@ -106,7 +108,7 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
 
 absl::StatusOr<JobNeeds> JoinLanes(const TensorNeeds& mine, std::span<const StartFields> of_lane,
                                    int32_t ranks_per_lane) {
-  JobNeeds job{.bytes = mine.bytes, .staging_bytes = mine.staging_bytes};
+  JobNeeds job{.bytes = mine.bytes, .staging_bytes = mine.staging_bytes, .memory = mine.memory};
   const auto size = static_cast<size_t>(ranks_per_lane);
   for (size_t rank = 0; rank < of_lane.size(); ++rank) {
     EPLB_RETURN_IF_ERROR(CompareInLane(of_lane, rank, rank / size * size));

@@ -11,6 +11,7 @@
 #include "client/client.h"
 #include "client/migration/derived_tensors.h"
 #include "client/migration/executor.h"
+#include "client/migration/row_memory.h"
 #include "client/start.h"
 
 namespace eplb {
@@ -30,10 +31,11 @@ absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> v
 struct TensorNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
+  RowMemory memory;
   StartFields compared;  // equal on all ranks
   StartFields of_lane;   // equal in a lane
 };
-// errors: as CheckTensors, CheckDerived and StagingBytes.
+// errors: as CheckTensors, CheckDerived, StagingBytes and FindMemory.
 absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
                                     const ExecutorOptions& options);
 
@@ -41,6 +43,7 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
 struct JobNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
+  RowMemory memory;  // of this rank
 };
 // of_lane: of all ranks, in rank order. errors: FailedPrecondition naming lane, field, ranks and
 // both values, for the first difference inside a lane.

@@ -81,8 +81,8 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
   return {.name = "peer",
           .prepare =
               [options, arenas] {
-                absl::StatusOr<cuda::PeerArena> own = cuda::PeerArena::Make(
-                    *options.memory.device, options.transport.staging_bytes);
+                absl::StatusOr<cuda::PeerArena> own =
+                    cuda::PeerArena::Make(*options.memory.device, options.transport.staging_bytes);
                 if (own.ok()) *arenas = std::make_shared<Arenas>(*std::move(own));
                 return own.status();
               },
@@ -114,8 +114,8 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& o
                                                        std::unique_ptr<RowPath> path,
                                                        const Exchange& exchange) {
   EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, {}, exchange));
-  std::unique_ptr<Transport> transport = MakeLinkTransport(
-      options.rank, options.max_row_bytes, TakeLinks(parts), std::move(path));
+  std::unique_ptr<Transport> transport =
+      MakeLinkTransport(options.rank, options.max_row_bytes, TakeLinks(parts), std::move(path));
   EPLB_RETURN_IF_ERROR(BringUp(*transport, MonotonicNow() + options.connect_timeout));
   return transport;
 }

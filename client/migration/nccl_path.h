@@ -22,7 +22,7 @@ namespace eplb {
 
 struct NcclPathParts {
   const cuda::NcclLibrary* library = nullptr;
-  cuda::NcclOptions options;  // rank and num_ranks are filled in here
+  cuda::NcclOptions options;      // rank and num_ranks are filled in here
   std::optional<int32_t> device;  // made current while NCCL is called; absent: host memory
   RankId self;
   std::vector<RankId> ranks;  // of the lane, rising, with self

@@ -49,9 +49,9 @@ absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors) {
   for (const ExpertTensor& tensor : tensors) {
     EPLB_ASSIGN_OR_RETURN(const RowMemory memory, MemoryOf(tensor));
     if (memory.device == first.device) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", tensor.name, "\" lies in ", memory.Text(), ", tensor \"",
-        tensors.front().name, "\" in ", first.Text(), "; all must lie in one memory"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", tensor.name, "\" lies in ", memory.Text(), ", tensor \"",
+                     tensors.front().name, "\" in ", first.Text(), "; all must lie in one memory"));
   }
   return first;
 }

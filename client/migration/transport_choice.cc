@@ -16,8 +16,8 @@ absl::Status Agree(const absl::Status& own, int32_t world_size, const Exchange& 
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                         exchange(own.ok() ? "" : absl::StrCat("!", own.message())));
   if (all.size() != static_cast<size_t>(world_size)) {
-    return absl::FailedPreconditionError(absl::StrCat("the exchange gave ", all.size(),
-                                                      " answers, world_size is ", world_size));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the exchange gave ", all.size(), " answers, world_size is ", world_size));
   }
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
@@ -38,9 +38,10 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
     return std::vector<TransportCandidate>{
         {.name = "host",
          .prepare = [] { return absl::OkStatus(); },
-         .connect = [transport = options.transport](const Exchange& exchange) {
-           return MakeHostTransport(transport, exchange);
-         }}};
+         .connect =
+             [transport = options.transport](const Exchange& exchange) {
+               return MakeHostTransport(transport, exchange);
+             }}};
   }
   std::vector<TransportCandidate> candidates;
   for (TransportCandidate& candidate : DeviceCandidates(options)) {
@@ -62,8 +63,8 @@ absl::StatusOr<std::unique_ptr<Transport>> FirstUsable(
       status = Agree(transport.status(), options.world_size, exchange);
       if (status.ok()) return transport;
     }
-    failures.push_back(absl::StrCat("transport ", candidate.name, " is not used: ",
-                                    std::string(status.message())));
+    failures.push_back(absl::StrCat("transport ", candidate.name,
+                                    " is not used: ", std::string(status.message())));
     if (options.on_note) options.on_note(failures.back());
   }
   return absl::FailedPreconditionError(absl::StrJoin(failures, "; "));
