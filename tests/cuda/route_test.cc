@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -20,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Expert 0 in slots 0, 3 and 5; 1 in 1 and 4; 2 in 2.
-const std::vector<int32_t> kSixSlots{0, 1, 2, 0, 1, 0};
+constexpr std::array<int32_t, 6> kSixSlots{0, 1, 2, 0, 1, 0};
 
 // Slots that `num_tokens` tokens get which all choose `expert`.
 std::vector<int32_t> RouteAllTo(int32_t expert, int64_t num_tokens, const RouteTable& table,

@@ -185,6 +185,7 @@ TEST_P(RowQueueContractTest, AFullQueueRefusesUntilChecksumsAreTaken) {
   const std::vector<RowCopy> one(1);
   const std::vector<RowCopy> rest(RowQueue::kMaxRows - (RowQueue::kMaxBatches - 2));
   std::vector<int64_t> batches;
+  batches.reserve(RowQueue::kMaxBatches);
   for (int32_t i = 0; i < RowQueue::kMaxBatches - 2; ++i) batches.push_back(MustCopy(one));
   batches.push_back(MustCopy(rest));
   EXPECT_EQ(queue().Copy(one).status().code(), absl::StatusCode::kResourceExhausted) << "rows";
