@@ -48,7 +48,7 @@ TEST_F(RegisteredTensorsTest, DerivedTensorsAreComparedAndNeedNoBytes) {
   ASSERT_TRUE(needs.ok()) << needs.status();
   EXPECT_EQ(needs->bytes.weight, 32);
   EXPECT_EQ(needs->bytes.state, 0);
-  EXPECT_THAT(needs->compared, ElementsAre(Pair("weight_bytes", "32"),
+  EXPECT_THAT(needs->compared, ElementsAre(Pair("weight_bytes", "32"), Pair("memory", "host"),
                                            Pair("tensor 0", "layer 0 weight w row_bytes 32"),
                                            Pair("tensor 1", "layer 0 derived scale")));
   EXPECT_THAT(needs->of_lane, ElementsAre(Pair("state_bytes", "0"),
@@ -59,8 +59,11 @@ TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestLaneNeeds) {
   const auto said = [](const char* state, const char* staging) -> StartFields {
     return {{"state_bytes", state}, {"staging_bytes", staging}};
   };
-  const TensorNeeds mine{
-      .bytes = {.weight = 32, .state = 8}, .staging_bytes = 128, .compared = {}, .of_lane = {}};
+  const TensorNeeds mine{.bytes = {.weight = 32, .state = 8},
+                         .staging_bytes = 128,
+                         .memory = {},
+                         .compared = {},
+                         .of_lane = {}};
   const std::vector<StartFields> ranks = {said("8", "128"), said("8", "128"), said("12", "192"),
                                           said("12", "192")};
   const absl::StatusOr<JobNeeds> job = JoinLanes(mine, ranks, 2);
