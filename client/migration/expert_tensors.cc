@@ -145,6 +145,16 @@ absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
   const int64_t experts =
       int64_t{std::min(options.layers_per_chunk, options.topology.num_layers())} *
       options.topology.max_slots_per_gpu();
+  const int64_t num_tensors = std::count_if(
+      tensors.begin(), tensors.end(),
+      [&](const ExpertTensor& tensor) { return tensor.layer == tensors.front().layer; });
+  if (experts * num_tensors > cuda::RowQueue::kMaxRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a chunk of ", options.layers_per_chunk, " layers with ",
+                     options.topology.max_slots_per_gpu(), " slots of ", num_tensors,
+                     " tensors has ", experts * num_tensors, " rows, at most ",
+                     cuda::RowQueue::kMaxRows, " are moved together; lower layers_per_chunk"));
+  }
   if (expert_bytes > std::numeric_limits<int64_t>::max() / experts) {
     return absl::InvalidArgumentError(absl::StrCat("staging for ", experts, " experts of ",
                                                    expert_bytes, " bytes exceeds 2^63 bytes"));

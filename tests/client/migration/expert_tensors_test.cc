@@ -93,5 +93,19 @@ TEST_F(ExpertTensorsTest, StagingHoldsTheFullestGpuForEachLayerOfAChunk) {
   EXPECT_EQ(StagingBytes(options, tensors_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(StagingBytesTest, AChunkHasNoMoreRowsThanAreCopiedTogether) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 600, .num_experts = 64, .num_slots = 64, .num_gpus = 1});
+  const ExpertMemory memory(
+      topology, GpuId{0},
+      {{.name = "w", .role = TensorRole::kWeight, .row_bytes = 1, .row_stride = 1},
+       {.name = "m", .role = TensorRole::kState, .row_bytes = 1, .row_stride = 1}});
+  ExecutorOptions options{.topology = topology, .gpu = GpuId{0}, .layers_per_chunk = 512};
+  EXPECT_TRUE(StagingBytes(options, memory.tensors()).ok());
+  options.layers_per_chunk = 513;
+  EXPECT_THAT(std::string(StagingBytes(options, memory.tensors()).status().message()),
+              HasSubstr("has 65664 rows, at most 65536"));
+}
+
 }  // namespace
 }  // namespace eplb

@@ -1,0 +1,126 @@
+#include "client/migration/transport_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/client/control/world.h"
+#include "tests/client/migration/host_world.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kRanks = 3;
+constexpr int32_t kNobody = -1;
+
+// A way that works, but for the preparation of one rank and the connection of another.
+TransportCandidate Candidate(const TransportOptions& options, const std::string& name,
+                             int32_t unprepared, int32_t unconnected) {
+  return {.name = name,
+          .prepare =
+              [rank = options.rank.value, unprepared] {
+                return rank == unprepared ? absl::ResourceExhaustedError("no memory")
+                                          : absl::OkStatus();
+              },
+          .connect = [options, unconnected](
+                         const Exchange& exchange) -> absl::StatusOr<std::unique_ptr<Transport>> {
+            auto transport = MakeHostTransport(options, exchange);
+            if (options.rank.value == unconnected) return absl::InternalError("no NVLink");
+            return transport;
+          }};
+}
+
+struct Outcome {
+  absl::Status status;
+  std::vector<std::string> notes;
+};
+
+// Runs FirstUsable on all ranks; each has the candidates that `make` gives it.
+std::vector<Outcome> RunAll(
+    const std::function<std::vector<TransportCandidate>(const TransportOptions&)>& make) {
+  ThreadExchange exchange(kRanks);
+  std::vector<Outcome> outcomes(kRanks);
+  RunRanks(kRanks, [&](int32_t rank) {
+    TransportOptions options = HostOptions(rank, kRanks, 64);
+    options.on_note = [&outcomes, rank](std::string_view note) {
+      outcomes[rank].notes.emplace_back(note);
+    };
+    outcomes[rank].status = FirstUsable(make(options), options, exchange.ForRank(rank)).status();
+  });
+  return outcomes;
+}
+
+TEST(TransportChoiceTest, TheFirstThatAllRanksCanUseIsTaken) {
+  const auto outcomes = RunAll([](const TransportOptions& options) {
+    return std::vector{Candidate(options, "a", kNobody, kNobody),
+                       Candidate(options, "b", 0, kNobody)};
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_TRUE(outcome.notes.empty());
+  }
+}
+
+TEST(TransportChoiceTest, WhatOneRankCannotUseIsDroppedOnAllWithItsReason) {
+  const auto outcomes = RunAll([](const TransportOptions& options) {
+    return std::vector{Candidate(options, "a", /*unprepared=*/2, kNobody),
+                       Candidate(options, "b", kNobody, /*unconnected=*/1),
+                       Candidate(options, "c", kNobody, kNobody)};
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_THAT(outcome.notes, ElementsAre("transport a is not used: rank 2: no memory",
+                                           "transport b is not used: rank 1: no NVLink"));
+  }
+}
+
+TEST(TransportChoiceTest, WithoutAnyEveryReasonIsGiven) {
+  const auto outcomes = RunAll([](const TransportOptions& options) {
+    return std::vector{Candidate(options, "a", 0, kNobody), Candidate(options, "b", kNobody, 2)};
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(outcome.status.message(),
+              "transport a is not used: rank 0: no memory; transport b is not used: rank 2: no "
+              "NVLink");
+  }
+}
+
+TEST(RowMoverTest, HostMemoryGoesByTheHostTransportAlone) {
+  ThreadExchange exchange(1);
+  const RowMoverOptions options{
+      .transport = HostOptions(0, 1, 64), .name = "auto", .memory = {}, .lane = {RankId{0}}};
+  const auto mover = MakeRowMover(options, exchange.ForRank(0));
+  ASSERT_TRUE(mover.ok()) << mover.status();
+  EXPECT_EQ(mover->transport->name(), "host");
+  EXPECT_EQ(mover->queue->stream(), nullptr);
+  for (const char* name : {"peer", "nccl"}) {
+    RowMoverOptions other = options;
+    other.name = name;
+    const absl::Status status = MakeRowMover(other, exchange.ForRank(0)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("needs expert tensors in GPU memory"));
+  }
+}
+
+TEST(RowMemoryTest, WithoutADeviceAllMemoryIsTheHosts) {
+  std::vector<std::byte> rows(64);
+  const std::vector<ExpertTensor> tensors = {
+      {.name = "w", .layer = LayerId{0}, .base = rows.data(), .num_rows = 1, .row_bytes = 64}};
+  const auto memory = FindMemory(tensors);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_FALSE(memory->device.has_value());
+  EXPECT_EQ(memory->Text(), "host memory");
+  EXPECT_EQ(RowMemory{.device = 3}.Text(), "memory of device 3");
+}
+
+}  // namespace
+}  // namespace eplb
