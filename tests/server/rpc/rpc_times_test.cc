@@ -53,8 +53,8 @@ TEST_F(RpcTimesTest, CallsAreTimedByMethodAndCodeAndStreamsAreNot) {
 TEST_F(RpcTimesTest, MethodsThatDoNotExistShareOneName) {
   Start();
   for (int i = 0; i < 3; ++i) {
-    const grpc::internal::RpcMethod method(absl::StrCat("/eplb.v1.Query/Get", i).c_str(),
-                                           grpc::internal::RpcMethod::NORMAL_RPC);
+    const std::string name = absl::StrCat("/eplb.v1.Query/Get", i);  // the method points to it
+    const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::NORMAL_RPC);
     grpc::ClientContext context;
     SetDeadline(&context);
     v1::GetJobRequest request;
