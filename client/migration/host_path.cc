@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,11 +37,14 @@ class HostPath : public RowPath {
       const PeerLink& link = links_->Of(peer);
       return !link.gone() && link.posted == ledger_->post_id();
     };
+    std::optional<RankId> blocked;  // rows to it come together
     for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
-      if (outgoing.done || !ready(outgoing.row.to)) continue;
+      if (outgoing.done || outgoing.row.to == blocked || !ready(outgoing.row.to)) continue;
       PeerLink& link = links_->Of(outgoing.row.to);
-      if (link.has_output()) link.Flush();
-      if (link.has_output()) continue;
+      if (link.has_output()) {  // LinkTransport flushes
+        blocked = outgoing.row.to;
+        continue;
+      }
       const auto row_bytes = static_cast<int64_t>(outgoing.row.bytes.size());
       if (outgoing.sent == row_bytes && outgoing.announced) {
         ledger_->FinishSend(outgoing);

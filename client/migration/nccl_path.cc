@@ -22,6 +22,8 @@ namespace {
 
 // Groups that are packed, sent or received at a time: one for each buffer.
 constexpr size_t kNumBuffers = 2;
+// Announcements that a link is given before it has sent them: far below what closes it.
+constexpr size_t kFramesAtOnce = 256;
 // Received pieces whose checksums are summed.
 constexpr size_t kMaxChecking = 16;
 
@@ -62,6 +64,10 @@ class NcclPath : public RowPath {
     ledger_ = &ledger;
     links_ = &links;
     receives_ = moves.receives;
+    empty_sends_.clear();
+    for (size_t i = 0; i < moves.sends.size(); ++i) {
+      if (moves.sends[i].bytes.empty()) empty_sends_.push_back(static_cast<int32_t>(i));
+    }
     num_packed_ = num_announced_ = num_begun_ = num_ended_ = 0;
     return absl::OkStatus();
   }
@@ -133,6 +139,9 @@ class NcclPath : public RowPath {
     size_t index = 0;             // in groups_
     std::optional<int64_t> pack;  // batches
     std::optional<int64_t> mark;
+    std::vector<uint64_t> checksums;  // of the parts that are sent
+    size_t num_announced = 0;         // of them
+    size_t num_coming = 0;            // parts that are received and were announced
   };
   struct Check {
     size_t group = 0;
@@ -167,7 +176,8 @@ class NcclPath : public RowPath {
   absl::StatusOr<bool> PackNext() {
     if (num_packed_ == groups_.size() || num_packed_ - num_ended_ == kNumBuffers) return false;
     const NcclGroup& group = groups_[num_packed_];
-    Group under_way{.index = num_packed_, .pack = std::nullopt, .mark = std::nullopt};
+    Group under_way;
+    under_way.index = num_packed_;
     if (group.send.has_value()) {
       // Only a peer in this post may hear of its rows.
       if (!Ready(group.send->peer)) return false;
@@ -180,7 +190,7 @@ class NcclPath : public RowPath {
       }
       EPLB_ASSIGN_OR_RETURN(under_way.pack, pack_queue_->Copy(copies));
     }
-    groups_under_way_.push_back(under_way);
+    groups_under_way_.push_back(std::move(under_way));
     ++num_packed_;
     return true;
   }
@@ -193,16 +203,24 @@ class NcclPath : public RowPath {
     if (group.pack.has_value()) {
       EPLB_ASSIGN_OR_RETURN(const bool ended, pack_queue_->Ended(*group.pack));
       if (!ended) return false;
-      const std::vector<uint64_t> checksums =
-          pack_queue_->TakeChecksums(*std::exchange(group.pack, std::nullopt));
-      const NcclPiece& piece = *groups_[group.index].send;
-      for (size_t i = 0; i < piece.fragments.size(); ++i) {
-        Announce(piece.fragments[i], checksums[i]);
-      }
-      links_->Of(piece.peer).Flush();
+      group.checksums = pack_queue_->TakeChecksums(*std::exchange(group.pack, std::nullopt));
     }
+    if (groups_[group.index].send.has_value() && !AnnounceParts(group)) return false;
     ++num_announced_;
     return true;
+  }
+
+  // As many parts as the peer takes at once; true when all are announced.
+  bool AnnounceParts(Group& group) {
+    const NcclPiece& piece = *groups_[group.index].send;
+    PeerLink& link = links_->Of(piece.peer);
+    if (link.has_output()) return false;  // LinkTransport flushes
+    for (size_t i = 0; i < kFramesAtOnce && group.num_announced < piece.fragments.size(); ++i) {
+      const size_t part = group.num_announced++;
+      Announce(piece.fragments[part], group.checksums[part]);
+    }
+    link.Flush();
+    return group.num_announced == piece.fragments.size();
   }
 
   void Announce(const RowFragment& part, uint64_t checksum) {
@@ -218,9 +236,11 @@ class NcclPath : public RowPath {
                               .checksum = checksum});
   }
 
-  // Whether all that the piece brings was announced. errors: DataLoss when it is cut otherwise.
-  absl::StatusOr<bool> IsComing(const NcclPiece& piece) const {
-    for (const RowFragment& part : piece.fragments) {
+  // Whether all that the group brings was announced. errors: DataLoss when it is cut otherwise.
+  absl::StatusOr<bool> IsComing(Group& group) {
+    const NcclPiece& piece = *groups_[group.index].receive;
+    for (; group.num_coming < piece.fragments.size(); ++group.num_coming) {
+      const RowFragment& part = piece.fragments[group.num_coming];
       const RowReceive& row = receives_[static_cast<size_t>(part.index)];
       const auto found = coming_.find({row.from, row.row, part.offset});
       if (found == coming_.end()) return false;
@@ -246,7 +266,7 @@ class NcclPath : public RowPath {
     std::optional<cuda::NcclSend> send;
     std::optional<cuda::NcclReceive> receive;
     if (group.receive.has_value()) {
-      EPLB_ASSIGN_OR_RETURN(const bool coming, IsComing(*group.receive));
+      EPLB_ASSIGN_OR_RETURN(const bool coming, IsComing(UnderWay(num_begun_)));
       if (!coming) return false;
       receive = {.from = meeting_.IndexOf(group.receive->peer),
                  .bytes = StagedBytes(*group.receive)};
@@ -314,16 +334,16 @@ class NcclPath : public RowPath {
 
   // Rows without bytes are only announced.
   bool SendEmptyRows() {
-    bool moved = false;
-    for (PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
-      if (outgoing.done || !outgoing.row.bytes.empty() || !Ready(outgoing.row.to)) continue;
-      const RowFragment nothing{.index = static_cast<int32_t>(&outgoing - &ledger_->outgoing()[0])};
-      Announce(nothing, cuda::ChecksumOnHost({}));
+    const size_t before = empty_sends_.size();
+    std::erase_if(empty_sends_, [this](int32_t index) {
+      PostLedger::Outgoing& outgoing = ledger_->outgoing()[static_cast<size_t>(index)];
+      if (!Ready(outgoing.row.to) || links_->Of(outgoing.row.to).has_output()) return false;
+      Announce({.index = index}, cuda::ChecksumOnHost({}));
       links_->Of(outgoing.row.to).Flush();
       ledger_->FinishSend(outgoing);
-      moved = true;
-    }
-    return moved;
+      return true;
+    });
+    return empty_sends_.size() < before;
   }
 
   absl::Status Settle(Group& group, absl::Time deadline) {
@@ -345,6 +365,7 @@ class NcclPath : public RowPath {
   LinkSet* links_ = nullptr;
   std::vector<NcclGroup> groups_;
   std::vector<RowReceive> receives_;
+  std::vector<int32_t> empty_sends_;  // to be announced
   // Groups pass four gates in their order: packed, announced, begun, ended.
   size_t num_packed_ = 0;
   size_t num_announced_ = 0;

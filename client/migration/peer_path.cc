@@ -104,6 +104,8 @@ class PeerPath : public RowPath {
     for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
       if (sending_.size() >= kMaxSending) break;
       if (outgoing.announced || !ready(outgoing.row.to)) continue;
+      // It does not read: no more announcements for now. LinkTransport flushes.
+      if (links_->Of(outgoing.row.to).has_output()) continue;
       const RowSend& row = outgoing.row;
       const auto num_bytes = static_cast<int64_t>(row.bytes.size());
       const cuda::RowCopy read{.source = row.bytes.data(), .num_bytes = num_bytes};

@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/time/clock.h"
 
 #include "tests/client/control/world.h"
+#include "tests/client/migration/random_traffic.h"
 
 namespace eplb {
 
@@ -38,67 +38,6 @@ Ticket MustPost(Transport& transport, RowMoves moves) {
 }
 
 namespace {
-
-constexpr std::byte kOld{0xEE};
-
-// A world's moves and what staging must hold afterwards.
-struct Traffic {
-  std::vector<RowMoves> moves;                  // by rank
-  std::vector<std::vector<std::byte>> staging;  // by rank
-  std::vector<std::vector<std::byte>> sources;  // live memory of the sends
-  // What rounds rows up to 64 bytes: it belongs to them, and may be anything.
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> padding;
-  int64_t total_bytes = 0;
-};
-
-Traffic RandomTraffic(std::mt19937& random, int32_t world_size, uint64_t post_id,
-                      int64_t staging_bytes, int32_t num_rows) {
-  Traffic traffic;
-  traffic.moves.resize(world_size);
-  traffic.staging.assign(world_size, std::vector<std::byte>(staging_bytes, kOld));
-  traffic.sources.reserve(num_rows);
-  traffic.padding.resize(world_size);
-  std::vector<int64_t> used(world_size, 0);
-  // A round has one receiver and one sender for each rank, and the rows between them.
-  int32_t round = 0;
-  std::map<int32_t, int32_t> receiver_of;
-  std::map<int32_t, int32_t> sender_of;
-  for (RowMoves& moves : traffic.moves) {
-    moves.post_id = post_id;
-    moves.deadline = absl::Now() + absl::Seconds(30);
-  }
-  constexpr int64_t kSizes[] = {0, 1, 63, 64, 65, 4096, 262'144, 262'145, 600'001};
-  for (int32_t row = 0; row < num_rows; ++row) {
-    const auto from = static_cast<int32_t>(random() % world_size);
-    const int32_t to = (from + 1 + static_cast<int32_t>(random() % (world_size - 1))) % world_size;
-    const int64_t bytes = kSizes[random() % std::size(kSizes)];
-    if (used[to] + bytes > staging_bytes) continue;
-    const std::vector<std::byte>& source =
-        traffic.sources.emplace_back(RandomBytes(random, static_cast<size_t>(bytes)));
-    if (receiver_of.try_emplace(from, to).first->second != to ||
-        sender_of.try_emplace(to, from).first->second != from) {
-      ++round;
-      receiver_of = {{from, to}};
-      sender_of = {{to, from}};
-    }
-    traffic.moves[from].sends.push_back({.to = RankId{to},
-                                         .row = row,
-                                         .round = round,
-                                         .bytes = source,
-                                         .staging_offset = used[to]});
-    traffic.moves[to].receives.push_back({.from = RankId{from},
-                                          .row = row,
-                                          .round = round,
-                                          .staging_offset = used[to],
-                                          .num_bytes = bytes});
-    if (bytes > 0) std::memcpy(traffic.staging[to].data() + used[to], source.data(), source.size());
-    const int64_t end = used[to] + bytes;
-    used[to] += (bytes + 63) / 64 * 64;
-    traffic.padding[to].emplace_back(end, std::min(used[to], staging_bytes) - end);
-    traffic.total_bytes += bytes;
-  }
-  return traffic;
-}
 
 RowMoves SendOne(RankId to, uint64_t post_id, std::span<const std::byte> bytes,
                  int64_t offset = 0) {
@@ -153,6 +92,32 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
       EXPECT_EQ(sent, traffic.total_bytes);
       EXPECT_EQ(received, traffic.total_bytes);
     }
+  }
+}
+
+TEST_P(TransportContractTest, MoreRowsThanALinkQueuesWaitForAReceiverThatReadsLate) {
+  constexpr int32_t kRows = 12'000;
+  Transports transports = Make(2, int64_t{64} * kRows);
+  const std::vector<std::byte> row = {std::byte{1}, std::byte{2}, std::byte{3}};
+  RowMoves sends = Nothing(1);
+  RowMoves receives = Nothing(1);
+  for (int32_t i = 0; i < kRows; ++i) {
+    const int64_t offset = int64_t{64} * i;
+    sends.sends.push_back(
+        {.to = RankId{1}, .row = i, .round = 0, .bytes = row, .staging_offset = offset});
+    receives.receives.push_back(
+        {.from = RankId{0}, .row = i, .round = 0, .staging_offset = offset, .num_bytes = 3});
+  }
+  const Ticket receive = MustPost(*transports[1], receives);
+  const Ticket send = MustPost(*transports[0], sends);
+  for (int32_t i = 0; i < 500; ++i) {
+    ASSERT_TRUE(transports[0]->Poll(send, absl::ZeroDuration()).ok());
+  }
+  for (const auto& result : Drive(transports, {send, receive})) {
+    ASSERT_TRUE(result.ok()) << result.status();
+  }
+  for (int32_t i = 0; i < kRows; ++i) {
+    EXPECT_TRUE(SameBytes(transports[1]->staging().subspan(size_t{64} * i, 3), row));
   }
 }
 
