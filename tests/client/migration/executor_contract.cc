@@ -70,12 +70,18 @@ TEST_P(ExecutorContractTest, SilentRankIsNamedNoSlotChangesAndTheNextPlanWorks) 
   const auto before = lane.Snapshot();
   const Placement target = RandomPlacement(random, topology);
   const MigrationPlan plan = lane.Plan(current, target);
-  const auto results = lane.Stage(plan, 1, /*absent=*/1, absl::Milliseconds(150));
+  // A rank whose deadline comes a moment later may see another one end the post first, where all
+  // rows wait for the silent one.
+  int32_t num_late = 0;
+  const auto results = lane.Stage(plan, 1, /*absent=*/1, absl::Milliseconds(800));
   for (const int32_t rank : {0, 2}) {
-    EXPECT_EQ(results[rank].status().code(), absl::StatusCode::kDeadlineExceeded);
-    const std::string text(results[rank].status().message());
-    EXPECT_THAT(text, HasSubstr("rank 1 ")) << "and nobody else";
+    const absl::Status& status = results[rank].status();
+    if (status.code() == absl::StatusCode::kAborted) continue;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 ")) << "and nobody else";
+    ++num_late;
   }
+  EXPECT_GT(num_late, 0);
   EXPECT_EQ(lane.Snapshot(), before);
   lane.Discard();
   for (const auto& staged : lane.Stage(plan, 2)) ASSERT_TRUE(staged.ok()) << staged.status();
