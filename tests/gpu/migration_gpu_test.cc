@@ -102,7 +102,8 @@ TEST_F(MigrationProcessesTest, RowsOfADeviceBounceOverTheHost) {
   RunJob({.num_ranks = 3, .transport = "host"});
 }
 
-#ifdef EPLB_WITH_NCCL
+// NCCL brings its own CUDA, for which nothing stands in.
+#if defined(EPLB_WITH_NCCL) && !defined(EPLB_FAKE_CUDA)
 TEST_F(MigrationProcessesTest, NcclMovesRowsBetweenProcessesThatSayTheyAreHosts) {
   EPLB_REQUIRE_GPU_OR_SKIP();
   if (const auto library = cuda::NcclLibrary::Load(); !library.ok()) {
