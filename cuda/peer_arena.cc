@@ -123,18 +123,18 @@ PeerArenaOffer PeerArena::offer() const {
   return {.text = Encode(impl_->offered), .descriptor = impl_->descriptor};
 }
 
-absl::StatusOr<PeerArena> PeerArena::Make(int32_t device, int64_t num_bytes) {
+absl::StatusOr<PeerArena> PeerArena::Make(int32_t device, int64_t num_bytes, PeerArenaKind kind) {
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
   auto impl = std::make_unique<Impl>();
-  absl::StatusOr<VirtualMemory> memory = VirtualMemory::Make(device, num_bytes);
-  if (memory.ok()) {
-    if (const absl::StatusOr<int> descriptor = memory->Export(); descriptor.ok()) {
+  if (kind == PeerArenaKind::kBest) {
+    absl::StatusOr<VirtualMemory> memory = VirtualMemory::Make(device, num_bytes);
+    if (absl::IsResourceExhausted(memory.status())) return memory.status();
+    const absl::StatusOr<int> descriptor = memory.ok() ? memory->Export() : memory.status();
+    if (descriptor.ok()) {
       impl->descriptor = *descriptor;
       impl->virtual_memory = *std::move(memory);
       impl->bytes = impl->virtual_memory->bytes();
     }
-  } else if (absl::IsResourceExhausted(memory.status())) {
-    return memory.status();
   }
   if (!impl->virtual_memory.has_value()) {
     EPLB_ASSIGN_OR_RETURN(impl->plain, MakeDeviceMemory(std::max<int64_t>(num_bytes, 1)));

@@ -20,6 +20,12 @@ struct PeerArenaOffer {
   int descriptor = -1;  // of the arena, which keeps it open
 };
 
+// How an arena can be handed over.
+enum class PeerArenaKind {
+  kBest,       // as a descriptor where driver and container allow it, else by a handle
+  kIpcHandle,  // by CUDA's IPC handle everywhere
+};
+
 // Our own arena, or a peer's that is mapped here. Freed or unmapped with it; memory that a peer
 // still maps lives on there. Threads: one caller.
 class PeerArena {
@@ -28,7 +34,8 @@ class PeerArena {
   // cudaMalloc with an IPC handle where that is not to be had, e.g. in a container without the
   // capability. 64-byte aligned, filled with zeros. errors: FailedPrecondition when the device
   // cannot be used, ResourceExhausted.
-  static absl::StatusOr<PeerArena> Make(int32_t device, int64_t num_bytes);
+  static absl::StatusOr<PeerArena> Make(int32_t device, int64_t num_bytes,
+                                        PeerArenaKind kind = PeerArenaKind::kBest);
   // A peer's arena as `device` reaches it; `descriptor` as it came with the text, else -1. An arena
   // of this very process is only pointed to: it must outlive the mapping. errors:
   // FailedPrecondition when the two devices do not reach each other's memory, or the text is not of

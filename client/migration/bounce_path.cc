@@ -43,14 +43,19 @@ class BouncePath : public RowPath {
   }
 
   absl::StatusOr<bool> Advance() override {
-    if (phase_ == Phase::kDown) return FinishHops(Phase::kAcross);
     if (phase_ == Phase::kUp) return FinishHops(Phase::kDone);
+    bool is_down = false;
+    if (phase_ == Phase::kDown) {
+      EPLB_ASSIGN_OR_RETURN(is_down, FinishHops(Phase::kAcross));
+      if (!is_down) return false;
+    }
     EPLB_ASSIGN_OR_RETURN(const bool moved, host_->Advance());
+    // The last row may have come while ours went down.
     if (phase_ == Phase::kAcross && ledger_->complete()) {
       EPLB_RETURN_IF_ERROR(StartUp());
       return true;
     }
-    return moved;
+    return moved || is_down;
   }
 
   bool busy() const override { return phase_ != Phase::kAcross && phase_ != Phase::kDone; }
@@ -111,7 +116,7 @@ class BouncePath : public RowPath {
       }
       row.bytes = copy;  // what the host path reads
     }
-    return RunHops(down);
+    return RunHops(down, Phase::kAcross);
   }
 
   absl::Status StartUp() {
@@ -128,11 +133,16 @@ class BouncePath : public RowPath {
                        .host = arrived,
                        .name = absl::StrCat("row ", row.row, " from rank ", row.from.value)});
     }
-    return RunHops(up);
+    return RunHops(up, Phase::kDone);
   }
 
-  // The copies, and behind them the sums of the device's ends in one batch.
-  absl::Status RunHops(std::span<const cuda::RowCopy> copies) {
+  // The copies, and behind them the sums of the device's ends in one batch. Without rows the next
+  // phase has come at once.
+  absl::Status RunHops(std::span<const cuda::RowCopy> copies, Phase next) {
+    if (hops_.empty()) {
+      phase_ = next;
+      return absl::OkStatus();
+    }
     EPLB_RETURN_IF_ERROR(queue_->Transfer(copies).status());
     std::vector<cuda::RowCopy> reads;
     for (const Hop& hop : hops_) {

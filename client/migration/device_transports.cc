@@ -82,7 +82,9 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
           .prepare =
               [options, arenas] {
                 absl::StatusOr<cuda::PeerArena> own =
-                    cuda::PeerArena::Make(*options.memory.device, options.transport.staging_bytes);
+                    cuda::PeerArena::Make(*options.memory.device, options.transport.staging_bytes,
+                                          options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle
+                                                                  : cuda::PeerArenaKind::kBest);
                 if (own.ok()) *arenas = std::make_shared<Arenas>(*std::move(own));
                 return own.status();
               },

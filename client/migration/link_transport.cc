@@ -280,7 +280,7 @@ class LinkTransport : public Transport {
         absl::StrCat("post ", last_post_id_, ": rank ", peer.value, ": ", what));
   }
 
-  // Peers that still matter must be alive, and not past this post.
+  // Peers that are still needed must be alive, and not past this post.
   absl::Status CheckPeers() {
     const auto id = ledger_->post_id();
     const auto past = [id](const PeerLink& link) {
@@ -291,11 +291,11 @@ class LinkTransport : public Transport {
     const bool suspicious = std::any_of(
         all.begin(), all.end(), [&](const PeerLink& link) { return link.gone() || past(link); });
     if (!suspicious) return absl::OkStatus();
-    const std::vector<RankId> left = ledger_->PeersLeft();
-    if (const std::string gone = links_.DescribeGone(left); !gone.empty()) {
+    const std::vector<RankId> needed = ledger_->PeersNeeded();
+    if (const std::string gone = links_.DescribeGone(needed); !gone.empty()) {
       return absl::UnavailableError(absl::StrCat("post ", id, ": ", gone));
     }
-    for (const RankId peer : left) {
+    for (const RankId peer : needed) {
       if (past(links_.Of(peer))) {
         return absl::AbortedError(absl::StrCat("post ", id, ": rank ", peer.value, " ended it"));
       }

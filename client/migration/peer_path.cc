@@ -57,6 +57,7 @@ class PeerPath : public RowPath {
 
   absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
     landed_.push_back({.from = link.rank(), .row = frame.row, .checksum = frame.checksum});
+    ledger_->Find(link.rank(), frame.row)->arrived = true;
     return absl::OkStatus();
   }
 

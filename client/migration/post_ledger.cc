@@ -185,6 +185,17 @@ std::vector<RankId> PostLedger::PeersLeft() const {
   return Rising(ranks);
 }
 
+std::vector<RankId> PostLedger::PeersNeeded() const {
+  std::set<RankId> ranks;
+  for (const Incoming& incoming : incoming_) {
+    if (!incoming.done && !incoming.arrived) ranks.insert(incoming.row.from);
+  }
+  for (const Outgoing& outgoing : outgoing_) {
+    if (!outgoing.done) ranks.insert(outgoing.row.to);
+  }
+  return Rising(ranks);
+}
+
 std::vector<RankId> PostLedger::Peers() const {
   std::set<RankId> ranks;
   for (const Incoming& incoming : incoming_) ranks.insert(incoming.row.from);

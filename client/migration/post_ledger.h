@@ -35,6 +35,7 @@ class PostLedger {
     RowReceive row;
     int64_t announced = 0;  // bytes that the sender told of
     int64_t received = 0;   // bytes in staging with matching checksums
+    bool arrived = false;   // all bytes are in staging: what is left to do does not need the sender
     bool done = false;
   };
   struct Outgoing {
@@ -65,6 +66,8 @@ class PostLedger {
   // Ranks that owe us rows, ranks that we owe rows, both or any at all; rising.
   std::vector<RankId> Sources() const;
   std::vector<RankId> PeersLeft() const;
+  // Of PeersLeft those without whom the post cannot end; rising.
+  std::vector<RankId> PeersNeeded() const;
   std::vector<RankId> Peers() const;
   // "post 7: ranks 2, 3 owe 4 rows; rank 5 has not taken 1 row": DeadlineExceeded.
   absl::Status DeadlineError() const;

@@ -44,6 +44,8 @@ struct RowMoverOptions {
   std::string name = "auto";
   RowMemory memory;
   std::vector<RankId> lane;  // ranks among which rows move, rising, with our own
+  // peer: staging goes by CUDA's IPC handle also where a descriptor would do.
+  bool use_ipc_handles = false;
 };
 
 // Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory.

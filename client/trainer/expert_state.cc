@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/status_macros.h"
+
 namespace eplb {
 namespace {
 
@@ -75,11 +77,34 @@ ExpertState::Expert ExpertState::At(int32_t layer, int32_t local_slot) {
           std::span(second_moment_).subspan(first, size)};
 }
 
+absl::Status ExpertState::PutOnDevice(int32_t device) {
+  const auto bytes = [](auto& values) { return std::as_writable_bytes(std::span(values)); };
+  EPLB_ASSIGN_OR_RETURN(
+      mirror_, DeviceMirror::Make(device, {bytes(weight_), bytes(master_), bytes(first_moment_),
+                                           bytes(second_moment_)}));
+  return absl::OkStatus();
+}
+
+absl::Status ExpertState::Publish() {
+  return mirror_ == nullptr ? absl::OkStatus() : mirror_->Upload();
+}
+
+absl::Status ExpertState::Fetch() {
+  return mirror_ == nullptr ? absl::OkStatus() : mirror_->Download();
+}
+
 std::vector<ExpertTensorView> ExpertState::Tensors() {
   std::vector<ExpertTensorView> tensors;
-  const auto add = [&](const char* name, int32_t layer, Role role, void* base,
+  const std::byte* const blocks[] = {reinterpret_cast<std::byte*>(weight_.data()),
+                                     reinterpret_cast<std::byte*>(master_.data()),
+                                     reinterpret_cast<std::byte*>(first_moment_.data()),
+                                     reinterpret_cast<std::byte*>(second_moment_.data())};
+  const auto add = [&](const char* name, int32_t layer, Role role, size_t block, void* base,
                        size_t element_bytes) {
     const int64_t row_bytes = int64_t{shape_.num_parameters} * static_cast<int64_t>(element_bytes);
+    if (mirror_ != nullptr) {
+      base = mirror_->OnDevice(block) + (static_cast<std::byte*>(base) - blocks[block]);
+    }
     tensors.push_back({.name = absl::StrCat("layers.", layer, ".", name),
                        .layer = layer,
                        .role = role,
@@ -90,10 +115,10 @@ std::vector<ExpertTensorView> ExpertState::Tensors() {
   };
   for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
     const Expert first = At(layer, 0);
-    add("weight", layer, Role::kWeight, first.weight.data(), sizeof(uint16_t));
-    add("master", layer, Role::kState, first.master.data(), sizeof(float));
-    add("first_moment", layer, Role::kState, first.first_moment.data(), sizeof(float));
-    add("second_moment", layer, Role::kState, first.second_moment.data(), sizeof(float));
+    add("weight", layer, Role::kWeight, 0, first.weight.data(), sizeof(uint16_t));
+    add("master", layer, Role::kState, 1, first.master.data(), sizeof(float));
+    add("first_moment", layer, Role::kState, 2, first.first_moment.data(), sizeof(float));
+    add("second_moment", layer, Role::kState, 3, first.second_moment.data(), sizeof(float));
   }
   return tensors;
 }
@@ -137,8 +162,8 @@ void ExpertState::Update(int64_t step, const PlacementView& placement) {
   }
 }
 
-absl::StatusOr<int64_t> ExpertState::Verify(int64_t last_step,
-                                            const PlacementView& placement) const {
+absl::StatusOr<int64_t> ExpertState::Verify(int64_t last_step, const PlacementView& placement) {
+  EPLB_RETURN_IF_ERROR(Fetch());
   ExpertState fresh(
       {.num_layers = 1, .num_local_slots = 1, .num_parameters = shape_.num_parameters});
   const Expert want = fresh.At(0, 0);
@@ -148,8 +173,7 @@ absl::StatusOr<int64_t> ExpertState::Verify(int64_t last_step,
       const int32_t expert = LocalExpert(placement, layer, slot);
       InitialiseExpert(layer, expert, want);
       for (int64_t step = 0; step <= last_step; ++step) UpdateExpert(layer, expert, step, want);
-      // At() only forms spans; nothing is written through them here.
-      const Expert have = const_cast<ExpertState*>(this)->At(layer, slot);
+      const Expert have = At(layer, slot);
       const char* wrong = !Same<uint16_t>(have.weight, want.weight)              ? "weight"
                           : !Same<float>(have.master, want.master)               ? "master"
                           : !Same<float>(have.first_moment, want.first_moment)   ? "first_moment"

@@ -38,8 +38,13 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--nodes", options.num_nodes, "NVLink domains")->capture_default_str();
   app.add_option("--groups", options.num_groups, "Expert groups of the router")
       ->capture_default_str();
-  app.add_option("--transport", options.transport, "host or auto")
+  app.add_option("--transport", options.transport,
+                 "What carries the rows; peer (CUDA IPC) and nccl move GPU memory")
       ->check(CLI::IsMember({"auto", "host", "peer", "nccl"}))
+      ->capture_default_str();
+  app.add_option("--expert-memory", options.expert_memory,
+                 "Where experts lie; auto: gpu for peer and nccl, else host")
+      ->check(CLI::IsMember({"auto", "host", "gpu"}))
       ->capture_default_str();
   app.add_option("--step-ms", step_ms,
                  "Milliseconds of a perfectly balanced step; a real one lasts that / balancedness")

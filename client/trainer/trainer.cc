@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,8 +24,10 @@
 #include "client/control/tcp_exchange.h"
 #include "client/files/load_file.h"
 #include "client/files/run_report.h"
+#include "client/trainer/device_mirror.h"
 #include "client/trainer/expert_state.h"
 #include "client/trainer/forked_child.h"
+#include "client/trainer/gpu_loads.h"
 #include "client/trainer/job_channel.h"
 #include "client/trainer/step_loads.h"
 #include "placement/evaluate.h"
@@ -116,50 +119,6 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOpti
                                exchange);
 }
 
-// Tokens that this rank's GPU computes in each layer: the split among replicas is equal.
-std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& placement) {
-  std::vector<double> loads;
-  for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
-    double tokens = 0;
-    for (int32_t slot = 0; slot < placement.num_local_slots; ++slot) {
-      const int64_t cell = int64_t{layer} * placement.num_slots + placement.first_local_slot + slot;
-      const int32_t expert = placement.physical_to_logical_map[static_cast<size_t>(cell)];
-      const int64_t count_cell = int64_t{layer} * placement.num_experts + expert;
-      tokens += static_cast<double>(total(layer, expert)) /
-                placement.logical_replica_count[static_cast<size_t>(count_cell)];
-    }
-    loads.push_back(tokens);
-  }
-  return loads;
-}
-
-// The loads of all GPUs in every layer, as the ranks measured them.
-struct MeasuredLoads {
-  double balancedness = 1;  // mean over layers with load
-  double slowdown = 1;      // sum of peaks / sum of means: of the step against a balanced one
-};
-
-MeasuredLoads Measure(std::span<const int64_t> gathered, int32_t num_layers, int32_t world_size) {
-  double sum = 0, peaks = 0, means = 0;
-  int32_t layers_with_load = 0;
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    double peak = 0, total = 0;
-    for (int32_t rank = 0; rank < world_size; ++rank) {
-      const int64_t cell = int64_t{rank} * num_layers + layer;
-      const auto tokens = std::bit_cast<double>(gathered[static_cast<size_t>(cell)]);
-      peak = std::max(peak, tokens);
-      total += tokens;
-    }
-    if (peak <= 0) continue;
-    sum += std::min(1.0, total / world_size / peak);
-    peaks += peak;
-    means += total / world_size;
-    ++layers_with_load;
-  }
-  if (layers_with_load == 0) return {};
-  return {sum / layers_with_load, peaks / means};
-}
-
 absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) {
   constexpr double kMaxBytes = 64e9;
   constexpr int kBytesPerParameter = 14;  // bf16 weight, fp32 master, two fp32 moments
@@ -172,17 +131,30 @@ absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) 
                    " GB of expert memory on this rank, at most ", kMaxBytes / 1e9, " are taken"));
 }
 
+// The device that this rank's experts lie on; absent for host memory.
+absl::StatusOr<std::optional<int32_t>> ExpertDevice(const TrainerOptions& options) {
+  const bool moves_gpu_memory = options.transport == "peer" || options.transport == "nccl";
+  const bool on_gpu =
+      options.expert_memory == "gpu" || (options.expert_memory == "auto" && moves_gpu_memory);
+  if (!on_gpu) return std::nullopt;
+  const int32_t ranks_per_node = std::max(1, options.world_size / std::max(1, options.num_nodes));
+  absl::StatusOr<int32_t> device = DeviceMirror::ChooseDevice(options.rank % ranks_per_node);
+  if (device.ok()) return *device;
+  return absl::Status(device.status().code(),
+                      absl::StrCat("no GPU to put the experts on: ", device.status().message()));
+}
+
 class Trainer {
  public:
   Trainer(TrainerOptions options, StepLoads loads, std::unique_ptr<Client> client,
           std::unique_ptr<ControlChannel> job_channel)
       : options_(std::move(options)),
         loads_(std::move(loads)),
+        experts_({.num_layers = client->placement().num_layers,
+                  .num_local_slots = client->placement().num_local_slots,
+                  .num_parameters = options_.parameters_per_expert}),
         client_(std::move(client)),
         job_channel_(std::move(job_channel)),
-        experts_({.num_layers = client_->placement().num_layers,
-                  .num_local_slots = client_->placement().num_local_slots,
-                  .num_parameters = options_.parameters_per_expert}),
         static_placement_(
             Placement::Static(*Topology::Make({.num_layers = loads_.num_layers(),
                                                .num_experts = loads_.num_experts(),
@@ -196,12 +168,13 @@ class Trainer {
     report_.num_layers = loads_.num_layers();
     report_.num_experts = loads_.num_experts();
     report_.num_slots = client_->placement().num_slots;
-    report_.transport = options_.transport;
     report_.steps_asked = options_.num_steps;
   }
 
-  absl::Status Run() {
-    absl::Status status = RunSteps();
+  // device: of the expert memory; absent: the host's.
+  absl::Status Run(std::optional<int32_t> device) {
+    absl::Status status = device.has_value() ? experts_.PutOnDevice(*device) : absl::OkStatus();
+    if (status.ok()) status = RunSteps();
     client_->Close(status.ok() ? "finished" : std::string(status.message()));
     report_.error = std::string(status.message());
     if (options_.rank == 0 && !options_.report_path.empty()) {
@@ -214,7 +187,9 @@ class Trainer {
  private:
   absl::Status RunSteps() {
     experts_.Initialise(client_->placement());
+    EPLB_RETURN_IF_ERROR(experts_.Publish());
     EPLB_RETURN_IF_ERROR(client_->RegisterExperts(experts_.Tensors()));
+    report_.transport = client_->transport();
     if (options_.rank == 0 && !options_.log_dir.empty()) {
       loads_log_.open(absl::StrCat(options_.log_dir, "/loads.jsonl"), std::ios::trunc);
     }
@@ -273,6 +248,7 @@ class Trainer {
       EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
     }
     experts_.Update(step, client_->placement());
+    EPLB_RETURN_IF_ERROR(experts_.Publish());
 
     std::vector<int64_t> mine;
     for (const double tokens : OwnGpuLoads(total, client_->placement())) {
@@ -280,7 +256,7 @@ class Trainer {
     }
     EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
                           AllGather(*job_channel_, mine, options_.step_deadline));
-    const MeasuredLoads measured = Measure(gathered, loads_.num_layers(), options_.world_size);
+    const MeasuredLoads measured = MeasureLoads(gathered, loads_.num_layers(), options_.world_size);
     WaitUntil(begin + options_.step_time * measured.slowdown);
 
     EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromCounts(total));
@@ -291,7 +267,9 @@ class Trainer {
                              .balancedness_static = unmoved.mean_balancedness,
                              .seconds = 0});
     WriteLoads(step, total);
-    EPLB_ASSIGN_OR_RETURN(const BoundaryResult boundary, client_->StepBoundary(step));
+    EPLB_ASSIGN_OR_RETURN(const BoundaryResult boundary,
+                          client_->StepBoundary(step, experts_.stream()));
+    if (boundary.switched) EPLB_RETURN_IF_ERROR(experts_.Fetch());
     report_.boundary_seconds += boundary.pause_seconds;
     report_.steps.back().seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
@@ -372,9 +350,9 @@ class Trainer {
 
   TrainerOptions options_;
   StepLoads loads_;
+  ExpertState experts_;  // outlives the client, which has its tensors
   std::unique_ptr<Client> client_;
   std::unique_ptr<ControlChannel> job_channel_;
-  ExpertState experts_;
   Placement static_placement_;
   std::ofstream loads_log_;
   RunReport report_;
@@ -385,12 +363,13 @@ class Trainer {
 absl::Status RunTrainer(const TrainerOptions& options) {
   EPLB_ASSIGN_OR_RETURN(StepLoads loads, ReadTrace(options.trace_path));
   EPLB_RETURN_IF_ERROR(CheckMemory(options, loads));
+  EPLB_ASSIGN_OR_RETURN(const std::optional<int32_t> device, ExpertDevice(options));
   EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeRendezvous(options));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
                         Client::Connect(ClientOptionsOf(options, loads), exchange));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> job_channel,
                         MakeJobChannel(options, exchange));
-  return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run();
+  return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run(device);
 }
 
 }  // namespace eplb

@@ -26,6 +26,8 @@ struct TrainerOptions {
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
   std::string transport = "auto";
+  // "host", "gpu": where the expert state lies; "auto": gpu when transport is peer or nccl.
+  std::string expert_memory = "auto";
   absl::Duration step_time =
       absl::ZeroDuration();  // of a perfectly balanced step; a real one lasts that / balancedness
   int32_t parameters_per_expert = 1024;
@@ -49,7 +51,8 @@ struct TrainerOptions {
 
 // Runs the job to its end on this rank. errors: DataLoss when a byte of expert memory is not what
 // recomputation gives or the ranks ran different placements; Aborted naming the ranks that are
-// gone; InvalidArgument for options and trace.
+// gone; InvalidArgument for options and trace; FailedPrecondition when experts shall lie on a GPU
+// and there is none.
 absl::Status RunTrainer(const TrainerOptions& options);
 
 }  // namespace eplb

@@ -2,7 +2,6 @@
 // is only ever a test: each rank says that it is another host, so that rows go over loopback
 // sockets.
 #include <gtest/gtest.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,11 +11,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 #include "cuda/nccl_library.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/gpu/nccl_rank.h"
+#include "tests/gpu/rank_processes.h"
 
 namespace eplb::cuda {
 namespace {
@@ -25,27 +25,6 @@ using testing::RankTask;
 
 // Connecting may take a minute, and so may each of the waits of a rank.
 constexpr absl::Duration kRankDeadline = absl::Seconds(200);
-
-std::vector<std::string> Environment(const std::string& host) {
-  std::vector<std::string> variables = {
-      "CUDA_VISIBLE_DEVICES=0", absl::StrCat("NCCL_HOSTID=", host),
-      "NCCL_P2P_DISABLE=1",     "NCCL_SHM_DISABLE=1",
-      "NCCL_NET=Socket",        "NCCL_IB_DISABLE=1",
-      "NCCL_SOCKET_IFNAME=lo",  "NCCL_SOCKET_FAMILY=AF_INET",
-      "NCCL_MNNVL_ENABLE=0",    "NCCL_NVLS_ENABLE=0",
-      "NCCL_RAS_ENABLE=0",      "NCCL_PROTO=Simple",
-      "NCCL_MAX_CTAS=4",        "NCCL_DEBUG=WARN"};
-  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
-  return variables;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  pointers.reserve(words.size() + 1);
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 class NcclGpuTest : public ::testing::Test {
  protected:
@@ -60,40 +39,20 @@ class NcclGpuTest : public ::testing::Test {
     GTEST_SKIP() << library.status();
   }
 
-  // A new process for each rank: CUDA cannot be used in a fork of a process that has used it.
   void Start(RankTask task, int32_t num_ranks, const std::vector<std::string>& hosts) {
     const std::string id_file = absl::StrCat(::testing::TempDir(), "nccl_id_", getpid());
     std::filesystem::remove(id_file);
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
-      std::vector<std::string> words = testing::ToArguments(
-          {.task = task, .rank = rank, .num_ranks = num_ranks, .id_file = id_file});
-      words.insert(words.begin(), "nccl_gpu_test");
-      std::vector<std::string> variables = Environment(hosts[static_cast<size_t>(rank)]);
-      pid_t child = -1;
-      ASSERT_EQ(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, Pointers(words).data(),
-                            Pointers(variables).data()),
-                0);
-      ranks_.push_back(child);
+      ASSERT_TRUE(ranks_.Start(
+          testing::ToArguments(
+              {.task = task, .rank = rank, .num_ranks = num_ranks, .id_file = id_file}),
+          eplb::testing::NcclVariables(hosts[static_cast<size_t>(rank)])));
     }
   }
 
-  // What waitpid says of each; those that do not end in time are killed.
-  std::vector<int> Ends() {
-    const absl::Time deadline = absl::Now() + kRankDeadline;
-    std::vector<int> ends;
-    ends.reserve(ranks_.size());
-    for (const pid_t rank : ranks_) {
-      int end = 0;
-      while (waitpid(rank, &end, WNOHANG) == 0) {
-        if (absl::Now() > deadline) kill(rank, SIGKILL);
-        absl::SleepFor(absl::Milliseconds(5));
-      }
-      ends.push_back(end);
-    }
-    return ends;
-  }
+  std::vector<int> Ends() { return ranks_.Ends(kRankDeadline); }
 
-  std::vector<pid_t> ranks_;
+  eplb::testing::RankProcesses ranks_;
 };
 
 TEST_F(NcclGpuTest, RowsGoRoundARingOfTwoProcesses) {

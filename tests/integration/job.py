@@ -16,6 +16,7 @@ import urllib.request
 
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
 DATA = pathlib.Path(os.environ["EPLB_DATA"])
+TRAINER = pathlib.Path(os.environ.get("EPLB_TRAINER", BIN / "eplb-trainer"))
 # Sanitizer builds are slower; their preset raises this.
 PATIENCE = float(os.environ.get("EPLB_TEST_PATIENCE", "1"))
 
@@ -126,19 +127,20 @@ class Job:
     """The rank processes of one incarnation of the demonstration trainer."""
 
     def __init__(self, directory, endpoint, world=4, steps=240, step_ms=10, slots=72, extra=(), parameters=128,
-                 endpoints=None, rank_extra=None, environment=None):
-        """endpoints: of the daemon for single ranks; rank_extra: more options of single ranks."""
+                 endpoints=None, rank_extra=None, environment=None, rank_environment=None):
+        """endpoints: of the daemon for single ranks; rank_extra, rank_environment: more of single ranks."""
         self.directory = pathlib.Path(directory)
         self.world = world
         self.errors = [self.directory / f"rank-{rank}.err" for rank in range(world)]
         self.ranks = []
         for rank in range(world):
-            command = [BIN / "eplb-trainer", "--rank", str(rank), "--world", str(world), "--endpoint", (endpoints or {}).get(rank, endpoint),
+            command = [TRAINER, "--rank", str(rank), "--world", str(world), "--endpoint", (endpoints or {}).get(rank, endpoint),
                        "--trace", DATA / "moe64_aux.jsonl", "--steps", str(steps), "--slots", str(slots),
                        "--step-ms", str(step_ms), "--parameters", str(parameters), "--log-dir", self.directory,
                        "--report-json", self.directory / "run.json", *extra, *(rank_extra or {}).get(rank, ())]
             self.ranks.append(subprocess.Popen(command, stderr=open(self.errors[rank], "w"),
-                                               env={**os.environ, **(environment or {})}))
+                                               env={**os.environ, **(environment or {}),
+                                                    **(rank_environment or {}).get(rank, {})}))
 
     def wait(self, seconds):
         """Exit codes by rank."""

@@ -49,6 +49,7 @@ class WholePathTest(unittest.TestCase):
     def test_ranks_switch_together_and_the_job_is_better_balanced(self):
         job = self.start_job(world=8, steps=480, step_ms=12)
         self.assertEqual(job.wait(180), [0] * 8, [path.read_text() for path in job.errors])
+        self.assertEqual(job.report()["transport"], "host")
         self.assertEqual(self.daemon.stop(), 0)
         result = self.eplbctl("report", self.directory, "-o", "json", "--min-rebalances", 3, "--min-gain", 0.08)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)
@@ -146,6 +147,14 @@ class CommandLineTest(unittest.TestCase):
         result = self.run_binary("eplbctl", "status", "--endpoint", f"127.0.0.1:{harness.free_port()}")
         self.assertEqual((result.returncode, result.stdout), (3, ""))
         self.assertEqual(result.stderr.count("\n"), 1)
+
+    def test_experts_on_a_gpu_that_is_not_there_are_exit_1_with_one_line(self):
+        with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+            result = self.run_binary("eplb-trainer", "--rank", 0, "--world", 1, "--steps", 1, "--rendezvous",
+                                     "127.0.0.1:1", "--trace", harness.DATA / "moe64_aux.jsonl", "--transport", "peer")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn("no GPU to put the experts on", result.stderr)
 
     def test_a_broken_config_is_exit_2_naming_the_key(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:

@@ -17,7 +17,7 @@ TEST_P(ExecutorContractTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches)
   for (const auto& [gpus, experts, slots] : std::vector<std::array<int32_t, 3>>{
            {1, 4, 6}, {2, 4, 4}, {3, 6, 8}, {4, 8, 12}, {8, 16, 19}}) {
     const Topology topology = MakeTopology(3, experts, slots, gpus);
-    Lane lane(topology, GetParam().residency, GetParam().make);
+    Lane lane = MakeLane(topology);
     Placement current = RandomPlacement(random, topology);
     lane.Fill(current);
     for (uint64_t version = 1; version <= 4; ++version) {
@@ -44,7 +44,7 @@ TEST_P(ExecutorContractTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches)
 TEST_P(ExecutorContractTest, DiscardLeavesSlotsAndTheNextPlanWorks) {
   std::mt19937 random(5);
   const Topology topology = MakeTopology(2, 8, 9, 4);
-  Lane lane(topology, GetParam().residency, GetParam().make);
+  Lane lane = MakeLane(topology);
   const Placement current = RandomPlacement(random, topology);
   lane.Fill(current);
   const auto before = lane.Snapshot();
@@ -64,7 +64,7 @@ TEST_P(ExecutorContractTest, DiscardLeavesSlotsAndTheNextPlanWorks) {
 TEST_P(ExecutorContractTest, SilentRankIsNamedNoSlotChangesAndTheNextPlanWorks) {
   std::mt19937 random(6);
   const Topology topology = MakeTopology(2, 9, 9, 3);
-  Lane lane(topology, GetParam().residency, GetParam().make);
+  Lane lane = MakeLane(topology);
   const Placement current = RandomPlacement(random, topology);
   lane.Fill(current);
   const auto before = lane.Snapshot();
@@ -92,7 +92,7 @@ TEST_P(ExecutorContractTest, SilentRankIsNamedNoSlotChangesAndTheNextPlanWorks) 
 TEST_P(ExecutorContractTest, RowsStayInsideTheirLane) {
   std::mt19937 random(7);
   const Topology topology = MakeTopology(2, 6, 6, 3);
-  Lane lanes(topology, GetParam().residency, GetParam().make, /*num_lanes=*/2);
+  Lane lanes = MakeLane(topology, /*num_lanes=*/2);
   const Placement current = RandomPlacement(random, topology);
   const Placement target = RandomPlacement(random, topology);
   lanes.Fill(current);

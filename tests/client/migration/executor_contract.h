@@ -38,14 +38,14 @@ inline std::vector<TensorShape> Shapes() {
 class Lane {
  public:
   Lane(const Topology& topology, StateResidency residency, const MakeWorld& make,
-       int32_t num_lanes = 1, int32_t layers_per_chunk = 1000)
+       int32_t num_lanes = 1, int32_t layers_per_chunk = 1000, MakeQueue make_queue = nullptr)
       : topology_(topology), residency_(residency), num_lanes_(num_lanes) {
     const int32_t ranks = num_lanes * topology.num_gpus();
     std::vector<ExecutorOptions> options;
     int64_t staging = 0;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const GpuId gpu{rank % topology.num_gpus()};
-      memories_.push_back(std::make_unique<ExpertMemory>(topology, gpu, Shapes()));
+      memories_.push_back(std::make_unique<ExpertMemory>(topology, gpu, Shapes(), make_queue));
       options.push_back({.topology = topology,
                          .gpu = gpu,
                          .lane = rank / topology.num_gpus(),
@@ -55,8 +55,9 @@ class Lane {
     }
     Transports transports = make(ranks, staging);
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      auto executor = Executor::Make(options[rank], memories_[rank]->tensors(),
-                                     std::move(transports[rank]), cuda::MakeHostRowQueue());
+      auto executor =
+          Executor::Make(options[rank], memories_[rank]->tensors(), std::move(transports[rank]),
+                         make_queue == nullptr ? cuda::MakeHostRowQueue() : make_queue());
       EXPECT_TRUE(executor.ok()) << executor.status();
       executors_.push_back(*std::move(executor));
     }
@@ -75,7 +76,7 @@ class Lane {
   }
   std::vector<std::vector<std::vector<std::byte>>> Snapshot() const {
     std::vector<std::vector<std::vector<std::byte>>> all;
-    for (const auto& memory : memories_) all.push_back(memory->bytes());
+    for (const auto& memory : memories_) all.push_back(memory->Read());
     return all;
   }
 
@@ -117,9 +118,20 @@ struct ExecutorKind {
   const char* name;
   MakeWorld make;
   StateResidency residency;
+  MakeQueue queue = nullptr;  // of the memory that experts and staging lie in; null: the host's
 };
 
-class ExecutorContractTest : public ::testing::TestWithParam<ExecutorKind> {};
+class ExecutorContractTest : public ::testing::TestWithParam<ExecutorKind> {
+ protected:
+  void SetUp() override { SkipWithout(GetParam().queue); }
+  static Lane MakeLane(const Topology& topology, int32_t num_lanes = 1) {
+    return {topology,  GetParam().residency, GetParam().make,
+            num_lanes, kLayersPerChunk,      GetParam().queue};
+  }
+
+ private:
+  static constexpr int32_t kLayersPerChunk = 1000;
+};
 
 }  // namespace eplb
 

@@ -16,6 +16,7 @@
 
 #include "client/migration/executor.h"
 #include "placement/placement.h"
+#include "tests/client/migration/queue_memory.h"
 
 namespace eplb {
 
@@ -62,12 +63,14 @@ inline Placement RandomPlacement(std::mt19937& random, const Topology& topology)
 // The memory of one GPU.
 class ExpertMemory {
  public:
-  ExpertMemory(const Topology& topology, GpuId gpu, std::vector<TensorShape> shapes)
-      : topology_(topology), gpu_(gpu), shapes_(std::move(shapes)) {
+  // make_queue: of the memory that the tensors lie in; null: the host's.
+  ExpertMemory(const Topology& topology, GpuId gpu, std::vector<TensorShape> shapes,
+               MakeQueue make_queue = nullptr)
+      : topology_(topology), gpu_(gpu), shapes_(std::move(shapes)), memory_(make_queue) {
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
       for (const TensorShape& shape : shapes_) {
-        auto& buffer = buffers_.emplace_back(
-            static_cast<size_t>(shape.row_stride * topology.SlotsOf(gpu)), kPadding);
+        const std::span<std::byte> buffer = buffers_.emplace_back(memory_.Put(
+            std::vector(static_cast<size_t>(shape.row_stride * topology.SlotsOf(gpu)), kPadding)));
         tensors_.push_back({.name = absl::StrCat("layers.", layer, ".", shape.name),
                             .layer = LayerId{layer},
                             .role = shape.role,
@@ -80,26 +83,33 @@ class ExpertMemory {
   }
 
   const std::vector<ExpertTensor>& tensors() const { return tensors_; }
-  const std::vector<std::vector<std::byte>>& bytes() const { return buffers_; }
+  std::vector<std::vector<std::byte>> Read() {
+    std::vector<std::vector<std::byte>> all;
+    for (const std::span<std::byte> buffer : buffers_) all.push_back(memory_.Read(buffer));
+    return all;
+  }
 
   // Writes what `placement` says; state that no residency vouches for gets other bytes.
   void Fill(const Placement& placement, StateResidency residency) {
+    auto bytes = Read();
     Visit(placement, residency, [&](size_t buffer, int64_t at, std::byte expected, bool vouched) {
-      buffers_[buffer][at] = vouched ? expected : ~expected;
+      bytes[buffer][at] = vouched ? expected : ~expected;
     });
+    for (size_t b = 0; b < buffers_.size(); ++b) memory_.Write(buffers_[b], bytes[b]);
   }
 
   // Bytes that differ from what `placement` says, padding included.
-  int64_t CountWrong(const Placement& placement, StateResidency residency) const {
+  int64_t CountWrong(const Placement& placement, StateResidency residency) {
+    const auto bytes = Read();
     int64_t wrong = 0;
     Visit(placement, residency, [&](size_t buffer, int64_t at, std::byte expected, bool vouched) {
-      wrong += vouched && buffers_[buffer][at] != expected ? 1 : 0;
+      wrong += vouched && bytes[buffer][at] != expected ? 1 : 0;
     });
-    for (size_t b = 0; b < buffers_.size(); ++b) {
+    for (size_t b = 0; b < bytes.size(); ++b) {
       const TensorShape& shape = shapes_[b % shapes_.size()];
-      for (size_t at = 0; at < buffers_[b].size(); ++at) {
+      for (size_t at = 0; at < bytes[b].size(); ++at) {
         const bool padding = static_cast<int64_t>(at) % shape.row_stride >= shape.row_bytes;
-        wrong += padding && buffers_[b][at] != kPadding ? 1 : 0;
+        wrong += padding && bytes[b][at] != kPadding ? 1 : 0;
       }
     }
     return wrong;
@@ -130,7 +140,8 @@ class ExpertMemory {
   const Topology topology_;
   const GpuId gpu_;
   const std::vector<TensorShape> shapes_;
-  std::vector<std::vector<std::byte>> buffers_;
+  QueueMemory memory_;
+  std::vector<std::span<std::byte>> buffers_;
   std::vector<ExpertTensor> tensors_;
 };
 

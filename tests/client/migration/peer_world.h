@@ -19,8 +19,6 @@
 
 namespace eplb {
 
-using MakeQueue = std::unique_ptr<cuda::RowQueue> (*)();
-
 struct StagingOfRanks {
   explicit StagingOfRanks(int32_t world_size) : queues(world_size), buffers(world_size) {}
   // Queues go after the memory that they allocated.

@@ -1,4 +1,4 @@
-// Rows between random ranks, and what staging holds once they have moved.
+// Rows of many sizes between all ranks of a world.
 #ifndef EPLB_TESTS_CLIENT_MIGRATION_RANDOM_TRAFFIC_H_
 #define EPLB_TESTS_CLIENT_MIGRATION_RANDOM_TRAFFIC_H_
 
@@ -13,7 +13,7 @@
 
 #include "absl/time/clock.h"
 
-#include "client/migration/transport.h"
+#include "tests/client/migration/queue_memory.h"
 #include "tests/client/migration/transport_contract.h"
 
 namespace eplb {
@@ -24,18 +24,18 @@ inline constexpr std::byte kOld{0xEE};
 struct Traffic {
   std::vector<RowMoves> moves;                  // by rank
   std::vector<std::vector<std::byte>> staging;  // by rank
-  std::vector<std::vector<std::byte>> sources;  // live memory of the sends
   // What rounds rows up to 64 bytes: it belongs to them, and may be anything.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> padding;
   int64_t total_bytes = 0;
 };
 
-inline Traffic RandomTraffic(std::mt19937& random, int32_t world_size, uint64_t post_id,
-                             int64_t staging_bytes, int32_t num_rows) {
+// The rows are put into `memory`.
+inline Traffic RandomTraffic(std::mt19937& random, QueueMemory& memory, int32_t world_size,
+                             uint64_t post_id, int64_t staging_bytes) {
+  constexpr int32_t kRows = 24;
   Traffic traffic;
   traffic.moves.resize(world_size);
   traffic.staging.assign(world_size, std::vector<std::byte>(staging_bytes, kOld));
-  traffic.sources.reserve(num_rows);
   traffic.padding.resize(world_size);
   std::vector<int64_t> used(world_size, 0);
   // A round has one receiver and one sender for each rank, and the rows between them.
@@ -47,13 +47,13 @@ inline Traffic RandomTraffic(std::mt19937& random, int32_t world_size, uint64_t 
     moves.deadline = absl::Now() + absl::Seconds(30);
   }
   constexpr int64_t kSizes[] = {0, 1, 63, 64, 65, 4096, 262'144, 262'145, 600'001};
-  for (int32_t row = 0; row < num_rows; ++row) {
+  for (int32_t row = 0; row < kRows; ++row) {
     const auto from = static_cast<int32_t>(random() % world_size);
     const int32_t to = (from + 1 + static_cast<int32_t>(random() % (world_size - 1))) % world_size;
     const int64_t bytes = kSizes[random() % std::size(kSizes)];
     if (used[to] + bytes > staging_bytes) continue;
-    const std::vector<std::byte>& source =
-        traffic.sources.emplace_back(RandomBytes(random, static_cast<size_t>(bytes)));
+    std::vector<std::byte> source = RandomBytes(random, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(traffic.staging[to].data() + used[to], source.data(), source.size());
     if (receiver_of.try_emplace(from, to).first->second != to ||
         sender_of.try_emplace(to, from).first->second != from) {
       ++round;
@@ -63,14 +63,13 @@ inline Traffic RandomTraffic(std::mt19937& random, int32_t world_size, uint64_t 
     traffic.moves[from].sends.push_back({.to = RankId{to},
                                          .row = row,
                                          .round = round,
-                                         .bytes = source,
+                                         .bytes = memory.Put(std::move(source)),
                                          .staging_offset = used[to]});
     traffic.moves[to].receives.push_back({.from = RankId{from},
                                           .row = row,
                                           .round = round,
                                           .staging_offset = used[to],
                                           .num_bytes = bytes});
-    if (bytes > 0) std::memcpy(traffic.staging[to].data() + used[to], source.data(), source.size());
     const int64_t end = used[to] + bytes;
     used[to] += (bytes + 63) / 64 * 64;
     traffic.padding[to].emplace_back(end, std::min(used[to], staging_bytes) - end);

@@ -67,8 +67,8 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
   for (const int32_t world_size : {2, 3, 5}) {
     Transports transports = Make(world_size, kStaging);
     for (uint64_t post_id = 1; post_id <= 3; ++post_id) {
-      const Traffic traffic = RandomTraffic(random, world_size, post_id, kStaging, 24);
-      for (auto& transport : transports) FillWith(transport->staging(), kOld);
+      const Traffic traffic = RandomTraffic(random, memory(), world_size, post_id, kStaging);
+      for (auto& transport : transports) memory().Fill(transport->staging(), kOld);
       std::vector<Progress> results(world_size);
       RunRanks(world_size, [&](int32_t rank) {
         const Ticket ticket = MustPost(*transports[rank], traffic.moves[rank]);
@@ -83,9 +83,10 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
       for (int32_t rank = 0; rank < world_size; ++rank) {
         const std::span<std::byte> staging = transports[rank]->staging();
         for (const auto& [offset, bytes] : traffic.padding[rank]) {
-          FillWith(staging.subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes)), kOld);
+          memory().Fill(staging.subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes)),
+                        kOld);
         }
-        EXPECT_TRUE(SameBytes(staging, traffic.staging[rank]));
+        EXPECT_TRUE(memory().Holds(staging, traffic.staging[rank]));
         sent += results[rank].sent_bytes;
         received += results[rank].received_bytes;
       }
@@ -98,7 +99,8 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
 TEST_P(TransportContractTest, MoreRowsThanALinkQueuesWaitForAReceiverThatReadsLate) {
   constexpr int32_t kRows = 12'000;
   Transports transports = Make(2, int64_t{64} * kRows);
-  const std::vector<std::byte> row = {std::byte{1}, std::byte{2}, std::byte{3}};
+  const std::span<std::byte> row = memory().Put({std::byte{1}, std::byte{2}, std::byte{3}});
+  memory().Fill(transports[1]->staging(), kOld);
   RowMoves sends = Nothing(1);
   RowMoves receives = Nothing(1);
   for (int32_t i = 0; i < kRows; ++i) {
@@ -116,8 +118,10 @@ TEST_P(TransportContractTest, MoreRowsThanALinkQueuesWaitForAReceiverThatReadsLa
   for (const auto& result : Drive(transports, {send, receive})) {
     ASSERT_TRUE(result.ok()) << result.status();
   }
-  for (int32_t i = 0; i < kRows; ++i) {
-    EXPECT_TRUE(SameBytes(transports[1]->staging().subspan(size_t{64} * i, 3), row));
+  const std::vector<std::byte> staged = memory().Read(transports[1]->staging());
+  for (size_t i = 0; i < kRows; ++i) {
+    ASSERT_THAT(std::span(staged).subspan(64 * i, 3),
+                ::testing::ElementsAre(std::byte{1}, std::byte{2}, std::byte{3}));
   }
 }
 
@@ -143,19 +147,20 @@ TEST_P(TransportContractTest, StagingIsAlignedAndOfTheSizeAsked) {
 
 TEST_P(TransportContractTest, NothingIsWrittenBeforeTheReceiverPosts) {
   std::mt19937 random(1);
-  Transports transports = Make(2, 4096);
-  const std::vector<std::byte> row = RandomBytes(random, 4096);
-  FillWith(transports[0]->staging(), kOld);
-  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
+  constexpr size_t kRowBytes = 4096;
+  Transports transports = Make(2, kRowBytes);
+  const std::vector<std::byte> row = RandomBytes(random, kRowBytes);
+  memory().Fill(transports[0]->staging(), kOld);
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, memory().Put(row)));
   for (int32_t turn = 0; turn < 20; ++turn) {
     const auto progress = transports[1]->Poll(send, absl::ZeroDuration());
     ASSERT_TRUE(progress.ok()) << progress.status();
     EXPECT_FALSE(progress->done);
   }
-  EXPECT_TRUE(std::ranges::all_of(transports[0]->staging(), [](auto b) { return b == kOld; }));
+  EXPECT_TRUE(memory().Holds(transports[0]->staging(), std::vector<std::byte>(kRowBytes, kOld)));
   const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 1, 4096));
   for (const auto& result : Drive(transports, {receive, send})) EXPECT_TRUE(result.ok());
-  EXPECT_TRUE(SameBytes(transports[0]->staging(), row));
+  EXPECT_TRUE(memory().Holds(transports[0]->staging(), row));
 }
 
 TEST_P(TransportContractTest, SecondPostIsRefusedWhileOneIsOpen) {
@@ -168,7 +173,7 @@ TEST_P(TransportContractTest, SecondPostIsRefusedWhileOneIsOpen) {
 
 TEST_P(TransportContractTest, MovesThatCannotBeAreRefusedByRow) {
   Transports transports = Make(2, 128);
-  const std::vector<std::byte> row(100);
+  const std::span<std::byte> row = memory().Put(std::vector<std::byte>(100));
   const auto refused = [&](RowMoves moves, const char* why) {
     const absl::Status status = transports[0]->Post(std::move(moves)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << why;
@@ -198,7 +203,7 @@ TEST_P(TransportContractTest, MovesThatCannotBeAreRefusedByRow) {
 TEST_P(TransportContractTest, DeadlineNamesThePeersThatOweRows) {
   std::mt19937 random(2);
   Transports transports = Make(4, 4096);
-  const std::vector<std::byte> row = RandomBytes(random, 100);
+  const std::span<std::byte> row = memory().Put(RandomBytes(random, 100));
   RowMoves moves = ReceiveOne(RankId{1}, 1, 100);
   moves.receives.push_back(
       {.from = RankId{2}, .row = 1, .round = 1, .staging_offset = 128, .num_bytes = 100});
@@ -241,7 +246,8 @@ TEST_P(TransportContractTest, PeerThatDiesIsNamedAndLaterPostsWithItAreRefused) 
   if (transports[0]->name() == "nccl") {
     GTEST_SKIP() << "a communicator is of all ranks of the lane: without one there is none";
   }
-  const std::vector<std::byte> row(64, std::byte{7});  // the others go on
+  // The others go on.
+  const std::span<std::byte> row = memory().Put(std::vector<std::byte>(64, std::byte{7}));
   const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 3, 64));
   const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 3, row));
   const auto results = Drive(transports, {receive, send, 0});
@@ -262,7 +268,7 @@ TEST_P(TransportContractTest, PeersOfARefusedPostAreToldAtOnce) {
     ++moves.post_id;
   }
   const uint64_t post_id = moves.post_id - 1;
-  const std::vector<std::byte> row(64, std::byte{7});
+  const std::span<std::byte> row = memory().Put(std::vector<std::byte>(64, std::byte{7}));
   const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, post_id, row));
   absl::StatusOr<Progress> result = Progress{};
   for (int i = 0; i < 20 && result.ok(); ++i) result = transports[1]->Poll(send, absl::Seconds(1));
@@ -274,11 +280,12 @@ TEST_P(TransportContractTest, PeerThatFinishedAndLeftIsNoError) {
   std::mt19937 random(3);
   Transports transports = Make(3, 1 << 20);
   const std::vector<std::byte> row = RandomBytes(random, 600'000);
+  const std::span<std::byte> live = memory().Put(row);
   RowMoves moves = ReceiveOne(RankId{1}, 1, 600'000);
   moves.receives.push_back(
       {.from = RankId{2}, .row = 0, .round = 1, .staging_offset = 600'064, .num_bytes = 64});
   const Ticket receive = MustPost(*transports[0], moves);
-  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, live));
   const auto drive_pair = [&] {
     const auto sent = transports[1]->Poll(send, absl::ZeroDuration());
     const auto received = transports[0]->Poll(receive, absl::ZeroDuration());
@@ -288,18 +295,18 @@ TEST_P(TransportContractTest, PeerThatFinishedAndLeftIsNoError) {
   while (!drive_pair()) {
   }
   transports[1].reset();
-  RowMoves second = SendOne(RankId{0}, 1, std::span(row).first(64), 600'064);
+  RowMoves second = SendOne(RankId{0}, 1, live.first(64), 600'064);
   second.sends[0].round = 1;
   const Ticket last = MustPost(*transports[2], second);
   const auto results = Drive(transports, {receive, 0, last});
   EXPECT_TRUE(results[0].ok()) << results[0].status();
-  EXPECT_TRUE(SameBytes(transports[0]->staging().first(row.size()), row));
+  EXPECT_TRUE(memory().Holds(transports[0]->staging().first(row.size()), row));
 }
 
 TEST_P(TransportContractTest, AbortIsToldToThePeersThatStillMatter) {
   std::mt19937 random(4);
   Transports transports = Make(2, 4096);
-  const std::vector<std::byte> row = RandomBytes(random, 64);
+  const std::span<std::byte> row = memory().Put(RandomBytes(random, 64));
   for (const bool sender_aborts : {true, false}) {
     const uint64_t post_id = sender_aborts ? 1 : 2;
     const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, post_id, 64));
@@ -323,7 +330,7 @@ TEST_P(TransportContractTest, StagingReusedAfterAnAbortSeesNoOldRow) {
   Transports transports = Make(2, kBytes);
   uint64_t post_id = 0;
   for (const int32_t turns : {0, 1, 2, 3, 5}) {
-    std::vector<std::byte> old_row = RandomBytes(random, kBytes);
+    const std::span<std::byte> old_row = memory().Put(RandomBytes(random, kBytes));
     const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, ++post_id, kBytes));
     const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, post_id, old_row));
     for (int32_t turn = 0; turn < turns; ++turn) {
@@ -334,24 +341,25 @@ TEST_P(TransportContractTest, StagingReusedAfterAnAbortSeesNoOldRow) {
     }
     EXPECT_TRUE(transports[turns % 2]->Abort().ok());
     EXPECT_TRUE(transports[1 - turns % 2]->Abort().ok());
-    FillWith(old_row, std::byte{0x11});  // ours again once Abort returned
-    FillWith(transports[0]->staging(), kOld);
+    memory().Fill(old_row, std::byte{0x11});  // ours again once Abort returned
+    memory().Fill(transports[0]->staging(), kOld);
 
     const std::vector<std::byte> row = RandomBytes(random, 300'000);
     const Ticket receive_again =
         MustPost(*transports[0], ReceiveOne(RankId{1}, ++post_id, 300'000, 64));
-    const Ticket send_again = MustPost(*transports[1], SendOne(RankId{0}, post_id, row, 64));
+    const Ticket send_again =
+        MustPost(*transports[1], SendOne(RankId{0}, post_id, memory().Put(row), 64));
     for (const auto& result : Drive(transports, {receive_again, send_again})) {
       EXPECT_TRUE(result.ok()) << result.status();
     }
     std::vector<std::byte> expected(kBytes, kOld);
     std::copy(row.begin(), row.end(), expected.begin() + 64);
-    EXPECT_TRUE(SameBytes(transports[0]->staging(), expected)) << turns << " turns";
+    EXPECT_TRUE(memory().Holds(transports[0]->staging(), expected)) << turns << " turns";
   }
 }
 
 TEST_P(TransportContractTest, SizesThatDifferBetweenTheEndsAreFoundByTheReceiver) {
-  const std::vector<std::byte> row(100, std::byte{1});
+  const std::span<std::byte> row = memory().Put(std::vector<std::byte>(100, std::byte{1}));
   for (const int64_t expected : {99, 101}) {
     Transports transports = Make(2, 4096);
     const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 1, expected));

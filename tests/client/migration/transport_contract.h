@@ -13,19 +13,37 @@
 #include <vector>
 
 #include "client/migration/transport.h"
+#include "tests/client/migration/queue_memory.h"
 
 namespace eplb {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 using MakeTransports = Transports (*)(int32_t world_size, int64_t staging_bytes);
 
-class TransportContractTest : public ::testing::TestWithParam<MakeTransports> {
+struct TransportKind {
+  // Implicit: a kind in host memory is written as its function.
+  TransportKind(MakeTransports make_world, MakeQueue make_queue = nullptr)
+      : make(make_world), queue(make_queue) {}
+  MakeTransports make;
+  MakeQueue queue;  // of the memory that rows and staging lie in; null: the host's
+};
+
+class TransportContractTest : public ::testing::TestWithParam<TransportKind> {
  protected:
+  TransportContractTest() : memory_(GetParam().queue) {}
+  void SetUp() override { SkipWithout(GetParam().queue); }
+
   Transports Make(int32_t world_size, int64_t staging_bytes) {
-    Transports transports = GetParam()(world_size, staging_bytes);
+    Transports transports = GetParam().make(world_size, staging_bytes);
     EXPECT_EQ(transports.size(), static_cast<size_t>(world_size));
     return transports;
   }
+
+  // Of rows and staging.
+  QueueMemory& memory() { return memory_; }
+
+ private:
+  QueueMemory memory_;
 };
 
 inline std::vector<std::byte> RandomBytes(std::mt19937& random, size_t size) {
@@ -35,14 +53,6 @@ inline std::vector<std::byte> RandomBytes(std::mt19937& random, size_t size) {
     std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), size - at));
   }
   return bytes;
-}
-
-// memset and memcmp: these tests handle megabytes in debug builds.
-inline void FillWith(std::span<std::byte> bytes, std::byte value) {
-  if (!bytes.empty()) std::memset(bytes.data(), std::to_integer<int>(value), bytes.size());
-}
-inline bool SameBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 // Polls all ranks in turn from one thread, without waiting, until each is done or has failed; null

@@ -1,0 +1,162 @@
+// What an idle client costs a training loop on the GPU: a step is some matrix products on a stream
+// and a wait for it, alone and with Record and StepBoundary of a client that has nothing to move.
+// Both kinds of step take turns, so that clocks that drift do not count. One JSON object. Exit 77
+// without a usable GPU.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "client/client.h"
+#include "cuda/handles.h"
+#include "cuda/status.h"
+#include "placement/status_macros.h"
+#include "tests/bench/gemm.h"
+
+namespace eplb::bench {
+namespace {
+
+constexpr int kSkipped = 77;
+constexpr int32_t kSize = 1024;
+constexpr int32_t kProductsPerStep = 16;
+constexpr int32_t kTurns = 20;
+constexpr int32_t kStepsPerTurn = 48;  // six votes
+constexpr int32_t kLayers = 8;
+constexpr int32_t kExperts = 64;
+constexpr int64_t kRowBytes = int64_t{1} << 20;
+
+// A job of one rank without a daemon, with expert rows on the device. It votes, and as nothing is
+// ever proposed it moves nothing.
+class IdleClient {
+ public:
+  absl::Status Init() {
+    ClientOptions options;
+    options.job = "gemm-loop";
+    options.num_layers = kLayers;
+    options.num_experts = kExperts;
+    options.num_slots = kExperts;
+    EPLB_ASSIGN_OR_RETURN(client_, Client::Connect(options, [](std::string_view bytes) {
+                            return absl::StatusOr<std::vector<std::string>>({std::string(bytes)});
+                          }));
+    EPLB_ASSIGN_OR_RETURN(rows_, cuda::MakeDeviceMemory(kLayers * kExperts * kRowBytes));
+    std::vector<ExpertTensorView> tensors;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      tensors.push_back(
+          {.name = absl::StrCat("layers.", layer, ".weight"),
+           .layer = layer,
+           .base = static_cast<std::byte*>(rows_.get()) + layer * kExperts * kRowBytes,
+           .num_rows = kExperts,
+           .row_bytes = kRowBytes,
+           .row_stride = kRowBytes});
+    }
+    return client_->RegisterExperts(tensors);
+  }
+
+  absl::Status Step(cudaStream_t stream) {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      EPLB_RETURN_IF_ERROR(client_->Record(layer, counts_));
+    }
+    return client_->StepBoundary(step_++, stream).status();
+  }
+
+  std::string transport() const { return std::string(client_->transport()); }
+
+ private:
+  cuda::DeviceMemory rows_;  // outlives the client
+  std::unique_ptr<Client> client_;
+  std::vector<int64_t> counts_ = std::vector<int64_t>(kExperts, 1000);
+  int64_t step_ = 0;
+};
+
+class Loop {
+ public:
+  absl::Status Init() {
+    constexpr int64_t kBytes = int64_t{kSize} * kSize * sizeof(float);
+    EPLB_ASSIGN_OR_RETURN(stream_, cuda::MakeStream());
+    for (cuda::DeviceMemory* matrix : {&a_, &b_, &c_}) {
+      EPLB_ASSIGN_OR_RETURN(*matrix, cuda::MakeDeviceMemory(kBytes));
+      EPLB_RETURN_IF_ERROR(cuda::ToStatus(cudaMemset(matrix->get(), 0, kBytes), "cudaMemset"));
+    }
+    // Our stream does not wait for the default one.
+    return cuda::ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  // Microseconds of a step; client: null for none.
+  absl::StatusOr<double> TimeStep(IdleClient* client) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int32_t i = 0; i < kProductsPerStep; ++i) {
+      EPLB_RETURN_IF_ERROR(LaunchGemm(static_cast<const float*>(a_.get()),
+                                      static_cast<const float*>(b_.get()),
+                                      static_cast<float*>(c_.get()), kSize, stream_.get()));
+    }
+    if (client != nullptr) EPLB_RETURN_IF_ERROR(client->Step(stream_.get()));
+    EPLB_RETURN_IF_ERROR(
+        cuda::ToStatus(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize"));
+    const std::chrono::duration<double, std::micro> spent =
+        std::chrono::steady_clock::now() - begin;
+    return spent.count();
+  }
+
+ private:
+  cuda::Stream stream_;
+  cuda::DeviceMemory a_, b_, c_;
+};
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double Mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+absl::Status Measure() {
+  IdleClient client;
+  EPLB_RETURN_IF_ERROR(client.Init());
+  Loop loop;
+  EPLB_RETURN_IF_ERROR(loop.Init());
+  std::vector<double> alone;
+  std::vector<double> beside;
+  for (int32_t turn = 0; turn <= kTurns; ++turn) {
+    for (int32_t step = 0; step < 2 * kStepsPerTurn; ++step) {
+      const bool with_client = step >= kStepsPerTurn;
+      EPLB_ASSIGN_OR_RETURN(const double us, loop.TimeStep(with_client ? &client : nullptr));
+      if (turn > 0) (with_client ? beside : alone).push_back(us);  // the first turn warms up
+    }
+  }
+  absl::PrintF(
+      "{\"bench\": \"gemm_loop\", \"transport\": \"%s\", \"steps\": %d, \"alone_us\": %.2f, "
+      "\"idle_client_us\": %.2f, \"slowdown\": %.5f, \"slowdown_of_means\": %.5f}\n",
+      client.transport(), alone.size(), Median(alone), Median(beside),
+      Median(beside) / Median(alone) - 1, Mean(beside) / Mean(alone) - 1);
+  return absl::OkStatus();
+}
+
+int Run() {
+  int num_devices = 0;
+  const absl::Status usable =
+      cuda::ToStatus(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
+  if (!usable.ok() || num_devices == 0) {
+    absl::FPrintF(stderr, "gemm_loop_bench needs a GPU: %s\n",
+                  usable.ok() ? "there is no device" : usable.message());
+    return kSkipped;
+  }
+  const absl::Status status = Measure();
+  if (!status.ok()) absl::FPrintF(stderr, "%s\n", status.ToString());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace eplb::bench
+
+int main() { return eplb::bench::Run(); }

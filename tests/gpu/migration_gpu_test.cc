@@ -1,0 +1,126 @@
+// Migration of GPU memory: the contracts with ranks that are threads of one device, and the
+// transports that the product chooses with ranks that are processes.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "client/control/socket.h"
+#include "cuda/nccl_library.h"
+#include "tests/client/migration/bounce_world.h"
+#include "tests/client/migration/executor_contract.h"
+#include "tests/client/migration/peer_world.h"
+#include "tests/cuda/require_gpu.h"
+#include "tests/gpu/device_queue.h"
+#include "tests/gpu/migration_rank.h"
+#include "tests/gpu/rank_processes.h"
+
+namespace eplb {
+namespace {
+
+using ::eplb::testing::MakeDeviceQueue;
+using ::eplb::testing::MigrationJob;
+using ::eplb::testing::RankProcesses;
+
+// A peer's pointer is just a pointer: between threads the path is the one that NVLink takes.
+Transports MakeDevicePeerWorld(int32_t world_size, int64_t staging_bytes) {
+  return MakePeerWorldOver(world_size, staging_bytes, &MakeDeviceQueue);
+}
+Transports MakeDeviceBounceWorld(int32_t world_size, int64_t staging_bytes) {
+  return MakeBounceWorldOver(world_size, staging_bytes, &MakeDeviceQueue);
+}
+
+INSTANTIATE_TEST_SUITE_P(DevicePeer, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeDevicePeerWorld, &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(DeviceBounce, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeDeviceBounceWorld,
+                                                         &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(
+    Device, ExecutorContractTest,
+    ::testing::Values(ExecutorKind{"PeerEveryReplica", MakeDevicePeerWorld,
+                                   StateResidency::kEveryReplica, &MakeDeviceQueue},
+                      ExecutorKind{"PeerWithPrimary", MakeDevicePeerWorld,
+                                   StateResidency::kWithPrimary, &MakeDeviceQueue},
+                      ExecutorKind{"BounceEveryReplica", MakeDeviceBounceWorld,
+                                   StateResidency::kEveryReplica, &MakeDeviceQueue}),
+    [](const auto& kind) { return kind.param.name; });
+
+class MigrationProcessesTest : public ::testing::Test {
+ protected:
+  static constexpr absl::Duration kRankDeadline = absl::Seconds(120);
+
+  // Every rank must say that all went well. hosts: each rank is one of its own for NCCL.
+  void RunJob(MigrationJob job, bool hosts = false) {
+    auto listener = ListenTcp("127.0.0.1", 0);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    uint32_t port = 0;
+    ASSERT_TRUE(
+        absl::SimpleAtoi(listener->address.substr(listener->address.rfind(':') + 1), &port));
+    job.port = static_cast<uint16_t>(port);
+    listener = absl::CancelledError("rank 0 listens there");
+    RankProcesses ranks;
+    for (job.rank = 0; job.rank < job.num_ranks; ++job.rank) {
+      std::vector<std::string> variables;
+      if (hosts) variables = testing::NcclVariables(absl::StrCat("eplb-r", job.rank));
+      ASSERT_TRUE(ranks.Start(testing::ToArguments(job), std::move(variables)));
+    }
+    const std::vector<int> ends = ranks.Ends(kRankDeadline);
+    for (size_t rank = 0; rank < ends.size(); ++rank) EXPECT_EQ(ends[rank], 0) << "rank " << rank;
+  }
+};
+
+// Shows without a GPU that the ranks are started and compared rightly.
+TEST_F(MigrationProcessesTest, HostMemoryIsMoved) {
+  RunJob({.num_ranks = 2, .transport = "host", .on_device = false});
+}
+
+TEST_F(MigrationProcessesTest, TwoProcessesMoveRowsThroughStagingThatIsADescriptor) {
+  EPLB_REQUIRE_GPU_OR_SKIP();
+  RunJob({.num_ranks = 2, .transport = "peer"});
+}
+
+TEST_F(MigrationProcessesTest, FourProcessesMoveRowsThroughStagingThatIsADescriptor) {
+  EPLB_REQUIRE_GPU_OR_SKIP();
+  RunJob({.num_ranks = 4, .transport = "peer"});
+}
+
+TEST_F(MigrationProcessesTest, TwoProcessesMoveRowsThroughIpcHandles) {
+  EPLB_REQUIRE_GPU_OR_SKIP();
+  RunJob({.num_ranks = 2, .transport = "peer", .use_ipc_handles = true});
+}
+
+TEST_F(MigrationProcessesTest, FourProcessesMoveRowsThroughIpcHandles) {
+  EPLB_REQUIRE_GPU_OR_SKIP();
+  RunJob({.num_ranks = 4, .transport = "peer", .use_ipc_handles = true});
+}
+
+TEST_F(MigrationProcessesTest, RowsOfADeviceBounceOverTheHost) {
+  EPLB_REQUIRE_GPU_OR_SKIP();
+  RunJob({.num_ranks = 3, .transport = "host"});
+}
+
+// NCCL brings its own CUDA, for which nothing stands in.
+#if defined(EPLB_WITH_NCCL) && !defined(EPLB_FAKE_CUDA)
+TEST_F(MigrationProcessesTest, NcclMovesRowsBetweenProcessesThatSayTheyAreHosts) {
+  EPLB_REQUIRE_GPU_OR_SKIP();
+  if (const auto library = cuda::NcclLibrary::Load(); !library.ok()) {
+    ASSERT_FALSE(cuda::testing::GpuIsRequired()) << "EPLB_REQUIRE_GPU=1: " << library.status();
+    GTEST_SKIP() << library.status();
+  }
+  RunJob({.num_ranks = 2, .transport = "nccl"}, /*hosts=*/true);
+}
+#endif
+
+}  // namespace
+}  // namespace eplb
+
+int main(int argc, char** argv) {
+  if (const auto job = eplb::testing::MigrationJobFrom(argc, argv)) {
+    return eplb::testing::RunMigrationRank(*job);
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,152 @@
+#include "tests/gpu/migration_rank.h"
+
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "client/control/tcp_exchange.h"
+#include "client/migration/executor.h"
+#include "client/migration/transport_choice.h"
+#include "placement/migration_plan.h"
+#include "placement/status_macros.h"
+#include "tests/client/migration/expert_world.h"
+#include "tests/gpu/device_queue.h"
+
+namespace eplb::testing {
+namespace {
+
+constexpr char kFlag[] = "--migration-rank";
+constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr uint64_t kSwitches = 3;
+constexpr StateResidency kResidency = StateResidency::kEveryReplica;
+
+// Rows of megabytes, small ones as scales are, and one that no access width divides.
+std::vector<TensorShape> LargeShapes() {
+  constexpr int64_t kLarge = int64_t{3} << 20;
+  return {{.name = "w1", .role = TensorRole::kWeight, .row_bytes = kLarge, .row_stride = kLarge},
+          {.name = "scale", .role = TensorRole::kWeight, .row_bytes = 10'752, .row_stride = 10'752},
+          {.name = "odd", .role = TensorRole::kState, .row_bytes = 65'537, .row_stride = 65'600}};
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
+                                                  const ExecutorOptions& options,
+                                                  const ExpertMemory& memory,
+                                                  const Exchange& exchange) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t staging, StagingBytes(options, memory.tensors()));
+  RowMoverOptions mover_options{.transport = {.rank = RankId{job.rank},
+                                              .world_size = job.num_ranks,
+                                              .staging_bytes = staging,
+                                              .secret = "secret of the test",
+                                              .connect_timeout = kPatience,
+                                              .peers = {}},
+                                .name = job.transport,
+                                .memory = {},
+                                .lane = {},
+                                .use_ipc_handles = job.use_ipc_handles};
+  for (int32_t rank = 0; rank < job.num_ranks; ++rank) {
+    mover_options.lane.push_back(RankId{rank});
+  }
+  EPLB_ASSIGN_OR_RETURN(mover_options.memory, FindMemory(memory.tensors()));
+  if (mover_options.memory.device.has_value() != job.on_device) {
+    return absl::InternalError(
+        absl::StrCat("the experts lie in ", mover_options.memory.Text(), " by FindMemory"));
+  }
+  EPLB_ASSIGN_OR_RETURN(RowMover mover, MakeRowMover(mover_options, exchange));
+  if (mover.transport->name() != job.transport) {
+    return absl::InternalError(absl::StrCat("transport ", std::string(mover.transport->name()),
+                                            " was chosen, not ", job.transport));
+  }
+  return Executor::Make(options, memory.tensors(), std::move(mover.transport),
+                        std::move(mover.queue));
+}
+
+// One switch from `current` to `target`; says how long the rows took.
+absl::Status Switch(const MigrationJob& job, Executor& executor, const MigrationPlan& plan,
+                    uint64_t post_id) {
+  const absl::Time begin = absl::Now();
+  EPLB_ASSIGN_OR_RETURN(
+      const Executor::Staged staged,
+      executor.Stage(plan, {.post_id = post_id, .deadline = absl::Now() + kPatience}));
+  if (job.rank == 0) {
+    std::printf("%s, %d ranks: sent %.1f MB, received %.1f MB in %.2f ms\n", job.transport.c_str(),
+                job.num_ranks, 1e-6 * static_cast<double>(staged.sent_bytes),
+                1e-6 * static_cast<double>(staged.received_bytes),
+                absl::ToDoubleMilliseconds(absl::Now() - begin));
+  }
+  return executor.Commit();
+}
+
+absl::Status Run(const MigrationJob& job) {
+  EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeTcpExchange({.rank = RankId{job.rank},
+                                                                  .world_size = job.num_ranks,
+                                                                  .port = job.port,
+                                                                  .timeout = kPatience}));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = 2,
+                                                                 .num_experts = 2 * job.num_ranks,
+                                                                 .num_slots = 3 * job.num_ranks,
+                                                                 .num_gpus = job.num_ranks,
+                                                                 .num_nodes = 1,
+                                                                 .num_groups = 1}));
+  const ExecutorOptions options{
+      .topology = topology, .gpu = GpuId{job.rank}, .state_residency = kResidency};
+  ExpertMemory memory(topology, options.gpu, LargeShapes(),
+                      job.on_device ? &MakeDeviceQueue : nullptr);
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Executor> executor,
+                        Connect(job, options, memory, exchange));
+  std::mt19937 random(20240601);  // the same placements on all ranks
+  Placement current = RandomPlacement(random, topology);
+  memory.Fill(current, kResidency);
+  for (uint64_t version = 1; version <= kSwitches; ++version) {
+    const Placement target = RandomPlacement(random, topology);
+    EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
+                          PlanMigration(current, target, {}, executor->migration_options()));
+    EPLB_RETURN_IF_ERROR(Switch(job, *executor, plan, version));
+    if (const int64_t wrong = memory.CountWrong(target, kResidency); wrong != 0) {
+      return absl::DataLossError(absl::StrCat(wrong, " bytes are wrong in version ", version));
+    }
+    current = target;
+  }
+  return exchange("ended").status();  // nobody leaves while others still read
+}
+
+}  // namespace
+
+std::vector<std::string> ToArguments(const MigrationJob& job) {
+  return {kFlag,
+          absl::StrCat(job.rank),
+          absl::StrCat(job.num_ranks),
+          absl::StrCat(job.port),
+          job.transport,
+          job.use_ipc_handles ? "handles" : "best",
+          job.on_device ? "device" : "host"};
+}
+
+std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv) {
+  MigrationJob job;
+  uint32_t port = 0;
+  if (argc != 8 || std::string_view(argv[1]) != kFlag || !absl::SimpleAtoi(argv[2], &job.rank) ||
+      !absl::SimpleAtoi(argv[3], &job.num_ranks) || !absl::SimpleAtoi(argv[4], &port)) {
+    return std::nullopt;
+  }
+  job.port = static_cast<uint16_t>(port);
+  job.transport = argv[5];
+  job.use_ipc_handles = std::string_view(argv[6]) == "handles";
+  job.on_device = std::string_view(argv[7]) == "device";
+  return job;
+}
+
+int RunMigrationRank(const MigrationJob& job) {
+  const absl::Status result = Run(job);
+  if (result.ok()) return ::testing::Test::HasFailure() ? 1 : 0;
+  std::fprintf(stderr, "rank %d: %s\n", job.rank, result.ToString().c_str());
+  return 1;
+}
+
+}  // namespace eplb::testing

@@ -1,0 +1,32 @@
+// One rank of the migration tests: a process whose experts lie on device 0 and are moved by a
+// transport that the product chose and connected.
+#ifndef EPLB_TESTS_GPU_MIGRATION_RANK_H_
+#define EPLB_TESTS_GPU_MIGRATION_RANK_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace eplb::testing {
+
+struct MigrationJob {
+  int32_t rank = 0;
+  int32_t num_ranks = 2;
+  uint16_t port = 0;  // where rank 0 listens
+  std::string transport = "peer";
+  bool use_ipc_handles = false;
+  bool on_device = true;  // else in host memory, which needs no GPU
+};
+
+// A job as arguments of this program, and back; absent when they are not a job's.
+std::vector<std::string> ToArguments(const MigrationJob& job);
+std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv);
+
+// Switches a few times between random placements. 0 when every slot held what it should after each
+// switch, else 1 and a line on stderr with the reason.
+int RunMigrationRank(const MigrationJob& job);
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_GPU_MIGRATION_RANK_H_

@@ -1,0 +1,38 @@
+// Ranks as processes of their own: CUDA cannot be used in a fork of a process that has used it, so
+// the test program starts itself again with a rank's arguments.
+#ifndef EPLB_TESTS_GPU_RANK_PROCESSES_H_
+#define EPLB_TESTS_GPU_RANK_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace eplb::testing {
+
+class RankProcesses {
+ public:
+  RankProcesses() = default;
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+  ~RankProcesses();  // kills those that were not waited for
+
+  // This program with these arguments; `variables`, e.g. "A=b", go before the environment. False
+  // when it cannot be started.
+  bool Start(std::vector<std::string> arguments, std::vector<std::string> variables);
+  // What waitpid says of each, in the order of Start; those that do not end in time are killed.
+  std::vector<int> Ends(absl::Duration patience);
+
+ private:
+  std::vector<pid_t> running_;
+};
+
+// With which NCCL takes `host`'s rank on device 0 beside ranks of other hosts there.
+std::vector<std::string> NcclVariables(const std::string& host);
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_GPU_RANK_PROCESSES_H_
