@@ -56,6 +56,8 @@ struct Client::Impl {
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   void Close(std::string_view reason);
+  // As the session does. REQUIRES: Register returned OK.
+  void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
 
   const PlacementView& view() const { return tables_.view(); }
   const std::string& incarnation() const { return incarnation_; }
