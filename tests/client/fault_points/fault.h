@@ -40,7 +40,8 @@ struct Fault {
   int32_t nth = 0;       // of kDuringRows
   uint64_t post_id = 2;  // of the migration it meets
   absl::Duration lasts = absl::ZeroDuration();
-  std::string nccl;  // EPLB_FAKE_NCCL_FAULTS of the first communicator
+  std::string nccl;         // EPLB_FAKE_NCCL_FAULTS of the first communicator
+  bool nccl_stays = false;  // of all
 
   std::string Name() const;
 };

@@ -17,8 +17,9 @@ using ::testing::IsEmpty;
 // The step after which the second migration comes.
 constexpr int64_t kSecondMigration = 3;
 
-std::vector<JobOutcome> RunAndCheck(const std::vector<JobSpec>& specs, Ending ending) {
-  std::vector<JobOutcome> outcomes = RunJobs(specs);
+std::vector<JobOutcome> RunAndCheck(const std::vector<JobSpec>& specs, Ending ending,
+                                    size_t max_at_a_time = 4) {
+  std::vector<JobOutcome> outcomes = RunJobs(specs, max_at_a_time);
   for (const JobOutcome& outcome : outcomes) {
     EXPECT_THAT(Violations(outcome), IsEmpty()) << outcome.Story();
     EXPECT_EQ(outcome.ending(), ending) << outcome.Story();
@@ -73,7 +74,7 @@ TEST_P(FaultPointsTest, StopPastTheTransferDeadlineDropsTheChunkAndTheJobGoesOn)
   for (const JobOutcome& outcome :
        RunAndCheck(AtEveryPoint({.fault = {.strike = Strike::kStop, .lasts = absl::Seconds(2)},
        .transfer_deadline = absl::Milliseconds(1000)}),
-                   Ending::kFinished)) {
+                   Ending::kFinished, /*max_at_a_time=*/8)) {
     const Point point = outcome.spec.fault.point;
     const bool rows_are_late = point >= Point::kBeforePost && point < Point::kAfterStage;
     // A rank that stopped after its post may have all its rows already.
@@ -85,9 +86,9 @@ TEST_P(FaultPointsTest, StopPastTheTransferDeadlineDropsTheChunkAndTheJobGoesOn)
 
 TEST_P(FaultPointsTest, StopPastTheVoteDeadlineEndsTheJobOnAllRanks) {
   RunAndCheck(AtEveryPoint({.fault = {.strike = Strike::kStop, .lasts = absl::Milliseconds(4500)},
-                            .transfer_deadline = absl::Milliseconds(500),
+                            .transfer_deadline = absl::Milliseconds(1000),
                             .vote_deadline = absl::Milliseconds(2500)}),
-              Ending::kEnded);
+              Ending::kEnded, /*max_at_a_time=*/8);
 }
 
 TEST_P(FaultPointsTest, DelayIsWaitedFor) {
@@ -140,7 +141,7 @@ TEST(NcclFaultPointsTest, WrongBitDropsTheChunk) {
 
 TEST(NcclFaultPointsTest, GroupThatHangsIsGivenUpAtTheDeadline) {
   for (const JobOutcome& outcome :
-       RunAndCheck(InGroups("hang", absl::Seconds(1)), Ending::kFinished)) {
+       RunAndCheck(InGroups("hang", absl::Seconds(1)), Ending::kFinished, /*max_at_a_time=*/6)) {
     EXPECT_GE(outcome.num_dropped(), 1) << outcome.Story();
   }
 }
@@ -153,6 +154,24 @@ TEST(NcclFaultPointsTest, SlowGroupsAreWaitedFor) {
   for (const JobOutcome& outcome :
        RunAndCheck(InGroups("delay,ms=100", absl::Seconds(10)), Ending::kFinished)) {
     EXPECT_EQ(outcome.num_dropped(), 0) << outcome.Story();
+  }
+}
+
+TEST(NcclFaultPointsTest, CommunicatorThatCannotBeEndedEndsTheJob) {
+  std::vector<JobSpec> specs = InGroups("async_error", absl::Seconds(5));
+  specs.resize(4);
+  for (JobSpec& spec : specs) {
+    spec.vote_deadline = absl::Seconds(5);
+    absl::StrAppend(&spec.fault.nccl, ";rank=", spec.fault.victim, ",kind=slow_abort,ms=60000");
+  }
+  RunAndCheck(specs, Ending::kEnded);
+}
+
+TEST(NcclFaultPointsTest, AfterThreeFailuresTheRowsGoThroughHostMemory) {
+  std::vector<JobSpec> specs = InGroups("async_error", absl::Seconds(10));
+  for (JobSpec& spec : specs) spec.fault.nccl_stays = true;
+  for (const JobOutcome& outcome : RunAndCheck(specs, Ending::kFinished)) {
+    EXPECT_EQ(outcome.num_dropped(), 3) << outcome.Story();
   }
 }
 #endif

@@ -8,6 +8,9 @@
 
 #ifdef EPLB_FAKE_NCCL
 #include "client/control/monotonic_clock.h"
+#include "client/migration/bounce_path.h"
+#include "client/migration/fallback_path.h"
+#include "client/migration/host_path.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/nccl_path.h"
@@ -38,14 +41,19 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
                                       .pack_queue = cuda::MakeHostRowQueue(),
                                       .group_queue = cuda::MakeHostRowQueue(),
                                       .staging_bytes = options.staging_bytes,
-                                      .piece_bytes = 2048}));
+                                      .piece_bytes = 2048,
+                                      .abort_timeout = absl::Milliseconds(1500)}));
+  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.staging_bytes));
+  std::unique_ptr<RowPath> bounce = MakeBouncePathInto(
+      path->staging(), MakeHostPath(std::move(arena), {}), cuda::MakeHostRowQueue());
+  path = MakeFallbackPath({.first = std::move(path), .second = std::move(bounce), .on_note = {}});
   std::unique_ptr<Transport> transport =
       MakeLinkTransport(options.rank, options.max_row_bytes, std::move(links), std::move(path));
   // One thread only has been in this process until the communicator begins.
   if (!spec.nccl_log.empty()) setenv("EPLB_FAKE_NCCL_LOG", spec.nccl_log.c_str(), 1);
   setenv("EPLB_FAKE_NCCL_FAULTS", spec.fault.nccl.c_str(), 1);
   EPLB_RETURN_IF_ERROR(BringUp(*transport, MonotonicNow() + options.connect_timeout));
-  unsetenv("EPLB_FAKE_NCCL_FAULTS");  // those after the first are whole
+  if (!spec.fault.nccl_stays) unsetenv("EPLB_FAKE_NCCL_FAULTS");
   return transport;
 }
 #else
