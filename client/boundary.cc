@@ -75,7 +75,9 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
       executor_->Stage(proposal.plan, {.post_id = ++num_posts_,
                                        .deadline = MonotonicNow() + options_.transfer_deadline,
                                        .stream = stream_});
-  if (!executor_->may_vote()) return End(step, staged.status(), &proposal);
+  if (!executor_->may_vote()) {
+    return End(step, WritesGoOn(std::string(staged.status().message())), &proposal);
+  }
   const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
@@ -130,7 +132,7 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
   executor_->Discard();
   if (!executor_->may_vote()) {
-    return End(step, WritesGoOn(), &proposal);
+    return End(step, WritesGoOn(result.reason), &proposal);
   }
   ++dropped_chunks_;
   log_.Write({.event = "drop",
@@ -142,6 +144,14 @@ absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, Boundary
               .reason = result.reason});
   member_->OnDropped(result.reason);
   return absl::OkStatus();
+}
+
+absl::Status Client::Impl::WritesGoOn(std::string_view why) const {
+  const RankId self{options_.rank};
+  return MissingRanksError(
+      "the second vote", std::span(&self, 1),
+      absl::StrCat("its own writes into other ranks' staging could not be ended after: ",
+                   std::string(why)));
 }
 
 absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {

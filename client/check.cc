@@ -82,7 +82,10 @@ absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, co
       executor_->Stage(plan, {.post_id = ++num_posts_,
                               .deadline = MonotonicNow() + options_.transfer_deadline,
                               .stream = stream_});
-  if (!executor_->may_vote()) return End(next_step_ - 1, staged.status(), /*target=*/nullptr);
+  if (!executor_->may_vote()) {
+    return End(next_step_ - 1, WritesGoOn(std::string(staged.status().message())),
+               /*target=*/nullptr);
+  }
   const int64_t mine[] = {staged.ok() ? 1 : 0};
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
@@ -92,13 +95,18 @@ absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, co
   }
   if (minimum->front() != 1) {
     executor_->Discard();
-    if (!executor_->may_vote()) return End(next_step_ - 1, WritesGoOn(), /*target=*/nullptr);
-    return absl::UnavailableError(absl::StrCat(
-        "check: the rows of layer ", layer.value, " could not be moved: ",
-        staged.ok() ? "the transfer failed on another rank" : staged.status().message()));
+    const std::string why = staged.ok() ? "the transfer failed on another rank"
+                                        : std::string(staged.status().message());
+    if (!executor_->may_vote()) return End(next_step_ - 1, WritesGoOn(why), /*target=*/nullptr);
+    return absl::UnavailableError(
+        absl::StrCat("check: the rows of layer ", layer.value, " could not be moved: ", why));
   }
   if (const absl::Status committed = executor_->Commit(stream_); !committed.ok()) {
-    return End(next_step_ - 1, committed, /*target=*/nullptr);
+    return End(next_step_ - 1,
+               absl::DataLossError(
+                   absl::StrCat("check: the rows of layer ", layer.value,
+                                " could not be put into their slots: ", committed.message())),
+               /*target=*/nullptr);
   }
   tables_.Update({.version = running_.version,
                   .digest = DigestOf(to),

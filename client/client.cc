@@ -64,6 +64,7 @@ struct ClientFactory {
   static std::unique_ptr<Client> Make(ClientParts parts) {
     return std::unique_ptr<Client>(new Client(std::make_unique<Client::Impl>(std::move(parts))));
   }
+  static Client::Impl& ImplOf(Client& client) { return *client.impl_; }
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options, Exchange exchange) {
@@ -88,6 +89,10 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, Exc
   parts.control = std::move(control);
   parts.transport = std::move(transport);
   return ClientFactory::Make(std::move(parts));
+}
+
+void TellInproc(Client& client, const wire::DownMessage& message) {
+  ClientFactory::ImplOf(client).Tell(message);
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : forks_(NumForks()), impl_(std::move(impl)) {}

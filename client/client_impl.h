@@ -56,6 +56,8 @@ struct Client::Impl {
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   void Close(std::string_view reason);
+  // As the session does. REQUIRES: Register returned OK.
+  void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
 
   const PlacementView& view() const { return tables_.view(); }
   const std::string& incarnation() const { return incarnation_; }
@@ -87,10 +89,8 @@ struct Client::Impl {
   // The incarnation is over on this rank: every later call returns `error`.
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
   double SecondsInBoundary() const;
-  // Why a rank may not vote.
-  static absl::Status WritesGoOn() {
-    return absl::InternalError("writes into other ranks' staging could not be ended");
-  }
+  // Why a rank may not vote. `why`: what it failed in before.
+  absl::Status WritesGoOn(std::string_view why) const;
 
   // ---- check.cc ----
   absl::Status CheckLayer(LayerId layer, const ExpertProbe& probe);

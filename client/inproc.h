@@ -9,6 +9,7 @@
 #include "client/client.h"
 #include "client/control/control_channel.h"
 #include "client/migration/transport.h"
+#include "proto/wire/messages.h"
 
 namespace eplb {
 
@@ -18,6 +19,10 @@ namespace eplb {
 absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, Exchange exchange,
                                                       std::unique_ptr<ControlChannel> control,
                                                       std::unique_ptr<Transport> transport);
+
+// Says to this rank what a daemon would, to a client that has none. REQUIRES: RegisterExperts
+// returned OK.
+void TellInproc(Client& client, const wire::DownMessage& message);
 
 }  // namespace eplb
 

@@ -143,7 +143,7 @@ class BouncePath : public RowPath {
       phase_ = next;
       return absl::OkStatus();
     }
-    EPLB_RETURN_IF_ERROR(queue_->Transfer(copies).status());
+    EPLB_ASSIGN_OR_RETURN(batch_, queue_->Transfer(copies));  // Close waits also for it alone
     std::vector<cuda::RowCopy> reads;
     for (const Hop& hop : hops_) {
       reads.push_back(
@@ -169,7 +169,7 @@ class BouncePath : public RowPath {
 
   const std::unique_ptr<RowPath> host_;
   const std::unique_ptr<cuda::RowQueue> queue_;
-  const cuda::RowBuffer staging_;  // on the device
+  const cuda::RowBuffer staging_;  // on the device; without owner, where another path has it
   cuda::RowBuffer sent_;           // pinned; as large as the largest post so far
   PostLedger* ledger_ = nullptr;   // of the open post
   std::vector<RowReceive> receives_;
@@ -185,6 +185,13 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePath(std::unique_ptr<RowPath>
   const auto num_bytes = static_cast<int64_t>(host->staging().size());
   EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer staging, queue->Allocate(num_bytes));
   return std::make_unique<BouncePath>(std::move(host), std::move(queue), std::move(staging));
+}
+
+std::unique_ptr<RowPath> MakeBouncePathInto(std::span<std::byte> staging,
+                                            std::unique_ptr<RowPath> host,
+                                            std::unique_ptr<cuda::RowQueue> queue) {
+  return std::make_unique<BouncePath>(std::move(host), std::move(queue),
+                                      cuda::RowBuffer{.owner = nullptr, .bytes = staging});
 }
 
 }  // namespace eplb

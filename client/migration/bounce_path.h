@@ -4,7 +4,9 @@
 #ifndef EPLB_CLIENT_MIGRATION_BOUNCE_PATH_H_
 #define EPLB_CLIENT_MIGRATION_BOUNCE_PATH_H_
 
+#include <cstddef>
 #include <memory>
+#include <span>
 
 #include "absl/status/statusor.h"
 
@@ -18,6 +20,10 @@ namespace eplb {
 // rows of this GPU's slots in the layers of a chunk. errors: ResourceExhausted.
 absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePath(std::unique_ptr<RowPath> host,
                                                         std::unique_ptr<cuda::RowQueue> queue);
+// Into staging that is there already and outlives it. REQUIRES: as large as host's arena.
+std::unique_ptr<RowPath> MakeBouncePathInto(std::span<std::byte> staging,
+                                            std::unique_ptr<RowPath> host,
+                                            std::unique_ptr<cuda::RowQueue> queue);
 
 }  // namespace eplb
 

@@ -8,6 +8,7 @@
 
 #include "client/control/monotonic_clock.h"
 #include "client/migration/bounce_path.h"
+#include "client/migration/fallback_path.h"
 #include "client/migration/host_path.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
@@ -109,7 +110,16 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
                       .staging_bytes = options.transport.staging_bytes};
   EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
-  return MakeNcclPath(std::move(parts));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> nccl, MakeNcclPath(std::move(parts)));
+  // The arena's memory is the host's only once it is used.
+  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.transport.staging_bytes));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue,
+                        MakeDeviceQueue(*options.memory.device));
+  std::unique_ptr<RowPath> bounce =
+      MakeBouncePathInto(nccl->staging(), MakeHostPath(std::move(arena), {}), std::move(queue));
+  return MakeFallbackPath({.first = std::move(nccl),
+                           .second = std::move(bounce),
+                           .on_note = options.transport.on_note});
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,

@@ -57,7 +57,8 @@ class LinkTransport : public Transport {
     }
     last_post_id_ = ledger_->post_id();
     error_ = absl::OkStatus();
-    links_.Tell(ledger_->Peers(), {.type = RowFrameType::kPosted, .post_id = last_post_id_});
+    links_.Tell(ledger_->Peers(),
+                {.type = RowFrameType::kPosted, .round = path_->way(), .post_id = last_post_id_});
     return ++ticket_;
   }
 
@@ -230,6 +231,7 @@ class LinkTransport : public Transport {
     EPLB_RETURN_IF_ERROR(CheckFrame(frame));
     if (frame.type == RowFrameType::kPosted) {
       link.posted = frame.post_id;
+      link.posted_way = frame.round;
       return absl::OkStatus();
     }
     if (frame.type == RowFrameType::kEnded) {
@@ -287,9 +289,13 @@ class LinkTransport : public Transport {
       return (link.ended.has_value() && *link.ended >= id) ||
              (link.posted.has_value() && *link.posted > id);
     };
+    const auto elsewhere = [id, way = path_->way()](const PeerLink& link) {
+      return link.posted == id && link.posted_way != way;
+    };
     const std::span<const PeerLink> all = links_.all();
-    const bool suspicious = std::any_of(
-        all.begin(), all.end(), [&](const PeerLink& link) { return link.gone() || past(link); });
+    const bool suspicious = std::any_of(all.begin(), all.end(), [&](const PeerLink& link) {
+      return link.gone() || past(link) || elsewhere(link);
+    });
     if (!suspicious) return absl::OkStatus();
     const std::vector<RankId> needed = ledger_->PeersNeeded();
     if (const std::string gone = links_.DescribeGone(needed); !gone.empty()) {
@@ -298,6 +304,10 @@ class LinkTransport : public Transport {
     for (const RankId peer : needed) {
       if (past(links_.Of(peer))) {
         return absl::AbortedError(absl::StrCat("post ", id, ": rank ", peer.value, " ended it"));
+      }
+      if (elsewhere(links_.Of(peer))) {
+        return absl::AbortedError(
+            absl::StrCat("post ", id, ": rank ", peer.value, " carries its rows another way"));
       }
     }
     return absl::OkStatus();

@@ -2,15 +2,41 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "cuda/handles.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
 
 static_assert(cuda::kNcclIdBytes == kMeetBytes);
+
+namespace {
+
+// False when it takes longer; then it goes on by itself. On a thread of its own, since NCCL may
+// wait for ever for a driver or a network card that does not answer.
+bool AbortWithin(std::unique_ptr<cuda::NcclCommunicator> communicator,
+                 const NcclMeetingParts& parts) {
+  std::promise<void> promise;
+  const std::future<void> aborted = promise.get_future();
+  std::thread([device = parts.device, promise = std::move(promise),
+               communicator = std::move(communicator)]() mutable {
+    std::optional<absl::StatusOr<cuda::DeviceGuard>> guard;
+    if (device.has_value())
+      guard.emplace(cuda::DeviceGuard::Make(*device));  // a thread begins with 0
+    communicator->Abort();
+    communicator.reset();
+    promise.set_value();
+  }).detach();
+  return aborted.wait_for(absl::ToChronoNanoseconds(parts.abort_timeout)) ==
+         std::future_status::ready;
+}
+
+}  // namespace
 
 NcclMeeting::NcclMeeting(NcclMeetingParts parts) : parts_(std::move(parts)) {}
 
@@ -21,7 +47,7 @@ int32_t NcclMeeting::IndexOf(RankId rank) const {
 
 absl::Status NcclMeeting::Begin(uint64_t post_id, LinkSet& links) {
   if (up_) return absl::OkStatus();
-  Drop();
+  EPLB_RETURN_IF_ERROR(Drop());
   post_id_ = post_id;
   if (parts_.ranks.size() == 1) {
     up_ = true;  // nobody to talk to
@@ -97,11 +123,14 @@ absl::StatusOr<std::span<std::byte>> NcclMeeting::Place(RankId from) {
 
 void NcclMeeting::Take(const RowFrame& frame) { came_for_ = frame.post_id; }
 
-void NcclMeeting::Drop() {
-  if (communicator_ != nullptr) communicator_->Abort();
-  communicator_.reset();
+absl::Status NcclMeeting::Drop() {
   next_warm_ = 1;
   up_ = false;
+  if (communicator_ != nullptr && !AbortWithin(std::move(communicator_), parts_)) {
+    stuck_ = absl::InternalError(absl::StrCat("ncclCommAbort has not returned in ",
+                                              absl::FormatDuration(parts_.abort_timeout)));
+  }
+  return stuck_;
 }
 
 }  // namespace eplb

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "client/migration/link_set.h"
 #include "client/migration/row_frame.h"
@@ -24,19 +25,22 @@ struct NcclMeetingParts {
   const cuda::NcclLibrary* library = nullptr;
   cuda::NcclOptions options;  // rank and num_ranks are filled in here
   RankId self;
-  std::vector<RankId> ranks;     // of the lane, rising, with self
-  std::span<std::byte> scratch;  // of the device, 2 * kScratchBytes
-  void* stream = nullptr;        // what the communicator's groups run on
+  std::vector<RankId> ranks;      // of the lane, rising, with self
+  std::span<std::byte> scratch;   // of the device, 2 * kScratchBytes
+  void* stream = nullptr;         // what the communicator's groups run on
+  std::optional<int32_t> device;  // made current for its end; absent: host memory
+  absl::Duration abort_timeout;   // NCCL itself has no bound for it
 };
 
-// Threads: one caller. Nothing here waits.
+// Threads: one caller. Nothing here waits, but for Drop.
 class NcclMeeting {
  public:
   static constexpr size_t kScratchBytes = 64;
 
   explicit NcclMeeting(NcclMeetingParts parts);
 
-  // Begins to meet unless the communicator is up. post_id: equal on all ranks. errors: Internal.
+  // Begins to meet unless the communicator is up. post_id: equal on all ranks. errors: Internal,
+  // also for ever after a Drop that failed.
   absl::Status Begin(uint64_t post_id, LinkSet& links);
   // True when something moved. REQUIRES: Begin, not up. errors: Unavailable naming who is gone,
   // Internal.
@@ -51,8 +55,10 @@ class NcclMeeting {
   absl::StatusOr<std::span<std::byte>> Place(RankId from);
   void Take(const RowFrame& frame);
 
-  // Aborts the communicator, if any; the next Begin makes another.
-  void Drop();
+  // Aborts the communicator, if any; the next Begin makes another. errors: Internal when NCCL has
+  // not ended it in time: it is left to itself, its kernels may still write, and what they may
+  // touch must never be freed. So it is for ever.
+  absl::Status Drop();
 
  private:
   // The largest lane in which every pair connects before it is needed. A pair costs NCCL some
@@ -72,6 +78,7 @@ class NcclMeeting {
   std::unique_ptr<cuda::NcclCommunicator> communicator_;
   int32_t next_warm_ = 1;  // distance of the pair
   bool up_ = false;
+  absl::Status stuck_;  // a communicator that could not be ended
 };
 
 }  // namespace eplb

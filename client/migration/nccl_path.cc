@@ -46,11 +46,19 @@ class NcclPath : public RowPath {
                   .self = parts.self,
                   .ranks = std::move(parts.ranks),
                   .scratch = memory_.scratch.bytes,
-                  .stream = group_queue_->stream()}) {}
+                  .stream = group_queue_->stream(),
+                  .device = parts.device,
+                  .abort_timeout = parts.abort_timeout}) {}
 
   ~NcclPath() override {
-    const absl::StatusOr<std::optional<cuda::DeviceGuard>> guard = OnDevice();
-    meeting_.Drop();
+    if (meeting_.Drop().ok()) return;
+    // Kernels that did not end may still use all of this, and to free it would wait for them.
+    for (cuda::RowBuffer* buffer :
+         {&memory_.staging, &memory_.packed[0], &memory_.packed[1], &memory_.scratch}) {
+      (void)buffer->owner.release();
+    }
+    (void)pack_queue_.release();
+    (void)group_queue_.release();
   }
 
   std::string_view name() const override { return "nccl"; }
@@ -116,7 +124,7 @@ class NcclPath : public RowPath {
 
   absl::Status Close(bool done) override {
     EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
-    if (!done) meeting_.Drop();  // no write of ours lands after it
+    if (!done) EPLB_RETURN_IF_ERROR(meeting_.Drop());  // no write of ours lands after it
     const absl::Time deadline = MonotonicNow() + kSettleTimeout;
     for (Group& group : groups_under_way_) EPLB_RETURN_IF_ERROR(Settle(group, deadline));
     for (const Check& check : checking_) {
@@ -357,9 +365,9 @@ class NcclPath : public RowPath {
 
   const std::optional<int32_t> device_;
   const int64_t piece_bytes_;
-  const std::unique_ptr<cuda::RowQueue> pack_queue_;
-  const std::unique_ptr<cuda::RowQueue> group_queue_;
-  const Memory memory_;  // goes before the queues that allocated it
+  std::unique_ptr<cuda::RowQueue> pack_queue_;
+  std::unique_ptr<cuda::RowQueue> group_queue_;
+  Memory memory_;  // goes before the queues that allocated it
   NcclMeeting meeting_;
   PostLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;

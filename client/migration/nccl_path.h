@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/migration/batches.h"
 #include "client/migration/row_path.h"
 #include "cuda/nccl_communicator.h"
 #include "cuda/row_queue.h"
@@ -32,6 +33,8 @@ struct NcclPathParts {
   // Of one group; a multiple of 64. There are two buffers of it, so that one is packed while the
   // other is sent: at 50 GB/s a piece of 16 MiB takes 0.34 ms, and a group's start some 0.05 ms.
   int64_t piece_bytes = int64_t{16} << 20;
+  // Of ncclCommAbort. After it the rank may not vote any more.
+  absl::Duration abort_timeout = kSettleTimeout;
 };
 
 // errors: ResourceExhausted when the device has no room for staging and buffers.

@@ -63,6 +63,7 @@ class PeerLink {
 
   // What the peer has told about posts.
   std::optional<uint64_t> posted;  // it receives rows of this post
+  int32_t posted_way = 0;          // by this way
   std::optional<uint64_t> ended;   // it has aborted posts up to this one
 
  private:

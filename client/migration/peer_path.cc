@@ -65,7 +65,7 @@ class PeerPath : public RowPath {
     const absl::Time deadline = MonotonicNow() + kSettleTimeout;
     for (const Sending& sending : sending_) {
       EPLB_RETURN_IF_ERROR(AwaitBatch(queue_, sending.transfer, deadline));
-      EPLB_RETURN_IF_ERROR(Forget(sending.checksum, deadline));
+      if (sending.checksum.has_value()) EPLB_RETURN_IF_ERROR(Forget(*sending.checksum, deadline));
     }
     for (const Check& check : checking_) EPLB_RETURN_IF_ERROR(Forget(check.batch, deadline));
     sending_.clear();
@@ -77,8 +77,8 @@ class PeerPath : public RowPath {
  private:
   struct Sending {
     PostLedger::Outgoing* outgoing;
-    int64_t checksum;  // batches
-    int64_t transfer;
+    int64_t transfer;  // batches
+    std::optional<int64_t> checksum;
   };
   struct Landed {
     RankId from;
@@ -113,8 +113,9 @@ class PeerPath : public RowPath {
       cuda::RowCopy write = read;
       write.destination = parts_.mapped.at(row.to).data() + row.staging_offset;
       EPLB_ASSIGN_OR_RETURN(const int64_t transfer, queue_.Transfer(std::span(&write, 1)));
-      EPLB_ASSIGN_OR_RETURN(const int64_t checksum, queue_.Copy(std::span(&read, 1)));
-      sending_.push_back({.outgoing = &outgoing, .checksum = checksum, .transfer = transfer});
+      // Before anything else can fail: Close waits for what it finds here.
+      sending_.push_back({.outgoing = &outgoing, .transfer = transfer, .checksum = std::nullopt});
+      EPLB_ASSIGN_OR_RETURN(sending_.back().checksum, queue_.Copy(std::span(&read, 1)));
       outgoing.announced = true;
       moved = true;
     }
@@ -127,7 +128,7 @@ class PeerPath : public RowPath {
     while (!sending_.empty()) {
       const Sending& sending = sending_.front();
       EPLB_ASSIGN_OR_RETURN(const bool transferred, queue_.Ended(sending.transfer));
-      EPLB_ASSIGN_OR_RETURN(const bool summed, queue_.Ended(sending.checksum));
+      EPLB_ASSIGN_OR_RETURN(const bool summed, queue_.Ended(*sending.checksum));
       if (!transferred || !summed) break;
       const RowSend& row = sending.outgoing->row;
       const auto num_bytes = static_cast<int64_t>(row.bytes.size());
@@ -140,7 +141,7 @@ class PeerPath : public RowPath {
                   .staging_offset = row.staging_offset,
                   .offset = 0,
                   .bytes = num_bytes,
-                  .checksum = queue_.TakeChecksums(sending.checksum).front()});
+                  .checksum = queue_.TakeChecksums(*sending.checksum).front()});
       link.Flush();
       ledger_->FinishSend(*sending.outgoing);
       sending_.pop_front();

@@ -24,7 +24,8 @@ inline constexpr int64_t kPieceBytes = int64_t{256} * 1024;
 // Of kMeet.
 inline constexpr int64_t kMeetBytes = 128;
 
-// Little-endian on the wire. kPosted and kEnded use only type and post_id, kMeet bytes as well.
+// Little-endian on the wire. kPosted and kEnded use only type and post_id, kPosted its way in
+// `round`, kMeet bytes as well.
 struct RowFrame {
   uint32_t magic = 0;
   RowFrameType type = RowFrameType::kPosted;

@@ -4,6 +4,7 @@
 #define EPLB_CLIENT_MIGRATION_ROW_PATH_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,8 @@ class RowPath {
   virtual ~RowPath() = default;
   virtual std::string_view name() const = 0;
   virtual std::span<std::byte> staging() = 0;
+  // Rows go only between ranks that say the same while the post is open.
+  virtual int32_t way() const { return 0; }
 
   // A post begins. `ledger` and `links` stay until Close. errors: InvalidArgument for moves that
   // this path cannot make, Internal; the post is refused.

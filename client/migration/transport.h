@@ -109,7 +109,8 @@ struct TransportOptions {
   // The ranks that rows go to or come from, e.g. those of the lane; all others when empty. It is a
   // connection each, so a large job names them. Symmetric: a names b if b names a.
   std::vector<RankId> peers;
-  // Told, during construction, why rows to some ranks do not take the way one would hope for.
+  // Told why rows do not take the way one would hope for: to some ranks, during construction, or
+  // from a post on.
   std::function<void(std::string_view line)> on_note = {};
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <utility>
 
@@ -48,6 +49,12 @@ Communicator::~Communicator() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
+  }
+  for (const Fault& fault : options_.faults) {
+    const bool here = fault.rank.value_or(options_.address.rank) == options_.address.rank;
+    if (here && fault.kind == FaultKind::kSlowAbort) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(fault.ms));
+    }
   }
   changed_.notify_all();
   stop_writer_ = Descriptor();  // whoever polls the other end sees it
@@ -132,6 +139,8 @@ std::optional<Outcome> Communicator::MeetFaults(bool* corrupt) {
         break;
       case FaultKind::kHang:
         Wait(kForEver, nullptr);
+        break;
+      case FaultKind::kSlowAbort:
         break;
     }
   }

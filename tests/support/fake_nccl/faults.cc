@@ -9,12 +9,10 @@ namespace eplb::fake_nccl {
 namespace {
 
 const std::map<std::string_view, FaultKind>& Kinds() {
-  static const auto& kinds =
-      *new std::map<std::string_view, FaultKind>{{"delay", FaultKind::kDelay},
-                                                 {"async_error", FaultKind::kAsyncError},
-                                                 {"die", FaultKind::kDie},
-                                                 {"corrupt", FaultKind::kCorrupt},
-                                                 {"hang", FaultKind::kHang}};
+  static const auto& kinds = *new std::map<std::string_view, FaultKind>{
+      {"delay", FaultKind::kDelay}, {"async_error", FaultKind::kAsyncError},
+      {"die", FaultKind::kDie},     {"corrupt", FaultKind::kCorrupt},
+      {"hang", FaultKind::kHang},   {"slow_abort", FaultKind::kSlowAbort}};
   return kinds;
 }
 

@@ -16,6 +16,7 @@ enum class FaultKind {
   kDie,         // the process kills itself
   kCorrupt,     // one bit of the first receive flips
   kHang,        // nothing of the group happens until the abort
+  kSlowAbort,   // ncclCommAbort takes `ms`; of no group
 };
 
 struct Fault {

@@ -1,0 +1,33 @@
+// Rows by a second way once the first has failed again and again, so that training keeps
+// rebalancing: NCCL first, then through host memory.
+#ifndef EPLB_CLIENT_MIGRATION_FALLBACK_PATH_H_
+#define EPLB_CLIENT_MIGRATION_FALLBACK_PATH_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "client/migration/row_path.h"
+
+namespace eplb {
+
+struct FallbackPathParts {
+  std::unique_ptr<RowPath> first;   // whose staging is both's
+  std::unique_ptr<RowPath> second;  // uses no kMeet frames, which stay the first's
+  // Told once, with the last error of the first way on this rank. May be null.
+  std::function<void(std::string_view line)> on_note;
+};
+
+// Posts in a row that did not succeed on all ranks before the second way is taken, for good.
+inline constexpr uint64_t kMaxFirstWayFailures = 3;
+
+// All ranks change at the same post: posts that succeed do so on all of them, the others are
+// aborted on all of them, and their ids, which rise by one, are equal everywhere. A rank that could
+// not even post what the others did may change one post earlier; way() keeps its rows and theirs
+// apart until the others have followed.
+std::unique_ptr<RowPath> MakeFallbackPath(FallbackPathParts parts);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_FALLBACK_PATH_H_

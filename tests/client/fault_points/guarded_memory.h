@@ -1,0 +1,42 @@
+// A rank's expert memory that nobody may write but the training step and a commit: any other write
+// ends the process.
+#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
+#define EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "client/client.h"
+
+namespace eplb::testing {
+
+// Every byte says layer, expert, tensor, position and the last step that trained it. One of a
+// process at a time.
+class GuardedMemory {
+ public:
+  GuardedMemory(int32_t num_layers, int32_t num_local_slots);
+  ~GuardedMemory();
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+
+  std::vector<ExpertTensorView> Tensors();
+  // What the experts hold after `step`; leaves the memory closed.
+  void Train(const PlacementView& placement, int64_t step);
+  int64_t CountWrong(const PlacementView& placement, int64_t step) const;
+  // A commit may write now. on_second: called once, before the first byte goes into a second
+  // tensor; only what a signal handler may do. Null: nobody is asked.
+  void OpenForCommit(void (*on_second)());
+
+ private:
+  void Visit(const PlacementView& placement, int64_t step,
+             const std::function<void(std::byte*, std::byte)>& visitor) const;
+
+  const int32_t num_layers_;
+  const int32_t num_local_slots_;
+};
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_

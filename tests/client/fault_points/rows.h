@@ -1,0 +1,24 @@
+// The transports under test, between processes and in host memory.
+#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
+#define EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "client/control/exchange.h"
+#include "client/migration/transport.h"
+#include "tests/client/fault_points/rank_process.h"
+
+namespace eplb::testing {
+
+// Collective. That of nccl is over the stand-in for libnccl.
+absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t rank,
+                                                    const std::string& secret,
+                                                    const Exchange& exchange);
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
