@@ -97,8 +97,8 @@ absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, co
         "check: the rows of layer ", layer.value, " could not be moved: ",
         staged.ok() ? "the transfer failed on another rank" : staged.status().message()));
   }
-  if (const absl::Status committed = executor_->Commit(stream_); !committed.ok()) {
-    return End(next_step_ - 1, committed, /*target=*/nullptr);
+  if (const absl::Status switched = Switch({&layer, 1}, to); !switched.ok()) {
+    return End(next_step_ - 1, switched, /*target=*/nullptr);
   }
   tables_.Update({.version = running_.version,
                   .digest = DigestOf(to),

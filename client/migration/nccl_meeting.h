@@ -27,6 +27,7 @@ struct NcclMeetingParts {
   std::vector<RankId> ranks;     // of the lane, rising, with self
   std::span<std::byte> scratch;  // of the device, 2 * kScratchBytes
   void* stream = nullptr;        // what the communicator's groups run on
+  int32_t warm_up_ranks = 64;    // as in NcclSettings
 };
 
 // Threads: one caller. Nothing here waits.
@@ -55,10 +56,6 @@ class NcclMeeting {
   void Drop();
 
  private:
-  // The largest lane in which every pair connects before it is needed. A pair costs NCCL some
-  // megabytes of the device and a round here about a millisecond.
-  static constexpr size_t kMaxWarmRanks = 64;
-
   RankId Root() const { return parts_.ranks.front(); }
   absl::Status Connect(const cuda::NcclId& id);
   // NCCL connects a pair at its first use: here, not inside a training step.
