@@ -99,14 +99,21 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
   return Drop(step, proposal, result);
 }
 
+absl::Status Client::Impl::Switch(std::span<const LayerId> layers, const Placement& target) {
+  EPLB_RETURN_IF_ERROR(executor_->Commit(stream_));
+  return route_tables_->Update(target, layers, stream_);
+}
+
 absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
   const wire::Propose& propose = proposal.propose;
-  if (const absl::Status committed = executor_->Commit(stream_); !committed.ok()) {
+  std::vector<LayerId> layers;
+  for (const LayerPlacement& layer : propose.layers) layers.push_back(layer.layer);
+  if (const absl::Status switched = Switch(layers, *proposal.target); !switched.ok()) {
     return End(step,
                absl::DataLossError(absl::StrCat("after step ", step, " version ", propose.version,
                                                 " was agreed on, but its rows could not be put "
                                                 "into their slots: ",
-                                                committed.message())),
+                                                switched.message())),
                &proposal);
   }
   running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};

@@ -101,11 +101,11 @@ absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, co
     return absl::UnavailableError(
         absl::StrCat("check: the rows of layer ", layer.value, " could not be moved: ", why));
   }
-  if (const absl::Status committed = executor_->Commit(stream_); !committed.ok()) {
+  if (const absl::Status switched = Switch({&layer, 1}, to); !switched.ok()) {
     return End(next_step_ - 1,
                absl::DataLossError(
                    absl::StrCat("check: the rows of layer ", layer.value,
-                                " could not be put into their slots: ", committed.message())),
+                                " could not be put into their slots: ", switched.message())),
                /*target=*/nullptr);
   }
   tables_.Update({.version = running_.version,

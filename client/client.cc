@@ -10,6 +10,7 @@
 #include "client/client_impl.h"
 #include "client/files/placement_file.h"
 #include "client/inproc.h"
+#include "client/migration/device_transports.h"
 #include "client/options.h"
 #include "client/session/daemon_exchange.h"
 #include "client/session/log_line.h"
@@ -47,10 +48,12 @@ absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
 // Everything up to the control channel.
 absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool inproc) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
+  EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, NcclSettingsOf(options.nccl));
   ClientParts parts{.options = std::move(options),
                     .topology = topology,
                     .exchange = std::move(exchange),
-                    .disabled = DisabledByEnvironment()};
+                    .disabled = DisabledByEnvironment(),
+                    .nccl = nccl};
   const absl::Status files = parts.disabled ? absl::OkStatus() : OpenFiles(parts.options, parts);
   EPLB_ASSIGN_OR_RETURN(parts.start,
                         StartJob(parts.options, topology, parts.disabled, files, parts.exchange));
@@ -122,6 +125,7 @@ absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) 
 }
 
 const PlacementView& Client::placement() const { return impl_->view(); }
+const DeviceTables& Client::device_tables() const { return impl_->device_tables(); }
 std::string_view Client::transport() const { return impl_->transport(); }
 ClientStats Client::stats() const { return IsForkedCopy() ? ClientStats{} : impl_->Stats(); }
 const std::string& Client::incarnation() const { return impl_->incarnation(); }
@@ -135,6 +139,7 @@ Client::Impl::Impl(ClientParts parts)
       exchange_(std::move(parts.exchange)),
       disabled_(parts.disabled),
       reports_(Reports(options_)),
+      nccl_(parts.nccl),
       incarnation_(std::move(parts.start.incarnation)),
       secret_(std::move(parts.start.secret)),
       running_(std::move(parts.start.running)),
@@ -174,7 +179,9 @@ RowMoverOptions Client::Impl::MakeRowMoverOptions(const JobNeeds& needs) const {
                                         .secret = secret_,
                                         .connect_timeout = options_.start_deadline},
                           .name = options_.transport,
-                          .memory = needs.memory};
+                          .memory = needs.memory,
+                          .lane = {},
+                          .nccl = nccl_};
   const int32_t first = options_.rank - gpu().value;
   for (int32_t rank = first; rank < first + options_.num_gpus; ++rank) {
     options.lane.push_back(RankId{rank});
@@ -199,18 +206,48 @@ absl::StatusOr<JobNeeds> Client::Impl::CompareTensors(
   return JoinLanes(*needs, of_lane, options_.num_gpus);
 }
 
+absl::StatusOr<RowMover> Client::Impl::TakeMover(const JobNeeds& needs) {
+  if (transport_ == nullptr) return MakeRowMover(MakeRowMoverOptions(needs), exchange_);
+  RowMover mover{
+      .transport = std::move(transport_), .queue = cuda::MakeHostRowQueue(), .report = {}};
+  mover.report.name = std::string(mover.transport->name());
+  return mover;
+}
+
+absl::Status Client::Impl::MakeRouteTables(const RowMemory& memory) {
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeQueueFor(memory));
+  EPLB_ASSIGN_OR_RETURN(route_tables_,
+                        RouteTables::Make(std::move(queue), *running_.placement, gpu()));
+  const RouteArrays& arrays = route_tables_->arrays();
+  device_tables_ = {.num_layers = topology_.num_layers(),
+                    .num_experts = topology_.num_experts(),
+                    .num_slots = topology_.num_slots(),
+                    .physical_to_logical_map = arrays.physical_to_logical,
+                    .logical_replica_count = arrays.replica_count,
+                    .replicas = arrays.replicas,
+                    .first_replica = arrays.first_replica,
+                    .candidates = arrays.candidates,
+                    .first_candidate = arrays.first_candidate,
+                    .thresholds = arrays.thresholds};
+  return absl::OkStatus();
+}
+
 absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
-  if (disabled_) return absl::OkStatus();
+  if (disabled_) {
+    if (route_tables_ != nullptr) return absl::OkStatus();
+    // Kernels route by the tables all the same.
+    EPLB_ASSIGN_OR_RETURN(const RegisteredTensors tensors, SortByRole(views));
+    EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemory(tensors.moved));
+    return MakeRouteTables(memory);
+  }
   if (executor_ != nullptr) {
     return absl::FailedPreconditionError("RegisterExperts was called before");
   }
   absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
   EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));
-  RowMover mover{.transport = std::move(transport_), .queue = cuda::MakeHostRowQueue()};
-  if (mover.transport == nullptr) {
-    EPLB_ASSIGN_OR_RETURN(mover, MakeRowMover(MakeRowMoverOptions(needs), exchange_));
-  }
-  transport_name_ = std::string(mover.transport->name());
+  EPLB_ASSIGN_OR_RETURN(RowMover mover, TakeMover(needs));
+  transport_name_ = mover.report.name;
+  EPLB_RETURN_IF_ERROR(MakeRouteTables(needs.memory));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                         Executor::Make(MakeExecutorOptions(), std::move(registered->moved),
                                        std::move(mover.transport), std::move(mover.queue)));
@@ -220,11 +257,12 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   migration_ = {.weight_bytes = needs.bytes.weight,
                 .state_bytes = needs.bytes.state,
                 .state_residency = MakeExecutorOptions().state_residency};
-  StartSession(needs.bytes);
+  StartSession(Identity(needs.bytes, mover.report));
   return absl::OkStatus();
 }
 
-wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
+wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
+                                   const TransportReport& transport) const {
   wire::Hello hello;
   hello.job = options_.job;
   hello.incarnation = incarnation_;
@@ -243,11 +281,21 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes) const {
   hello.staging_layers = options_.layers_per_chunk;
   hello.library_version = kLibraryVersion;
   hello.reduce = options_.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;
+  hello.transport = {.name = transport.name,
+                     .passed_over = transport.passed_over,
+                     .device = transport.device,
+                     .device_name = transport.device_name,
+                     .nccl_version = transport.nccl_version,
+                     .nccl_path = transport.nccl_path,
+                     .settings = {}};
+  for (const auto& [name, value] : transport.settings) {
+    hello.transport.settings.push_back({.name = name, .value = value});
+  }
   return hello;
 }
 
-void Client::Impl::StartSession(const ExpertBytes& bytes) {
-  MemberOptions member{.identity = Identity(bytes),
+void Client::Impl::StartSession(wire::Hello identity) {
+  MemberOptions member{.identity = std::move(identity),
                        .migration = migration_,
                        .fits = [executor = executor_.get()](const MigrationPlan& plan) {
                          return executor->CheckFits(plan);

@@ -66,6 +66,16 @@ struct DaemonTls {
   std::string server_name;  // in the daemon's certificate; empty: the endpoint's host
 };
 
+// Of our own NCCL communicators, where transport nccl carries the rows; docs/nccl-settings.md says
+// why these. All but traffic_class are equal on all ranks.
+struct NcclTuning {
+  int32_t max_ctas = 16;                    // 1..64
+  int32_t channels_per_net_peer = 8;        // 1..64
+  int32_t traffic_class = -1;               // -1: EPLB_NCCL_TRAFFIC_CLASS, else NCCL's own
+  int64_t piece_bytes = int64_t{16} << 20;  // of a send; a multiple of 64, 64 KiB..1 GiB
+  int32_t warm_up_ranks = 64;  // 0..4096; the largest lane whose pairs connect at the start
+};
+
 struct ClientOptions {
   std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
   std::string incarnation;  // empty: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count,
@@ -94,6 +104,7 @@ struct ClientOptions {
   // of peer, nccl and host that every rank can use, and why one was passed over is logged by rank
   // 0.
   std::string transport = "auto";
+  NcclTuning nccl;
   std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at
   std::string initial_placement;  // path of a placement file, or of a placements.jsonl (whose last
                                   // line counts) by that ending, read by rank 0; empty: the
@@ -120,6 +131,27 @@ struct PlacementView {
   // have.
   std::span<const int32_t> logical_to_physical_map;
   int32_t max_replicas = 0;
+};
+
+// The same for kernels: arrays in the memory where the expert tensors lie, whose addresses stay for
+// the life of the client, so that a captured graph goes on reading them. They change on the stream
+// of StepBoundary and CheckExperts: work that it gets after the call reads the new ones. An
+// expert's slots stand in one list behind those of the expert before it, so a table is as long as
+// there are slots.
+struct DeviceTables {
+  int32_t num_layers = 0, num_experts = 0, num_slots = 0;
+  const int32_t* physical_to_logical_map = nullptr;  // [L, S], -1 in a slot that is not in use
+  const int32_t* logical_replica_count = nullptr;    // [L, E]
+  // The slots of expert e of layer l, its primary first, are those of row l of `replicas` from
+  // first_replica[l, e] up to before first_replica[l, e + 1].
+  const int32_t* replicas = nullptr;       // [L, S]
+  const int32_t* first_replica = nullptr;  // [L, E + 1]
+  // Where this GPU's tokens go: likewise, but only replicas on this GPU where there are any. Row l
+  // of these three is a cuda::RouteTable (cuda/route.h), with which LaunchRoute routes.
+  const int32_t* candidates = nullptr;       // [L, S]
+  const int32_t* first_candidate = nullptr;  // [L, E + 1]
+  const uint32_t* thresholds =
+      nullptr;  // [L, S], 2^32 times the share of candidates up to this one
 };
 
 struct BoundaryResult {
@@ -190,6 +222,9 @@ class Client {
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;
+  // Null before RegisterExperts, which says in which memory. With EPLB_DISABLE=1 they are there,
+  // too.
+  const DeviceTables& device_tables() const;
   // What carries the rows: "host", "peer", "nccl" or "inproc"; empty before RegisterExperts.
   std::string_view transport() const;
   ClientStats stats() const;

@@ -20,6 +20,7 @@
 #include "client/first_placement.h"
 #include "client/line_file.h"
 #include "client/migration/executor.h"
+#include "client/migration/route_tables.h"
 #include "client/migration/transport_choice.h"
 #include "client/placement_tables.h"
 #include "client/registered_tensors.h"
@@ -36,6 +37,7 @@ struct ClientParts {
   Topology topology;
   Exchange exchange;
   bool disabled = false;
+  NcclSettings nccl = {};
   JobStart start = {};
   LineFile history = {};
   LineFile placements = {};                      // rank 0
@@ -60,6 +62,7 @@ struct Client::Impl {
   void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
 
   const PlacementView& view() const { return tables_.view(); }
+  const DeviceTables& device_tables() const { return device_tables_; }
   const std::string& incarnation() const { return incarnation_; }
   std::string_view transport() const { return transport_name_; }
   ClientStats Stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
@@ -77,8 +80,11 @@ struct Client::Impl {
   RowMoverOptions MakeRowMoverOptions(const JobNeeds& needs) const;
   absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
-  wire::Hello Identity(const ExpertBytes& bytes) const;
-  void StartSession(const ExpertBytes& bytes);
+  // Collective. Takes the transport of inproc ranks, if there is one.
+  absl::StatusOr<RowMover> TakeMover(const JobNeeds& needs);
+  absl::Status MakeRouteTables(const RowMemory& memory);
+  wire::Hello Identity(const ExpertBytes& bytes, const TransportReport& transport) const;
+  void StartSession(wire::Hello identity);
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
   // ---- boundary.cc ----
@@ -88,6 +94,9 @@ struct Client::Impl {
   absl::Status Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // The incarnation is over on this rank: every later call returns `error`.
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
+  // Puts what is staged into the slots, and these layers of `target` into the tables that kernels
+  // read.
+  absl::Status Switch(std::span<const LayerId> layers, const Placement& target);
   double SecondsInBoundary() const;
   // Why a rank may not vote. `why`: what it failed in before.
   absl::Status WritesGoOn(std::string_view why) const;
@@ -105,10 +114,13 @@ struct Client::Impl {
   const Exchange exchange_;
   const bool disabled_;
   const bool reports_;
+  const NcclSettings nccl_;
   const std::string incarnation_;
   const std::string secret_;
   RunningPlacement running_;
   PlacementTables tables_;
+  std::unique_ptr<RouteTables> route_tables_;  // null before Register
+  DeviceTables device_tables_;
   LineFile placements_;
   RunLog log_;
   LoadWindows windows_;

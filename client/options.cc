@@ -128,6 +128,16 @@ wire::TlsFiles TlsFilesOf(const DaemonTls& tls) {
       {.ca = tls.ca, .cert = tls.cert, .key = tls.key, .server_name = tls.server_name});
 }
 
+absl::StatusOr<NcclSettings> NcclSettingsOf(const NcclTuning& tuning) {
+  const NcclSettings settings{.max_ctas = tuning.max_ctas,
+                              .channels_per_net_peer = tuning.channels_per_net_peer,
+                              .traffic_class = tuning.traffic_class,
+                              .piece_bytes = tuning.piece_bytes,
+                              .warm_up_ranks = tuning.warm_up_ranks};
+  if (absl::Status status = CheckNcclSettings(settings); !status.ok()) return status;
+  return WithNcclEnvironment(settings);
+}
+
 bool DisabledByEnvironment() {
   const std::string value = Environment("EPLB_DISABLE");
   return !value.empty() && value != "0";

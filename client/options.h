@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/client.h"
+#include "client/migration/nccl_settings.h"
 #include "placement/topology.h"
 #include "proto/wire/tls_files.h"
 
@@ -30,6 +31,10 @@ std::string KnownIncarnation(const ClientOptions& options);
 
 // With what the environment adds.
 wire::TlsFiles TlsFilesOf(const DaemonTls& tls);
+
+// With what the environment adds. errors: InvalidArgument beginning with the field or variable at
+// fault.
+absl::StatusOr<NcclSettings> NcclSettingsOf(const NcclTuning& tuning);
 
 // EPLB_DISABLE is set and neither empty nor 0.
 bool DisabledByEnvironment();

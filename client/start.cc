@@ -170,7 +170,12 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"layers_per_chunk", absl::StrCat(o.layers_per_chunk)},
           {"state_placement",
            o.state_placement == StatePlacement::kWithPrimary ? "with_primary" : "every_replica"},
-          {"transport", o.transport}};
+          {"transport", o.transport},
+          // The ends of a transfer cut it into pieces alike. Whether a traffic class differs is the
+          // fabric's matter.
+          {"nccl", absl::StrCat("max_ctas ", o.nccl.max_ctas, ", channels_per_net_peer ",
+                                o.nccl.channels_per_net_peer, ", piece_bytes ", o.nccl.piece_bytes,
+                                ", warm_up_ranks ", o.nccl.warm_up_ranks)}};
 }
 
 absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_view name) {

@@ -32,10 +32,9 @@ absl::Status CheckShares(const RouteLayer& layer) {
 
 absl::Status CheckLayer(const RouteLayer& layer) {
   const auto num_slots = static_cast<int64_t>(layer.physical_to_logical.size());
-  if (layer.num_experts < 1 || layer.max_candidates < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("route table of ", layer.num_experts,
-                                                   " experts x ", layer.max_candidates,
-                                                   " candidates; expected >= 1 of both"));
+  if (layer.num_experts < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("route table of ", layer.num_experts, " experts, expected >= 1"));
   }
   if (layer.first_local_slot < 0 || layer.num_local_slots < 0 ||
       int64_t{layer.first_local_slot} + layer.num_local_slots > num_slots) {
@@ -117,45 +116,39 @@ void RouteAll(const RouteArgs& args, bool counted) {
 
 RouteTable HostRouteTable::View() const {
   return {.candidates = candidates.data(),
-          .num_candidates = num_candidates.data(),
-          .thresholds = thresholds.data(),
-          .max_candidates = max_candidates};
+          .first_candidate = first_candidate.data(),
+          .thresholds = thresholds.data()};
 }
 
 absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer) {
   EPLB_RETURN_IF_ERROR(CheckLayer(layer));
-  const auto width = static_cast<size_t>(layer.max_candidates);
-  const auto num_experts = static_cast<size_t>(layer.num_experts);
-  HostRouteTable table{.candidates = std::vector<int32_t>(num_experts * width, kNoSlot),
-                       .num_candidates = std::vector<int32_t>(num_experts),
-                       .thresholds = std::vector<uint32_t>(num_experts * width, kLastThreshold),
-                       .max_candidates = layer.max_candidates};
-  std::vector<std::vector<int32_t>> replicas = ReplicasByExpert(layer);
-  for (size_t expert = 0; expert < num_experts; ++expert) {
-    const std::vector<int32_t> candidates = CandidatesAmong(layer, std::move(replicas[expert]));
-    if (candidates.empty() || candidates.size() > width) {
-      return absl::InvalidArgumentError(absl::StrCat("expert ", expert, " has ", candidates.size(),
-                                                     " candidates, expected 1..", width));
+  const size_t num_slots = layer.physical_to_logical.size();
+  HostRouteTable table{.candidates = std::vector<int32_t>(num_slots, kNoSlot),
+                       .first_candidate = {0},
+                       .thresholds = std::vector<uint32_t>(num_slots, kLastThreshold)};
+  size_t end = 0;  // of the candidates so far
+  for (std::vector<int32_t>& replicas : ReplicasByExpert(layer)) {
+    if (replicas.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expert ", table.first_candidate.size() - 1, " is in no slot"));
     }
-    std::copy(candidates.begin(), candidates.end(), &table.candidates[expert * width]);
-    table.num_candidates[expert] = static_cast<int32_t>(candidates.size());
-    WriteThresholds(layer, candidates, std::span(table.thresholds).subspan(expert * width, width));
+    const std::vector<int32_t> candidates = CandidatesAmong(layer, std::move(replicas));
+    std::copy(candidates.begin(), candidates.end(), &table.candidates[end]);
+    WriteThresholds(layer, candidates, std::span(table.thresholds).subspan(end, candidates.size()));
+    end += candidates.size();
+    table.first_candidate.push_back(static_cast<int32_t>(end));
   }
   return table;
 }
 
 absl::Status CheckRouteArgs(const RouteArgs& args) {
   EPLB_RETURN_IF_ERROR(CheckChoices(args.choices));
-  if (args.table.max_candidates < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("route table has ", args.table.max_candidates,
-                                                   " candidates an expert, expected >= 1"));
-  }
   if (args.choices.num_tokens == 0) return absl::OkStatus();
-  if (args.table.candidates == nullptr || args.table.num_candidates == nullptr ||
+  if (args.table.candidates == nullptr || args.table.first_candidate == nullptr ||
       args.slots == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("route of ", args.choices.num_tokens,
-                     " tokens needs candidates, num_candidates and slots, one of them is null"));
+                     " tokens needs candidates, first_candidate and slots, one of them is null"));
   }
   if ((args.choices.counts == nullptr) != (args.choices.out_of_range == nullptr)) {
     return absl::InvalidArgumentError(

@@ -28,16 +28,14 @@ struct RouteLayer {
   // [slots], the part of its expert's tokens that a slot gets; only their ratios count. Empty:
   // equal.
   std::span<const double> replica_share;
-  // X of the table, which must hold for every placement to come: its addresses stay.
-  int32_t max_candidates = 0;
 };
 
-// The values of a RouteTable, which the caller copies to the table's addresses.
+// The values of a RouteTable, which the caller copies to the table's addresses. Their sizes depend
+// on slots and experts alone, so they hold for every placement to come.
 struct HostRouteTable {
-  std::vector<int32_t> candidates;      // [num_experts, max_candidates]
-  std::vector<int32_t> num_candidates;  // [num_experts]
-  std::vector<uint32_t> thresholds;     // [num_experts, max_candidates]; made for equal shares too
-  int32_t max_candidates = 0;
+  std::vector<int32_t> candidates;       // [slots]; kNoSlot behind the last expert's
+  std::vector<int32_t> first_candidate;  // [num_experts + 1]
+  std::vector<uint32_t> thresholds;      // [slots]; made for equal shares too
 
   // For RouteOnHost; no longer than this lives.
   RouteTable View() const;
@@ -47,19 +45,18 @@ struct HostRouteTable {
 // by rising slot. A replica with share 0 is none, unless all of its expert's shares are 0: these
 // then count as equal. Equal shares give thresholds that choose as none do.
 // errors: InvalidArgument, naming slot or expert: id outside -1..num_experts-1, expert without a
-// slot, local slots outside the row, shares of another size, negative or not finite, more
-// candidates than max_candidates. cost: O(slots + num_experts * max_candidates).
+// slot, local slots outside the row, shares of another size, negative or not finite. cost: O(slots
+// + num_experts).
 absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer);
 
-// errors: as CheckChoices; InvalidArgument, naming the number: max_candidates < 1, a null table or
-// null slots where there are tokens, one of the two counters without the other. No pointer is
-// followed.
+// errors: as CheckChoices; InvalidArgument: a null table or null slots where there are tokens, one
+// of the two counters without the other. No pointer is followed.
 absl::Status CheckRouteArgs(const RouteArgs& args);
 
 // Writes the slots on the CPU, with the body that the GPU runs; kNoSlot for the choices of padding
 // tokens and for ids outside 0..num_experts-1. The choice among replicas depends on nothing but
 // first_token + token, the expert and the table: CPU and GPU, any grid and any repetition agree.
-// errors: as CheckRouteArgs. cost: O(num_tokens * top_k * log max_candidates). threads: none; the
+// errors: as CheckRouteArgs. cost: O(num_tokens * top_k * log candidates). threads: none; the
 // arrays are the caller's.
 absl::Status RouteOnHost(const RouteArgs& args);
 

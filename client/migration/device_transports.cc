@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include <cuda_runtime_api.h>
 
 #include "client/control/monotonic_clock.h"
 #include "client/migration/bounce_path.h"
@@ -101,7 +102,7 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, cuda::NcclLibrary::Load());
   NcclPathParts parts{.library = library,
-                      .options = {},
+                      .settings = options.nccl,
                       .device = options.memory.device,
                       .self = options.transport.rank,
                       .ranks = options.lane,
@@ -187,6 +188,22 @@ TransportCandidate BounceCandidate(const RowMoverOptions& options) {
 }
 
 }  // namespace
+
+void TellDevice(int32_t device, TransportReport& report) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
+    report.device_name = properties.name;
+  } else {
+    (void)cudaGetLastError();  // a name that is not known is no error of ours
+  }
+#ifdef EPLB_WITH_NCCL
+  if (report.name != "nccl") return;
+  const absl::StatusOr<const cuda::NcclLibrary*> library = cuda::NcclLibrary::Load();
+  if (!library.ok()) return;
+  report.nccl_version = (*library)->version_text();
+  report.nccl_path = (*library)->path();
+#endif
+}
 
 std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options) {
   return {PeerCandidate(options), NcclCandidate(options), BounceCandidate(options)};

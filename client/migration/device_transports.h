@@ -16,6 +16,9 @@ namespace eplb {
 // The fastest first: peer, nccl, host. REQUIRES: memory of a device.
 std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options);
 
+// Adds the device's name and, for transport nccl, the library in use.
+void TellDevice(int32_t device, TransportReport& report);
+
 // Copies rows in this memory. errors: as MakeStreamRowQueue.
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory);
 

@@ -5,6 +5,8 @@ namespace eplb {
 
 std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions&) { return {}; }
 
+void TellDevice(int32_t, TransportReport&) {}
+
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory&) {
   return cuda::MakeHostRowQueue();
 }

@@ -83,8 +83,8 @@ absl::StatusOr<bool> NcclMeeting::Advance(LinkSet& links) {
   }
   EPLB_ASSIGN_OR_RETURN(const bool ready, communicator_->Poll());
   if (!ready) return false;
-  const bool warm = parts_.ranks.size() <= kMaxWarmRanks &&
-                    next_warm_ < static_cast<int32_t>(parts_.ranks.size());
+  const auto num_ranks = static_cast<int32_t>(parts_.ranks.size());
+  const bool warm = num_ranks <= parts_.warm_up_ranks && next_warm_ < num_ranks;
   if (warm) {
     EPLB_RETURN_IF_ERROR(WarmNextPair());
   } else {

@@ -30,6 +30,7 @@ struct NcclMeetingParts {
   void* stream = nullptr;         // what the communicator's groups run on
   std::optional<int32_t> device;  // made current for its end; absent: host memory
   absl::Duration abort_timeout;   // NCCL itself has no bound for it
+  int32_t warm_up_ranks = 64;     // as in NcclSettings
 };
 
 // Threads: one caller. Nothing here waits, but for Drop.
@@ -61,10 +62,6 @@ class NcclMeeting {
   absl::Status Drop();
 
  private:
-  // The largest lane in which every pair connects before it is needed. A pair costs NCCL some
-  // megabytes of the device and a round here about a millisecond.
-  static constexpr size_t kMaxWarmRanks = 64;
-
   RankId Root() const { return parts_.ranks.front(); }
   absl::Status Connect(const cuda::NcclId& id);
   // NCCL connects a pair at its first use: here, not inside a training step.

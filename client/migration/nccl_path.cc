@@ -37,18 +37,21 @@ class NcclPath : public RowPath {
 
   NcclPath(NcclPathParts parts, Memory memory)
       : device_(parts.device),
-        piece_bytes_(parts.piece_bytes),
+        piece_bytes_(parts.settings.piece_bytes),
         pack_queue_(std::move(parts.pack_queue)),
         group_queue_(std::move(parts.group_queue)),
         memory_(std::move(memory)),
         meeting_({.library = parts.library,
-                  .options = std::move(parts.options),
+                  .options = {.max_ctas = parts.settings.max_ctas,
+                              .channels_per_net_peer = parts.settings.channels_per_net_peer,
+                              .traffic_class = parts.settings.traffic_class},
                   .self = parts.self,
                   .ranks = std::move(parts.ranks),
                   .scratch = memory_.scratch.bytes,
                   .stream = group_queue_->stream(),
                   .device = parts.device,
-                  .abort_timeout = parts.abort_timeout}) {}
+                  .abort_timeout = parts.abort_timeout,
+                  .warm_up_ranks = parts.settings.warm_up_ranks}) {}
 
   ~NcclPath() override {
     if (meeting_.Drop().ok()) return;
@@ -390,7 +393,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts) {
   NcclPath::Memory memory;
   EPLB_ASSIGN_OR_RETURN(memory.staging, parts.group_queue->Allocate(parts.staging_bytes));
   for (cuda::RowBuffer& buffer : memory.packed) {
-    EPLB_ASSIGN_OR_RETURN(buffer, parts.group_queue->Allocate(parts.piece_bytes));
+    EPLB_ASSIGN_OR_RETURN(buffer, parts.group_queue->Allocate(parts.settings.piece_bytes));
   }
   EPLB_ASSIGN_OR_RETURN(memory.scratch,
                         parts.group_queue->Allocate(2 * NcclMeeting::kScratchBytes));

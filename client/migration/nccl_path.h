@@ -14,8 +14,9 @@
 #include "absl/status/statusor.h"
 
 #include "client/migration/batches.h"
+#include "client/migration/nccl_settings.h"
 #include "client/migration/row_path.h"
-#include "cuda/nccl_communicator.h"
+#include "cuda/nccl_library.h"
 #include "cuda/row_queue.h"
 #include "placement/ids.h"
 
@@ -23,16 +24,13 @@ namespace eplb {
 
 struct NcclPathParts {
   const cuda::NcclLibrary* library = nullptr;
-  cuda::NcclOptions options;      // rank and num_ranks are filled in here
+  NcclSettings settings;
   std::optional<int32_t> device;  // made current while NCCL is called; absent: host memory
   RankId self;
   std::vector<RankId> ranks;  // of the lane, rising, with self
   std::unique_ptr<cuda::RowQueue> pack_queue;
   std::unique_ptr<cuda::RowQueue> group_queue;  // whose stream NCCL runs on
   int64_t staging_bytes = 0;
-  // Of one group; a multiple of 64. There are two buffers of it, so that one is packed while the
-  // other is sent: at 50 GB/s a piece of 16 MiB takes 0.34 ms, and a group's start some 0.05 ms.
-  int64_t piece_bytes = int64_t{16} << 20;
   // Of ncclCommAbort. After it the rank may not vote any more.
   absl::Duration abort_timeout = kSettleTimeout;
 };

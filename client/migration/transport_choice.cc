@@ -52,16 +52,19 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Transport>> FirstUsable(
-    const std::vector<TransportCandidate>& candidates, const TransportOptions& options,
-    const Exchange& exchange) {
+absl::StatusOr<TransportChoice> FirstUsable(const std::vector<TransportCandidate>& candidates,
+                                            const TransportOptions& options,
+                                            const Exchange& exchange) {
   std::vector<std::string> failures;
   for (const TransportCandidate& candidate : candidates) {
     absl::Status status = Agree(candidate.prepare(), options.world_size, exchange);
     if (status.ok()) {
       absl::StatusOr<std::unique_ptr<Transport>> transport = candidate.connect(exchange);
       status = Agree(transport.status(), options.world_size, exchange);
-      if (status.ok()) return transport;
+      if (status.ok()) {
+        return TransportChoice{.transport = *std::move(transport),
+                               .passed_over = absl::StrJoin(failures, "; ")};
+      }
     }
     failures.push_back(absl::StrCat("transport ", candidate.name,
                                     " is not used: ", std::string(status.message())));
@@ -72,9 +75,18 @@ absl::StatusOr<std::unique_ptr<Transport>> FirstUsable(
 
 absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const Exchange& exchange) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<TransportCandidate> candidates, CandidatesOf(options));
-  RowMover mover;
-  EPLB_ASSIGN_OR_RETURN(mover.transport, FirstUsable(candidates, options.transport, exchange));
+  EPLB_ASSIGN_OR_RETURN(TransportChoice choice,
+                        FirstUsable(candidates, options.transport, exchange));
+  RowMover mover{.transport = std::move(choice.transport), .queue = nullptr, .report = {}};
+  mover.report.name = std::string(mover.transport->name());
+  mover.report.passed_over = std::move(choice.passed_over);
+  mover.report.device = options.memory.device;
   EPLB_ASSIGN_OR_RETURN(mover.queue, MakeQueueFor(options.memory));
+  if (mover.report.name == "nccl") mover.report.settings = TellNcclSettings(options.nccl);
+  for (auto& variable : TellNcclEnvironment()) {
+    mover.report.settings.push_back(std::move(variable));
+  }
+  if (options.memory.device.has_value()) TellDevice(*options.memory.device, mover.report);
   return mover;
 }
 

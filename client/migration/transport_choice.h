@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/control/exchange.h"
+#include "client/migration/nccl_settings.h"
 #include "client/migration/row_memory.h"
 #include "client/migration/transport.h"
 #include "cuda/row_queue.h"
@@ -25,17 +27,34 @@ struct TransportCandidate {
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(const Exchange&)> connect;
 };
 
+struct TransportChoice {
+  std::unique_ptr<Transport> transport;
+  std::string passed_over;  // why those before it are not used; empty: it is the first
+};
+
 // The first candidate that every rank prepares and connects; one that some rank cannot use is told
 // through on_note with its reason and dropped on all ranks. Collective: two exchanges a candidate
 // besides its own. errors: FailedPrecondition with what was wrong with each.
-absl::StatusOr<std::unique_ptr<Transport>> FirstUsable(
-    const std::vector<TransportCandidate>& candidates, const TransportOptions& options,
-    const Exchange& exchange);
+absl::StatusOr<TransportChoice> FirstUsable(const std::vector<TransportCandidate>& candidates,
+                                            const TransportOptions& options,
+                                            const Exchange& exchange);
+
+// What operators are told about how this rank's rows move.
+struct TransportReport {
+  std::string name;
+  std::string passed_over;
+  std::optional<int32_t> device;  // absent: host memory
+  std::string device_name;
+  std::string nccl_version;  // empty unless the transport is nccl
+  std::string nccl_path;
+  NamedTexts settings;  // ours where the transport is nccl, then the environment's
+};
 
 // How rows move: who carries them between ranks and who copies them on this one.
 struct RowMover {
   std::unique_ptr<Transport> transport;
   std::unique_ptr<cuda::RowQueue> queue;
+  TransportReport report;
 };
 
 struct RowMoverOptions {
@@ -46,6 +65,7 @@ struct RowMoverOptions {
   std::vector<RankId> lane;  // ranks among which rows move, rising, with our own
   // peer: staging goes by CUDA's IPC handle also where a descriptor would do.
   bool use_ipc_handles = false;
+  NcclSettings nccl;  // with the environment's
 };
 
 // Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory.

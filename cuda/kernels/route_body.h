@@ -14,14 +14,16 @@
 namespace eplb::cuda {
 
 // Where one GPU sends the tokens of one layer; HostRouteTable has the values. Fixed addresses: a
-// captured graph goes on reading them, and a commit overwrites what they hold.
+// captured graph goes on reading them, and a commit overwrites what they hold. The experts' lists
+// follow each other, for all together have no more entries than there are slots; a column for each
+// slot that one expert could get would be 1024 * 1025 entries of a layer with 2048 slots.
 struct RouteTable {
-  const int32_t* candidates = nullptr;      // [num_experts, max_candidates], slots; -1 at the tail
-  const int32_t* num_candidates = nullptr;  // [num_experts]
-  // [num_experts, max_candidates]: 2^32 times the share of this candidate and those before it.
-  // Null: a candidate is as good as another.
+  const int32_t* candidates = nullptr;  // [slots], expert after expert
+  // [num_experts + 1]: expert e has candidates[first_candidate[e]] .. [first_candidate[e + 1] - 1].
+  const int32_t* first_candidate = nullptr;
+  // [slots]: 2^32 times the share of this candidate and those of its expert before it. Null: a
+  // candidate is as good as another.
   const uint32_t* thresholds = nullptr;
-  int32_t max_candidates = 0;
 };
 static_assert(std::is_trivially_copyable_v<RouteTable>);
 
@@ -68,8 +70,8 @@ EPLB_HOST_DEVICE inline int32_t CandidateOfDraw(const uint32_t* thresholds, int3
 EPLB_HOST_DEVICE inline int32_t SlotOfBin(const RouteArgs& args, int64_t index, int32_t bin) {
   if (bin == kNoBin || bin == args.choices.num_experts) return kNoSlot;
   const RouteTable& table = args.table;
-  const int32_t num_candidates = table.num_candidates[bin];
-  const int64_t row = int64_t{bin} * table.max_candidates;
+  const int32_t row = table.first_candidate[bin];
+  const int32_t num_candidates = table.first_candidate[bin + 1] - row;
   if (num_candidates == 1) return table.candidates[row];  // a local replica, or the only one
   const int64_t token = args.first_token + TokenOfChoice(args.choices, index);
   const uint32_t draw = RouteDraw(token, bin);

@@ -24,6 +24,10 @@ void ToProto(const Placement& placement, int64_t version, v1::Placement* out);
 // errors: InvalidArgument, naming the field.
 absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement);
 
+void ToProto(const TransportInfo& transport, v1::TransportInfo* out);
+// Cuts what is too long, as the message says. errors: InvalidArgument for a device above 2^31-1.
+absl::StatusOr<TransportInfo> FromProto(const v1::TransportInfo& transport);
+
 void ToProto(const UpMessage& message, v1::Up* out);
 void ToProto(const DownMessage& message, v1::Down* out);
 // errors: InvalidArgument, naming the field: no message set, a digest that is not 32 bytes, counts

@@ -47,6 +47,7 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
     out->add_model_layers(static_cast<uint32_t>(layer));
   }
   out->set_reduce(hello.reduce == Reduce::kRoot ? v1::Hello::ROOT : v1::Hello::RANK);
+  ToProto(hello.transport, out->mutable_transport());
 }
 
 absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
@@ -75,6 +76,7 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   EPLB_ASSIGN_OR_RETURN(hello.staging_layers, GetCount("staging_layers", in.staging_layers()));
   EPLB_ASSIGN_OR_RETURN(hello.session_number, GetCount("session_number", in.session_number()));
   hello.library_version = Clipped(in.library_version());
+  EPLB_ASSIGN_OR_RETURN(hello.transport, FromProto(in.transport()));
   hello.model_layers.reserve(static_cast<size_t>(in.model_layers_size()));
   for (const uint32_t layer : in.model_layers()) {
     EPLB_ASSIGN_OR_RETURN(const int32_t number, GetSmall("model_layers", layer));

@@ -4,6 +4,7 @@
 #define EPLB_PROTO_WIRE_MESSAGES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -16,6 +17,23 @@
 namespace eplb::wire {
 
 enum class Reduce { kRank, kRoot };
+
+struct TransportInfo {
+  struct Setting {
+    std::string name;
+    std::string value;
+    friend bool operator==(const Setting&, const Setting&) = default;
+  };
+
+  std::string name;
+  std::string passed_over;
+  std::optional<int32_t> device;
+  std::string device_name;
+  std::string nccl_version;
+  std::string nccl_path;
+  std::vector<Setting> settings;
+  friend bool operator==(const TransportInfo&, const TransportInfo&) = default;
+};
 
 struct Hello {
   std::string job;
@@ -42,6 +60,7 @@ struct Hello {
   std::string library_version;
   std::vector<int32_t> model_layers;
   Reduce reduce = Reduce::kRank;
+  TransportInfo transport;
 };
 
 // Counts as they came: little-endian u32, row by row.

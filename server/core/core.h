@@ -194,6 +194,7 @@ struct RankView {
   double pause_seconds = 0;   // boundary of the newest switch
   int64_t dropped_steps = 0;  // as it reported, since its incarnation began here
   std::string library_version;
+  wire::TransportInfo transport;
 };
 struct JobView {
   std::string job;

@@ -262,6 +262,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.staging_rows = hello.staging_rows;
   rank.staging_layers = hello.staging_layers;
   rank.library_version = hello.library_version.substr(0, wire::kMaxNameLength);
+  rank.transport = hello.transport;
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
   if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, rank.step);

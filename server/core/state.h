@@ -50,6 +50,7 @@ struct Rank {
   double pause_seconds = 0;   // boundary of its newest switch
   int64_t dropped_steps = 0;
   std::string library_version;
+  wire::TransportInfo transport;
 };
 
 // kLost: a rank was away too long; it lives again when all its processes are back. kFinal: never.

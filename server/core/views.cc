@@ -59,7 +59,8 @@ std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
                      .answer_seconds = rank.answer_seconds,
                      .pause_seconds = rank.pause_seconds,
                      .dropped_steps = rank.dropped_steps,
-                     .library_version = rank.library_version});
+                     .library_version = rank.library_version,
+                     .transport = rank.transport});
   }
   return views;
 }

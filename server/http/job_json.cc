@@ -22,6 +22,20 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+Json TransportJson(const wire::TransportInfo& transport) {
+  Json settings = Json::object();
+  for (const wire::TransportInfo::Setting& setting : transport.settings) {
+    settings[setting.name] = setting.value;
+  }
+  return {{"name", transport.name},
+          {"passed_over", transport.passed_over},
+          {"device", transport.device.has_value() ? Json(*transport.device) : Json()},
+          {"device_name", transport.device_name},
+          {"nccl_version", transport.nccl_version},
+          {"nccl_path", transport.nccl_path},
+          {"settings", std::move(settings)}};
+}
+
 Json RankJson(const core::RankView& rank) {
   return {{"rank", rank.rank},
           {"connected", rank.connected},
@@ -33,7 +47,8 @@ Json RankJson(const core::RankView& rank) {
           {"answer_seconds", Finite(rank.answer_seconds)},
           {"pause_seconds", Finite(rank.pause_seconds)},
           {"dropped_steps", rank.dropped_steps},
-          {"library_version", rank.library_version}};
+          {"library_version", rank.library_version},
+          {"transport", TransportJson(rank.transport)}};
 }
 
 Json SettingsJson(const core::Settings& settings) {

@@ -169,12 +169,11 @@ absl::Status MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
   EPLB_ASSIGN_OR_RETURN(const HostRouteTable table, MakeRouteTable({.physical_to_logical = slots,
                                                                     .num_experts = kExperts,
                                                                     .first_local_slot = 90,
-                                                                    .num_local_slots = 9,
-                                                                    .max_candidates = 8}));
+                                                                    .num_local_slots = 9}));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory on_device, ToDevice(ids));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory routed, ToDevice(ids));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory candidates, ToDevice(table.candidates));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory num_candidates, ToDevice(table.num_candidates));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory first_candidate, ToDevice(table.first_candidate));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory thresholds, ToDevice(table.thresholds));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory counters, ToDevice(std::vector<int64_t>(kExperts + 1)));
   auto* counts = static_cast<int64_t*>(counters.get());
@@ -187,9 +186,8 @@ absl::Status MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
                   .counts = counts,
                   .out_of_range = counts + kExperts},
       .table = {.candidates = static_cast<const int32_t*>(candidates.get()),
-                .num_candidates = static_cast<const int32_t*>(num_candidates.get()),
-                .thresholds = static_cast<const uint32_t*>(thresholds.get()),
-                .max_candidates = table.max_candidates},
+                .first_candidate = static_cast<const int32_t*>(first_candidate.get()),
+                .thresholds = static_cast<const uint32_t*>(thresholds.get())},
       .slots = routed.get()};
   RouteArgs route = fused;
   route.choices.counts = nullptr;

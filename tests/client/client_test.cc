@@ -24,6 +24,7 @@
 namespace eplb {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -298,6 +299,21 @@ TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
             absl::FailedPreconditionError("StepBoundary of step 10, expected 11"));
   rank.client().Close("finished");
   EXPECT_EQ(rank.Step(11).status(), absl::FailedPreconditionError("the client is closed"));
+}
+
+TEST_F(ClientTest, TheDaemonHearsWhatCarriesTheRows) {
+  ScriptedDaemon daemon({});
+  setenv("NCCL_IB_TC", "106", 1);
+  TestJob job(daemon.endpoint(), {.inproc = false});
+  unsetenv("NCCL_IB_TC");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  const auto hello = daemon.WaitFor<wire::Hello>(1);
+  ASSERT_TRUE(hello.has_value());
+  EXPECT_EQ(hello->transport.name, "host");
+  EXPECT_EQ(hello->transport.passed_over, "");
+  EXPECT_FALSE(hello->transport.device.has_value()) << "the tensors lie in host memory";
+  EXPECT_THAT(hello->transport.settings,
+              Contains(wire::TransportInfo::Setting{"NCCL_IB_TC", "106"}));
 }
 
 TEST_F(ClientTest, DisabledClientsDoNothingOnTheStaticPlacement) {

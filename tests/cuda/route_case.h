@@ -41,18 +41,17 @@ inline HostRouteTable MakeRandomTable(int32_t num_experts, std::mt19937_64& rand
                           .num_experts = num_experts,
                           .first_local_slot = num_slots / 8,
                           .num_local_slots = num_slots / 8,
-                          .replica_share = shares,
-                          .max_candidates = num_slots});
+                          .replica_share = shares});
 }
 
 // The definition, without halving: the first candidate whose threshold is above the draw.
 inline int32_t ExpectedSlot(const HostRouteTable& table, int64_t token, int32_t expert) {
-  const int64_t row = int64_t{expert} * table.max_candidates;
-  const int64_t last = row + table.num_candidates[static_cast<size_t>(expert)] - 1;
+  const auto index = static_cast<size_t>(expert);
+  const auto last = static_cast<size_t>(table.first_candidate[index + 1]) - 1;
   const uint32_t draw = RouteDraw(token, expert);
-  int64_t cell = row;
-  while (cell < last && draw >= table.thresholds[static_cast<size_t>(cell)]) ++cell;
-  return table.candidates[static_cast<size_t>(cell)];
+  auto cell = static_cast<size_t>(table.first_candidate[index]);
+  while (cell < last && draw >= table.thresholds[cell]) ++cell;
+  return table.candidates[cell];
 }
 
 template <class ExpertId>

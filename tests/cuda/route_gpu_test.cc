@@ -32,7 +32,7 @@ class RouteOnDevice {
         ids_(Shifted(c.choices.ids, shift)),
         is_padding_(c.choices.is_padding),
         candidates_(c.table.candidates),
-        num_candidates_(c.table.num_candidates),
+        first_candidate_(c.table.first_candidate),
         thresholds_(c.table.thresholds),
         slots_(std::vector<ExpertId>(c.slots.size() + begin_ + kRedZone, kUntouched)),
         counts_(std::vector<int64_t>(c.choices.counts.size() + 2 * kRedZone)),
@@ -43,7 +43,7 @@ class RouteOnDevice {
     args_.choices.counts = counts_.data() + kRedZone;
     args_.choices.out_of_range = out_of_range_.data();
     args_.table.candidates = candidates_.data();
-    args_.table.num_candidates = num_candidates_.data();
+    args_.table.first_candidate = first_candidate_.data();
     args_.table.thresholds = thresholds_.data();
     args_.slots = slots_.data() + begin_;
   }
@@ -74,7 +74,7 @@ class RouteOnDevice {
   OnDevice<ExpertId> ids_;
   OnDevice<uint8_t> is_padding_;
   OnDevice<int32_t> candidates_;
-  OnDevice<int32_t> num_candidates_;
+  OnDevice<int32_t> first_candidate_;
   OnDevice<uint32_t> thresholds_;
   OnDevice<ExpertId> slots_;
   OnDevice<int64_t> counts_;
@@ -132,13 +132,11 @@ TYPED_TEST(LaunchRouteTest, EqualsThePlainReference) {
 }
 
 TYPED_TEST(LaunchRouteTest, AHistogramTooLargeForSharedMemoryCountsTheSame) {
-  // The table must not have a column a slot: 13000 experts * 19500 slots.
   constexpr int32_t kExperts = 13000;
   static_assert((kExperts + 1) * 4 > 48 * 1024);
   std::vector<int32_t> slots(kExperts);
   std::iota(slots.begin(), slots.end(), 0);
-  auto table =
-      MakeRouteTable({.physical_to_logical = slots, .num_experts = kExperts, .max_candidates = 1});
+  auto table = MakeRouteTable({.physical_to_logical = slots, .num_experts = kExperts});
   ASSERT_TRUE(table.ok()) << table.status();
   testing::RouteCase<TypeParam> c{
       .choices = testing::MakeCountCase<TypeParam>({10007, 4, kExperts, false}, 421),
@@ -167,16 +165,11 @@ TYPED_TEST(LaunchRouteTest, ACapturedGraphRoutesAndCountsAtEachLaunch) {
 }
 
 TYPED_TEST(LaunchRouteTest, RefusesWhatTheHostRefuses) {
-  const RouteTable table{.max_candidates = 1};
   EXPECT_EQ(
-      LaunchRoute({.choices = {.num_tokens = -1, .top_k = 1, .num_experts = 1}, .table = table},
-                  nullptr)
-          .code(),
+      LaunchRoute({.choices = {.num_tokens = -1, .top_k = 1, .num_experts = 1}}, nullptr).code(),
       absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(
-      LaunchRoute({.choices = {.num_tokens = 0, .top_k = 1, .num_experts = 1}, .table = table},
-                  nullptr)
-          .ok());
+      LaunchRoute({.choices = {.num_tokens = 0, .top_k = 1, .num_experts = 1}}, nullptr).ok());
 }
 
 }  // namespace

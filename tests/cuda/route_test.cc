@@ -97,10 +97,8 @@ TYPED_TEST(RouteOnHostTest, PartsRouteAsTheWhole) {
 }
 
 TYPED_TEST(RouteOnHostTest, PaddingAndIdsOutOfRangeGoNowhere) {
-  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
-                                     .num_experts = 3,
-                                     .num_local_slots = 6,
-                                     .max_candidates = 3});
+  const auto table =
+      MakeRouteTable({.physical_to_logical = kSixSlots, .num_experts = 3, .num_local_slots = 6});
   ASSERT_TRUE(table.ok()) << table.status();
   const std::vector<TypeParam> ids{
       -1, 3, std::numeric_limits<TypeParam>::min(), std::numeric_limits<TypeParam>::max(), 2, 2};
@@ -123,8 +121,7 @@ TEST(RouteTest, LocalReplicasTakeAllTokens) {
   const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
                                      .num_experts = 3,
                                      .first_local_slot = 4,
-                                     .num_local_slots = 2,
-                                     .max_candidates = 3});
+                                     .num_local_slots = 2});
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(RouteAllTo(0, 100, table->View()), Each(5));
   EXPECT_THAT(RouteAllTo(1, 100, table->View()), Each(4));
@@ -135,10 +132,8 @@ TEST(RouteTest, SharesAreMetWithinTheErrorOfSampling) {
   constexpr int64_t kTokens = 400'000;
   constexpr int64_t kFirstToken = 987'654'321;
   const std::vector<double> shares{0.5, 1, 1, 2, 0, 7.5};
-  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
-                                     .num_experts = 3,
-                                     .replica_share = shares,
-                                     .max_candidates = 3});
+  const auto table =
+      MakeRouteTable({.physical_to_logical = kSixSlots, .num_experts = 3, .replica_share = shares});
   ASSERT_TRUE(table.ok()) << table.status();
   std::vector<int64_t> tokens(6);
   for (const int32_t slot : RouteAllTo(0, kTokens, table->View(), kFirstToken)) {
@@ -158,8 +153,7 @@ TEST(RouteTest, ExpertsOfOneTokenAreDrawnApart) {
   // Two experts with replicas on the same two GPUs: a token's two choices agree half of the time.
   constexpr int64_t kTokens = 100'000;
   const std::vector<int32_t> four{0, 1, 0, 1};
-  const auto table =
-      MakeRouteTable({.physical_to_logical = four, .num_experts = 2, .max_candidates = 2});
+  const auto table = MakeRouteTable({.physical_to_logical = four, .num_experts = 2});
   ASSERT_TRUE(table.ok()) << table.status();
   const std::vector<int32_t> first = RouteAllTo(0, kTokens, table->View());
   const std::vector<int32_t> second = RouteAllTo(1, kTokens, table->View());
@@ -171,10 +165,8 @@ TEST(RouteTest, ExpertsOfOneTokenAreDrawnApart) {
 TEST(RouteTest, EqualSharesChooseAsNoThresholdsDo) {
   const std::vector<double> shares(6, 0.1);
   for (const std::span<const double> share : {std::span<const double>(), std::span(shares)}) {
-    const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
-                                       .num_experts = 3,
-                                       .replica_share = share,
-                                       .max_candidates = 4});
+    const auto table = MakeRouteTable(
+        {.physical_to_logical = kSixSlots, .num_experts = 3, .replica_share = share});
     ASSERT_TRUE(table.ok()) << table.status();
     RouteTable equal = table->View();
     equal.thresholds = nullptr;
@@ -190,15 +182,14 @@ TEST(MakeRouteTableTest, ListsCandidatesByRisingSlot) {
                                      .num_experts = 3,
                                      .first_local_slot = 2,
                                      .num_local_slots = 1,
-                                     .replica_share = shares,
-                                     .max_candidates = 3});
+                                     .replica_share = shares});
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(table->candidates, ElementsAre(0, 3, 5, 1, 4, -1, 2, -1, -1));
-  EXPECT_THAT(table->num_candidates, ElementsAre(3, 2, 1));
+  EXPECT_THAT(table->candidates, ElementsAre(0, 3, 5, 1, 4, 2));
+  EXPECT_THAT(table->first_candidate, ElementsAre(0, 3, 5, 6));
   constexpr uint32_t kQuarter = 1U << 30;
   constexpr uint32_t kLast = UINT32_MAX;
-  EXPECT_THAT(table->thresholds, ElementsAre(kQuarter, 2 * kQuarter, kLast, kQuarter, kLast, kLast,
-                                             kLast, kLast, kLast));
+  EXPECT_THAT(table->thresholds,
+              ElementsAre(kQuarter, 2 * kQuarter, kLast, kQuarter, kLast, kLast));
 }
 
 TEST(MakeRouteTableTest, SharesOfZeroExcludeUnlessAllAreZero) {
@@ -207,20 +198,18 @@ TEST(MakeRouteTableTest, SharesOfZeroExcludeUnlessAllAreZero) {
                                      .num_experts = 3,
                                      .first_local_slot = 0,
                                      .num_local_slots = 1,
-                                     .replica_share = shares,
-                                     .max_candidates = 2});
+                                     .replica_share = shares});
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(table->candidates, ElementsAre(3, 5, 1, 4, 2, -1)) << "local slot 0 has share 0";
+  EXPECT_THAT(table->first_candidate, ElementsAre(0, 2, 4, 5));
   EXPECT_EQ(table->thresholds[2], 1U << 31) << "all shares of expert 1 are 0";
 }
 
 TEST(MakeRouteTableTest, TheLargestShareDoesNotOverflow) {
   const double largest = std::numeric_limits<double>::max();
   const std::vector<double> shares{largest, 1, 1, largest, 1, largest / 2};
-  const auto table = MakeRouteTable({.physical_to_logical = kSixSlots,
-                                     .num_experts = 3,
-                                     .replica_share = shares,
-                                     .max_candidates = 3});
+  const auto table =
+      MakeRouteTable({.physical_to_logical = kSixSlots, .num_experts = 3, .replica_share = shares});
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_EQ(table->thresholds[0], 1717986919U) << "2^32 * 2 / 5, rounded up";
 }
@@ -230,14 +219,13 @@ TEST(MakeRouteTableTest, SlotsOfAnUnusableGpuAreNoCandidates) {
   const auto table = MakeRouteTable({.physical_to_logical = slots,
                                      .num_experts = 2,
                                      .first_local_slot = 1,
-                                     .num_local_slots = 1,
-                                     .max_candidates = 1});
+                                     .num_local_slots = 1});
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(table->candidates, ElementsAre(0, 2));
+  EXPECT_THAT(table->candidates, ElementsAre(0, 2, -1, -1));
 }
 
 TEST(MakeRouteTableTest, RefusalNamesSlotOrExpert) {
-  const RouteLayer good{.physical_to_logical = kSixSlots, .num_experts = 3, .max_candidates = 3};
+  const RouteLayer good{.physical_to_logical = kSixSlots, .num_experts = 3};
   const auto message = [](const RouteLayer& layer) {
     return std::string(MakeRouteTable(layer).status().message());
   };
@@ -248,10 +236,7 @@ TEST(MakeRouteTableTest, RefusalNamesSlotOrExpert) {
   bad.num_experts = 2;
   EXPECT_THAT(message(bad), HasSubstr("slot 2 holds expert 2, expected -1..1"));
   bad.num_experts = 4;
-  EXPECT_THAT(message(bad), HasSubstr("expert 3 has 0 candidates, expected 1..3"));
-  bad = good;
-  bad.max_candidates = 2;
-  EXPECT_THAT(message(bad), HasSubstr("expert 0 has 3 candidates, expected 1..2"));
+  EXPECT_THAT(message(bad), HasSubstr("expert 3 is in no slot"));
   bad = good;
   bad.first_local_slot = 5;
   bad.num_local_slots = 2;
@@ -271,15 +256,12 @@ TEST(CheckRouteArgsTest, RefusalNamesTheNumber) {
   std::vector<int32_t> slots{0};
   const RouteArgs good{
       .choices = {.expert_ids = values.data(), .num_tokens = 1, .top_k = 1, .num_experts = 1},
-      .table = {.candidates = values.data(), .num_candidates = values.data(), .max_candidates = 1},
+      .table = {.candidates = values.data(), .first_candidate = values.data()},
       .slots = slots.data()};
   EXPECT_TRUE(CheckRouteArgs(good).ok());
   RouteArgs bad = good;
   bad.choices.top_k = 0;
   EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("0 choices"));
-  bad = good;
-  bad.table.max_candidates = 0;
-  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("has 0 candidates an expert"));
   bad = good;
   bad.slots = nullptr;
   EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("one of them is null"));

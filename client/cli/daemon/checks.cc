@@ -1,13 +1,15 @@
 #include "client/cli/daemon/checks.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/daemon/rank_names.h"
+#include "client/cli/daemon/transport_checks.h"
 #include "client/cli/text.h"
 #include "client/files/run_directory.h"
 #include "placement/history.h"
@@ -21,7 +23,6 @@ namespace {
 using Result = Check::Result;
 
 constexpr double kLeastCoverage = 0.95;
-constexpr size_t kMostNamed = 8;
 
 Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
   return {
@@ -49,12 +50,7 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
   for (const v1::RankStatus& rank : job.ranks()) {
     if (predicate(rank)) ranks.push_back(rank.rank());
   }
-  if (ranks.empty()) return "";
-  const size_t shown = std::min(ranks.size(), kMostNamed);
-  std::string text =
-      absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
-  if (ranks.size() > shown) absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", text);
+  return NameRanks(ranks);
 }
 
 // An incarnation that failed is a finding however short ago; one that is lost may come back.
@@ -200,9 +196,13 @@ Check CheckReadiness(const v1::GetStatusResponse& status) {
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans) {
-  return {CheckState(job),     CheckIncarnation(job),          CheckRanks(job),
-          CheckAgreement(job), CheckPlacement(job, placement), CheckReports(job),
-          CheckLibraries(job), CheckPlans(job, plans)};
+  std::vector<Check> checks = {
+      CheckState(job),     CheckIncarnation(job),          CheckRanks(job),
+      CheckAgreement(job), CheckPlacement(job, placement), CheckReports(job),
+      CheckLibraries(job)};
+  for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
+  checks.push_back(CheckPlans(job, plans));
+  return checks;
 }
 
 absl::StatusOr<Check> CheckRun(const std::string& directory) {

@@ -29,8 +29,8 @@ struct Check {
 Check CheckReadiness(const v1::GetStatusResponse& status);
 
 // State and its age, how its incarnation began or ended, ranks, their agreement, reports, library
-// versions, pause and recent plans of one job. placement: what the daemon says is in force, or why
-// it does not say.
+// versions, transport (transport_checks.h), pause and recent plans of one job. placement: what the
+// daemon says is in force, or why it does not say.
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans);

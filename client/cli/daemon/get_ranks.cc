@@ -21,14 +21,15 @@ std::string Version(uint64_t version) {
 std::string SecondsOrNone(double seconds) { return seconds > 0 ? Seconds(seconds) : "-"; }
 
 Table RankTable(const v1::JobStatus& job) {
-  Table table{.heading = {"rank", "stream", "step", "runs", "READY", "answer", "prepare", "pause",
-                          "dropped"},
-              .right = {true, false, true, true, true, false, true, true, true},
+  Table table{.heading = {"rank", "stream", "transport", "step", "runs", "READY", "answer",
+                          "prepare", "pause", "dropped"},
+              .right = {true, false, false, true, true, true, false, true, true, true},
               .rows = {}};
   for (const v1::RankStatus& rank : job.ranks()) {
     table.rows.push_back(
         {absl::StrCat(rank.rank()),
          rank.connected() ? "connected" : absl::StrCat("away ", Seconds(rank.away_seconds())),
+         rank.transport().name().empty() ? "-" : Printable(rank.transport().name()),
          Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
          Version(rank.ready_version()), rank.answer().empty() ? "-" : Printable(rank.answer()),
          SecondsOrNone(rank.answer_seconds()), SecondsOrNone(rank.pause_seconds()),

@@ -1,6 +1,7 @@
 #include "client/cli/daemon/job_json.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 
@@ -14,6 +15,18 @@ using Json = nlohmann::ordered_json;
 
 double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
+Json TransportToJson(const v1::TransportInfo& transport) {
+  Json settings = Json::object();
+  for (const auto& setting : transport.settings()) settings[setting.name()] = setting.value();
+  return {{"name", transport.name()},
+          {"passed_over", transport.passed_over()},
+          {"device", transport.has_device() ? Json(transport.device()) : Json()},
+          {"device_name", transport.device_name()},
+          {"nccl_version", transport.nccl_version()},
+          {"nccl_path", transport.nccl_path()},
+          {"settings", std::move(settings)}};
+}
+
 Json RankToJson(const v1::RankStatus& rank) {
   return {{"rank", rank.rank()},
           {"connected", rank.connected()},
@@ -25,7 +38,8 @@ Json RankToJson(const v1::RankStatus& rank) {
           {"answer_seconds", Finite(rank.answer_seconds())},
           {"pause_seconds", Finite(rank.pause_seconds())},
           {"dropped_steps", rank.dropped_steps()},
-          {"library_version", rank.library_version()}};
+          {"library_version", rank.library_version()},
+          {"transport", TransportToJson(rank.transport())}};
 }
 
 Json RanksOf(const v1::JobStatus& job) {

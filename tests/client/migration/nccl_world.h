@@ -36,14 +36,13 @@ inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
     for (int32_t r = 0; r < world.world_size; ++r) ranks.push_back(RankId{r});
     for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
     auto path = MakeNcclPath({.library = *library,
-                              .options = {},
+                              .settings = {.piece_bytes = world.piece_bytes},
                               .device = std::nullopt,
                               .self = RankId{rank},
                               .ranks = std::move(ranks),
                               .pack_queue = cuda::MakeHostRowQueue(),
                               .group_queue = cuda::MakeHostRowQueue(),
-                              .staging_bytes = world.staging_bytes,
-                              .piece_bytes = world.piece_bytes});
+                              .staging_bytes = world.staging_bytes});
     ASSERT_TRUE(path.ok()) << path.status();
     transports[rank] =
         MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links), *std::move(path));

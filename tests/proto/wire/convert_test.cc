@@ -96,6 +96,30 @@ TEST(ConvertTest, HelloComesBackWhole) {
   EXPECT_EQ(back.library_version, "0.1.0");
 }
 
+TEST(ConvertTest, WhatCarriesTheRowsComesBackAndTooLongTextsAreCut) {
+  Hello hello = GoodHello();
+  EXPECT_EQ(RoundTripUp(hello).transport, TransportInfo());
+  hello.transport = {.name = "nccl",
+                     .passed_over = "transport peer is not used: rank 3: no CUDA IPC",
+                     .device = 0,
+                     .device_name = "NVIDIA H200",
+                     .nccl_version = "2.28.9",
+                     .nccl_path = "/usr/lib/libnccl.so.2",
+                     .settings = {{"max_ctas", "16"}, {"NCCL_IB_TC", "106"}}};
+  EXPECT_EQ(RoundTripUp(hello).transport, hello.transport);
+  hello.transport.passed_over = std::string(5000, 'x');
+  hello.transport.settings.assign(1000, {std::string(5000, 'n'), std::string(5000, 'v')});
+  const TransportInfo cut = RoundTripUp(hello).transport;
+  EXPECT_EQ(cut.passed_over, Clipped(hello.transport.passed_over));
+  ASSERT_EQ(cut.settings.size(), 32u);
+  EXPECT_EQ(cut.settings[0].name.size(), 64u);
+  EXPECT_EQ(cut.settings[0].value.size(), 128u);
+  v1::Up up;
+  ToProto(UpMessage(GoodHello()), &up);
+  up.mutable_hello()->mutable_transport()->set_device(uint32_t{1} << 31);
+  EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("transport.device"));
+}
+
 TEST(ConvertTest, SmallCountsTravelAsU32AndLargeOnesAsU64) {
   LoadReport report{.first_step = 50,
                     .last_step = 99,

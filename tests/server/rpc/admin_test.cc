@@ -58,6 +58,8 @@ class AdminTest : public ::testing::Test {
     wire::Hello hello = HelloOf(rank, 100 + rank);
     hello.model_layers = {3};
     hello.library_version = "9.8";
+    hello.transport.name = "nccl";
+    hello.transport.settings = {{"NCCL_IB_TC", "106"}};
     Say(rank, hello);
   }
   void Say(int32_t rank, const wire::UpMessage& message) {
@@ -232,6 +234,10 @@ TEST_F(AdminTest, TheNewestLoadAndTheRanksAreShown) {
   ASSERT_EQ(job.model_layers_size(), 1);
   EXPECT_EQ(job.model_layers(0), 3);
   EXPECT_EQ(job.ranks(0).library_version(), "9.8");
+  EXPECT_EQ(job.ranks(0).transport().name(), "nccl");
+  EXPECT_FALSE(job.ranks(0).transport().has_device());
+  ASSERT_EQ(job.ranks(0).transport().settings_size(), 1);
+  EXPECT_EQ(job.ranks(0).transport().settings(0).value(), "106");
   EXPECT_EQ(job.ranks(0).answer(), "none");
 }
 

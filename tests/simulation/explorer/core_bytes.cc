@@ -15,7 +15,7 @@ using core::Rank;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
-static_assert(sizeof(Rank) == 184, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Rank) == 376, "core::Rank changed: look at BytesOf and Simplify");
 static_assert(sizeof(Incarnation) == 280,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,

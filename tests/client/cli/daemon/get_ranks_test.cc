@@ -23,15 +23,26 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   rank.set_answer("ready");
   rank.set_ready_version(4);
   rank.set_dropped_steps(150);
+  v1::TransportInfo& transport = *rank.mutable_transport();
+  transport.set_name("nccl");
+  transport.set_nccl_version("2.28.9");
+  transport.set_device(3);
+  v1::TransportInfo::Setting& setting = *transport.add_settings();
+  setting.set_name("NCCL_IB_TC");
+  setting.set_value("106");
   const Output output = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
-  for (const char* word : {"connected", "away 12", "ready", "150"}) {
+  for (const char* word : {"connected", "away 12", "ready", "150", "nccl"}) {
     EXPECT_THAT(output.out, HasSubstr(word));
   }
   EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
   const Output json = RunGetRanks({.query = daemon_.Options(Format::kJson), .job = kJob}, kPlain);
   EXPECT_TRUE(wire::ParseJson(json.out).ok());
   EXPECT_THAT(json.out, HasSubstr(R"("away_seconds":12.5)"));
+  EXPECT_THAT(json.out, HasSubstr(R"("transport":{"name":"nccl","passed_over":"","device":3,)"));
+  EXPECT_THAT(json.out, HasSubstr(R"("settings":{"NCCL_IB_TC":"106"})"));
+  EXPECT_THAT(json.out, HasSubstr(R"("transport":{"name":"","passed_over":"","device":null,)"))
+      << "of a client that does not say";
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+#include "client/migration/nccl_settings.h"
+
+#include <array>
+#include <cstdlib>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kTrafficClass[] = "EPLB_NCCL_TRAFFIC_CLASS";
+
+// By name. Those that differ between hosts by their nature, as NCCL_IB_HCA and NCCL_SOCKET_IFNAME,
+// are not among them.
+constexpr std::array<const char*, 13> kVariables{"EPLB_NCCL_PATH",
+                                                 kTrafficClass,
+                                                 "NCCL_CROSS_NIC",
+                                                 "NCCL_IB_MERGE_NICS",
+                                                 "NCCL_IB_QPS_PER_CONNECTION",
+                                                 "NCCL_IB_SL",
+                                                 "NCCL_IB_SPLIT_DATA_ON_QPS",
+                                                 "NCCL_IB_TC",
+                                                 "NCCL_NET",
+                                                 "NCCL_NET_GDR_LEVEL",
+                                                 "NCCL_P2P_DISABLE",
+                                                 "NCCL_PXN_DISABLE",
+                                                 "NCCL_RUNTIME_CONNECT"};
+
+constexpr int32_t kMaxChannels = 64;  // of NCCL
+constexpr int64_t kLeastPiece = int64_t{64} << 10;
+constexpr int64_t kLargestPiece = int64_t{1} << 30;
+constexpr int64_t kPieceAlignment = 64;  // of rows in staging
+constexpr int32_t kMaxWarmUpRanks = 4096;
+
+std::optional<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+absl::Status CheckRange(const char* field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, ", expected ", least, "..", most));
+}
+
+}  // namespace
+
+absl::Status CheckNcclSettings(const NcclSettings& settings) {
+  absl::Status status = CheckRange("nccl.max_ctas", settings.max_ctas, 1, kMaxChannels);
+  status.Update(
+      CheckRange("nccl.channels_per_net_peer", settings.channels_per_net_peer, 1, kMaxChannels));
+  status.Update(CheckRange("nccl.piece_bytes", settings.piece_bytes, kLeastPiece, kLargestPiece));
+  status.Update(CheckRange("nccl.warm_up_ranks", settings.warm_up_ranks, 0, kMaxWarmUpRanks));
+  if (!status.ok()) return status;
+  if (settings.traffic_class < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nccl.traffic_class: ", settings.traffic_class, ", expected -1 or more"));
+  }
+  if (settings.piece_bytes % kPieceAlignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("nccl.piece_bytes: ", settings.piece_bytes,
+                                                   ", expected a multiple of ", kPieceAlignment));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NcclSettings> WithNcclEnvironment(NcclSettings settings) {
+  const std::optional<std::string> text = Variable(kTrafficClass);
+  if (settings.traffic_class != -1 || !text.has_value() || text->empty()) return settings;
+  if (!absl::SimpleAtoi(*text, &settings.traffic_class) || settings.traffic_class < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kTrafficClass, ": \"", *text, "\", expected a number from 0 on"));
+  }
+  return settings;
+}
+
+NamedTexts TellNcclSettings(const NcclSettings& settings) {
+  return {{"channels_per_net_peer", absl::StrCat(settings.channels_per_net_peer)},
+          {"max_ctas", absl::StrCat(settings.max_ctas)},
+          {"piece_bytes", absl::StrCat(settings.piece_bytes)},
+          {"traffic_class",
+           settings.traffic_class < 0 ? "default" : absl::StrCat(settings.traffic_class)},
+          {"warm_up_ranks", absl::StrCat(settings.warm_up_ranks)}};
+}
+
+NamedTexts TellNcclEnvironment() {
+  NamedTexts set;
+  for (const char* name : kVariables) {
+    if (std::optional<std::string> value = Variable(name))
+      set.emplace_back(name, *std::move(value));
+  }
+  return set;
+}
+
+}  // namespace eplb

@@ -1,0 +1,45 @@
+// What our NCCL communicators are asked for, and which variables of the environment change what
+// they do; docs/nccl-settings.md says why.
+#ifndef EPLB_CLIENT_MIGRATION_NCCL_SETTINGS_H_
+#define EPLB_CLIENT_MIGRATION_NCCL_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace eplb {
+
+struct NcclSettings {
+  int32_t max_ctas = 16;              // 1..64; blocks, and channels, of a send or receive
+  int32_t channels_per_net_peer = 8;  // 1..64, from NCCL 2.28 on
+  int32_t traffic_class = -1;         // -1: NCCL's; from NCCL 2.25 on
+  // Of one group; a multiple of 64 from 64 KiB to 1 GiB. There are two buffers of it, so that one
+  // is packed while the other is sent: at 50 GB/s a piece of 16 MiB takes 0.34 ms, and a group's
+  // start some 0.05 ms.
+  int64_t piece_bytes = int64_t{16} << 20;
+  // The largest lane in which every pair connects at the start, before it is needed; 0..4096. A
+  // pair costs NCCL some megabytes of the device, and a round here about a millisecond.
+  int32_t warm_up_ranks = 64;
+};
+
+// errors: InvalidArgument beginning with the field at fault.
+absl::Status CheckNcclSettings(const NcclSettings& settings);
+
+// `settings` with EPLB_NCCL_TRAFFIC_CLASS where their traffic_class is -1. errors: InvalidArgument
+// for a variable that is no number from 0 on.
+absl::StatusOr<NcclSettings> WithNcclEnvironment(NcclSettings settings);
+
+using NamedTexts = std::vector<std::pair<std::string, std::string>>;
+// The settings by their names; -1 is "default".
+NamedTexts TellNcclSettings(const NcclSettings& settings);
+// Of the variables that change how fast or on which way NCCL moves rows, those that are set, by
+// name. What a nccl.conf file says is not seen.
+NamedTexts TellNcclEnvironment();
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_MIGRATION_NCCL_SETTINGS_H_
