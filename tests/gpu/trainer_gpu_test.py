@@ -62,7 +62,7 @@ class TrainerOnGpuTest(unittest.TestCase):
               f"verified, median pause {pauses[len(pauses) // 2]:.2f} ms", flush=True)
 
     def test_rows_go_over_cuda_ipc(self):
-        self.run_job("peer", ("--transport", "peer"), world=2, steps=400, step_ms=5, slots=66, parameters=4096)
+        self.run_job("peer", ("--transport", "peer"), world=2, steps=240, step_ms=5, slots=66, parameters=1024)
 
     def test_auto_takes_peer_for_gpu_memory(self):
         self.run_job("peer", ("--expert-memory", "gpu"), world=4, steps=240, step_ms=8, slots=72)
