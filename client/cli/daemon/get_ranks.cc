@@ -23,7 +23,7 @@ std::string SecondsOrNone(double seconds) { return seconds > 0 ? Seconds(seconds
 // via: the transport; its name would be wider than all its values.
 Table RankTable(const v1::JobStatus& job) {
   Table table{.heading = {"rank", "stream", "via", "step", "runs", "READY", "answer", "prepare",
-                          "pause", "dropped"},
+                          "pause", "drops"},
               .right = {true, false, false, true, true, true, false, true, true, true},
               .rows = {}};
   for (const v1::RankStatus& rank : job.ranks()) {
