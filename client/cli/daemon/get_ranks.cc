@@ -20,9 +20,10 @@ std::string Version(uint64_t version) {
 
 std::string SecondsOrNone(double seconds) { return seconds > 0 ? Seconds(seconds) : "-"; }
 
+// via: the transport; its name would be wider than all its values.
 Table RankTable(const v1::JobStatus& job) {
-  Table table{.heading = {"rank", "stream", "transport", "step", "runs", "READY", "answer",
-                          "prepare", "pause", "dropped"},
+  Table table{.heading = {"rank", "stream", "via", "step", "runs", "READY", "answer", "prepare",
+                          "pause", "drops"},
               .right = {true, false, false, true, true, true, false, true, true, true},
               .rows = {}};
   for (const v1::RankStatus& rank : job.ranks()) {

@@ -23,6 +23,10 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   rank.set_answer("ready");
   rank.set_ready_version(4);
   rank.set_dropped_steps(150);
+  rank.set_step(123'456);
+  rank.set_running_version(345);
+  rank.set_answer_seconds(1.25);
+  rank.set_pause_seconds(0.125);
   v1::TransportInfo& transport = *rank.mutable_transport();
   transport.set_name("nccl");
   transport.set_nccl_version("2.28.9");
