@@ -2,14 +2,13 @@
 
 #include <array>
 #include <deque>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "client/control/monotonic_clock.h"
+#include "client/migration/announced_parts.h"
 #include "client/migration/batches.h"
 #include "client/migration/nccl_groups.h"
 #include "client/migration/nccl_meeting.h"
@@ -115,7 +114,7 @@ class NcclPath : public RowPath {
       return absl::OkStatus();
     }
     if (frame.bytes > 0) {
-      coming_[{link.rank(), frame.row, frame.offset}] = {frame.bytes, frame.checksum};
+      coming_.Add(link.rank(), frame);
       return absl::OkStatus();
     }
     if (frame.checksum != cuda::ChecksumOnHost({})) {
@@ -136,15 +135,12 @@ class NcclPath : public RowPath {
     }
     groups_under_way_.clear();
     checking_.clear();
-    coming_.clear();
+    coming_.Clear();
     groups_.clear();
     return absl::OkStatus();
   }
 
  private:
-  // (rank, row, offset) -> bytes and checksum that were announced.
-  using Coming = std::map<std::tuple<RankId, int32_t, int64_t>, std::pair<int64_t, uint64_t>>;
-
   // From packing to its end.
   struct Group {
     size_t index = 0;             // in groups_
@@ -247,23 +243,6 @@ class NcclPath : public RowPath {
                               .checksum = checksum});
   }
 
-  // Whether all that the group brings was announced. errors: DataLoss when it is cut otherwise.
-  absl::StatusOr<bool> IsComing(Group& group) {
-    const NcclPiece& piece = *groups_[group.index].receive;
-    for (; group.num_coming < piece.fragments.size(); ++group.num_coming) {
-      const RowFragment& part = piece.fragments[group.num_coming];
-      const RowReceive& row = receives_[static_cast<size_t>(part.index)];
-      const auto found = coming_.find({row.from, row.row, part.offset});
-      if (found == coming_.end()) return false;
-      if (found->second.first != part.num_bytes) {
-        return absl::DataLossError(absl::StrCat(
-            "post ", ledger_->post_id(), ": rank ", row.from.value, ": row ", row.row, ": ",
-            found->second.first, " bytes come at ", part.offset, ", expected ", part.num_bytes));
-      }
-    }
-    return true;
-  }
-
   absl::StatusOr<bool> BeginNext() {
     if (groups_.empty()) return false;
     EPLB_ASSIGN_OR_RETURN(const bool free, meeting_.communicator().Poll());
@@ -277,7 +256,9 @@ class NcclPath : public RowPath {
     std::optional<cuda::NcclSend> send;
     std::optional<cuda::NcclReceive> receive;
     if (group.receive.has_value()) {
-      EPLB_ASSIGN_OR_RETURN(const bool coming, IsComing(UnderWay(num_begun_)));
+      Group& next = UnderWay(num_begun_);
+      EPLB_ASSIGN_OR_RETURN(const bool coming,
+                            coming_.Covers(*group.receive, receives_, next.num_coming));
       if (!coming) return false;
       receive = {.from = meeting_.IndexOf(group.receive->peer),
                  .bytes = StagedBytes(*group.receive)};
@@ -333,7 +314,7 @@ class NcclPath : public RowPath {
     for (size_t i = 0; i < piece.fragments.size(); ++i) {
       const RowFragment& part = piece.fragments[i];
       const RowReceive& row = receives_[static_cast<size_t>(part.index)];
-      if (coming_.at({row.from, row.row, part.offset}).second != checksums[i]) {
+      if (coming_.ChecksumOf(row, part) != checksums[i]) {
         return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
                                                 row.from.value, ": row ", row.row,
                                                 ": checksum differs"));
@@ -383,7 +364,7 @@ class NcclPath : public RowPath {
   size_t num_begun_ = 0;
   size_t num_ended_ = 0;
   std::deque<Group> groups_under_way_;  // num_ended_ .. num_packed_ - 1
-  Coming coming_;
+  AnnouncedParts coming_;
   std::deque<Check> checking_;
 };
 
