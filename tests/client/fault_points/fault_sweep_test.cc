@@ -26,13 +26,13 @@ void Sweep(const std::function<JobSpec(int32_t place)>& spec_of,
   for (int32_t place = 0; place < kMaxPlaces; place += kPlacesAtATime) {
     std::vector<JobSpec> specs;
     for (int32_t i = 0; i < kPlacesAtATime; ++i) specs.push_back(spec_of(place + i));
-    bool all_met = true;
+    int32_t num_met = 0;
     for (const JobOutcome& outcome : RunJobs(specs, kPlacesAtATime)) {
       EXPECT_THAT(Violations(outcome), IsEmpty()) << outcome.Story();
-      all_met = all_met && is_met(outcome);
-      EXPECT_TRUE(all_met || place > 0) << "the fault never came: " << outcome.Story();
+      num_met += is_met(outcome) ? 1 : 0;
     }
-    if (!all_met) return;
+    EXPECT_TRUE(num_met > 0 || place > 0) << "the fault never came: " << specs.front().Name();
+    if (num_met < kPlacesAtATime) return;
   }
   ADD_FAILURE() << "more than " << kMaxPlaces << " places";
 }
