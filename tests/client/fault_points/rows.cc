@@ -34,14 +34,13 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
   for (int32_t r = 0; r < options.world_size; ++r) ranks.push_back(RankId{r});
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> path,
                         MakeNcclPath({.library = library,
-                                      .options = {},
+                                      .settings = {.piece_bytes = 2048},
                                       .device = std::nullopt,
                                       .self = options.rank,
                                       .ranks = std::move(ranks),
                                       .pack_queue = cuda::MakeHostRowQueue(),
                                       .group_queue = cuda::MakeHostRowQueue(),
                                       .staging_bytes = options.staging_bytes,
-                                      .piece_bytes = 2048,
                                       .abort_timeout = absl::Milliseconds(1500)}));
   EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.staging_bytes));
   std::unique_ptr<RowPath> bounce = MakeBouncePathInto(

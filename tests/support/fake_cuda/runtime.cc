@@ -1,4 +1,6 @@
 // What needs neither memory nor streams.
+#include <cstring>
+
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 namespace {
@@ -32,6 +34,12 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorNotSupported;
   *value = 4;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strncpy(properties->name, "stand-in for a GPU", sizeof(properties->name) - 1);
   return cudaSuccess;
 }
 
