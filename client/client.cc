@@ -286,7 +286,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
                      .device = transport.device,
                      .device_name = transport.device_name,
                      .nccl_version = transport.nccl_version,
-                     .nccl_path = transport.nccl_path,
+                     .nccl_library = transport.nccl_library,
                      .settings = {}};
   for (const auto& [name, value] : transport.settings) {
     hello.transport.settings.push_back({.name = name, .value = value});

@@ -201,7 +201,7 @@ void TellDevice(int32_t device, TransportReport& report) {
   const absl::StatusOr<const cuda::NcclLibrary*> library = cuda::NcclLibrary::Load();
   if (!library.ok()) return;
   report.nccl_version = (*library)->version_text();
-  report.nccl_path = (*library)->path();
+  report.nccl_library = (*library)->path();
 #endif
 }
 

@@ -46,7 +46,7 @@ struct TransportReport {
   std::optional<int32_t> device;  // absent: host memory
   std::string device_name;
   std::string nccl_version;  // empty unless the transport is nccl
-  std::string nccl_path;
+  std::string nccl_library;
   NamedTexts settings;  // ours where the transport is nccl, then the environment's
 };
 

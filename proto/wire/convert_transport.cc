@@ -20,7 +20,7 @@ void ToProto(const TransportInfo& transport, v1::TransportInfo* out) {
   if (transport.device.has_value()) out->set_device(static_cast<uint32_t>(*transport.device));
   out->set_device_name(transport.device_name);
   out->set_nccl_version(transport.nccl_version);
-  out->set_nccl_path(transport.nccl_path);
+  out->set_nccl_library(transport.nccl_library);
   for (const TransportInfo::Setting& setting : transport.settings) {
     v1::TransportInfo::Setting* added = out->add_settings();
     added->set_name(setting.name);
@@ -34,7 +34,7 @@ absl::StatusOr<TransportInfo> FromProto(const v1::TransportInfo& in) {
                           .device = std::nullopt,
                           .device_name = Clipped(in.device_name(), kMaxValue),
                           .nccl_version = Clipped(in.nccl_version(), kMaxValue),
-                          .nccl_path = Clipped(in.nccl_path()),
+                          .nccl_library = Clipped(in.nccl_library()),
                           .settings = {}};
   if (in.has_device()) {
     EPLB_ASSIGN_OR_RETURN(transport.device, GetSmall("transport.device", in.device()));

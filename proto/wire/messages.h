@@ -30,7 +30,7 @@ struct TransportInfo {
   std::optional<int32_t> device;
   std::string device_name;
   std::string nccl_version;
-  std::string nccl_path;
+  std::string nccl_library;
   std::vector<Setting> settings;
   friend bool operator==(const TransportInfo&, const TransportInfo&) = default;
 };

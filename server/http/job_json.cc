@@ -32,7 +32,7 @@ Json TransportJson(const wire::TransportInfo& transport) {
           {"device", transport.device.has_value() ? Json(*transport.device) : Json()},
           {"device_name", transport.device_name},
           {"nccl_version", transport.nccl_version},
-          {"nccl_path", transport.nccl_path},
+          {"nccl_library", transport.nccl_library},
           {"settings", std::move(settings)}};
 }
 

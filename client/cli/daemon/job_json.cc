@@ -23,7 +23,7 @@ Json TransportToJson(const v1::TransportInfo& transport) {
           {"device", transport.has_device() ? Json(transport.device()) : Json()},
           {"device_name", transport.device_name()},
           {"nccl_version", transport.nccl_version()},
-          {"nccl_path", transport.nccl_path()},
+          {"nccl_library", transport.nccl_library()},
           {"settings", std::move(settings)}};
 }
 

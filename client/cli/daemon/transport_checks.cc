@@ -122,8 +122,8 @@ Check CheckNccl(const v1::JobStatus& job, const Ranks& ranks) {
   }
   if (!found.empty()) return Make(job, "nccl", Result::kWarning, absl::StrJoin(found, "; "));
   const v1::TransportInfo& first = ranks.front()->transport();
-  std::string detail = absl::StrCat("NCCL ", first.nccl_version(), " of ", first.nccl_path(), ": ",
-                                    absl::StrJoin(settings, " "));
+  std::string detail = absl::StrCat("NCCL ", first.nccl_version(), " of ", first.nccl_library(),
+                                    ": ", absl::StrJoin(settings, " "));
   for (const std::string& note : NotesOn(job, *ranks.front())) {
     absl::StrAppend(&detail, "; note: ", note);
   }

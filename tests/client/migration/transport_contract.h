@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <span>
 #include <vector>
@@ -26,6 +27,11 @@ struct TransportKind {
       : make(make_world), queue(make_queue) {}
   MakeTransports make;
   MakeQueue queue;  // of the memory that rows and staging lie in; null: the host's
+
+  // What ctest names the tests by, the same in every build.
+  friend void PrintTo(const TransportKind& kind, std::ostream* out) {
+    *out << (kind.queue == nullptr ? "HostMemory" : "QueueMemory");
+  }
 };
 
 class TransportContractTest : public ::testing::TestWithParam<TransportKind> {

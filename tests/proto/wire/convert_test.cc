@@ -104,7 +104,7 @@ TEST(ConvertTest, WhatCarriesTheRowsComesBackAndTooLongTextsAreCut) {
                      .device = 0,
                      .device_name = "NVIDIA H200",
                      .nccl_version = "2.28.9",
-                     .nccl_path = "/usr/lib/libnccl.so.2",
+                     .nccl_library = "/usr/lib/libnccl.so.2",
                      .settings = {{"max_ctas", "16"}, {"NCCL_IB_TC", "106"}}};
   EXPECT_EQ(RoundTripUp(hello).transport, hello.transport);
   hello.transport.passed_over = std::string(5000, 'x');

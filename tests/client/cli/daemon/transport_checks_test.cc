@@ -38,7 +38,7 @@ v1::JobStatus NcclJob() {
     transport.set_device(0);
     transport.set_device_name("NVIDIA H200");
     transport.set_nccl_version("2.28.9");
-    transport.set_nccl_path("/usr/lib/libnccl.so.2");
+    transport.set_nccl_library("/usr/lib/libnccl.so.2");
     Set(transport, "max_ctas", "16");
     Set(transport, "traffic_class", "default");
   }
