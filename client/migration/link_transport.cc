@@ -84,7 +84,7 @@ class LinkTransport : public Transport {
 
   absl::Status Abort() override {
     if (getpid() != owner_) return absl::OkStatus();
-    const absl::Status closed = path_->Close(/*done=*/false);
+    absl::Status closed = path_->Close(/*done=*/false);
     if (!ledger_.has_value()) return closed;
     for (const RankId peer : ledger_->Peers()) {
       // What is half sent goes on from a copy and is dropped over there; our rows are free.
@@ -123,7 +123,7 @@ class LinkTransport : public Transport {
       return absl::FailedPreconditionError(absl::StrCat("post ", ledger.post_id(), ": ", gone));
     }
     ledger_.emplace(std::move(ledger));
-    const absl::Status opened = path_->Open(moves, *ledger_, links_);
+    absl::Status opened = path_->Open(moves, *ledger_, links_);
     if (!opened.ok()) ledger_.reset();
     return opened;
   }
