@@ -87,8 +87,9 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
                     cuda::PeerArena::Make(*options.memory.device, options.transport.staging_bytes,
                                           options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle
                                                                   : cuda::PeerArenaKind::kBest);
-                if (own.ok()) *arenas = std::make_shared<Arenas>(*std::move(own));
-                return own.status();
+                EPLB_RETURN_IF_ERROR(own.status());
+                *arenas = std::make_shared<Arenas>(*std::move(own));
+                return absl::OkStatus();
               },
           .connect =
               [options, arenas](const Exchange& exchange) {
@@ -139,8 +140,9 @@ TransportCandidate NcclCandidate(const RowMoverOptions& options) {
           .prepare =
               [options, path] {
                 absl::StatusOr<std::unique_ptr<RowPath>> made = MakeNcclPathOn(options);
-                if (made.ok()) *path = *std::move(made);
-                return made.status();
+                EPLB_RETURN_IF_ERROR(made.status());
+                *path = *std::move(made);
+                return absl::OkStatus();
               },
           .connect =
               [options, path](const Exchange& exchange) {
@@ -178,8 +180,9 @@ TransportCandidate BounceCandidate(const RowMoverOptions& options) {
           .prepare =
               [options, path] {
                 absl::StatusOr<std::unique_ptr<RowPath>> made = MakeBouncePathOn(options);
-                if (made.ok()) *path = *std::move(made);
-                return made.status();
+                EPLB_RETURN_IF_ERROR(made.status());
+                *path = *std::move(made);
+                return absl::OkStatus();
               },
           .connect =
               [options, path](const Exchange& exchange) {
