@@ -1,5 +1,7 @@
 #include "client/migration/device_transports.h"
 
+#include <fcntl.h>
+
 #include <map>
 #include <string>
 #include <utility>
@@ -8,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "client/control/monotonic_clock.h"
+#include "client/control/socket.h"
 #include "client/migration/bounce_path.h"
 #include "client/migration/fallback_path.h"
 #include "client/migration/host_path.h"
@@ -47,8 +50,10 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& op
                                                        const std::shared_ptr<Arenas>& arenas,
                                                        const Exchange& exchange) {
   const cuda::PeerArenaOffer offer = arenas->own.offer();
-  // Over unix sockets also where the arena is no descriptor: they tell that the host is the same.
-  const SharedStaging shared{.descriptor = offer.descriptor >= 0 ? offer.descriptor : 0,
+  // Peers of this host are told by what they hand over on a unix socket, also where the arena
+  // itself goes as text.
+  const Fd nothing(offer.descriptor >= 0 ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const SharedStaging shared{.descriptor = offer.descriptor >= 0 ? offer.descriptor : nothing.get(),
                              .text = offer.text};
   EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, shared, exchange));
   std::map<RankId, std::span<std::byte>> mapped;
@@ -127,7 +132,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
 absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,
                                                        std::unique_ptr<RowPath> path,
                                                        const Exchange& exchange) {
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, {}, exchange));
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, SharedStaging{}, exchange));
   std::unique_ptr<Transport> transport =
       MakeLinkTransport(options.rank, options.max_row_bytes, TakeLinks(parts), std::move(path));
   EPLB_RETURN_IF_ERROR(BringUp(*transport, MonotonicNow() + options.connect_timeout));
@@ -162,7 +167,7 @@ TransportCandidate NcclCandidate(const RowMoverOptions&) {
 absl::StatusOr<std::unique_ptr<Transport>> ConnectBounce(const RowMoverOptions& options,
                                                          std::unique_ptr<RowPath> path,
                                                          const Exchange& exchange) {
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, {}, exchange));
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, SharedStaging{}, exchange));
   return MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes,
                            TakeLinks(parts), std::move(path));
 }

@@ -134,9 +134,13 @@ std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, Staging
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,
                                                              const Exchange& exchange) {
-  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.staging_bytes));
-  SharedStaging shared;
-  if (options.use_shared_memory) shared.descriptor = arena.fd();
+  absl::StatusOr<StagingArena> arena = StagingArena::Make(options.staging_bytes);
+  absl::StatusOr<SharedStaging> shared = SharedStaging{};
+  if (!arena.ok()) {
+    shared = arena.status();
+  } else if (options.use_shared_memory) {
+    shared->descriptor = arena->fd();
+  }
   EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, shared, exchange));
   std::vector<PeerLink> links;
   std::map<RankId, StagingArena> mapped;
@@ -156,7 +160,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOpti
   }
   notes.Tell(options, "go over the socket");
   return MakeLinkTransport(options.rank, options.max_row_bytes, std::move(links),
-                           MakeHostPath(std::move(arena), std::move(mapped)));
+                           MakeHostPath(*std::move(arena), std::move(mapped)));
 }
 
 }  // namespace eplb

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
@@ -21,6 +22,8 @@ namespace eplb {
 namespace {
 
 constexpr char kFormat[] = "eplb-rows-2";
+// Begins the text of a rank that cannot take part; why follows.
+constexpr char kRefusal[] = "!";
 
 absl::Status CheckOptions(const TransportOptions& options) {
   if (options.world_size < 1 || options.rank.value < 0 ||
@@ -56,10 +59,13 @@ struct Listeners {
   std::optional<Listener> local;
 };
 
-absl::StatusOr<Listeners> Listen(const TransportOptions& options, const SharedStaging& own) {
+absl::StatusOr<Listeners> Listen(const TransportOptions& options,
+                                 const absl::StatusOr<SharedStaging>& own) {
+  EPLB_RETURN_IF_ERROR(CheckOptions(options));
+  EPLB_RETURN_IF_ERROR(own.status());
   EPLB_ASSIGN_OR_RETURN(Listener tcp, ListenTcp(options.bind_address, 0));
   Listeners listeners{.tcp = std::move(tcp), .local = std::nullopt};
-  if (own.descriptor >= 0 && !BootId().empty()) {
+  if (own->descriptor >= 0 && !BootId().empty()) {
     absl::StatusOr<Listener> local = ListenAbstract(DrawUnixName());
     if (local.ok()) {
       listeners.local = *std::move(local);
@@ -70,22 +76,29 @@ absl::StatusOr<Listeners> Listen(const TransportOptions& options, const SharedSt
   return listeners;
 }
 
-absl::StatusOr<std::vector<LinkAddress>> ExchangeAddresses(const TransportOptions& options,
-                                                           const Listeners& listeners,
-                                                           const SharedStaging& staging,
-                                                           const Exchange& exchange) {
-  const LinkAddress own{.tcp = listeners.tcp.address,
-                        .unix_name = listeners.local.has_value() ? listeners.local->address : "",
-                        .boot_id = BootId(),
-                        .staging_bytes = options.staging_bytes,
-                        .staging_text = staging.text};
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> texts, exchange(own.Encode()));
+std::string TextForPeers(const TransportOptions& options,
+                         const absl::StatusOr<Listeners>& listeners,
+                         const absl::StatusOr<SharedStaging>& own) {
+  if (!listeners.ok()) return absl::StrCat(kRefusal, listeners.status().message());
+  return LinkAddress{.tcp = listeners->tcp.address,
+                     .unix_name = listeners->local.has_value() ? listeners->local->address : "",
+                     .boot_id = BootId(),
+                     .staging_bytes = options.staging_bytes,
+                     .staging_text = own->text}
+      .Encode();
+}
+
+absl::StatusOr<std::vector<LinkAddress>> ReadAddresses(const TransportOptions& options,
+                                                       const std::vector<std::string>& texts) {
   if (texts.size() != static_cast<size_t>(options.world_size)) {
     return absl::FailedPreconditionError(absl::StrCat("transport: the exchange gave ", texts.size(),
                                                       " answers, expected ", options.world_size));
   }
   std::vector<LinkAddress> addresses;
   for (size_t r = 0; r < texts.size(); ++r) {
+    if (absl::string_view why = texts[r]; absl::ConsumePrefix(&why, kRefusal)) {
+      return absl::FailedPreconditionError(absl::StrCat("rank ", r, ": ", why));
+    }
     absl::StatusOr<LinkAddress> address = LinkAddress::Decode(texts[r]);
     if (!address.ok()) {
       return absl::InvalidArgumentError(
@@ -159,21 +172,23 @@ absl::StatusOr<LinkAddress> LinkAddress::Decode(const std::string& text) {
   return address;
 }
 
-absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options, const SharedStaging& own,
+absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,
+                                     const absl::StatusOr<SharedStaging>& own,
                                      const Exchange& exchange) {
-  EPLB_RETURN_IF_ERROR(CheckOptions(options));
-  EPLB_ASSIGN_OR_RETURN(const Listeners listeners, Listen(options, own));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<LinkAddress> addresses,
-                        ExchangeAddresses(options, listeners, own, exchange));
+  const absl::StatusOr<Listeners> listening = Listen(options, own);
+  const auto texts = exchange(TextForPeers(options, listening, own));
+  EPLB_RETURN_IF_ERROR(listening.status());
+  EPLB_RETURN_IF_ERROR(texts.status());
+  EPLB_ASSIGN_OR_RETURN(const std::vector<LinkAddress> addresses, ReadAddresses(options, *texts));
   const absl::Time deadline = MonotonicNow() + options.connect_timeout;
-  EPLB_ASSIGN_OR_RETURN(Meeting meeting, Meet(options, listeners, addresses));
+  EPLB_ASSIGN_OR_RETURN(Meeting meeting, Meet(options, *listening, addresses));
   if (options.on_note && meeting.strangers > 0) {
     options.on_note(absl::StrCat(meeting.strangers, " connections of strangers were dropped"));
   }
   // Every rank sends first and reads afterwards, so nobody waits in a circle.
   std::map<RankId, absl::Status> sent;
   for (const auto& [rank, peer] : meeting.peers) {
-    if (IsLocal(peer)) sent[rank] = SendDescriptor(peer.fd.get(), own.descriptor);
+    if (IsLocal(peer)) sent[rank] = SendDescriptor(peer.fd.get(), own->descriptor);
   }
   LinkParts parts;
   for (auto& [rank, peer] : meeting.peers) {

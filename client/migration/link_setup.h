@@ -47,8 +47,11 @@ struct LinkParts {
   std::vector<Peer> peers;  // rising by rank
 };
 
-// errors: as MakeHostTransport.
-absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options, const SharedStaging& own,
+// Calls `exchange` once, whatever happens, so that the ranks' next exchanges stay side by side.
+// own: an error when this rank could not make its staging: it is returned here, and the others fail
+// with it by its name. errors: as MakeHostTransport.
+absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,
+                                     const absl::StatusOr<SharedStaging>& own,
                                      const Exchange& exchange);
 
 // Which peers cannot be reached by the way one had hoped for, told once per reason.

@@ -69,7 +69,7 @@ class Transport {
   // errors: InvalidArgument for a row outside an arena, above the transport's largest row, rows
   // that overlap in staging, a rank out of range or our own, or a post_id that does not rise;
   // FailedPrecondition while another post is open, or when a peer of this post is known to be gone.
-  // The peers of a refused post are told that it ended here, so that they do not wait for it.
+  // The peers are told of a refused post that it ended here, so that they do not wait for it.
   virtual absl::StatusOr<Ticket> Post(RowMoves moves) = 0;
   // Makes progress for at most `max_wait`. errors: Internal (the device or NCCL failed),
   // DeadlineExceeded (past the post's deadline, naming the peers that owe rows), Unavailable (a
@@ -115,10 +115,10 @@ struct TransportOptions {
 };
 
 // Rows in host memory: memfd shared memory between ranks of one host, TCP between hosts.
-// Collective: calls `exchange` once. Not for a forked child: there every call fails and the
-// destructor disturbs nobody. errors: InvalidArgument, ResourceExhausted when the arena cannot be
-// allocated, Unavailable when the address cannot be bound, DeadlineExceeded naming the ranks that
-// did not come.
+// Collective: calls `exchange` once, also when this rank fails. Not for a forked child: there every
+// call fails and the destructor disturbs nobody. errors: InvalidArgument, ResourceExhausted when
+// the arena cannot be allocated, Unavailable when the address cannot be bound, DeadlineExceeded
+// naming the ranks that did not come.
 absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,
                                                              const Exchange& exchange);
 

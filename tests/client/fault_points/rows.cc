@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
                                                         const Exchange& exchange) {
   EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library,
                         cuda::NcclLibrary::Load(EPLB_FAKE_NCCL));
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, {}, exchange));
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, SharedStaging{}, exchange));
   std::vector<PeerLink> links;
   for (LinkParts::Peer& peer : parts.peers) links.push_back(std::move(peer.link));
   std::vector<RankId> ranks;

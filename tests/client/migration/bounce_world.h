@@ -23,7 +23,7 @@ inline Transports MakeBounceWorldOver(int32_t world_size, int64_t staging_bytes,
     const TransportOptions options = HostOptions(rank, world_size, staging_bytes);
     auto arena = StagingArena::Make(staging_bytes);
     ASSERT_TRUE(arena.ok()) << arena.status();
-    auto parts = SetUpLinks(options, {}, exchange.ForRank(rank));
+    auto parts = SetUpLinks(options, SharedStaging{}, exchange.ForRank(rank));
     ASSERT_TRUE(parts.ok()) << parts.status();
     std::vector<PeerLink> links;
     for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));

@@ -29,7 +29,7 @@ inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
     const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
     ASSERT_TRUE(library.ok()) << library.status();
     const TransportOptions options = HostOptions(rank, world.world_size, world.staging_bytes);
-    auto parts = SetUpLinks(options, {}, exchange.ForRank(rank));
+    auto parts = SetUpLinks(options, SharedStaging{}, exchange.ForRank(rank));
     ASSERT_TRUE(parts.ok()) << parts.status();
     std::vector<PeerLink> links;
     std::vector<RankId> ranks;

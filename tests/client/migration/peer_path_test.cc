@@ -19,7 +19,7 @@ TEST(PeerPathTest, RowToARankWhoseStagingIsNotMappedIsRefused) {
   Transports transports(2);
   std::vector<std::byte> staging(2 * 64);
   RunRanks(2, [&](int32_t rank) {
-    auto parts = SetUpLinks(HostOptions(rank, 2, 64), {}, exchange.ForRank(rank));
+    auto parts = SetUpLinks(HostOptions(rank, 2, 64), SharedStaging{}, exchange.ForRank(rank));
     ASSERT_TRUE(parts.ok()) << parts.status();
     std::vector<PeerLink> links;
     links.push_back(std::move(parts->peers[0].link));
