@@ -246,7 +246,6 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
   EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));
   EPLB_ASSIGN_OR_RETURN(RowMover mover, TakeMover(needs));
-  transport_name_ = mover.report.name;
   EPLB_RETURN_IF_ERROR(MakeRouteTables(needs.memory));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                         Executor::Make(MakeExecutorOptions(), std::move(registered->moved),

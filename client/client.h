@@ -225,7 +225,8 @@ class Client {
   // Null before RegisterExperts, which says in which memory. With EPLB_DISABLE=1 they are there,
   // too.
   const DeviceTables& device_tables() const;
-  // What carries the rows: "host", "peer", "nccl" or "inproc"; empty before RegisterExperts.
+  // What carries the rows now: "host", "peer", "nccl" or "inproc"; "nccl" may become "host" later
+  // (docs/transports.md). Empty before RegisterExperts.
   std::string_view transport() const;
   ClientStats stats() const;
   const std::string& incarnation() const;

@@ -64,7 +64,9 @@ struct Client::Impl {
   const PlacementView& view() const { return tables_.view(); }
   const DeviceTables& device_tables() const { return device_tables_; }
   const std::string& incarnation() const { return incarnation_; }
-  std::string_view transport() const { return transport_name_; }
+  std::string_view transport() const {
+    return executor_ == nullptr ? "" : executor_->transport_name();
+  }
   ClientStats Stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
  private:
@@ -126,7 +128,6 @@ struct Client::Impl {
   LoadWindows windows_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<Transport> transport_;  // until the executor takes it
-  std::string transport_name_;            // empty before Register
   std::vector<DerivedTensor> derived_;
   MigrationOptions migration_;  // with the bytes of the job, so that lanes plan alike
   // The session's thread asks the executor through the member: this order of destruction.

@@ -237,6 +237,8 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
   return result;
 }
 
+std::string_view Executor::transport_name() const { return impl_->transport->name(); }
+
 bool Executor::may_vote() const { return impl_->may_vote; }
 
 absl::Status Executor::Commit(void* stream) {

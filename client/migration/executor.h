@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -76,6 +77,8 @@ class Executor {
   // much is missing.
   absl::Status CheckFits(const MigrationPlan& plan) const;
   MigrationOptions migration_options() const;
+  // What carries the rows now: "nccl" becomes "host" when the transport gives NCCL up.
+  std::string_view transport_name() const;
 
   struct StageOptions {
     uint64_t post_id = 0;  // equal on all ranks, rising, e.g. the target version
