@@ -8,6 +8,15 @@
 #include "client/control/socket.h"
 
 namespace eplb {
+namespace {
+
+void TellOne(PeerLink& link, const RowFrame& frame) {
+  if (link.gone()) return;
+  link.Queue(frame);
+  link.Flush();
+}
+
+}  // namespace
 
 LinkSet::LinkSet(std::vector<PeerLink> links) : links_(std::move(links)) {
   for (size_t i = 0; i < links_.size(); ++i) index_[links_[i].rank()] = i;
@@ -20,11 +29,12 @@ PeerLink* LinkSet::Find(RankId peer) {
 
 void LinkSet::Tell(std::span<const RankId> peers, const RowFrame& frame) {
   for (const RankId peer : peers) {
-    PeerLink* link = Find(peer);
-    if (link == nullptr || link->gone()) continue;
-    link->Queue(frame);
-    link->Flush();
+    if (PeerLink* link = Find(peer); link != nullptr) TellOne(*link, frame);
   }
+}
+
+void LinkSet::TellAll(const RowFrame& frame) {
+  for (PeerLink& link : links_) TellOne(link, frame);
 }
 
 std::string LinkSet::DescribeGone(std::span<const RankId> among) {

@@ -30,6 +30,7 @@ class LinkSet {
 
   // Sends a frame without payload to those of `peers` that are there.
   void Tell(std::span<const RankId> peers, const RowFrame& frame);
+  void TellAll(const RowFrame& frame);
   // "ranks 2, 3 are gone (connection closed)"; empty when all are there.
   std::string DescribeGone(std::span<const RankId> among);
   // Until something can be read, or written where that is wanted, or `until`. errors: Internal.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -52,7 +51,7 @@ class LinkTransport : public Transport {
     EPLB_RETURN_IF_ERROR(CheckOwner());
     if (ledger_.has_value()) return absl::FailedPreconditionError("another post is open");
     if (absl::Status status = Open(moves); !status.ok()) {
-      TellEnded(moves);
+      TellEnded(moves.post_id);  // it never begins here: nobody must wait for us
       return status;
     }
     last_post_id_ = ledger_->post_id();
@@ -90,7 +89,7 @@ class LinkTransport : public Transport {
       // What is half sent goes on from a copy and is dropped over there; our rows are free.
       links_.Of(peer).Detach();
     }
-    links_.Tell(ledger_->Peers(), {.type = RowFrameType::kEnded, .post_id = ledger_->post_id()});
+    TellEnded(ledger_->post_id());
     for (PeerLink& link : links_.all()) link.DropPayload();
     last_progress_ = {};
     ledger_.reset();
@@ -128,13 +127,10 @@ class LinkTransport : public Transport {
     return opened;
   }
 
-  // A post that was refused here never begins: its peers must not wait for us.
-  void TellEnded(const RowMoves& moves) {
-    std::set<RankId> peers;
-    for (const RowSend& send : moves.sends) peers.insert(send.to);
-    for (const RowReceive& receive : moves.receives) peers.insert(receive.from);
-    const std::vector<RankId> told(peers.begin(), peers.end());
-    links_.Tell(told, {.type = RowFrameType::kEnded, .post_id = moves.post_id});
+  // To all peers: what the ranks share, such as a communicator, comes to nothing also for those
+  // that no row goes to.
+  void TellEnded(uint64_t post_id) {
+    links_.TellAll({.type = RowFrameType::kEnded, .post_id = post_id});
   }
 
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {

@@ -76,6 +76,12 @@ absl::StatusOr<bool> NcclMeeting::Advance(LinkSet& links) {
   if (const std::string gone = links.DescribeGone(others); !gone.empty()) {
     return absl::UnavailableError(absl::StrCat("NCCL communicator of post ", post_id_, ": ", gone));
   }
+  for (const RankId other : others) {
+    if (links.Of(other).ended >= post_id_) {
+      return absl::AbortedError(absl::StrCat("NCCL communicator of post ", post_id_, ": rank ",
+                                             other.value, " ended it"));
+    }
+  }
   if (communicator_ == nullptr) {
     if (came_for_ != post_id_) return false;
     EPLB_RETURN_IF_ERROR(Connect(coming_));

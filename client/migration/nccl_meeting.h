@@ -44,7 +44,7 @@ class NcclMeeting {
   // also for ever after a Drop that failed.
   absl::Status Begin(uint64_t post_id, LinkSet& links);
   // True when something moved. REQUIRES: Begin, not up. errors: Unavailable naming who is gone,
-  // Internal.
+  // Aborted naming who ended the post, Internal.
   absl::StatusOr<bool> Advance(LinkSet& links);
   bool up() const { return up_; }
   // REQUIRES: up.
