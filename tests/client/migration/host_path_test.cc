@@ -1,8 +1,9 @@
+#include "client/migration/host_path.h"
+
 #include <gmock/gmock.h>
 
 #include "absl/time/clock.h"
 
-#include "client/migration/link_setup.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/host_world.h"
 #include "tests/client/migration/transport_contract.h"
@@ -16,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(HostSharedMemory, TransportContractTest,
                          ::testing::Values(&MakeSharedMemoryWorld));
 INSTANTIATE_TEST_SUITE_P(HostTcp, TransportContractTest, ::testing::Values(&MakeTcpWorld));
 
-TEST(HostTransportTest, FlippedByteInSharedStagingIsFound) {
+TEST(HostPathTest, FlippedByteInSharedStagingIsFound) {
   Transports transports = MakeSharedMemoryWorld(2, 1000);
   const std::vector<std::byte> row(1000, std::byte{9});
   const Ticket receive = MustPost(
@@ -42,31 +43,7 @@ TEST(HostTransportTest, FlippedByteInSharedStagingIsFound) {
   EXPECT_EQ(status.message(), "post 3: rank 1: row 4: checksum differs");
 }
 
-TEST(HostTransportTest, OptionsThatCannotWorkAreRefusedByName) {
-  const Exchange never = [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
-    return absl::InternalError("must not be called");
-  };
-  const auto refused = [&](const TransportOptions& options, const char* name) {
-    const absl::Status status = MakeHostTransport(options, never).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(name));
-  };
-  TransportOptions options = HostOptions(0, 1, 64);
-  options.max_row_bytes = 0;
-  refused(options, "max_row_bytes");
-  options = HostOptions(1, 1, 64);
-  refused(options, "rank 1");
-  options = HostOptions(0, 1, 64);
-  options.secret.clear();
-  refused(options, "secret");
-  options = HostOptions(0, 1, 64);
-  options.peers = {RankId{4}};
-  refused(options, "peer 4");
-  options = HostOptions(0, 1, -1);
-  refused(options, "staging of -1");
-}
-
-TEST(HostTransportTest, OversizeRowIsRefusedAtPost) {
+TEST(HostPathTest, OversizeRowIsRefusedAtPost) {
   ThreadExchange exchange(2);
   Transports transports(2);
   RunRanks(2, [&](int32_t rank) {
@@ -87,7 +64,7 @@ TEST(HostTransportTest, OversizeRowIsRefusedAtPost) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the largest row is 100"));
 }
 
-TEST(HostTransportTest, RankWithoutTheSecretIsNotLetIn) {
+TEST(HostPathTest, RankWithoutTheSecretIsNotLetIn) {
   ThreadExchange exchange(2);
   RunRanks(2, [&](int32_t rank) {
     TransportOptions options = HostOptions(rank, 2, 64);
@@ -99,7 +76,7 @@ TEST(HostTransportTest, RankWithoutTheSecretIsNotLetIn) {
   });
 }
 
-TEST(HostTransportTest, MissingSharedMemoryIsNotedWithItsReason) {
+TEST(HostPathTest, MissingSharedMemoryIsNotedWithItsReason) {
   ThreadExchange exchange(2);
   std::vector<std::string> notes;
   RunRanks(2, [&](int32_t rank) {
@@ -112,7 +89,7 @@ TEST(HostTransportTest, MissingSharedMemoryIsNotedWithItsReason) {
                          "rows to rank 1 go over the socket: one of us has no unix socket"));
 }
 
-TEST(HostTransportTest, OnlyTheNamedPeersAreConnected) {
+TEST(HostPathTest, OnlyTheNamedPeersAreConnected) {
   // Two lanes of two: no rank of the other lane is a peer.
   ThreadExchange exchange(4);
   Transports transports(4);
@@ -135,23 +112,16 @@ TEST(HostTransportTest, OnlyTheNamedPeersAreConnected) {
   EXPECT_TRUE(send_to(1).ok());
 }
 
-TEST(HostTransportTest, StagingThatDoesNotFitTheHostIsAnError) {
-  ThreadExchange exchange(1);
-  EXPECT_EQ(
-      MakeHostTransport(HostOptions(0, 1, int64_t{1} << 60), exchange.ForRank(0)).status().code(),
-      absl::StatusCode::kResourceExhausted);
-}
-
-TEST(LinkAddressTest, TextSurvivesAndOtherTextIsRefused) {
-  const LinkAddress address{
-      .tcp = "[::1]:77", .unix_name = "", .boot_id = "abc", .staging_bytes = 12};
-  const auto again = LinkAddress::Decode(address.Encode());
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ(again->Encode(), address.Encode());
-  for (const char* text : {"", "eplb-rows-1", "eplb-rows-2\na\nb\nc\n1", "eplb-rows-1\na\nb\nc\n-1",
-                           "eplb-rows-1\n\nb\nc\n1", "eplb-rows-1\na\nb\nc\n1\n2"}) {
-    EXPECT_FALSE(LinkAddress::Decode(text).ok()) << text;
-  }
+TEST(HostPathTest, StagingThatDoesNotFitOneRankIsAnErrorOnAll) {
+  ThreadExchange exchange(2);
+  RunRanks(2, [&](int32_t rank) {
+    const int64_t staging_bytes = rank == 1 ? int64_t{1} << 60 : 64;
+    const absl::Status status =
+        MakeHostTransport(HostOptions(rank, 2, staging_bytes), exchange.ForRank(rank)).status();
+    EXPECT_EQ(status.code(), rank == 1 ? absl::StatusCode::kResourceExhausted
+                                       : absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(rank == 1 ? "staging of" : "rank 1: "));
+  });
 }
 
 }  // namespace

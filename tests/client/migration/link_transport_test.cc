@@ -1,4 +1,6 @@
-// A peer that breaks the rules of the host transport's wire, one at a time.
+// A peer that breaks the rules of the wire, one at a time.
+#include "client/migration/link_transport.h"
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -21,7 +23,7 @@ using ::testing::HasSubstr;
 
 // Rank 0 is a real transport that expects row 7 of 600 bytes at offset 64 in round 2 from rank 1,
 // which is this test, speaking the wire by hand.
-class RawPeerTest : public ::testing::Test {
+class LinkTransportTest : public ::testing::Test {
  protected:
   static constexpr int64_t kRowBytes = 600;
 
@@ -113,7 +115,7 @@ class RawPeerTest : public ::testing::Test {
   std::vector<std::byte> row_;
 };
 
-TEST_F(RawPeerTest, HandWrittenRowIsTakenAlsoInSmallPieces) {
+TEST_F(LinkTransportTest, HandWrittenRowIsTakenAlsoInSmallPieces) {
   const Ticket ticket = PostReceive(1);
   for (int64_t at = 0; at < kRowBytes; at += 200) {
     const std::span<const std::byte> piece =
@@ -130,7 +132,7 @@ TEST_F(RawPeerTest, HandWrittenRowIsTakenAlsoInSmallPieces) {
   EXPECT_TRUE(std::ranges::equal(transport_->staging().subspan(64, kRowBytes), row_));
 }
 
-TEST_F(RawPeerTest, WrongByteIsDataLossNamingPeerAndRow) {
+TEST_F(LinkTransportTest, WrongByteIsDataLossNamingPeerAndRow) {
   ExpectBlamed(
       [this] {
         Send(Good(1));
@@ -140,50 +142,50 @@ TEST_F(RawPeerTest, WrongByteIsDataLossNamingPeerAndRow) {
       "row 7: checksum differs");
 }
 
-TEST_F(RawPeerTest, UnknownRowIsBlamed) {
+TEST_F(LinkTransportTest, UnknownRowIsBlamed) {
   RowFrame frame = Good(1);
   frame.row = 8;
   ExpectBlamed([&] { Send(frame); }, "row 8 was not expected");
 }
 
-TEST_F(RawPeerTest, OtherSizeOffsetOrRoundThanAgreedIsBlamed) {
+TEST_F(LinkTransportTest, OtherSizeOffsetOrRoundThanAgreedIsBlamed) {
   RowFrame frame = Good(1);
   frame.staging_offset = 0;
   ExpectBlamed([&] { Send(frame); }, "expected 600 at 64 in round 2");
 }
 
-TEST_F(RawPeerTest, PieceBeyondTheRowIsBlamed) {
+TEST_F(LinkTransportTest, PieceBeyondTheRowIsBlamed) {
   RowFrame frame = Good(1);
   frame.bytes = kRowBytes + 1;
   ExpectBlamed([&] { Send(frame); }, "bytes 0+601 came");
 }
 
-TEST_F(RawPeerTest, PieceOutOfOrderIsBlamed) {
+TEST_F(LinkTransportTest, PieceOutOfOrderIsBlamed) {
   RowFrame frame = Good(1);
   frame.offset = 100;
   frame.bytes = 100;
   ExpectBlamed([&] { Send(frame); }, "bytes 100+100 came, expected from 0");
 }
 
-TEST_F(RawPeerTest, OversizePieceIsBlamedBeforeItIsRead) {
+TEST_F(LinkTransportTest, OversizePieceIsBlamedBeforeItIsRead) {
   RowFrame frame = Good(1);
   frame.bytes = int64_t{1} << 40;
   ExpectBlamed([&] { Send(frame); }, "no rank writes");
 }
 
-TEST_F(RawPeerTest, NegativeSizesAreBlamed) {
+TEST_F(LinkTransportTest, NegativeSizesAreBlamed) {
   RowFrame frame = Good(1);
   frame.bytes = -1;
   ExpectBlamed([&] { Send(frame); }, "no rank writes");
 }
 
-TEST_F(RawPeerTest, LandedRowWithoutSharedMemoryIsBlamed) {
+TEST_F(LinkTransportTest, LandedRowWithoutSharedMemoryIsBlamed) {
   RowFrame frame = Good(1);
   frame.type = RowFrameType::kLanded;
   ExpectBlamed([&] { Send(frame); }, "memory that is not shared");
 }
 
-TEST_F(RawPeerTest, DamagedHeaderIsBlamed) {
+TEST_F(LinkTransportTest, DamagedHeaderIsBlamed) {
   ExpectBlamed(
       [this] {
         RowFrame frame = SealFrame(Good(1));
@@ -193,11 +195,11 @@ TEST_F(RawPeerTest, DamagedHeaderIsBlamed) {
       "damaged frame");
 }
 
-TEST_F(RawPeerTest, RowOfAPostNotYetMadeIsBlamed) {
+TEST_F(LinkTransportTest, RowOfAPostNotYetMadeIsBlamed) {
   ExpectBlamed([&] { Send(Good(2)); }, "before it was posted here");
 }
 
-TEST_F(RawPeerTest, DuplicateRowIsBlamed) {
+TEST_F(LinkTransportTest, DuplicateRowIsBlamed) {
   const Ticket first = MustPost(
       *transport_,
       {.post_id = 1,
@@ -215,7 +217,7 @@ TEST_F(RawPeerTest, DuplicateRowIsBlamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("row 7 was not expected twice"));
 }
 
-TEST_F(RawPeerTest, LateRowOfAnOldPostIsDroppedAndTheStreamGoesOn) {
+TEST_F(LinkTransportTest, LateRowOfAnOldPostIsDroppedAndTheStreamGoesOn) {
   const Ticket old_ticket = PostReceive(1);
   Send(Good(1));
   Send(std::span<const std::byte>(row_).first(100));  // in the middle of a row

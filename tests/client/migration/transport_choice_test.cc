@@ -111,16 +111,5 @@ TEST(RowMoverTest, HostMemoryGoesByTheHostTransportAlone) {
   }
 }
 
-TEST(RowMemoryTest, WithoutADeviceAllMemoryIsTheHosts) {
-  std::vector<std::byte> rows(64);
-  const std::vector<ExpertTensor> tensors = {
-      {.name = "w", .layer = LayerId{0}, .base = rows.data(), .num_rows = 1, .row_bytes = 64}};
-  const auto memory = FindMemory(tensors);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_FALSE(memory->device.has_value());
-  EXPECT_EQ(memory->Text(), "host memory");
-  EXPECT_EQ(RowMemory{.device = 3}.Text(), "memory of device 3");
-}
-
 }  // namespace
 }  // namespace eplb

@@ -1,0 +1,95 @@
+#include "client/migration/nccl_meeting.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "placement/status_macros.h"
+#include "tests/client/migration/nccl_world.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kRanks = 3;
+
+// Until a post without rows is done or has failed.
+absl::Status Carry(Transport& transport, uint64_t post_id, absl::Duration timeout) {
+  EPLB_ASSIGN_OR_RETURN(
+      const Ticket ticket,
+      transport.Post(
+          {.post_id = post_id, .sends = {}, .receives = {}, .deadline = MonotonicNow() + timeout}));
+  while (true) {
+    const auto progress = transport.Poll(ticket, absl::Milliseconds(10));
+    if (!progress.ok() || progress->done) return progress.status();
+  }
+}
+
+class NcclMeetingTest : public ::testing::Test {
+ protected:
+  // The vote said no: the communicator is dropped on all ranks, to be made anew.
+  void DropAll() {
+    RunRanks(kRanks, [&](int32_t rank) { EXPECT_TRUE(transports_[rank]->Abort().ok()); });
+  }
+
+  Transports transports_ = MakeSmallPieceNcclWorld(kRanks, 4096);
+};
+
+TEST_F(NcclMeetingTest, ACommunicatorThatWasDroppedIsMadeAnew) {
+  for (const uint64_t post_id : {1, 2}) {
+    DropAll();
+    RunRanks(kRanks, [&](int32_t rank) {
+      const absl::Status status = Carry(*transports_[rank], post_id, absl::Seconds(30));
+      EXPECT_TRUE(status.ok()) << status;
+    });
+  }
+}
+
+TEST_F(NcclMeetingTest, ARankThatRefusesThePostEndsTheMeetingOnAllAtOnce) {
+  DropAll();
+  RunRanks(kRanks, [&](int32_t rank) {
+    if (rank == 1) {
+      const auto refused = transports_[rank]->Post(
+          {.post_id = 1,
+           .sends = {},
+           .receives = {{.from = RankId{0}, .staging_offset = 1 << 20, .num_bytes = 8}},
+           .deadline = MonotonicNow() + absl::Minutes(10)});
+      EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+      return;
+    }
+    const absl::Status status = Carry(*transports_[rank], 1, absl::Minutes(10));
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("NCCL communicator of post 1: rank 1 ended it"));
+  });
+  DropAll();
+  RunRanks(kRanks, [&](int32_t rank) {
+    const absl::Status status = Carry(*transports_[rank], 2, absl::Seconds(30));
+    EXPECT_TRUE(status.ok()) << status;
+  });
+}
+
+TEST_F(NcclMeetingTest, ARankThatIsGoneEndsTheMeetingOnAllAtOnce) {
+  DropAll();
+  transports_[2].reset();
+  RunRanks(2, [&](int32_t rank) {
+    const absl::Status status = Carry(*transports_[rank], 1, absl::Minutes(10));
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 is gone"));
+  });
+}
+
+TEST_F(NcclMeetingTest, WithoutARankTheDeadlineSaysWhatIsMissing) {
+  DropAll();
+  RunRanks(2, [&](int32_t rank) {
+    const absl::Status status = Carry(*transports_[rank + 1], 1, absl::Milliseconds(200));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 0 has sent no id for an NCCL communicator"));
+  });
+}
+
+}  // namespace
+}  // namespace eplb
