@@ -217,6 +217,14 @@ TEST_F(LinkTransportTest, DuplicateRowIsBlamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("row 7 was not expected twice"));
 }
 
+TEST_F(LinkTransportTest, RankThatCarriesItsRowsAnotherWayEndsThePost) {
+  const Ticket ticket = PostReceive(1);
+  Send({.type = RowFrameType::kPosted, .round = 1, .post_id = 1});
+  const absl::Status status = Finish(ticket).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(status.message(), "post 1: rank 1 carries its rows another way");
+}
+
 TEST_F(LinkTransportTest, LateRowOfAnOldPostIsDroppedAndTheStreamGoesOn) {
   const Ticket old_ticket = PostReceive(1);
   Send(Good(1));

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 
 #include "tests/client/migration/peer_world.h"
+#include "tests/client/migration/stubborn_queue.h"
 
 namespace eplb {
 namespace {
@@ -14,30 +15,68 @@ using ::testing::HasSubstr;
 
 INSTANTIATE_TEST_SUITE_P(Peer, TransportContractTest, ::testing::Values(&MakePeerWorld));
 
-TEST(PeerPathTest, RowToARankWhoseStagingIsNotMappedIsRefused) {
-  ThreadExchange exchange(2);
-  Transports transports(2);
-  std::vector<std::byte> staging(2 * 64);
-  RunRanks(2, [&](int32_t rank) {
-    auto parts = SetUpLinks(HostOptions(rank, 2, 64), SharedStaging{}, exchange.ForRank(rank));
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    std::vector<PeerLink> links;
-    links.push_back(std::move(parts->peers[0].link));
-    transports[rank] = MakeLinkTransport(
-        RankId{rank}, 64, std::move(links),
-        MakePeerPath({.queue = cuda::MakeHostRowQueue(),
-                      .staging = std::span(staging).subspan(static_cast<size_t>(rank) * 64, 64),
-                      .mapped = {},
-                      .owner = nullptr}));
-  });
-  const std::vector<std::byte> row(8);
-  const absl::StatusOr<Ticket> ticket = transports[0]->Post(
-      {.post_id = 1,
-       .sends = {{.to = RankId{1}, .row = 3, .round = 0, .bytes = row, .staging_offset = 0}},
-       .receives = {},
-       .deadline = absl::Now() + absl::Seconds(30)});
-  EXPECT_THAT(std::string(ticket.status().message()),
+// Ranks 0 and 1 with 64 bytes of staging each, rank 0 with a queue of the test's.
+class PeerPathTest : public ::testing::Test {
+ protected:
+  void Connect(std::unique_ptr<cuda::RowQueue> queue, bool map_staging) {
+    ThreadExchange exchange(2);
+    RunRanks(2, [&](int32_t rank) {
+      auto parts = SetUpLinks(HostOptions(rank, 2, 64), SharedStaging{}, exchange.ForRank(rank));
+      ASSERT_TRUE(parts.ok()) << parts.status();
+      std::vector<PeerLink> links;
+      links.push_back(std::move(parts->peers[0].link));
+      PeerPathParts path{.queue = rank == 0 ? std::move(queue) : cuda::MakeHostRowQueue(),
+                         .staging = StagingOf(rank),
+                         .mapped = {},
+                         .owner = nullptr};
+      if (map_staging) path.mapped[RankId{1 - rank}] = StagingOf(1 - rank);
+      transports_[rank] =
+          MakeLinkTransport(RankId{rank}, 64, std::move(links), MakePeerPath(std::move(path)));
+    });
+  }
+
+  std::span<std::byte> StagingOf(int32_t rank) {
+    return std::span(staging_).subspan(static_cast<size_t>(rank) * 64, 64);
+  }
+
+  absl::StatusOr<Ticket> PostSend() {
+    return transports_[0]->Post(
+        {.post_id = 1,
+         .sends = {{.to = RankId{1}, .row = 3, .round = 0, .bytes = row_, .staging_offset = 0}},
+         .receives = {},
+         .deadline = absl::Now() + absl::Seconds(30)});
+  }
+
+  const std::vector<std::byte> row_ = std::vector<std::byte>(8);
+  std::vector<std::byte> staging_ = std::vector<std::byte>(2 * 64);
+  Transports transports_ = Transports(2);
+};
+
+TEST_F(PeerPathTest, RowToARankWhoseStagingIsNotMappedIsRefused) {
+  Connect(cuda::MakeHostRowQueue(), /*map_staging=*/false);
+  EXPECT_THAT(std::string(PostSend().status().message()),
               HasSubstr("row 3 to rank 1: its staging is not mapped"));
+}
+
+TEST_F(PeerPathTest, AbortWaitsForATransferWhoseChecksumCouldNotBeBegun) {
+  auto made =
+      std::make_unique<StubbornQueue>(Stubbornness{.looks_per_transfer = 5, .fail_copies = true});
+  StubbornQueue& queue = *made;
+  Connect(std::move(made), /*map_staging=*/true);
+  MustPost(
+      *transports_[1],
+      {.post_id = 1,
+       .sends = {},
+       .receives = {{.from = RankId{0}, .row = 3, .round = 0, .staging_offset = 0, .num_bytes = 8}},
+       .deadline = absl::Now() + absl::Seconds(30)});
+  const auto ticket = PostSend();
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  absl::StatusOr<Progress> sent = Progress{};
+  while (sent.ok() && !sent->done) sent = transports_[0]->Poll(*ticket, absl::Seconds(1));
+  EXPECT_EQ(sent.status(), absl::InternalError("the copy kernel failed"));
+  EXPECT_EQ(queue.num_under_way(), 1U);
+  EXPECT_TRUE(transports_[0]->Abort().ok());
+  EXPECT_EQ(queue.num_under_way(), 0U);
 }
 
 }  // namespace

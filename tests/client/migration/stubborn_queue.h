@@ -1,0 +1,64 @@
+// A queue in host memory whose device is slow or fails.
+#ifndef EPLB_TESTS_CLIENT_MIGRATION_STUBBORN_QUEUE_H_
+#define EPLB_TESTS_CLIENT_MIGRATION_STUBBORN_QUEUE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cuda/row_queue.h"
+
+namespace eplb {
+
+struct Stubbornness {
+  int32_t looks_per_transfer = 0;  // before Ended says so; a transfer has landed only then
+  bool fail_copies = false;
+};
+
+class StubbornQueue : public cuda::RowQueue {
+ public:
+  explicit StubbornQueue(Stubbornness stubbornness) : stubbornness_(stubbornness) {}
+
+  absl::StatusOr<cuda::RowBuffer> Allocate(int64_t num_bytes) override {
+    return queue_->Allocate(num_bytes);
+  }
+  absl::StatusOr<cuda::RowBuffer> AllocatePinned(int64_t num_bytes) override {
+    return queue_->AllocatePinned(num_bytes);
+  }
+  absl::Status Follow(void* stream) override { return queue_->Follow(stream); }
+  absl::Status LetFollow(void* stream) override { return queue_->LetFollow(stream); }
+  absl::StatusOr<int64_t> Copy(std::span<const cuda::RowCopy> rows) override {
+    if (stubbornness_.fail_copies) return absl::InternalError("the copy kernel failed");
+    return queue_->Copy(rows);
+  }
+  absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
+    const absl::StatusOr<int64_t> batch = queue_->Transfer(rows);
+    if (batch.ok()) under_way_[*batch] = stubbornness_.looks_per_transfer;
+    return batch;
+  }
+  absl::StatusOr<int64_t> Mark() override { return queue_->Mark(); }
+  absl::StatusOr<bool> Ended(int64_t batch) override {
+    if (const auto found = under_way_.find(batch); found != under_way_.end()) {
+      if (found->second-- > 0) return false;
+      under_way_.erase(found);
+    }
+    return queue_->Ended(batch);
+  }
+  std::vector<uint64_t> TakeChecksums(int64_t batch) override {
+    return queue_->TakeChecksums(batch);
+  }
+  void* stream() override { return nullptr; }
+
+  // Transfers of which nobody knows that they have ended.
+  size_t num_under_way() const { return under_way_.size(); }
+
+ private:
+  const Stubbornness stubbornness_;
+  const std::unique_ptr<cuda::RowQueue> queue_ = cuda::MakeHostRowQueue();
+  std::map<int64_t, int32_t> under_way_;  // looks that are left, by batch
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_CLIENT_MIGRATION_STUBBORN_QUEUE_H_
