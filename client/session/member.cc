@@ -197,6 +197,13 @@ VoteDecision Member::Decide(std::span<const int64_t> minimum,
   return {.outcome = VoteOutcome::kNothing};
 }
 
+void Member::SetTransport(std::string_view name, std::string_view passed_over) {
+  wire::TransportInfo& transport = options_.identity.transport;
+  transport.name = std::string(name);
+  transport.passed_over = std::string(passed_over);
+  transport_changed_ = true;
+}
+
 wire::UpMessage Member::OnApplied(int64_t received_bytes, double pause_seconds) {
   const std::shared_ptr<const Proposal> applied = std::exchange(ready_, nullptr);
   running_ = {.version = applied->propose.version,
@@ -207,6 +214,10 @@ wire::UpMessage Member::OnApplied(int64_t received_bytes, double pause_seconds) 
                    .step = FinishedStep(),
                    .received_bytes = received_bytes,
                    .pause_seconds = pause_seconds};
+  if (transport_changed_) {
+    last_applied_.transport = options_.identity.transport.name;
+    last_applied_.passed_over = options_.identity.transport.passed_over;
+  }
   in_vote_ = false;
   frozen_.proposal = nullptr;
   retract_.reset();

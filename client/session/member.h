@@ -104,6 +104,8 @@ class Member {
   static VoteOutcome OutcomeOf(const VoteSnapshot& own, std::span<const int64_t> minimum);
   // Acts on the outcome. REQUIRES: a vote is open.
   VoteDecision Decide(std::span<const int64_t> minimum, std::vector<wire::UpMessage>& messages);
+  // What carries the rows is no longer what the identity says, and why: told with Applied.
+  void SetTransport(std::string_view name, std::string_view passed_over);
   // The chunk is in the slots: its target runs from step + 1 on.
   wire::UpMessage OnApplied(int64_t received_bytes, double pause_seconds);
   // The second vote said no: the old placement runs on.
@@ -138,6 +140,7 @@ class Member {
   int64_t highest_version_ = 0;           // ever seen
   int64_t step_ = 0;                      // last finished, -1 before any
   int32_t report_every_ = 0;              // steps in a load window, in force
+  bool transport_changed_ = false;
   bool ended_ = false;
 };
 

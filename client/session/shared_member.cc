@@ -73,6 +73,11 @@ void SharedMember::OnApplied(int64_t received_bytes, double pause_seconds) {
   Publish();
 }
 
+void SharedMember::SetTransport(std::string_view name, std::string_view passed_over) {
+  const std::unique_lock<std::mutex> lock = LockForTraining();
+  member_.SetTransport(name, passed_over);
+}
+
 void SharedMember::OnDropped(std::string_view reason) {
   const std::unique_lock<std::mutex> lock = LockForTraining();
   Update();

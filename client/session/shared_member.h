@@ -48,6 +48,7 @@ class SharedMember {
   VoteSnapshot Enter();
   VoteDecision Decide(std::span<const int64_t> minimum);
   void OnApplied(int64_t received_bytes, double pause_seconds);
+  void SetTransport(std::string_view name, std::string_view passed_over);
   void OnDropped(std::string_view reason);
   void OnEnded(std::string_view reason, std::span<const RankId> missing_ranks);
   // The last message; the first one given stays. After it nothing is sent and nothing is taken in:

@@ -197,6 +197,7 @@ absl::StatusOr<UpMessage> NackFromProto(const v1::Nack& in) {
 }
 
 absl::StatusOr<UpMessage> AppliedFromProto(const v1::Applied& in) {
+  constexpr size_t kMaxTransportName = 64;  // bytes
   Applied applied;
   EPLB_ASSIGN_OR_RETURN(applied.version, GetCount("version", in.version()));
   EPLB_ASSIGN_OR_RETURN(applied.digest, GetDigest("digest", in.digest()));
@@ -206,6 +207,8 @@ absl::StatusOr<UpMessage> AppliedFromProto(const v1::Applied& in) {
     return absl::InvalidArgumentError(absl::StrCat("pause_seconds is ", in.pause_seconds()));
   }
   applied.pause_seconds = in.pause_seconds();
+  applied.transport = Clipped(in.transport(), kMaxTransportName);
+  applied.passed_over = Clipped(in.passed_over());
   return applied;
 }
 
@@ -256,6 +259,8 @@ void ToProto(const UpMessage& message, v1::Up* out) {
                    applied->set_step(static_cast<uint64_t>(m.step));
                    applied->set_received_bytes(static_cast<uint64_t>(m.received_bytes));
                    applied->set_pause_seconds(m.pause_seconds);
+                   applied->set_transport(m.transport);
+                   applied->set_passed_over(m.passed_over);
                  },
                  [&](const Failed& m) {
                    v1::Failed* failed = out->mutable_failed();

@@ -108,6 +108,8 @@ struct Applied {
   int64_t step = 0;
   int64_t received_bytes = 0;
   double pause_seconds = 0;
+  std::string transport;    // what carries the rows, where Hello said otherwise; else empty
+  std::string passed_over;  // why it changed
 };
 
 enum class FailedCode { kRetracted = 1, kTransfer, kSuperseded };

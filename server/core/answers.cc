@@ -177,6 +177,10 @@ void HandleNack(Turn& turn, Speaker speaker, const wire::Nack& nack) {
 
 void HandleApplied(Turn& turn, Speaker speaker, const wire::Applied& applied) {
   UpdateStep(speaker, applied.step);
+  if (!applied.transport.empty()) {
+    speaker.rank.transport.name = applied.transport;
+    speaker.rank.transport.passed_over = applied.passed_over;
+  }
   if (IsOurs(speaker, applied.version)) {
     CountApplied(turn, speaker, applied, true);
   } else {

@@ -222,6 +222,17 @@ TEST_F(MemberTest, RetractInsideAVoteThatAgreesLosesToTheVote) {
   EXPECT_EQ(member_.running().version, 8);
 }
 
+TEST_F(MemberTest, AnotherTransportIsToldWithEveryAppliedAndHelloFromThenOn) {
+  Answer<wire::Ready>(propose_);
+  ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
+  member_.SetTransport("host", "NCCL failed");
+  const auto applied = std::get<wire::Applied>(member_.OnApplied(128, 0.25));
+  EXPECT_EQ(applied.transport, "host");
+  EXPECT_EQ(applied.passed_over, "NCCL failed");
+  EXPECT_EQ(member_.MakeHello().transport.name, "host");
+  EXPECT_EQ(member_.MakeHello().transport.passed_over, "NCCL failed");
+}
+
 TEST_F(MemberTest, RetractWhileRowsMoveIsAnsweredByTheSecondVote) {
   Answer<wire::Ready>(propose_);
   const VoteSnapshot snapshot = member_.Enter();
@@ -243,6 +254,7 @@ TEST_F(MemberTest, RetractOfAppliedVersionSaysAppliedAgain) {
   EXPECT_EQ(applied.step, 15);
   EXPECT_EQ(applied.received_bytes, 128);
   EXPECT_EQ(applied.pause_seconds, 0.25);
+  EXPECT_EQ(applied.transport, "") << "it is the one that Hello named";
 }
 
 TEST_F(MemberTest, BallotCarriesVersionAndDigestsWithBothSigns) {

@@ -223,10 +223,12 @@ TEST(ConvertTest, OutcomesComeBackWhole) {
   const Nack nack = RoundTripUp(Nack{4, NackCode::kBusy, "why"});
   EXPECT_EQ(nack.code, NackCode::kBusy);
   EXPECT_EQ(nack.detail, "why");
-  const Applied applied = RoundTripUp(Applied{4, digest, 17, 1000, 0.25});
+  const Applied applied = RoundTripUp(Applied{4, digest, 17, 1000, 0.25, "host", "NCCL failed"});
   EXPECT_EQ(applied.step, 17);
   EXPECT_EQ(applied.received_bytes, 1000);
   EXPECT_EQ(applied.pause_seconds, 0.25);
+  EXPECT_EQ(applied.transport, "host");
+  EXPECT_EQ(applied.passed_over, "NCCL failed");
   const Failed failed = RoundTripUp(Failed{4, FailedCode::kTransfer, "late", 18});
   EXPECT_EQ(failed.code, FailedCode::kTransfer);
   EXPECT_EQ(failed.step, 18);

@@ -184,6 +184,24 @@ TEST(ProposalTest, AppliedCountsBeforeTheOtherRanksReadyWasHeard) {
   EXPECT_EQ(job.daemon.View().version, 1);
 }
 
+TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));
+  for (int32_t rank : {0, 2}) {
+    auto& applied = std::get<wire::Applied>(job.ranks[rank].outbox.back());
+    applied.transport = "host";
+    applied.passed_over = "NCCL failed";
+  }
+  job.Deliver();
+  const auto ranks = job.daemon.View().ranks;
+  EXPECT_EQ(ranks[0].transport.name, "host");
+  EXPECT_EQ(ranks[0].transport.passed_over, "NCCL failed");
+  EXPECT_EQ(ranks[1].transport.name, "");
+  EXPECT_EQ(ranks[2].transport.name, "host");
+}
+
 TEST(ProposalTest, AppliedByOneAndDroppedByAnotherIsQuarantined) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
