@@ -211,8 +211,8 @@ absl::StatusOr<Placement> PlacementFromBytes(const Topology& topology, std::stri
 absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_bytes, int32_t rank,
                                            const Exchange& exchange) {
   std::string received;
-  for (size_t begin = 0; begin < num_bytes; begin += kPieceBytes) {
-    const size_t size = std::min(kPieceBytes, num_bytes - begin);
+  for (size_t begin = 0; begin < num_bytes; begin += kExchangePieceBytes) {
+    const size_t size = std::min(kExchangePieceBytes, num_bytes - begin);
     EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> pieces,
                           exchange(rank == 0 ? bytes.substr(begin, size) : std::string_view()));
     if (pieces.empty() || pieces.front().size() != size) {

@@ -53,9 +53,9 @@ absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_vie
 std::string PlacementBytes(const Placement& placement);
 absl::StatusOr<Placement> PlacementFromBytes(const Topology& topology, std::string_view bytes);
 
-// Gives rank 0's bytes, of a size all ranks know, to all ranks, in exchanges of kPieceBytes.
-// errors: FailedPrecondition when rank 0 sent another size.
-inline constexpr size_t kPieceBytes = 512 << 10;  // an exchange takes at most 1 MiB
+// Gives rank 0's bytes, of a size all ranks know, to all ranks, in exchanges of
+// kExchangePieceBytes. errors: FailedPrecondition when rank 0 sent another size.
+inline constexpr size_t kExchangePieceBytes = 512 << 10;  // an exchange takes at most 1 MiB
 absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_bytes, int32_t rank,
                                            const Exchange& exchange);
 

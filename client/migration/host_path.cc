@@ -92,7 +92,7 @@ class HostPath : public RowPath {
   void SendPiece(PeerLink& link, PostLedger::Outgoing& outgoing) {
     const RowSend& row = outgoing.row;
     const auto row_bytes = static_cast<int64_t>(row.bytes.size());
-    const int64_t bytes = std::min(kPieceBytes, row_bytes - outgoing.sent);
+    const int64_t bytes = std::min(kRowPieceBytes, row_bytes - outgoing.sent);
     const std::span<const std::byte> piece =
         row.bytes.subspan(static_cast<size_t>(outgoing.sent), static_cast<size_t>(bytes));
     const auto mapped = mapped_.find(link.rank());

@@ -25,7 +25,7 @@ int64_t MaxBytes(const RowFrame& frame) {
     case RowFrameType::kEnded:
       return 0;
     case RowFrameType::kPiece:
-      return kPieceBytes;
+      return kRowPieceBytes;
     case RowFrameType::kLanded:
     case RowFrameType::kComing:
       return frame.row_bytes;

@@ -20,7 +20,7 @@ enum class RowFrameType : uint32_t {
 
 // A row travels on a connection in pieces of at most this, so that sending, checking and aborting
 // never hold a caller for long: 256 KiB at 5 GB/s = 50 us.
-inline constexpr int64_t kPieceBytes = int64_t{256} * 1024;
+inline constexpr int64_t kRowPieceBytes = int64_t{256} * 1024;
 // Of kMeet.
 inline constexpr int64_t kMeetBytes = 128;
 

@@ -1,4 +1,4 @@
-#include "server/runner/executor.h"
+#include "server/runner/effect_executor.h"
 
 #include <string>
 #include <utility>
@@ -10,10 +10,10 @@
 
 namespace eplb {
 
-Executor::Executor(Sinks sinks)
+EffectExecutor::EffectExecutor(Sinks sinks)
     : sinks_(std::move(sinks)), term_(sinks_.term), log_rate_(kLogsPerSecond, MonotonicNow()) {}
 
-std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decision) {
+std::optional<core::StoreFailed> EffectExecutor::Execute(const core::Decision& decision) {
   for (const core::Effect& effect : decision.effects) {
     std::optional<core::StoreFailed> failed;
     if (const auto* send = std::get_if<core::Send>(&effect)) {
@@ -40,7 +40,7 @@ std::optional<core::StoreFailed> Executor::Execute(const core::Decision& decisio
   return std::nullopt;
 }
 
-void Executor::Close(const core::Close& effect) {
+void EffectExecutor::Close(const core::Close& effect) {
   sinks_.sessions->Close(effect.session, effect.status);
   if (effect.refused.empty()) return;
   if (!log_rate_.Take(MonotonicNow())) {
@@ -54,11 +54,11 @@ void Executor::Close(const core::Close& effect) {
        {"reason", std::string(effect.status.message())}});
 }
 
-void Executor::ProbeStore(int64_t term) {
+void EffectExecutor::ProbeStore(int64_t term) {
   (void)Noted([term](Store& store) { return store.WriteTerm(term); });
 }
 
-std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
+std::optional<core::StoreFailed> EffectExecutor::Write(const core::Store& effect) {
   const absl::Status status = Noted([&effect](Store& store) { return store.WriteJob(effect.job); });
   if (status.ok()) return std::nullopt;
   Log(LogLevel::kError, "store_failed",
@@ -66,7 +66,7 @@ std::optional<core::StoreFailed> Executor::Write(const core::Store& effect) {
   return core::StoreFailed{.job = effect.job.job, .status = status};
 }
 
-std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) {
+std::optional<core::StoreFailed> EffectExecutor::Write(const core::StoreTerm& effect) {
   const absl::Status status =
       Noted([&effect](Store& store) { return store.WriteTerm(effect.term); });
   if (status.ok()) {
@@ -78,7 +78,7 @@ std::optional<core::StoreFailed> Executor::Write(const core::StoreTerm& effect) 
   return core::StoreFailed{.job = "", .status = status};
 }
 
-void Executor::Record(const core::JobEvent& event) {
+void EffectExecutor::Record(const core::JobEvent& event) {
   Log(LogLevel::kInfo, event.name,
       {{"job", event.job},
        {"term", term_},
@@ -92,7 +92,7 @@ void Executor::Record(const core::JobEvent& event) {
       {{"job", event.job}, {"name", event.name}, {"reason", std::string(status.message())}});
 }
 
-void Executor::Write(const core::StorePlan& effect) {
+void EffectExecutor::Write(const core::StorePlan& effect) {
   const absl::Status status =
       Noted([&effect](Store& store) { return store.WritePlan(effect.job, effect.plan); });
   if (status.ok()) return;
@@ -100,14 +100,14 @@ void Executor::Write(const core::StorePlan& effect) {
       {{"job", effect.job}, {"plan", effect.plan.plan}, {"reason", std::string(status.message())}});
 }
 
-void Executor::Forget(const std::string& job) {
+void EffectExecutor::Forget(const std::string& job) {
   const absl::Status status = Noted([&job](Store& store) { return store.ForgetJob(job); });
   if (status.ok()) return;
   Log(LogLevel::kError, "job_not_forgotten",
       {{"job", job}, {"reason", std::string(status.message())}});
 }
 
-absl::Status Executor::Noted(const std::function<absl::Status(Store&)>& write) {
+absl::Status EffectExecutor::Noted(const std::function<absl::Status(Store&)>& write) {
   const absl::Time began = MonotonicNow();
   absl::Status status = write(*sinks_.store);
   write_seconds_.Observe(absl::ToDoubleSeconds(MonotonicNow() - began));

@@ -1,6 +1,6 @@
 // Executes the effects of one decision, in order.
-#ifndef EPLB_SERVER_RUNNER_EXECUTOR_H_
-#define EPLB_SERVER_RUNNER_EXECUTOR_H_
+#ifndef EPLB_SERVER_RUNNER_EFFECT_EXECUTOR_H_
+#define EPLB_SERVER_RUNNER_EFFECT_EXECUTOR_H_
 
 #include <atomic>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace eplb {
 
 // What is written is durable before any later effect happens. threads: one at a time, but for
 // store_works(), write_seconds() and write_errors().
-class Executor {
+class EffectExecutor {
  public:
   struct Sinks {
     Store* store = nullptr;
@@ -29,7 +29,7 @@ class Executor {
     std::function<void(const core::Reply&)> reply = {};
     int64_t term = 0;  // for the log; a stored one replaces it
   };
-  explicit Executor(Sinks sinks);
+  explicit EffectExecutor(Sinks sinks);
 
   // When a Store or StoreTerm fails, the rest of the decision is skipped and the failure returned;
   // it is the core's next event. A Record, a StorePlan or a Forget that cannot be stored is logged
@@ -68,4 +68,4 @@ class Executor {
 
 }  // namespace eplb
 
-#endif  // EPLB_SERVER_RUNNER_EXECUTOR_H_
+#endif  // EPLB_SERVER_RUNNER_EFFECT_EXECUTOR_H_

@@ -16,8 +16,8 @@
 #include "server/background/solver.h"
 #include "server/core/core.h"
 #include "server/runner/change_desk.h"
+#include "server/runner/effect_executor.h"
 #include "server/runner/event_queue.h"
-#include "server/runner/executor.h"
 #include "server/runner/histogram.h"
 #include "server/runner/sessions.h"
 #include "server/store/store.h"
@@ -113,7 +113,7 @@ class Runner {
   absl::Time probed_, drops_logged_;  // of the core's thread
   Histogram solve_seconds_;
   Solver solver_;
-  Executor executor_;
+  EffectExecutor executor_;
   std::thread thread_;
 };
 

@@ -186,9 +186,9 @@ TEST(StartTest, PlacementSurvivesItsBytes) {
 }
 
 TEST(StartTest, BroadcastCutsWhatAnExchangeCannotTake) {
-  std::string bytes(2 * kPieceBytes + 17, 'x');
+  std::string bytes(2 * kExchangePieceBytes + 17, 'x');
   bytes.back() = 'y';
-  bytes[kPieceBytes] = 'z';
+  bytes[kExchangePieceBytes] = 'z';
   const std::vector<Exchange> exchanges = MakeThreadExchanges(kRanks);
   RunRanks(kRanks, [&](int32_t rank) {
     EXPECT_EQ(*BroadcastBytes(rank == 0 ? bytes : "", bytes.size(), rank,

@@ -60,7 +60,7 @@ void CheckHandshakes(std::span<const std::byte> bytes) {
 
 // By what follows on the connection, or by the row that it is about.
 bool IsBounded(const RowFrame& frame) {
-  const int64_t most = HasPayload(frame) ? kPieceBytes : IsAboutRow(frame) ? frame.row_bytes : 0;
+  const int64_t most = HasPayload(frame) ? kRowPieceBytes : IsAboutRow(frame) ? frame.row_bytes : 0;
   return frame.bytes >= 0 && frame.bytes <= most;
 }
 

@@ -1,4 +1,4 @@
-#include "server/runner/executor.h"
+#include "server/runner/effect_executor.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace eplb {
 namespace {
 
-class ExecutorTest : public ::testing::Test {
+class EffectExecutorTest : public ::testing::Test {
  protected:
   core::StoredJob Job() {
     return {.job = "job",
@@ -33,12 +33,13 @@ class ExecutorTest : public ::testing::Test {
   TestStream stream_;
   core::SessionId session_ = *sessions_.Open(stream_.mailbox(), absl::UnixEpoch());
   std::vector<core::Solve> solves_;
-  Executor executor_{{.store = &store_, .sessions = &sessions_, .solve = [this](core::Solve solve) {
-                        solves_.push_back(std::move(solve));
-                      }}};
+  EffectExecutor executor_{
+      {.store = &store_, .sessions = &sessions_, .solve = [this](core::Solve solve) {
+         solves_.push_back(std::move(solve));
+       }}};
 };
 
-TEST_F(ExecutorTest, EveryEffectReachesItsSink) {
+TEST_F(EffectExecutorTest, EveryEffectReachesItsSink) {
   const core::Decision decision = {
       .effects = {core::StoreTerm{.term = 4}, core::Store{.job = Job()}, Event(), SolveOf(9),
                   core::Send{.session = session_, .message = wire::Pace{.report_every = 5}},
@@ -53,7 +54,7 @@ TEST_F(ExecutorTest, EveryEffectReachesItsSink) {
   EXPECT_EQ(stream_.WaitForClose(), absl::AbortedError("over"));
 }
 
-TEST_F(ExecutorTest, AFailedStoreSkipsTheRestAndIsReported) {
+TEST_F(EffectExecutorTest, AFailedStoreSkipsTheRestAndIsReported) {
   store_.fail_jobs = true;
   const auto failed =
       executor_.Execute({.effects = {core::Store{.job = Job()}, SolveOf(1),
@@ -69,21 +70,21 @@ TEST_F(ExecutorTest, AFailedStoreSkipsTheRestAndIsReported) {
   EXPECT_EQ(stream_.Wait<wire::Retract>()->version, 3);
 }
 
-TEST_F(ExecutorTest, AFailedTermIsReportedWithoutAJob) {
+TEST_F(EffectExecutorTest, AFailedTermIsReportedWithoutAJob) {
   store_.fail_terms = true;
   const auto failed = executor_.Execute({.effects = {core::StoreTerm{.term = 4}}, .reason = ""});
   ASSERT_TRUE(failed.has_value());
   EXPECT_EQ(failed->job, "");
 }
 
-TEST_F(ExecutorTest, AnEventThatCannotBeStoredSkipsNothing) {
+TEST_F(EffectExecutorTest, AnEventThatCannotBeStoredSkipsNothing) {
   store_.fail_events = true;
   EXPECT_FALSE(executor_.Execute({.effects = {Event(), SolveOf(1)}, .reason = ""}).has_value());
   EXPECT_EQ(solves_.size(), 1);
   EXPECT_FALSE(executor_.store_works());
 }
 
-TEST_F(ExecutorTest, AProbeFindsARecoveredStore) {
+TEST_F(EffectExecutorTest, AProbeFindsARecoveredStore) {
   store_.fail_terms = true;
   executor_.ProbeStore(1);
   EXPECT_FALSE(executor_.store_works());
@@ -92,7 +93,7 @@ TEST_F(ExecutorTest, AProbeFindsARecoveredStore) {
   EXPECT_TRUE(executor_.store_works());
 }
 
-TEST_F(ExecutorTest, EveryWriteIsTimedAndFailuresAreCounted) {
+TEST_F(EffectExecutorTest, EveryWriteIsTimedAndFailuresAreCounted) {
   (void)executor_.Execute({.effects = {core::StoreTerm{.term = 4}, Event()}, .reason = ""});
   store_.fail_events = true;
   (void)executor_.Execute({.effects = {Event()}, .reason = ""});
