@@ -159,6 +159,15 @@ Client::Impl::Impl(ClientParts parts)
   WritePlacement(options_.first_step, nullptr);
 }
 
+Client::Impl::~Impl() {
+  Close("destroyed without Close");
+  if (executor_ == nullptr || executor_->may_vote()) return;
+  // A write of ours has not ended: what it may use is never freed, and to free any memory of the
+  // GPU would wait for it.
+  (void)executor_.release();
+  (void)route_tables_.release();
+}
+
 GpuId Client::Impl::gpu() const { return GpuId{options_.rank % options_.num_gpus}; }
 
 ExecutorOptions Client::Impl::MakeExecutorOptions() const {
@@ -252,6 +261,7 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
                                        std::move(mover.transport), std::move(mover.queue)));
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
   executor_ = std::move(executor);
+  rows_on_device_ = needs.memory.device.has_value();
   derived_ = std::move(registered->derived);
   migration_ = {.weight_bytes = needs.bytes.weight,
                 .state_bytes = needs.bytes.state,

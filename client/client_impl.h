@@ -49,7 +49,7 @@ struct ClientParts {
 struct Client::Impl {
  public:
   explicit Impl(ClientParts parts);
-  ~Impl() { Close("destroyed without Close"); }
+  ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
@@ -93,6 +93,10 @@ struct Client::Impl {
   absl::Status Vote(int64_t step, BoundaryResult& result);
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
   absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  // errors: FailedPrecondition for a stream where the CPU moves the rows.
+  absl::Status CheckStream(const void* stream) const;
+  // Tells the daemon once that rows go by another way than at the start.
+  void TellTransport();
   absl::Status Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // The incarnation is over on this rank: every later call returns `error`.
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
@@ -132,6 +136,8 @@ struct Client::Impl {
   MigrationOptions migration_;  // with the bytes of the job, so that lanes plan alike
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
+  bool rows_on_device_ = false;
+  bool told_transport_ = false;  // that it changed
   std::unique_ptr<SharedMember> member_;
   mutable absl::Mutex stats_mutex_;
   std::unique_ptr<Session> session_;  // set once, under stats_mutex_

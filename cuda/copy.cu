@@ -66,4 +66,13 @@ absl::Status LaunchCopyRows(const CopyArgs& args, int32_t max_blocks, cudaStream
   return ToStatus(cudaGetLastError(), "launch of the copy kernel");
 }
 
+absl::Status LoadCopyKernels() {
+  for (const auto kernel : {&CopyKernel<false>, &CopyKernel<true>}) {
+    cudaFuncAttributes attributes{};
+    EPLB_RETURN_IF_ERROR(
+        ToStatus(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace eplb::cuda

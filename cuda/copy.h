@@ -59,6 +59,11 @@ CopyGrid ChooseCopyGrid(int64_t num_tiles, int32_t num_multiprocessors, int32_t 
 // is this one. 16 bytes an access where source and destination are both 16-byte aligned, single
 // bytes else. max_blocks: as ChooseCopyGrid. errors: as CheckCopyArgs; Internal from CUDA.
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t max_blocks, cudaStream_t stream);
+
+// Loads the kernels onto the current device. CUDA does so at the first launch otherwise, which may
+// then wait for all that the device runs: also for a kernel that waits for another rank. errors:
+// Internal from CUDA.
+absl::Status LoadCopyKernels();
 #endif
 
 }  // namespace eplb::cuda

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <cuda.h>
+
 #include "cuda/status.h"
 #include "placement/status_macros.h"
 
@@ -9,6 +11,29 @@ namespace eplb::cuda {
 namespace {
 
 constexpr int32_t kMovedFrom = -1;
+
+using GetContextState = decltype(&cuDevicePrimaryCtxGetState);
+
+GetContextState FindGetContextState() {
+  constexpr unsigned int kDriverVersion = 12000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(
+      "cuDevicePrimaryCtxGetState", &found, kDriverVersion, cudaEnableDefault, &result);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+  return is_there ? reinterpret_cast<GetContextState>(found) : nullptr;
+}
+
+// Whether this process uses the device. Without an answer it may.
+bool HasContext(int32_t device) {
+  static const GetContextState get_state = FindGetContextState();
+  unsigned int flags = 0;
+  int active = 0;
+  // The runtime numbers devices as the driver does.
+  if (get_state == nullptr || get_state(device, &flags, &active) != CUDA_SUCCESS) return true;
+  return active != 0;
+}
 
 }  // namespace
 
@@ -47,6 +72,12 @@ absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes) {
   return PinnedMemory(memory);
 }
 
+absl::StatusOr<PinnedRange> PinRange(std::span<std::byte> memory) {
+  EPLB_RETURN_IF_ERROR(ToStatus(
+      cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault), "cudaHostRegister"));
+  return PinnedRange(memory.data());
+}
+
 absl::StatusOr<DeviceGuard> DeviceGuard::Make(int32_t device) {
   int previous = 0;
   EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&previous), "cudaGetDevice"));
@@ -58,7 +89,7 @@ DeviceGuard::DeviceGuard(DeviceGuard&& other) noexcept
     : previous_(std::exchange(other.previous_, kMovedFrom)) {}
 
 DeviceGuard::~DeviceGuard() {
-  if (previous_ != kMovedFrom) (void)cudaSetDevice(previous_);
+  if (previous_ != kMovedFrom && HasContext(previous_)) (void)cudaSetDevice(previous_);
 }
 
 }  // namespace eplb::cuda

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include <cuda_runtime_api.h>
@@ -22,6 +23,7 @@ struct HandleDeleter {
 using Stream = std::unique_ptr<cudaStream_t, HandleDeleter<cudaStream_t, cudaStreamDestroy>>;
 using Event = std::unique_ptr<cudaEvent_t, HandleDeleter<cudaEvent_t, cudaEventDestroy>>;
 using DeviceMemory = std::unique_ptr<void, HandleDeleter<void*, cudaFree>>;
+using PinnedRange = std::unique_ptr<void, HandleDeleter<void*, cudaHostUnregister>>;
 using PinnedMemory = std::unique_ptr<void, HandleDeleter<void*, cudaFreeHost>>;
 
 // All on the current device; errors as ToStatus.
@@ -31,8 +33,11 @@ absl::StatusOr<Stream> MakeStream(StreamPriority priority = StreamPriority::kDef
 absl::StatusOr<Event> MakeEvent();  // without timing, which costs
 absl::StatusOr<DeviceMemory> MakeDeviceMemory(int64_t bytes);
 absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes);
+// Pins memory of the caller's, which must outlive the result.
+absl::StatusOr<PinnedRange> PinRange(std::span<std::byte> memory);
 
-// Makes a device current and, when it goes, the one before current again. One thread.
+// Makes a device current and, when it goes, the one before current again, unless this process does
+// not use that one: to make it current would put a context onto it. One thread.
 class DeviceGuard {
  public:
   static absl::StatusOr<DeviceGuard> Make(int32_t device);

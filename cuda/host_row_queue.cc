@@ -32,6 +32,10 @@ class HostRowQueue final : public RowQueue {
     return Allocate(num_bytes);
   }
 
+  absl::StatusOr<RowBuffer> Pin(std::span<std::byte> memory) override {
+    return RowBuffer{.owner = nullptr, .bytes = memory};
+  }
+
   absl::Status Follow(void* /*stream*/) override { return absl::OkStatus(); }
   absl::Status LetFollow(void* /*stream*/) override { return absl::OkStatus(); }
 

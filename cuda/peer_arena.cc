@@ -76,7 +76,11 @@ absl::StatusOr<Offered> Decode(const std::string& text) {
 
 struct CloseIpc {
   using pointer = void*;
-  void operator()(void* memory) const noexcept { (void)cudaIpcCloseMemHandle(memory); }
+  void operator()(void* memory) const noexcept {
+    const auto guard = DeviceGuard::Make(device);  // the handle was opened on it
+    (void)cudaIpcCloseMemHandle(memory);
+  }
+  int32_t device = 0;
 };
 
 // Lets `device` write into memory of `other`, of this process.
@@ -175,7 +179,7 @@ absl::StatusOr<PeerArena> PeerArena::Map(int32_t device, const std::string& text
     EPLB_RETURN_IF_ERROR(
         ToStatus(cudaIpcOpenMemHandle(&opened, *offered.handle, cudaIpcMemLazyEnablePeerAccess),
                  "cudaIpcOpenMemHandle"));
-    impl->opened.reset(opened);
+    impl->opened = {opened, CloseIpc{.device = device}};
     impl->bytes = {static_cast<std::byte*>(opened), size};
   } else {
     EPLB_ASSIGN_OR_RETURN(VirtualMemory memory,

@@ -25,7 +25,8 @@ struct RowBuffer {
 // A batch is what one Copy or Transfer added; batches end in the order they were added. Threads:
 // one caller, which need not have the queue's device current. No call waits for the device, but
 // for Allocate and the destructor. errors of all: Internal from CUDA, after which no batch ends any
-// more.
+// more. The destructor waits at most 20 s for the device; memory that it may still use is then
+// never freed.
 class RowQueue {
  public:
   // Batches that are not finished, and finished ones whose checksums were not taken. A batch
@@ -40,6 +41,10 @@ class RowQueue {
   virtual absl::StatusOr<RowBuffer> Allocate(int64_t num_bytes) = 0;
   // Host memory that the copy engine reads and writes at its full speed. errors: as Allocate.
   virtual absl::StatusOr<RowBuffer> AllocatePinned(int64_t num_bytes) = 0;
+
+  // Makes host memory of the caller's what AllocatePinned gives, for as long as the result lives,
+  // which goes before the memory. errors: Internal from CUDA.
+  virtual absl::StatusOr<RowBuffer> Pin(std::span<std::byte> memory) = 0;
 
   // What is added from here on comes after everything that `stream` (a cudaStream_t of this device,
   // not under graph capture, null: the default one; ignored by the CPU) holds now.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "cuda/copy.h"
 #include "cuda/handles.h"
@@ -18,6 +19,9 @@ namespace {
 constexpr int64_t kTableRows = 1024;  // of one launch
 // Enough for any kMaxBatches batches of kMaxRows rows: each leaves at most one table part empty.
 constexpr int32_t kNumTables = RowQueue::kMaxBatches + RowQueue::kMaxRows / kTableRows;
+
+// Of the destructor: copies take milliseconds, a device that needs longer does not answer.
+constexpr absl::Duration kIdleTimeout = absl::Seconds(20);
 
 // One launch's rows, and the checksums that come back.
 struct Table {
@@ -39,7 +43,9 @@ class StreamRowQueue final : public RowQueue {
 
   ~StreamRowQueue() override {
     // The device still reads the tables.
-    if (stream_ != nullptr) (void)cudaStreamSynchronize(stream_.get());
+    if (stream_ == nullptr || IsIdleWithin(kIdleTimeout)) return;
+    (void)pinned_.release();  // to free them would wait for what does not end
+    (void)device_.release();
   }
 
   // REQUIRES: the queue's device is current.
@@ -48,6 +54,7 @@ class StreamRowQueue final : public RowQueue {
         options_.high_priority ? StreamPriority::kHighest : StreamPriority::kDefault;
     EPLB_ASSIGN_OR_RETURN(stream_, MakeStream(priority));
     EPLB_ASSIGN_OR_RETURN(hand_over_, MakeEvent());
+    EPLB_RETURN_IF_ERROR(LoadCopyKernels());
     constexpr auto kTablesBytes = static_cast<int64_t>(kNumTables * sizeof(Table));
     EPLB_ASSIGN_OR_RETURN(pinned_, MakePinnedMemory(kTablesBytes));
     EPLB_ASSIGN_OR_RETURN(device_, MakeDeviceMemory(kTablesBytes));
@@ -75,6 +82,14 @@ class StreamRowQueue final : public RowQueue {
     auto* bytes = static_cast<std::byte*>(memory.release());
     return RowBuffer{.owner = {bytes, [](std::byte* b) { PinnedMemory owner(b); }},
                      .bytes = {bytes, static_cast<size_t>(num_bytes)}};
+  }
+
+  absl::StatusOr<RowBuffer> Pin(std::span<std::byte> memory) override {
+    if (memory.empty()) return RowBuffer{.owner = nullptr, .bytes = memory};
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_ASSIGN_OR_RETURN(PinnedRange range, PinRange(memory));
+    auto* bytes = static_cast<std::byte*>(range.release());
+    return RowBuffer{.owner = {bytes, [](std::byte* b) { PinnedRange owner(b); }}, .bytes = memory};
   }
 
   absl::Status Follow(void* stream) override { return HandOver(ToStream(stream), stream_.get()); }
@@ -144,6 +159,18 @@ class StreamRowQueue final : public RowQueue {
 
  private:
   using Batches = std::map<int64_t, Batch>;
+
+  bool IsIdleWithin(absl::Duration timeout) {
+    constexpr absl::Duration kBetweenLooks = absl::Microseconds(20);
+    for (const absl::Time begin = absl::Now(); absl::Now() - begin < timeout;) {
+      if (cudaStreamQuery(stream_.get()) != cudaErrorNotReady) break;
+      (void)cudaGetLastError();  // else the next launch would find it
+      absl::SleepFor(kBetweenLooks);
+    }
+    const bool idle = cudaStreamQuery(stream_.get()) != cudaErrorNotReady;
+    (void)cudaGetLastError();
+    return idle;
+  }
 
   Table& HostTable(int32_t table) { return static_cast<Table*>(pinned_.get())[table]; }
   Table& DeviceTable(int32_t table) { return static_cast<Table*>(device_.get())[table]; }

@@ -104,7 +104,6 @@ absl::StatusOr<size_t> GranularityOf(const Driver& driver, int32_t device) {
 absl::StatusOr<VirtualMemory> VirtualMemory::Make(int32_t device, int64_t num_bytes) {
   EPLB_ASSIGN_OR_RETURN(const Driver driver, TheDriver());
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
-  EPLB_RETURN_IF_ERROR(ToStatus(cudaFree(nullptr), "cudaFree"));  // makes the device's context
   int can_export = 0;
   EPLB_RETURN_IF_ERROR(Check(
       driver,
@@ -132,7 +131,6 @@ absl::StatusOr<VirtualMemory> VirtualMemory::Import(int32_t device, int descript
                                                     int64_t num_bytes) {
   EPLB_ASSIGN_OR_RETURN(const Driver driver, TheDriver());
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
-  EPLB_RETURN_IF_ERROR(ToStatus(cudaFree(nullptr), "cudaFree"));
   VirtualMemory memory;
   CUmemGenericAllocationHandle handle = 0;
   EPLB_RETURN_IF_ERROR(

@@ -17,10 +17,10 @@
 namespace eplb {
 
 struct PeerPathParts {
-  std::unique_ptr<cuda::RowQueue> queue;
+  std::shared_ptr<void> owner;                    // of the memory behind the spans
   std::span<std::byte> staging;                   // this rank's
   std::map<RankId, std::span<std::byte>> mapped;  // the peers', here
-  std::shared_ptr<void> owner;                    // of the memory behind the spans
+  std::unique_ptr<cuda::RowQueue> queue;          // goes first: its copies use the memory
 };
 
 // Every rank that rows go to must be mapped.

@@ -25,10 +25,10 @@ class PeerPathTest : public ::testing::Test {
       ASSERT_TRUE(parts.ok()) << parts.status();
       std::vector<PeerLink> links;
       links.push_back(std::move(parts->peers[0].link));
-      PeerPathParts path{.queue = rank == 0 ? std::move(queue) : cuda::MakeHostRowQueue(),
+      PeerPathParts path{.owner = nullptr,
                          .staging = StagingOf(rank),
                          .mapped = {},
-                         .owner = nullptr};
+                         .queue = rank == 0 ? std::move(queue) : cuda::MakeHostRowQueue()};
       if (map_staging) path.mapped[RankId{1 - rank}] = StagingOf(1 - rank);
       transports_[rank] =
           MakeLinkTransport(RankId{rank}, 64, std::move(links), MakePeerPath(std::move(path)));

@@ -45,10 +45,10 @@ inline Transports MakePeerWorldOver(int32_t world_size, int64_t staging_bytes, M
     std::vector<PeerLink> links;
     for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
     transports[rank] = MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links),
-                                         MakePeerPath({.queue = make(),
+                                         MakePeerPath({.owner = staging,
                                                        .staging = mapped[RankId{rank}],
                                                        .mapped = mapped,
-                                                       .owner = staging}));
+                                                       .queue = make()}));
   });
   return transports;
 }

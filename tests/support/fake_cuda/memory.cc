@@ -20,7 +20,8 @@ struct Region {
   size_t size = 0;
   std::byte* view = nullptr;
   int device = 0;
-  int descriptor = -1;  // of what was allocated here; -1: pinned, or opened from a handle
+  int descriptor = -1;         // of what was allocated here; -1: pinned, or opened from a handle
+  bool is_registered = false;  // the program's own memory, which is not ours to unmap
 };
 
 std::map<const std::byte*, Region>& Regions() {
@@ -44,7 +45,7 @@ cudaError_t Free(void* address, Place place, bool opened) {
   if (address == nullptr) return cudaSuccess;
   RunAll();
   const auto found = Regions().find(static_cast<std::byte*>(address));
-  if (found == Regions().end() || found->second.place != place ||
+  if (found == Regions().end() || found->second.place != place || found->second.is_registered ||
       (place == Place::kDevice && (found->second.descriptor < 0) != opened)) {
     return cudaErrorInvalidValue;
   }
@@ -123,6 +124,29 @@ cudaError_t cudaHostAlloc(void** address, size_t size, unsigned int) {
 cudaError_t cudaFreeHost(void* address) {
   const Lock lock(eplb::fake_cuda::Mutex());
   return eplb::fake_cuda::Free(address, Place::kPinned, /*opened=*/false);
+}
+
+cudaError_t cudaHostRegister(void* address, size_t size, unsigned int) {
+  const Lock lock(eplb::fake_cuda::Mutex());
+  auto* const bytes = static_cast<std::byte*>(address);
+  const bool is_new = eplb::fake_cuda::Regions()
+                          .try_emplace(bytes, eplb::fake_cuda::Region{.place = Place::kPinned,
+                                                                      .size = size,
+                                                                      .view = bytes,
+                                                                      .is_registered = true})
+                          .second;
+  return is_new ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+}
+
+cudaError_t cudaHostUnregister(void* address) {
+  const Lock lock(eplb::fake_cuda::Mutex());
+  eplb::fake_cuda::RunAll();
+  const auto found = eplb::fake_cuda::Regions().find(static_cast<std::byte*>(address));
+  if (found == eplb::fake_cuda::Regions().end() || !found->second.is_registered) {
+    return cudaErrorHostMemoryNotRegistered;
+  }
+  eplb::fake_cuda::Regions().erase(found);
+  return cudaSuccess;
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
