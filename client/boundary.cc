@@ -22,6 +22,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
     return absl::FailedPreconditionError(
         absl::StrCat("StepBoundary of step ", step, ", expected ", next_step_));
   }
+  EPLB_RETURN_IF_ERROR(CheckStream(stream));
   boundary_began_ = Clock::now();
   stream_ = stream;
   ++next_step_;
@@ -32,6 +33,13 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
   result.pause_seconds = SecondsInBoundary();
   return result;
+}
+
+absl::Status Client::Impl::CheckStream(const void* stream) const {
+  if (stream == nullptr || rows_on_device_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "stream: the expert tensors lie in host memory, which no stream orders; wait for what writes "
+      "them and give null");
 }
 
 double Client::Impl::SecondsInBoundary() const {
@@ -132,8 +140,16 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   result.decided_last_step = propose.decided_last_step;
   result.reason = propose.reason;
   const absl::Status rebuilt = RebuildDerived(derived_, proposal.plan, topology_, gpu());
+  TellTransport();
   member_->OnApplied(result.received_bytes, SecondsInBoundary());  // true in either case
   return rebuilt.ok() ? absl::OkStatus() : End(step, rebuilt, /*target=*/nullptr);
+}
+
+void Client::Impl::TellTransport() {
+  const std::string_view passed_over = executor_->transport_passed_over();
+  if (told_transport_ || passed_over.empty()) return;
+  told_transport_ = true;
+  member_->SetTransport(executor_->transport_name(), passed_over);
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {

@@ -19,6 +19,7 @@ absl::Status Client::Impl::CheckExperts(const ExpertProbe& probe, void* stream) 
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError("CheckExperts came before RegisterExperts");
   }
+  EPLB_RETURN_IF_ERROR(CheckStream(stream));
   stream_ = stream;
   for (int32_t layer = 0; layer < topology_.num_layers(); ++layer) {
     EPLB_RETURN_IF_ERROR(CheckLayer(LayerId{layer}, probe));

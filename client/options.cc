@@ -103,7 +103,10 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
     const absl::Status tls = wire::CheckTlsFiles(TlsFilesOf(o.tls));
     if (!tls.ok()) return Bad("tls", {tls.message().data(), tls.message().size()});
   }
-  if (o.bind_address.empty()) return Bad("bind_address", "empty, expected a numeric address");
+  if (!IsNumericAddress(o.bind_address)) {
+    return Bad("bind_address",
+               absl::StrCat("\"", o.bind_address, "\", expected a numeric address"));
+  }
   return topology;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -65,6 +66,10 @@ absl::Status RaiseTo(const StartFields& said, const char* name, int64_t& most) {
 absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> views) {
   RegisteredTensors tensors;
   for (const ExpertTensorView& view : views) {
+    // Ranks compare their tensors as lines of text.
+    if (view.name.empty() || absl::StrContains(view.name, '\n')) {
+      return Refuse(view, "expected a name of one line");
+    }
     if (view.role == Role::kDerived) {
       if (HasRows(view)) return Refuse(view, "is derived and has rows, but it is not moved");
       tensors.derived.push_back(
@@ -96,13 +101,14 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
   for (const ExpertTensor& tensor : tensors.moved) {
     (tensor.role == TensorRole::kWeight ? weights : state).push_back(tensor);
   }
-  needs.compared = {{"weight_bytes", absl::StrCat(needs.bytes.weight)},
-                    {"memory", needs.memory.device.has_value() ? "GPU" : "host"}};
+  // By name first: a sum that differs says less.
   AddLines("tensor", absl::StrCat(DescribeTensors(weights), DescribeDerived(tensors.derived)),
            needs.compared);
-  needs.of_lane = {{kStateBytes, absl::StrCat(needs.bytes.state)},
-                   {kStagingBytes, absl::StrCat(needs.staging_bytes)}};
+  needs.compared.emplace_back("weight_bytes", absl::StrCat(needs.bytes.weight));
+  needs.compared.emplace_back("memory", needs.memory.device.has_value() ? "GPU" : "host");
   AddLines("state", DescribeTensors(state), needs.of_lane);
+  needs.of_lane.emplace_back(kStateBytes, absl::StrCat(needs.bytes.state));
+  needs.of_lane.emplace_back(kStagingBytes, absl::StrCat(needs.staging_bytes));
   return needs;
 }
 

@@ -25,6 +25,7 @@ namespace eplb::cuda {
 namespace {
 
 constexpr char kFileName[] = "libnccl.so.2";
+constexpr char kPathVariable[] = "EPLB_NCCL_PATH";
 constexpr int kOldestVersion = 21800;
 constexpr int kMajorVersion = 2;
 
@@ -186,16 +187,26 @@ absl::StatusOr<const NcclLibrary*> NcclLibrary::Load(const std::string& path) {
     if (done("the given path", Open(path, 0))) return found;
   } else {
     if (done("loaded already", OpenLoaded())) return found;
-    const std::string named = Variable("EPLB_NCCL_PATH");
-    if (!named.empty() && done("EPLB_NCCL_PATH", Open(named, 0))) return found;
-    if (done("the loader", Open(kFileName, 0))) return found;
-    for (const std::string& in_python : PathsInPython()) {
-      if (done("Python", Open(in_python, 0))) return found;
+    if (const std::string named = Variable(kPathVariable); !named.empty()) {
+      if (done(kPathVariable, Open(named, 0))) return found;
+    } else {
+      if (done("the loader", Open(kFileName, 0))) return found;
+      for (const std::string& in_python : PathsInPython()) {
+        if (done("Python", Open(in_python, 0))) return found;
+      }
     }
   }
   std::string text = absl::StrCat("no NCCL: ", absl::StrJoin(tried, "; "));
   std::replace(text.begin(), text.end(), '\n', ' ');
   return absl::FailedPreconditionError(text);
+}
+
+std::string NcclLibrary::note() const {
+  const std::string named = Variable(kPathVariable);
+  std::error_code ignored;  // a file that is not there is not the one in use
+  if (named.empty() || std::filesystem::equivalent(named, path_, ignored)) return "";
+  return absl::StrCat(kPathVariable, "=", named, " is not used: the process has loaded ", path_,
+                      " already");
 }
 
 std::string NcclLibrary::version_text() const { return VersionText(version_); }

@@ -14,15 +14,19 @@ namespace eplb::cuda {
 class NcclLibrary {
  public:
   // The first that will do of: `path` when not empty (then nothing else is tried); one that the
-  // process has loaded already; EPLB_NCCL_PATH; the loader's libnccl.so.2; NVIDIA's wheel below
-  // PYTHONPATH and VIRTUAL_ENV. errors: FailedPrecondition, one line with what was tried and why
-  // each did not do: not found, a symbol is missing, older than 2.18 (non-blocking communicators
-  // that share nothing), newer major version. cost: up to a second, for the file has 200 MB.
+  // process has loaded already; EPLB_NCCL_PATH, and where that is set nothing after it; the
+  // loader's libnccl.so.2; NVIDIA's wheel below PYTHONPATH and VIRTUAL_ENV. errors:
+  // FailedPrecondition, one line with what was tried and why each did not do: not found, a symbol
+  // is missing, older than 2.18 (non-blocking communicators that share nothing), newer major
+  // version. cost: up to a second, for the file has 200 MB.
   static absl::StatusOr<const NcclLibrary*> Load(const std::string& path = "");
 
   int version() const { return version_; }           // 22809 for 2.28.9
   std::string version_text() const;                  // "2.28.9"
   const std::string& path() const { return path_; }  // of the file that was loaded
+
+  // That EPLB_NCCL_PATH names another file than the one in use; empty where it does not.
+  std::string note() const;
 
   struct Functions;  // NCCL's functions by their names, in cuda/nccl_functions.h
   const Functions& functions() const { return *functions_; }

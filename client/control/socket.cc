@@ -136,6 +136,8 @@ std::string JoinAddress(const std::string& host, uint16_t port) {
   return v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
+bool IsNumericAddress(const std::string& host) { return RawTcp(host, 0).ok(); }
+
 absl::StatusOr<Listener> ListenTcp(const std::string& host, uint16_t port) {
   EPLB_ASSIGN_OR_RETURN(const RawAddress raw, RawTcp(host, port));
   if (IsWildcard(raw)) {

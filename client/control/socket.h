@@ -40,6 +40,7 @@ struct Listener {
   std::string address;  // what StartConnect takes: "10.0.0.1:4711", "[::1]:4711" or "@name"
 };
 
+bool IsNumericAddress(const std::string& host);
 // host: a numeric IPv4 or IPv6 address of one interface; port 0 lets the kernel choose. errors:
 // InvalidArgument for a name or a wildcard, which peers could not reach; Unavailable when it cannot
 // be bound, naming address and port.

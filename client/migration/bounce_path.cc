@@ -27,9 +27,13 @@ struct Hop {
 
 class BouncePath : public RowPath {
  public:
+  // pin: of the host path's staging.
   BouncePath(std::unique_ptr<RowPath> host, std::unique_ptr<cuda::RowQueue> queue,
-             cuda::RowBuffer staging)
-      : host_(std::move(host)), queue_(std::move(queue)), staging_(std::move(staging)) {}
+             cuda::RowBuffer staging, cuda::RowBuffer pin)
+      : host_(std::move(host)),
+        pin_(std::move(pin)),
+        queue_(std::move(queue)),
+        staging_(std::move(staging)) {}
 
   std::string_view name() const override { return host_->name(); }
   std::span<std::byte> staging() override { return staging_.bytes; }
@@ -168,6 +172,7 @@ class BouncePath : public RowPath {
   }
 
   const std::unique_ptr<RowPath> host_;
+  const cuda::RowBuffer pin_;  // goes before the memory
   const std::unique_ptr<cuda::RowQueue> queue_;
   const cuda::RowBuffer staging_;  // on the device; without owner, where another path has it
   cuda::RowBuffer sent_;           // pinned; as large as the largest post so far
@@ -184,14 +189,18 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePath(std::unique_ptr<RowPath>
                                                         std::unique_ptr<cuda::RowQueue> queue) {
   const auto num_bytes = static_cast<int64_t>(host->staging().size());
   EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer staging, queue->Allocate(num_bytes));
-  return std::make_unique<BouncePath>(std::move(host), std::move(queue), std::move(staging));
+  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer pin, queue->Pin(host->staging()));
+  return std::make_unique<BouncePath>(std::move(host), std::move(queue), std::move(staging),
+                                      std::move(pin));
 }
 
-std::unique_ptr<RowPath> MakeBouncePathInto(std::span<std::byte> staging,
-                                            std::unique_ptr<RowPath> host,
-                                            std::unique_ptr<cuda::RowQueue> queue) {
+absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte> staging,
+                                                            std::unique_ptr<RowPath> host,
+                                                            std::unique_ptr<cuda::RowQueue> queue) {
+  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer pin, queue->Pin(host->staging()));
   return std::make_unique<BouncePath>(std::move(host), std::move(queue),
-                                      cuda::RowBuffer{.owner = nullptr, .bytes = staging});
+                                      cuda::RowBuffer{.owner = nullptr, .bytes = staging},
+                                      std::move(pin));
 }
 
 }  // namespace eplb

@@ -77,10 +77,10 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& op
                         MakeDeviceQueue(*options.memory.device));
   return MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes,
                            TakeLinks(parts),
-                           MakePeerPath({.queue = std::move(queue),
+                           MakePeerPath({.owner = arenas,
                                          .staging = arenas->own.bytes(),
                                          .mapped = std::move(mapped),
-                                         .owner = arenas}));
+                                         .queue = std::move(queue)}));
 }
 
 TransportCandidate PeerCandidate(const RowMoverOptions& options) {
@@ -105,8 +105,23 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
 // ---- nccl ----
 
 #ifdef EPLB_WITH_NCCL
-absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options) {
+absl::StatusOr<std::unique_ptr<RowPath>> MakeBounceInto(std::span<std::byte> staging,
+                                                        int32_t device) {
+  EPLB_ASSIGN_OR_RETURN(StagingArena arena,
+                        StagingArena::Make(static_cast<int64_t>(staging.size())));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device));
+  return MakeBouncePathInto(staging, MakeHostPath(std::move(arena), {}), std::move(queue));
+}
+
+absl::StatusOr<const cuda::NcclLibrary*> LoadNccl(const TransportOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckNcclEnvironment());
   EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, cuda::NcclLibrary::Load());
+  if (options.on_note && !library->note().empty()) options.on_note(library->note());
+  return library;
+}
+
+absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, LoadNccl(options.transport));
   NcclPathParts parts{.library = library,
                       .settings = options.nccl,
                       .device = options.memory.device,
@@ -118,15 +133,11 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
   EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> nccl, MakeNcclPath(std::move(parts)));
-  // The arena's memory is the host's only once it is used.
-  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.transport.staging_bytes));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue,
-                        MakeDeviceQueue(*options.memory.device));
-  std::unique_ptr<RowPath> bounce =
-      MakeBouncePathInto(nccl->staging(), MakeHostPath(std::move(arena), {}), std::move(queue));
-  return MakeFallbackPath({.first = std::move(nccl),
-                           .second = std::move(bounce),
-                           .on_note = options.transport.on_note});
+  return MakeFallbackPath(
+      {.first = std::move(nccl),
+       .make_second = [device = *options.memory.device](
+                          std::span<std::byte> staging) { return MakeBounceInto(staging, device); },
+       .on_note = options.transport.on_note});
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,

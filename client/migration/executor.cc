@@ -239,6 +239,8 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
 
 std::string_view Executor::transport_name() const { return impl_->transport->name(); }
 
+std::string_view Executor::transport_passed_over() const { return impl_->transport->passed_over(); }
+
 bool Executor::may_vote() const { return impl_->may_vote; }
 
 absl::Status Executor::Commit(void* stream) {

@@ -77,8 +77,9 @@ class Executor {
   // much is missing.
   absl::Status CheckFits(const MigrationPlan& plan) const;
   MigrationOptions migration_options() const;
-  // What carries the rows now: "nccl" becomes "host" when the transport gives NCCL up.
+  // What carries the rows now, and why that changed: "nccl" becomes "host" when it is given up.
   std::string_view transport_name() const;
+  std::string_view transport_passed_over() const;
 
   struct StageOptions {
     uint64_t post_id = 0;  // equal on all ranks, rising, e.g. the target version

@@ -40,6 +40,9 @@ absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor
                                        "nothing to move; leave it out",
                                        kPage));
   }
+  if (tensor.row_stride < 0) {
+    return Refuse(tensor, absl::StrCat("row_stride is ", tensor.row_stride));
+  }
   if (tensor.row_stride < tensor.row_bytes) {
     return Refuse(tensor, absl::StrCat("row_stride ", tensor.row_stride, " is below row_bytes ",
                                        tensor.row_bytes,

@@ -6,15 +6,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
+
+#include "absl/status/statusor.h"
 
 #include "client/migration/row_path.h"
 
 namespace eplb {
 
 struct FallbackPathParts {
-  std::unique_ptr<RowPath> first;   // whose staging is both's
-  std::unique_ptr<RowPath> second;  // uses no kMeet frames, which stay the first's
+  std::unique_ptr<RowPath> first;
+  // Makes the second way into the staging of the first, when it is needed: its memory is not held
+  // for an event that may never come. It uses no kMeet frames, which stay the first's.
+  std::function<absl::StatusOr<std::unique_ptr<RowPath>>(std::span<std::byte> staging)> make_second;
   // Told once, with the last error of the first way on this rank. May be null.
   std::function<void(std::string_view line)> on_note;
 };
@@ -22,6 +27,8 @@ struct FallbackPathParts {
 // Posts in a row that did not succeed on all ranks before the second way is taken, for good.
 inline constexpr uint64_t kMaxFirstWayFailures = 3;
 
+// A second way that cannot be made refuses the post, and the next post tries again.
+//
 // All ranks change at the same post: posts that succeed do so on all of them, the others are
 // aborted on all of them, and their ids, which rise by one, are equal everywhere. A rank that could
 // not even post what the others did may change one post earlier; way() keeps its rows and theirs

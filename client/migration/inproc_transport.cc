@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "client/control/meeting.h"
+#include "client/control/monotonic_clock.h"
 #include "client/migration/post_ledger.h"
 #include "client/migration/transport.h"
 #include "cuda/checksum.h"
@@ -135,17 +135,18 @@ class InprocTransport : public Transport {
   RankState& Own() { return shared_->ranks[rank_.value]; }
 
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {
-    const absl::Time until = std::min(ledger_->deadline(), absl::Now() + max_wait);
+    const absl::Time until = std::min(ledger_->deadline(), MonotonicNow() + max_wait);
     std::unique_lock<std::mutex> lock(shared_->mutex);
     while (true) {
       EPLB_ASSIGN_OR_RETURN(const bool moved, Turn(lock));
       if (ledger_->complete()) return ledger_->progress();
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       if (now >= ledger_->deadline()) return ledger_->DeadlineError();
       if (now >= until) return ledger_->progress();
       if (moved) continue;
       // An hour at most, so that an infinite deadline stays inside the clock's range.
-      shared_->changed.wait_until(lock, absl::ToChronoTime(std::min(until, now + absl::Hours(1))));
+      shared_->changed.wait_for(lock,
+                                absl::ToChronoNanoseconds(std::min(until - now, absl::Hours(1))));
     }
   }
 

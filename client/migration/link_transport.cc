@@ -45,6 +45,7 @@ class LinkTransport : public Transport {
   }
 
   std::string_view name() const override { return path_->name(); }
+  std::string_view passed_over() const override { return path_->passed_over(); }
   std::span<std::byte> staging() override { return path_->staging(); }
 
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
@@ -85,10 +86,8 @@ class LinkTransport : public Transport {
     if (getpid() != owner_) return absl::OkStatus();
     absl::Status closed = path_->Close(/*done=*/false);
     if (!ledger_.has_value()) return closed;
-    for (const RankId peer : ledger_->Peers()) {
-      // What is half sent goes on from a copy and is dropped over there; our rows are free.
-      links_.Of(peer).Detach();
-    }
+    // What is half sent goes on from a copy and is dropped over there; our memory is free.
+    for (PeerLink& link : links_.all()) link.Detach();
     TellEnded(ledger_->post_id());
     for (PeerLink& link : links_.all()) link.DropPayload();
     last_progress_ = {};
@@ -216,7 +215,7 @@ class LinkTransport : public Transport {
 
   absl::Status Take(const PeerLink& link) {
     const absl::Status taken = path_->Take(link, link.header());
-    return taken.ok() ? taken : Blame(link.rank(), taken.message());
+    return absl::IsDataLoss(taken) ? Blame(link.rank(), taken.message()) : taken;
   }
 
   bool IsOurs(const RowFrame& frame) const {

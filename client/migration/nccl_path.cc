@@ -69,6 +69,8 @@ class NcclPath : public RowPath {
   absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
     EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
     EPLB_ASSIGN_OR_RETURN(groups_, CutIntoGroups(moves, piece_bytes_));
+    // NCCL's kernels, too: beside a collective of the training step they could wait for each other.
+    EPLB_RETURN_IF_ERROR(group_queue_->Follow(moves.stream));
     EPLB_RETURN_IF_ERROR(pack_queue_->Follow(moves.stream));
     EPLB_RETURN_IF_ERROR(meeting_.Begin(moves.post_id, links));
     ledger_ = &ledger;

@@ -11,11 +11,13 @@ namespace eplb {
 namespace {
 
 constexpr char kTrafficClass[] = "EPLB_NCCL_TRAFFIC_CLASS";
+constexpr char kBlocking[] = "NCCL_COMM_BLOCKING";
 
 // By name. Those that differ between hosts by their nature, as NCCL_IB_HCA and NCCL_SOCKET_IFNAME,
 // are not among them.
-constexpr std::array<const char*, 13> kVariables{"EPLB_NCCL_PATH",
+constexpr std::array<const char*, 14> kVariables{"EPLB_NCCL_PATH",
                                                  kTrafficClass,
+                                                 kBlocking,
                                                  "NCCL_CROSS_NIC",
                                                  "NCCL_IB_MERGE_NICS",
                                                  "NCCL_IB_QPS_PER_CONNECTION",
@@ -82,6 +84,16 @@ NamedTexts TellNcclSettings(const NcclSettings& settings) {
           {"traffic_class",
            settings.traffic_class < 0 ? "default" : absl::StrCat(settings.traffic_class)},
           {"warm_up_ranks", absl::StrCat(settings.warm_up_ranks)}};
+}
+
+absl::Status CheckNcclEnvironment() {
+  // NCCL takes it over what a communicator asks for; then its calls return only when all ranks
+  // came, and no deadline holds.
+  const std::optional<std::string> blocking = Variable(kBlocking);
+  if (!blocking.has_value() || blocking->empty() || blocking == "0") return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(kBlocking, "=", *blocking,
+                   " lets NCCL wait without an end for a rank that does not come; unset it"));
 }
 
 NamedTexts TellNcclEnvironment() {

@@ -40,6 +40,9 @@ NamedTexts TellNcclSettings(const NcclSettings& settings);
 // name. What a nccl.conf file says is not seen.
 NamedTexts TellNcclEnvironment();
 
+// errors: FailedPrecondition for a variable with which NCCL's calls would wait without an end.
+absl::Status CheckNcclEnvironment();
+
 }  // namespace eplb
 
 #endif  // EPLB_CLIENT_MIGRATION_NCCL_SETTINGS_H_

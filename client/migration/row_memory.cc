@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "cuda/driver_memory.h"
 #include "placement/status_macros.h"
 
 #ifdef EPLB_WITH_CUDA
@@ -14,11 +15,12 @@ namespace eplb {
 namespace {
 
 #ifdef EPLB_WITH_CUDA
-bool DeviceIsThere() {
+std::string WhyNoDevice() {
   int count = 0;
-  const bool there = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  (void)cudaGetLastError();  // no device is no error of ours
-  return there;
+  const absl::Status asked = cuda::ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  if (asked.ok()) return count > 0 ? "" : "there is no GPU";
+  if (!cuda::DriverIsInstalled()) return "there is no GPU driver (libcuda.so.1)";
+  return std::string(asked.message());
 }
 
 absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
@@ -29,13 +31,29 @@ absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
     return absl::Status(asked.code(),
                         absl::StrCat("tensor \"", tensor.name, "\": ", asked.message()));
   }
+  if (attributes.type == cudaMemoryTypeManaged) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", tensor.name,
+                     "\" lies in managed memory, expected that of one device or the host's"));
+  }
   if (attributes.type != cudaMemoryTypeDevice) return RowMemory{};
   return RowMemory{.device = attributes.device};
 }
 #else
-bool DeviceIsThere() { return false; }
+std::string WhyNoDevice() { return "this build has no CUDA"; }
 absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor&) { return RowMemory{}; }
 #endif
+
+// A tensor of a GPU that another CUDA runtime of this process uses must not pass as the host's.
+absl::Status CheckHostMemory(std::span<const ExpertTensor> tensors, const std::string& no_device) {
+  for (const ExpertTensor& tensor : tensors) {
+    if (!cuda::IsGpuMemory(tensor.base)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "tensor \"", tensor.name, "\" lies in the memory of a GPU that cannot be used here: ",
+        no_device, " (docs/transports.md says which driver it takes)"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -44,7 +62,11 @@ std::string RowMemory::Text() const {
 }
 
 absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors) {
-  if (tensors.empty() || !DeviceIsThere()) return RowMemory{};
+  if (tensors.empty()) return RowMemory{};
+  if (const std::string no_device = WhyNoDevice(); !no_device.empty()) {
+    EPLB_RETURN_IF_ERROR(CheckHostMemory(tensors, no_device));
+    return RowMemory{.device = std::nullopt, .no_device = no_device};
+  }
   EPLB_ASSIGN_OR_RETURN(const RowMemory first, MemoryOf(tensors.front()));
   for (const ExpertTensor& tensor : tensors) {
     EPLB_ASSIGN_OR_RETURN(const RowMemory memory, MemoryOf(tensor));

@@ -15,13 +15,15 @@ namespace eplb {
 
 struct RowMemory {
   std::optional<int32_t> device;  // CUDA's number; absent: host memory
+  std::string no_device;          // why CUDA can use no GPU here; empty when it can
 
   std::string Text() const;  // "host memory", "memory of device 3"
 };
 
-// Asks CUDA, where there is a usable one; without it all memory is the host's. Memory that CUDA
-// pinned or manages counts as the host's. errors: InvalidArgument naming two tensors that lie in
-// different memories, or one that CUDA does not know; Internal.
+// Asks CUDA; where it can use no GPU, all memory is the host's. Pinned memory is the host's.
+// errors: InvalidArgument naming two tensors that lie in different memories, or one in managed
+// memory, which nobody's stream orders; FailedPrecondition naming a tensor of a GPU that we cannot
+// use, though the process does; Internal.
 absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors);
 
 }  // namespace eplb

@@ -63,6 +63,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
+  // Why the name is no longer the first one: what carried the rows was given up. Empty till then.
+  virtual std::string_view passed_over() const { return ""; }
   // The staging arena of this rank, allocated once, 64-byte aligned.
   virtual std::span<std::byte> staging() = 0;
 

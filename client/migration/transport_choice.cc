@@ -1,17 +1,50 @@
 #include "client/migration/transport_choice.h"
 
+#include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "client/control/meeting.h"
 #include "client/migration/device_transports.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
 namespace {
 
-// ok when all ranks say ok. errors: FailedPrecondition naming the first rank that does not.
+// Reasons that are told; a job that fails on all ranks has few different ones.
+constexpr size_t kMaxReasons = 4;
+
+// "rank 2: no memory; ranks 0, 1: no way to rank 2". A rank that only repeats another's reason,
+// with that one's name before it, says nothing new.
+std::string JoinReasons(const std::vector<std::string>& reasons) {
+  std::set<std::string> told;
+  for (size_t rank = 0; rank < reasons.size(); ++rank) {
+    told.insert(absl::StrCat("rank ", rank, ": ", reasons[rank]));
+  }
+  std::map<std::string, std::vector<RankId>> ranks;  // by reason
+  std::vector<std::string> order;
+  for (size_t rank = 0; rank < reasons.size(); ++rank) {
+    const std::string& reason = reasons[rank];
+    if (reason.empty() || told.contains(reason)) continue;
+    std::vector<RankId>& with_it = ranks[reason];
+    if (with_it.empty()) order.push_back(reason);
+    with_it.push_back(RankId{static_cast<int32_t>(rank)});
+  }
+  std::string text;
+  for (size_t i = 0; i < std::min(order.size(), kMaxReasons); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : "; ", NameRanks(ranks[order[i]]), ": ", order[i]);
+  }
+  if (order.size() > kMaxReasons) {
+    absl::StrAppend(&text, "; and ", order.size() - kMaxReasons, " other reasons");
+  }
+  return text;
+}
+
+// ok when all ranks say ok. errors: FailedPrecondition with the reasons of those that do not.
 absl::Status Agree(const absl::Status& own, int32_t world_size, const Exchange& exchange) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                         exchange(own.ok() ? "" : absl::StrCat("!", own.message())));
@@ -19,12 +52,10 @@ absl::Status Agree(const absl::Status& own, int32_t world_size, const Exchange& 
     return absl::FailedPreconditionError(
         absl::StrCat("the exchange gave ", all.size(), " answers, world_size is ", world_size));
   }
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", rank, ": ", absl::string_view(all[rank]).substr(1)));
-  }
-  return absl::OkStatus();
+  std::vector<std::string> reasons;
+  for (const std::string& answer : all) reasons.push_back(answer.empty() ? "" : answer.substr(1));
+  const std::string text = JoinReasons(reasons);
+  return text.empty() ? absl::OkStatus() : absl::FailedPreconditionError(text);
 }
 
 absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptions& options) {
@@ -52,11 +83,13 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
 
 }  // namespace
 
-absl::StatusOr<TransportChoice> FirstUsable(const std::vector<TransportCandidate>& candidates,
+absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> candidates,
                                             const TransportOptions& options,
                                             const Exchange& exchange) {
   std::vector<std::string> failures;
-  for (const TransportCandidate& candidate : candidates) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    // With what it has prepared, which may be as large as all staging.
+    const TransportCandidate candidate = std::exchange(candidates[i], {});
     absl::Status status = Agree(candidate.prepare(), options.world_size, exchange);
     if (status.ok()) {
       absl::StatusOr<std::unique_ptr<Transport>> transport = candidate.connect(exchange);
@@ -67,20 +100,25 @@ absl::StatusOr<TransportChoice> FirstUsable(const std::vector<TransportCandidate
       }
     }
     failures.push_back(absl::StrCat("transport ", candidate.name,
-                                    " is not used: ", std::string(status.message())));
-    if (options.on_note) options.on_note(failures.back());
+                                    " cannot be used: ", std::string(status.message())));
+    const bool is_last = i + 1 == candidates.size();  // then the error says it
+    if (options.on_note && !is_last) options.on_note(failures.back());
   }
   return absl::FailedPreconditionError(absl::StrJoin(failures, "; "));
 }
 
 absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const Exchange& exchange) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<TransportCandidate> candidates, CandidatesOf(options));
+  EPLB_ASSIGN_OR_RETURN(std::vector<TransportCandidate> candidates, CandidatesOf(options));
   EPLB_ASSIGN_OR_RETURN(TransportChoice choice,
-                        FirstUsable(candidates, options.transport, exchange));
+                        FirstUsable(std::move(candidates), options.transport, exchange));
   RowMover mover{.transport = std::move(choice.transport), .queue = nullptr, .report = {}};
   mover.report.name = std::string(mover.transport->name());
   mover.report.passed_over = std::move(choice.passed_over);
   mover.report.device = options.memory.device;
+  if (options.name == "auto" && !options.memory.no_device.empty()) {
+    mover.report.passed_over = absl::StrCat("rows move in host memory: ", options.memory.no_device);
+    if (options.transport.on_note) options.transport.on_note(mover.report.passed_over);
+  }
   EPLB_ASSIGN_OR_RETURN(mover.queue, MakeQueueFor(options.memory));
   if (mover.report.name == "nccl") mover.report.settings = TellNcclSettings(options.nccl);
   for (auto& variable : TellNcclEnvironment()) {

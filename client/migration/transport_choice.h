@@ -33,9 +33,10 @@ struct TransportChoice {
 };
 
 // The first candidate that every rank prepares and connects; one that some rank cannot use is told
-// through on_note with its reason and dropped on all ranks. Collective: two exchanges a candidate
-// besides its own. errors: FailedPrecondition with what was wrong with each.
-absl::StatusOr<TransportChoice> FirstUsable(const std::vector<TransportCandidate>& candidates,
+// through on_note with the reasons, dropped on all ranks and destroyed before the next is prepared.
+// Collective: two exchanges a candidate besides its own. errors: FailedPrecondition with what was
+// wrong with each.
+absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> candidates,
                                             const TransportOptions& options,
                                             const Exchange& exchange);
 

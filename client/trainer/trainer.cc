@@ -175,6 +175,7 @@ class Trainer {
   absl::Status Run(std::optional<int32_t> device) {
     absl::Status status = device.has_value() ? experts_.PutOnDevice(*device) : absl::OkStatus();
     if (status.ok()) status = RunSteps();
+    report_.transport = client_->transport();  // after the last row: NCCL may have been given up
     client_->Close(status.ok() ? "finished" : std::string(status.message()));
     report_.error = std::string(status.message());
     if (options_.rank == 0 && !options_.report_path.empty()) {
@@ -189,7 +190,6 @@ class Trainer {
     experts_.Initialise(client_->placement());
     EPLB_RETURN_IF_ERROR(experts_.Publish());
     EPLB_RETURN_IF_ERROR(client_->RegisterExperts(experts_.Tensors()));
-    report_.transport = client_->transport();
     if (options_.rank == 0 && !options_.log_dir.empty()) {
       loads_log_.open(absl::StrCat(options_.log_dir, "/loads.jsonl"), std::ios::trunc);
     }

@@ -92,7 +92,9 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.transfer_deadline = absl::InfiniteDuration(); }),
             "transfer_deadline: inf, expected above 0, at most 24h");
   EXPECT_EQ(ErrorOf([](auto& o) { o.bind_address = ""; }),
-            "bind_address: empty, expected a numeric address");
+            "bind_address: \"\", expected a numeric address");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.bind_address = "localhost"; }),
+            "bind_address: \"localhost\", expected a numeric address");
   EXPECT_NE(ErrorOf([](auto& o) { o.num_slots = 7; }).find("num_slots"), std::string::npos);
 }
 

@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
 #include "cuda/nccl_communicator.h"
 #include "cuda/nccl_functions.h"
 #include "tests/cuda/nccl_world.h"
@@ -81,7 +84,17 @@ TEST(NcclLibraryTest, VariableNamesTheFile) {
   EXPECT_TRUE(testing::InChildProcess([] {
     setenv("EPLB_NCCL_PATH", EPLB_FAKE_NCCL, 1);
     const auto library = NcclLibrary::Load();
-    return library.ok() && (*library)->path() == EPLB_FAKE_NCCL;
+    return library.ok() && (*library)->path() == EPLB_FAKE_NCCL && (*library)->note().empty();
+  }));
+}
+
+TEST(NcclLibraryTest, VariableThatNamesNoLibraryIsAnErrorAndNothingElseIsTaken) {
+  EXPECT_TRUE(testing::InChildProcess([] {
+    setenv("EPLB_NCCL_PATH", "/nowhere/libnccl.so.2", 1);
+    const absl::Status status = NcclLibrary::Load().status();
+    return absl::IsFailedPrecondition(status) &&
+           absl::StrContains(status.message(),
+                             "EPLB_NCCL_PATH: /nowhere/libnccl.so.2: cannot open");
   }));
 }
 
@@ -91,7 +104,10 @@ TEST(NcclLibraryTest, LoadedOneComesBeforeTheVariable) {
     setenv("EPLB_NCCL_PATH", EPLB_FAKE_NCCL, 1);
     if (dlopen(file.c_str(), RTLD_NOW) == nullptr) return false;
     const auto library = NcclLibrary::Load();
-    return library.ok() && (*library)->path() == file;
+    return library.ok() && (*library)->path() == file &&
+           (*library)->note() == absl::StrCat("EPLB_NCCL_PATH=", EPLB_FAKE_NCCL,
+                                              " is not used: the process has loaded ", file,
+                                              " already");
   }));
 }
 

@@ -42,10 +42,14 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
                                       .group_queue = cuda::MakeHostRowQueue(),
                                       .staging_bytes = options.staging_bytes,
                                       .abort_timeout = absl::Milliseconds(1500)}));
-  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.staging_bytes));
-  std::unique_ptr<RowPath> bounce = MakeBouncePathInto(
-      path->staging(), MakeHostPath(std::move(arena), {}), cuda::MakeHostRowQueue());
-  path = MakeFallbackPath({.first = std::move(path), .second = std::move(bounce), .on_note = {}});
+  const auto make_second =
+      [](std::span<std::byte> staging) -> absl::StatusOr<std::unique_ptr<RowPath>> {
+    EPLB_ASSIGN_OR_RETURN(StagingArena arena,
+                          StagingArena::Make(static_cast<int64_t>(staging.size())));
+    return MakeBouncePathInto(staging, MakeHostPath(std::move(arena), {}),
+                              cuda::MakeHostRowQueue());
+  };
+  path = MakeFallbackPath({.first = std::move(path), .make_second = make_second, .on_note = {}});
   std::unique_ptr<Transport> transport =
       MakeLinkTransport(options.rank, options.max_row_bytes, std::move(links), std::move(path));
   // One thread only has been in this process until the communicator begins.

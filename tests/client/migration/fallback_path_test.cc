@@ -58,10 +58,14 @@ class FallbackPathTest : public ::testing::Test {
   }
 
   std::vector<std::string> notes_;
-  std::unique_ptr<RowPath> path_ =
-      MakeFallbackPath({.first = std::make_unique<NamedPath>("nccl"),
-                        .second = std::make_unique<NamedPath>("host"),
-                        .on_note = [this](std::string_view line) { notes_.emplace_back(line); }});
+  bool no_memory_ = false;  // for the second way
+  std::unique_ptr<RowPath> path_ = MakeFallbackPath(
+      {.first = std::make_unique<NamedPath>("nccl"),
+       .make_second = [this](std::span<std::byte>) -> absl::StatusOr<std::unique_ptr<RowPath>> {
+         if (no_memory_) return absl::ResourceExhaustedError("no memory");
+         return std::make_unique<NamedPath>("host");
+       },
+       .on_note = [this](std::string_view line) { notes_.emplace_back(line); }});
 };
 
 TEST_F(FallbackPathTest, ThreeFailuresInARowChangeTheWayForGood) {
@@ -74,9 +78,14 @@ TEST_F(FallbackPathTest, ThreeFailuresInARowChangeTheWayForGood) {
     EXPECT_EQ(path_->way(), 0);
   }
   EXPECT_THAT(notes_, IsEmpty());
+  EXPECT_EQ(path_->passed_over(), "");
   Succeed(7);
   EXPECT_EQ(path_->way(), 1);
   EXPECT_EQ(path_->name(), "host");
+  EXPECT_EQ(
+      path_->passed_over(),
+      "transport nccl was given up: 3 migrations in a row failed, the last one with: NCCL: no "
+      "way there");
   Succeed(8);
   EXPECT_EQ(path_->way(), 1);
   EXPECT_THAT(notes_, ElementsAre(HasSubstr("NCCL: no way there")));
@@ -89,6 +98,21 @@ TEST_F(FallbackPathTest, RankThatNeverSawAnErrorChangesAtTheSamePost) {
   Open(4);
   EXPECT_EQ(path_->way(), 1);
   EXPECT_THAT(notes_, ElementsAre(HasSubstr("an error of another rank")));
+}
+
+TEST_F(FallbackPathTest, ASecondWayThatCannotBeMadeRefusesThePostAndIsTriedAgain) {
+  Succeed(0);
+  for (const uint64_t post_id : {1, 2, 3}) Fail(post_id, /*own_rows_came=*/false);
+  no_memory_ = true;
+  const RowMoves moves{.post_id = 4, .sends = {}, .receives = {}};
+  PostLedger ledger(moves);
+  LinkSet links({});
+  EXPECT_EQ(path_->Open(moves, ledger, links), absl::ResourceExhaustedError("no memory"));
+  EXPECT_TRUE(path_->Close(/*done=*/false).ok());
+  EXPECT_EQ(path_->way(), 0);
+  no_memory_ = false;
+  Open(5);
+  EXPECT_EQ(path_->way(), 1);
 }
 
 TEST_F(FallbackPathTest, PostsThatWereRefusedHereCountAsFailed) {

@@ -61,6 +61,16 @@ TEST_F(NcclSettingsTest, TheEnvironmentGivesTheTrafficClassThatNobodyElseGave) {
   }
 }
 
+TEST_F(NcclSettingsTest, AVariableThatTakesTheDeadlinesAwayIsRefused) {
+  EXPECT_TRUE(CheckNcclEnvironment().ok());
+  setenv("NCCL_COMM_BLOCKING", "0", 1);
+  EXPECT_TRUE(CheckNcclEnvironment().ok());
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  const absl::Status status = CheckNcclEnvironment();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("NCCL_COMM_BLOCKING=1"));
+}
+
 TEST_F(NcclSettingsTest, TellsWhatIsSet) {
   EXPECT_THAT(TellNcclSettings({}), Contains(Pair("max_ctas", "16")));
   EXPECT_THAT(TellNcclSettings({}), Contains(Pair("traffic_class", "default")));

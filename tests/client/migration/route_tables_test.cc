@@ -59,6 +59,9 @@ class RecordingQueue : public cuda::RowQueue {
   absl::StatusOr<cuda::RowBuffer> AllocatePinned(int64_t num_bytes) override {
     return queue_->AllocatePinned(num_bytes);
   }
+  absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
+    return queue_->Pin(memory);
+  }
   absl::Status Follow(void* /*stream*/) override {
     calls_.push_back("follow");
     return absl::OkStatus();

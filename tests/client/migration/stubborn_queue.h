@@ -26,7 +26,13 @@ class StubbornQueue : public cuda::RowQueue {
   absl::StatusOr<cuda::RowBuffer> AllocatePinned(int64_t num_bytes) override {
     return queue_->AllocatePinned(num_bytes);
   }
-  absl::Status Follow(void* stream) override { return queue_->Follow(stream); }
+  absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
+    return queue_->Pin(memory);
+  }
+  absl::Status Follow(void* stream) override {
+    followed_.push_back(stream);
+    return queue_->Follow(stream);
+  }
   absl::Status LetFollow(void* stream) override { return queue_->LetFollow(stream); }
   absl::StatusOr<int64_t> Copy(std::span<const cuda::RowCopy> rows) override {
     if (stubbornness_.fail_copies) return absl::InternalError("the copy kernel failed");
@@ -50,12 +56,14 @@ class StubbornQueue : public cuda::RowQueue {
   }
   void* stream() override { return nullptr; }
 
+  const std::vector<void*>& followed() const { return followed_; }
   // Transfers of which nobody knows that they have ended.
   size_t num_under_way() const { return under_way_.size(); }
 
  private:
   const Stubbornness stubbornness_;
   const std::unique_ptr<cuda::RowQueue> queue_ = cuda::MakeHostRowQueue();
+  std::vector<void*> followed_;           // streams
   std::map<int64_t, int32_t> under_way_;  // looks that are left, by batch
 };
 

@@ -77,8 +77,8 @@ TEST(TransportChoiceTest, WhatOneRankCannotUseIsDroppedOnAllWithItsReason) {
   });
   for (const Outcome& outcome : outcomes) {
     EXPECT_TRUE(outcome.status.ok()) << outcome.status;
-    EXPECT_THAT(outcome.notes, ElementsAre("transport a is not used: rank 2: no memory",
-                                           "transport b is not used: rank 1: no NVLink"));
+    EXPECT_THAT(outcome.notes, ElementsAre("transport a cannot be used: rank 2: no memory",
+                                           "transport b cannot be used: rank 1: no NVLink"));
   }
 }
 
@@ -88,10 +88,45 @@ TEST(TransportChoiceTest, WithoutAnyEveryReasonIsGiven) {
   });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(outcome.status.message(),
-              "transport a is not used: rank 0: no memory; transport b is not used: rank 2: no "
-              "NVLink");
+    EXPECT_EQ(
+        outcome.status.message(),
+        "transport a cannot be used: rank 0: no memory; transport b cannot be used: rank 2: no "
+        "NVLink");
   }
+}
+
+TEST(TransportChoiceTest, ReasonsOfAllRanksAreGivenOnceEach) {
+  const auto outcomes = RunAll([](const TransportOptions& options) {
+    TransportCandidate candidate = Candidate(options, "a", kNobody, kNobody);
+    candidate.prepare = [rank = options.rank.value] {
+      // Rank 2 only says what it heard of rank 0.
+      if (rank == 2) return absl::UnavailableError("rank 0: no memory");
+      return absl::ResourceExhaustedError(rank == 0 ? "no memory" : "no driver");
+    };
+    return std::vector{candidate};
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status.message(),
+              "transport a cannot be used: rank 0: no memory; rank 1: no driver");
+    EXPECT_TRUE(outcome.notes.empty()) << "the error says it";
+  }
+}
+
+TEST(TransportChoiceTest, WhatWasPreparedGoesBeforeTheNextIsPrepared) {
+  const auto outcomes = RunAll([](const TransportOptions& options) {
+    auto arena = std::make_shared<int>(0);
+    const std::weak_ptr<int> seen = arena;
+    TransportCandidate large = Candidate(options, "a", /*unprepared=*/1, kNobody);
+    large.connect = [arena, connect = large.connect](const Exchange& exchange) {
+      return connect(exchange);
+    };
+    TransportCandidate next = Candidate(options, "b", kNobody, kNobody);
+    next.prepare = [seen] {
+      return seen.expired() ? absl::OkStatus() : absl::InternalError("the first is still there");
+    };
+    return std::vector{std::move(large), std::move(next)};
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.status.ok()) << outcome.status;
 }
 
 TEST(RowMoverTest, HostMemoryGoesByTheHostTransportAlone) {

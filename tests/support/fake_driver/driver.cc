@@ -1,0 +1,17 @@
+// The one symbol of libcuda that tells whose memory a pointer is: EPLB_FAKE_GPU_MEMORY=address
+// names the first byte of 4096 that are a GPU's.
+#include <cstdint>
+#include <cstdlib>
+
+extern "C" int cuPointerGetAttribute(void* value, int attribute, unsigned long long pointer) {
+  constexpr int kInvalidValue = 1;
+  constexpr int kMemoryType = 2;
+  constexpr unsigned int kDevice = 2;
+  constexpr unsigned long long kBytes = 4096;
+  const char* text = std::getenv("EPLB_FAKE_GPU_MEMORY");
+  if (attribute != kMemoryType || text == nullptr) return kInvalidValue;
+  const unsigned long long first = std::strtoull(text, nullptr, 0);
+  if (pointer < first || pointer >= first + kBytes) return kInvalidValue;
+  *static_cast<unsigned int*>(value) = kDevice;
+  return 0;
+}
