@@ -89,7 +89,7 @@ absl::Status SettleExpertMemory(TrainerOptions& options) {
                             (options.transport == "peer" || options.transport == "nccl");
   if (by_transport) options.expert_memory = "gpu";
   if (options.expert_memory != "gpu") return absl::OkStatus();
-  const absl::Status found = DeviceMirror::ChooseDevice(/*local_rank=*/0).status();
+  absl::Status found = DeviceMirror::ChooseDevice(/*local_rank=*/0).status();
   // EPLB_TRAINER_DEVICE is wrong, which says nothing about whether there is a GPU.
   if (found.ok() || absl::IsInvalidArgument(found)) return found;
   const std::string asked =

@@ -74,6 +74,7 @@ std::vector<std::string> SettingNames(const Ranks& ranks) {
     for (const auto& setting : rank->transport().settings()) add(setting.name());
   }
   std::vector<std::string> sorted;
+  sorted.reserve(names.size());
   for (const auto& [is_variable, name] : names) sorted.push_back(name);
   return sorted;
 }
@@ -175,6 +176,7 @@ Check CheckNccl(const v1::JobStatus& job, const Ranks& ranks) {
   const v1::RankStatus& first = *ranks.front();
   const std::vector<std::string> names = SettingNames(ranks);
   std::vector<std::string> settings;
+  settings.reserve(names.size());
   for (const std::string& name : names) {
     settings.push_back(absl::StrCat(name, "=", Shown(SettingOf(first, name))));
   }
