@@ -115,12 +115,12 @@ for tool in memcheck racecheck initcheck synccheck; do
   fi
 done
 
-step thread_ranks 150 "$tests/migration_gpu_test" --gtest_filter='Device*:RouteTablesGpuTest.*:CountAndRoute*'
-step process_ranks 150 "$tests/migration_gpu_test" --gtest_filter='MigrationProcessesTest.*-*Nccl*'
+step thread_ranks 150 "$tests/migration_gpu_test" --gtest_filter='Device*:RouteTablesGpuTest.*:CountingGpuTest.*'
+step process_ranks 150 "$tests/migration_gpu_test" --gtest_filter='MigrationProcessesTest.*'
 if [[ -x "$tests/nccl_gpu_test" ]]; then
   # The tests give each rank NCCL's environment themselves: tests/gpu/rank_processes.cc.
   step nccl_ranks 240 "$tests/nccl_gpu_test"
-  step nccl_migration 240 "$tests/migration_gpu_test" --gtest_filter='MigrationProcessesTest.*Nccl*'
+  step nccl_migration 240 "$tests/migration_gpu_test" --gtest_filter='NcclMigrationProcessesTest.*'
 else
   skip nccl_ranks 0 "the bundle was built without nccl.h"
   skip nccl_migration 0 "the bundle was built without nccl.h"
