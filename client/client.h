@@ -1,15 +1,16 @@
 // libeplb: what an MoE trainer embeds on every rank.
 //
-//   auto client = eplb::Client::Connect(options, exchange);          // collective; before weights
-//   exist
+//   auto client = eplb::Client::Connect(options, exchange);  // collective, before weights exist
 //   ... allocate local slots as client->placement() says ...
-//   client->RegisterExperts(tensors);                                // collective
+//   client->RegisterExperts(tensors);                        // collective
 //   for (step = 0; ...; ++step) {
-//     forward, backward, optimizer;  client->Record(layer, counts);  // per MoE layer
-//     client->StepBoundary(step);                                    // may migrate and switch;
-//     next forward after it
+//     forward, backward, optimizer
+//     client->Record(layer, counts);                         // of each MoE layer
+//     client->StepBoundary(step, stream);                    // may migrate and switch
 //   }
 //   client->Close("finished");
+//
+// docs/counting-on-the-gpu.md shows how routers on a GPU count and route.
 #ifndef EPLB_CLIENT_CLIENT_H_
 #define EPLB_CLIENT_CLIENT_H_
 
@@ -73,13 +74,14 @@ struct NcclTuning {
   int32_t channels_per_net_peer = 8;        // 1..64
   int32_t traffic_class = -1;               // -1: EPLB_NCCL_TRAFFIC_CLASS, else NCCL's own
   int64_t piece_bytes = int64_t{16} << 20;  // of a send; a multiple of 64, 64 KiB..1 GiB
-  int32_t warm_up_ranks = 64;  // 0..4096; the largest lane whose pairs connect at the start
+  // 0..4096; the largest lane whose pairs all connect at the start.
+  int32_t warm_up_ranks = 64;
 };
 
 struct ClientOptions {
   std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
-  std::string incarnation;  // empty: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count,
-                            // else drawn by rank 0
+  // Empty: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count, else drawn by rank 0.
+  std::string incarnation;
   int32_t rank = 0;
   int32_t world_size = 1;  // lanes * num_gpus; lane = rank / num_gpus, GPU = rank % num_gpus
   std::string endpoint;    // of eplbd, HOST:PORT or unix:PATH; empty: the job runs without a daemon
@@ -90,29 +92,29 @@ struct ClientOptions {
   int32_t num_gpus = 1;
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
-  int64_t first_step = 0;       // of the first StepBoundary, e.g. that of a checkpoint
-  int32_t vote_every = 8;       // steps, constant in a run, equal on all ranks
-  int32_t report_every = 50;    // steps in a load window, until the daemon asks for another length
-  std::string reduce = "rank";  // who reports: "rank", every rank its own counts; "root", rank 0
-                                // the sum over ranks, which the job's own collective made
-  int32_t report_max_steps =
-      1000;  // newest steps kept for a daemon that is away; older ones are dropped and counted
+  int64_t first_step = 0;     // of the first StepBoundary, e.g. that of a checkpoint
+  int32_t vote_every = 8;     // steps, constant in a run, equal on all ranks
+  int32_t report_every = 50;  // steps in a load window, until the daemon asks for another length
+  // Who reports: "rank", every rank its own counts; "root", rank 0 the sum over ranks, which the
+  // job's own collective made.
+  std::string reduce = "rank";
+  // Newest steps kept for a daemon that is away; older ones are dropped and counted.
+  int32_t report_max_steps = 1000;
   int32_t layers_per_chunk = 4;  // what staging is sized for; the daemon's chunks have no more
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   // auto, or host, peer (CUDA IPC), nccl; the last two for tensors in GPU memory. inproc is for
   // ranks that are threads (see client/inproc.h). auto: for host memory host; for a GPU's the first
-  // of peer, nccl and host that every rank can use, and why one was passed over is logged by rank
-  // 0.
+  // of peer, nccl and host that every rank can use. Rank 0 logs why one was passed over.
   std::string transport = "auto";
   NcclTuning nccl;
   std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at
-  std::string initial_placement;  // path of a placement file, or of a placements.jsonl (whose last
-                                  // line counts) by that ending, read by rank 0; empty: the
-                                  // daemon's, else static
-  std::string placements_path;    // rank 0 writes placements.jsonl here, anew at each start; empty:
-                                  // not written
-  std::string history_path;       // this rank's own log for the validator, appended to; empty: not
-                                  // written
+  // Path of a placement file, or of a placements.jsonl (whose last line counts) by that ending,
+  // read by rank 0; empty: the daemon's, else static.
+  std::string initial_placement;
+  // Rank 0 writes placements.jsonl here, anew at each start; empty: not written.
+  std::string placements_path;
+  // This rank's own log for the validator, appended to; empty: not written.
+  std::string history_path;
   absl::Duration start_deadline = absl::Seconds(60);
   absl::Duration vote_deadline = absl::Seconds(600);
   absl::Duration transfer_deadline = absl::Seconds(30);
@@ -127,8 +129,7 @@ struct PlacementView {
   int32_t first_local_slot = 0, num_local_slots = 0;  // of this rank's GPU
   std::span<const int32_t> physical_to_logical_map;   // [L, S]
   std::span<const int32_t> logical_replica_count;     // [L, E]
-  // [L, E, max_replicas], -1 padded, with max_replicas = S - E + 1: the most any expert can ever
-  // have.
+  // [L, E, max_replicas], -1 padded; max_replicas = S - E + 1, the most an expert can ever have.
   std::span<const int32_t> logical_to_physical_map;
   int32_t max_replicas = 0;
 };
@@ -150,8 +151,8 @@ struct DeviceTables {
   // of these three is a cuda::RouteTable (cuda/route.h), with which LaunchRoute routes.
   const int32_t* candidates = nullptr;       // [L, S]
   const int32_t* first_candidate = nullptr;  // [L, E + 1]
-  const uint32_t* thresholds =
-      nullptr;  // [L, S], 2^32 times the share of candidates up to this one
+  // [L, S], 2^32 times the share of candidates up to this one.
+  const uint32_t* thresholds = nullptr;
 };
 
 struct BoundaryResult {
@@ -170,8 +171,8 @@ struct ClientStats {
   bool connected = false;
   int64_t reconnects = 0;
   int64_t reports_sent = 0;
-  int64_t refusals =
-      0;  // times the daemon refused this rank, e.g. because another process speaks for it
+  // Times the daemon refused this rank, e.g. because another process speaks for it.
+  int64_t refusals = 0;
   int64_t dropped_steps = 0;  // steps whose counts were dropped because the daemon was away
   int64_t votes = 0;
   int64_t commits = 0;
@@ -215,15 +216,18 @@ class Client {
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
 
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
-  // Every vote_every steps all ranks vote and may migrate and switch one chunk. `stream` is the
-  // CUDA stream of expert work, nullptr on the host. errors: Aborted naming the missing ranks (the
-  // incarnation ends: stop), DataLoss (ranks ran different placements: stop), FailedPrecondition
-  // for a step out of order. After Aborted or DataLoss every later call returns the same.
+  // Every vote_every steps all ranks vote and may migrate and switch one chunk. The next forward
+  // comes after the call.
+  // stream: the cudaStream_t of expert work, for tensors in GPU memory; null is CUDA's legacy
+  // default stream. For tensors in host memory it is not looked at.
+  // errors: Aborted naming the missing ranks (the incarnation ends: stop), DataLoss (ranks ran
+  // different placements: stop), FailedPrecondition for a step out of order. After Aborted or
+  // DataLoss every later call returns the same.
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;
-  // Null before RegisterExperts, which says in which memory. With EPLB_DISABLE=1 they are there,
-  // too.
+  // Addresses are null before RegisterExperts: the tables lie in the same memory as the tensors
+  // that it is given. With EPLB_DISABLE=1 they are there, too.
   const DeviceTables& device_tables() const;
   // What carries the rows now: "host", "peer", "nccl" or "inproc"; "nccl" may become "host" later
   // (docs/transports.md). Empty before RegisterExperts.

@@ -3,6 +3,9 @@
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
+#include "client/trainer/device_mirror.h"
 #include "client/trainer/trainer.h"
 
 #include <CLI/CLI.hpp>
@@ -38,12 +41,16 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--nodes", options.num_nodes, "NVLink domains")->capture_default_str();
   app.add_option("--groups", options.num_groups, "Expert groups of the router")
       ->capture_default_str();
-  app.add_option("--transport", options.transport,
-                 "What carries the rows; peer (CUDA IPC) and nccl move GPU memory")
+  app.add_option(
+         "--transport", options.transport,
+         "What carries the rows; peer (CUDA IPC) and nccl move GPU memory, auto takes host unless "
+         "--expert-memory is gpu")
       ->check(CLI::IsMember({"auto", "host", "peer", "nccl"}))
       ->capture_default_str();
-  app.add_option("--expert-memory", options.expert_memory,
-                 "Where experts lie; auto: gpu for peer and nccl, else host")
+  app.add_option(
+         "--expert-memory", options.expert_memory,
+         "Where experts lie; auto: gpu for peer and nccl, else host, also where there is a GPU. "
+         "Which GPU: EPLB_TRAINER_DEVICE, else the rank on its node modulo their number")
       ->check(CLI::IsMember({"auto", "host", "gpu"}))
       ->capture_default_str();
   app.add_option("--step-ms", step_ms,
@@ -75,23 +82,44 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_flag("--progress", options.show_progress, "Rank 0 says on stderr how far it is");
 }
 
+// Settles "auto", and looks for a GPU where one is needed: here, where a refusal can name the flag
+// that asked for it and the one that does without.
+absl::Status SettleExpertMemory(TrainerOptions& options) {
+  const bool by_transport = options.expert_memory == "auto" &&
+                            (options.transport == "peer" || options.transport == "nccl");
+  if (by_transport) options.expert_memory = "gpu";
+  if (options.expert_memory != "gpu") return absl::OkStatus();
+  absl::Status found = DeviceMirror::ChooseDevice(/*local_rank=*/0).status();
+  // EPLB_TRAINER_DEVICE is wrong, which says nothing about whether there is a GPU.
+  if (found.ok() || absl::IsInvalidArgument(found)) return found;
+  const std::string asked =
+      by_transport ? absl::StrCat("--transport ", options.transport, " implies --expert-memory gpu")
+                   : "--expert-memory gpu";
+  const char* const without = by_transport ? "--transport host" : "--expert-memory host";
+  return absl::Status(found.code(),
+                      absl::StrCat(asked, ", but there is no GPU to put the experts on: ",
+                                   found.message(), "; ", without, " needs none"));
+}
+
 int Main(int argc, char** argv) {
   TrainerOptions options;
   double step_ms = 0;
   CLI::App app{
       "Demonstration trainer: replays a recorded router trace with real expert memory and verifies "
       "every byte"};
+  app.set_version_flag("--version", "eplb-trainer " EPLB_VERSION);
   AddOptions(app, options, step_ms);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
+  } catch (const CLI::Success& told) {  // --help, --version
+    return app.exit(told);
   } catch (const CLI::ParseError& error) {  // CLI11 reports by exceptions; they end here
     std::fprintf(stderr, "eplb-trainer: %s\n", error.what());
     return kUsage;
   }
   options.step_time = absl::Milliseconds(step_ms);
-  const absl::Status status = RunTrainer(options);
+  absl::Status status = SettleExpertMemory(options);
+  if (status.ok()) status = RunTrainer(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "eplb-trainer: rank %d: %s\n", options.rank,
                std::string(status.message()).c_str());

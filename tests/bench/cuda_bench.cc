@@ -1,8 +1,8 @@
 // Times the kernels on a GPU, one JSON object a line: the batched row copy with and without
 // checksums against cudaMemcpyAsync of the same rows, and count, route and both in one pass against
 // a copy of the same bytes. Repetitions stand in one captured graph, so that the times are the
-// device's; latency_us is one launch from the host and the wait for it. Medians. Exit 77 without a
-// usable GPU.
+// device's; latency_us is one launch from the host and the wait for it. Medians. Figures that have
+// a target are judged on a line each; with --check a miss is exit 1. Exit 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -20,13 +20,18 @@
 #include "cuda/route.h"
 #include "cuda/status.h"
 #include "placement/status_macros.h"
+#include "tests/bench/targets.h"
 
 namespace eplb::cuda {
 namespace {
 
+constexpr int kUsage = 2;
 constexpr int kSkipped = 77;
 constexpr int kRuns = 21;
 constexpr uint64_t kSeed = 500;
+
+using bench::Target;
+using Targets = std::vector<Target>;
 
 using Work = std::function<absl::Status(cudaStream_t)>;
 using Graph = std::unique_ptr<cudaGraph_t, HandleDeleter<cudaGraph_t, cudaGraphDestroy>>;
@@ -97,7 +102,7 @@ absl::StatusOr<double> DeviceTime(const Work& work, int repetitions, cudaStream_
 }
 
 // Rows of one size, one behind the other.
-absl::Status MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStream_t stream) {
+absl::StatusOr<Targets> MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStream_t stream) {
   const int64_t total = num_rows * row_bytes;
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory source, MakeDeviceMemory(total));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory destination, MakeDeviceMemory(total));
@@ -146,12 +151,12 @@ absl::Status MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStream_t strea
       "\"copy_gb_per_s\": %.0f, \"copy_to_memcpy\": %.3f, \"fused_to_copy\": %.3f}\n",
       num_rows, row_bytes, memcpy_us, plain_us, narrow_us, fused_us, checksum_us,
       2e-3 * static_cast<double>(total) / plain_us, plain_us / memcpy_us, fused_us / plain_us);
-  return absl::OkStatus();
+  return bench::CopyTargets(num_rows, row_bytes, plain_us / memcpy_us, fused_us / plain_us);
 }
 
 // 256 experts of popularity that falls by rank, on 288 slots of which the GPU holds 9.
 template <class ExpertId>
-absl::Status MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
+absl::StatusOr<Targets> MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
   constexpr int32_t kExperts = 256;
   constexpr int32_t kTopK = 8;
   std::mt19937_64 random(kSeed);
@@ -211,22 +216,35 @@ absl::Status MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
       "\"fused_to_memcpy\": %.3f, \"fused_to_separate\": %.3f, \"latency_us\": %.2f}\n",
       num_tokens, kTopK, sizeof(ExpertId), memcpy_us, count_us, route_us, fused_us,
       fused_us / memcpy_us, fused_us / (count_us + route_us), latency_us);
+  return bench::RouteTargets({.num_tokens = num_tokens,
+                              .top_k = kTopK,
+                              .id_bytes = sizeof(ExpertId),
+                              .memcpy_us = memcpy_us,
+                              .fused_us = fused_us});
+}
+
+// Adds what a measurement is held to, if it could be made.
+absl::Status Add(absl::StatusOr<Targets> measured, Targets& all) {
+  EPLB_RETURN_IF_ERROR(measured.status());
+  for (Target& target : *measured) all.push_back(std::move(target));
   return absl::OkStatus();
 }
 
-absl::Status MeasureAll() {
+absl::Status MeasureAll(Targets& all) {
   EPLB_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-  EPLB_RETURN_IF_ERROR(MeasureCopy(32, 44'040'192, stream.get()));  // a DeepSeek-V3 expert in fp8
-  EPLB_RETURN_IF_ERROR(MeasureCopy(1, 44'040'192, stream.get()));
-  EPLB_RETURN_IF_ERROR(MeasureCopy(1024, 10'752, stream.get()));  // its scales
+  constexpr int64_t kExpertBytes = 44'040'192;  // of DeepSeek-V3 in fp8
+  constexpr int64_t kScaleBytes = 10'752;       // of its scales
+  EPLB_RETURN_IF_ERROR(Add(MeasureCopy(32, kExpertBytes, stream.get()), all));
+  EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1, kExpertBytes, stream.get()), all));
+  EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1024, kScaleBytes, stream.get()), all));
   for (const int64_t num_tokens : {4096, 131'072}) {
-    EPLB_RETURN_IF_ERROR(MeasureRoute<int32_t>(num_tokens, stream.get()));
-    EPLB_RETURN_IF_ERROR(MeasureRoute<int64_t>(num_tokens, stream.get()));
+    EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int32_t>(num_tokens, stream.get()), all));
+    EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int64_t>(num_tokens, stream.get()), all));
   }
   return absl::OkStatus();
 }
 
-int Run() {
+int Run(bool check) {
   int num_devices = 0;
   const absl::Status usable = ToStatus(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
   if (!usable.ok() || num_devices == 0) {
@@ -234,12 +252,21 @@ int Run() {
                   usable.ok() ? "there is no device" : usable.message());
     return kSkipped;
   }
-  const absl::Status status = MeasureAll();
-  if (!status.ok()) absl::FPrintF(stderr, "%s\n", status.ToString());
-  return status.ok() ? 0 : 1;
+  Targets targets;
+  if (const absl::Status status = MeasureAll(targets); !status.ok()) {
+    absl::FPrintF(stderr, "%s\n", status.ToString());
+    return 1;
+  }
+  for (const Target& target : targets) absl::PrintF("%s", bench::VerdictLine(target));
+  return bench::ExitCode(targets, check);
 }
 
 }  // namespace
 }  // namespace eplb::cuda
 
-int main() { return eplb::cuda::Run(); }
+int main(int argc, char** argv) {
+  const eplb::bench::Arguments arguments = eplb::bench::ParseArguments(argc, argv);
+  if (arguments.usable) return eplb::cuda::Run(arguments.check);
+  absl::FPrintF(stderr, "usage: cuda_bench [--check]\n");
+  return eplb::cuda::kUsage;
+}

@@ -41,7 +41,7 @@ for file in "$bundle"/bin/* "$bundle"/tests/*; do LD_LIBRARY_PATH='' ldd "$file"
   done
 
 cp tests/data/moe64_aux.jsonl "$bundle/data/"
-cp tests/gpu/run.sh tests/gpu/trainer_gpu_test.py "$bundle/suite/gpu/"
+cp tests/gpu/run.sh tests/gpu/find_nccl.py tests/gpu/trainer_gpu_test.py "$bundle/suite/gpu/"
 cp tests/integration/job.py "$bundle/suite/integration/"
 
 size="$(du -sm "$bundle" | cut -f1)"

@@ -1,5 +1,6 @@
 #include "tests/gpu/migration_rank.h"
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <random>
@@ -12,6 +13,7 @@
 #include "absl/time/clock.h"
 
 #include "client/control/tcp_exchange.h"
+#include "client/migration/batches.h"
 #include "client/migration/executor.h"
 #include "client/migration/transport_choice.h"
 #include "placement/migration_plan.h"
@@ -24,7 +26,9 @@ namespace {
 
 constexpr char kFlag[] = "--migration-rank";
 constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kLostPeerDeadline = absl::Seconds(20);
 constexpr uint64_t kSwitches = 3;
+constexpr uint64_t kSwitchOfDeath = 2;
 constexpr StateResidency kResidency = StateResidency::kEveryReplica;
 
 // Rows of megabytes, small ones as scales are, and one that no access width divides.
@@ -34,6 +38,32 @@ std::vector<TensorShape> LargeShapes() {
           {.name = "scale", .role = TensorRole::kWeight, .row_bytes = 10'752, .row_stride = 10'752},
           {.name = "odd", .role = TensorRole::kState, .row_bytes = 65'537, .row_stride = 65'600}};
 }
+
+// Kills the process in the post of kSwitchOfDeath, of which the peers know by then.
+class DyingTransport : public Transport {
+ public:
+  DyingTransport(std::unique_ptr<Transport> transport, bool midway)
+      : transport_(std::move(transport)), midway_(midway) {}
+
+  std::string_view name() const override { return transport_->name(); }
+  std::span<std::byte> staging() override { return transport_->staging(); }
+  absl::StatusOr<Ticket> Post(RowMoves moves) override {
+    dies_ = moves.post_id == kSwitchOfDeath;
+    return transport_->Post(std::move(moves));
+  }
+  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
+    if (dies_ && !midway_) (void)raise(SIGKILL);
+    const absl::StatusOr<Progress> progress = transport_->Poll(ticket, max_wait);
+    if (dies_ && progress.ok() && progress->sent_bytes > 0) (void)raise(SIGKILL);
+    return progress;
+  }
+  absl::Status Abort() override { return transport_->Abort(); }
+
+ private:
+  std::unique_ptr<Transport> transport_;
+  const bool midway_;
+  bool dies_ = false;
+};
 
 absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
                                                   const ExecutorOptions& options,
@@ -53,6 +83,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
   for (int32_t rank = 0; rank < job.num_ranks; ++rank) {
     mover_options.lane.push_back(RankId{rank});
   }
+  // Many pieces, so that a death midway is between some of them.
+  if (job.killed_rank >= 0) mover_options.nccl.piece_bytes = int64_t{256} << 10;
   EPLB_ASSIGN_OR_RETURN(mover_options.memory, FindMemory(memory.tensors()));
   if (mover_options.memory.device.has_value() != job.on_device) {
     return absl::InternalError(
@@ -62,6 +94,10 @@ absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
   if (mover.transport->name() != job.transport) {
     return absl::InternalError(absl::StrCat("transport ", std::string(mover.transport->name()),
                                             " was chosen, not ", job.transport));
+  }
+  if (job.rank == job.killed_rank) {
+    mover.transport =
+        std::make_unique<DyingTransport>(std::move(mover.transport), job.killed_midway);
   }
   return Executor::Make(options, memory.tensors(), std::move(mover.transport),
                         std::move(mover.queue));
@@ -81,6 +117,25 @@ absl::Status Switch(const MigrationJob& job, Executor& executor, const Migration
                 absl::ToDoubleMilliseconds(absl::Now() - begin));
   }
   return executor.Commit();
+}
+
+// A switch in which a peer dies: this rank sees it, or its deadline, and may vote no; its slots are
+// as they were. AlreadyExists: all its rows had come before.
+absl::Status LosePeer(const MigrationJob& job, Executor& executor, const MigrationPlan& plan) {
+  const absl::Time begin = absl::Now();
+  const absl::Time deadline = begin + kLostPeerDeadline;
+  const absl::Status seen =
+      executor.Stage(plan, {.post_id = kSwitchOfDeath, .deadline = deadline}).status();
+  const absl::Duration taken = absl::Now() - begin;
+  std::fprintf(stderr, "rank %d saw after %s: %s\n", job.rank, absl::FormatDuration(taken).c_str(),
+               seen.ToString().c_str());
+  if (!executor.may_vote()) return absl::InternalError("the rank must not even vote no");
+  // The abort has a bound of its own, behind the deadline.
+  if (taken > kLostPeerDeadline + kSettleTimeout) {
+    return absl::DeadlineExceededError("the rank outlived its deadline");
+  }
+  executor.Discard();
+  return seen.ok() ? absl::AlreadyExistsError("all rows had come") : absl::OkStatus();
 }
 
 absl::Status Run(const MigrationJob& job) {
@@ -107,6 +162,13 @@ absl::Status Run(const MigrationJob& job) {
     const Placement target = RandomPlacement(random, topology);
     EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
                           PlanMigration(current, target, {}, executor->migration_options()));
+    const bool loses_peer = job.killed_rank >= 0 && version == kSwitchOfDeath;
+    if (loses_peer && job.rank != job.killed_rank) {
+      const absl::Status lost = LosePeer(job, *executor, plan);
+      const int64_t wrong = memory.CountWrong(current, kResidency);
+      return wrong == 0 ? lost
+                        : absl::DataLossError(absl::StrCat(wrong, " bytes of old slots changed"));
+    }
     EPLB_RETURN_IF_ERROR(Switch(job, *executor, plan, version));
     if (const int64_t wrong = memory.CountWrong(target, kResidency); wrong != 0) {
       return absl::DataLossError(absl::StrCat(wrong, " bytes are wrong in version ", version));
@@ -125,28 +187,32 @@ std::vector<std::string> ToArguments(const MigrationJob& job) {
           absl::StrCat(job.port),
           job.transport,
           job.use_ipc_handles ? "handles" : "best",
-          job.on_device ? "device" : "host"};
+          job.on_device ? "device" : "host",
+          absl::StrCat(job.killed_rank),
+          job.killed_midway ? "midway" : "posted"};
 }
 
 std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv) {
   MigrationJob job;
   uint32_t port = 0;
-  if (argc != 8 || std::string_view(argv[1]) != kFlag || !absl::SimpleAtoi(argv[2], &job.rank) ||
-      !absl::SimpleAtoi(argv[3], &job.num_ranks) || !absl::SimpleAtoi(argv[4], &port)) {
+  if (argc != 10 || std::string_view(argv[1]) != kFlag || !absl::SimpleAtoi(argv[2], &job.rank) ||
+      !absl::SimpleAtoi(argv[3], &job.num_ranks) || !absl::SimpleAtoi(argv[4], &port) ||
+      !absl::SimpleAtoi(argv[8], &job.killed_rank)) {
     return std::nullopt;
   }
   job.port = static_cast<uint16_t>(port);
   job.transport = argv[5];
   job.use_ipc_handles = std::string_view(argv[6]) == "handles";
   job.on_device = std::string_view(argv[7]) == "device";
+  job.killed_midway = std::string_view(argv[9]) == "midway";
   return job;
 }
 
 int RunMigrationRank(const MigrationJob& job) {
   const absl::Status result = Run(job);
-  if (result.ok()) return ::testing::Test::HasFailure() ? 1 : 0;
+  if (result.ok()) return ::testing::Test::HasFailure() ? kRankFailed : kRankIsWell;
   std::fprintf(stderr, "rank %d: %s\n", job.rank, result.ToString().c_str());
-  return 1;
+  return absl::IsAlreadyExists(result) && job.killed_midway ? kRankHadAllRows : kRankFailed;
 }
 
 }  // namespace eplb::testing

@@ -17,14 +17,25 @@ struct MigrationJob {
   std::string transport = "peer";
   bool use_ipc_handles = false;
   bool on_device = true;  // else in host memory, which needs no GPU
+  // Kills itself in the second switch: once it has posted, or once some of its rows have left. The
+  // others must then have a no to vote, the mapping of the first switch, and their end in time.
+  int32_t killed_rank = -1;
+  bool killed_midway = false;
 };
+
+// Ends of a process. A survivor may have had all its rows before the death: its slots are as they
+// were all the same.
+inline constexpr int kRankIsWell = 0;
+inline constexpr int kRankFailed = 1;
+inline constexpr int kRankHadAllRows = 3;
 
 // A job as arguments of this program, and back; absent when they are not a job's.
 std::vector<std::string> ToArguments(const MigrationJob& job);
 std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv);
 
-// Switches a few times between random placements. 0 when every slot held what it should after each
-// switch, else 1 and a line on stderr with the reason.
+// Switches a few times between random placements, or until a rank is killed. kRankIsWell when every
+// slot held what it should after each switch, else kRankFailed and a line on stderr with the
+// reason.
 int RunMigrationRank(const MigrationJob& job);
 
 }  // namespace eplb::testing

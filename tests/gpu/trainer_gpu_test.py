@@ -7,6 +7,7 @@ EPLB_FAKE_CUDA=1 that is one on the stand-in for CUDA, which needs no GPU and ha
 import ctypes
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -73,6 +74,14 @@ class TrainerOnGpuTest(unittest.TestCase):
         # Rows of 280 KiB: more than the connection takes at once.
         self.run_job("host", ("--transport", "host", "--expert-memory", "gpu"), world=2, steps=120, step_ms=8, slots=66,
                      parameters=70 * 1024)
+
+    def test_a_device_that_is_not_there_is_exit_2_naming_the_variable(self):
+        result = subprocess.run(
+            [harness.TRAINER, "--rank", "0", "--world", "1", "--steps", "1", "--rendezvous", "127.0.0.1:1", "--trace",
+             harness.DATA / "moe64_aux.jsonl", "--expert-memory", "gpu"], env={**os.environ, "EPLB_TRAINER_DEVICE": "99"},
+            capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertRegex(result.stderr, '^eplb-trainer: rank 0: EPLB_TRAINER_DEVICE is "99", expected a device of 0..*\n$')
 
     @unittest.skipIf(ON_FAKE_CUDA, "NCCL brings its own CUDA")
     def test_rows_go_over_nccl(self):

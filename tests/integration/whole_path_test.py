@@ -149,12 +149,21 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(result.stderr.count("\n"), 1)
 
     def test_experts_on_a_gpu_that_is_not_there_are_exit_1_with_one_line(self):
-        with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
-            result = self.run_binary("eplb-trainer", "--rank", 0, "--world", 1, "--steps", 1, "--rendezvous",
-                                     "127.0.0.1:1", "--trace", harness.DATA / "moe64_aux.jsonl", "--transport", "peer")
-        self.assertEqual((result.returncode, result.stdout), (1, ""))
-        self.assertEqual(result.stderr.count("\n"), 1)
-        self.assertIn("no GPU to put the experts on", result.stderr)
+        for asked, what, without in (
+                (("--transport", "peer"), "--transport peer implies --expert-memory gpu, but", "--transport host"),
+                (("--expert-memory", "gpu"), "--expert-memory gpu, but", "--expert-memory host")):
+            with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+                result = self.run_binary("eplb-trainer", "--rank", 0, "--world", 1, "--steps", 1, "--rendezvous",
+                                         "127.0.0.1:1", "--trace", harness.DATA / "moe64_aux.jsonl", *asked)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertRegex(result.stderr, f"^eplb-trainer: rank 0: {what} there is no GPU to put the experts on: "
+                                            f".*; {without} needs none\n$")
+
+    def test_binaries_tell_their_version(self):
+        for name in ("eplbctl", "eplb-trainer", "eplbd"):
+            result = self.run_binary(name, "--version")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertRegex(result.stdout, rf"^{name} \d+\.\d+\.\d+.*\n$")
 
     def test_a_broken_config_is_exit_2_naming_the_key(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:

@@ -1,14 +1,17 @@
 #include "client/cli/daemon/transport_checks.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/daemon/nccl_variables.h"
 #include "client/cli/daemon/rank_names.h"
 #include "client/cli/text.h"
 
@@ -20,7 +23,6 @@ namespace {
 using Result = Check::Result;
 using Ranks = std::vector<const v1::RankStatus*>;
 
-constexpr char kNotSet[] = "not set";
 constexpr char kQueuePairs[] = "NCCL_IB_QPS_PER_CONNECTION";
 
 Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
@@ -39,11 +41,42 @@ std::string Differences(const Ranks& ranks, Tell tell) {
   });
 }
 
-std::string SettingOf(const v1::RankStatus& rank, const std::string& name) {
+struct Setting {
+  std::string value;
+  bool is_default = false;  // nobody set it
+};
+
+// Ranks tell those variables alone that are set.
+Setting SettingOf(const v1::RankStatus& rank, const std::string& name) {
   for (const auto& setting : rank.transport().settings()) {
-    if (setting.name() == name) return setting.value();
+    if (setting.name() == name) return {.value = setting.value()};
   }
-  return kNotSet;
+  for (const NcclVariable& variable : kNcclVariables) {
+    if (variable.name == name) return {.value = variable.value_when_unset, .is_default = true};
+  }
+  return {.value = kNotSet, .is_default = true};
+}
+
+std::string Shown(const Setting& setting) {
+  const bool has_default = setting.is_default && setting.value != kNotSet;
+  return absl::StrCat(setting.value, has_default ? " (default)" : "");
+}
+
+// Ours first, then the variables, each by name.
+std::vector<std::string> SettingNames(const Ranks& ranks) {
+  std::set<std::pair<bool, std::string>> names;
+  const auto add = [&names](const std::string& name) {
+    names.emplace(!name.empty() && absl::ascii_isupper(static_cast<unsigned char>(name.front())),
+                  name);
+  };
+  for (const NcclVariable& variable : kNcclVariables) add(variable.name);
+  for (const v1::RankStatus* rank : ranks) {
+    for (const auto& setting : rank->transport().settings()) add(setting.name());
+  }
+  std::vector<std::string> sorted;
+  sorted.reserve(names.size());
+  for (const auto& [is_variable, name] : names) sorted.push_back(name);
+  return sorted;
 }
 
 Check CheckName(const v1::JobStatus& job, const Ranks& told) {
@@ -71,11 +104,11 @@ Check CheckName(const v1::JobStatus& job, const Ranks& told) {
   return Make(job, "transport", slow ? Result::kWarning : Result::kOk, std::move(detail));
 }
 
-// What to do about settings that are right but may cost speed.
+// What to do about a rank's settings that are right but may cost speed.
 std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus& rank) {
   std::vector<std::string> notes;
   const auto is = [&rank](const char* name, const char* value) {
-    return SettingOf(rank, name) == value;
+    return SettingOf(rank, name).value == value;
   };
   const bool sockets = is("NCCL_NET", "Socket");
   if (is("NCCL_P2P_DISABLE", "1")) {
@@ -85,13 +118,12 @@ std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus&
   if (!is("traffic_class", kNotSet) && !is("traffic_class", "default")) {
     for (const char* name : {"NCCL_IB_TC", "NCCL_IB_SL"}) {
       if (!is(name, kNotSet)) {
-        notes.push_back(
-            absl::StrCat(name, " overrides our traffic class ", SettingOf(rank, "traffic_class")));
+        notes.push_back(absl::StrCat(name, " overrides our traffic class ",
+                                     SettingOf(rank, "traffic_class").value));
       }
     }
   }
-  const bool one_pair = is(kQueuePairs, kNotSet) || is(kQueuePairs, "1");
-  if (job.shape().num_nodes() > 1 && !sockets && one_pair) {
+  if (job.shape().num_nodes() > 1 && !sockets && is(kQueuePairs, "1")) {
     notes.push_back(
         absl::StrCat("a connection has one queue pair; where cards have two ports or "
                      "the fabric several paths, ",
@@ -100,34 +132,64 @@ std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus&
   return notes;
 }
 
-Check CheckNccl(const v1::JobStatus& job, const Ranks& ranks) {
+// Each once, though many ranks give it.
+std::vector<std::string> AllNotes(const v1::JobStatus& job, const Ranks& ranks) {
+  std::vector<std::string> notes;
+  for (const v1::RankStatus* rank : ranks) {
+    for (std::string& note : NotesOn(job, *rank)) {
+      if (std::find(notes.begin(), notes.end(), note) == notes.end()) {
+        notes.push_back(std::move(note));
+      }
+    }
+  }
+  return notes;
+}
+
+// In what ranks differ, of library and settings.
+std::vector<std::string> NcclDifferences(const Ranks& ranks,
+                                         const std::vector<std::string>& names) {
   std::vector<std::string> found;
   const std::string versions = Differences(ranks, [](const auto& rank) {
     return absl::StrCat("NCCL ", rank.transport().nccl_version());
   });
   if (!versions.empty()) {
-    found.push_back(absl::StrCat("versions differ: ", versions, "; set EPLB_NCCL_PATH"));
+    found.push_back(absl::StrCat("versions differ: ", versions,
+                                 "; load the same NCCL on all ranks (EPLB_NCCL_PATH only counts "
+                                 "where the process has loaded none)"));
   }
-  std::set<std::string> names;
-  for (const v1::RankStatus* rank : ranks) {
-    for (const auto& setting : rank->transport().settings()) names.insert(setting.name());
-  }
-  std::vector<std::string> settings;
   for (const std::string& name : names) {
-    settings.push_back(absl::StrCat(name, "=", SettingOf(*ranks.front(), name)));
     if (name == "EPLB_NCCL_PATH") continue;  // hosts may keep it in different places
-    const std::string values =
-        Differences(ranks, [&name](const auto& rank) { return SettingOf(rank, name); });
-    if (!values.empty()) found.push_back(absl::StrCat(name, " differs: ", values));
+    // Who sets the default on one rank alone changes nothing.
+    if (Differences(ranks, [&name](const auto& rank) {
+          return SettingOf(rank, name).value;
+        }).empty()) {
+      continue;
+    }
+    found.push_back(absl::StrCat(name, " differs: ", Differences(ranks, [&name](const auto& rank) {
+                                   return Shown(SettingOf(rank, name));
+                                 })));
   }
-  if (!found.empty()) return Make(job, "nccl", Result::kWarning, absl::StrJoin(found, "; "));
-  const v1::TransportInfo& first = ranks.front()->transport();
-  std::string detail = absl::StrCat("NCCL ", first.nccl_version(), " of ", first.nccl_library(),
-                                    ": ", absl::StrJoin(settings, " "));
-  for (const std::string& note : NotesOn(job, *ranks.front())) {
-    absl::StrAppend(&detail, "; note: ", note);
+  return found;
+}
+
+Check CheckNccl(const v1::JobStatus& job, const Ranks& ranks) {
+  const v1::RankStatus& first = *ranks.front();
+  const std::vector<std::string> names = SettingNames(ranks);
+  std::vector<std::string> settings;
+  settings.reserve(names.size());
+  for (const std::string& name : names) {
+    settings.push_back(absl::StrCat(name, "=", Shown(SettingOf(first, name))));
   }
-  return Make(job, "nccl", Result::kOk, std::move(detail));
+  std::vector<std::string> detail = NcclDifferences(ranks, names);
+  const bool differ = !detail.empty();
+  detail.push_back(absl::StrCat(differ ? absl::StrCat("rank ", first.rank(), " has ") : "", "NCCL ",
+                                first.transport().nccl_version(), " of ",
+                                first.transport().nccl_library(), ": ",
+                                absl::StrJoin(settings, ", ")));
+  for (const std::string& note : AllNotes(job, ranks)) {
+    detail.push_back(absl::StrCat("note: ", note));
+  }
+  return Make(job, "nccl", differ ? Result::kWarning : Result::kOk, absl::StrJoin(detail, "; "));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 //    or waits; so an order that is not asked for does not come about by luck.
 //  - a kernel sees device and pinned memory only; anything else is a sticky illegal address.
 //  - IPC handles open in other processes, and not in the one that made them.
-// There is no virtual memory management, and of the kernels only the row copy, as its host body.
+// There is no virtual memory management; kernels are their host bodies.
 #ifndef EPLB_TESTS_SUPPORT_FAKE_CUDA_FAKE_CUDA_H_
 #define EPLB_TESTS_SUPPORT_FAKE_CUDA_FAKE_CUDA_H_
 

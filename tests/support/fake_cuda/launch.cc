@@ -1,6 +1,8 @@
-// The row copy's launcher: the body of its kernel runs on the host when the stream comes to it.
+// The kernels' launchers: a kernel's body runs on the host when the stream comes to it.
 #include "cuda/copy.h"
+#include "cuda/count.h"
 #include "cuda/kernels/copy_body.h"
+#include "cuda/route.h"
 #include "placement/status_macros.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -36,7 +38,57 @@ void RunCopyRows(const CopyArgs& args) {
   }
 }
 
+// As the kernel sees them; null stays null. Sizes follow from the choices.
+CountArgs OnDevice(CountArgs args) {
+  const int64_t num_pairs = args.num_tokens * args.top_k;
+  const int64_t id_bytes = args.id_type == ExpertIdType::kInt32 ? 4 : 8;
+  args.expert_ids = OnDevice(static_cast<const std::byte*>(args.expert_ids), num_pairs * id_bytes);
+  if (args.is_padding != nullptr) args.is_padding = OnDevice(args.is_padding, args.num_tokens);
+  if (args.counts != nullptr) {
+    args.counts = OnDevice(args.counts, int64_t{sizeof(int64_t)} * args.num_experts);
+    args.out_of_range = OnDevice(args.out_of_range, sizeof(int64_t));
+  }
+  return args;
+}
+
+void RunCount(const CountArgs& args) {
+  const CountArgs seen = OnDevice(args);
+  if (fake::Failure() == cudaSuccess) (void)CountOnHost(seen);
+}
+
+void RunRoute(RouteArgs args) {
+  const int64_t id_bytes = args.choices.id_type == ExpertIdType::kInt32 ? 4 : 8;
+  const int64_t num_pairs = args.choices.num_tokens * args.choices.top_k;
+  const int32_t num_experts = args.choices.num_experts;
+  args.choices = OnDevice(args.choices);
+  args.slots = OnDevice(static_cast<std::byte*>(args.slots), num_pairs * id_bytes);
+  RouteTable& table = args.table;
+  table.first_candidate =
+      OnDevice(table.first_candidate, int64_t{sizeof(int32_t)} * (num_experts + 1));
+  if (fake::Failure() != cudaSuccess) return;
+  const int64_t num_candidates = table.first_candidate[num_experts];
+  table.candidates = OnDevice(table.candidates, int64_t{sizeof(int32_t)} * num_candidates);
+  if (table.thresholds != nullptr) {
+    table.thresholds = OnDevice(table.thresholds, int64_t{sizeof(uint32_t)} * num_candidates);
+  }
+  if (fake::Failure() == cudaSuccess) (void)RouteOnHost(args);
+}
+
 }  // namespace
+
+absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
+  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
+  if (args.num_tokens > 0) fake::Enqueue(stream, [args] { RunCount(args); });
+  return absl::OkStatus();
+}
+
+absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
+  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
+  if (args.choices.num_tokens > 0) fake::Enqueue(stream, [args] { RunRoute(args); });
+  return absl::OkStatus();
+}
 
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCopyArgs(args));

@@ -177,12 +177,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
   return cudaSuccess;
 }
 
-cudaError_t cudaMemset(void* to, int value, size_t size) {
+cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
   const Lock lock(fake::Mutex());
   const fake::View target = fake::ViewOf(to, size);
   if (target.bytes == nullptr || target.place == fake::Place::kPageable) {
     return cudaErrorInvalidValue;
   }
-  fake::Enqueue(nullptr, [=] { std::memset(target.bytes, value, size); });
+  fake::Enqueue(stream, [=] { std::memset(target.bytes, value, size); });
   return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t size) {
+  return cudaMemsetAsync(to, value, size, nullptr);
 }

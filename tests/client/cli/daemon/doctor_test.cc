@@ -49,6 +49,26 @@ TEST_F(DoctorTest, AFailedIncarnationIsNotHealthy) {
   EXPECT_THAT(output.out, HasSubstr("rank 2 failed after step 9"));
 }
 
+// Ranks that differ, every variable and a note: the longest check there is.
+TEST_F(DoctorTest, TheSettingsOfNcclFitNarrowAndWideTerminals) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.mutable_shape()->set_num_nodes(2);
+  *job.add_ranks() = job.ranks(0);
+  job.mutable_ranks(1)->set_rank(1);
+  for (v1::RankStatus& rank : *job.mutable_ranks()) {
+    rank.mutable_transport()->set_name("nccl");
+    rank.mutable_transport()->set_nccl_library(
+        "/opt/venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2");
+    rank.mutable_transport()->set_nccl_version(rank.rank() == 0 ? "2.28.9" : "2.27.3");
+  }
+  for (const int width : {80, 160}) {
+    const std::string out = RunDoctor(Options(), {.width = width}).out;
+    EXPECT_TRUE(FitsInto(out, static_cast<size_t>(width))) << out;
+    EXPECT_THAT(out, HasSubstr("NCCL_RUNTIME_CONNECT=1"));
+    EXPECT_THAT(out, HasSubstr("note: a connection"));
+  }
+}
+
 TEST_F(DoctorTest, AnUnknownJobIsNotFound) {
   DoctorOptions options = Options();
   options.job = "nobody";

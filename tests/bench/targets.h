@@ -1,0 +1,93 @@
+// What the benches' figures are held to, and the verdict on them. Used by one binary at a time, so
+// it is a header alone.
+#ifndef EPLB_TESTS_BENCH_TARGETS_H_
+#define EPLB_TESTS_BENCH_TARGETS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+
+namespace eplb::bench {
+
+inline constexpr double kMostCopyToMemcpy = 1 / 0.85;  // 85 % of its speed: 1.176 times its time
+inline constexpr double kMostFusedToCopy = 1.05;
+inline constexpr double kMostFusedToMemcpy = 1.2;
+inline constexpr double kMostSmallRouteUs = 20;
+inline constexpr double kMostLoopSlowdown = 0.01;
+
+struct Target {
+  std::string what;
+  std::string figure;  // its key in the bench's own line
+  double value = 0;
+  double at_most = 0;
+};
+
+// A figure that is no number is a miss.
+inline bool IsMet(const Target& target) { return target.value <= target.at_most; }
+
+// Targets are for large rows; the time of small ones is their tables'.
+inline std::vector<Target> CopyTargets(int32_t num_rows, int64_t row_bytes, double copy_to_memcpy,
+                                       double fused_to_copy) {
+  if (num_rows < 2 || row_bytes < int64_t{1} << 20) return {};
+  const std::string rows = absl::StrFormat("%d rows of %d bytes", num_rows, row_bytes);
+  return {{"copy of " + rows + " against cudaMemcpyAsync", "copy_to_memcpy", copy_to_memcpy,
+           kMostCopyToMemcpy},
+          {"checksum in the copy of " + rows + " against the copy alone", "fused_to_copy",
+           fused_to_copy, kMostFusedToCopy}};
+}
+
+struct RouteTimes {
+  int64_t num_tokens = 0;
+  int32_t top_k = 0;
+  int32_t id_bytes = 0;
+  double memcpy_us = 0;
+  double fused_us = 0;
+};
+
+// Small batches are held to a time, for a copy of theirs is mostly its launch; large ones to the
+// copy.
+inline std::vector<Target> RouteTargets(const RouteTimes& times) {
+  constexpr int64_t kMillionPairs = 1'000'000;
+  const std::string what = absl::StrFormat("count and route of %d x %d ids of %d bytes",
+                                           times.num_tokens, times.top_k, times.id_bytes);
+  if (times.num_tokens * times.top_k < kMillionPairs) {
+    return {{what, "count_and_route_us", times.fused_us, kMostSmallRouteUs}};
+  }
+  return {{what + " against a copy of inputs to outputs", "fused_to_memcpy",
+           times.fused_us / times.memcpy_us, kMostFusedToMemcpy}};
+}
+
+inline Target LoopTarget(double slowdown) {
+  return {"training loop beside an idle client", "slowdown", slowdown, kMostLoopSlowdown};
+}
+
+// One JSON object on a line.
+inline std::string VerdictLine(const Target& target) {
+  return absl::StrFormat(
+      "{\"target\": \"%s\", \"figure\": \"%s\", \"value\": %.4f, \"at_most\": %.4f, "
+      "\"verdict\": \"%s\"}\n",
+      target.what, target.figure, target.value, target.at_most, IsMet(target) ? "ok" : "MISSED");
+}
+
+// Of a bench that has run. check: as --check; without it figures are told and no more.
+inline int ExitCode(const std::vector<Target>& targets, bool check) {
+  return check && !std::all_of(targets.begin(), targets.end(), &IsMet) ? 1 : 0;
+}
+
+struct Arguments {
+  bool usable = false;
+  bool check = false;
+};
+// None, or --check alone.
+inline Arguments ParseArguments(int argc, const char* const* argv) {
+  const bool check = argc == 2 && std::string_view(argv[1]) == "--check";
+  return {.usable = argc == 1 || check, .check = check};
+}
+
+}  // namespace eplb::bench
+
+#endif  // EPLB_TESTS_BENCH_TARGETS_H_

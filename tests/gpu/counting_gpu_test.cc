@@ -1,0 +1,226 @@
+// Routers on a GPU route and count by the tables that a migration updates.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/client.h"
+#include "client/migration/route_tables.h"
+#include "cuda/handles.h"
+#include "tests/client/migration/expert_world.h"
+#include "tests/client/migration/queue_memory.h"
+#include "tests/cuda/require_gpu.h"
+#include "tests/gpu/counting_example.h"
+#include "tests/gpu/device_queue.h"
+
+namespace eplb {
+namespace {
+
+using testing::Choices;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+constexpr int32_t kLayers = 3;
+constexpr int32_t kExperts = 9;
+constexpr int32_t kTopK = 2;
+constexpr int32_t kTokens = 501;
+
+// Router choices at random, those of each layer; some out of range.
+std::vector<int32_t> RandomIds(std::mt19937& random) {
+  std::vector<int32_t> ids(kLayers * kTokens * kTopK);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % (kExperts + 1));
+  return ids;
+}
+
+class CountingGpuTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kPairs = int64_t{kTokens} * kTopK;  // of a layer
+
+  void SetUp() override {
+    EPLB_REQUIRE_GPU_OR_SKIP();
+    memory_ = std::make_unique<QueueMemory>(&testing::MakeDeviceQueue);
+  }
+
+  template <class Number>
+  Number* OnDevice(const std::vector<Number>& numbers) {
+    std::vector<std::byte> bytes(numbers.size() * sizeof(Number));
+    std::memcpy(bytes.data(), numbers.data(), bytes.size());
+    return reinterpret_cast<Number*>(memory_->Put(std::move(bytes)).data());
+  }
+
+  template <class Number>
+  std::vector<Number> Read(const Number* numbers, int64_t count) {
+    const auto bytes = memory_->Read(
+        {reinterpret_cast<const std::byte*>(numbers), static_cast<size_t>(count) * sizeof(Number)});
+    std::vector<Number> read(static_cast<size_t>(count));
+    std::memcpy(read.data(), bytes.data(), bytes.size());
+    return read;
+  }
+
+  std::mt19937 random_{11};
+  std::unique_ptr<QueueMemory> memory_;
+};
+
+// The tables that Client::device_tables() shows are these arrays.
+DeviceTables TablesOf(const RouteArrays& arrays, const Topology& topology) {
+  return {.num_layers = topology.num_layers(),
+          .num_experts = topology.num_experts(),
+          .num_slots = topology.num_slots(),
+          .candidates = arrays.candidates,
+          .first_candidate = arrays.first_candidate,
+          .thresholds = arrays.thresholds};
+}
+
+// What the kernel must write for a layer: the host's body over the host's tables.
+std::vector<int32_t> SlotsOnHost(const DeviceTables& tables, int32_t layer,
+                                 std::span<const int32_t> ids, int64_t* counts) {
+  std::vector<int32_t> slots(ids.size());
+  const absl::Status routed = cuda::RouteOnHost(
+      {.choices = {.expert_ids = ids.data(),
+                   .num_tokens = static_cast<int64_t>(ids.size()) / kTopK,
+                   .top_k = kTopK,
+                   .num_experts = tables.num_experts,
+                   .counts = counts,
+                   .out_of_range = counts + tables.num_experts},
+       .table = {.candidates = tables.candidates + layer * tables.num_slots,
+                 .first_candidate = tables.first_candidate + layer * (tables.num_experts + 1),
+                 .thresholds = tables.thresholds + layer * tables.num_slots},
+       .slots = slots.data()});
+  EXPECT_TRUE(routed.ok()) << routed;
+  return slots;
+}
+
+// What comes after an update on its stream goes to the new placement's slots, with no wait between,
+// and what came before it to the old one's.
+TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives) {
+  const Topology topology =
+      Topology::Make(
+          {.num_layers = kLayers, .num_experts = kExperts, .num_slots = 16, .num_gpus = 4})
+          .value();
+  const Placement before = RandomPlacement(random_, topology);
+  const Placement after = RandomPlacement(random_, topology);
+  const std::vector<LayerId> changed = {LayerId{0}, LayerId{2}};
+  auto device = RouteTables::Make(testing::MakeDeviceQueue(), before, GpuId{1});
+  auto host = RouteTables::Make(cuda::MakeHostRowQueue(), before, GpuId{1});
+  ASSERT_TRUE(device.ok() && host.ok()) << device.status() << host.status();
+  const DeviceTables on_device = TablesOf((*device)->arrays(), topology);
+  const DeviceTables on_host = TablesOf((*host)->arrays(), topology);
+
+  const std::vector<int32_t> ids = RandomIds(random_);
+  const int32_t* const device_ids = OnDevice(ids);
+  int32_t* const slots = OnDevice(std::vector<int32_t>(2 * ids.size()));
+  std::vector<int64_t> expected_counts(kLayers * (kExperts + 1));
+  int64_t* const counters = OnDevice(expected_counts);
+  std::vector<int32_t> expected;
+  const auto route = [&](int64_t pass) {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const absl::Status routed = testing::RouteAndCount(
+          on_device, layer, {device_ids + layer * kPairs, kTokens, kTopK}, counters,
+          slots + (pass * kLayers + layer) * kPairs, /*stream=*/nullptr);
+      ASSERT_TRUE(routed.ok()) << routed;
+      const std::vector<int32_t> of_layer =
+          SlotsOnHost(on_host, layer, std::span(ids).subspan(layer * kPairs, kPairs),
+                      expected_counts.data() + layer * (kExperts + 1));
+      expected.insert(expected.end(), of_layer.begin(), of_layer.end());
+    }
+  };
+  route(0);
+  ASSERT_TRUE((*device)->Update(after, changed, /*stream=*/nullptr).ok());
+  ASSERT_TRUE((*host)->Update(after, changed, /*stream=*/nullptr).ok());
+  route(1);
+  EXPECT_THAT(Read(slots, 2 * kLayers * kPairs), ElementsAreArray(expected));
+  EXPECT_THAT(Read(counters, kLayers * (kExperts + 1)), ElementsAreArray(expected_counts));
+}
+
+// A job of one rank whose experts lie on the device.
+class OneRank {
+ public:
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(std::span<std::byte> rows) {
+    ClientOptions options;
+    options.num_layers = kLayers;
+    options.num_experts = kExperts;
+    options.num_slots = kExperts;
+    auto client = Client::Connect(options, [](std::string_view bytes) {
+      return absl::StatusOr<std::vector<std::string>>({std::string(bytes)});
+    });
+    if (!client.ok()) return client;
+    std::vector<ExpertTensorView> tensors;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      tensors.push_back({.name = absl::StrCat("layers.", layer, ".weight"),
+                         .layer = layer,
+                         .base = rows.data() + layer * kExperts * kRowBytes,
+                         .num_rows = kExperts,
+                         .row_bytes = kRowBytes,
+                         .row_stride = kRowBytes});
+    }
+    const absl::Status registered = (*client)->RegisterExperts(tensors);
+    if (!registered.ok()) return registered;
+    return client;
+  }
+
+  static constexpr int64_t kRowBytes = 64;
+};
+
+TEST_F(CountingGpuTest, TheExampleOfThePageRecordsWhatWasCounted) {
+  const std::span<std::byte> rows =
+      memory_->Put(std::vector<std::byte>(kLayers * kExperts * OneRank::kRowBytes));
+  const auto client = OneRank::Connect(rows);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto stream = cuda::MakeStream();
+  const auto pinned = cuda::MakePinnedMemory(kLayers * (kExperts + 1) * int64_t{8});
+  ASSERT_TRUE(stream.ok() && pinned.ok()) << stream.status() << pinned.status();
+  auto* const host = static_cast<int64_t*>(pinned->get());
+  int64_t* const counters = OnDevice(std::vector<int64_t>(kLayers * (kExperts + 1)));
+  int32_t* const slots = OnDevice(std::vector<int32_t>(kPairs));
+  for (int64_t step = 0; step < 3; ++step) {
+    const std::vector<int32_t> ids = RandomIds(random_);
+    const int32_t* const device_ids = OnDevice(ids);
+    std::vector<int64_t> expected(kLayers * (kExperts + 1));
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const Choices choices{device_ids + layer * kPairs, kTokens, kTopK};
+      const absl::Status routed = testing::RouteAndCount((*client)->device_tables(), layer, choices,
+                                                         counters, slots, stream->get());
+      ASSERT_TRUE(routed.ok()) << routed;
+      for (int64_t i = 0; i < kPairs; ++i) {
+        ++expected[static_cast<size_t>(layer * (kExperts + 1) + ids[layer * kPairs + i])];
+      }
+    }
+    const absl::Status recorded = testing::RecordStep(**client, counters, host, stream->get());
+    ASSERT_TRUE(recorded.ok()) << recorded;
+    EXPECT_THAT(std::vector(host, host + expected.size()), ElementsAreArray(expected))
+        << "of this step alone";
+    ASSERT_TRUE((*client)->StepBoundary(step, stream->get()).ok());
+  }
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(std::string(EPLB_TEST_DATA) + "/../../" + path);
+  EXPECT_TRUE(file.is_open()) << path;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(CountingExampleTest, ThePageShowsTheCodeThatIsTestedHere) {
+  const std::string file = Contents("tests/gpu/counting_example.h");
+  const std::string begin = "// [the example]\n";
+  const size_t first = file.find(begin) + begin.size();
+  const std::string code = file.substr(first, file.find("// [its end]") - first);
+  ASSERT_FALSE(code.empty());
+  EXPECT_THAT(Contents("docs/counting-on-the-gpu.md"), HasSubstr("```cpp\n" + code + "```\n"));
+}
+
+}  // namespace
+}  // namespace eplb
