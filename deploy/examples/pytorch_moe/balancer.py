@@ -83,12 +83,13 @@ class NoBalancer:
 class EplbBalancer:
     """EPLB's client: the daemon at `endpoint` decides, the ranks vote, and the client moves the experts.
 
-    endpoint: HOST:PORT or unix:PATH of eplbd; empty for a job without a daemon. job: its name there. report_every: steps
-    of a load window.
+    endpoint: HOST:PORT or unix:PATH of eplbd; empty for a job without a daemon. job: its name there. report_every:
+    steps of a load window. initial_placement: path of the first placement; empty: the daemon's, else static.
     """
 
-    def __init__(self, endpoint: str, job: str, report_every: int) -> None:
+    def __init__(self, endpoint: str, job: str, report_every: int, initial_placement: str = "") -> None:
         self._endpoint, self._job, self._report_every = endpoint, job, report_every
+        self._initial_placement = initial_placement
         self._client: Any = None
 
     def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
@@ -99,6 +100,7 @@ class EplbBalancer:
             job=self._job, endpoint=self._endpoint, rank=ranks.rank, world_size=ranks.world_size,
             num_layers=shape.layers, num_experts=shape.experts, num_slots=shape.slots, num_gpus=ranks.world_size,
             first_step=shape.first_step, report_every=self._report_every,
+            initial_placement=self._initial_placement,
             state_placement="every_replica" if shape.state_in_every_replica else "with_primary",
             exchange=ranks.gather_objects)  # bytes -> the bytes of all ranks
         return self._placement()

@@ -1,8 +1,8 @@
 """Checkpoints in the order of logical experts, which fit any placement and any number of ranks.
 
-A checkpoint is a directory: checkpoint.json with what it belongs to, and a .npy file for each tensor. The tensors of a
-layer's experts are one file [experts, ...] into which every rank writes the rows of its primaries; all ranks must see the
-same directory. It is written beside its name and renamed when it is complete.
+A checkpoint is a directory: checkpoint.json with what it belongs to, and a .npy file for each tensor. A tensor of a
+layer's experts is one file [experts, ...] into which every rank writes the rows of its primaries; all ranks must see
+the same directory. It is written beside its name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def save(path: Path, fields: Mapping[str, Any], dense: Mapping[str, torch.Tensor
          placement: Placement, ranks: Ranks) -> None:
     """Writes a checkpoint, in place of one of that name. Collective.
 
-    fields: what a run must agree with to go on from here, and its step; JSON values. dense: equal on all ranks. experts:
-    stacked tensors of the local slots. errors: OSError.
+    fields: what a run must agree with to go on from here, and its step; JSON values. dense: equal on all ranks.
+    experts: stacked tensors of the local slots. errors: OSError.
     """
     partial = path.with_name(path.name + ".partial")
     if ranks.rank == 0:

@@ -1,8 +1,8 @@
 """The experts of one layer on this rank: their memory, slot by slot, and the way of tokens to them and back.
 
-What an expert computes depends on its own rows and on its tokens in their order, and on nothing else: each expert has its
-own matrix products, its tokens are ordered by source rank and then by token, and its gradient is a buffer of its own. So
-it computes the same bits in any slot of any rank.
+What an expert computes depends on its own rows and on its tokens in their order, and on nothing else: each expert has
+its own matrix products, its tokens are ordered by source rank and then by token, and its gradient is a buffer of its
+own. So it computes the same bits in any slot of any rank.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def initial_matrix(seed: int, name: str, shape: tuple[int, ...]) -> torch.Tensor
 class ExpertSlots(nn.Module):
     """The local slots of one layer.
 
-    Each tensor is stacked, [local slots, out, in]: slot i is row i, which a migration overwrites in place. Autograd sees
-    one leaf for each slot and tensor, a view of its row, whose gradient is a view of `gradients`.
+    Each tensor is stacked, [local slots, out, in]: slot i is row i, which a migration overwrites in place. Autograd
+    sees one leaf for each slot and tensor, a view of its row, whose gradient is a view of `gradients`.
     gradients: [local slots, elements], the tensors of an expert one behind the other.
     """
 
@@ -73,7 +73,7 @@ class ExpertSlots(nn.Module):
             matrix[local_slot].copy_(first)
 
     def forward(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """rows: [n, width], ordered by local slot; counts: of each local slot. returns: [n, width], in the same order."""
+        """rows: [n, width], ordered by local slot; counts: rows of each. returns: [n, width], in the same order."""
         # Also a slot without tokens has its (empty) part in the graph: else the backward pass of a rank without any
         # tokens would leave out the exchange that all others wait in.
         parts = [self._compute(slot, part) if len(part) else part for slot, part in enumerate(rows.split(counts))]
@@ -91,6 +91,11 @@ class ExpertSlots(nn.Module):
             leaves[name] = matrix[slot].detach().requires_grad_()
             leaves[name].grad = gradients[name]  # filled in place by every backward pass
         return leaves
+
+
+def count(ids: torch.Tensor, num_ids: int) -> torch.Tensor:
+    """How often each of 0..num_ids-1 is among `ids`, int64 [num_ids]. (torch.bincount is not deterministic on GPUs.)"""
+    return torch.zeros(num_ids, dtype=torch.int64, device=ids.device).index_add_(0, ids, torch.ones_like(ids))
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def plan_dispatch(ranks: Ranks, slots: torch.Tensor, bounds: list[int]) -> Dispa
     slots: int64 [choices], where each choice goes, choices ordered by token and top-k. bounds: the ranks' slots, as
     placement.slot_bounds.
     """
-    counts = torch.stack(ranks.gather(torch.bincount(slots, minlength=bounds[-1]))).cpu()  # [source ranks, slots]
+    counts = torch.stack(ranks.gather(count(slots, bounds[-1]))).cpu()  # [source ranks, slots]
     local = counts[:, bounds[ranks.rank]:bounds[ranks.rank + 1]]
     slot_of_arrival = torch.arange(local.shape[1]).repeat(ranks.world_size).repeat_interleave(local.flatten())
     by_rank = [counts[:, first:last].sum(dim=1) for first, last in zip(bounds, bounds[1:])]

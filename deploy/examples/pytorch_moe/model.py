@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from collectives import Ranks
 from data import VOCABULARY, Batch
-from experts import ExpertShape, ExpertSlots, ToSlots, ToTokens, initial_matrix, plan_dispatch
+from experts import ExpertShape, ExpertSlots, ToSlots, ToTokens, count, initial_matrix, plan_dispatch
 from placement import Placement
 from replicas import RouteTable
 
@@ -110,7 +110,7 @@ class MixtureOfExperts(nn.Module):
         return combined, self._auxiliary_loss(affinity, self.load.total_counts, num_tokens)
 
     def _load(self, experts: torch.Tensor, slot_tokens: torch.Tensor) -> LayerLoad:
-        counts = torch.bincount(experts.flatten(), minlength=self.num_experts)
+        counts = count(experts.flatten(), self.num_experts)
         in_use = self.expert_of_slot >= 0
         total = torch.zeros(self.num_experts, dtype=torch.int64)
         total.index_add_(0, self.expert_of_slot[in_use], slot_tokens[in_use])

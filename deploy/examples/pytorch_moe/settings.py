@@ -38,6 +38,7 @@ class Settings:
     endpoint: str = ""
     job: str = "pytorch-moe"
     report_every: int = 10
+    initial_placement: str = ""
     checkpoint_dir: str = "checkpoints"
     checkpoint_every: int = 0
     resume: str = ""
@@ -84,6 +85,7 @@ _PARTS = {
         "endpoint": "of eplbd: HOST:PORT or unix:PATH; empty: EPLB without a daemon",
         "job": "name of the job in eplbd",
         "report_every": "steps of a load window",
+        "initial_placement": "a placement file, or the placements.jsonl of a run; empty: the daemon's, else static",
     },
     "files": {
         "checkpoint_dir": "where checkpoints go",

@@ -59,8 +59,9 @@ class Training:
         (loss + self.settings.auxiliary_loss * auxiliary).backward()
         norm = self.optimizer.step(self.placement)
         losses = self.ranks.sum(torch.stack([loss.detach(), auxiliary.detach()]).double()).tolist()
-        record = {"step": step, "loss": losses[0], "auxiliary_loss": losses[1], "gradient_norm": norm,
-                  **self._balancedness(), "version": self.placement.version}
+        # first_step, last_step and load are a window as eplbctl reads it.
+        record = {"step": step, "first_step": step, "last_step": step, "loss": losses[0], "auxiliary_loss": losses[1],
+                  "gradient_norm": norm, **self._load_and_balancedness(), "version": self.placement.version}
         for layer in self.model.layers():
             self.balancer.record(layer.layer, layer.load.counts.numpy())
         boundary = self._boundary(step)
@@ -87,13 +88,13 @@ class Training:
             self.model.set_placement(self.placement)
         return boundary
 
-    def _balancedness(self) -> dict[str, Any]:
+    def _load_and_balancedness(self) -> dict[str, Any]:
         loads = [layer.load for layer in self.model.layers()]
         slot_tokens = torch.stack([load.slot_tokens for load in loads]).numpy()
         counts = torch.stack([load.total_counts for load in loads]).numpy()
         layers = balancedness(slot_tokens, self.ranks.world_size)
         static = balancedness(slot_tokens_if_split_equally(self.static, counts), self.ranks.world_size)
-        return {"balancedness": layers.tolist(), "mean_balancedness": float(layers.mean()),
+        return {"load": counts.tolist(), "balancedness": layers.tolist(), "mean_balancedness": float(layers.mean()),
                 "static_mean_balancedness": float(static.mean())}
 
     def _fields(self) -> dict[str, Any]:
@@ -178,7 +179,8 @@ def train(settings: Settings, balancer: Balancer) -> int:
 def main() -> int:
     settings = parse()
     if settings.eplb:
-        return train(settings, EplbBalancer(settings.endpoint, settings.job, settings.report_every))
+        return train(settings, EplbBalancer(settings.endpoint, settings.job, settings.report_every,
+                                            settings.initial_placement))
     return train(settings, NoBalancer())
 
 

@@ -1,5 +1,7 @@
 """train.py as a user starts it."""
 
+import json
+import os
 import subprocess
 import unittest
 
@@ -25,6 +27,17 @@ class CommandLineTest(example.ExampleTest):
             self.assertAlmostEqual(record["mean_balancedness"], np.mean(record["balancedness"]))
             # Nothing moved, and without replicas the equal split is the real one.
             self.assertAlmostEqual(record["mean_balancedness"], record["static_mean_balancedness"])
+
+    def test_eplbctl_replays_the_log(self):
+        log = self.directory / "run.jsonl"
+        result = self.train(*example.flags({**example.TINY, "ranks": 4, "steps": 6, "log_json": log}))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        result = subprocess.run([f"{os.environ['EPLB_BIN']}/eplbctl", "replay", "--trace", log, "--gpus", "4", "--slots",
+                                 "8", "-o", "json"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        # The library computes the same figure from the same load.
+        ours = np.mean([record["mean_balancedness"] for record in self.records("run")])
+        self.assertAlmostEqual(json.loads(result.stdout)["summary"]["balancedness_static_mean"], ours, places=9)
 
     def test_wrong_settings_are_named(self):
         for arguments, message in ((["--top-k", "9", "--experts", "8"], "top_k is 9, of 8 experts"),

@@ -1,9 +1,9 @@
 """The example's train.py with a balancer that only tests have: --migrate-every N moves experts to random slots.
 
-With --forget NAME it leaves the tensors of that name where they are. With --each-step-from DIR it takes each step from the checkpoint of another run before that step.
+With --forget NAME it leaves the tensors of that name where they are. With --each-step-from DIR it takes each step from
+the checkpoint of another run before that step.
 """
 
-import pathlib
 import sys
 
 import example  # finds the example's modules
