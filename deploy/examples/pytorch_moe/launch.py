@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -20,7 +21,8 @@ GRACE_SECONDS = 10.0  # from asking a process to end to ending it
 
 
 def launch(work: Callable[[], int], num_ranks: int) -> int:
-    """Runs `work` in one process for each rank and waits for all. When one fails, the others are ended.
+    """Runs `work` in one process for each rank and waits for all. When one fails, or this process is asked to end, the
+    others are ended. On the main thread.
 
     work: returns an exit status. returns: 0, or the status of the first that failed (of a signal its number).
     """
@@ -28,15 +30,18 @@ def launch(work: Callable[[], int], num_ranks: int) -> int:
     with tempfile.TemporaryDirectory(prefix="pytorch-moe-") as directory:
         processes = [context.Process(target=_run_rank, args=(work, rank, num_ranks, directory))
                      for rank in range(num_ranks)]
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             for process in processes:
                 process.start()
             return _wait(processes)
         finally:
             _end([process for process in processes if process.pid is not None])
+            signal.signal(signal.SIGTERM, before)
 
 
 def _run_rank(work: Callable[[], int], rank: int, num_ranks: int, directory: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, also inside a wait for other ranks
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_WORLD_SIZE=str(num_ranks),
                       INIT_METHOD=f"file://{directory}/ranks")

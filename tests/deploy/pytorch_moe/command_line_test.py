@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import unittest
 
@@ -53,6 +54,22 @@ class CommandLineTest(example.ExampleTest):
         result = self.train(*example.flags({**example.TINY, "ranks": 3, "steps": 3}))
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("do not part over 3 ranks", result.stderr)
+
+    def test_ranks_end_with_the_process_that_started_them(self):
+        log = self.directory / "run.jsonl"
+        arguments = example.flags({**example.TINY, "ranks": 2, "steps": 1_000_000, "log_json": log})
+        job = subprocess.Popen([example.PYTHON, "-B", example.EXAMPLE / "train.py", *arguments],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(job.stdout.close)
+        self.addCleanup(job.wait)
+        self.addCleanup(job.terminate)
+        self.assertIn("step     0", job.stdout.readline())
+        ranks = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text(encoding="utf-8").split()
+        self.assertEqual(len(ranks), 2)
+        job.terminate()
+        job.stdout.read()  # its end: no process has it open any more
+        self.assertEqual(job.wait(example.TIMEOUT_SECONDS), 128 + 15)
+        self.assertEqual([rank for rank in ranks if pathlib.Path(f"/proc/{rank}").exists()], [])
 
 
 if __name__ == "__main__":

@@ -24,14 +24,17 @@ class ReplicasTest(example.ExampleTest):
         steps = example.steps_of_test(24)
         common = {"ranks": 4, "steps": steps, "checkpoint_every": steps, "dtype": "float64"}
         without = self.run_worker("without", **common)
-        for name, more in (("every", {}), ("primary", {"state_in_primary": True})):
+        moving = {"redundant": 8, "migrate_every": 5}
+        # 10 slots on 4 ranks: some ranks have 3.
+        for name, more in (("every", moving), ("primary", {**moving, "state_in_primary": True}),
+                           ("uneven", {"redundant": 2})):
             with self.subTest(name):
-                records = self.run_worker(name, redundant=8, migrate_every=5, **common, **more)
+                records = self.run_worker(name, **common, **more)
                 curve = self.assert_equal_to(1e-10, records, without)
                 difference, tensor = self.largest_difference(name, "without", steps)
                 self.assertLessEqual(difference, 1e-10, tensor)
                 print(f"{name}: {steps} steps, curve within {curve:.1e}, tensors within {difference:.1e} ({tensor})")
-                self.assertGreater(sum(record["switched"] for record in records), 3)
+                self.assertEqual(any(record["switched"] for record in records), "migrate_every" in more)
 
     def test_float32_is_equal_to_rounding_at_each_step_from_the_same_state(self):
         steps = example.steps_of_test(20)
