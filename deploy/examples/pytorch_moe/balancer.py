@@ -1,0 +1,128 @@
+"""The one place where the balancer comes into the training: connect, register, record, step_boundary, close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Protocol
+
+import numpy as np
+import torch
+
+from collectives import Ranks
+from placement import Placement
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """What all ranks must agree on before there are weights. first_step: of the first step_boundary."""
+    layers: int
+    experts: int
+    slots: int
+    first_step: int
+    state_in_every_replica: bool
+
+
+@dataclass(frozen=True)
+class ExpertTensor:
+    """A stacked tensor [local slots, ...] of a layer, whose row i belongs to the expert in local slot i.
+
+    role: "weight", which every replica holds, or "state" of the optimizer.
+    """
+    name: str
+    layer: int
+    role: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What happened between two steps. placement: the new one after a switch, else None. reason: why."""
+    placement: Optional[Placement] = None
+    reason: str = ""
+    pause_seconds: float = 0.0
+
+
+class Balancer(Protocol):
+    """Of one rank; every call but record is collective. Errors are raised, and end the training."""
+
+    def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
+        """Before there are weights. returns: the placement of the first step."""
+
+    def register(self, tensors: list[ExpertTensor]) -> None:
+        """All per-expert memory, once. Whoever migrates an expert moves these rows and nothing else."""
+
+    def record(self, layer: int, counts: np.ndarray) -> None:
+        """counts: int64 [experts], tokens that this rank's router sent to each in the current step, before dropping."""
+
+    def step_boundary(self, step: int) -> Boundary:
+        """Once after each optimizer step, with rising step numbers. May overwrite the registered tensors in place."""
+
+    def close(self, reason: str) -> None:
+        """reason: "finished" is the normal end."""
+
+
+class NoBalancer:
+    """The static placement, for ever."""
+
+    def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
+        return Placement.static(shape.layers, shape.experts, shape.slots, ranks.world_size)
+
+    def register(self, tensors: list[ExpertTensor]) -> None:
+        pass
+
+    def record(self, layer: int, counts: np.ndarray) -> None:
+        pass
+
+    def step_boundary(self, step: int) -> Boundary:
+        return Boundary()
+
+    def close(self, reason: str) -> None:
+        pass
+
+
+class EplbBalancer:
+    """EPLB's client: the daemon at `endpoint` decides, the ranks vote, and the client moves the experts.
+
+    endpoint: HOST:PORT or unix:PATH of eplbd; empty for a job without a daemon. job: its name there. report_every:
+    steps of a load window. initial_placement: path of the first placement; empty: the daemon's, else static.
+    """
+
+    def __init__(self, endpoint: str, job: str, report_every: int, initial_placement: str = "") -> None:
+        self._endpoint, self._job, self._report_every = endpoint, job, report_every
+        self._initial_placement = initial_placement
+        self._client: Any = None
+
+    def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
+        import eplb  # here, so that the example runs without the package when it runs without EPLB
+
+        self._ranks, self._experts = ranks, shape.experts
+        self._client = eplb.Client.connect(
+            job=self._job, endpoint=self._endpoint, rank=ranks.rank, world_size=ranks.world_size,
+            num_layers=shape.layers, num_experts=shape.experts, num_slots=shape.slots, num_gpus=ranks.world_size,
+            first_step=shape.first_step, report_every=self._report_every,
+            initial_placement=self._initial_placement,
+            state_placement="every_replica" if shape.state_in_every_replica else "with_primary",
+            exchange=ranks.gather_objects)  # bytes -> the bytes of all ranks
+        return self._placement()
+
+    def register(self, tensors: list[ExpertTensor]) -> None:
+        for each in tensors:
+            self._client.register(each.tensor, name=each.name, layer=each.layer, role=each.role)
+        self._client.finish_registration()
+
+    def record(self, layer: int, counts: np.ndarray) -> None:
+        self._client.record(layer, counts)
+
+    def step_boundary(self, step: int) -> Boundary:
+        result = self._client.step_boundary(step)
+        placement = self._placement() if result.switched else None
+        return Boundary(placement, result.reason, result.pause_seconds)
+
+    def close(self, reason: str) -> None:
+        if self._client is not None:
+            self._client.close(reason)
+
+    def _placement(self) -> Placement:
+        now = self._client.placement
+        return Placement(now.physical_to_logical_map, self._experts, self._ranks.world_size,
+                         now.logical_to_physical_map, now.version)

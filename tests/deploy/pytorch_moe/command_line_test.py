@@ -1,0 +1,76 @@
+"""train.py as a user starts it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import unittest
+
+import example
+
+import numpy as np
+
+
+class CommandLineTest(example.ExampleTest):
+    def train(self, *arguments):
+        return subprocess.run([example.PYTHON, "-B", example.EXAMPLE / "train.py", *arguments],
+                              capture_output=True, text=True, timeout=example.TIMEOUT_SECONDS)
+
+    def test_log_and_plot_are_written(self):
+        log, png = self.directory / "run.jsonl", self.directory / "run.png"
+        result = self.train(*example.flags({**example.TINY, "ranks": 2, "steps": 3, "log_json": log, "plot": png}))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("balancedness", result.stdout)
+        self.assertTrue(png.read_bytes().startswith(b"\x89PNG"))
+        records = self.records("run")
+        self.assertEqual([record["step"] for record in records], [0, 1, 2])
+        for record in records:
+            self.assertAlmostEqual(record["mean_balancedness"], np.mean(record["balancedness"]))
+            # Nothing moved, and without replicas the equal split is the real one.
+            self.assertAlmostEqual(record["mean_balancedness"], record["static_mean_balancedness"])
+
+    def test_eplbctl_replays_the_log(self):
+        log = self.directory / "run.jsonl"
+        result = self.train(*example.flags({**example.TINY, "ranks": 4, "steps": 6, "log_json": log}))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        result = subprocess.run([f"{os.environ['EPLB_BIN']}/eplbctl", "replay", "--trace", log, "--gpus", "4", "--slots",
+                                 "8", "-o", "json"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        # The library computes the same figure from the same load.
+        ours = np.mean([record["mean_balancedness"] for record in self.records("run")])
+        self.assertAlmostEqual(json.loads(result.stdout)["summary"]["balancedness_static_mean"], ours, places=9)
+
+    def test_wrong_settings_are_named(self):
+        for arguments, message in ((["--top-k", "9", "--experts", "8"], "top_k is 9, of 8 experts"),
+                                   (["--ranks", "1", "--text", "/nothing/here"], "/nothing/here"),
+                                   (["--ranks", "1", "--resume", str(self.directory)], "not complete")):
+            result = self.train(*arguments)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(message, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+
+    def test_a_rank_that_fails_ends_the_others(self):
+        # 3 ranks cannot share 8 sequences equally; each would say so, and none may wait for another.
+        result = self.train(*example.flags({**example.TINY, "ranks": 3, "steps": 3}))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("do not part over 3 ranks", result.stderr)
+
+    def test_ranks_end_with_the_process_that_started_them(self):
+        log = self.directory / "run.jsonl"
+        arguments = example.flags({**example.TINY, "ranks": 2, "steps": 1_000_000, "log_json": log})
+        job = subprocess.Popen([example.PYTHON, "-B", example.EXAMPLE / "train.py", *arguments],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(job.stdout.close)
+        self.addCleanup(job.wait)
+        self.addCleanup(job.terminate)
+        self.assertIn("step     0", job.stdout.readline())
+        ranks = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text(encoding="utf-8").split()
+        self.assertEqual(len(ranks), 2)
+        job.terminate()
+        job.stdout.read()  # its end: no process has it open any more
+        self.assertEqual(job.wait(example.TIMEOUT_SECONDS), 128 + 15)
+        self.assertEqual([rank for rank in ranks if pathlib.Path(f"/proc/{rank}").exists()], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
