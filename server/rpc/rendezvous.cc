@@ -98,9 +98,12 @@ void Rendezvous::Join(Member member, const void* caller, Done done, absl::Time n
       Waiting& waiting = exchange->ranks[member.rank];
       if (waiting.caller != nullptr) {
         callers_.erase(waiting.caller);
-        calls.emplace_back(std::move(waiting.done),
-                           absl::AbortedError(absl::StrCat("rank ", member.rank,
-                                                           " came again, this call is replaced")));
+        const bool same = waiting.nonce == member.nonce;
+        calls.emplace_back(
+            std::move(waiting.done),
+            absl::AbortedError(absl::StrCat(
+                same ? "" : "another process came as ", "rank ", member.rank,
+                same ? " came again, this call is replaced" : ", which replaces this one")));
       }
       exchange->bytes += member.blob.size() - waiting.blob.size();
       bytes_ += member.blob.size() - waiting.blob.size();

@@ -77,7 +77,8 @@ TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
 TEST_F(RendezvousTest, ANewerProcessReplacesTheEarlierCallOfItsRank) {
   Join(0, MemberOf(0, 2, 1));
   Join(1, MemberOf(0, 2, 2));
-  EXPECT_EQ(StatusOf(0).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(StatusOf(0),
+            absl::AbortedError("another process came as rank 0, which replaces this one"));
   Join(2, MemberOf(1, 2, 1));
   ASSERT_TRUE(StatusOf(1).ok());
   EXPECT_THAT(**answers_[2][0], ElementsAre("blob0/2", "blob1/1"));
