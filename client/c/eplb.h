@@ -181,7 +181,7 @@ typedef int32_t (*eplb_rebuild)(void* user, int32_t layer, const int32_t* local_
  * which tensors a trainer registers. The memory must outlive the client. */
 typedef struct eplb_tensor {
   size_t struct_size; /* equal in all tensors of a call */
-  const char* name;
+  const char* name;   /* distinct in a call */
   void* base;
   int64_t row_bytes;
   int64_t row_stride;
@@ -270,7 +270,7 @@ typedef struct eplb_device_tables {
 
 EPLB_API int32_t eplb_client_device_tables(const eplb_client* client,
                                            eplb_device_tables* tables) EPLB_NOEXCEPT;
-/* What carries the rows now; "" before register_experts. Valid until the next step_boundary. */
+/* What carries the rows now; "" before register_experts. Valid until this is asked again. */
 EPLB_API int32_t eplb_client_transport(const eplb_client* client,
                                        const char** transport) EPLB_NOEXCEPT;
 /* Valid until destroy. */
@@ -357,7 +357,8 @@ typedef struct eplb_plan_options {
 /* Fills in the defaults. struct_size: sizeof(eplb_plan_options). */
 EPLB_API int32_t eplb_plan_options_init(eplb_plan_options* options,
                                         size_t struct_size) EPLB_NOEXCEPT;
-/* A policy's placement for token counts [L, E], aligned to the previous one if there is one. */
+/* A policy's placement for token counts [L, E]. That of "balanced" is aligned to the previous one
+ * if there is one; "incremental" needs one. */
 EPLB_API int32_t eplb_plan_from_counts(const eplb_plan_options* options, const int64_t* counts,
                                        eplb_plan** plan) EPLB_NOEXCEPT;
 /* The same for estimates, such as an average. */
