@@ -67,6 +67,7 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now, Exchange** 
     }
     found = exchanges_.emplace(key, Exchange{}).first;
     found->second.world_size = member.world_size;
+    found->second.began = now;
     found->second.deadline = now + limits_.deadline;
   }
   *exchange = &found->second;
@@ -112,6 +113,7 @@ void Rendezvous::Join(Member member, const void* caller, Done done, absl::Time n
                  .caller = caller,
                  .done = std::move(done),
                  .blob = std::move(member.blob)};
+      exchange->deadline = std::min(exchange->deadline, now + member.patience);
       if (std::ssize(exchange->ranks) == exchange->world_size) Complete(exchange, &calls);
     }
   }
@@ -160,7 +162,7 @@ void Rendezvous::Expire(absl::Time now) {
           absl::DeadlineExceededError(absl::StrCat(
               MissingRanks(exchange.world_size, missing), " did not come to exchange \"",
               current->first.second, "\" of job \"", current->first.first, "\" within ",
-              absl::FormatDuration(limits_.deadline))),
+              absl::FormatDuration(exchange.deadline - exchange.began))),
           &calls);
       Erase(current);
     }

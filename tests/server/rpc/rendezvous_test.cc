@@ -67,6 +67,20 @@ TEST_F(RendezvousTest, TheDeadlineNamesTheMissingRanks) {
   EXPECT_EQ(StatusOf(1), StatusOf(0));
 }
 
+TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
+  Join(0, MemberOf(0, 3));
+  Rendezvous::Member member = MemberOf(2, 3);
+  member.patience = absl::Seconds(5);
+  Join(1, std::move(member), kStart + absl::Seconds(1));
+  rendezvous_.Expire(kStart + absl::Seconds(5));
+  EXPECT_TRUE(answers_.empty());
+  rendezvous_.Expire(kStart + absl::Seconds(6));
+  EXPECT_EQ(StatusOf(1), absl::DeadlineExceededError(
+                             "rank 1 of 3 did not come to exchange \"start\" of job \"job\" "
+                             "within 6s"));
+  EXPECT_EQ(StatusOf(0), StatusOf(1));
+}
+
 TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
   Join(0, MemberOf(0, 1000));
   rendezvous_.Expire(kStart + absl::Seconds(60));
