@@ -367,8 +367,9 @@ ClientStats Client::Impl::Stats() const {
 
 Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
                             absl::Duration timeout, const DaemonTls& tls) {
-  if (const absl::Status may = EnterGrpc(); !may.ok()) {
-    return [may](std::string_view) { return may; };
+  if (absl::Status refused = EnterGrpc(); !refused.ok()) {
+    using Answers = absl::StatusOr<std::vector<std::string>>;
+    return [refused](std::string_view) { return Answers(refused); };
   }
   return MakeExchangeThroughDaemon(std::move(endpoint), std::move(job), rank, world_size, timeout,
                                    TlsFilesOf(tls));

@@ -185,6 +185,7 @@ TEST_F(CJobTest, CheckExpertsPassesARightProbeAndNamesWhatAWrongOneSays) {
     const std::vector<eplb_tensor> tensors = rank.MakeTensors();
     ASSERT_EQ(rank.Register(tensors), EPLB_OK) << rank.message();
     std::vector<const unsigned char*> bytes;
+    bytes.reserve(tensors.size());
     for (const eplb_tensor& tensor : tensors) {
       bytes.push_back(static_cast<const unsigned char*>(tensor.base));
     }
