@@ -1,14 +1,12 @@
 #include "client/client.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <atomic>
 #include <random>
 #include <utility>
 
 #include "client/client_impl.h"
 #include "client/files/placement_file.h"
+#include "client/forks.h"
 #include "client/inproc.h"
 #include "client/migration/device_transports.h"
 #include "client/options.h"
@@ -23,16 +21,6 @@ namespace {
 uint64_t DrawNonce() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
-}
-
-std::atomic<int64_t> num_forks = 0;
-
-// How often this process's ancestors and itself were forked. gRPC's threads do not live in a child
-// and its connections must not be used by two processes, so a child has to know that it is one.
-int64_t NumForks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++num_forks; });
-  (void)registered;  // fails without memory only; then a child is as unsafe as without us
-  return num_forks;
 }
 
 absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
@@ -54,9 +42,10 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool
                     .exchange = std::move(exchange),
                     .disabled = DisabledByEnvironment(),
                     .nccl = nccl};
-  const absl::Status files = parts.disabled ? absl::OkStatus() : OpenFiles(parts.options, parts);
+  absl::Status own = parts.disabled ? absl::OkStatus() : OpenFiles(parts.options, parts);
+  if (!parts.disabled && !parts.options.endpoint.empty()) own.Update(EnterGrpc());
   EPLB_ASSIGN_OR_RETURN(parts.start,
-                        StartJob(parts.options, topology, parts.disabled, files, parts.exchange));
+                        StartJob(parts.options, topology, parts.disabled, own, parts.exchange));
   EPLB_RETURN_IF_ERROR(parts.placements.Clear());  // after an initial placement was read from it
   return parts;
 }
@@ -98,14 +87,14 @@ void TellInproc(Client& client, const wire::DownMessage& message) {
   ClientFactory::ImplOf(client).Tell(message);
 }
 
-Client::Client(std::unique_ptr<Impl> impl) : forks_(NumForks()), impl_(std::move(impl)) {}
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Client::~Client() {
   // The child has none of the threads and connections that the members would end.
-  if (IsForkedCopy()) (void)impl_.release();
+  if (impl_->birthplace().IsElsewhereQuietly()) (void)impl_.release();
 }
 
-bool Client::IsForkedCopy() const { return forks_ != NumForks(); }
+bool Client::IsForkedCopy() const { return impl_->birthplace().IsElsewhere(); }
 
 absl::Status Client::RegisterExperts(std::span<const ExpertTensorView> tensors) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->Register(tensors);
@@ -388,6 +377,10 @@ ClientStats Client::Impl::Stats() const {
 
 Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
                             absl::Duration timeout, const DaemonTls& tls) {
+  if (absl::Status refused = EnterGrpc(); !refused.ok()) {
+    using Answers = absl::StatusOr<std::vector<std::string>>;
+    return [refused](std::string_view) { return Answers(refused); };
+  }
   return MakeExchangeThroughDaemon(std::move(endpoint), std::move(job), rank, world_size, timeout,
                                    TlsFilesOf(tls));
 }

@@ -184,7 +184,8 @@ struct ClientStats {
 // Threads: Record, StepBoundary and CheckExperts from the training thread; placement() too, or with
 // its own ordering; stats() from any. EPLB_DISABLE=1 makes every call a no-op on all ranks; a rank
 // that differs from the others stops the start. After fork() the child's copy is dead: every call
-// does nothing and returns OK, and the parent's is not touched.
+// does nothing and returns OK, the first one says so on stderr, and the parent's is not touched. A
+// child can connect a client of its own unless its parent spoke to a daemon.
 class Client {
  public:
   // Chooses the first placement on rank 0, gives it to all ranks and compares what must be equal.
@@ -245,7 +246,6 @@ class Client {
   explicit Client(std::unique_ptr<Impl> impl);
   // True in a child that was forked after this client was made.
   bool IsForkedCopy() const;
-  const int64_t forks_;  // of the process, when this client was made
   std::unique_ptr<Impl> impl_;
 };
 

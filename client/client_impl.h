@@ -18,6 +18,7 @@
 #include "client/client.h"
 #include "client/control/control_channel.h"
 #include "client/first_placement.h"
+#include "client/forks.h"
 #include "client/line_file.h"
 #include "client/migration/executor.h"
 #include "client/migration/route_tables.h"
@@ -64,6 +65,7 @@ struct Client::Impl {
   const PlacementView& view() const { return tables_.view(); }
   const DeviceTables& device_tables() const { return device_tables_; }
   const std::string& incarnation() const { return incarnation_; }
+  const Birthplace& birthplace() const { return birthplace_; }
   std::string_view transport() const {
     return executor_ == nullptr ? "" : executor_->transport_name();
   }
@@ -115,6 +117,7 @@ struct Client::Impl {
   void Probe(const ExpertProbe& probe, LayerId layer, std::vector<uint64_t>& outputs,
              absl::Status& failure) const;
 
+  const Birthplace birthplace_;
   const ClientOptions options_;
   const Topology topology_;
   const Exchange exchange_;

@@ -18,6 +18,20 @@ if(EPLB_SANITIZE)
   add_link_options("-fsanitize=${sanitizers}")
 endif()
 
+# What follows may become part of libeplb.so: it is compiled once, for it and for everything else. Hidden, because the
+# compiler may not look into a visible function that another library could replace.
+macro(eplb_code_of_library)
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+endmacro()
+# What follows is in programs only.
+macro(eplb_code_of_programs)
+  unset(CMAKE_POSITION_INDEPENDENT_CODE)
+  unset(CMAKE_CXX_VISIBILITY_PRESET)
+  unset(CMAKE_VISIBILITY_INLINES_HIDDEN)
+endmacro()
+
 # eplb_add_library(placement SOURCES a.cc b.cc DEPS absl::statusor [PRIVATE_DEPS OpenSSL::Crypto])
 # makes the target eplb_placement with the alias eplb::placement. OPTIMISED: also in a Debug tree,
 # where its tests would take minutes else.

@@ -20,13 +20,14 @@ class ExchangeReactor : public grpc::ServerUnaryReactor {
   ExchangeReactor(v1::ExchangeResponse* response, Rendezvous* rendezvous)
       : response_(response), rendezvous_(rendezvous) {}
 
-  void Join(const v1::ExchangeRequest& request) {
+  void Join(const v1::ExchangeRequest& request, absl::Duration patience) {
     rendezvous_->Join(
         {.job = request.job(),
          .key = request.key(),
          .rank = Narrow(request.rank()),
          .world_size = Narrow(request.world_size()),
          .nonce = request.nonce(),
+         .patience = patience,
          .blob = request.blob()},
         this, [this](const absl::StatusOr<Rendezvous::Blobs>& blobs) { End(blobs); },
         MonotonicNow());
@@ -56,9 +57,10 @@ class ExchangeReactor : public grpc::ServerUnaryReactor {
 }  // namespace
 
 grpc::ServerUnaryReactor* StartExchange(const v1::ExchangeRequest& request,
-                                        v1::ExchangeResponse* response, Rendezvous* rendezvous) {
+                                        v1::ExchangeResponse* response, absl::Duration patience,
+                                        Rendezvous* rendezvous) {
   auto* reactor = new ExchangeReactor(response, rendezvous);
-  reactor->Join(request);
+  reactor->Join(request, patience);
   return reactor;
 }
 

@@ -8,9 +8,11 @@
 
 namespace eplb {
 
-// request and response live until the returned reactor is done; it deletes itself.
+// request and response live until the returned reactor is done; it deletes itself. patience: how
+// long the rank waits for the others.
 grpc::ServerUnaryReactor* StartExchange(const v1::ExchangeRequest& request,
-                                        v1::ExchangeResponse* response, Rendezvous* rendezvous);
+                                        v1::ExchangeResponse* response, absl::Duration patience,
+                                        Rendezvous* rendezvous);
 
 }  // namespace eplb
 

@@ -67,6 +67,7 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now, Exchange** 
     }
     found = exchanges_.emplace(key, Exchange{}).first;
     found->second.world_size = member.world_size;
+    found->second.began = now;
     found->second.deadline = now + limits_.deadline;
   }
   *exchange = &found->second;
@@ -98,9 +99,12 @@ void Rendezvous::Join(Member member, const void* caller, Done done, absl::Time n
       Waiting& waiting = exchange->ranks[member.rank];
       if (waiting.caller != nullptr) {
         callers_.erase(waiting.caller);
-        calls.emplace_back(std::move(waiting.done),
-                           absl::AbortedError(absl::StrCat("rank ", member.rank,
-                                                           " came again, this call is replaced")));
+        const bool same = waiting.nonce == member.nonce;
+        calls.emplace_back(
+            std::move(waiting.done),
+            absl::AbortedError(absl::StrCat(
+                same ? "" : "another process came as ", "rank ", member.rank,
+                same ? " came again, this call is replaced" : ", which replaces this one")));
       }
       exchange->bytes += member.blob.size() - waiting.blob.size();
       bytes_ += member.blob.size() - waiting.blob.size();
@@ -109,6 +113,7 @@ void Rendezvous::Join(Member member, const void* caller, Done done, absl::Time n
                  .caller = caller,
                  .done = std::move(done),
                  .blob = std::move(member.blob)};
+      exchange->deadline = std::min(exchange->deadline, now + member.patience);
       if (std::ssize(exchange->ranks) == exchange->world_size) Complete(exchange, &calls);
     }
   }
@@ -157,7 +162,7 @@ void Rendezvous::Expire(absl::Time now) {
           absl::DeadlineExceededError(absl::StrCat(
               MissingRanks(exchange.world_size, missing), " did not come to exchange \"",
               current->first.second, "\" of job \"", current->first.first, "\" within ",
-              absl::FormatDuration(limits_.deadline))),
+              absl::FormatDuration(exchange.deadline - exchange.began))),
           &calls);
       Erase(current);
     }

@@ -21,7 +21,7 @@ namespace eplb {
 class Rendezvous {
  public:
   struct Limits {
-    absl::Duration deadline = absl::Seconds(60);  // from the first rank to the last
+    absl::Duration deadline = absl::Seconds(60);  // from the first rank to the last, at most
     size_t max_bytes = size_t{256} << 20;         // blobs of all exchanges
     int32_t max_world_size = 16384;
   };
@@ -36,7 +36,8 @@ class Rendezvous {
     std::string key = {};
     int32_t rank = 0;
     int32_t world_size = 0;
-    uint64_t nonce = 0;  // drawn once per process
+    uint64_t nonce = 0;                                  // drawn once per process
+    absl::Duration patience = absl::InfiniteDuration();  // how long the rank waits for the others
     std::string blob = {};
   };
 
@@ -65,7 +66,8 @@ class Rendezvous {
   };
   struct Exchange {
     int32_t world_size = 0;
-    absl::Time deadline;
+    absl::Time began;
+    absl::Time deadline;  // the most impatient rank's
     size_t bytes = 0;
     std::map<int32_t, Waiting> ranks;
     Blobs result = nullptr;  // set once all came

@@ -2,7 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -35,6 +37,15 @@ constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
 constexpr mode_t kSocketMask = 0117;     // a socket is made with 0777 less this: 0660
 constexpr char kDrains[] = "the daemon drains, come back later";
 
+// How long a rank waits for the others: some of its deadline is for the answer, which names who did
+// not come.
+absl::Duration PatienceOf(const grpc::CallbackServerContext& context) {
+  constexpr absl::Duration kForTheAnswer = absl::Seconds(2);
+  const absl::Duration left =
+      absl::FromChrono(context.deadline() - std::chrono::system_clock::now());
+  return std::max(left - kForTheAnswer, left / 2);
+}
+
 using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
     v1::Balancer::WithCallbackMethod_Exchange<v1::Balancer::Service>>;
 
@@ -52,7 +63,9 @@ class BalancerService : public BalancerBase {
                                      v1::ExchangeResponse* response) override {
     absl::Status status = session_.gate->Admit(*context, Verb::kExchange, request->job());
     if (status.ok() && draining_) status = absl::UnavailableError(kDrains);
-    if (status.ok()) return StartExchange(*request, response, rendezvous_);
+    if (status.ok()) {
+      return StartExchange(*request, response, PatienceOf(*context), rendezvous_);
+    }
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(wire::ToGrpc(status));
     return reactor;

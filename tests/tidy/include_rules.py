@@ -35,7 +35,7 @@ RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wir
 PUBLIC_HEADER = re.compile(r"^client/(c/)?[^/]+\.h$")
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)[">]', re.M)
-SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+SUFFIXES = {".h", ".c", ".cc", ".cu", ".cuh"}
 
 
 def room_of(path):

@@ -67,6 +67,20 @@ TEST_F(RendezvousTest, TheDeadlineNamesTheMissingRanks) {
   EXPECT_EQ(StatusOf(1), StatusOf(0));
 }
 
+TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
+  Join(0, MemberOf(0, 3));
+  Rendezvous::Member member = MemberOf(2, 3);
+  member.patience = absl::Seconds(5);
+  Join(1, std::move(member), kStart + absl::Seconds(1));
+  rendezvous_.Expire(kStart + absl::Seconds(5));
+  EXPECT_TRUE(answers_.empty());
+  rendezvous_.Expire(kStart + absl::Seconds(6));
+  EXPECT_EQ(StatusOf(1), absl::DeadlineExceededError(
+                             "rank 1 of 3 did not come to exchange \"start\" of job \"job\" "
+                             "within 6s"));
+  EXPECT_EQ(StatusOf(0), StatusOf(1));
+}
+
 TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
   Join(0, MemberOf(0, 1000));
   rendezvous_.Expire(kStart + absl::Seconds(60));
@@ -77,7 +91,8 @@ TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
 TEST_F(RendezvousTest, ANewerProcessReplacesTheEarlierCallOfItsRank) {
   Join(0, MemberOf(0, 2, 1));
   Join(1, MemberOf(0, 2, 2));
-  EXPECT_EQ(StatusOf(0).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(StatusOf(0),
+            absl::AbortedError("another process came as rank 0, which replaces this one"));
   Join(2, MemberOf(1, 2, 1));
   ASSERT_TRUE(StatusOf(1).ok());
   EXPECT_THAT(**answers_[2][0], ElementsAre("blob0/2", "blob1/1"));

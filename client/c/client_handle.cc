@@ -1,0 +1,34 @@
+#include "client/c/client_handle.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace eplb::c {
+
+absl::Status CheckState(const eplb_client* handle, const char* name, Needs needs) {
+  if (handle == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": client is NULL"));
+  }
+  if (needs == Needs::kNothing) return absl::OkStatus();
+  if (handle->client == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, handle->closed ? " came after close" : " came before connect"));
+  }
+  if (needs == Needs::kOpen && handle->closed) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " came after close"));
+  }
+  return absl::OkStatus();
+}
+
+Turn::Turn(eplb_client& handle, const char* name) : handle_(handle) {
+  const char* other = nullptr;
+  if (handle.under_way.compare_exchange_strong(other, name)) return;
+  status_ = absl::FailedPreconditionError(
+      absl::StrCat(name, " came while ", other,
+                   " is under way, in another thread or in the one whose callback this is"));
+}
+
+Turn::~Turn() {
+  if (status_.ok()) handle_.under_way = nullptr;
+}
+
+}  // namespace eplb::c

@@ -1,0 +1,394 @@
+/* libeplb for every language that can call C: what an MoE trainer embeds on every rank.
+ *
+ *   eplb_client* client;
+ *   eplb_client_create(&client);
+ *   eplb_client_connect(client, &options, exchange, user);         collective; before weights exist
+ *   ... allocate local slots as eplb_client_placement() says ...
+ *   eplb_client_register_experts(client, tensors, num_tensors);    collective
+ *   for (step = 0; ...; ++step) {
+ *     forward, backward, optimizer; eplb_client_record(client, layer, counts, num_experts);
+ *     eplb_client_step_boundary(client, step, stream, &result);    may migrate and switch
+ *   }
+ *   eplb_client_close(client, "finished");
+ *   eplb_client_destroy(client);
+ *
+ * Codes: functions return an eplb_code as int32_t; 0 is OK. What went wrong is a sentence in
+ * eplb_client_message(client), or, where there is no client, in eplb_last_message().
+ * Structs: the caller sets struct_size, to sizeof, in every struct that it passes, also in those
+ * that are filled. Structs only ever grow at their end, so a program works with a newer library;
+ * with an older one it gets zeros, and InvalidArgument where it asks for what that does not know.
+ * Strings: in UTF-8, ended by 0, copied by the call; NULL takes the default.
+ * Threads: one thread at a time per client, the training thread; eplb_client_stats() from any. A
+ * call while another one is under way in the client, also from a callback, is FailedPrecondition;
+ * callbacks may call placement, device_tables, transport, stats, incarnation.
+ * fork: in a child every call on a client of its parent does nothing and returns OK, which is said
+ * once on stderr; the parent's client is not touched. Clients that the child makes work if no
+ * client of the parent spoke to a daemon, and else are refused.
+ * Callbacks must return: no longjmp, no thread that ends. An exception of C++ becomes Internal.
+ * EPLB_DISABLE=1 makes every call a no-op on all ranks. */
+#ifndef EPLB_CLIENT_C_EPLB_H_
+#define EPLB_CLIENT_C_EPLB_H_
+
+/* NOLINTBEGIN(readability-identifier-naming): names of C, with a prefix for a namespace */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define EPLB_API __attribute__((visibility("default")))
+#else
+#define EPLB_API
+#endif
+
+#ifdef __cplusplus
+#define EPLB_NOEXCEPT noexcept
+extern "C" {
+#else
+#define EPLB_NOEXCEPT
+#endif
+
+/* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
+#define EPLB_ABI_VERSION 1
+
+/* Of the library that is running: it knows all that is in this header if it is not below
+ * EPLB_ABI_VERSION. */
+EPLB_API int32_t eplb_abi_version(void) EPLB_NOEXCEPT;
+/* Such as "0.1.0". */
+EPLB_API const char* eplb_version(void) EPLB_NOEXCEPT;
+
+/* The numbers of Abseil and gRPC. */
+typedef enum eplb_code {
+  EPLB_OK = 0,
+  EPLB_CANCELLED = 1,
+  EPLB_UNKNOWN = 2,
+  EPLB_INVALID_ARGUMENT = 3, /* what was passed */
+  EPLB_DEADLINE_EXCEEDED = 4,
+  EPLB_NOT_FOUND = 5,
+  EPLB_ALREADY_EXISTS = 6,
+  EPLB_PERMISSION_DENIED = 7,
+  EPLB_RESOURCE_EXHAUSTED = 8,  /* memory */
+  EPLB_FAILED_PRECONDITION = 9, /* right call, wrong time; or the ranks differ */
+  EPLB_ABORTED = 10,            /* ranks are missing: the incarnation is over, stop */
+  EPLB_OUT_OF_RANGE = 11,
+  EPLB_UNIMPLEMENTED = 12,
+  EPLB_INTERNAL = 13,
+  EPLB_UNAVAILABLE = 14,
+  EPLB_DATA_LOSS = 15, /* ranks trained under different placements: stop */
+  EPLB_UNAUTHENTICATED = 16
+} eplb_code;
+
+/* "FailedPrecondition"; "Unknown" for a number that is none. */
+EPLB_API const char* eplb_code_name(int32_t code) EPLB_NOEXCEPT;
+/* Of this thread's last call that failed, whatever it was about; "" if none did. Valid until
+ * the thread's next call that fails. */
+EPLB_API const char* eplb_last_message(void) EPLB_NOEXCEPT;
+/* For a callback that is about to return another code than OK: `text` goes into the message of the
+ * call that it is part of. */
+EPLB_API void eplb_callback_message(const char* text) EPLB_NOEXCEPT;
+
+/* ---- a client: one per rank ---- */
+
+typedef struct eplb_client eplb_client;
+
+typedef enum eplb_role { EPLB_WEIGHT = 0, EPLB_STATE = 1, EPLB_DERIVED = 2 } eplb_role;
+typedef enum eplb_state_placement {
+  EPLB_STATE_WITH_PRIMARY = 0,
+  EPLB_STATE_IN_EVERY_REPLICA = 1
+} eplb_state_placement;
+
+/* See eplb::ClientOptions in client/client.h for what each means. */
+typedef struct eplb_client_options {
+  size_t struct_size;
+  const char* job;         /* 1..128 of [A-Za-z0-9._-]; default "default" */
+  const char* incarnation; /* default: the launcher's, else drawn by rank 0 */
+  const char* endpoint;    /* of eplbd, HOST:PORT or unix:PATH; default: without a daemon */
+  const char* tls_ca;      /* PEM files: all three or none; default EPLB_TLS_CA and so on */
+  const char* tls_cert;
+  const char* tls_key;
+  const char* tls_server_name;
+  const char* reduce;            /* who reports: "rank" (default) or "root" */
+  const char* transport;         /* "auto" (default), "host", "peer" or "nccl" */
+  const char* bind_address;      /* numeric address that other ranks reach; default "127.0.0.1" */
+  const char* initial_placement; /* file that rank 0 reads; default: the daemon's, else static */
+  const char* placements_path;   /* rank 0 writes placements.jsonl here; default: not written */
+  const char* history_path;      /* this rank's log for the validator; default: not written */
+  int64_t first_step;
+  int64_t nccl_piece_bytes;
+  double start_deadline_s;
+  double vote_deadline_s;
+  double transfer_deadline_s;
+  int32_t rank;
+  int32_t world_size; /* lanes * num_gpus; GPU = rank % num_gpus */
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_slots;
+  int32_t num_gpus;
+  int32_t num_nodes;
+  int32_t num_groups;
+  int32_t vote_every;
+  int32_t report_every;
+  int32_t report_max_steps;
+  int32_t layers_per_chunk;
+  int32_t state_placement; /* eplb_state_placement; default: in every replica */
+  int32_t nccl_max_ctas;
+  int32_t nccl_channels_per_net_peer;
+  int32_t nccl_traffic_class;
+  int32_t nccl_warm_up_ranks;
+  int32_t reserved; /* 0 */
+} eplb_client_options;
+
+/* Fills in the defaults. struct_size: sizeof(eplb_client_options). */
+EPLB_API int32_t eplb_client_options_init(eplb_client_options* options,
+                                          size_t struct_size) EPLB_NOEXCEPT;
+
+/* Collects what eplb_exchange got. */
+typedef struct eplb_answers eplb_answers;
+EPLB_API int32_t eplb_answers_add(eplb_answers* answers, const void* bytes,
+                                  size_t num_bytes) EPLB_NOEXCEPT;
+
+/* The one collective that a trainer must bring: gives `bytes` to all ranks, waits for theirs with a
+ * deadline of its own, and adds world_size answers in rank order, this rank's own among them.
+ * Called the same number of times in the same order on every rank, inside connect and
+ * register_experts. */
+typedef int32_t (*eplb_exchange)(void* user, const void* bytes, size_t num_bytes,
+                                 eplb_answers* answers);
+
+EPLB_API int32_t eplb_client_create(eplb_client** client) EPLB_NOEXCEPT;
+/* Closes it if it is not, as failed. NULL is fine. No other call may be under way. */
+EPLB_API void eplb_client_destroy(eplb_client* client) EPLB_NOEXCEPT;
+/* Of this client's last call that failed, "" if none did; eplb_last_message() for NULL. Valid until
+ * the next call of the training thread. */
+EPLB_API const char* eplb_client_message(const eplb_client* client) EPLB_NOEXCEPT;
+
+/* Collective. InvalidArgument for options, naming the field; FailedPrecondition when ranks differ,
+ * naming field and ranks; DeadlineExceeded naming the ranks that did not come. No daemon is no
+ * error. `exchange` and `user` must stay good until close. After a failure it may be called again.
+ */
+EPLB_API int32_t eplb_client_connect(eplb_client* client, const eplb_client_options* options,
+                                     eplb_exchange exchange, void* user) EPLB_NOEXCEPT;
+/* The same with the daemon at options->endpoint as the exchange, for launchers without one. Each
+ * exchange fails on every rank after start_deadline_s, naming the ranks that did not come. */
+EPLB_API int32_t eplb_client_connect_through_daemon(
+    eplb_client* client, const eplb_client_options* options) EPLB_NOEXCEPT;
+
+/* Computes a derived tensor again for the local slots that received rows, rising. On the training
+ * thread inside step_boundary; the new placement is there. Not OK ends the incarnation. */
+typedef int32_t (*eplb_rebuild)(void* user, int32_t layer, const int32_t* local_slots,
+                                size_t num_local_slots);
+
+/* One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride. A derived
+ * one has name, layer, role, rebuild and user; all else is 0. docs/registering-tensors.md says
+ * which tensors a trainer registers. The memory must outlive the client. */
+typedef struct eplb_tensor {
+  size_t struct_size; /* equal in all tensors of a call */
+  const char* name;   /* distinct in a call */
+  void* base;
+  int64_t row_bytes;
+  int64_t row_stride;
+  int32_t num_rows;
+  int32_t layer;
+  int32_t role;     /* eplb_role */
+  int32_t reserved; /* 0 */
+  eplb_rebuild rebuild;
+  void* user; /* of rebuild */
+} eplb_tensor;
+
+/* Collective, once. */
+EPLB_API int32_t eplb_client_register_experts(eplb_client* client, const eplb_tensor* tensors,
+                                              size_t num_tensors) EPLB_NOEXCEPT;
+
+/* Writes a digest of what the expert in a local slot computes for a fixed input: for an expert the
+ * same in every slot and on every rank of the lane. */
+typedef int32_t (*eplb_probe)(void* user, int32_t layer, int32_t local_slot, uint64_t* digest);
+
+/* Finds per-expert tensors that were not registered: all experts move by one slot and back, and
+ * `probe` must say the same of each in all places. Collective, between two steps. stream: as for
+ * step_boundary. InvalidArgument names layer, expert, slots and rank. */
+EPLB_API int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* user,
+                                           void* stream) EPLB_NOEXCEPT;
+
+/* Adds tokens routed to each expert in the current step. counts: [num_experts]. */
+EPLB_API int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
+                                    size_t num_experts) EPLB_NOEXCEPT;
+
+typedef struct eplb_boundary {
+  size_t struct_size;
+  int32_t voted;
+  int32_t switched; /* the next forward runs under `version` */
+  int64_t version;
+  int64_t sent_bytes;
+  int64_t received_bytes;
+  double pause_s;             /* time spent in the call */
+  int64_t decided_first_step; /* of a switch: the steps whose load the daemon decided on */
+  int64_t decided_last_step;
+  const char* reason; /* of a switch or a dropped chunk, else ""; valid until the next one */
+} eplb_boundary;
+
+/* Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
+ * stream: the cudaStream_t of expert work, NULL on the host. result: may be NULL. After Aborted and
+ * DataLoss every later call returns the same. */
+EPLB_API int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* stream,
+                                           eplb_boundary* result) EPLB_NOEXCEPT;
+
+/* The arrays keep their addresses until destroy; what is in them changes only inside step_boundary
+ * and check_experts. */
+typedef struct eplb_placement {
+  size_t struct_size;
+  int64_t version;
+  char digest[72]; /* 64 hexadecimal digits and a 0 */
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_slots;
+  int32_t first_local_slot; /* of this rank's GPU */
+  int32_t num_local_slots;
+  int32_t max_replicas;                   /* num_slots - num_experts + 1 */
+  const int32_t* physical_to_logical_map; /* [L, S] */
+  const int32_t* logical_to_physical_map; /* [L, E, max_replicas], -1 padded, primary first */
+  const int32_t* logical_replica_count;   /* [L, E] */
+} eplb_placement;
+
+/* FailedPrecondition before connect. This and what follows up to stats work until destroy. */
+EPLB_API int32_t eplb_client_placement(const eplb_client* client,
+                                       eplb_placement* placement) EPLB_NOEXCEPT;
+
+/* The same for kernels, in the memory where the expert tensors lie; see eplb::DeviceTables. All
+ * NULL before register_experts. */
+typedef struct eplb_device_tables {
+  size_t struct_size;
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_slots;
+  int32_t reserved;
+  const int32_t* physical_to_logical_map; /* [L, S] */
+  const int32_t* logical_replica_count;   /* [L, E] */
+  const int32_t* replicas;                /* [L, S] */
+  const int32_t* first_replica;           /* [L, E + 1] */
+  const int32_t* candidates;              /* [L, S] */
+  const int32_t* first_candidate;         /* [L, E + 1] */
+  const uint32_t* thresholds;             /* [L, S] */
+} eplb_device_tables;
+
+EPLB_API int32_t eplb_client_device_tables(const eplb_client* client,
+                                           eplb_device_tables* tables) EPLB_NOEXCEPT;
+/* What carries the rows now; "" before register_experts. Valid until this is asked again. */
+EPLB_API int32_t eplb_client_transport(const eplb_client* client,
+                                       const char** transport) EPLB_NOEXCEPT;
+/* Valid until destroy. */
+EPLB_API int32_t eplb_client_incarnation(const eplb_client* client,
+                                         const char** incarnation) EPLB_NOEXCEPT;
+
+typedef struct eplb_stats {
+  size_t struct_size;
+  int32_t connected;
+  int32_t reserved;
+  int64_t reconnects;
+  int64_t reports_sent;
+  int64_t refusals; /* by the daemon, e.g. because another process speaks for this rank */
+  int64_t dropped_steps;
+  int64_t votes;
+  int64_t commits;
+  int64_t dropped_chunks;
+  double disconnected_s;
+  int64_t session_waits_over_1ms;
+} eplb_stats;
+
+EPLB_API int32_t eplb_client_stats(const eplb_client* client, eplb_stats* stats) EPLB_NOEXCEPT;
+
+/* Says goodbye to the daemon, within 2 s. reason: NULL or "finished" is the normal end. Every later
+ * call that acts is FailedPrecondition; closing again is OK. */
+EPLB_API int32_t eplb_client_close(eplb_client* client, const char* reason) EPLB_NOEXCEPT;
+
+/* ---- placements without a daemon ---- */
+
+/* An answer: ask its sizes, then copy its maps. Threads: safe to read from several. */
+typedef struct eplb_plan eplb_plan;
+
+typedef enum eplb_tie_break { EPLB_TIES_STABLE = 0, EPLB_TIES_COMPAT = 1 } eplb_tie_break;
+typedef enum eplb_hierarchy {
+  EPLB_HIERARCHY_DEFAULT = 0, /* strict where num_groups % num_nodes == 0 and both are above 1 */
+  EPLB_HIERARCHY_STRICT = 1,
+  EPLB_HIERARCHY_SOFT = 2,
+  EPLB_HIERARCHY_NONE = 3
+} eplb_hierarchy;
+typedef enum eplb_effort {
+  EPLB_EFFORT_DEFAULT = 0,
+  EPLB_EFFORT_FAST = 1,
+  EPLB_EFFORT_THOROUGH = 2
+} eplb_effort;
+
+typedef struct eplb_rebalance_options {
+  size_t struct_size;
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_replicas; /* slots */
+  int32_t num_groups;
+  int32_t num_nodes;
+  int32_t num_gpus;
+  int32_t tie_break; /* eplb_tie_break; the reference leaves it open */
+  int32_t reserved;  /* 0 */
+} eplb_rebalance_options;
+
+/* DeepSeek's rebalance_experts, bit for bit. weight: [num_layers, num_experts]. InvalidArgument for
+ * what the reference asserts. */
+EPLB_API int32_t eplb_rebalance_experts(const eplb_rebalance_options* options, const float* weight,
+                                        eplb_plan** plan) EPLB_NOEXCEPT;
+
+typedef struct eplb_plan_options {
+  size_t struct_size;
+  const char* policy;               /* "balanced" (default), "deepseek", "incremental" */
+  const int64_t* previous;          /* physical_to_logical_map [L, S]; NULL: none */
+  const int64_t* previous_replicas; /* its logical_to_physical_map [L, E, X]; NULL: an
+                                       expert's lowest slot is its primary */
+  const double* gpu_speeds;         /* [num_gpus], 0: holds nothing; NULL: all equal */
+  int32_t previous_max_replicas;    /* X */
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_slots;
+  int32_t num_gpus;
+  int32_t num_nodes;
+  int32_t num_groups;
+  int32_t tie_break;         /* eplb_tie_break, of "deepseek" */
+  int32_t hierarchy;         /* eplb_hierarchy */
+  int32_t effort;            /* eplb_effort; a count of steps, never a time */
+  int32_t allow_duplicates;  /* 1: two replicas of an expert on one GPU where it helps */
+  int32_t max_moves_per_gpu; /* of "incremental", per layer; -1: its own rule */
+} eplb_plan_options;
+
+/* Fills in the defaults. struct_size: sizeof(eplb_plan_options). */
+EPLB_API int32_t eplb_plan_options_init(eplb_plan_options* options,
+                                        size_t struct_size) EPLB_NOEXCEPT;
+/* A policy's placement for token counts [L, E]. That of "balanced" is aligned to the previous one
+ * if there is one; "incremental" needs one. */
+EPLB_API int32_t eplb_plan_from_counts(const eplb_plan_options* options, const int64_t* counts,
+                                       eplb_plan** plan) EPLB_NOEXCEPT;
+/* The same for estimates, such as an average. */
+EPLB_API int32_t eplb_plan_from_estimates(const eplb_plan_options* options, const double* load,
+                                          eplb_plan** plan) EPLB_NOEXCEPT;
+
+typedef struct eplb_plan_sizes {
+  size_t struct_size;
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_slots;
+  int32_t max_replicas; /* the largest replica count of any layer and expert */
+} eplb_plan_sizes;
+
+EPLB_API int32_t eplb_plan_get_sizes(const eplb_plan* plan, eplb_plan_sizes* sizes) EPLB_NOEXCEPT;
+/* Into the caller's arrays; one that is NULL is left out. physical_to_logical_map [L, S];
+ * logical_to_physical_map [L, E, max_replicas], -1 padded, primary first; logical_count [L, E]. */
+EPLB_API int32_t eplb_plan_copy_maps(const eplb_plan* plan, int64_t* physical_to_logical_map,
+                                     int64_t* logical_to_physical_map,
+                                     int64_t* logical_count) EPLB_NOEXCEPT;
+/* [L] each: mean / max GPU load under the load that was planned for, 1 is best; that max; one that
+ * is NULL is left out. FailedPrecondition where that load was no load (negative, not finite). */
+EPLB_API int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
+                                        double* max_gpu_load) EPLB_NOEXCEPT;
+EPLB_API void eplb_plan_destroy(eplb_plan* plan) EPLB_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+/* NOLINTEND(readability-identifier-naming) */
+
+#endif /* EPLB_CLIENT_C_EPLB_H_ */

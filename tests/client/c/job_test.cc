@@ -1,0 +1,277 @@
+// Whole jobs of ranks that use the C ABI.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "client/c/eplb.h"
+#include "tests/client/c/c_rank.h"
+#include "tests/client/session/proposals.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/thread_exchange.h"
+
+namespace eplb {
+namespace {
+
+using testing::CJob;
+using testing::CRank;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::ProposeTo;
+using testing::Running;
+using testing::ScriptedDaemon;
+using testing::SmallTopology;
+using testing::Swapped;
+
+constexpr int32_t kRanks = 4;  // 2 GPUs, 2 lanes
+
+class CJobTest : public ::testing::Test {
+ protected:
+  // Every rank's message after `body`, which returns a code.
+  std::vector<std::string> MessagesOf(CJob& job, int32_t expected_code,
+                                      const std::function<int32_t(CRank&)>& body) {
+    std::vector<std::string> messages(kRanks);
+    job.Run([&](CRank& rank) {
+      EXPECT_EQ(body(rank), expected_code) << rank.message();
+      messages[static_cast<size_t>(rank.rank())] = rank.message();
+    });
+    return messages;
+  }
+
+  const Placement first_ = Placement::Static(SmallTopology());
+  const Placement second_ = Swapped(Swapped(first_, 0, 0, 2), 2, 1, 3);
+  const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
+};
+
+TEST_F(CJobTest, RanksSwitchAtTheSameStepAndEveryRowIsRight) {
+  ScriptedDaemon daemon({});
+  const std::string endpoint = daemon.endpoint();
+  CJob job(kRanks);
+  for (int32_t r = 0; r < kRanks; ++r) job.rank(r).options.endpoint = endpoint.c_str();
+  ASSERT_EQ(job.Start(), EPLB_OK) << eplb_last_message();
+  daemon.WaitForRanks(kRanks);
+  daemon.SendAll(propose_);
+  std::vector<int64_t> steps(kRanks, -1);
+  job.Run([&](CRank& rank) {
+    eplb_boundary last = {};
+    steps[static_cast<size_t>(rank.rank())] = rank.StepUntil(0, [&](const eplb_boundary& now) {
+      last = now;
+      return now.switched != 0;
+    });
+    EXPECT_EQ(last.version, 7);
+    EXPECT_EQ(last.reason, propose_.reason);
+    EXPECT_EQ(last.received_bytes, 2 * testing::kSmallRowBytes);
+    EXPECT_EQ(last.decided_last_step, 199);
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    eplb_placement placement = {};
+    placement.struct_size = sizeof(placement);
+    EXPECT_EQ(eplb_client_placement(rank.client(), &placement), EPLB_OK);
+    EXPECT_EQ(placement.version, 7);
+    EXPECT_EQ(placement.digest, propose_.digest.Hex());
+    eplb_stats stats = {};
+    stats.struct_size = sizeof(stats);
+    EXPECT_EQ(eplb_client_stats(rank.client(), &stats), EPLB_OK);
+    EXPECT_EQ(stats.commits, 1);
+    EXPECT_EQ(stats.connected, 1);
+    EXPECT_EQ(eplb_client_close(rank.client(), nullptr), EPLB_OK);
+  });
+  EXPECT_GE(steps[0], 0);
+  EXPECT_THAT(steps, Each(steps[0]));
+  EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(0).value().failed) << "NULL is the normal end";
+}
+
+TEST_F(CJobTest, DerivedTensorsAreRebuiltUnderTheNewPlacement) {
+  struct Seen {
+    eplb_client* client = nullptr;
+    std::vector<std::string> calls;
+  };
+  std::vector<Seen> seen(kRanks);
+  ScriptedDaemon daemon({});
+  const std::string endpoint = daemon.endpoint();
+  CJob job(kRanks);
+  job.Run([&](CRank& rank) {
+    rank.options.endpoint = endpoint.c_str();
+    ASSERT_EQ(rank.Connect(), EPLB_OK) << rank.message();
+    std::vector<eplb_tensor> tensors = rank.MakeTensors();
+    Seen& mine = seen[static_cast<size_t>(rank.rank())];
+    mine.client = rank.client();
+    eplb_tensor scale = {};
+    scale.struct_size = sizeof(scale);
+    scale.role = EPLB_DERIVED;
+    scale.user = &mine;
+    scale.rebuild = [](void* user, int32_t layer, const int32_t* slots, size_t num_slots) {
+      auto& note = *static_cast<Seen*>(user);
+      eplb_placement placement = {};
+      placement.struct_size = sizeof(placement);
+      EXPECT_EQ(eplb_client_placement(note.client, &placement), EPLB_OK);
+      EXPECT_EQ(eplb_client_step_boundary(note.client, 99, nullptr, nullptr),
+                EPLB_FAILED_PRECONDITION);
+      note.calls.push_back("layer " + std::to_string(layer) + " slot " + std::to_string(slots[0]) +
+                           " of " + std::to_string(num_slots) + " version " +
+                           std::to_string(placement.version) + ": " + eplb_last_message());
+      return int32_t{EPLB_OK};
+    };
+    for (const char* name : {"layers.0.scale", "layers.1.scale", "layers.2.scale"}) {
+      scale.name = name;
+      tensors.push_back(scale);
+      ++scale.layer;
+    }
+    ASSERT_EQ(rank.Register(tensors), EPLB_OK) << rank.message();
+  });
+  daemon.WaitForRanks(kRanks);
+  daemon.SendAll(propose_);
+  job.Run([](CRank& rank) {
+    EXPECT_GE(rank.StepUntil(0, [](const eplb_boundary& now) { return now.switched != 0; }), 0)
+        << rank.message();
+  });
+  const std::string refused =
+      "step_boundary came while step_boundary is under way, in another thread or in the one whose "
+      "callback this is";
+  EXPECT_THAT(seen[0].calls, ElementsAre("layer 0 slot 0 of 1 version 7: " + refused,
+                                         "layer 2 slot 1 of 1 version 7: " + refused));
+}
+
+TEST_F(CJobTest, RebuildThatThrowsIsDataLossWithItsText) {
+  ScriptedDaemon daemon({});
+  const std::string endpoint = daemon.endpoint();
+  CJob job(kRanks);
+  job.Run([&](CRank& rank) {
+    rank.options.endpoint = endpoint.c_str();
+    rank.options.vote_deadline_s = 3;
+    ASSERT_EQ(rank.Connect(), EPLB_OK) << rank.message();
+    std::vector<eplb_tensor> tensors = rank.MakeTensors();
+    eplb_tensor scale = {};
+    scale.struct_size = sizeof(scale);
+    scale.name = "scale";
+    scale.role = EPLB_DERIVED;
+    scale.rebuild = [](void*, int32_t, const int32_t*, size_t) -> int32_t {
+      throw std::runtime_error("no scale today");
+    };
+    tensors.push_back(scale);
+    ASSERT_EQ(rank.Register(tensors), EPLB_OK) << rank.message();
+  });
+  daemon.WaitForRanks(kRanks);
+  daemon.SendAll(propose_);
+  job.Run([](CRank& rank) {
+    int64_t step = 0;
+    int32_t code = EPLB_OK;
+    while (code == EPLB_OK && step < 1'000'000) code = rank.Step(step++);
+    EXPECT_EQ(code, EPLB_DATA_LOSS);
+    EXPECT_EQ(rank.message(),
+              "tensor \"scale\": its rebuild failed for local slots 0: the callback threw: no "
+              "scale today");
+    EXPECT_EQ(rank.Record(), EPLB_DATA_LOSS) << "the error stays";
+  });
+}
+
+TEST_F(CJobTest, CheckExpertsPassesARightProbeAndNamesWhatAWrongOneSays) {
+  const auto by_bytes = [](void* user, int32_t layer, int32_t slot, uint64_t* digest) {
+    const auto& tensors = *static_cast<std::vector<const unsigned char*>*>(user);
+    *digest = tensors[static_cast<size_t>(layer)][slot * testing::kSmallRowBytes];
+    return int32_t{EPLB_OK};
+  };
+  const auto by_slot = [](void*, int32_t, int32_t slot, uint64_t* digest) {
+    *digest = static_cast<uint64_t>(slot) + 1;
+    return int32_t{EPLB_OK};
+  };
+  const auto failing = [](void*, int32_t, int32_t, uint64_t*) {
+    eplb_callback_message("the forward pass had no input");
+    return int32_t{EPLB_UNAVAILABLE};
+  };
+  CJob job(kRanks);
+  job.Run([&](CRank& rank) {
+    ASSERT_EQ(rank.Connect(), EPLB_OK) << rank.message();
+    const std::vector<eplb_tensor> tensors = rank.MakeTensors();
+    ASSERT_EQ(rank.Register(tensors), EPLB_OK) << rank.message();
+    std::vector<const unsigned char*> bytes;
+    bytes.reserve(tensors.size());
+    for (const eplb_tensor& tensor : tensors) {
+      bytes.push_back(static_cast<const unsigned char*>(tensor.base));
+    }
+    EXPECT_EQ(eplb_client_check_experts(rank.client(), by_bytes, &bytes, nullptr), EPLB_OK)
+        << rank.message();
+    EXPECT_EQ(eplb_client_check_experts(rank.client(), by_slot, nullptr, nullptr),
+              EPLB_INVALID_ARGUMENT);
+    EXPECT_THAT(rank.message(), HasSubstr("check: layer 0: expert"));
+    EXPECT_EQ(eplb_client_check_experts(rank.client(), failing, nullptr, nullptr),
+              EPLB_UNAVAILABLE);
+    EXPECT_EQ(rank.message(), "the forward pass had no input");
+    EXPECT_EQ(rank.WrongSlots(), 0);
+  });
+}
+
+TEST_F(CJobTest, RanksWithOtherShapesStopAndNameTheField) {
+  CJob job(kRanks);
+  job.rank(2).options.num_layers = 5;
+  EXPECT_THAT(MessagesOf(job, EPLB_FAILED_PRECONDITION, [](CRank& rank) { return rank.Connect(); }),
+              Each("start: num_layers differs: rank 0 has 3, rank 2 has 5"));
+}
+
+TEST_F(CJobTest, AnotherRowSizeOnOneRankStopsAllAndIsNamed) {
+  CJob job(kRanks);
+  const auto messages = MessagesOf(job, EPLB_FAILED_PRECONDITION, [](CRank& rank) {
+    EXPECT_EQ(rank.Connect(), EPLB_OK) << rank.message();
+    std::vector<eplb_tensor> tensors = rank.MakeTensors();
+    for (eplb_tensor& tensor : tensors) tensor.row_bytes -= rank.rank() == 3 ? 8 : 0;
+    return rank.Register(tensors);
+  });
+  EXPECT_THAT(messages, Each("tensors: weight_bytes differs: rank 0 has 96, rank 3 has 88"));
+}
+
+TEST_F(CJobTest, SkippedBoundaryIsRefusedThereAndNamedElsewhereWithinTheDeadline) {
+  CJob job(kRanks);
+  for (int32_t r = 0; r < kRanks; ++r) job.rank(r).options.vote_deadline_s = 2;
+  ASSERT_EQ(job.Start(), EPLB_OK) << eplb_last_message();
+  job.Run([](CRank& rank) {
+    ASSERT_EQ(rank.Step(0), EPLB_OK);
+    if (rank.rank() == 1) {
+      EXPECT_EQ(rank.Step(2), EPLB_FAILED_PRECONDITION);
+      EXPECT_EQ(rank.message(), "StepBoundary of step 2, expected 1");
+      return;
+    }
+    int64_t step = 1;
+    int32_t code = EPLB_OK;
+    while (code == EPLB_OK && step < 8) code = rank.Step(step++);
+    EXPECT_EQ(step, 4) << "the first vote";
+    EXPECT_EQ(code, EPLB_ABORTED);
+    EXPECT_THAT(rank.message(), HasSubstr("rank 1 "));
+  });
+}
+
+TEST_F(CJobTest, ExchangeThatFailsGivesItsCodeAndText) {
+  CRank rank(0, 1, [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
+    return absl::DeadlineExceededError("the store did not answer");
+  });
+  EXPECT_EQ(rank.Connect(), EPLB_DEADLINE_EXCEEDED);
+  EXPECT_EQ(rank.message(), "exchange: the store did not answer");
+  EXPECT_STREQ(eplb_last_message(), "exchange: the store did not answer");
+}
+
+TEST_F(CJobTest, ExchangeThatThrowsIsInternalAndConnectCanBeCalledAgain) {
+  bool broken = true;
+  CRank rank(0, 1, [&](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
+    if (broken) throw std::runtime_error("store gone");
+    return std::vector<std::string>{std::string(bytes)};
+  });
+  EXPECT_EQ(rank.Connect(), EPLB_INTERNAL);
+  EXPECT_EQ(rank.message(), "exchange: the callback threw: store gone");
+  broken = false;
+  EXPECT_EQ(rank.Connect(), EPLB_OK) << rank.message();
+}
+
+TEST_F(CJobTest, ExchangeWithTooFewAnswersOrAnotherOrderIsNamed) {
+  CRank few(1, 2, [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
+    return std::vector<std::string>{"one"};
+  });
+  EXPECT_EQ(few.Connect(), EPLB_FAILED_PRECONDITION);
+  EXPECT_EQ(few.message(), "start: the exchange gave 1 answers, world_size is 2");
+  CRank swapped(1, 2, [](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
+    return std::vector<std::string>{std::string(bytes), "other"};
+  });
+  EXPECT_EQ(swapped.Connect(), EPLB_FAILED_PRECONDITION);
+  EXPECT_THAT(swapped.message(), HasSubstr("the answer of rank 1 is not what this rank 1 gave"));
+}
+
+}  // namespace
+}  // namespace eplb
