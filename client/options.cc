@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "client/control/socket.h"
 #include "proto/wire/names.h"
 
 namespace eplb {
