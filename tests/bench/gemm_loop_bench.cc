@@ -36,6 +36,7 @@ constexpr int32_t kStepsPerTurn = 48;  // six votes
 constexpr int32_t kLayers = 8;
 constexpr int32_t kExperts = 64;
 constexpr int64_t kRowBytes = int64_t{1} << 20;
+constexpr int64_t kLayerBytes = kExperts * kRowBytes;
 constexpr absl::Duration kDaemonDeadline = absl::Seconds(10);
 
 // A job of one rank with expert rows on the device. It votes and reports, and as its one GPU cannot
@@ -53,16 +54,16 @@ class IdleClient {
     EPLB_ASSIGN_OR_RETURN(client_, Client::Connect(options, [](std::string_view bytes) {
                             return absl::StatusOr<std::vector<std::string>>({std::string(bytes)});
                           }));
-    EPLB_ASSIGN_OR_RETURN(rows_, cuda::MakeDeviceMemory(kLayers * kExperts * kRowBytes));
+    EPLB_ASSIGN_OR_RETURN(rows_, cuda::MakeDeviceMemory(kLayers * kLayerBytes));
     std::vector<ExpertTensorView> tensors;
+    tensors.reserve(kLayers);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      tensors.push_back(
-          {.name = absl::StrCat("layers.", layer, ".weight"),
-           .layer = layer,
-           .base = static_cast<std::byte*>(rows_.get()) + layer * kExperts * kRowBytes,
-           .num_rows = kExperts,
-           .row_bytes = kRowBytes,
-           .row_stride = kRowBytes});
+      tensors.push_back({.name = absl::StrCat("layers.", layer, ".weight"),
+                         .layer = layer,
+                         .base = static_cast<std::byte*>(rows_.get()) + layer * kLayerBytes,
+                         .num_rows = kExperts,
+                         .row_bytes = kRowBytes,
+                         .row_stride = kRowBytes});
     }
     EPLB_RETURN_IF_ERROR(client_->RegisterExperts(tensors));
     return Await([](const ClientStats& stats) { return stats.connected; });

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -36,18 +37,18 @@ constexpr int32_t kLayers = 3;
 constexpr int32_t kExperts = 9;
 constexpr int32_t kTopK = 2;
 constexpr int32_t kTokens = 501;
+constexpr int64_t kPairs = int64_t{kTokens} * kTopK;  // of a layer
+constexpr int64_t kRow = kExperts + 1;                // counters of a layer
 
 // Router choices at random, those of each layer; some out of range.
 std::vector<int32_t> RandomIds(std::mt19937& random) {
-  std::vector<int32_t> ids(kLayers * kTokens * kTopK);
+  std::vector<int32_t> ids(kLayers * kPairs);
   for (int32_t& id : ids) id = static_cast<int32_t>(random() % (kExperts + 1));
   return ids;
 }
 
 class CountingGpuTest : public ::testing::Test {
  protected:
-  static constexpr int64_t kPairs = int64_t{kTokens} * kTopK;  // of a layer
-
   void SetUp() override {
     EPLB_REQUIRE_GPU_OR_SKIP();
     memory_ = std::make_unique<QueueMemory>(&testing::MakeDeviceQueue);
@@ -87,17 +88,18 @@ DeviceTables TablesOf(const RouteArrays& arrays, const Topology& topology) {
 std::vector<int32_t> SlotsOnHost(const DeviceTables& tables, int32_t layer,
                                  std::span<const int32_t> ids, int64_t* counts) {
   std::vector<int32_t> slots(ids.size());
-  const absl::Status routed = cuda::RouteOnHost(
-      {.choices = {.expert_ids = ids.data(),
-                   .num_tokens = static_cast<int64_t>(ids.size()) / kTopK,
-                   .top_k = kTopK,
-                   .num_experts = tables.num_experts,
-                   .counts = counts,
-                   .out_of_range = counts + tables.num_experts},
-       .table = {.candidates = tables.candidates + layer * tables.num_slots,
-                 .first_candidate = tables.first_candidate + layer * (tables.num_experts + 1),
-                 .thresholds = tables.thresholds + layer * tables.num_slots},
-       .slots = slots.data()});
+  const int64_t slot_row = int64_t{layer} * tables.num_slots;
+  const absl::Status routed =
+      cuda::RouteOnHost({.choices = {.expert_ids = ids.data(),
+                                     .num_tokens = static_cast<int64_t>(ids.size()) / kTopK,
+                                     .top_k = kTopK,
+                                     .num_experts = tables.num_experts,
+                                     .counts = counts,
+                                     .out_of_range = counts + tables.num_experts},
+                         .table = {.candidates = tables.candidates + slot_row,
+                                   .first_candidate = tables.first_candidate + layer * kRow,
+                                   .thresholds = tables.thresholds + slot_row},
+                         .slots = slots.data()});
   EXPECT_TRUE(routed.ok()) << routed;
   return slots;
 }
@@ -121,7 +123,7 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   const std::vector<int32_t> ids = RandomIds(random_);
   const int32_t* const device_ids = OnDevice(ids);
   int32_t* const slots = OnDevice(std::vector<int32_t>(2 * ids.size()));
-  std::vector<int64_t> expected_counts(kLayers * (kExperts + 1));
+  std::vector<int64_t> expected_counts(kLayers * kRow);
   int64_t* const counters = OnDevice(expected_counts);
   std::vector<int32_t> expected;
   const auto route = [&](int64_t pass) {
@@ -132,7 +134,7 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
       ASSERT_TRUE(routed.ok()) << routed;
       const std::vector<int32_t> of_layer =
           SlotsOnHost(on_host, layer, std::span(ids).subspan(layer * kPairs, kPairs),
-                      expected_counts.data() + layer * (kExperts + 1));
+                      expected_counts.data() + layer * kRow);
       expected.insert(expected.end(), of_layer.begin(), of_layer.end());
     }
   };
@@ -140,8 +142,8 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   ASSERT_TRUE((*device)->Update(after, changed, /*stream=*/nullptr).ok());
   ASSERT_TRUE((*host)->Update(after, changed, /*stream=*/nullptr).ok());
   route(1);
-  EXPECT_THAT(Read(slots, 2 * kLayers * kPairs), ElementsAreArray(expected));
-  EXPECT_THAT(Read(counters, kLayers * (kExperts + 1)), ElementsAreArray(expected_counts));
+  EXPECT_THAT(Read(slots, std::ssize(expected)), ElementsAreArray(expected));
+  EXPECT_THAT(Read(counters, kLayers * kRow), ElementsAreArray(expected_counts));
 }
 
 // A job of one rank whose experts lie on the device.
@@ -157,10 +159,11 @@ class OneRank {
     });
     if (!client.ok()) return client;
     std::vector<ExpertTensorView> tensors;
+    tensors.reserve(kLayers);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       tensors.push_back({.name = absl::StrCat("layers.", layer, ".weight"),
                          .layer = layer,
-                         .base = rows.data() + layer * kExperts * kRowBytes,
+                         .base = rows.data() + layer * kLayerBytes,
                          .num_rows = kExperts,
                          .row_bytes = kRowBytes,
                          .row_stride = kRowBytes});
@@ -171,30 +174,31 @@ class OneRank {
   }
 
   static constexpr int64_t kRowBytes = 64;
+  static constexpr int64_t kLayerBytes = kExperts * kRowBytes;
 };
 
 TEST_F(CountingGpuTest, TheExampleOfThePageRecordsWhatWasCounted) {
   const std::span<std::byte> rows =
-      memory_->Put(std::vector<std::byte>(kLayers * kExperts * OneRank::kRowBytes));
+      memory_->Put(std::vector<std::byte>(kLayers * OneRank::kLayerBytes));
   const auto client = OneRank::Connect(rows);
   ASSERT_TRUE(client.ok()) << client.status();
   const auto stream = cuda::MakeStream();
-  const auto pinned = cuda::MakePinnedMemory(kLayers * (kExperts + 1) * int64_t{8});
+  const auto pinned = cuda::MakePinnedMemory(kLayers * kRow * int64_t{sizeof(int64_t)});
   ASSERT_TRUE(stream.ok() && pinned.ok()) << stream.status() << pinned.status();
   auto* const host = static_cast<int64_t*>(pinned->get());
-  int64_t* const counters = OnDevice(std::vector<int64_t>(kLayers * (kExperts + 1)));
+  int64_t* const counters = OnDevice(std::vector<int64_t>(kLayers * kRow));
   int32_t* const slots = OnDevice(std::vector<int32_t>(kPairs));
   for (int64_t step = 0; step < 3; ++step) {
     const std::vector<int32_t> ids = RandomIds(random_);
     const int32_t* const device_ids = OnDevice(ids);
-    std::vector<int64_t> expected(kLayers * (kExperts + 1));
+    std::vector<int64_t> expected(kLayers * kRow);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       const Choices choices{device_ids + layer * kPairs, kTokens, kTopK};
       const absl::Status routed = testing::RouteAndCount((*client)->device_tables(), layer, choices,
                                                          counters, slots, stream->get());
       ASSERT_TRUE(routed.ok()) << routed;
       for (int64_t i = 0; i < kPairs; ++i) {
-        ++expected[static_cast<size_t>(layer * (kExperts + 1) + ids[layer * kPairs + i])];
+        ++expected[layer * kRow + ids[layer * kPairs + i]];
       }
     }
     const absl::Status recorded = testing::RecordStep(**client, counters, host, stream->get());

@@ -53,7 +53,7 @@ class DyingTransport : public Transport {
   }
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
     if (dies_ && !midway_) (void)raise(SIGKILL);
-    const absl::StatusOr<Progress> progress = transport_->Poll(ticket, max_wait);
+    absl::StatusOr<Progress> progress = transport_->Poll(ticket, max_wait);
     if (dies_ && progress.ok() && progress->sent_bytes > 0) (void)raise(SIGKILL);
     return progress;
   }

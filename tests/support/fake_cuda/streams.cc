@@ -90,6 +90,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int
   const Lock lock(fake::Mutex());
   const uint64_t name = fake::All().next_name++;
   fake::All().streams[name];
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a handle is a number that nobody follows
   *stream = reinterpret_cast<cudaStream_t>(name);
   return cudaSuccess;
 }
@@ -134,6 +135,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   const Lock lock(fake::Mutex());
   const uint64_t name = fake::All().next_name++;
   fake::All().events[name] = std::make_shared<fake::EventState>();
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
   *event = reinterpret_cast<cudaEvent_t>(name);
   return cudaSuccess;
 }
