@@ -23,6 +23,7 @@ using MakeTransports = Transports (*)(int32_t world_size, int64_t staging_bytes)
 
 struct TransportKind {
   // Implicit: a kind in host memory is written as its function.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   TransportKind(MakeTransports make_world, MakeQueue make_queue = nullptr)
       : make(make_world), queue(make_queue) {}
   MakeTransports make;
