@@ -14,7 +14,8 @@ struct MemberPeer {
   // Whoever adds a field: say in BytesOf that it tells states apart.
   static constexpr size_t kStateBytes = sizeof(Member) - sizeof(MemberOptions);
 
-  // Equal for equal members of one job. Does not cover the identity.
+  // Equal for equal members of one job. Does not cover the identity, nor the transport, which only
+  // changes what is told.
   static std::string BytesOf(const Member& member) {
     explorer::Bytes bytes;
     const auto add_version = [&bytes](const std::shared_ptr<const Proposal>& proposal) {
@@ -43,7 +44,7 @@ struct MemberPeer {
   static const VoteSnapshot& Frozen(const Member& member) { return member.frozen_; }
 };
 
-static_assert(MemberPeer::kStateBytes == 288, "Member changed: look at MemberPeer::BytesOf");
+static_assert(MemberPeer::kStateBytes == 352, "Member changed: look at MemberPeer::BytesOf");
 
 }  // namespace eplb
 
