@@ -58,9 +58,7 @@ class StoreExchange:
         try:
             self._store.wait([key], datetime.timedelta(seconds=left))
         except RuntimeError:  # which a store also raises when it is gone
-            missing = [each for each in range(self.world_size) if not self._has(number, each)]
-            if not missing:
-                missing = [rank]
+            missing = [each for each in range(rank, self.world_size) if each == rank or not self._has(number, each)]
             named = ", ".join(map(str, missing[:_MAX_NAMED]))
             more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
             raise DeadlineExceeded(f"exchange {number} of rank {self.rank}: no answer within {self._deadline_seconds:g} s "
