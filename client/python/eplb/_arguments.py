@@ -24,8 +24,9 @@ def counts_of(counts: Any) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def digest_of(output: Digest) -> int:
+def digest_of(given: Digest) -> int:
     """64 bits of what a probe gave."""
+    output: Any = given
     if _rows.is_torch(output):
         import torch
 

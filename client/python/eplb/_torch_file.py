@@ -7,6 +7,7 @@ anything else ends the reading; that holds for every version of torch, also thos
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import sys
 import zipfile
@@ -47,7 +48,8 @@ def read_torch_file(path: str) -> Any:
         with open(path, "rb") as file:
             start = file.read(2)
         if start[:1] == b"\x80":
-            raise BadFile("is a pickle, or of a torch.save before 1.6, which is not read; save it again with a torch of today") from None
+            raise BadFile("is a pickle, or of a torch.save before 1.6, which is not read; save it again with a torch of "
+                          "today") from None
         raise BadFile("is not a file of torch.save: it is no zip archive") from None
 
 
@@ -67,7 +69,8 @@ class _Archive:
         name = self._prefix + "data.pkl"
         if self._sizes[name] > _MAX_PICKLE_BYTES:
             raise BadFile(f"has a data.pkl of {self._sizes[name]} bytes, at most {_MAX_PICKLE_BYTES} are read")
-        if self._sizes.get(self._prefix + "byteorder") and self._archive.read(self._prefix + "byteorder") != sys.byteorder.encode():
+        order = self._prefix + "byteorder"
+        if order in self._sizes and self._archive.read(order) != sys.byteorder.encode():
             raise BadFile(f"was written with another order of bytes than this machine's, {sys.byteorder}-endian")
         try:
             return _Unpickler(io.BytesIO(self._archive.read(name)), self._storage).load()
@@ -124,7 +127,10 @@ def _rebuild_tensor(storage: Any, offset: int, size: Sequence[int], stride: Sequ
     last = offset + sum((count - 1) * step for count, step in zip(size, stride))
     if 0 not in size and last >= storage.size:
         raise BadFile(f"has a tensor that reaches to element {last} of a storage of {storage.size}")
-    if 0 in size:
+    elements = math.prod(size)
+    if elements > storage.size:  # a small file must not fill the memory with copies of one element
+        raise BadFile(f"has a tensor of {elements} elements over a storage of {storage.size}")
+    if elements == 0:
         return np.empty(tuple(size), storage.dtype)
     steps: Tuple[int, ...] = tuple(each * storage.itemsize for each in stride)
     return np.lib.stride_tricks.as_strided(storage[offset:], tuple(size), steps, writeable=False)

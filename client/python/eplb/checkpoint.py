@@ -134,7 +134,8 @@ class _Checkpoint:
             rows.flush()
 
     def finish(self, fields: Mapping[str, Any]) -> None:
-        tensors = {name: {"dtype": _dtype_of(tensor), "role": "dense"} for name, tensor in self.dense.items()}
+        tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _dtype_of(tensor), "role": "dense"}
+                                              for name, tensor in self.dense.items()}
         tensors.update({entry.name: {"dtype": _dtype_of(tensor), "role": entry.role, "layer": entry.layer}
                         for entry, tensor in self.experts})
         written = {"format": FORMAT, "fields": dict(fields), "num_layers": self.placement.num_layers,

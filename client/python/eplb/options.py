@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import difflib
 import os
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Dict, Mapping, Optional, Union
 
 from eplb import _library
 from eplb import _structs as structs
@@ -108,7 +108,7 @@ def to_struct(options: Options) -> structs.ClientOptions:
     """errors: InvalidArgument naming an option of a wrong type, or out of the range of its integer."""
     struct = structs.ClientOptions()
     _library.check(_library.load().eplb_client_options_init(ctypes.byref(struct), ctypes.sizeof(struct)))
-    types = dict(struct._fields_)
+    types: Dict[str, Any] = dict(struct._fields_)
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if value is None:

@@ -151,10 +151,11 @@ class Replicas:
         if len(sent) == 1:
             return rows
         through_host = rows.is_cuda and dist.get_backend(self._group) == "gloo"
-        leaving = rows.cpu() if through_host else rows.contiguous()
-        arrived = leaving.new_empty((sum(received), *rows.shape[1:]))
+        # As bytes: gloo does not know every type.
+        leaving = (rows.cpu() if through_host else rows.contiguous()).view(torch.uint8)
+        arrived = leaving.new_empty((sum(received), leaving.shape[1]))
         dist.all_to_all_single(arrived, leaving, received, sent, group=self._group)
-        return arrived.to(rows.device) if through_host else arrived
+        return (arrived.to(rows.device) if through_host else arrived).view(rows.dtype)
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:
         if len(self._bounds) == 2:

@@ -1,9 +1,6 @@
 """Jobs of several processes with a real daemon, which really switch and move the bytes of numpy and torch tensors."""
 
 import os
-import subprocess
-import sys
-import time
 import unittest
 
 import numpy as np

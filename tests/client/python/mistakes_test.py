@@ -1,8 +1,6 @@
 """Mistakes of trainers, planted: each ends with a message that says what is wrong and where."""
 
 import os
-import pathlib
-import signal
 import subprocess
 import sys
 import unittest

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import unittest
-import warnings
 
 import numpy as np
 import torch
