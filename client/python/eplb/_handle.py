@@ -33,7 +33,10 @@ class Handle:
         destroy.atexit = False
 
     def check(self, code: int) -> None:
-        """errors: what a callback raised in the call that gave `code`, its __cause__ the library's Error; else that Error."""
+        """For calls of the training thread that may make callbacks.
+
+        errors: what a callback raised in the call that gave `code`, its __cause__ the library's Error; else that Error.
+        """
         raised, self._raised = self._raised, None
         if code == 0:
             return

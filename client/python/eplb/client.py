@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterable, Optional, Type
 
 import numpy as np
 
+from eplb import _library
 from eplb import _structs as structs
 from eplb import check as checks
 from eplb import exchange as exchanges
@@ -158,7 +159,7 @@ class Client:
         """
         if not (type(counts) is np.ndarray and counts.dtype == np.int64 and counts.flags.c_contiguous):
             counts = counts_of(counts)
-        code = self._library.eplb_client_record(self._pointer, layer, counts.__array_interface__["data"][0], counts.size)
+        code = self._library.eplb_client_record(self._pointer, int(layer), counts.__array_interface__["data"][0], counts.size)
         if code != 0:
             self._handle.check(code)
 
@@ -173,6 +174,7 @@ class Client:
         """
         if not self._finished:
             self._finish_once()
+        step = int(step)
         if (step + 1) % self._vote_every == 0 and not self._closed:
             self._expect_memory()
         code = self._library.eplb_client_step_boundary(self._pointer, step, self._stream(stream),
@@ -192,7 +194,7 @@ class Client:
     def device_tables(self) -> DeviceTables:
         """The placement for kernels, where the expert tensors lie. errors: FailedPrecondition before registration."""
         struct = structs.sized(structs.DeviceTables)
-        self._handle.check(self._library.eplb_client_device_tables(self._pointer, ctypes.byref(struct)))
+        _library.check(self._library.eplb_client_device_tables(self._pointer, ctypes.byref(struct)))
         if not struct.physical_to_logical_map:
             raise FailedPrecondition("device_tables came before finish_registration")
         return device_tables_of(self._handle, struct, on_gpu=self._current_stream is not None)
@@ -210,7 +212,7 @@ class Client:
     def stats(self) -> Stats:
         """Threads: any."""
         struct = structs.sized(structs.Stats)
-        self._handle.check(self._library.eplb_client_stats(self._pointer, ctypes.byref(struct)))
+        _library.check(self._library.eplb_client_stats(self._pointer, ctypes.byref(struct)))
         return stats_of(struct)
 
     @property
@@ -258,7 +260,7 @@ class Client:
 
     def _text(self, function: Callable[..., int]) -> str:
         text = ctypes.c_char_p()
-        self._handle.check(function(self._pointer, ctypes.byref(text)))
+        _library.check(function(self._pointer, ctypes.byref(text)))
         return (text.value or b"").decode()
 
 

@@ -7,6 +7,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 
 import numpy as np
 
+from eplb import _library
 from eplb import _structs as structs
 from eplb._handle import Handle
 
@@ -92,7 +93,7 @@ class PlacementView:
 
     def _read(self) -> structs.Placement:
         struct = structs.sized(structs.Placement)
-        self._handle.check(self._handle.library.eplb_client_placement(self._handle.pointer, ctypes.byref(struct)))
+        _library.check(self._handle.library.eplb_client_placement(self._handle.pointer, ctypes.byref(struct)))
         return struct
 
 

@@ -42,6 +42,21 @@ def torch_job(rank, world, directory, endpoint):
         return switches, rebuilt, sum(received for _, _, received in switches)
 
 
+def jobs_of_groups(rank, world, directory):
+    """Two jobs beside each other, one after the other in each of two groups."""
+    dist.init_process_group("gloo", f"file://{directory}/torch", rank=rank, world_size=world)
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    found = []
+    for experts in (4, 8):
+        exchange = eplb.torch_exchange(groups[rank % 2])
+        with eplb.Client.connect(exchange, num_layers=1 + rank % 2, num_experts=experts) as client:
+            found.append((client.options.rank, client.placement.num_layers, client.placement.num_local_slots))
+    try:
+        eplb.torch_exchange(groups[1 - rank % 2])
+    except eplb.FailedPrecondition as error:
+        return found, str(error)
+
+
 def daemon_meeting(rank, world, directory, endpoint):
     with eplb.Client.connect(endpoint=endpoint, job="meeting", rank=rank, world_size=world, num_layers=2, num_experts=8,
                              vote_every=2, report_every=4) as client:
@@ -122,6 +137,11 @@ class JobTest(ranks.RankTest):
     def test_ranks_meet_through_the_daemon(self):
         daemon = self.start_daemon()
         self.assertEqual(self.succeed(2, daemon_meeting, 2, self.directory, daemon.endpoint), [1, 1])
+
+    def test_groups_of_torch_meet_by_themselves(self):
+        for rank, (found, refused) in enumerate(self.succeed(4, jobs_of_groups, 4, self.directory)):
+            self.assertEqual(found, [(rank // 2, 1 + rank % 2, 2), (rank // 2, 1 + rank % 2, 4)])
+            self.assertEqual(refused, f"rank {rank} is not of the group")
 
     def test_a_probe_passes_when_all_is_registered(self):
         self.assertEqual(self.succeed(2, probed, 2, self.directory, False), [0, 0])

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 import eplb
+from eplb import views
 
 
 def lone_client(**options):
@@ -101,6 +102,8 @@ class OneProcessTest(unittest.TestCase):
         for counts in ([1, 2, 3, 4], (1, 2, 3, 4), np.array([1, 2, 3, 4]), np.array([1, 2, 3, 4], np.int32),
                        np.arange(8)[::2], torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 4], dtype=torch.int32)):
             self.client.record(0, counts)
+        self.client.record(np.int64(0), np.array([1, 2, 3, 4]))
+        self.client.step_boundary(np.int64(0))
         for wrong in ([1.5, 2, 3, 4], torch.zeros(4), [[1, 2, 3, 4]], ["a"], [True] * 4):
             self.assertRaisesRegex(eplb.InvalidArgument, r"expected integers \[experts\]", self.client.record, 0, wrong)
         self.assertRaisesRegex(eplb.InvalidArgument, "3", self.client.record, 0, [1, 2, 3])
@@ -148,6 +151,18 @@ class OneProcessTest(unittest.TestCase):
         self.assertGreater(result.pause_seconds, 0)
         self.assertEqual(self.client.stats.votes, 1)
         self.assertFalse(self.client.stats.connected)
+
+    def test_options_in_one_object(self):
+        with eplb.Client(eplb.Options(num_layers=2, num_experts=4, first_step=7)) as client:
+            for layer in range(2):
+                client.register(np.zeros((4, 2)), name=f"{layer}", layer=layer)
+            self.assertRaisesRegex(eplb.FailedPrecondition, "StepBoundary of step 0, expected 7", client.step_boundary, 0)
+            self.assertTrue(client.step_boundary(7).voted)
+
+    def test_tables_in_gpu_memory_show_themselves_as_such(self):
+        table = views.DeviceTable(self.client._handle, 4096, (2, 3), "int32", on_gpu=True)
+        self.assertEqual(table.__cuda_array_interface__, {"shape": (2, 3), "typestr": "<i4", "data": (4096, False), "version": 3})
+        self.assertFalse(hasattr(table, "__array_interface__"))
 
     def test_options_are_checked(self):
         for options, message in (({"num_layer": 2}, "option num_layer: there is none of this name, perhaps num_layers"),
