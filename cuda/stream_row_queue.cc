@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "cuda/copy.h"
 #include "cuda/handles.h"
@@ -21,7 +22,7 @@ constexpr int64_t kTableRows = 1024;  // of one launch
 constexpr int32_t kNumTables = RowQueue::kMaxBatches + RowQueue::kMaxRows / kTableRows;
 
 // Of the destructor: copies take milliseconds, a device that needs longer does not answer.
-constexpr absl::Duration kIdleTimeout = absl::Seconds(20);
+constexpr std::chrono::seconds kIdleTimeout{20};
 
 // One launch's rows, and the checksums that come back.
 struct Table {
@@ -160,16 +161,17 @@ class StreamRowQueue final : public RowQueue {
  private:
   using Batches = std::map<int64_t, Batch>;
 
-  bool IsIdleWithin(absl::Duration timeout) {
-    constexpr absl::Duration kBetweenLooks = absl::Microseconds(20);
-    for (const absl::Time begin = absl::Now(); absl::Now() - begin < timeout;) {
-      if (cudaStreamQuery(stream_.get()) != cudaErrorNotReady) break;
+  bool IsIdleWithin(std::chrono::seconds timeout) {
+    using Clock = std::chrono::steady_clock;
+    constexpr auto kBetweenLooks = std::chrono::microseconds(20);
+    const Clock::time_point deadline = Clock::now() + timeout;
+    while (cudaStreamQuery(stream_.get()) == cudaErrorNotReady) {
       (void)cudaGetLastError();  // else the next launch would find it
-      absl::SleepFor(kBetweenLooks);
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(kBetweenLooks);
     }
-    const bool idle = cudaStreamQuery(stream_.get()) != cudaErrorNotReady;
     (void)cudaGetLastError();
-    return idle;
+    return true;
   }
 
   Table& HostTable(int32_t table) { return static_cast<Table*>(pinned_.get())[table]; }

@@ -13,7 +13,8 @@ packages=(
   libsystemd-dev                                                                # telling systemd
   libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev                    # command line, files
   libgtest-dev libgmock-dev libbenchmark-dev coinor-cbc openssl python3-numpy   # tests
-  python3-torch python3-matplotlib                                              # examples
+  python3-torch python3-matplotlib                                              # PyTorch example
+  python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
   clang clang-format clang-tidy libclang-rt-14-dev python3             # lint, clang preset, checks
 )
 

@@ -1,0 +1,24 @@
+"""EPLB in Python: what an MoE trainer embeds on every rank, over libeplb's C ABI.
+
+Client: connect, register, record, step_boundary, close. torch_exchange, StoreExchange: how the ranks meet.
+Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (experts in logical order, for any placement),
+eplb.replicas (training experts that are in several slots), eplb.check (forgotten tensors), and python -m eplb.convert.
+"""
+
+from eplb._library import library_version
+from eplb.client import Client
+from eplb.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
+                         InvalidArgument, LibraryNotFound, NotFound, OutOfRange, PermissionDenied, ResourceExhausted,
+                         Unauthenticated, Unavailable, Unimplemented)
+from eplb.exchange import StoreExchange, torch_exchange
+from eplb.options import Options
+from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted", "AlreadyExists", "Boundary", "Cancelled", "Client", "DataLoss", "DeadlineExceeded", "DeviceTable",
+    "DeviceTables", "Error", "FailedPrecondition", "Internal", "InvalidArgument", "LibraryNotFound", "NotFound", "Options",
+    "OutOfRange", "PermissionDenied", "PlacementView", "ResourceExhausted", "Stats", "StoreExchange", "Unauthenticated",
+    "Unavailable", "Unimplemented", "library_version", "torch_exchange",
+]

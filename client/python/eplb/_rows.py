@@ -1,0 +1,91 @@
+"""A numpy array or torch tensor as rows of memory, one for each local slot."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Sequence, Tuple
+
+import numpy as np
+
+from eplb.errors import InvalidArgument
+
+_PAGE = " (docs/registering-tensors.md)"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Row i is the row_bytes bytes at base + i * row_stride. device: "cpu" or "cuda:N". tensor: whose memory it is."""
+
+    tensor: Any
+    base: int
+    num_rows: int
+    row_bytes: int
+    row_stride: int
+    device: str
+
+
+def is_torch(tensor: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def address_of(tensor: Any) -> int:
+    """Of the first element; 0 when its memory was freed."""
+    return tensor.data_ptr() if is_torch(tensor) else tensor.__array_interface__["data"][0]
+
+
+def rows_of(tensor: Any, name: str, num_local_slots: int) -> Rows:
+    """errors: InvalidArgument naming the tensor, for what is no tensor of one row of plain bytes for each local slot."""
+    shape, strides, itemsize, device = _layout_of(tensor, name)
+    if not shape or shape[0] != num_local_slots:
+        raise refused(name, f"has shape {list(shape)}, its first dimension must be the {num_local_slots} local slots of "
+                            f"this rank's GPU")
+    row_bytes = itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    if not _is_one_piece(shape[1:], strides[1:], itemsize):
+        raise refused(name, f"is a non-contiguous view: the bytes of a slot are not one piece (shape {list(shape)}, strides "
+                            f"{list(strides)} bytes); register the tensor that it is a view of, or a copy as derived"
+                            + _PAGE)
+    if strides[0] < 0:
+        raise refused(name, f"has its slots in falling order (stride {strides[0]} bytes)")
+    row_stride = strides[0] if num_local_slots > 1 else row_bytes
+    return Rows(tensor, address_of(tensor), num_local_slots, row_bytes, row_stride, device)
+
+
+def refused(name: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"tensor \"{name}\": {why}")
+
+
+def _layout_of(tensor: Any, name: str) -> Tuple[Tuple[int, ...], Tuple[int, ...], int, str]:
+    """Shape, strides in bytes, bytes of an element, device."""
+    if is_torch(tensor):
+        return _torch_layout_of(tensor, name)
+    if not isinstance(tensor, np.ndarray):
+        raise refused(name, f"is a {type(tensor).__name__}, expected a numpy array or a torch tensor")
+    if tensor.dtype.hasobject:
+        raise refused(name, f"has dtype {tensor.dtype}: Python objects cannot be moved as bytes")
+    if not tensor.flags.writeable:
+        raise refused(name, "is read-only: a migration writes its rows")
+    return tensor.shape, tensor.strides, tensor.itemsize, "cpu"
+
+
+def _torch_layout_of(tensor: Any, name: str) -> Tuple[Tuple[int, ...], Tuple[int, ...], int, str]:
+    if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
+        what = "quantized" if tensor.is_quantized else str(tensor.layout)
+        raise refused(name, f"is {what}: register the dense tensors that it is made of (values, scales, zero points)")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise refused(name, f"is on device {tensor.device}, expected cpu or cuda")
+    if tensor.numel() and tensor.data_ptr() == 0:
+        raise refused(name, "has no memory: it was freed")
+    size = tensor.element_size()
+    return tuple(tensor.shape), tuple(stride * size for stride in tensor.stride()), size, str(tensor.device)
+
+
+def _is_one_piece(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether the elements fill their bytes, in whatever order of dimensions: only the bytes count."""
+    expected = itemsize
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

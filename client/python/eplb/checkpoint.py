@@ -1,0 +1,251 @@
+"""Checkpoints of the experts in logical order, which fit any placement and any number of ranks.
+
+    checkpoint.save("step-000100", client, fields={"step": 100}, dense={"router": weight})
+    fields = checkpoint.load("step-000100", client, fields={"model": "tiny"}, dense={"router": weight})
+
+A checkpoint is a directory that all ranks see: checkpoint.json, and a .npy file for each tensor. What was registered with
+the client is one file [experts, ..] a tensor, into which every rank writes the rows of its primaries. It is written beside
+its name and renamed when it is complete. Threads: the training thread, between two steps. Derived tensors are left out:
+load does not rebuild them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from urllib.parse import quote
+
+import numpy as np
+
+from eplb import _rows
+from eplb._handle import Exchange
+from eplb._registry import Registered
+from eplb.client import Client
+from eplb.errors import Error, FailedPrecondition, InvalidArgument
+
+FORMAT = "eplb.checkpoint.v1"
+_FIELDS_FILE = "checkpoint.json"
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def save(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] = None,
+         dense: Optional[Mapping[str, Any]] = None, sharded_state: bool = False,
+         exchange: Optional[Exchange] = None) -> None:
+    """Writes a checkpoint, in place of one of that name. Collective.
+
+    fields: JSON values that go along, e.g. the step and what a run must agree with to go on from here. dense: tensors
+    equal on all ranks; rank 0 writes them. sharded_state: lanes hold different pieces of each expert's state; there is a
+    file for each lane then, and load needs as many lanes. Else lane 0 writes for all.
+    exchange: by which ranks wait for each other; default: the client's. errors: on every rank when any rank fails.
+    """
+    whole = _Checkpoint(path, client, dense, sharded_state, exchange)
+    whole.on_all_ranks(whole.make_directory if whole.rank == 0 else _nothing)
+    whole.on_all_ranks(whole.create_files if whole.gpu == 0 else _nothing)
+    whole.on_all_ranks(whole.write_rows)
+    whole.on_all_ranks((lambda: whole.finish(fields or {})) if whole.rank == 0 else _nothing)
+
+
+def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] = None,
+         dense: Optional[Mapping[str, Any]] = None, exchange: Optional[Exchange] = None) -> Dict[str, Any]:
+    """Reads a checkpoint into the registered tensors, in place: each replica of an expert gets its rows. Collective.
+
+    fields: that the checkpoint must have, with these values. returns: all its fields.
+    errors: FailedPrecondition on every rank, naming the checkpoint and the first field or tensor that is not as this run
+    needs it, also a tensor that this run does not have; nothing was changed then.
+    """
+    found = read_fields(path)
+    whole = _Checkpoint(path, client, dense, bool(found.get("sharded_state")), exchange)
+    whole.on_all_ranks(lambda: whole.compare(found, fields or {}))
+    whole.on_all_ranks(whole.read_rows)
+    return dict(found["fields"])
+
+
+def read_fields(path: PathLike) -> Dict[str, Any]:
+    """What checkpoint.json says. errors: FailedPrecondition when there is none, or it is none of ours."""
+    file = Path(path) / _FIELDS_FILE
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FailedPrecondition(f"checkpoint {path}: there is no {_FIELDS_FILE}: it is none, or not complete") from None
+    except (OSError, ValueError) as error:
+        raise FailedPrecondition(f"checkpoint {path}: {_FIELDS_FILE} cannot be read: {error}") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise FailedPrecondition(f"checkpoint {path}: {_FIELDS_FILE} is not of format {FORMAT}")
+    if not isinstance(found.get("fields"), dict) or not isinstance(found.get("tensors"), dict):
+        raise FailedPrecondition(f"checkpoint {path}: {_FIELDS_FILE} has no fields or no tensors")
+    return found
+
+
+class _Checkpoint:
+    """One save or load, as one rank sees it."""
+
+    def __init__(self, path: PathLike, client: Client, dense: Optional[Mapping[str, Any]], sharded_state: bool,
+                 exchange: Optional[Exchange]) -> None:
+        self.path, self.partial = Path(path), Path(str(path) + ".partial")
+        self.placement, self.dense, self.sharded_state = client.placement, dict(dense or {}), sharded_state
+        self.rank, self.world_size = client.options.rank or 0, client.options.world_size or 1
+        self.lane, self.gpu = divmod(self.rank, self.placement.num_gpus)
+        self.num_lanes = self.world_size // self.placement.num_gpus
+        self.experts: List[Tuple[Registered, Any]] = [(entry, entry.rows.tensor) for entry in client.registered
+                                                      if entry.rows is not None]
+        if exchange is None and client.exchange is None:
+            raise InvalidArgument("exchange: missing: this client met the others through the daemon, which carries nothing "
+                                  "after the start")
+        self._exchange: Any = exchange if exchange is not None else client.exchange
+        for name in self.dense:
+            if name in {entry.name for entry, _ in self.experts}:
+                raise InvalidArgument(f"tensor \"{name}\" is dense, and registered as experts'")
+
+    def on_all_ranks(self, part: Callable[[], None]) -> None:
+        """Does this rank's part, and waits for all ranks. errors: the same on every rank, naming the first that failed."""
+        error = ""
+        try:
+            part()
+        except (Error, OSError, ValueError) as failure:
+            error = str(failure) or type(failure).__name__
+        for rank, answer in enumerate(self._exchange(error.encode())):
+            if answer:
+                text = bytes(answer).decode("utf-8", "replace")
+                raise FailedPrecondition(text if self.world_size == 1 else f"rank {rank}: {text}")
+
+    def make_directory(self) -> None:
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(parents=True)
+        for name, tensor in self.dense.items():
+            np.save(self.partial / _file_of(name), _to_numpy(tensor))
+
+    def create_files(self) -> None:
+        """Those that this lane writes, on its first rank."""
+        for entry, tensor in self._written():
+            row = _to_numpy(tensor[:1])
+            shape = (self.placement.num_experts, *row.shape[1:])
+            np.lib.format.open_memmap(self.partial / self._file(entry), mode="w+", dtype=row.dtype, shape=shape)
+
+    def write_rows(self) -> None:
+        for entry, tensor in self._written():
+            rows = np.load(self.partial / self._file(entry), mmap_mode="r+")
+            primaries = self.placement.logical_to_physical_map[entry.layer, :, 0]
+            for slot, expert in self._local_experts(entry.layer):
+                if primaries[expert] == self.placement.first_local_slot + slot:
+                    rows[expert:expert + 1] = _to_numpy(tensor[slot:slot + 1])
+            rows.flush()
+
+    def finish(self, fields: Mapping[str, Any]) -> None:
+        tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _dtype_of(tensor), "role": "dense"}
+                                              for name, tensor in self.dense.items()}
+        tensors.update({entry.name: {"dtype": _dtype_of(tensor), "role": entry.role, "layer": entry.layer}
+                        for entry, tensor in self.experts})
+        written = {"format": FORMAT, "fields": dict(fields), "num_layers": self.placement.num_layers,
+                   "num_experts": self.placement.num_experts, "sharded_state": self.sharded_state,
+                   "num_lanes": self.num_lanes, "tensors": tensors, "placement_version": self.placement.version,
+                   "placement_digest": self.placement.digest,
+                   "physical_to_logical_map": self.placement.physical_to_logical_map.tolist()}
+        (self.partial / _FIELDS_FILE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.rename(self.partial, self.path)
+
+    def compare(self, found: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+        """errors: FailedPrecondition naming the first field or tensor that is not as this run needs it."""
+        for name, value in fields.items():
+            if name not in found["fields"]:
+                raise self._refused(f"it has no field {name}")
+            if found["fields"][name] != value:
+                raise self._refused(f"field {name} is {found['fields'][name]!r}, this run's is {value!r}")
+        needed = {"num_layers": self.placement.num_layers, "num_experts": self.placement.num_experts}
+        if self.sharded_state:
+            needed["num_lanes"] = self.num_lanes
+        for name, number in needed.items():
+            if found.get(name) != number:
+                raise self._refused(f"{name} is {found.get(name)}, this run's is {number}")
+        mine = {**{name: "dense" for name in self.dense}, **{entry.name: entry.role for entry, _ in self.experts}}
+        for name in found["tensors"]:
+            if name not in mine:
+                raise self._refused(f"it has a tensor {name}, this run has none of that name")
+        for name, role in mine.items():
+            if name not in found["tensors"]:
+                raise self._refused(f"it has no tensor {name}")
+            if found["tensors"][name].get("role") != role:
+                raise self._refused(f"tensor {name} is of role {found['tensors'][name].get('role')}, this run's is {role}")
+        for name, tensor in self.dense.items():
+            self._open(name, _file_of(name), found, tensor, tuple(tensor.shape))
+        for entry, tensor in self.experts:
+            self._open(entry.name, self._file(entry), found, tensor, (self.placement.num_experts, *tensor.shape[1:]))
+
+    def read_rows(self) -> None:
+        """REQUIRES: compare found nothing."""
+        for name, tensor in self.dense.items():
+            _set(tensor, np.load(self.path / _file_of(name), mmap_mode="r"))
+        for entry, tensor in self.experts:
+            rows = np.load(self.path / self._file(entry), mmap_mode="r")
+            for slot, expert in self._local_experts(entry.layer):
+                _set(tensor[slot:slot + 1], rows[expert:expert + 1])
+
+    def _written(self) -> Iterator[Tuple[Registered, Any]]:
+        return ((entry, tensor) for entry, tensor in self.experts if self.lane == 0 or self._is_sharded(entry))
+
+    def _is_sharded(self, entry: Registered) -> bool:
+        return self.sharded_state and entry.role == "state"
+
+    def _file(self, entry: Registered) -> str:
+        return _file_of(entry.name, self.lane if self._is_sharded(entry) else None)
+
+    def _local_experts(self, layer: int) -> List[Tuple[int, int]]:
+        """(local slot, expert) of the slots that are in use."""
+        return [(slot, expert) for slot, expert in enumerate(self.placement.local_experts(layer).tolist()) if expert >= 0]
+
+    def _open(self, name: str, file: str, found: Mapping[str, Any], like: Any, shape: Tuple[int, ...]) -> None:
+        try:
+            rows = np.load(self.path / file, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise self._refused(f"tensor {name} cannot be read: {error}") from None
+        dtype = found["tensors"][name].get("dtype")
+        if rows.shape != shape or dtype != _dtype_of(like):
+            raise self._refused(f"tensor {name} is {dtype} {list(rows.shape)}, this run's is {_dtype_of(like)} {list(shape)}")
+
+    def _refused(self, why: str) -> FailedPrecondition:
+        return FailedPrecondition(f"checkpoint {self.path}: {why}")
+
+
+def _nothing() -> None:
+    pass
+
+
+def _file_of(name: str, lane: Optional[int] = None) -> str:
+    return quote(name, safe="") + ("" if lane is None else f".lane{lane}") + ".npy"
+
+
+def _dtype_of(tensor: Any) -> str:
+    return str(tensor.dtype).replace("torch.", "")
+
+
+def _to_numpy(tensor: Any) -> np.ndarray:
+    """Its elements; those of a type that numpy does not have as integers of the same bits."""
+    if not _rows.is_torch(tensor):
+        return np.asarray(tensor)
+    plain = tensor.detach().cpu().contiguous()
+    try:
+        return plain.numpy()
+    except TypeError:
+        return plain.view(_integers_like(plain)).numpy()
+
+
+def _set(tensor: Any, values: np.ndarray) -> None:
+    if not _rows.is_torch(tensor):
+        tensor[...] = values
+        return
+    import torch
+
+    source = torch.from_numpy(np.array(values))
+    if source.dtype != tensor.dtype:
+        source = source.view(tensor.dtype)
+    with torch.no_grad():
+        tensor.copy_(source)
+
+
+def _integers_like(tensor: Any) -> Any:
+    import torch
+
+    return {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]

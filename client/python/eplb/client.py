@@ -1,0 +1,277 @@
+"""The client of one rank: connect, register, record, step_boundary, close."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import weakref
+from types import TracebackType
+from typing import Any, Callable, Iterable, Optional, Type
+
+import numpy as np
+
+from eplb import _library
+from eplb import _structs as structs
+from eplb import check as checks
+from eplb import exchange as exchanges
+from eplb._arguments import Digest, counts_of, digest_of
+from eplb._handle import Exchange, Handle, Rebuild
+from eplb._registry import Registry
+from eplb.errors import Error, FailedPrecondition, InvalidArgument
+from eplb.options import Options, completed, options_from, to_struct
+from eplb.views import Boundary, DeviceTables, PlacementView, Stats, boundary_of, device_tables_of, stats_of
+
+
+class Client:
+    """One rank of a job whose experts EPLB may move.
+
+        with eplb.Client.connect(endpoint="127.0.0.1:29610", num_layers=58, num_experts=256,
+                                 exchange=eplb.torch_exchange()) as client:
+            ... allocate local slots as client.placement says ...
+            client.register(w1, name="layers.0.w1", layer=0)
+            client.register(moment, name="layers.0.w1.exp_avg", layer=0, role="state")
+            client.finish_registration()
+            for step in range(steps):
+                ... forward, backward, optimizer ...
+                client.record(layer, counts)
+                if client.step_boundary(step).switched: ...
+
+    connect, finish_registration, check_experts and step_boundary are collective: every rank calls them, in one order.
+    Threads: the training thread alone; stats also from others. errors: eplb.Error with the library's message; what an
+    exchange, a rebuild or a probe raises comes out of the call that it was part of, with the eplb.Error as its
+    __cause__. fork: in a child every call does nothing, which is said once on stderr; the parent is not touched.
+    EPLB_DISABLE=1 makes every call a no-op on all ranks. The interpreter's exit closes what is open, as failed.
+    """
+
+    def __init__(self, options: Options, exchange: Optional[Exchange] = None) -> None:
+        """As connect, with the options in one object."""
+        if exchange is None and options.world_size in (None, 1):
+            exchange = exchanges.alone
+        self.options = completed(options, exchange)
+        self.exchange = exchange
+        struct = to_struct(self.options)
+        self._handle = Handle()
+        self._library, self._pointer = self._handle.library, self._handle.pointer
+        if exchange is not None:
+            callback = self._handle.exchange_callback(exchange)
+            code = self._library.eplb_client_connect(self._pointer, ctypes.byref(struct), callback, None)
+        elif self.options.endpoint:
+            code = self._library.eplb_client_connect_through_daemon(self._pointer, ctypes.byref(struct))
+        else:
+            raise InvalidArgument(f"exchange: missing; a job of {self.options.world_size} ranks needs one, or the endpoint "
+                                  f"of an eplbd to meet at")
+        self._handle.check(code)
+        self._closed, self._finished = False, False
+        self._vote_every: int = struct.vote_every
+        self._placement = PlacementView(self._handle, struct.num_gpus)
+        self._registry = Registry(self._placement.num_local_slots)
+        self._boundary = structs.sized(structs.Boundary)
+        self._boundary_reference = ctypes.byref(self._boundary)
+        self._current_stream: Optional[Callable[[], int]] = None
+        self._process = os.getpid()
+        _open_clients.add(self)
+
+    @classmethod
+    def connect(cls, exchange: Optional[Exchange] = None, **options: Any) -> Client:
+        """Agrees with all ranks on the first placement. Collective; before weights exist.
+
+        exchange: bytes -> the bytes of all ranks, in rank order, such as torch_exchange(); without one the ranks meet
+        through the daemon at `endpoint`, and a job of one rank needs neither. options: the fields of eplb.Options.
+        errors: InvalidArgument naming the option; FailedPrecondition when ranks differ, naming field and ranks;
+        DeadlineExceeded naming the ranks that did not come; LibraryNotFound. No daemon is no error.
+        """
+        return cls(options_from(options), exchange)
+
+    # ---- what belongs to experts ----
+
+    def register(self, tensor: Any, *, name: str, layer: int, role: str = "weight") -> None:
+        """Notes a tensor [local slots, ...] of a layer, whose row i belongs to the expert in local slot i.
+
+        tensor: numpy array or torch tensor, on the CPU or a GPU, of any dtype. Rows may lie apart, each is one piece.
+        Register parameters themselves rather than .data of them: it is then seen when they get other memory. It is kept
+        alive until close. name: distinct on this rank, the same on all. role: "weight", which every replica holds, or
+        "state" of the optimizer. errors: InvalidArgument naming the tensor; FailedPrecondition after
+        finish_registration.
+        """
+        self._expect_open("register")
+        self._registry.add(tensor, name, layer, role)
+
+    def register_derived(self, rebuild: Rebuild, *, name: str, layer: int) -> None:
+        """Notes what is computed from the registered tensors and cached: it is not moved, but computed again.
+
+        rebuild: (layer, local_slots), int32 and rising, those that received rows; called inside step_boundary on the
+        training thread, when the rows and the placement are the new ones. What it raises ends the incarnation.
+        """
+        self._expect_open("register_derived")
+        self._registry.add_derived(name, layer, rebuild)
+
+    def finish_registration(self) -> None:
+        """Hands over what was registered, and agrees with all ranks on it. Collective, once. Where it was not called, the
+        first step_boundary or check_experts does it.
+
+        errors: InvalidArgument naming the tensor; FailedPrecondition when ranks differ, naming tensor and ranks.
+        """
+        self._expect_open("finish_registration")
+        tensors = self._registry.to_structs(self._handle)
+        self._handle.check(self._library.eplb_client_register_experts(self._pointer, tensors, len(tensors)))
+        self._finished = True
+        device = self._registry.device
+        if device.startswith("cuda"):
+            torch = sys.modules["torch"]
+            self._current_stream = lambda: torch.cuda.current_stream(device).cuda_stream
+
+    def check(self, module: Any, optimizer: Any = None, *, ignore: Iterable[str] = ()) -> None:
+        """Finds per-expert tensors that were not registered: parameters, buffers and optimizer state that look like it.
+
+        module: of torch; optimizer: of torch, with `state` and `param_groups`, best after its first step. ignore: patterns
+        of names (as fnmatch) that are known to be no expert's. It is this rank's matter alone: not collective.
+        eplb.check.find_unregistered says what looks like it. errors: InvalidArgument naming every one that was found.
+        """
+        found = checks.find_unregistered(self, module, optimizer, ignore)
+        if found:
+            raise InvalidArgument(checks.describe(found))
+
+    def check_experts(self, probe: Callable[[int, int], Digest], stream: Any = None) -> None:
+        """Moves all experts by one slot and back: `probe` must say the same of each in all places. Collective, between two
+        steps, best after some.
+
+        probe: (layer, local_slot) -> what the expert there makes of a fixed input: an integer, bytes, or an array, of which
+        every bit counts. errors: InvalidArgument naming layer, expert, slots and rank.
+        """
+        self._finish_once()
+        callback = self._handle.probe_callback(lambda layer, slot: digest_of(probe(layer, slot)))
+        try:
+            self._handle.check(self._library.eplb_client_check_experts(self._pointer, callback, None,
+                                                                       self._stream(stream)))
+        finally:
+            self._handle.callbacks.remove(callback)
+
+    # ---- training ----
+
+    def record(self, layer: int, counts: Any) -> None:
+        """Adds tokens that this rank's router sent to each expert in the current step: before dropping, once per top-k
+        choice, no padding. May be called several times a step.
+
+        counts: integers [experts], as numpy array, torch tensor or list. One on a GPU is waited for. errors:
+        InvalidArgument.
+        """
+        if not (type(counts) is np.ndarray and counts.dtype == np.int64 and counts.flags.c_contiguous):
+            counts = counts_of(counts)
+        code = self._library.eplb_client_record(self._pointer, int(layer), counts.__array_interface__["data"][0], counts.size)
+        if code != 0:
+            self._handle.check(code)
+
+    def step_boundary(self, step: int, stream: Any = None) -> Boundary:
+        """Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every vote_every
+        steps all ranks vote, and may move experts and switch.
+
+        stream: of expert work: a torch.cuda.Stream, a cudaStream_t as integer, or None for torch's current one where the
+        experts are on a GPU. errors: Aborted naming the missing ranks and DataLoss end the incarnation: stop;
+        FailedPrecondition for a step out of order; InvalidArgument for a registered tensor whose memory went away, which
+        closes this rank's client.
+        """
+        if not self._finished:
+            self._finish_once()
+        step = int(step)
+        if (step + 1) % self._vote_every == 0 and not self._closed:
+            self._expect_memory()
+        code = self._library.eplb_client_step_boundary(self._pointer, step, self._stream(stream),
+                                                       self._boundary_reference)
+        if code != 0:
+            self._handle.check(code)
+        return boundary_of(self._boundary)
+
+    # ---- what there is to see ----
+
+    @property
+    def placement(self) -> PlacementView:
+        """The placement in force; one object, which follows switches."""
+        return self._placement
+
+    @property
+    def device_tables(self) -> DeviceTables:
+        """The placement for kernels, where the expert tensors lie. errors: FailedPrecondition before registration."""
+        struct = structs.sized(structs.DeviceTables)
+        _library.check(self._library.eplb_client_device_tables(self._pointer, ctypes.byref(struct)))
+        if not struct.physical_to_logical_map:
+            raise FailedPrecondition("device_tables came before finish_registration")
+        return device_tables_of(self._handle, struct, on_gpu=self._current_stream is not None)
+
+    @property
+    def transport(self) -> str:
+        """What carries the rows now: "host", "peer" or "nccl"; "" before finish_registration."""
+        return self._text(self._library.eplb_client_transport)
+
+    @property
+    def incarnation(self) -> str:
+        return self._text(self._library.eplb_client_incarnation)
+
+    @property
+    def stats(self) -> Stats:
+        """Threads: any."""
+        struct = structs.sized(structs.Stats)
+        _library.check(self._library.eplb_client_stats(self._pointer, ctypes.byref(struct)))
+        return stats_of(struct)
+
+    @property
+    def registered(self) -> Registry:
+        """What was registered; empty after close."""
+        return self._registry
+
+    # ---- the end ----
+
+    def close(self, reason: str = "finished") -> None:
+        """Says goodbye to the daemon, within 2 s, and lets go of the tensors. Closing again does nothing; every other
+        call that acts is FailedPrecondition after it. reason: "finished" is the normal end."""
+        self._handle.check(self._library.eplb_client_close(self._pointer, reason.encode("utf-8", "replace")))
+        self._closed = True
+        self._registry.clear()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close("finished" if error is None else f"{type(error).__name__}: {error}")
+
+    def _expect_open(self, call: str) -> None:
+        if self._closed:
+            raise FailedPrecondition(f"{call} came after close")
+        if self._finished:
+            raise FailedPrecondition(f"{call} came after finish_registration")
+
+    def _finish_once(self) -> None:
+        if not self._finished and not self._closed:
+            self.finish_registration()
+
+    def _expect_memory(self) -> None:
+        try:
+            self._registry.check_memory()
+        except Error as error:
+            self.close(str(error))  # the daemon tells the others why this rank goes no further
+            raise
+
+    def _stream(self, stream: Any) -> Optional[int]:
+        if stream is None:
+            return None if self._current_stream is None else self._current_stream()
+        return getattr(stream, "cuda_stream", stream)
+
+    def _text(self, function: Callable[..., int]) -> str:
+        text = ctypes.c_char_p()
+        _library.check(function(self._pointer, ctypes.byref(text)))
+        return (text.value or b"").decode()
+
+
+_open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for client in list(_open_clients):
+        # A forked child that ends has nothing to say goodbye to.
+        if not client._closed and client._process == os.getpid():
+            client.close("the process ended without close")
+
+
+atexit.register(_close_all)

@@ -1,0 +1,160 @@
+"""What a rank says when it connects; named as ClientOptions in client/client.h."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import datetime
+import difflib
+import os
+from typing import Any, Dict, Mapping, Optional, Union
+
+from eplb import _library
+from eplb import _structs as structs
+from eplb.errors import InvalidArgument
+
+Seconds = Union[float, datetime.timedelta]
+Text = Union[str, "os.PathLike[str]"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of a client. None takes the library's default.
+
+    job: 1..128 of [A-Za-z0-9._-]; default "default".
+    incarnation: one launch of the job; default: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count, else drawn.
+    rank, world_size: of this process; world_size = lanes * num_gpus, lane = rank // num_gpus, GPU = rank % num_gpus.
+        Default: those of the exchange, else 0 and 1.
+    endpoint: of eplbd, HOST:PORT or unix:PATH; default: the job runs without a daemon.
+    tls_ca, tls_cert, tls_key: PEM files, all three or none; default EPLB_TLS_CA and so on.
+    num_layers, num_experts, num_slots, num_gpus: MoE layers, experts and slots of a layer, GPUs of a lane. num_slots is
+        num_experts by default, num_gpus is world_size.
+    num_nodes, num_groups: NVLink domains and the router's groups of experts; 1 by default.
+    first_step: of the first step_boundary. vote_every, report_every: steps; equal on all ranks.
+    report_max_steps: newest steps kept for a daemon that is away.
+    reduce: who reports: "rank", every rank its own counts, or "root", rank 0 those of all ranks.
+    layers_per_chunk: what staging is sized for.
+    state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
+    transport: "auto" (default), "host", "peer" or "nccl". nccl_*: docs/nccl-settings.md.
+    bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.
+    initial_placement: file that rank 0 reads; default: the daemon's, else static.
+    placements_path, history_path: files that rank 0 and this rank write; default: not written.
+    start_deadline, vote_deadline, transfer_deadline: seconds, or timedelta.
+    """
+
+    job: Optional[str] = None
+    incarnation: Optional[str] = None
+    rank: Optional[int] = None
+    world_size: Optional[int] = None
+    endpoint: Optional[str] = None
+    tls_ca: Optional[Text] = None
+    tls_cert: Optional[Text] = None
+    tls_key: Optional[Text] = None
+    tls_server_name: Optional[str] = None
+    num_layers: Optional[int] = None
+    num_experts: Optional[int] = None
+    num_slots: Optional[int] = None
+    num_gpus: Optional[int] = None
+    num_nodes: Optional[int] = None
+    num_groups: Optional[int] = None
+    first_step: Optional[int] = None
+    vote_every: Optional[int] = None
+    report_every: Optional[int] = None
+    report_max_steps: Optional[int] = None
+    reduce: Optional[str] = None
+    layers_per_chunk: Optional[int] = None
+    state_placement: Optional[str] = None
+    transport: Optional[str] = None
+    nccl_max_ctas: Optional[int] = None
+    nccl_channels_per_net_peer: Optional[int] = None
+    nccl_traffic_class: Optional[int] = None
+    nccl_piece_bytes: Optional[int] = None
+    nccl_warm_up_ranks: Optional[int] = None
+    bind_address: Optional[str] = None
+    initial_placement: Optional[Text] = None
+    placements_path: Optional[Text] = None
+    history_path: Optional[Text] = None
+    start_deadline: Optional[Seconds] = None
+    vote_deadline: Optional[Seconds] = None
+    transfer_deadline: Optional[Seconds] = None
+
+
+_DEADLINES = ("start_deadline", "vote_deadline", "transfer_deadline")
+
+
+def options_from(given: Mapping[str, Any]) -> Options:
+    """errors: InvalidArgument for an option of another name, with the nearest one that there is."""
+    known = [field.name for field in dataclasses.fields(Options)]
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            raise InvalidArgument(f"option {name}: there is none of this name"
+                                  f"{', perhaps ' + nearest[0] if nearest else ''}")
+    return Options(**given)
+
+
+def completed(options: Options, exchange: Any) -> Options:
+    """The options with the defaults that depend on others or on the exchange."""
+    rank = options.rank if options.rank is not None else getattr(exchange, "rank", None)
+    world_size = options.world_size if options.world_size is not None else getattr(exchange, "world_size", None)
+    rank = 0 if rank is None else rank
+    world_size = 1 if world_size is None else world_size
+    num_slots = options.num_experts if options.num_slots is None else options.num_slots
+    num_gpus = world_size if options.num_gpus is None else options.num_gpus
+    return dataclasses.replace(options, rank=rank, world_size=world_size, num_slots=num_slots, num_gpus=num_gpus)
+
+
+def to_struct(options: Options) -> structs.ClientOptions:
+    """errors: InvalidArgument naming an option of a wrong type, or out of the range of its integer."""
+    struct = structs.ClientOptions()
+    _library.check(_library.load().eplb_client_options_init(ctypes.byref(struct), ctypes.sizeof(struct)))
+    types: Dict[str, Any] = dict(struct._fields_)
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if value is None:
+            continue
+        if field.name in _DEADLINES:
+            seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+            setattr(struct, field.name + "_s", _number(field.name, seconds))
+        elif field.name == "state_placement":
+            struct.state_placement = _choice(field.name, value)
+        elif types[field.name] is ctypes.c_char_p:
+            setattr(struct, field.name, _text(field.name, value))
+        else:
+            setattr(struct, field.name, _integer(field.name, value, ctypes.sizeof(types[field.name])))
+    return struct
+
+
+def _choice(name: str, value: Any) -> int:
+    if value not in structs.STATE_PLACEMENTS:
+        raise InvalidArgument(f"{name}: {value!r}, expected one of {', '.join(structs.STATE_PLACEMENTS)}")
+    return structs.STATE_PLACEMENTS[value]
+
+
+def _text(name: str, value: Any) -> bytes:
+    try:
+        text = os.fspath(value)
+    except TypeError:
+        raise InvalidArgument(f"{name}: {value!r}, expected text") from None
+    encoded = os.fsencode(text)
+    if b"\0" in encoded:
+        raise InvalidArgument(f"{name}: {text!r} has a zero in it")
+    return encoded
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name}: {value!r}, expected seconds") from None
+
+
+def _integer(name: str, value: Any, num_bytes: int) -> int:
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise InvalidArgument(f"{name}: {value!r}, expected an integer") from None
+    # ctypes would cut it without a word.
+    if not -(1 << (8 * num_bytes - 1)) <= number < 1 << (8 * num_bytes - 1):
+        raise InvalidArgument(f"{name}: {number} does not fit into {8 * num_bytes} bits")
+    return number

@@ -1,0 +1,201 @@
+"""Placements without a daemon: DeepSeek's algorithm, bit for bit, and EPLB's own policies.
+
+    from eplb.placement import rebalance_experts      # where there was: from eplb import rebalance_experts
+
+Threads: safe; the library computes without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_double, c_float, c_int64
+from dataclasses import dataclass, fields
+from typing import Any, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from eplb import _library, _rows
+from eplb import _structs as structs
+from eplb.errors import InvalidArgument
+
+_TIES = ("stable", "compat")
+_HIERARCHIES = ("default", "strict", "soft", "none")
+_EFFORTS = ("default", "fast", "thorough")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A placement and how even it makes the load that it was made for. All integers are int64.
+
+    physical_to_logical_map: [layers, slots], the expert in each slot; -1 in one that is not in use.
+    logical_to_physical_map: [layers, experts, X], -1 padded, the slots of an expert, its primary first; X is the largest
+        replica count.
+    logical_replica_count: [layers, experts].
+    balancedness: float64 [layers], mean / max load of a GPU, 1 is best. max_gpu_load: float64 [layers], that max.
+    """
+
+    physical_to_logical_map: np.ndarray
+    logical_to_physical_map: np.ndarray
+    logical_replica_count: np.ndarray
+    balancedness: np.ndarray
+    max_gpu_load: np.ndarray
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """num_slots, num_gpus: of a layer. policy: "balanced", "deepseek" or "incremental", which needs `previous`.
+
+    previous: the placement to start from: a Plan, or a map [layers, slots], where an expert's lowest slot is its primary.
+    gpu_speeds: [num_gpus], 0: holds nothing. hierarchy: "default", "strict", "soft" or "none". effort: "default",
+    "fast" or "thorough". tie_break: of "deepseek". allow_duplicates: two replicas of an expert on one GPU where it
+    helps. max_moves_per_gpu: of "incremental", per layer; -1: its own rule.
+    """
+
+    num_slots: int
+    num_gpus: int
+    num_nodes: int = 1
+    num_groups: int = 1
+    policy: str = "balanced"
+    previous: Optional[Union[Plan, np.ndarray, Sequence[Sequence[int]]]] = None
+    gpu_speeds: Optional[Sequence[float]] = None
+    tie_break: str = "stable"
+    hierarchy: str = "default"
+    effort: str = "default"
+    allow_duplicates: bool = False
+    max_moves_per_gpu: int = -1
+
+
+def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes: int, num_gpus: int,
+                      tie_break: str = "compat") -> Tuple[Any, Any, Any]:
+    """DeepSeek's rebalance_experts: the same shapes, types and bits.
+
+    weight: [layers, experts], load of each, a torch tensor (on any device) or what numpy makes an array of; rounded to
+        float32, as the reference does.
+    tie_break: where the reference leaves the order of equal loads to torch's sort: "compat", as torch's on the CPU, or
+        "stable", by index.
+    returns: physical_to_logical_map [layers, num_replicas], logical_to_physical_map [layers, experts, X], -1 padded, and
+        expert_count [layers, experts]; int64, on the CPU; torch tensors for a tensor, else numpy arrays.
+    errors: InvalidArgument for what the reference asserts.
+    """
+    torch_in = _rows.is_torch(weight)
+    cells = weight.detach().float().cpu().numpy() if torch_in else np.asarray(weight)
+    if cells.ndim != 2:
+        raise InvalidArgument(f"weight has shape {list(cells.shape)}, expected [layers, experts]")
+    cells = np.ascontiguousarray(cells, dtype=np.float32)
+    options = structs.sized(structs.RebalanceOptions, num_layers=cells.shape[0], num_experts=cells.shape[1],
+                            num_replicas=num_replicas, num_groups=num_groups, num_nodes=num_nodes, num_gpus=num_gpus,
+                            tie_break=_index("tie_break", tie_break, _TIES))
+    handle = ctypes.c_void_p()
+    library = _library.load()
+    _library.check(library.eplb_rebalance_experts(ctypes.byref(options), _pointer(cells, c_float), ctypes.byref(handle)))
+    maps = _take_maps(handle)
+    if torch_in:
+        import torch
+
+        return tuple(torch.from_numpy(each) for each in maps)  # type: ignore[return-value]
+    return maps
+
+
+def plan(load: Any, **options: Any) -> Plan:
+    """A policy's placement for a load. options: the fields of PlanOptions.
+
+    load: [layers, experts], tokens of each: integers are counts, others estimates; array, torch tensor or lists.
+    errors: InvalidArgument naming what cannot be planned.
+    """
+    return plan_with(load, _options(options))
+
+
+def plan_with(load: Any, options: PlanOptions) -> Plan:
+    """As plan, with the options in one object."""
+    cells = load.detach().cpu().numpy() if _rows.is_torch(load) else np.asarray(load)
+    if cells.ndim != 2:
+        raise InvalidArgument(f"load has shape {list(cells.shape)}, expected [layers, experts]")
+    counts = np.issubdtype(cells.dtype, np.integer)
+    cells = np.ascontiguousarray(cells, dtype=np.int64 if counts else np.float64)
+    library = _library.load()
+    struct = structs.PlanOptions()
+    _library.check(library.eplb_plan_options_init(ctypes.byref(struct), ctypes.sizeof(struct)))
+    struct.num_layers, struct.num_experts = cells.shape
+    kept = _fill(struct, options)
+    make = library.eplb_plan_from_counts if counts else library.eplb_plan_from_estimates
+    handle = ctypes.c_void_p()
+    _library.check(make(ctypes.byref(struct), _pointer(cells, c_int64 if counts else c_double), ctypes.byref(handle)))
+    del kept  # the arrays that the struct points to
+    try:
+        figures = np.empty((2, cells.shape[0]))
+        _library.check(library.eplb_plan_copy_figures(handle, _pointer(figures[0], c_double),
+                                                      _pointer(figures[1], c_double)))
+    except Exception:
+        library.eplb_plan_destroy(handle)
+        raise
+    return Plan(*_take_maps(handle), balancedness=figures[0], max_gpu_load=figures[1])
+
+
+def _options(given: Any) -> PlanOptions:
+    known = [field.name for field in fields(PlanOptions)]
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(f"option {name}: there is none of this name; expected {', '.join(known)}")
+    for name in ("num_slots", "num_gpus"):
+        if name not in given:
+            raise InvalidArgument(f"option {name}: missing")
+    return PlanOptions(**given)
+
+
+def _fill(struct: structs.PlanOptions, options: PlanOptions) -> Tuple[np.ndarray, ...]:
+    """returns: the arrays that the struct points to."""
+    struct.policy = options.policy.encode()
+    for name in ("num_slots", "num_gpus", "num_nodes", "num_groups", "max_moves_per_gpu"):
+        setattr(struct, name, getattr(options, name))
+    struct.tie_break = _index("tie_break", options.tie_break, _TIES)
+    struct.hierarchy = _index("hierarchy", options.hierarchy, _HIERARCHIES)
+    struct.effort = _index("effort", options.effort, _EFFORTS)
+    struct.allow_duplicates = int(options.allow_duplicates)
+    kept: Tuple[np.ndarray, ...] = ()
+    layers, experts = struct.num_layers, struct.num_experts
+    if options.gpu_speeds is not None:
+        speeds = np.ascontiguousarray(options.gpu_speeds, dtype=np.float64)
+        _expect_shape("gpu_speeds", speeds, (struct.num_gpus,))
+        struct.gpu_speeds, kept = speeds.ctypes.data, kept + (speeds,)
+    if options.previous is not None:
+        whole = isinstance(options.previous, Plan)
+        slots = options.previous.physical_to_logical_map if isinstance(options.previous, Plan) else options.previous
+        slots = np.ascontiguousarray(slots, dtype=np.int64)
+        _expect_shape("previous", slots, (layers, struct.num_slots))
+        struct.previous, kept = slots.ctypes.data, kept + (slots,)
+        if whole:
+            replicas = np.ascontiguousarray(options.previous.logical_to_physical_map, dtype=np.int64)  # type: ignore[union-attr]
+            _expect_shape("previous.logical_to_physical_map", replicas, (layers, experts, replicas.shape[-1]))
+            struct.previous_replicas, struct.previous_max_replicas = replicas.ctypes.data, replicas.shape[-1]
+            kept += (replicas,)
+    return kept
+
+
+def _take_maps(handle: ctypes.c_void_p) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Copies the maps out of a plan, and destroys it."""
+    library = _library.load()
+    try:
+        sizes = structs.sized(structs.PlanSizes)
+        _library.check(library.eplb_plan_get_sizes(handle, ctypes.byref(sizes)))
+        slots = np.empty((sizes.num_layers, sizes.num_slots), np.int64)
+        replicas = np.empty((sizes.num_layers, sizes.num_experts, sizes.max_replicas), np.int64)
+        counts = np.empty((sizes.num_layers, sizes.num_experts), np.int64)
+        _library.check(library.eplb_plan_copy_maps(handle, *(_pointer(each, c_int64) for each in (slots, replicas, counts))))
+        return slots, replicas, counts
+    finally:
+        library.eplb_plan_destroy(handle)
+
+
+def _pointer(array: np.ndarray, kind: Any) -> Any:
+    return array.ctypes.data_as(POINTER(kind))
+
+
+def _index(name: str, value: str, choices: Sequence[str]) -> int:
+    if value not in choices:
+        raise InvalidArgument(f"{name}: {value!r}, expected one of {', '.join(choices)}")
+    return choices.index(value)
+
+
+def _expect_shape(name: str, array: np.ndarray, shape: Tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise InvalidArgument(f"{name} has shape {list(array.shape)}, expected {list(shape)}")

@@ -1,0 +1,161 @@
+"""What a client shows: the placement in force, what happened at a boundary, tables for kernels, counters."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, NamedTuple, Tuple
+
+import numpy as np
+
+from eplb import _library
+from eplb import _structs as structs
+from eplb._handle import Handle
+
+
+class Boundary(NamedTuple):
+    """What one step_boundary did.
+
+    voted: all ranks voted. switched: experts moved, and the next forward runs under `version`. sent_bytes,
+    received_bytes: rows of this rank. pause_seconds: time spent in the call. decided_first_step, decided_last_step: of
+    a switch, the steps whose load the daemon decided on. reason: of a switch, or of a chunk that was dropped, else "".
+    """
+
+    voted: bool
+    switched: bool
+    version: int
+    sent_bytes: int
+    received_bytes: int
+    pause_seconds: float
+    decided_first_step: int
+    decided_last_step: int
+    reason: str
+
+
+class Stats(NamedTuple):
+    """Counters since connect. refusals: by the daemon, e.g. as another process speaks for this rank. dropped_steps: whose
+    counts were dropped as the daemon was away. dropped_chunks: the second vote said no."""
+
+    connected: bool
+    reconnects: int
+    reports_sent: int
+    refusals: int
+    dropped_steps: int
+    votes: int
+    commits: int
+    dropped_chunks: int
+    disconnected_seconds: float
+    session_waits_over_1ms: int
+
+
+class PlacementView:
+    """The placement in force on this rank. It follows switches: what it shows changes inside step_boundary and check.
+
+    physical_to_logical_map: int32 [layers, slots], the expert in each slot; -1 in a slot that is not in use.
+    logical_to_physical_map: int32 [layers, experts, max_replicas], -1 padded, the slots of an expert, its primary first.
+    logical_replica_count: int32 [layers, experts].
+    The arrays are read-only, and stay readable as long as they are kept, also after close; copy what must not change.
+    first_local_slot, num_local_slots: the slots of this rank's GPU. num_gpus: of a lane. Threads: the training thread.
+    """
+
+    def __init__(self, handle: Handle, num_gpus: int) -> None:
+        self._handle = handle
+        now = self._read()
+        self.num_layers: int = now.num_layers
+        self.num_experts: int = now.num_experts
+        self.num_slots: int = now.num_slots
+        self.num_gpus = num_gpus
+        self.first_local_slot: int = now.first_local_slot
+        self.num_local_slots: int = now.num_local_slots
+        self.max_replicas: int = now.max_replicas
+        by_expert = (self.num_layers, self.num_experts)
+        self.physical_to_logical_map = handle.array(now.physical_to_logical_map, (self.num_layers, self.num_slots))
+        self.logical_to_physical_map = handle.array(now.logical_to_physical_map, (*by_expert, self.max_replicas))
+        self.logical_replica_count = handle.array(now.logical_replica_count, by_expert)
+
+    @property
+    def version(self) -> int:
+        return int(self._read().version)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of shape and maps, hexadecimal."""
+        return self._read().digest.decode()
+
+    def local_experts(self, layer: int) -> np.ndarray:
+        """int32 [num_local_slots]: the experts in this rank's slots; -1 in one that is not in use. Follows switches."""
+        first = self.first_local_slot
+        return self.physical_to_logical_map[layer, first:first + self.num_local_slots]
+
+    def replicas(self, layer: int, expert: int) -> Tuple[int, ...]:
+        """The slots of an expert, its primary first."""
+        count = self.logical_replica_count[layer, expert]
+        return tuple(self.logical_to_physical_map[layer, expert, :count].tolist())
+
+    def _read(self) -> structs.Placement:
+        struct = structs.sized(structs.Placement)
+        _library.check(self._handle.library.eplb_client_placement(self._handle.pointer, ctypes.byref(struct)))
+        return struct
+
+
+class DeviceTable:
+    """One table in the memory where the expert tensors lie: np.asarray(table) on the host, torch.as_tensor(table,
+    device="cuda") on a GPU, without a copy. It keeps its address until the client and all its arrays are gone; its
+    contents change on the stream of step_boundary."""
+
+    def __init__(self, handle: Handle, address: int, shape: Tuple[int, ...], dtype: str, on_gpu: bool) -> None:
+        self._handle = handle  # whoever holds the table keeps its memory
+        self.address, self.shape, self.dtype, self.on_gpu = address, shape, np.dtype(dtype), on_gpu
+
+    def _interface(self) -> Dict[str, Any]:
+        # Told to be writable, as torch refuses what is not; nobody may write it all the same.
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not self.on_gpu), "version": 3}
+
+    @property
+    def __array_interface__(self) -> Dict[str, Any]:
+        if self.on_gpu:
+            raise AttributeError("the table is in GPU memory")
+        return self._interface()
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        if not self.on_gpu:
+            raise AttributeError("the table is in host memory")
+        return self._interface()
+
+
+class DeviceTables(NamedTuple):
+    """The placement for kernels; client/client.h's DeviceTables says how they are read.
+
+    physical_to_logical_map, replicas, candidates: int32 [layers, slots]; thresholds: uint32 [layers, slots];
+    logical_replica_count: int32 [layers, experts]; first_replica, first_candidate: int32 [layers, experts + 1].
+    """
+
+    physical_to_logical_map: DeviceTable
+    logical_replica_count: DeviceTable
+    replicas: DeviceTable
+    first_replica: DeviceTable
+    candidates: DeviceTable
+    first_candidate: DeviceTable
+    thresholds: DeviceTable
+
+
+def device_tables_of(handle: Handle, struct: structs.DeviceTables, on_gpu: bool) -> DeviceTables:
+    layers, experts, slots = struct.num_layers, struct.num_experts, struct.num_slots
+    shapes = {"logical_replica_count": (layers, experts), "first_replica": (layers, experts + 1),
+              "first_candidate": (layers, experts + 1)}
+    return DeviceTables(*(
+        DeviceTable(handle, getattr(struct, name), shapes.get(name, (layers, slots)),
+                    "uint32" if name == "thresholds" else "int32", on_gpu)
+        for name in DeviceTables._fields))
+
+
+def stats_of(struct: structs.Stats) -> Stats:
+    return Stats(bool(struct.connected), struct.reconnects, struct.reports_sent, struct.refusals, struct.dropped_steps,
+                 struct.votes, struct.commits, struct.dropped_chunks, struct.disconnected_s,
+                 struct.session_waits_over_1ms)
+
+
+def boundary_of(struct: structs.Boundary) -> Boundary:
+    return Boundary(struct.voted != 0, struct.switched != 0, struct.version, struct.sent_bytes, struct.received_bytes,
+                    struct.pause_s, struct.decided_first_step, struct.decided_last_step,
+                    (struct.reason or b"").decode("utf-8", "replace"))

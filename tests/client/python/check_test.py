@@ -1,0 +1,156 @@
+"""client.check: per-expert tensors of a module and its optimizer that nobody registered."""
+
+import unittest
+
+import torch
+from torch import nn
+
+import eplb
+from eplb import check
+
+LAYERS, EXPERTS, WIDTH = 2, 4, 6
+
+
+class MoeLayer(nn.Module):
+    """Experts stacked by local slot, and a router over experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 2 * EXPERTS, bias=False)
+        self.up = nn.Parameter(torch.randn(EXPERTS, WIDTH, 8))
+        self.down = nn.Parameter(torch.randn(EXPERTS, 8, WIDTH))
+        self.register_buffer("amax", torch.ones(EXPERTS))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(MoeLayer() for _ in range(LAYERS))
+
+
+def two_gpu_view(client):
+    """Of a lane of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
+    client._placement.num_experts = client._placement.num_slots = 8
+    return client
+
+
+class CheckTest(unittest.TestCase):
+    def setUp(self):
+        self.client = two_gpu_view(eplb.Client.connect(num_layers=LAYERS, num_experts=EXPERTS))
+        self.addCleanup(self.client.close)
+        self.model = Model()
+
+    def register(self, *names, optimizer=None, keys=("exp_avg", "exp_avg_sq")):
+        for number, layer in enumerate(self.model.layers):
+            for name in names:
+                tensor = getattr(layer, name)
+                self.client.register(tensor, name=f"layers.{number}.{name}", layer=number,
+                                     role="state" if name == "amax" else "weight")
+                for key in keys if optimizer is not None and name != "amax" else ():
+                    self.client.register(optimizer.state[tensor][key], name=f"layers.{number}.{name}.{key}", layer=number,
+                                         role="state")
+
+    def step(self, optimizer):
+        for parameter in self.model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        return optimizer
+
+    def found(self, optimizer=None, ignore=()):
+        return {each.name: each.reason for each in check.find_unregistered(self.client, self.model, optimizer, ignore)}
+
+    def test_nothing_is_found_where_all_is_registered(self):
+        optimizer = self.step(torch.optim.Adam(self.model.parameters()))
+        self.register("up", "down", "amax", optimizer=optimizer)
+        self.client.check(self.model, optimizer)
+
+    def test_forgotten_parameters_and_buffers_are_named(self):
+        self.register("up")
+        self.assertEqual(set(self.found()), {"layers.0.down", "layers.1.down", "layers.0.amax", "layers.1.amax"})
+        with self.assertRaisesRegex(eplb.InvalidArgument, r"check: 4 tensors look like experts' .*"
+                                                          r"\"layers.0.down\" \[4, 8, 6\]: its first dimensions are those of"):
+            self.client.check(self.model)
+        self.client.check(self.model, ignore=("layers.*.amax", "*.down"))
+
+    def test_forgotten_optimizer_state_is_named(self):
+        optimizer = self.step(torch.optim.Adam(self.model.parameters()))
+        self.register("up", "down", "amax", optimizer=optimizer, keys=("exp_avg",))
+        found = self.found(optimizer)
+        self.assertEqual(set(found), {f"optimizer.layers.{layer}.{name}.exp_avg_sq" for layer in range(2)
+                                      for name in ("up", "down")})
+        self.assertEqual(set(found.values()), {"optimizer state of a registered weight"})
+
+    def test_state_of_leaves_that_are_rows_of_a_registered_tensor(self):
+        self.register("up", "down", "amax")
+        leaves = [layer.up.detach()[slot].requires_grad_() for layer in self.model.layers for slot in range(EXPERTS)]
+        optimizer = torch.optim.SGD(leaves, lr=0.1, momentum=0.9)
+        for leaf in leaves:
+            leaf.grad = torch.ones_like(leaf)
+        optimizer.step()
+        found = self.found(optimizer)
+        self.assertEqual(len(found), LAYERS * EXPERTS)
+        self.assertIn("optimizer.param_groups parameter 0.momentum_buffer", found)
+
+    def test_a_flat_optimizer_buffer_across_experts(self):
+        """Master weights and moments of a rank's experts in one piece, as bucketed optimizers hold them."""
+        self.register("up", "down", "amax")
+        experts = sum(layer.up.numel() + layer.down.numel() for layer in self.model.layers)
+        flat = nn.Parameter(torch.zeros(experts))
+        flat.grad = torch.ones(experts)
+        optimizer = torch.optim.Adam([flat])
+        optimizer.step()
+        found = self.found(optimizer)
+        self.assertEqual(set(found), {"optimizer.param_groups parameter 0.exp_avg",
+                                      "optimizer.param_groups parameter 0.exp_avg_sq"})
+        for reason in found.values():
+            self.assertIn("a flat optimizer buffer across experts", reason)
+
+    def test_a_flat_parameter_whose_views_are_the_experts(self):
+        flat = torch.zeros(LAYERS * EXPERTS * WIDTH * 8 + 10)
+        for number, layer in enumerate(self.model.layers):
+            begin = number * EXPERTS * WIDTH * 8
+            layer.up = nn.Parameter(flat[begin:begin + EXPERTS * WIDTH * 8].view(EXPERTS, WIDTH, 8))
+        self.register("up", "down", "amax")
+        whole = nn.Parameter(flat)
+        whole.grad = torch.ones_like(whole)
+        optimizer = torch.optim.SGD([whole], lr=0.1, momentum=0.9)
+        optimizer.step()
+        found = self.found(optimizer)
+        self.assertIn("a flat optimizer buffer across the experts of 8 registered rows",
+                      found["optimizer.param_groups parameter 0.momentum_buffer"])
+
+    def test_a_list_of_expert_modules(self):
+        self.register("up", "down", "amax")
+        self.model.experts = nn.ModuleList(nn.Linear(WIDTH, 3) for _ in range(EXPERTS))
+        found = self.found()
+        self.assertEqual(set(found), {"experts.*.weight", "experts.*.bias"})
+        self.assertIn("4 of one shape, as many as local slots; stack them", found["experts.*.weight"])
+
+    def test_tensors_by_layer_and_slot_and_over_all_slots(self):
+        self.register("up", "down", "amax")
+        self.model.register_buffer("history", torch.zeros(LAYERS, EXPERTS, 3))
+        self.client._placement.num_slots = 9
+        self.model.register_buffer("of_slots", torch.zeros(9, 2))
+        self.assertEqual(set(self.found()), {"history", "of_slots"})
+
+    def test_a_parameter_that_got_other_memory_is_no_longer_registered(self):
+        self.register("up", "down", "amax")
+        self.model.layers[1].up.data = torch.zeros(EXPERTS, WIDTH, 8)
+        self.assertEqual(set(self.found()), {"layers.1.up"})
+
+    def test_registered_numpy_memory_counts_too(self):
+        for number, layer in enumerate(self.model.layers):
+            for name in ("up", "down", "amax"):
+                self.client.register(getattr(layer, name).detach().numpy(), name=f"{number}.{name}", layer=number)
+        self.client.check(self.model)
+
+    def test_a_message_names_twenty(self):
+        for number in range(30):
+            self.model.register_buffer(f"buffer_{number}", torch.zeros(EXPERTS, 2))
+        with self.assertRaisesRegex(eplb.InvalidArgument, "check: 36 tensors .* and 16 more$"):
+            self.client.check(self.model)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,158 @@
+"""Checkpoints in logical order: another placement, another number of ranks, and what does not fit is named."""
+
+import json
+import unittest
+
+import numpy as np
+import torch
+
+import eplb
+import ranks
+from eplb import checkpoint
+
+FIELDS = {"model": "tiny", "step": 7}
+
+
+def write_placement(directory, num_gpus, slots):
+    """A placement file of 2 layers and 8 experts, the second layer the other way round; lowest slots are primaries."""
+    layers = [slots, slots[::-1]]
+    found = [[[slot for slot, held in enumerate(layer) if held == expert] for expert in range(8)] for layer in layers]
+    most = max(len(each) for layer in found for each in layer)
+    replicas = [[each + [-1] * (most - len(each)) for each in layer] for layer in found]
+    file = directory / f"placement-{num_gpus}-{len(slots)}.json"
+    file.write_text(json.dumps({"format": "eplb.placement.v1", "num_layers": 2, "num_logical_experts": 8,
+                                "num_slots": len(slots), "num_gpus": num_gpus, "num_nodes": 1, "num_groups": 1,
+                                "physical_to_logical_map": layers, "logical_to_physical_map": replicas,
+                                "logical_replica_count": [[len(each) for each in layer] for layer in found]}))
+    return file
+
+
+def job(rank, directory, world, store, part, make, options):
+    """part: (client, experts, dense, directory) -> the result."""
+    exchange = ranks.store_exchange(directory, rank, world, name=store)
+    with ranks.connect(directory, rank, world, exchange=exchange, **options) as client:
+        experts = ranks.Experts(client, make)
+        client.finish_registration()
+        return part(client, experts, {"router/weight": torch.full((2, 3), 0.5)}, directory / "checkpoint")
+
+
+def save(client, experts, dense, path):
+    experts.update()
+    checkpoint.save(path, client, fields=FIELDS, dense=dense)
+
+
+def load(client, experts, dense, path):
+    dense["router/weight"].zero_()
+    fields = checkpoint.load(path, client, fields={"model": "tiny"}, dense=dense)
+    experts.updates = 1
+    experts.verify()  # also replicas, which save did not write
+    return fields, dense["router/weight"].tolist()
+
+
+def save_shards(client, experts, dense, path):
+    """Each lane holds its own half of the state."""
+    for layer, name, tensor in experts.tensors:
+        if name != "weight":
+            tensor += 1000 * (client.options.rank // 2)
+    checkpoint.save(path, client, sharded_state=True)
+
+
+def load_shards(client, experts, dense, path):
+    checkpoint.load(path, client)
+    lane = client.options.rank // 2
+    for layer, name, tensor in experts.tensors:
+        if name != "weight":
+            tensor -= 1000 * lane
+    experts.verify()
+
+
+def refused(client, experts, dense, path):
+    before = [np.array(tensor) for _, _, tensor in experts.tensors]
+    said = []
+
+    def attempt(**how):
+        try:
+            checkpoint.load(how.pop("path", path), client, **{**dict(fields=FIELDS, dense=dense), **how})
+        except eplb.FailedPrecondition as error:
+            said.append(str(error))
+
+    attempt(path=path.with_name("none"))
+    attempt(fields={"model": "large"})
+    attempt(fields={"vocabulary": 5})
+    attempt(dense={})
+    attempt(dense={**dense, "other": torch.zeros(1)})
+    attempt(dense={"router/weight": torch.zeros(2, 4)})
+    attempt(dense={"router/weight": torch.zeros(2, 3, dtype=torch.bfloat16)})
+    for (_, _, tensor), old in zip(experts.tensors, before):
+        assert (np.array(tensor) == old).all()
+    return said
+
+
+class CheckpointTest(ranks.RankTest):
+    ORDER = [3, 1, 4, 0, 5, 7, 2, 6]
+
+    def try_job(self, world, slots, part, make=ranks.torch_zeros, **options):
+        self.number = getattr(self, "number", 0) + 1
+        options = {"num_slots": len(slots), "num_gpus": world, **options}
+        options["initial_placement"] = write_placement(self.directory, options["num_gpus"], slots)
+        return self.run_ranks(world, job, self.directory, world, f"store-{self.number}", part, make, options)
+
+    def run_job(self, world, *arguments, **options):
+        results = self.try_job(world, *arguments, **options)
+        for result in results:
+            self.assertNotIsInstance(result, ranks.Failure, result)
+        return results
+
+    def test_a_checkpoint_fits_other_placements_and_numbers_of_ranks(self):
+        self.run_job(4, self.ORDER, save)
+        for world, slots in ((2, list(range(8))), (4, self.ORDER[::-1]), (1, self.ORDER), (2, self.ORDER + [0, 1, 2, 3])):
+            for fields, dense in self.run_job(world, slots, load):
+                self.assertEqual((fields, dense), (FIELDS, [[0.5] * 3] * 2))
+        self.run_job(2, self.ORDER + [3, 3, 3, 3], save, make=ranks.numpy_zeros)
+        self.run_job(4, self.ORDER, load)
+
+    def test_bfloat16_goes_through(self):
+        def make(shape, dtype):
+            return torch.zeros(shape, dtype=torch.bfloat16 if dtype == "float16" else getattr(torch, dtype))
+
+        self.run_job(2, self.ORDER, save, make=make)
+        self.run_job(1, list(range(8)), load, make=make)
+        manifest = checkpoint.read_fields(self.directory / "checkpoint")
+        self.assertEqual(manifest["tensors"]["layers.0.weight"], {"dtype": "bfloat16", "role": "weight", "layer": 0})
+        result, = self.try_job(1, self.ORDER, load)
+        self.assert_raised(result, "FailedPrecondition", "tensor layers.0.weight is bfloat16 [8, 3, 5], this run's is float16")
+
+    def test_state_that_is_sharded_over_lanes(self):
+        self.run_job(4, self.ORDER, save_shards, num_gpus=2)
+        self.run_job(4, list(range(8)), load_shards, num_gpus=2)
+        results = self.try_job(2, self.ORDER, load_shards)
+        for result in results:
+            self.assert_raised(result, "FailedPrecondition", "num_lanes is 2, this run's is 1")
+
+    def test_what_does_not_fit_is_named_and_changes_nothing(self):
+        self.run_job(2, self.ORDER, save)
+        for said in self.run_job(2, list(range(8)), refused):
+            path = self.directory / "checkpoint"
+            for text, expected in zip(said, (
+                    f"checkpoint {self.directory}/none: there is no checkpoint.json",
+                    f"rank 0: checkpoint {path}: field model is 'tiny', this run's is 'large'",
+                    "it has no field vocabulary", "it has a tensor router/weight, this run has none of that name",
+                    "it has no tensor other", "tensor router/weight is float32 [2, 3], this run's is float32 [2, 4]",
+                    "this run's is bfloat16 [2, 3]")):
+                self.assertIn(expected, text)
+            self.assertEqual(len(said), 7)
+
+    def test_a_disk_that_fails_stops_all_ranks(self):
+        blocked = self.directory / "blocked"
+        blocked.write_text("")
+
+        def save_below_a_file(client, experts, dense, path):
+            checkpoint.save(blocked / "checkpoint", client)
+
+        results = self.try_job(2, self.ORDER, save_below_a_file)
+        for result in results:
+            self.assert_raised(result, "FailedPrecondition", "rank 0: ", "Not a directory")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,176 @@
+"""python -m eplb.convert: recorder dumps become load files; nothing that a file contains is executed."""
+
+import collections
+import json
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+import numpy as np
+import torch
+
+from eplb import _torch_file
+
+BIN = pathlib.Path(os.environ["EPLB_BIN"])
+
+
+class Call:
+    """Pickles into a call of any function."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+class ConvertTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="eplb-convert-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+        self.dump, self.out = self.directory / "dump.pt", self.directory / "out.jsonl"
+        self.counts = torch.arange(3 * 2 * 4, dtype=torch.int32).view(3, 2, 4)
+
+    def run_convert(self, *arguments):
+        return subprocess.run([sys.executable, "-B", "-m", "eplb.convert", *map(str, arguments)], capture_output=True,
+                              text=True, timeout=120)
+
+    def convert(self, dump, out=None, *more):
+        torch.save(dump, self.dump)
+        done = self.run_convert(self.dump, out or self.out, *more)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        return [json.loads(line) for line in (out or self.out).read_text().splitlines()]
+
+    def refuse(self, *words, write=None):
+        if write is not None:
+            torch.save(write, self.dump)
+        done = self.run_convert(self.dump, self.out)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertRegex(done.stderr, r"\Aeplb\.convert: [^\n]+\n\Z")
+        for word in (str(self.dump), *words):
+            self.assertIn(word, done.stderr)
+        self.assertFalse(self.out.exists())
+
+    def recorded(self, **more):
+        return {"rank": 0, "logical_count": self.counts, "average_utilization_rate_over_window": 0.75, **more}
+
+    def test_each_step_becomes_a_window(self):
+        lines = self.convert(self.recorded(), self.out, "--first-step", "100")
+        self.assertEqual(lines, [{"first_step": 100 + step, "last_step": 100 + step, "load": self.counts[step].tolist()}
+                                 for step in range(3)])
+
+    def test_a_sum_becomes_one_load(self):
+        out = self.directory / "out.json"
+        line, = self.convert(self.recorded(), out)
+        self.assertEqual(line, {"format": "eplb.load.v1", "load": self.counts.sum(0).tolist()})
+
+    def test_eplbctl_reads_both(self):
+        for name in ("out.json", "out.jsonl"):
+            self.convert(self.recorded(), self.directory / name)
+            done = subprocess.run([BIN / "eplbctl", "plan", "--load", self.directory / name, "--gpus", "2", "--slots", "4",
+                                   "-o", "json"], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_views_types_and_extras_of_tensors(self):
+        whole = torch.arange(100, dtype=torch.int64)
+        for counts in (whole[10:34].view(3, 2, 4), whole[:48].view(3, 2, 8)[:, :, ::2], whole[:24].view(4, 2, 3).permute(2, 1, 0),
+                       self.counts.float(), self.counts.bfloat16(), self.counts.to(torch.uint8), self.counts.double()):
+            lines = self.convert(self.recorded(logical_count=counts, average_utilization_rate_over_window=torch.rand(3),
+                                               extra=torch.nn.Parameter(torch.rand(2)), size=torch.Size([1]),
+                                               nested=collections.OrderedDict(a=[None, True, (1.5, "b")])))
+            self.assertEqual([line["load"] for line in lines], counts.long().tolist())
+
+    def test_a_matrix_is_one_step(self):
+        self.assertEqual(len(self.convert({"logical_count": self.counts[0]})), 1)
+
+    def test_what_is_no_recorder_dump_is_refused(self):
+        self.refuse("has no key logical_count, its keys are 'records', 'rank'", write={"records": [], "rank": 1})
+        self.refuse("holds a ndarray", write=self.counts)
+        self.refuse("logical_count that is a list", write={"logical_count": [[1]]})
+        self.refuse("of shape [24]", write={"logical_count": self.counts.flatten()})
+        self.refuse("of shape [0, 2, 4]", write={"logical_count": self.counts[:0]})
+        self.refuse("of float32, expected whole numbers", write={"logical_count": self.counts + 0.5})
+        self.refuse("of -1 at step 0, layer 0, expert 0", write={"logical_count": self.counts - 1})
+        self.refuse("has a tensor of 24000000 elements over a storage of 24",
+                    write={"logical_count": self.counts.expand(1000000, 3, 2, 4)})
+        self.refuse("of bool", write={"logical_count": self.counts > 1})
+
+    def test_what_is_no_file_of_torch_is_refused(self):
+        self.refuse("No such file")
+        for data, words in ((b"", "no zip archive"), (b"[[1, 2]]", "no zip archive"), (pickle.dumps({"a": 1}), "is a pickle")):
+            self.dump.write_bytes(data)
+            self.refuse(words)
+        torch.save(self.recorded(), self.dump, _use_new_zipfile_serialization=False)
+        self.refuse("before 1.6")
+        with zipfile.ZipFile(self.dump, "w") as archive:
+            archive.writestr("a/b.txt", "")
+        self.refuse("has 0 members data.pkl")
+        torch.save(self.recorded(), self.dump)
+        whole = self.dump.read_bytes()
+        self.dump.write_bytes(whole[:len(whole) // 2])
+        self.refuse("no zip archive")
+
+    def test_nothing_in_the_file_is_executed(self):
+        mark = self.directory / "mark"
+        for call in (Call(os.system, f"touch {mark}"), Call(eval, f"open('{mark}', 'w')"), Call(pathlib.Path, "x"),
+                     Call(np.array, [1]), Call(getattr, "a", "upper"), Call(torch.load, "x")):
+            self.refuse("to be called, which is refused", write=self.recorded(call=call))
+        self.assertFalse(mark.exists())
+
+    def rewritten(self, data=None, storage=None):
+        """The dump with another data.pkl or other bytes of its tensor."""
+        torch.save(self.recorded(), self.dump)
+        with zipfile.ZipFile(self.dump) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(self.dump, "w") as archive:
+            for name, content in members.items():
+                if name.endswith("data.pkl") and data is not None:
+                    content = data
+                if "/data/" in name and storage is not None:
+                    content = storage
+                archive.writestr(name, content)
+
+    def test_damaged_archives_are_refused(self):
+        self.rewritten(storage=bytes(8))
+        self.refuse("reaches to element 23 of a storage of 2")
+        self.rewritten(storage=bytes(7))
+        self.refuse("cannot be read")
+        for data in (b"", b"\x80\x02", b"\x80\x02}q\x00(X\x01", b"garbage", b"\x80\x02ccollections\nOrderedDict\n)R}b.",
+                     b"\x80\x02Nc"):
+            self.rewritten(data=data)
+            self.refuse()
+
+    def test_every_truncation_and_flip_of_the_pickle_is_refused_or_read(self):
+        torch.save(self.recorded(), self.dump)
+        with zipfile.ZipFile(self.dump) as archive:
+            name = next(each for each in archive.namelist() if each.endswith("data.pkl"))
+            data = archive.read(name)
+        source = np.random.default_rng(5)
+        for trial in range(300):
+            changed = bytearray(data)
+            changed[source.integers(len(data))] = source.integers(256)
+            if trial % 3 == 0:
+                changed = changed[:source.integers(len(data))]
+            self.rewritten(data=bytes(changed))
+            try:
+                _torch_file.read_torch_file(str(self.dump))
+            except _torch_file.BadFile as error:
+                self.assertNotIn("\n", str(error))
+
+    def test_usage(self):
+        for arguments in ((), ("a.pt",), ("a.pt", "out.txt"), ("a.pt", "out.json", "--first-step", "-1")):
+            self.assertEqual(self.run_convert(*arguments).returncode, 2)
+        torch.save(self.recorded(), self.dump)
+        done = self.run_convert(self.dump, self.directory / "none" / "out.json")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("No such file", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

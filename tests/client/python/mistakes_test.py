@@ -1,0 +1,237 @@
+"""Mistakes of trainers, planted: each ends with a message that says what is wrong and where."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+import torch
+
+import eplb
+import ranks
+
+
+def wrong_row_size(rank, directory):
+    with ranks.connect(directory, rank, 2) as client:
+        for layer in range(2):
+            client.register(np.zeros((4, 6 if rank else 5), np.float32), name=f"layers.{layer}.w", layer=layer)
+        client.finish_registration()
+
+
+def state_on_one_rank_only(rank, directory):
+    with ranks.connect(directory, rank, 2) as client:
+        for layer in range(2):
+            client.register(np.zeros((4, 6), np.float32), name=f"layers.{layer}.w", layer=layer)
+            if rank == 0:
+                client.register(np.zeros((4, 6), np.float32), name=f"layers.{layer}.moment", layer=layer, role="state")
+        client.finish_registration()
+
+
+def refused_on_one_rank(rank, directory):
+    with ranks.connect(directory, rank, 2) as client:
+        memory = np.zeros((4, 8), np.float32)
+        for layer in range(2):
+            client.register(memory if rank else memory.copy(), name=f"layers.{layer}.w", layer=layer)
+        client.finish_registration()
+
+
+def one_rank_twice(process, directory):
+    ranks.connect(directory, 0, 2, exchange=ranks.store_exchange(directory, 0, 2, seconds=3))
+
+
+def wrong_place(process, directory):
+    """An exchange that lets two processes be rank 0, as one over a shared directory would."""
+    exchange = ranks.store_exchange(directory, process, 2)
+
+    def mistaken(data):
+        return exchange(data)
+
+    eplb.Client.connect(mistaken, rank=0, world_size=2, num_layers=2, num_experts=8)
+
+
+def another_shape(rank, directory):
+    ranks.connect(directory, rank, 2, num_experts=8 + 2 * rank)
+
+
+def absent(rank, directory):
+    if rank != 1:
+        ranks.connect(directory, rank, 3, exchange=ranks.store_exchange(directory, rank, 3, seconds=3))
+
+
+def skipped_boundary(rank, directory):
+    with ranks.connect(directory, rank, 2) as client:
+        experts = ranks.Experts(client, ranks.numpy_zeros)
+        for step in range(8):
+            experts.update()
+            if not (rank == 1 and step == 4):
+                client.step_boundary(step)
+
+
+def boundaries_end_early(rank, directory):
+    with ranks.connect(directory, rank, 2, vote_deadline=3 * ranks.PATIENCE) as client:
+        ranks.Experts(client, ranks.numpy_zeros)
+        for step in range(8 if rank == 0 else 4):
+            client.step_boundary(step)
+        if rank == 1:
+            ranks.time.sleep(6 * ranks.PATIENCE)
+        else:
+            raise AssertionError("all boundaries came to an end")
+
+
+def exchanged_memory(rank, directory):
+    with ranks.connect(directory, rank, 2, num_layers=1) as client:
+        weight = torch.nn.Parameter(torch.zeros(4, 6))
+        client.register(weight, name="layers.0.w", layer=0)
+        client.step_boundary(0)
+        if rank == 1:
+            weight.data = torch.ones(4, 6)
+        client.step_boundary(1)
+
+
+def freed_memory(rank, directory):
+    client = ranks.connect(directory, 0, 1, num_layers=1)
+    weight = torch.zeros(8, 6)
+    client.register(weight, name="layers.0.w", layer=0)
+    client.finish_registration()
+    weight.storage().resize_(0)
+    try:
+        client.step_boundary(0)
+        client.step_boundary(1)
+    finally:
+        eplb_error = None
+        try:
+            client.step_boundary(2)
+        except eplb.FailedPrecondition as error:
+            eplb_error = str(error)
+        assert eplb_error == "step_boundary came after close", eplb_error
+
+
+class MistakesTest(ranks.RankTest):
+    def assert_all_raised(self, results, kind, *words):
+        for result in results:
+            self.assert_raised(result, kind, *words)
+
+    def test_wrong_row_size(self):
+        self.assert_all_raised(self.run_ranks(2, wrong_row_size, self.directory), "FailedPrecondition", "weight_bytes differs",
+                               "rank 0 has 20", "rank 1 has 24")
+
+    def test_optimizer_state_on_one_rank_only(self):
+        self.assert_all_raised(self.run_ranks(2, state_on_one_rank_only, self.directory), "FailedPrecondition", "state_bytes",
+                               "rank 0 has 24", "rank 1 has 0")
+
+    def test_what_one_rank_may_not_register_stops_all(self):
+        other, own = self.run_ranks(2, refused_on_one_rank, self.directory)
+        self.assert_raised(own, "InvalidArgument", "layers.0.w", "layers.1.w")
+        self.assert_raised(other, "FailedPrecondition", "rank 1 cannot start", "layers.0.w")
+
+    def test_two_processes_with_one_rank(self):
+        results = self.run_ranks(2, one_rank_twice, self.directory)
+        claimed = [result for result in results if "FailedPrecondition" in result.classes]
+        self.assertEqual(len(claimed), 1, results)
+        self.assert_raised(claimed[0], "FailedPrecondition", "another process has claimed rank 0 of 2")
+        results.remove(claimed[0])
+        self.assert_raised(results[0], "DeadlineExceeded", "no answer within", "from rank 1")
+
+    def test_two_processes_with_one_rank_over_an_exchange_that_does_not_see_it(self):
+        results = self.run_ranks(2, wrong_place, self.directory)
+        self.assertTrue(all(isinstance(result, ranks.Failure) for result in results), results)
+        self.assertIn("another process speaks for it", " ".join(result.text for result in results))
+
+    def test_model_shapes_that_differ(self):
+        self.assert_all_raised(self.run_ranks(2, another_shape, self.directory), "FailedPrecondition", "num_experts differs",
+                               "rank 0 has 8", "rank 1 has 10")
+
+    def test_a_rank_that_does_not_come_is_named(self):
+        results = self.run_ranks(3, absent, self.directory)
+        for rank in (0, 2):
+            self.assert_raised(results[rank], "DeadlineExceeded", "no answer within", "from rank 1")
+
+    def test_a_skipped_boundary(self):
+        other, own = self.run_ranks(2, skipped_boundary, self.directory)
+        self.assert_raised(own, "FailedPrecondition", "StepBoundary of step 5, expected 4")
+        self.assert_raised(other, "Aborted", "rank 1")
+
+    def test_boundaries_that_end_early(self):
+        other, _ = self.run_ranks(2, boundaries_end_early, self.directory)
+        self.assert_raised(other, "Aborted", "rank 1")
+
+    def test_a_parameter_that_got_other_memory(self):
+        other, own = self.run_ranks(2, exchanged_memory, self.directory)
+        self.assert_raised(own, "InvalidArgument", "tensor \"layers.0.w\": lies at 0x", "it was registered at 0x")
+        self.assert_raised(other, "Aborted", "rank 1")
+
+    def test_a_tensor_that_was_freed_before_the_client(self):
+        result, = self.run_ranks(1, freed_memory, self.directory)
+        self.assert_raised(result, "InvalidArgument", "tensor \"layers.0.w\": was freed, it was registered at 0x")
+
+
+CLIENT = """
+import os, sys
+import numpy as np
+import eplb
+client = eplb.Client.connect(num_layers=1, num_experts=4, vote_every=1)
+client.register(np.zeros((4, 2)), name="w", layer=0)
+client.step_boundary(0)
+"""
+
+
+class ProcessTest(unittest.TestCase):
+    def run_code(self, code):
+        return subprocess.run([sys.executable, "-B", "-c", CLIENT + code], capture_output=True, text=True, timeout=120)
+
+    def test_a_forked_child_does_nothing_and_says_so_once(self):
+        done = self.run_code("""
+child = os.fork()
+if child == 0:
+    for step in range(5):
+        client.record(0, [1, 2, 3, 4])
+        assert not client.step_boundary(step).voted
+    client.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert client.step_boundary(1).voted
+client.close()
+print("well")
+""")
+        self.assertEqual((done.returncode, done.stdout), (0, "well\n"), done.stderr)
+        self.assertEqual(done.stderr.count("was forked from a rank of a job"), 1, done.stderr)
+
+    def test_a_forked_child_that_leaves_it_alone_is_silent(self):
+        done = self.run_code("""
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+client.close()
+""")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_child_may_have_a_client_of_its_own(self):
+        done = self.run_code("""
+child = os.fork()
+if child == 0:
+    own = eplb.Client.connect(num_layers=1, num_experts=4)
+    own.register(np.zeros((4, 2)), name="w", layer=0)
+    own.step_boundary(0)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+client.close()
+""")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_the_interpreter_may_exit_with_an_open_client(self):
+        for end in ("", "table = client.placement.physical_to_logical_map",
+                    "import atexit; atexit.register(lambda: print(client.placement.version))",
+                    "import threading; threading.Thread(target=lambda: client.stats).start()",
+                    "client.self = client", "sys.exit(0)", "del client"):
+            with self.subTest(end):
+                done = self.run_code(end)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = self.run_code("raise KeyError('x')")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("KeyError: 'x'", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

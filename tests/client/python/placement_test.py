@@ -1,0 +1,108 @@
+"""eplb.placement: DeepSeek's rebalance_experts bit for bit, and EPLB's policies."""
+
+import json
+import os
+import pathlib
+import unittest
+
+import numpy as np
+import torch
+
+import eplb
+from eplb import placement
+
+CASES = json.loads((pathlib.Path(os.environ["EPLB_DATA"]) / "deepseek_eplb.json").read_text())["cases"]
+
+
+def arguments_of(case):
+    return case["slots"], case["groups"], case["nodes"], case["gpus"]
+
+
+def padded(rows, width):
+    return [[slots + [-1] * (width - len(slots)) for slots in layer] for layer in rows]
+
+
+class RebalanceExpertsTest(unittest.TestCase):
+    def check(self, case, maps, prefix=""):
+        slots, replicas, counts = (each.tolist() for each in maps)
+        self.assertEqual(slots, case.get(prefix + "phy2log", case["phy2log"]))
+        self.assertEqual(replicas, padded(case.get(prefix + "log2phy", case["log2phy"]), case["log2phy_width"]))
+        self.assertEqual(counts, case["logcnt"])
+
+    def test_every_recorded_case_in_torch(self):
+        refused = 0
+        for case in CASES:
+            with self.subTest(case["name"]):
+                weight = torch.tensor(case["weight"], dtype=getattr(torch, case["weight_dtype"]))
+                if "error" in case:
+                    refused += 1
+                    self.assertRaises(eplb.InvalidArgument, placement.rebalance_experts, weight, *arguments_of(case))
+                    continue
+                maps = placement.rebalance_experts(weight, *arguments_of(case))
+                for each in maps:
+                    self.assertIsInstance(each, torch.Tensor)
+                    self.assertEqual((each.dtype, each.device.type), (torch.int64, "cpu"))
+                self.check(case, maps)
+        self.assertEqual((len(CASES), refused), (45, 3))
+
+    def test_every_recorded_case_in_numpy_with_both_orders_of_ties(self):
+        for case in CASES:
+            if "error" in case:
+                continue
+            with self.subTest(case["name"]):
+                weight = np.array(case["weight"], dtype=case["weight_dtype"])
+                maps = placement.rebalance_experts(weight, *arguments_of(case))
+                self.assertTrue(all(type(each) is np.ndarray and each.dtype == np.int64 for each in maps))
+                self.check(case, maps)
+                self.check(case, placement.rebalance_experts(weight, *arguments_of(case), tie_break="stable"), "stable_")
+
+    def test_what_is_no_matrix_is_refused(self):
+        with self.assertRaisesRegex(eplb.InvalidArgument, r"weight has shape \[3\]"):
+            placement.rebalance_experts([1, 2, 3], 4, 1, 1, 1)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "tie_break: 'any', expected one of stable, compat"):
+            placement.rebalance_experts([[1, 2, 3]], 4, 1, 1, 1, tie_break="any")
+
+
+class PlanTest(unittest.TestCase):
+    COUNTS = [[90, 80, 10, 20], [90, 80, 10, 20]]
+
+    def test_balanced_evens_out_counts_and_estimates(self):
+        for load in (self.COUNTS, np.array(self.COUNTS, float), torch.tensor(self.COUNTS)):
+            plan = placement.plan(load, num_slots=4, num_gpus=2)
+            self.assertEqual(plan.max_gpu_load.tolist(), [100, 100])
+            self.assertEqual(plan.balancedness.tolist(), [1, 1])
+            self.assertEqual(plan.logical_replica_count.tolist(), [[1] * 4] * 2)
+            for layer in range(2):
+                self.assertEqual(sorted(plan.physical_to_logical_map[layer].tolist()), [0, 1, 2, 3])
+                self.assertEqual(plan.physical_to_logical_map[layer, plan.logical_to_physical_map[layer, :, 0]].tolist(),
+                                 [0, 1, 2, 3])
+
+    def test_incremental_keeps_what_is_even(self):
+        first = placement.plan(self.COUNTS, num_slots=6, num_gpus=2)
+        options = placement.PlanOptions(num_slots=6, num_gpus=2, policy="incremental", previous=first)
+        second = placement.plan_with(self.COUNTS, options)
+        self.assertEqual(second.physical_to_logical_map.tolist(), first.physical_to_logical_map.tolist())
+        self.assertEqual(second.logical_to_physical_map.tolist(), first.logical_to_physical_map.tolist())
+        again = placement.plan(self.COUNTS, num_slots=6, num_gpus=2, policy="incremental",
+                               previous=first.physical_to_logical_map.tolist())
+        self.assertEqual(again.physical_to_logical_map.tolist(), first.physical_to_logical_map.tolist())
+
+    def test_unusable_gpus_hold_nothing(self):
+        plan = placement.plan(self.COUNTS, num_slots=8, num_gpus=2, gpu_speeds=[0, 1])
+        self.assertEqual(plan.physical_to_logical_map[:, :4].tolist(), [[-1] * 4] * 2)
+
+    def test_what_cannot_be_planned_is_named(self):
+        for options, message in (
+                ({"num_slots": 3, "num_gpus": 1}, "num_slots is 3"),
+                ({"num_slots": 4}, "option num_gpus: missing"),
+                ({"num_slots": 4, "num_gpus": 2, "polcy": "x"}, "option polcy"),
+                ({"num_slots": 4, "num_gpus": 2, "policy": "best"}, "unknown policy \"best\""),
+                ({"num_slots": 4, "num_gpus": 2, "effort": "much"}, "effort: 'much'"),
+                ({"num_slots": 4, "num_gpus": 2, "gpu_speeds": [1]}, r"gpu_speeds has shape \[1\], expected \[2\]"),
+                ({"num_slots": 4, "num_gpus": 2, "previous": [[0, 1]]}, r"previous has shape \[1, 2\], expected \[2, 4\]")):
+            with self.subTest(options), self.assertRaisesRegex(eplb.InvalidArgument, message):
+                placement.plan(self.COUNTS, **options)
+
+
+if __name__ == "__main__":
+    unittest.main()
