@@ -33,8 +33,9 @@ void AddLines(const char* what, const std::string& text, StartFields& fields) {
   }
 }
 
-std::string Shown(const StartFields& fields, size_t i) {
-  return i < fields.size() ? fields[i].second : "no such field";
+std::string Shown(const StartFields& fields, const std::string& name) {
+  const absl::StatusOr<std::string> value = FindField(fields, name);
+  return value.ok() ? *value : "no such field";
 }
 
 // Compares rank `rank` with the first one of its lane.
@@ -46,7 +47,7 @@ absl::Status CompareInLane(std::span<const StartFields> of_lane, size_t rank, si
     const std::string& name = i < there.size() ? there[i].first : here[i].first;
     return absl::FailedPreconditionError(
         absl::StrCat("tensors: ", name, " differs inside a lane: rank ", first, " has ",
-                     Shown(there, i), ", rank ", rank, " has ", Shown(here, i)));
+                     Shown(there, name), ", rank ", rank, " has ", Shown(here, name)));
   }
   return absl::OkStatus();
 }

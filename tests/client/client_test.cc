@@ -284,7 +284,9 @@ TEST_F(ClientTest, TensorsThatDifferStopEveryRankNamingThem) {
     }
     statuses[i] = client->RegisterExperts(tensors);
   });
-  EXPECT_EQ(statuses[0].message(), "tensors: weight_bytes differs: rank 0 has 64, rank 1 has 128");
+  EXPECT_EQ(statuses[0].message(),
+            "tensors: tensor 0 differs: rank 0 has layer 0 weight w0 row_bytes 64, rank 1 has "
+            "layer 0 weight w0 row_bytes 128");
   EXPECT_THAT(statuses, Each(statuses[0]));
 }
 

@@ -102,8 +102,9 @@ TEST_F(ShardedStateTest, RanksOfOneLaneMustHaveTheSamePieces) {
                 }
               }});
   EXPECT_EQ(job.started(), absl::FailedPreconditionError(
-                               "tensors: state_bytes differs inside a lane: rank 2 has 40, "
-                               "rank 3 has 24"));
+                               "tensors: state 0 differs inside a lane: rank 2 has layer 0 state "
+                               "layers.0.m row_bytes 40, rank 3 has layer 0 state layers.0.m "
+                               "row_bytes 24"));
 }
 
 }  // namespace

@@ -71,9 +71,7 @@ class TrainerOnGpuTest(unittest.TestCase):
         self.run_job("peer", ("--expert-memory", "gpu"), world=4, steps=240, step_ms=8, slots=72)
 
     def test_rows_of_a_gpu_go_over_the_host_where_that_is_asked_for(self):
-        # Rows of 280 KiB: more than the connection takes at once.
-        self.run_job("host", ("--transport", "host", "--expert-memory", "gpu"), world=2, steps=120, step_ms=8, slots=66,
-                     parameters=70 * 1024)
+        self.run_job("host", ("--transport", "host", "--expert-memory", "gpu"), world=2, steps=240, step_ms=8, slots=66)
 
     def test_a_device_that_is_not_there_is_exit_2_naming_the_variable(self):
         result = subprocess.run(

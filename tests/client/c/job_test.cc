@@ -216,7 +216,8 @@ TEST_F(CJobTest, AnotherRowSizeOnOneRankStopsAllAndIsNamed) {
     for (eplb_tensor& tensor : tensors) tensor.row_bytes -= rank.rank() == 3 ? 8 : 0;
     return rank.Register(tensors);
   });
-  EXPECT_THAT(messages, Each("tensors: weight_bytes differs: rank 0 has 96, rank 3 has 88"));
+  EXPECT_THAT(messages, Each("tensors: tensor 0 differs: rank 0 has layer 0 weight layers.0.w "
+                             "row_bytes 96, rank 3 has layer 0 weight layers.0.w row_bytes 88"));
 }
 
 TEST_F(CJobTest, SkippedBoundaryIsRefusedThereAndNamedElsewhereWithinTheDeadline) {

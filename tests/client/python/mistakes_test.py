@@ -113,12 +113,12 @@ class MistakesTest(ranks.RankTest):
             self.assert_raised(result, kind, *words)
 
     def test_wrong_row_size(self):
-        self.assert_all_raised(self.run_ranks(2, wrong_row_size, self.directory), "FailedPrecondition", "weight_bytes differs",
-                               "rank 0 has 20", "rank 1 has 24")
+        self.assert_all_raised(self.run_ranks(2, wrong_row_size, self.directory), "FailedPrecondition", "tensor 0 differs",
+                               "layers.0.w row_bytes 20", "layers.0.w row_bytes 24")
 
     def test_optimizer_state_on_one_rank_only(self):
-        self.assert_all_raised(self.run_ranks(2, state_on_one_rank_only, self.directory), "FailedPrecondition", "state_bytes",
-                               "rank 0 has 24", "rank 1 has 0")
+        self.assert_all_raised(self.run_ranks(2, state_on_one_rank_only, self.directory), "FailedPrecondition", "state 0 differs",
+                               "rank 0 has layer 0 state layers.0.moment row_bytes 24", "rank 1 has no such field")
 
     def test_what_one_rank_may_not_register_stops_all(self):
         other, own = self.run_ranks(2, refused_on_one_rank, self.directory)
@@ -170,7 +170,7 @@ CLIENT = """
 import os, sys
 import numpy as np
 import eplb
-client = eplb.Client.connect(num_layers=1, num_experts=4, vote_every=1)
+client = eplb.Client.connect(num_layers=1, num_experts=4, vote_every=1, transport="host")
 client.register(np.zeros((4, 2)), name="w", layer=0)
 client.step_boundary(0)
 """
@@ -211,7 +211,7 @@ client.close()
         done = self.run_code("""
 child = os.fork()
 if child == 0:
-    own = eplb.Client.connect(num_layers=1, num_experts=4)
+    own = eplb.Client.connect(num_layers=1, num_experts=4, transport="host")
     own.register(np.zeros((4, 2)), name="w", layer=0)
     own.step_boundary(0)
     sys.exit(0)
