@@ -10,7 +10,7 @@ namespace {
 constexpr char kFileName[] = "libcuda.so.1";
 
 // As in cuda.h, which a build without CUDA does not have.
-using PointerGetAttribute = int (*)(void* value, int attribute, unsigned long long pointer);
+using PointerGetAttribute = int (*)(void* value, int attribute, uint64_t pointer);
 constexpr int kSuccess = 0;
 constexpr int kMemoryType = 2;            // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 constexpr unsigned int kDeviceType = 2;   // CU_MEMORYTYPE_DEVICE

@@ -173,6 +173,7 @@ absl::StatusOr<PeerArena> PeerArena::Map(int32_t device, const std::string& text
   const bool own_process = offered.process == ProcessName();
   if (own_process && (offered.device == device || offered.handle.has_value())) {
     EPLB_RETURN_IF_ERROR(Reach(device, offered.device));
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): it came as text
     impl->bytes = {reinterpret_cast<std::byte*>(offered.address), size};
   } else if (offered.handle.has_value()) {
     void* opened = nullptr;

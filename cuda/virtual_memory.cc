@@ -133,12 +133,12 @@ absl::StatusOr<VirtualMemory> VirtualMemory::Import(int32_t device, int descript
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
   VirtualMemory memory;
   CUmemGenericAllocationHandle handle = 0;
-  EPLB_RETURN_IF_ERROR(
-      Check(driver,
-            driver.MemImportFromShareableHandle(
-                &handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
-                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-            "cuMemImportFromShareableHandle"));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver takes descriptors so
+  auto* const shareable = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
+  EPLB_RETURN_IF_ERROR(Check(driver,
+                             driver.MemImportFromShareableHandle(
+                                 &handle, shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                             "cuMemImportFromShareableHandle"));
   memory.handle_ = handle;
   EPLB_ASSIGN_OR_RETURN(const size_t granularity, GranularityOf(driver, device));
   EPLB_RETURN_IF_ERROR(memory.MapFor(device, num_bytes, granularity));
@@ -152,13 +152,12 @@ absl::Status VirtualMemory::MapFor(int32_t device, int64_t num_bytes, size_t gra
   CUdeviceptr base = 0;
   EPLB_RETURN_IF_ERROR(
       Check(driver, driver.MemAddressReserve(&base, size, 0, 0, 0), "cuMemAddressReserve"));
-  if (const absl::Status mapped =
-          Check(driver, driver.MemMap(base, size, 0, handle_, 0), "cuMemMap");
+  if (absl::Status mapped = Check(driver, driver.MemMap(base, size, 0, handle_, 0), "cuMemMap");
       !mapped.ok()) {
     (void)driver.MemAddressFree(base, size);
     return mapped;
   }
-  base_ = reinterpret_cast<std::byte*>(base);
+  base_ = reinterpret_cast<std::byte*>(base);  // NOLINT(performance-no-int-to-ptr): as above
   num_bytes_ = static_cast<size_t>(num_bytes);
   mapped_bytes_ = size;
   CUmemAccessDesc access{};

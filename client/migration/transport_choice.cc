@@ -53,6 +53,7 @@ absl::Status Agree(const absl::Status& own, int32_t world_size, const Exchange& 
         absl::StrCat("the exchange gave ", all.size(), " answers, world_size is ", world_size));
   }
   std::vector<std::string> reasons;
+  reasons.reserve(all.size());
   for (const std::string& answer : all) reasons.push_back(answer.empty() ? "" : answer.substr(1));
   const std::string text = JoinReasons(reasons);
   return text.empty() ? absl::OkStatus() : absl::FailedPreconditionError(text);

@@ -3,14 +3,14 @@
 #include <cstdint>
 #include <cstdlib>
 
-extern "C" int cuPointerGetAttribute(void* value, int attribute, unsigned long long pointer) {
+extern "C" int cuPointerGetAttribute(void* value, int attribute, uint64_t pointer) {
   constexpr int kInvalidValue = 1;
   constexpr int kMemoryType = 2;
   constexpr unsigned int kDevice = 2;
-  constexpr unsigned long long kBytes = 4096;
+  constexpr uint64_t kBytes = 4096;
   const char* text = std::getenv("EPLB_FAKE_GPU_MEMORY");
   if (attribute != kMemoryType || text == nullptr) return kInvalidValue;
-  const unsigned long long first = std::strtoull(text, nullptr, 0);
+  const uint64_t first = std::strtoull(text, nullptr, 0);
   if (pointer < first || pointer >= first + kBytes) return kInvalidValue;
   *static_cast<unsigned int*>(value) = kDevice;
   return 0;
