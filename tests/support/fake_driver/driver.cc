@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+// NOLINTNEXTLINE(readability-identifier-naming): the name is libcuda's
 extern "C" int cuPointerGetAttribute(void* value, int attribute, uint64_t pointer) {
   constexpr int kInvalidValue = 1;
   constexpr int kMemoryType = 2;
