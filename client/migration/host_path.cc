@@ -118,6 +118,8 @@ class HostPath : public RowPath {
     link.Flush();
     outgoing.sent += bytes;
     outgoing.announced = true;
+    // Now and not at the next turn: a peer that has all it needs may be gone by then.
+    if (outgoing.sent == row_bytes && link.has_sent_all()) ledger_->FinishSend(outgoing);
   }
 
   StagingArena arena_;

@@ -44,7 +44,10 @@ void PeerLink::Flush() {
     Output& next = output_.front();
     const IoResult sent = SendSome(fd(), next.bytes);
     // The reading side gives the reason, after what the peer still said.
-    if (sent.closed) return output_.clear();
+    if (sent.closed) {
+      cannot_write_ = true;
+      return output_.clear();
+    }
     next.bytes = next.bytes.subspan(sent.bytes);
     if (!next.bytes.empty()) return;
     output_.pop_front();

@@ -45,6 +45,8 @@ class PeerLink {
   // Writes what the socket takes.
   void Flush();
   bool has_output() const { return !output_.empty(); }
+  // All that was queued has gone to a connection that still took it.
+  bool has_sent_all() const { return output_.empty() && !cannot_write_; }
   // Copies queued payload that is still unsent (at most one piece): its source may change now, and
   // the stream must go on.
   void Detach();
@@ -75,6 +77,7 @@ class PeerLink {
   Parts parts_;
   std::string gone_why_;
   std::deque<Output> output_;
+  bool cannot_write_ = false;  // the peer has left; reading gives the reason
   RowFrame header_;
   size_t header_bytes_ = 0;
   std::span<std::byte> target_;

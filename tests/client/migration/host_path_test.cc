@@ -43,6 +43,37 @@ TEST(HostPathTest, FlippedByteInSharedStagingIsFound) {
   EXPECT_EQ(status.message(), "post 3: rank 1: row 4: checksum differs");
 }
 
+// What the receiver has, the sender knows to have left: it may be gone before the sender's next
+// turn.
+TEST(HostPathTest, ReceiverThatHasAllMayLeaveAtOnce) {
+  for (const auto make : {&MakeSharedMemoryWorld, &MakeTcpWorld}) {
+    Transports transports = make(2, 1000);
+    const std::vector<std::byte> row(1000, std::byte{9});
+    const Ticket receive = MustPost(
+        *transports[0],
+        {.post_id = 1,
+         .sends = {},
+         .receives = {{.from = RankId{1}, .row = 0, .staging_offset = 0, .num_bytes = 1000}},
+         .deadline = absl::Now() + absl::Seconds(30)});
+    const Ticket send = MustPost(
+        *transports[1], {.post_id = 1,
+                         .sends = {{.to = RankId{0}, .row = 0, .bytes = row, .staging_offset = 0}},
+                         .receives = {},
+                         .deadline = absl::Now() + absl::Seconds(30)});
+    absl::StatusOr<Progress> sent = Progress{};
+    absl::StatusOr<Progress> received = Progress{};
+    while (received.ok() && !received->done) {
+      sent = transports[1]->Poll(send, absl::ZeroDuration());
+      ASSERT_TRUE(sent.ok()) << sent.status();
+      received = transports[0]->Poll(receive, absl::ZeroDuration());
+    }
+    ASSERT_TRUE(received.ok()) << received.status();
+    transports[0].reset();
+    while (sent.ok() && !sent->done) sent = transports[1]->Poll(send, absl::Seconds(1));
+    EXPECT_TRUE(sent.ok()) << sent.status();
+  }
+}
+
 TEST(HostPathTest, OversizeRowIsRefusedAtPost) {
   ThreadExchange exchange(2);
   Transports transports(2);
