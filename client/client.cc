@@ -231,6 +231,7 @@ absl::Status Client::Impl::MakeRouteTables(const RowMemory& memory) {
 }
 
 absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
+  EPLB_RETURN_IF_ERROR(ended_);
   if (disabled_) {
     if (route_tables_ != nullptr) return absl::OkStatus();
     // Kernels route by the tables all the same.
@@ -357,6 +358,7 @@ void Client::Impl::Close(std::string_view reason) {
                     .ok = reason == "finished",
                     .reason = reason});
   }
+  control_.reset();  // ranks that go on learn of it in their next vote, and need not wait
   if (session_ != nullptr) session_->Close();
 }
 

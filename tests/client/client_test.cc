@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "client/files/history_file.h"
 #include "client/files/placement_file.h"
@@ -206,6 +207,28 @@ TEST_F(ClientTest, DeadRankIsNamedOnAllOthersAndTheErrorStays) {
     ASSERT_TRUE(goodbye.has_value());
     EXPECT_TRUE(goodbye->failed);
     EXPECT_THAT(goodbye->missing_ranks, ElementsAre(1));
+  }
+}
+
+// The process of the rank that closes goes on: nobody waits for vote_deadline, which is minutes.
+TEST_F(ClientTest, RankThatClosesEarlyIsNamedByTheNextVote) {
+  for (const bool inproc : {true, false}) {
+    TestJob job("", {.inproc = inproc});
+    ASSERT_TRUE(job.started().ok()) << job.started();
+    job.Run([&](int32_t r, TestRank& rank) {
+      ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
+      if (r == 3) {
+        rank.client().Close("out of memory");
+        EXPECT_EQ(rank.client().RegisterExperts({}),
+                  absl::FailedPreconditionError("the client is closed"));
+        return;
+      }
+      const absl::Time began = absl::Now();
+      const absl::Status status = rank.StepUntil(4, Switched).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      EXPECT_THAT(MissingRanks(status), ElementsAre(RankId{3}));
+      EXPECT_LT(absl::Now() - began, absl::Seconds(15));
+    });
   }
 }
 
