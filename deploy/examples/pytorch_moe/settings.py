@@ -118,6 +118,8 @@ def parse(arguments: Optional[Sequence[str]] = None) -> Settings:
         for name in ("steps", "layers", "experts", "length", "sequences", "ranks"):
             if getattr(settings, name) < 1:
                 raise ValueError(f"{name} is {getattr(settings, name)}, it must be at least 1")
+        if settings.plot and importlib.util.find_spec("matplotlib") is None:
+            raise ValueError("--plot needs the Python package matplotlib (Debian: python3-matplotlib), and it is not there")
         if (settings.eplb or settings.redundant) and importlib.util.find_spec("eplb") is None:
             raise ValueError("--eplb and --redundant need the Python package eplb, and it is not there: install "
                              "client/python, or put that directory into PYTHONPATH")

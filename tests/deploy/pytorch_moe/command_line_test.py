@@ -50,14 +50,23 @@ class CommandLineTest(example.ExampleTest):
             self.assertNotIn("Traceback", result.stderr)
 
     def test_without_the_package_eplb_only_eplb_and_replicas_are_refused(self):
-        (self.directory / "sitecustomize.py").write_text("import sys\nsys.modules['eplb'] = None  # as if not installed\n")
-        without = {"PYTHONPATH": str(self.directory)}
+        without = self.without("eplb")
         for wanted in (["--eplb"], ["--redundant", "2"]):
             result = self.train("--ranks", "1", *wanted, **without)
             self.assertEqual(result.returncode, 2)
             self.assertRegex(result.stderr, r"^usage: .*\n.*--eplb and --redundant need the Python package eplb.*\n$")
         result = self.train(*example.flags({**example.TINY, "ranks": 2, "steps": 2}), **without)
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_without_matplotlib_a_plot_is_refused_before_training(self):
+        result = self.train("--ranks", "1", "--plot", str(self.directory / "run.png"), **self.without("matplotlib"))
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"^usage: .*\n.*--plot needs the Python package matplotlib.*\n$")
+
+    def without(self, package):
+        """Environment of a Python that does not have the package."""
+        (self.directory / "sitecustomize.py").write_text(f"import sys\nsys.modules['{package}'] = None\n", encoding="utf-8")
+        return {"PYTHONPATH": str(self.directory)}
 
     def test_what_the_client_of_eplb_says_is_told_in_one_line(self):
         arguments = example.flags({**example.TINY, "ranks": 1, "steps": 2, "eplb": True})
