@@ -2,39 +2,34 @@
 
 import json
 import os
-import pathlib
 import re
 import subprocess
-import sys
 import time
 import unittest
 
-import example
+import example  # finds the example's modules and the harness
 
+import job as harness
 import numpy as np
 
 from placement import balancedness
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "integration"))
-import job as harness  # noqa: E402
-
 STEPS = 300
 # 16 experts on 4 ranks leave a permutation a choice. The router's skew is its own: nothing here makes experts hot.
-SHAPE = {**example.TINY, "experts": 16, "sequences": 16, "ranks": 4, "steps": STEPS}
-# The static layout is watched for six windows before the first decision may be made.
-CONFIG = 'freeze_steps = "0:60"\n[report]\nevery_steps = 10\n'
-DECIDE_EVERY = 40
+SHAPE = {**example.TINY, "experts": 16, "sequences": 16, "ranks": 4}
 
 
 class DaemonTest(example.ExampleTest):
-    def setUp(self):
-        super().setUp()
-        self.daemon = harness.Daemon(self.directory, policy_every=DECIDE_EVERY, config=CONFIG)
+    def start_daemon(self, decide_every, freeze_steps=""):
+        self.daemon = harness.Daemon(self.directory, policy_every=decide_every,
+                                     config=f'freeze_steps = "{freeze_steps}"\n[report]\nevery_steps = 10\n')
         self.daemon.start()
         self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
 
     def test_loss_is_bit_equal_while_the_daemon_makes_the_ranks_even(self):
-        still = self.train("still")
+        # The static layout is watched for six windows before the first decision may be made.
+        self.start_daemon(decide_every=40, freeze_steps="0:60")
+        still = self.train("still", steps=STEPS)
         moved, windows = self.train_and_watch("moved")
         self.assertEqual([record["step"] for record in moved], list(range(STEPS)))
         for name in ("loss", "auxiliary_loss", "gradient_norm", "load", "static_mean_balancedness"):
@@ -46,15 +41,30 @@ class DaemonTest(example.ExampleTest):
         self.check_figures(moved, plans, windows)
         self.check_rise(moved, windows, switches)
 
-    def train(self, name):
+    def test_replicas_that_the_daemon_places_train_as_one_expert(self):
+        self.start_daemon(decide_every=20)
+        common = {"steps": 60, "dtype": "float64"}
+        without = self.train("without", **common)
+        for name, more in (("every", {}), ("primary", {"state_in_primary": True})):
+            with self.subTest(name):
+                records = self.train(name, redundant=4, **self.beside_daemon(name), **more, **common)
+                self.assertGreaterEqual(sum(record["switched"] for record in records), 2)
+                apart = max(abs(one["loss"] - other["loss"]) / other["loss"] for one, other in zip(records, without))
+                print(f"{name}: losses within {apart:.1e}")
+                self.assertLessEqual(apart, 1e-10)
+
+    def beside_daemon(self, job):
+        return {"eplb": True, "endpoint": self.daemon.endpoint, "job": job}
+
+    def train(self, name, **options):
         """returns: the records of a run's steps."""
-        self.end(self.start(name))
+        self.end(self.start(name, options))
         return self.records(name)
 
     def train_and_watch(self, name):
         """As train, beside the daemon. returns: the records, and what it said of the job's newest window, each once."""
         said = {}
-        job = self.start(name, "--eplb", "--endpoint", self.daemon.endpoint, "--job", name)
+        job = self.start(name, {"steps": STEPS, **self.beside_daemon(name)})
         while job.poll() is None:
             jobs = self.ask("get", "jobs")["jobs"]
             if jobs and jobs[0]["coverage"] > 0:
@@ -65,10 +75,9 @@ class DaemonTest(example.ExampleTest):
         self.end(job)
         return self.records(name), said
 
-    def start(self, name, *more):
-        log = self.directory / f"{name}.jsonl"
-        job = subprocess.Popen([example.PYTHON, "-B", example.EXAMPLE / "train.py",
-                                *example.flags({**SHAPE, "log_json": log}), *more], stdout=subprocess.PIPE,
+    def start(self, name, options):
+        flags = example.flags({**SHAPE, "log_json": self.directory / f"{name}.jsonl", **options})
+        job = subprocess.Popen([example.PYTHON, "-B", example.EXAMPLE / "train.py", *flags], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         self.addCleanup(job.wait)
         self.addCleanup(job.terminate)
