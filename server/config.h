@@ -56,7 +56,8 @@ struct ConfigSources {
 // errors: InvalidArgument, one line that names the source (file and line, variable or flag), the
 // key, its value and what is expected; for an unknown key the nearest known one. A variable is
 // refused as unknown only when its name begins with a known table, e.g. EPLB_POLICY_. Those that
-// only clients read (EPLB_ENDPOINT, EPLB_DISABLE, EPLB_TLS_SERVER_NAME) are not looked at.
+// only clients read (EPLB_ENDPOINT, EPLB_LIBRARY, EPLB_DISABLE, EPLB_TLS_SERVER_NAME) are not
+// looked at.
 absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources);
 
 // One line for each EPLB_* variable that neither LoadConfig nor a client reads, with the nearest

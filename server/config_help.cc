@@ -22,7 +22,8 @@ constexpr char kMore[] =
 max_pause and layers_per_chunk may be set for one job: jobs.NAME.KEY.
 EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_CA are the daemon's own identity here
 and the caller's in eplbctl and in ranks: do not export them for both.
-EPLB_TLS_SERVER_NAME, EPLB_ENDPOINT and EPLB_DISABLE are for those alone.
+EPLB_TLS_SERVER_NAME, EPLB_ENDPOINT, EPLB_LIBRARY and EPLB_DISABLE are for those
+alone.
 )";
 
 // "a number in 0..1; default 0.05"

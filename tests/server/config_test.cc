@@ -58,6 +58,7 @@ TEST(ConfigTest, UnknownVariablesAreToldWithTheNearest) {
                 "EPLB_HOME: eplbd has no such variable"}));
   EXPECT_EQ(UnknownVariables({{"EPLB_POLICY_NAME", "x"},
                               {"EPLB_ENDPOINT", "x"},
+                              {"EPLB_LIBRARY", "x"},
                               {"EPLB_DISABLE", "1"},
                               {"EPLB_TLS_SERVER_NAME", "x"},
                               {"PATH", "x"}}),

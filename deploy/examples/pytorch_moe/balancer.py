@@ -43,7 +43,11 @@ class Boundary:
 
 
 class Balancer(Protocol):
-    """Of one rank; every call but record is collective. Errors are raised, and end the training."""
+    """Of one rank; every call but record is collective.
+
+    errors: the exceptions, beside OSError and ValueError, that tell a user in one line why the training ends.
+    """
+    errors: tuple[type[Exception], ...]
 
     def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
         """Before there are weights. returns: the placement of the first step."""
@@ -63,6 +67,7 @@ class Balancer(Protocol):
 
 class NoBalancer:
     """The static placement, for ever."""
+    errors: tuple[type[Exception], ...] = ()
 
     def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
         return Placement.static(shape.layers, shape.experts, shape.slots, ranks.world_size)
@@ -88,21 +93,23 @@ class EplbBalancer:
     """
 
     def __init__(self, endpoint: str, job: str, report_every: int, initial_placement: str = "") -> None:
+        import eplb  # here, so that the example runs without the package when it runs without EPLB
+
+        self.errors: tuple[type[Exception], ...] = (eplb.Error,)
+        self._eplb = eplb
         self._endpoint, self._job, self._report_every = endpoint, job, report_every
         self._initial_placement = initial_placement
         self._client: Any = None
 
     def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
-        import eplb  # here, so that the example runs without the package when it runs without EPLB
-
         self._ranks, self._experts = ranks, shape.experts
-        self._client = eplb.Client.connect(
+        self._client = self._eplb.Client.connect(
             job=self._job, endpoint=self._endpoint, rank=ranks.rank, world_size=ranks.world_size,
             num_layers=shape.layers, num_experts=shape.experts, num_slots=shape.slots, num_gpus=ranks.world_size,
             first_step=shape.first_step, report_every=self._report_every,
             initial_placement=self._initial_placement,
             state_placement="every_replica" if shape.state_in_every_replica else "with_primary",
-            exchange=ranks.gather_objects)  # bytes -> the bytes of all ranks
+            exchange=self._eplb.torch_exchange() if ranks.world_size > 1 else None)
         return self._placement()
 
     def register(self, tensors: list[ExpertTensor]) -> None:

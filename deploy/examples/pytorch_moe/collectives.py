@@ -58,14 +58,6 @@ class Ranks:
         dist.all_to_all_single(arrived, wire, list(received), list(sent))
         return self._from_wire(arrived)
 
-    def gather_objects(self, value: object) -> list:
-        """Every rank's value, in rank order. Collective."""
-        if self.world_size == 1:
-            return [value]
-        values = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
-
     def barrier(self) -> None:
         if self.world_size > 1:
             dist.barrier()
@@ -82,14 +74,14 @@ def join(device: str, backend: str) -> Ranks:
     MASTER_PORT, as torchrun sets them; alone when there is no RANK. Collective.
 
     device: cpu or cuda. backend: gloo, nccl, or auto, which is nccl where each rank of a host has its own GPU.
-    errors: RuntimeError when there is no GPU, or the others do not come in time.
+    errors: ValueError when there is no GPU; torch's RuntimeError when the others do not come in time.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     where = torch.device("cpu")
     if device == "cuda":
         if not torch.cuda.is_available():
-            raise RuntimeError("--device cuda: torch sees no GPU")
+            raise ValueError("--device cuda: torch sees no GPU")
         where = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(where)
     if backend == "auto":

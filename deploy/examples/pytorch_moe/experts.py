@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -135,6 +136,10 @@ def plan_dispatch(ranks: Ranks, slots: torch.Tensor, bounds: list[int]) -> Dispa
                     slot_tokens=counts.sum(dim=0))
 
 
+# How rows travel: those of tokens to those of slots, or back.
+Way = Callable[[torch.Tensor], torch.Tensor]
+
+
 def _carry_to_slots(ranks: Ranks, plan: Dispatch, rows: torch.Tensor) -> torch.Tensor:
     return ranks.all_to_all(rows[plan.by_slot], plan.sent, plan.received)[plan.by_source]
 
@@ -148,27 +153,24 @@ def _carry_to_tokens(ranks: Ranks, plan: Dispatch, rows: torch.Tensor) -> torch.
     return ordered
 
 
-class ToSlots(torch.autograd.Function):
-    """Rows [choices, width] of this rank's tokens to rows [n, width] of its slots; gradients go the way back."""
+class _ThereAndBack(torch.autograd.Function):
+    """there(rows); gradients go through back."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, ranks: Ranks, plan: Dispatch) -> torch.Tensor:
-        ctx.ranks, ctx.plan = ranks, plan
-        return _carry_to_slots(ranks, plan, rows)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        return _carry_to_tokens(ctx.ranks, ctx.plan, gradient.contiguous()), None, None
-
-
-class ToTokens(torch.autograd.Function):
-    """Rows [n, width] of this rank's slots to rows [choices, width] of its tokens; gradients go the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, ranks: Ranks, plan: Dispatch) -> torch.Tensor:
-        ctx.ranks, ctx.plan = ranks, plan
-        return _carry_to_tokens(ranks, plan, rows)
+    def forward(ctx: Any, rows: torch.Tensor, there: Way, back: Way) -> torch.Tensor:
+        ctx.back = back
+        return there(rows)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        return _carry_to_slots(ctx.ranks, ctx.plan, gradient.contiguous()), None, None
+        return ctx.back(gradient.contiguous()), None, None
+
+
+def to_slots(rows: torch.Tensor, ranks: Ranks, plan: Dispatch) -> torch.Tensor:
+    """Rows [choices, width] of this rank's tokens to rows [n, width] of its slots. Collective, and so is its backward."""
+    return _ThereAndBack.apply(rows, partial(_carry_to_slots, ranks, plan), partial(_carry_to_tokens, ranks, plan))
+
+
+def to_tokens(rows: torch.Tensor, ranks: Ranks, plan: Dispatch) -> torch.Tensor:
+    """Rows [n, width] of this rank's slots to rows [choices, width] of its tokens. Collective, and so is its backward."""
+    return _ThereAndBack.apply(rows, partial(_carry_to_tokens, ranks, plan), partial(_carry_to_slots, ranks, plan))

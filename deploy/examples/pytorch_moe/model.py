@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from collectives import Ranks
 from data import VOCABULARY, Batch
-from experts import ExpertShape, ExpertSlots, ToSlots, ToTokens, count, initial_matrix, plan_dispatch
+from experts import ExpertShape, ExpertSlots, count, initial_matrix, plan_dispatch, to_slots, to_tokens
 from placement import Placement
-from replicas import RouteTable
+from routing import RouteTable
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class MixtureOfExperts(nn.Module):
         plan = plan_dispatch(self.ranks, self.table.slots(experts, first_token).flatten(), self.bounds)
         self.load = self._load(experts, plan.slot_tokens)
         rows = x.unsqueeze(1).expand(-1, self.top_k, -1).reshape(-1, x.shape[1])
-        computed = self.slots(ToSlots.apply(rows, self.ranks, plan), plan.local_counts)
-        returned = ToTokens.apply(computed, self.ranks, plan).view(len(x), self.top_k, -1)
+        computed = self.slots(to_slots(rows, self.ranks, plan), plan.local_counts)
+        returned = to_tokens(computed, self.ranks, plan).view(len(x), self.top_k, -1)
         combined = gates[:, 0:1] * returned[:, 0]
         for choice in range(1, self.top_k):
             combined = combined + gates[:, choice:choice + 1] * returned[:, choice]

@@ -8,6 +8,7 @@ and the gradients of dense parameters are added in the order of ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
 
 import torch
 
@@ -15,7 +16,9 @@ from collectives import Ranks
 from experts import ExpertSlots
 from model import LanguageModel
 from placement import Placement
-from replicas import copy_from_primaries, sum_at_primaries
+
+if TYPE_CHECKING:
+    from eplb.replicas import Replicas
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,13 @@ class Moments:
 
 
 class Adam:
-    """The optimizer of one rank. num_updates: steps taken, equal for all parameters on all ranks."""
+    """The optimizer of one rank. num_updates: steps taken, equal for all parameters on all ranks.
 
-    def __init__(self, model: LanguageModel, ranks: Ranks, options: AdamOptions) -> None:
+    replicas: what keeps experts in several slots one expert; None where each is in one.
+    """
+
+    def __init__(self, model: LanguageModel, ranks: Ranks, options: AdamOptions,
+                 replicas: Optional[Replicas] = None) -> None:
         self.options = options
         self.num_updates = 0
         self.dense = {name: each.data for name, each in model.dense().items()}
@@ -55,7 +62,7 @@ class Adam:
         self.slot_moments = [{name: Moments.zeros(each) for name, each in slots.stacked().items()}
                              for slots in self.slots]
         self._parameters = model.dense()
-        self._ranks = ranks
+        self._ranks, self._replicas = ranks, replicas
 
     def step(self, placement: Placement) -> float:
         """One update from the gradients of this rank's backward pass, which it then clears. Collective.
@@ -63,8 +70,9 @@ class Adam:
         returns: the global norm of the gradient before clipping, equal on all ranks; an expert counts once.
         """
         gradients = self._sum_dense_gradients()
-        for layer, slots in enumerate(self.slots):
-            self._sum_gradients_of_replicas(placement, layer, slots)
+        if self._replicas is not None:
+            for layer, slots in enumerate(self.slots):
+                self._replicas.reduce_gradients(layer, slots.gradients, to_all=self.options.state_in_every_replica)
         norm = self._gradient_norm(gradients, placement)
         scale = min(1.0, self.options.clip / (norm + 1e-6))
         self.num_updates += 1
@@ -80,13 +88,6 @@ class Adam:
         flat = self._ranks.sum(torch.cat([each.grad.flatten() for each in parameters.values()]))
         pieces = flat.split([each.numel() for each in parameters.values()])
         return {name: piece.view_as(each) for (name, each), piece in zip(parameters.items(), pieces)}
-
-    def _sum_gradients_of_replicas(self, placement: Placement, layer: int, slots: ExpertSlots) -> None:
-        if not placement.has_replicas(layer):
-            return
-        sum_at_primaries(self._ranks, placement, layer, slots.gradients)
-        if self.options.state_in_every_replica:
-            copy_from_primaries(self._ranks, placement, layer, slots.gradients)
 
     def _gradient_norm(self, gradients: dict[str, torch.Tensor], placement: Placement) -> float:
         dense = sum(float(each.double().pow(2).sum()) for each in gradients.values())
@@ -114,9 +115,9 @@ class Adam:
                 moments = self.slot_moments[layer][name]
                 row = Moments(moments.first[local_slot], moments.second[local_slot])
                 self._update(weights[local_slot], gradients[name] * scale, row)
-        if placement.has_replicas(layer) and not self.options.state_in_every_replica:
+        if self._replicas is not None and not self.options.state_in_every_replica:
             for weights in slots.stacked().values():
-                copy_from_primaries(self._ranks, placement, layer, weights.flatten(1))
+                self._replicas.broadcast_weights(layer, weights)
 
     def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, moments: Moments) -> None:
         """One Adam update in place, of a dense tensor or of one expert's row of a stacked one."""

@@ -19,6 +19,7 @@ class Placement:
     physical_to_logical_map: int [layers, slots], the expert in each slot; -1 in a slot that is not in use.
     logical_to_physical_map: int [layers, experts, replicas], -1 padded, the slots of an expert with its primary first;
         without it an expert's slots count in rising order.
+    logical_replica_count: int [layers, experts]. num_gpus: one for each rank. (The names are those that eplb.replicas reads.)
     errors: ValueError naming layer and expert or slot, for an expert without a slot or a slot with an unknown one.
     """
 
@@ -27,10 +28,13 @@ class Placement:
         self.physical_to_logical_map = np.array(physical_to_logical_map, dtype=np.int64)
         self.num_layers, self.num_slots = self.physical_to_logical_map.shape
         self.num_experts = num_experts
-        self.num_ranks = num_ranks
+        self.num_gpus = num_ranks
         self.version = version
         self.bounds = slot_bounds(self.num_slots, num_ranks)
-        self._replicas = [self._replicas_of_layer(layer, logical_to_physical_map) for layer in range(self.num_layers)]
+        found = [self._replicas_of_layer(layer, logical_to_physical_map) for layer in range(self.num_layers)]
+        self.logical_replica_count = np.array([[len(slots) for slots in layer] for layer in found])
+        most = self.logical_replica_count.max()
+        self.logical_to_physical_map = np.array([[slots + [-1] * (most - len(slots)) for slots in layer] for layer in found])
 
     @staticmethod
     def static(num_layers: int, num_experts: int, num_slots: int, num_ranks: int) -> Placement:
@@ -40,16 +44,10 @@ class Placement:
 
     def replicas(self, layer: int, expert: int) -> list[int]:
         """The slots of an expert, its primary first."""
-        return self._replicas[layer][expert]
+        return self.logical_to_physical_map[layer, expert, :self.logical_replica_count[layer, expert]].tolist()
 
     def local_slots(self, rank: int) -> range:
         return range(self.bounds[rank], self.bounds[rank + 1])
-
-    def rank_of(self, slot: int) -> int:
-        return int(np.searchsorted(self.bounds, slot, side="right")) - 1
-
-    def has_replicas(self, layer: int) -> bool:
-        return any(len(slots) > 1 for slots in self._replicas[layer])
 
     def _replicas_of_layer(self, layer: int, given: Optional[np.ndarray]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in range(self.num_experts)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from dataclasses import dataclass, fields
 from typing import Optional, Sequence
 
@@ -65,7 +66,7 @@ _PARTS = {
     "model": {
         "layers": "blocks, each with attention and a mixture of experts",
         "experts": "of a layer",
-        "redundant": "slots of a layer beyond one for each expert, for replicas",
+        "redundant": "slots of a layer beyond one for each expert, for replicas (needs the Python package eplb)",
         "top_k": "experts of a token",
         "width": "of a token's vector",
         "hidden": "of an expert",
@@ -101,6 +102,7 @@ def parse(arguments: Optional[Sequence[str]] = None) -> Settings:
     """From the command line; ends the process with a message when it is wrong."""
     defaults = {field.name: field.default for field in fields(Settings)}
     parser = argparse.ArgumentParser(description="Trains a mixture-of-experts language model with expert parallelism.",
+                                     usage="train.py [--FLAG VALUE ..]; train.py --help tells the flags",
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for part, texts in _PARTS.items():
         flags = parser.add_argument_group(part)
@@ -116,6 +118,11 @@ def parse(arguments: Optional[Sequence[str]] = None) -> Settings:
         for name in ("steps", "layers", "experts", "length", "sequences", "ranks"):
             if getattr(settings, name) < 1:
                 raise ValueError(f"{name} is {getattr(settings, name)}, it must be at least 1")
+        if settings.plot and importlib.util.find_spec("matplotlib") is None:
+            raise ValueError("--plot needs the Python package matplotlib (Debian: python3-matplotlib), and it is not there")
+        if (settings.eplb or settings.redundant) and importlib.util.find_spec("eplb") is None:
+            raise ValueError("--eplb and --redundant need the Python package eplb, and it is not there: install "
+                             "client/python, or put that directory into PYTHONPATH")
     except ValueError as error:
         parser.error(str(error))
     return settings

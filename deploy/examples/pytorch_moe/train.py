@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
@@ -23,6 +23,9 @@ from optimizer import Adam
 from placement import Placement, balancedness, slot_tokens_if_split_equally
 from settings import Settings, parse
 
+if TYPE_CHECKING:
+    from eplb.replicas import Replicas
+
 
 class Training:
     """The state of one rank: model, optimizer, placement and the step that comes next. All calls are collective."""
@@ -36,7 +39,7 @@ class Training:
             JobShape(settings.layers, settings.experts, num_slots, first_step, not settings.state_in_primary), ranks)
         self.static = Placement.static(settings.layers, settings.experts, num_slots, ranks.world_size)
         self.model = LanguageModel(settings.model_shape(), self.placement, ranks, settings.seed)
-        self.optimizer = Adam(self.model, ranks, settings.adam_options())
+        self.optimizer = Adam(self.model, ranks, settings.adam_options(), self._replicas())
         balancer.register(self.expert_tensors())
 
     def expert_tensors(self) -> list[ExpertTensor]:
@@ -80,6 +83,13 @@ class Training:
         fields = {**self._fields(), "step": self.next_step}
         checkpoint.load(path, fields, self._dense_tensors(), self.expert_tensors(), self.placement, self.ranks.rank)
         self.optimizer.num_updates = self.next_step
+
+    def _replicas(self) -> Optional[Replicas]:
+        """None without slots for replicas: then nothing here needs the package eplb."""
+        if self.placement.num_slots == self.placement.num_experts:
+            return None
+        from eplb.replicas import Replicas
+        return Replicas(self)  # it reads self.placement at each call
 
     def _boundary(self, step: int) -> Boundary:
         boundary = self.balancer.step_boundary(step)
@@ -159,11 +169,11 @@ def be_deterministic() -> None:
 def train_rank(settings: Settings, balancer: Balancer) -> int:
     """All of one rank's work. returns: the exit status."""
     be_deterministic()
-    ranks = join(settings.device, settings.backend)
     try:
+        ranks = join(settings.device, settings.backend)
         run(settings, ranks, balancer)
-    except (OSError, ValueError) as error:
-        print(f"rank {ranks.rank}: {error}", file=sys.stderr)
+    except (OSError, ValueError, *balancer.errors) as error:
+        print(f"rank {os.environ.get('RANK', 0)}: {error}", file=sys.stderr)
         return 1
     leave(ranks)
     return 0

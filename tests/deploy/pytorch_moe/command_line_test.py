@@ -12,9 +12,9 @@ import numpy as np
 
 
 class CommandLineTest(example.ExampleTest):
-    def train(self, *arguments):
-        return subprocess.run([example.PYTHON, "-B", example.EXAMPLE / "train.py", *arguments],
-                              capture_output=True, text=True, timeout=example.TIMEOUT_SECONDS)
+    def train(self, *arguments, **environment):
+        return subprocess.run([example.PYTHON, "-B", example.EXAMPLE / "train.py", *arguments], capture_output=True,
+                              text=True, timeout=example.TIMEOUT_SECONDS, env={**os.environ, **environment})
 
     def test_log_and_plot_are_written(self):
         log, png = self.directory / "run.jsonl", self.directory / "run.png"
@@ -48,6 +48,34 @@ class CommandLineTest(example.ExampleTest):
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(message, result.stderr)
             self.assertNotIn("Traceback", result.stderr)
+
+    def test_without_the_package_eplb_only_eplb_and_replicas_are_refused(self):
+        without = self.without("eplb")
+        for wanted in (["--eplb"], ["--redundant", "2"]):
+            result = self.train("--ranks", "1", *wanted, **without)
+            self.assertEqual(result.returncode, 2)
+            self.assertRegex(result.stderr, r"^usage: .*\n.*--eplb and --redundant need the Python package eplb.*\n$")
+        result = self.train(*example.flags({**example.TINY, "ranks": 2, "steps": 2}), **without)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_without_matplotlib_a_plot_is_refused_before_training(self):
+        result = self.train("--ranks", "1", "--plot", str(self.directory / "run.png"), **self.without("matplotlib"))
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"^usage: .*\n.*--plot needs the Python package matplotlib.*\n$")
+
+    def without(self, package):
+        """Environment of a Python that does not have the package."""
+        (self.directory / "sitecustomize.py").write_text(f"import sys\nsys.modules['{package}'] = None\n", encoding="utf-8")
+        return {"PYTHONPATH": str(self.directory)}
+
+    def test_what_the_client_of_eplb_says_is_told_in_one_line(self):
+        arguments = example.flags({**example.TINY, "ranks": 1, "steps": 2, "eplb": True})
+        result = self.train(*arguments, EPLB_LIBRARY="/nothing/here")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"^rank 0: EPLB_LIBRARY is /nothing/here, which cannot be loaded.*\n$")
+        result = self.train(*arguments, "--job", "no spaces")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"^rank 0: job.*no spaces.*\n$")
 
     def test_a_rank_that_fails_ends_the_others(self):
         # 3 ranks cannot share 8 sequences equally; each would say so, and none may wait for another.

@@ -13,7 +13,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "deploy/examples/pytorch_moe"
 WORKER = pathlib.Path(__file__).resolve().parent / "worker.py"
-sys.path.insert(0, str(EXAMPLE))
+sys.path[:0] = [str(EXAMPLE), str(ROOT / "tests/integration")]
 
 PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's torch
 

@@ -16,7 +16,7 @@ class PlacementTest(unittest.TestCase):
         placement = Placement.static(num_layers=2, num_experts=4, num_slots=6, num_ranks=2)
         self.assertEqual(placement.physical_to_logical_map.tolist(), [[0, 1, 2, 3, 0, 1]] * 2)
         self.assertEqual(placement.replicas(1, 0), [0, 4])
-        self.assertEqual([placement.rank_of(slot) for slot in range(6)], [0, 0, 0, 1, 1, 1])
+        self.assertEqual([list(placement.local_slots(rank)) for rank in range(2)], [[0, 1, 2], [3, 4, 5]])
 
     def test_first_ranks_hold_the_slots_that_do_not_part_evenly(self):
         self.assertEqual(slot_bounds(10, 4), [0, 3, 6, 8, 10])
@@ -24,6 +24,8 @@ class PlacementTest(unittest.TestCase):
     def test_the_given_primary_comes_first(self):
         placement = Placement(np.array([[0, 1, 0]]), 2, 1, np.array([[[2, 0], [1, -1]]]))
         self.assertEqual(placement.replicas(0, 0), [2, 0])
+        self.assertEqual(placement.logical_to_physical_map.tolist(), [[[2, 0], [1, -1]]])
+        self.assertEqual(placement.logical_replica_count.tolist(), [[2, 1]])
 
     def test_what_is_wrong_is_named(self):
         for slots, order, message in (([[0, 0, 2]], None, "layer 0: no slot holds expert 1"),
