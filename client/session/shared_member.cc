@@ -116,11 +116,11 @@ std::optional<wire::UpMessage> SharedMember::Next(bool with_windows) {
     messages_.pop_front();
     return message;
   }
-  if (goodbye_.has_value()) return *goodbye_;
-  if (with_windows) {
+  if (with_windows && !last_window_left_) {
+    last_window_left_ = goodbye_.has_value();
     if (std::optional<wire::LoadReport> window = windows_.Take()) return *std::move(window);
   }
-  return std::nullopt;
+  return goodbye_;
 }
 
 void SharedMember::OnDown(const wire::DownMessage& message) {

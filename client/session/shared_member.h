@@ -58,8 +58,9 @@ class SharedMember {
   // ---- session thread ----
   // A connection begins: what waited is dropped, because Hello carries the truth.
   wire::Hello Connect();
-  // Answers and outcomes first, then Goodbye when it was said, else, if asked for, the oldest
-  // window.
+  // Answers and outcomes first, then, if asked for, the oldest window, and Goodbye when it was
+  // said. After that no more than one window leaves before it: a daemon that was kept up with then
+  // has the last steps as well, and one that was not does not take the job's end for a crash.
   std::optional<wire::UpMessage> Next(bool with_windows);
   void OnDown(const wire::DownMessage& message);
   // True once when more than kMaxMessages waited: the connection has to begin anew.
@@ -113,7 +114,8 @@ class SharedMember {
   WindowBuffer windows_;
   std::deque<wire::UpMessage> messages_;
   std::optional<wire::Goodbye> goodbye_;
-  wire::Pace pace_;  // the newest
+  bool last_window_left_ = false;  // of those after which nothing but Goodbye is sent
+  wire::Pace pace_;                // the newest
   bool overflow_ = false;
 };
 

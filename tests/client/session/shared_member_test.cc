@@ -36,17 +36,19 @@ class SharedMemberTest : public ::testing::Test {
                        }};
 };
 
-TEST_F(SharedMemberTest, AnswersLeaveBeforeWindowsAndGoodbyeComesLast) {
+TEST_F(SharedMemberTest, AnswersLeaveBeforeWindowsAndGoodbyeAfterOneMore) {
   member_.FinishStep(0, Window(0), 1);
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
   EXPECT_EQ(std::get<wire::Ready>(*member_.Next(true)).version, 3);
   EXPECT_FALSE(member_.Next(/*with_windows=*/false).has_value());
   EXPECT_EQ(std::get<wire::LoadReport>(*member_.Next(true)).last_step, 0);
   EXPECT_FALSE(member_.Next(true).has_value());
-  member_.FinishStep(1, Window(1), 1);
+  for (const int64_t step : {1, 2}) member_.FinishStep(step, Window(step), 1);
   member_.OnDown(wire::Retract{.version = 3, .reason = ""});
   member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
   EXPECT_TRUE(std::holds_alternative<wire::Failed>(*member_.Next(true)));
+  EXPECT_TRUE(std::holds_alternative<wire::Goodbye>(*member_.Next(/*with_windows=*/false)));
+  EXPECT_EQ(std::get<wire::LoadReport>(*member_.Next(true)).last_step, 1);
   EXPECT_EQ(std::get<wire::Goodbye>(*member_.Next(true)).reason, "finished");
 }
 
