@@ -23,7 +23,7 @@ from eplb import checkpoint
 from eplb_megatron_checkpoint import LogicalKeys, carry, static_experts
 from eplb_megatron_layers import ExpertTensor, SlotRouting, expert_weights, find_layers
 from eplb_megatron_optimizer import ExpertState, leaves_of
-from eplb_megatron_ranks import InEplbOrder, connect_options, coordinates_of, number_layers
+from eplb_megatron_ranks import InEplbOrder, agreed_experts, connect_options, coordinates_of, number_layers
 
 # Tensors [experts, ..] of routers are equal on all ranks; with one EP rank they look like experts'.
 _NO_EXPERTS = ("*router.*",)
@@ -32,7 +32,8 @@ _PROBE_TOKENS = 16
 
 
 class EplbMegatron:
-    """The experts of one rank, wherever they are. Every call but tokens_per_expert and check is collective.
+    """The experts of one rank, wherever they are. Every call but tokens_per_expert, check and close is
+    collective.
 
     client: the eplb.Client. layers: this rank's MoE layers; layers[i].index is EPLB's number of one.
     """
@@ -52,7 +53,7 @@ class EplbMegatron:
         numbers, num_layers = number_layers(self._exchange, [layer.key for layer in self.layers])
         for layer, number in zip(self.layers, numbers):
             layer.index = number
-        num_experts = max(self._exchange.objects(self.layers[0].num_experts if self.layers else 0))
+        num_experts = agreed_experts(self._exchange, [layer.num_experts for layer in self.layers])
         self._static = static_experts(num_layers, num_experts)
         connecting = self._exchange.together(lambda: connect_options(self._coordinates, num_layers, num_experts, options))
         self.client = eplb.Client.connect(self._exchange, **connecting)
@@ -68,7 +69,7 @@ class EplbMegatron:
               self._ep_group)
         for layer in self.layers:
             layer.routing = SlotRouting(layer)
-        self._keys = [LogicalKeys(layer, lambda number=layer.index: self._experts()[number]) for layer in self.layers]
+            LogicalKeys(layer, lambda number=layer.index: self._experts()[number])
         self._follow_placement()
 
     @classmethod
@@ -161,11 +162,9 @@ class EplbMegatron:
             carry(self._exchange.together(self._find_tensors), self._static, here, gpu, self._ep_group)
 
     def close(self, reason: str = "finished") -> None:
-        """Lets go of the model as it is. The experts stay where they are: save before."""
+        """Experts move no more. They stay where they are and are found there: the model may be evaluated and saved after it.
+        Not collective."""
         self.client.close(reason)
-        for keys, layer in zip(self._keys, self.layers):
-            keys.remove()
-            layer.routing.remove()
 
     # ---- parts ----
 

@@ -62,17 +62,11 @@ class LogicalKeys:
         self._layer, self._experts_of_slots = layer, experts_of_slots
         self._inside, self._asked = False, False
         module = layer.module.experts
-        self._handles = [module._register_state_dict_hook(self._expect_sharded_save),
-                         module._register_load_state_dict_pre_hook(self._expect_sharded_load)]
+        module._register_state_dict_hook(self._expect_sharded_save)
+        module._register_load_state_dict_pre_hook(self._expect_sharded_load)
         self._original = getattr(module, "sharded_state_dict", None)
         if self._original is not None:
             module.sharded_state_dict = self._sharded_state_dict
-
-    def remove(self) -> None:
-        if self._original is not None:
-            del self._layer.module.experts.sharded_state_dict
-        for handle in self._handles:
-            handle.remove()
 
     def _sharded_state_dict(self, prefix: str = "", sharded_offsets: Sequence[Any] = (), *rest: Any, **named: Any) -> Any:
         self._inside = True

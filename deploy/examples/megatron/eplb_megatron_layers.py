@@ -20,7 +20,7 @@ _PAGE = "docs/registering-tensors.md"
 
 
 class Piece:
-    """A tensor, and where Megatron finds it: the memory of `tensor` itself, or the entry `key` of the dict that `owner` gives.
+    """A tensor, and where Megatron finds it: the memory of `tensor` itself, or entry `key` of the dict that `owner` gives.
 
     owner: () -> the dict now; an optimizer that loads a checkpoint makes others.
     """
@@ -122,14 +122,12 @@ class SlotRouting:
         device = next(layer.parameters()).device
         self._experts = torch.arange(layer.num_experts, device=device)  # [slots]
         self.counts = torch.zeros(layer.num_experts, dtype=torch.int64, device=device)  # [experts], since the last step
-        self._handle = layer.module.router.register_forward_hook(self._hook)
+        layer.module.router.register_forward_hook(self._hook)
+        layer.module.eplb_attached = True
 
     def set_slots(self, experts: np.ndarray) -> None:
         """experts: [slots], the expert in each slot."""
         self._experts.copy_(torch.from_numpy(experts.astype(np.int64)))
-
-    def remove(self) -> None:
-        self._handle.remove()
 
     def _hook(self, module: Any, _arguments: Any, output: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """output: (probs [tokens, experts], routing_map bool [tokens, experts]); the same by slots is returned."""
@@ -156,12 +154,12 @@ def find_layers(chunks: Sequence[torch.nn.Module]) -> List[MoeLayer]:
             if not all(getattr(module, part, None) is not None for part in ("router", "experts", "token_dispatcher")):
                 continue
             full_name = name if len(chunks) == 1 else f"chunk {number}: {name}"
+            if getattr(module, "eplb_attached", False):
+                raise eplb.InvalidArgument(f"{full_name} is attached already: its router would be permuted twice")
             kind = ("mtp" in name.split("."), int(module.layer_number))
             seen[kind] = seen.get(kind, -1) + 1
             _check_configuration(full_name, module.config)
             layers.append(MoeLayer(full_name, module, (*kind, seen[kind]), _families_of(full_name, module)))
-    if len({(layer.num_experts, layer.num_local_slots) for layer in layers}) > 1:
-        raise eplb.InvalidArgument("MoE layers have different numbers of experts: EPLB needs the same in all")
     return layers
 
 

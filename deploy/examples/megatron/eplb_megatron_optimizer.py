@@ -62,8 +62,8 @@ class ExpertState:
                    for layer in layers for parameter in layer.parameters() if parameter.requires_grad)
 
     def views(self, chunks: Sequence[torch.nn.Module]) -> List[Any]:
-        """An object with `param_groups` and `state`, as client.check looks at, for each torch optimizer: its parameters are the
-        model's, so that they have names, and the master of each is among its state."""
+        """An object with `param_groups` and `state`, as client.check looks at, for each torch optimizer: its parameters are
+        the model's, so that they have names, and the master of each is among its state."""
         views: Dict[int, Any] = {}
         for parameter in (each for chunk in chunks for each in chunk.parameters()):
             inner, main = self._homes.get(id(parameter), (None, None))

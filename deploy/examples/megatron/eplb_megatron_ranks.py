@@ -131,6 +131,17 @@ def connect_options(coordinates: Coordinates, num_layers: int, num_experts: int,
     return options
 
 
+def agreed_experts(exchange: InEplbOrder, mine: Sequence[int]) -> int:
+    """The experts of a layer, the same in all layers of all pipeline ranks. mine: of each of this rank's. Collective.
+
+    errors: InvalidArgument when layers differ.
+    """
+    found = sorted({number for numbers in exchange.objects(list(mine)) for number in numbers})
+    if len(found) != 1:
+        raise eplb.InvalidArgument(f"MoE layers have {found} experts: EPLB needs the same number in all")
+    return int(found[0])
+
+
 # A MoE layer of the whole model: of multi-token prediction or not, Megatron's layer_number, which of several with it.
 LayerKey = Tuple[bool, int, int]
 

@@ -1,5 +1,7 @@
 """Training does not notice where experts are: weights, masters and moments follow them between processes."""
 
+import dataclasses
+import os
 import unittest
 
 import training  # finds the adapter's and the tests' modules
@@ -9,6 +11,7 @@ import torch
 from training import Training, differing, eplb
 
 STEPS = 50
+HAS_PIPELINES = "num_pipeline_ranks" in {field.name for field in dataclasses.fields(eplb.Options)}
 
 
 def count_by_logical_id(this):
@@ -29,6 +32,20 @@ def recomputed(rank, world, directory):
     this.model.eval()
     this.model(hidden)
     return this.balancer.tokens_per_expert().sum(dim=1).tolist()
+
+
+def disabled(rank, world, directory, steps, options):
+    os.environ["EPLB_DISABLE"] = "1"
+    return training.moved(rank, world, directory, "disabled", steps, options, {"endpoint": "127.0.0.1:1"})
+
+
+def recorded_in_tensor_groups(rank, world, directory):
+    """What each rank tells EPLB of the first layer in one step."""
+    this = Training(rank, world, directory, "recorded", ep=2, etp=2, order="dp-ep").attach()
+    told, record = [], this.balancer.client.record
+    this.balancer.client.record = lambda layer, counts: (told.append(counts.tolist()), record(layer, counts))
+    this.run(1)
+    return told[0]
 
 
 def forgetful(rank, world, directory, endpoint, steps, options):
@@ -70,6 +87,18 @@ class MigrationTest(ranks.RankTest):
         # Copies of an expert are neighbours here, so that EPLB's ranks are not torch's.
         self.bit_equal(4, steps=30, ep=2, order="dp-ep", experts="SequentialMLP", add_bias_linear=True)
 
+    @unittest.skipUnless(HAS_PIPELINES, "this libeplb has no pipeline ranks")
+    def test_two_pipeline_ranks(self):
+        self.bit_equal(4, steps=30, ep=2, pp=2, experts="TEGroupedMLP")
+
+    @unittest.skipUnless(HAS_PIPELINES, "this libeplb has no expert-tensor parallelism")
+    def test_two_expert_tensor_ranks(self):
+        self.bit_equal(4, steps=30, ep=2, etp=2, order="dp-ep", experts="GroupedMLP")
+        # EPLB counts one rank of each group, which speaks for both.
+        told = self.succeed(4, recorded_in_tensor_groups, 4, self.directory)
+        self.assertEqual([sum(counts) for counts in told], [2 * training.TOKENS * 2] * 4)
+        self.assertEqual((told[0], told[2]), (told[1], told[3]))
+
     def test_float32_with_adam_of_torch(self):
         self.bit_equal(2, ep=2, experts="TEGroupedMLP", params_dtype=torch.float32, adam=torch.optim.AdamW)
 
@@ -95,6 +124,13 @@ class MigrationTest(ranks.RankTest):
             self.assertRegex(said, r"^check: 16 tensors look like experts' and would stay behind when they move: "
                                    r"\"optimizer.layers.0.mlp.experts.linear_fc1.weight0.exp_avg_sq\" \[64, 32\]: optimizer "
                                    r"state of a registered weight; ")
+
+    def test_nothing_moves_where_eplb_is_disabled(self):
+        options = {"ep": 2, "experts": "SequentialMLP"}
+        still = self.succeed(2, training.plain, 2, self.directory, "still", 6, options)[0]
+        found = self.succeed(2, disabled, 2, self.directory, 6, options)[0]
+        self.assertEqual(found["losses"], still["losses"])
+        self.assertEqual(found["slots"].tolist(), [list(range(8))] * 2)
 
     def test_tokens_that_are_routed_again_count_once(self):
         each = training.TOKENS * 2

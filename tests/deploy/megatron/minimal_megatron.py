@@ -16,7 +16,7 @@ from torch import nn
 @dataclass
 class TransformerConfig:
     experts: str = "GroupedMLP"  # or "SequentialMLP" or "TEGroupedMLP"
-    num_layers: int = 2
+    num_layers: int = 2  # of a pipeline rank
     num_moe_experts: int = 8
     hidden_size: int = 32
     moe_ffn_hidden_size: int = 64
@@ -33,21 +33,38 @@ class TransformerConfig:
 
 
 class ParallelState:
-    """The groups of a job. order: "ep-dp", EP ranks are neighbours, as in Megatron's default; or "dp-ep"."""
+    """The groups of a job. order: "ep-dp", EP ranks are neighbours, as in Megatron's default; or "dp-ep".
 
-    def __init__(self, expert_model_parallel_size: int, order: str = "ep-dp") -> None:
+    Pipeline ranks are slowest; each holds layers of its own. With expert_tensor_size the copies of an expert are an
+    expert-tensor group, whose ranks hold whole experts here: what a rank computes is no matter of who counts its tokens.
+    """
+
+    def __init__(self, expert_model_size: int, order: str = "ep-dp", pipeline_size: int = 1,
+                 expert_tensor_size: int = 1) -> None:
         world, rank = dist.get_world_size(), dist.get_rank()
-        size = expert_model_parallel_size
-        grid = torch.arange(world).reshape((world // size, size) if order == "ep-dp" else (size, world // size))
-        by_copy = grid if order == "ep-dp" else grid.T  # [copies, EP ranks]
-        for of_copy in by_copy.tolist():
-            group = dist.new_group(of_copy)
-            if rank in of_copy:
-                self._expert_model = group
-        for of_expert in by_copy.T.tolist():
-            group = dist.new_group(of_expert)
-            if rank in of_expert:
-                self._expert_data = group
+        self.pipeline_size, self.expert_tensor_size = pipeline_size, expert_tensor_size
+        per_stage = world // pipeline_size
+        self.pipeline_rank = rank // per_stage
+        alone = [dist.new_group([each]) for each in range(world)][rank]
+        for stage in torch.arange(world).reshape(pipeline_size, per_stage):
+            num_copies = per_stage // expert_model_size
+            by_copy = stage.reshape((num_copies, -1) if order == "ep-dp" else (-1, num_copies))
+            by_copy = by_copy if order == "ep-dp" else by_copy.T  # [copies, EP ranks]
+            for name, groups in (("_stage", [stage.tolist()]), ("_expert_model", by_copy.tolist()),
+                                 ("_copies", by_copy.T.tolist())):
+                for members in groups:
+                    group = dist.new_group(members)
+                    if rank in members:
+                        setattr(self, name, group)
+        self._expert_data = alone if expert_tensor_size > 1 else self._copies
+        self._expert_tensor = self._copies if expert_tensor_size > 1 else alone
+
+    def copies_group(self) -> Any:
+        """The ranks that hold the same experts."""
+        return self._copies
+
+    def get_data_parallel_group(self) -> Any:
+        return self._stage
 
     def get_expert_model_parallel_group(self) -> Any:
         return self._expert_model
@@ -61,17 +78,20 @@ class ParallelState:
     def get_expert_data_parallel_group(self) -> Any:
         return self._expert_data
 
+    def get_expert_tensor_parallel_group(self) -> Any:
+        return self._expert_tensor
+
     def get_expert_tensor_parallel_rank(self) -> int:
-        return 0
+        return dist.get_rank(self._expert_tensor)
 
     def get_expert_tensor_parallel_world_size(self) -> int:
-        return 1
+        return dist.get_world_size(self._expert_tensor)
 
     def get_pipeline_model_parallel_rank(self) -> int:
-        return 0
+        return self.pipeline_rank
 
     def get_pipeline_model_parallel_world_size(self) -> int:
-        return 1
+        return self.pipeline_size
 
 
 class TopKRouter(nn.Module):
@@ -96,8 +116,8 @@ class TopKRouter(nn.Module):
         self.aux_loss = self.config.moe_aux_loss_coeff * len(counts) * (scores.mean(dim=0) * share).sum()
         return scores * routing_map, routing_map
 
-    def update_expert_bias(self) -> None:
-        dist.all_reduce(self.local_tokens_per_expert)
+    def update_expert_bias(self, group: Any) -> None:
+        dist.all_reduce(self.local_tokens_per_expert, group=group)
         tokens = self.local_tokens_per_expert
         self.expert_bias += self.config.moe_router_bias_update_rate * torch.sign(tokens.mean() - tokens)
         tokens.zero_()
@@ -292,8 +312,9 @@ class Model(nn.Module):
     def __init__(self, config: TransformerConfig, parallel_state: ParallelState) -> None:
         super().__init__()
         self.config = config
+        first = 1 + parallel_state.pipeline_rank * config.num_layers
         self.layers = nn.ModuleList(TransformerLayer(config, number, parallel_state)
-                                    for number in range(1, config.num_layers + 1))
+                                    for number in range(first, first + config.num_layers))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:

@@ -8,7 +8,8 @@ import training  # finds the adapter's and the tests' modules
 import torch
 import torch.distributed as dist
 from eplb_megatron_layers import find_layers
-from eplb_megatron_ranks import Coordinates, InEplbOrder, connect_options, coordinates_of, number_layers
+from eplb_megatron_ranks import (Coordinates, InEplbOrder, agreed_experts, connect_options, coordinates_of,
+                                 number_layers)
 from training import eplb
 
 
@@ -75,6 +76,15 @@ class LayersTest(unittest.TestCase):
         for mine, numbers in ((first, [0, 1]), (last, [2, 3, 4])):
             exchange = types.SimpleNamespace(objects=lambda _: [[list(key) for key in keys] for keys in (first, last, last)])
             self.assertEqual(number_layers(exchange, mine), (numbers, 5))
+
+    def test_layers_have_equal_numbers_of_experts(self):
+        for everywhere, said in (([[8, 8], [8], []], None), ([[8], [4]], r"\[4, 8\] experts"), ([[8, 16]], r"\[8, 16\] experts")):
+            exchange = types.SimpleNamespace(objects=lambda _, found=everywhere: found)
+            if said is None:
+                self.assertEqual(agreed_experts(exchange, [8]), 8)
+                continue
+            with self.assertRaisesRegex(eplb.InvalidArgument, said):
+                agreed_experts(exchange, [8])
 
     def test_layers_are_found_in_wrapped_chunks(self):
         config = types.SimpleNamespace(num_moe_experts=4)

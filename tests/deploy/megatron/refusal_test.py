@@ -1,5 +1,6 @@
 """What the adapter refuses, by name and on all ranks, and what its checks find."""
 
+import copy
 import unittest
 
 import training  # finds the adapter's and the tests' modules
@@ -43,6 +44,10 @@ def buffer_on_one_rank(this):
         buffer_of_an_expert(this)
 
 
+def attached_already(this):
+    this.attach()
+
+
 def late_state(rank, world, directory):
     """State that the optimizer makes after everything was registered."""
     this = Training(rank, world, directory, "late", ep=world, experts="SequentialMLP").attach().run(2)
@@ -54,13 +59,10 @@ def late_state(rank, world, directory):
 
 
 def other_memory(rank, world, directory):
-    """As load_state_dict of an optimizer: equal values, other tensors."""
+    """A checkpoint that is loaded late: equal values, other tensors."""
     this = Training(rank, world, directory, "other", ep=world, experts="TEGroupedMLP").attach().run(2)
     inner = this.optimizer.chained_optimizers[1].optimizer
-    state = inner.state_dict()
-    for each in state["state"].values():
-        each["exp_avg"] = each["exp_avg"].clone()
-    inner.load_state_dict(state)
+    inner.load_state_dict(copy.deepcopy(inner.state_dict()))
     this.run(1)
 
 
@@ -140,6 +142,7 @@ class RefusalTest(ranks.RankTest):
         self.refused("layers.0.mlp: moe_expert_capacity_factor is set", options={"moe_expert_capacity_factor": 1.0})
         self.refused("layers.0.mlp: fp8_recipe is delayed", options={"fp8": "hybrid"})
         self.refused("layers.1.mlp.experts has the buffer amax", change=buffer_of_an_expert)
+        self.refused("layers.0.mlp is attached already", change=attached_already)
         self.refused("tensor \"layers.0.weight1\": no optimizer of this rank updates it", change=half_without_an_optimizer)
 
     def test_what_one_rank_refuses_all_ranks_refuse(self):

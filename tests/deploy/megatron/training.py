@@ -23,12 +23,15 @@ PHASE_STEPS = 20  # after which other tokens come, so that other experts are hot
 
 
 class Training:
-    """One rank of a job. ep: expert model parallel size. options: of megatron.TransformerConfig."""
+    """One rank of a job. ep, pp, etp: sizes of its groups. options: of megatron.TransformerConfig.
 
-    def __init__(self, rank, world, directory, name, ep, order="ep-dp", adam=optimizers.FusedAdam, **options):
+    Pipeline ranks train models of their own, without a word between them: what they share is EPLB's job.
+    """
+
+    def __init__(self, rank, world, directory, name, ep, order="ep-dp", pp=1, etp=1, adam=optimizers.FusedAdam, **options):
         dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=world)
         self.rank, self.world, self.config = rank, world, megatron.TransformerConfig(**options)
-        self.parallel_state = megatron.ParallelState(ep, order)
+        self.parallel_state = megatron.ParallelState(ep, order, pp, etp)
         self.model = megatron.Model(self.config, self.parallel_state)
         self.optimizer = optimizers.build(self.model, adam)
         self.balancer, self.losses, self.switches, self.next_step = None, [], [], 0
@@ -52,7 +55,7 @@ class Training:
             if after is not None:
                 after(self)
             for router in self.routers():
-                router.update_expert_bias()
+                router.update_expert_bias(self.parallel_state.get_data_parallel_group())
             if self.balancer is not None:
                 result = self.balancer.step_boundary(self.next_step)
                 if result.switched:
@@ -73,12 +76,12 @@ class Training:
 
     def finalize_gradients(self):
         """main_grad of each parameter: zeros where no token came, summed over the ranks that hold the parameter."""
-        group = self.parallel_state.get_expert_data_parallel_group()
+        experts, dense = self.parallel_state.copies_group(), self.parallel_state.get_data_parallel_group()
         for name, parameter in self.model.named_parameters():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.main_grad = gradient.float()
-            dist.all_reduce(parameter.main_grad, group=group if ".experts." in name else None)
-            parameter.main_grad /= self.world
+            dist.all_reduce(parameter.main_grad, group=experts if ".experts." in name else dense)
+            parameter.main_grad /= dist.get_world_size(dense)
 
     def parts(self):
         """(layer, local slot, name, tensor) of all that belongs to an expert: weights, masters, state."""
@@ -101,20 +104,21 @@ class Training:
                     yield int(match[1]), slot, f"{match[2]}.{key}", row
 
     def by_expert(self):
-        """{(layer, expert, name): elements} of all ranks of a lane; lanes must agree to the bit."""
-        per_rank = self.model.layers[0].mlp.num_local_experts
+        """{(layer, expert, name): elements} of all ranks; copies of an expert must agree to the bit."""
+        per_rank, num_layers = self.model.layers[0].mlp.num_local_experts, self.config.num_layers
         first = self.parallel_state.get_expert_model_parallel_rank() * per_rank
-        experts = np.tile(np.arange(self.config.num_moe_experts), (self.config.num_layers, 1))
+        stage, num_stages = self.parallel_state.pipeline_rank, self.parallel_state.pipeline_size
+        experts = np.tile(np.arange(self.config.num_moe_experts), (num_layers * num_stages, 1))
         if self.balancer is not None:
             experts = self.balancer.client.placement.physical_to_logical_map
-        mine = {(layer, int(experts[layer, first + slot]), name): tensor.float().flatten().numpy().copy()
-                for layer, slot, name, tensor in self.parts()}
+        mine = {(stage * num_layers + layer, int(experts[stage * num_layers + layer, first + slot]), name):
+                tensor.float().flatten().numpy().copy() for layer, slot, name, tensor in self.parts()}
         everywhere = [None] * self.world
         dist.all_gather_object(everywhere, mine)
         found = {}
         for part in everywhere:
             for key, value in part.items():
-                assert found.setdefault(key, value).tobytes() == value.tobytes(), f"lanes differ in {key}"
+                assert found.setdefault(key, value).tobytes() == value.tobytes(), f"copies differ in {key}"
         return found
 
     def dense(self):
@@ -137,7 +141,10 @@ class Training:
         found = {"losses": self.losses, "switches": self.switches, "experts": self.by_expert(), "step": self.next_step}
         if self.balancer is not None:
             found["slots"] = self.balancer.client.placement.physical_to_logical_map.copy()
+            hidden, _ = batch(self.config, self.next_step, self.rank)
+            before = self.model(hidden)
             self.balancer.close()
+            assert (self.model(hidden) == before).all(), "close has changed what the model computes"
         return found
 
 
