@@ -80,8 +80,8 @@ class EplbMegatron:
         Call it after setup_model_and_optimizer: weights, masters and loaded state are in Megatron's own order then, and
         it is before CUDA graphs are captured. model: a module or the list of this rank's chunks. optimizer: Megatron's.
         parallel_state: default megatron.core.parallel_state. exchange: bytes -> the bytes of all ranks in the order of
-        torch's ranks, with world_size; default eplb.torch_exchange(). options: of eplb.Client.connect, such as endpoint,
-        job, first_step, vote_every, num_nodes, num_groups; what follows from model and groups is refused.
+        torch's ranks, with world_size; default eplb.torch_exchange(), which waits 60 s for each rank. options: of
+        eplb.Client.connect, such as endpoint, job, first_step, num_nodes; what follows from model and groups is refused.
         errors: InvalidArgument naming layer, tensor, optimizer or option; on every rank when any refuses.
         """
         if parallel_state is None:

@@ -48,7 +48,7 @@ def sharded_entries(this):
 
 def save_and_stop(rank, world, directory, name, options, connecting, how):
     """Trains until the middle with moving experts, and saves."""
-    this = Training(rank, world, directory, name, **options).attach(**connecting).run(BEFORE, pause=0.01)
+    this = Training(rank, world, directory, name, **options).attach(**connecting).run(BEFORE)
     assert this.switches, "no switch before the checkpoint"
     (directory / "checkpoint").mkdir(exist_ok=True)
     if how == "eplb":
@@ -121,7 +121,7 @@ def unsharded(rank, world, directory, endpoint):
     this.attach(endpoint=endpoint, job="unsharded")
     state = this.model.state_dict()
     attempt(lambda: this.model.load_state_dict(state))
-    this.run(BEFORE, pause=0.01)
+    this.run(BEFORE)
     layer = next(number for number in range(2) if this.balancer.client.placement.physical_to_logical_map[number].tolist()
                  != list(range(8)))
     module = this.model.layers[layer].mlp.experts

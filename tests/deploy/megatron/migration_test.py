@@ -53,7 +53,7 @@ def forgetful(rank, world, directory, endpoint, steps, options):
     this = Training(rank, world, directory, "forgetful", **options).attach(endpoint=endpoint, job="forgetful")
     find = this.balancer._find_tensors
     this.balancer._find_tensors = lambda: [each for each in find() if not each.name.endswith("exp_avg_sq")]
-    this.run(steps, pause=0.01)
+    this.run(steps)
     try:
         this.balancer.check()
     except eplb.InvalidArgument as error:
@@ -102,17 +102,21 @@ class MigrationTest(ranks.RankTest):
     def test_float32_with_adam_of_torch(self):
         self.bit_equal(2, ep=2, experts="TEGroupedMLP", params_dtype=torch.float32, adam=torch.optim.AdamW)
 
-    def test_with_four_experts_a_token_sums_are_rounded_in_another_order(self):
-        options = {"ep": 2, "experts": "GroupedMLP", "moe_router_topk": 4, "params_dtype": torch.float32}
+    def test_sums_over_experts_are_rounded_in_another_order(self):
+        """Four outputs a token are added in the order of slots, squares of a gradient norm too: equal to rounding."""
+        options = {"ep": 2, "experts": "GroupedMLP", "moe_router_topk": 4, "params_dtype": torch.float32, "clip": 0.1}
         still = self.succeed(2, training.plain, 2, self.directory, "still", STEPS, options)[0]
         daemon = self.start_daemon()
         moved = self.succeed(2, training.moved, 2, self.directory, "moved", STEPS, options,
                              {"endpoint": daemon.endpoint, "job": "moved"})[0]
         first = moved["switches"][0] + 1
         self.assertEqual(moved["losses"][:first], still["losses"][:first])
-        largest = max(abs(one - other) / other for one, other in zip(moved["losses"], still["losses"]))
-        print(f"switches after {moved['switches']}, losses within {largest:.1e}")
-        self.assertLess(largest, 1e-5)
+        differences = [abs(one - other) / other for one, other in zip(moved["losses"], still["losses"])]
+        at_once, largest = max(differences[first:first + 3]), max(differences)
+        print(f"switches after {moved['switches']}, losses within {at_once:.1e} at once, {largest:.1e} at last")
+        # A float32 sum differs by some 1e-7; Adam, ReLU and routing make more of it with each step.
+        self.assertLess(at_once, 1e-6)
+        self.assertLess(largest, 1e-3)
 
     def test_a_moment_that_stays_behind_is_noticed_and_named(self):
         options = {"ep": 2, "experts": "TEGroupedMLP"}
