@@ -1,0 +1,247 @@
+"""EPLB in a Megatron-Core training: attach after the model and its optimizer are there, step_boundary after each step.
+
+    balancer = EplbMegatron.attach(model, optimizer, endpoint="127.0.0.1:29610", job="pretrain", first_step=iteration)
+    ... forward, backward, optimizer.step() ...
+    balancer.step_boundary(iteration)
+
+Nothing of Megatron is imported but megatron.core.parallel_state, and that only where none is given. README.md beside this
+file says where each call goes, what is supported and what is refused. Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import eplb
+from eplb import checkpoint
+from eplb_megatron_checkpoint import LogicalKeys, carry, static_experts
+from eplb_megatron_layers import ExpertTensor, SlotRouting, expert_weights, find_layers
+from eplb_megatron_optimizer import ExpertState, leaves_of
+from eplb_megatron_ranks import InEplbOrder, agreed_experts, connect_options, coordinates_of, number_layers
+
+# Tensors [experts, ..] of routers are equal on all ranks; with one EP rank they look like experts'.
+_NO_EXPERTS = ("*router.*",)
+# Rows of the fixed input of check_experts: fp8 kernels want a multiple of 16.
+_PROBE_TOKENS = 16
+
+
+class EplbMegatron:
+    """The experts of one rank, wherever they are. Every call but tokens_per_expert, check and close is
+    collective.
+
+    client: the eplb.Client. layers: this rank's MoE layers; layers[i].index is EPLB's number of one.
+    """
+
+    def __init__(self, model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Any, parallel_state: Any,
+                 exchange: Any, options: Mapping[str, Any]) -> None:
+        """As attach."""
+        self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
+        self._coordinates = coordinates_of(parallel_state, exchange.world_size)
+        self._exchange = InEplbOrder(exchange, self._coordinates.rank, exchange.world_size)
+        self._ep_group = parallel_state.get_expert_model_parallel_group()
+        self._etp_group = None
+        if self._coordinates.expert_tensor_size > 1:
+            self._etp_group = parallel_state.get_expert_tensor_parallel_group()
+        self._leaves = self._exchange.together(lambda: leaves_of(optimizer))
+        self.layers = self._exchange.together(lambda: find_layers(self._chunks))
+        numbers, num_layers = number_layers(self._exchange, [layer.key for layer in self.layers])
+        for layer, number in zip(self.layers, numbers):
+            layer.index = number
+        num_experts = agreed_experts(self._exchange, [layer.num_experts for layer in self.layers])
+        self._static = static_experts(num_layers, num_experts)
+        connecting = self._exchange.together(lambda: connect_options(self._coordinates, num_layers, num_experts, options))
+        self.client = eplb.Client.connect(self._exchange, **connecting)
+        self._registered: Optional[List[ExpertTensor]] = None
+        self._skipped_steps, self._in_static_order = 0, False
+        self._state = ExpertState(self._leaves)
+        try:
+            tensors = self._exchange.together(self._find_tensors)
+        except eplb.Error as error:
+            self.client.close(str(error))
+            raise
+        carry(tensors, self._static, self.client.placement.physical_to_logical_map, self._coordinates.expert_model,
+              self._ep_group)
+        for layer in self.layers:
+            layer.routing = SlotRouting(layer)
+            LogicalKeys(layer, lambda number=layer.index: self._experts()[number])
+        self._follow_placement()
+
+    @classmethod
+    def attach(cls, model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Any, *, parallel_state: Any = None,
+               exchange: Any = None, **options: Any) -> EplbMegatron:
+        """Connects, carries the experts to the first placement, and hooks the routers. Collective over the whole job.
+
+        Call it after setup_model_and_optimizer: weights, masters and loaded state are in Megatron's own order then, and
+        it is before CUDA graphs are captured. model: a module or the list of this rank's chunks. optimizer: Megatron's.
+        parallel_state: default megatron.core.parallel_state. exchange: bytes -> the bytes of all ranks in the order of
+        torch's ranks, with world_size; default eplb.torch_exchange(), which waits 60 s for each rank. options: of
+        eplb.Client.connect, such as endpoint, job, first_step, num_nodes; what follows from model and groups is refused.
+        errors: InvalidArgument naming layer, tensor, optimizer or option; on every rank when any refuses.
+        """
+        if parallel_state is None:
+            from megatron.core import parallel_state  # type: ignore[import-not-found,no-redef]
+        return cls(model, optimizer, parallel_state, exchange or eplb.torch_exchange(), options)
+
+    # ---- training ----
+
+    def step_boundary(self, step: int) -> eplb.Boundary:
+        """Once after each optimizer step, also a skipped one. errors: as eplb.Client.step_boundary.
+
+        Moments are there after the first step that is not skipped: it registers everything. Steps skipped before it are
+        not EPLB's steps; its numbers stay behind by them.
+        """
+        if self._in_static_order:
+            raise eplb.FailedPrecondition("step_boundary came within static_order")
+        if self._registered is None and not self._register_when_ready():
+            self._skipped_steps += 1
+            self._clear_counts()
+            return eplb.Boundary(False, False, self.client.placement.version, 0, 0, 0.0, 0, 0, "")
+        self._expect_memory()
+        self._record()
+        result = self.client.step_boundary(step - self._skipped_steps)
+        if result.switched:
+            self._follow_placement()
+        return result
+
+    def tokens_per_expert(self) -> torch.Tensor:
+        """int64 [this rank's MoE layers, logical experts]: what this rank's routers sent since the last step_boundary."""
+        if not self.layers:
+            return torch.zeros(0, self._static.shape[1], dtype=torch.int64)
+        return torch.stack([layer.routing.counts for layer in self.layers])
+
+    # ---- verification ----
+
+    def check(self, ignore: Iterable[str] = ()) -> None:
+        """Names per-expert tensors of model and optimizers that are not registered. After the first step_boundary; for this
+        rank alone. ignore: patterns of names that are no expert's. errors: InvalidArgument."""
+        self._expect_registered("check")
+        model = torch.nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
+        for view in self._state.views(self._chunks):
+            self.client.check(model, view, ignore=(*_NO_EXPERTS, *ignore))
+
+    def check_experts(self) -> None:
+        """Moves every expert by one slot and back, and lets each compute a fixed input in all places. Collective, between
+        two steps. errors: InvalidArgument naming the expert that computes with a tensor that does not move."""
+        self._expect_registered("check_experts")
+        self.client.check_experts(self._probe)
+        self._follow_placement()
+
+    # ---- checkpoints ----
+
+    def save(self, path: checkpoint.PathLike, **options: Any) -> None:
+        """eplb.checkpoint.save of the experts, in logical order. options: fields, dense, sharded_state."""
+        self._expect_registered("save")
+        checkpoint.save(path, self.client, **options)
+
+    def load(self, path: checkpoint.PathLike, **options: Any) -> Dict[str, Any]:
+        """eplb.checkpoint.load into the experts of this placement, also before the first step. Adam's step and all that is
+        no expert's is not in it."""
+        if self._registered is None and not self._register_when_ready():
+            self._exchange.together(self._state.create)
+            if not self._register_when_ready():
+                raise eplb.FailedPrecondition("load came before the first step_boundary, and init_state_fn made no state")
+        return checkpoint.load(path, self.client, **options)
+
+    @contextlib.contextmanager
+    def static_order(self) -> Iterator[None]:
+        """Within it every expert is in its own slot, so that anything of Megatron may save (or, before the first
+        step_boundary, load) the model; no forward runs. It carries all local experts over the EP group, twice."""
+        here, gpu = self._experts().copy(), self._coordinates.expert_model
+        carry(self._exchange.together(self._find_tensors), here, self._static, gpu, self._ep_group)
+        self._in_static_order = True
+        try:
+            yield
+        finally:
+            self._in_static_order = False
+            carry(self._exchange.together(self._find_tensors), self._static, here, gpu, self._ep_group)
+
+    def close(self, reason: str = "finished") -> None:
+        """Experts move no more. They stay where they are and are found there: the model may be evaluated and saved after it.
+        Not collective."""
+        self.client.close(reason)
+
+    # ---- parts ----
+
+    def _experts(self) -> np.ndarray:
+        """[layers, slots]: where the experts' memory is now."""
+        return self._static if self._in_static_order else self.client.placement.physical_to_logical_map
+
+    def _find_tensors(self) -> List[ExpertTensor]:
+        """All that belongs to experts and is there now. Registered tensors are found again where they are."""
+        if self._registered is not None:
+            for tensor in self._registered:
+                tensor.expect_in_place()
+            return self._registered
+        return [tensor for layer in self.layers for tensor in (*expert_weights(layer), *self._state.tensors(layer))]
+
+    def _register_when_ready(self) -> bool:
+        """returns: whether everything is registered now. errors: FailedPrecondition when ranks or experts differ."""
+        found = self._exchange.objects({"there": self._state.is_there(self.layers),
+                                        "scalars": self._state.scalars(self.layers)})
+        waiting = [rank for rank, each in enumerate(found) if not each["there"]]
+        if waiting and len(waiting) < len(found):
+            raise eplb.FailedPrecondition(f"ranks {waiting[:8]} have no optimizer state after this step, others have: a "
+                                          f"step must be skipped on all ranks or none")
+        if waiting:
+            return False
+        for name in sorted({name for each in found for name in each["scalars"]}):
+            values = sorted({value for each in found for value in each["scalars"].get(name, ())})
+            if len(values) > 1:
+                raise eplb.FailedPrecondition(f"optimizer state {name} is {values[:4]} for different experts: it stays with "
+                                              f"the slot, and must be the same for all")
+        tensors = self._exchange.together(self._find_tensors)
+        for tensor in tensors:
+            self.client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
+        self.client.finish_registration()
+        self._registered = tensors
+        return True
+
+    def _expect_registered(self, call: str) -> None:
+        if self._registered is None:
+            raise eplb.FailedPrecondition(f"{call} came before the first step_boundary")
+
+    def _expect_memory(self) -> None:
+        try:
+            self._find_tensors()
+        except eplb.Error as error:
+            self.client.close(str(error))  # the daemon tells the others why this rank goes no further
+            raise
+
+    def _record(self) -> None:
+        counts = self.tokens_per_expert()
+        if self._etp_group is not None:
+            # Each of these ranks routed other tokens of the sequence; EPLB counts one of them.
+            dist.all_reduce(counts, group=self._etp_group)
+        for layer, of_layer in zip(self.layers, counts.cpu().numpy()):
+            self.client.record(layer.index, of_layer)
+        self._clear_counts()
+
+    def _clear_counts(self) -> None:
+        for layer in self.layers:
+            layer.routing.counts.zero_()
+
+    def _follow_placement(self) -> None:
+        for layer in self.layers:
+            layer.routing.set_slots(self.client.placement.physical_to_logical_map[layer.index])
+
+    @torch.no_grad()
+    def _probe(self, number: int, slot: int) -> torch.Tensor:
+        """What the expert in a local slot makes of a fixed input."""
+        layer: Optional[Any] = next((each for each in self.layers if each.index == number), None)
+        if layer is None:
+            raise eplb.FailedPrecondition(f"layer {number} is on another pipeline rank")
+        parameter = next(layer.parameters())
+        generator = torch.Generator().manual_seed(number)
+        hidden = torch.randn(_PROBE_TOKENS, layer.module.config.hidden_size, generator=generator)
+        tokens = torch.zeros(layer.num_local_slots, dtype=torch.int64)
+        tokens[slot] = _PROBE_TOKENS
+        probs = torch.ones(_PROBE_TOKENS, device=parameter.device)
+        arguments = [hidden.to(parameter.device, parameter.dtype), tokens, probs]
+        experts = layer.module.experts  # before Megatron-Core 0.12 without the probs
+        return experts(*arguments[:len(inspect.signature(experts.forward).parameters)])[0]

@@ -1,0 +1,122 @@
+"""Checkpoints of Megatron-Core under any placement: sharded keys by logical expert, experts carried to their own slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import eplb
+from eplb_megatron_layers import ExpertTensor, MoeLayer
+
+
+def static_experts(num_layers: int, num_experts: int) -> np.ndarray:
+    """[layers, slots]: expert e in slot e, as Megatron builds and loads the model."""
+    return np.tile(np.arange(num_experts), (num_layers, 1))
+
+
+def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray, gpu: int, group: Any) -> None:
+    """Moves rows from the slots of one permutation to those of another, in place. Collective in the EP group.
+
+    before, after: [layers, slots], the expert in each slot. gpu: this rank's place in `group`, the EP group.
+    cost: at most the bytes of all local experts each way, one all-to-all a tensor.
+    """
+    for tensor in tensors:
+        old, new = before[tensor.layer], after[tensor.layer]
+        if (old == new).all():
+            continue
+        per_gpu = len(tensor.rows)
+        targets = np.argsort(new)[old]  # of the row in each slot
+        owners = targets // per_gpu
+        mine = range(gpu * per_gpu, (gpu + 1) * per_gpu)
+        num_gpus = len(old) // per_gpu
+        leaving = [slot - mine.start for other in range(num_gpus) for slot in mine if owners[slot] == other]
+        # Those that come, by sender and then by the slot they leave.
+        arriving = [int(targets[slot]) - mine.start for slot in range(len(old)) if owners[slot] == gpu]
+        sent = [int((owners[mine.start:mine.stop] == other).sum()) for other in range(num_gpus)]
+        received = [int((owners[other * per_gpu:(other + 1) * per_gpu] == gpu).sum()) for other in range(num_gpus)]
+        rows = tensor.rows[torch.tensor(leaving, device=tensor.rows.device)]
+        tensor.rows[torch.tensor(arriving, device=rows.device)] = _all_to_all(rows, sent, received, group)
+
+
+def _all_to_all(rows: torch.Tensor, sent: List[int], received: List[int], group: Any) -> torch.Tensor:
+    if len(sent) == 1:
+        return rows
+    leaving = rows.contiguous().view(torch.uint8)  # gloo does not know every type
+    arrived = torch.empty_like(leaving)  # a permutation: as many rows come as go
+    dist.all_to_all_single(arrived, leaving, received, sent, group=group)
+    return arrived.view(rows.dtype)
+
+
+class LogicalKeys:
+    """Makes sharded_state_dict of a layer's experts name each expert by its logical number, for saving and for loading.
+
+    experts_of_slots: () -> [slots], the expert in each slot now. It stands in for the method on the one instance.
+    A state dict that is not sharded has no place for the number: it is refused unless every expert is in its own slot.
+    """
+
+    def __init__(self, layer: MoeLayer, experts_of_slots: Callable[[], np.ndarray]) -> None:
+        self._layer, self._experts_of_slots = layer, experts_of_slots
+        self._inside, self._asked = False, False
+        module = layer.module.experts
+        module._register_state_dict_hook(self._expect_sharded_save)
+        module._register_load_state_dict_pre_hook(self._expect_sharded_load)
+        self._original = getattr(module, "sharded_state_dict", None)
+        if self._original is not None:
+            module.sharded_state_dict = self._sharded_state_dict
+
+    def _sharded_state_dict(self, prefix: str = "", sharded_offsets: Sequence[Any] = (), *rest: Any, **named: Any) -> Any:
+        self._inside = True
+        try:
+            found = self._original(prefix, sharded_offsets, *rest, **named)  # type: ignore[misc]
+        finally:
+            self._inside = False
+        self._asked = True
+        if self._is_static():
+            return found
+        return self._renamed(found, len(sharded_offsets))
+
+    def _renamed(self, value: Any, axis: int) -> Any:
+        """axis: of the experts, in front of the tensor's own."""
+        if isinstance(value, dict):
+            return {key: self._renamed(each, axis) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._renamed(each, axis) for each in value)
+        if hasattr(value, "build_fn"):  # a factory: what it builds is renamed, for model and optimizer alike
+            build = value.build_fn
+            return replace(value, build_fn=lambda *arguments: self._renamed(build(*arguments), axis))
+        if hasattr(value, "global_offset"):
+            return self._renamed_shard(value, axis)
+        return value
+
+    def _renamed_shard(self, shard: Any, axis: int) -> Any:
+        """shard: a ShardedTensor or ShardedObject of one slot. errors: FailedPrecondition for one of several."""
+        num_experts, offset = self._layer.num_experts, tuple(shard.global_offset)
+        one_expert = axis < getattr(shard, "prepend_axis_num", axis + 1) and axis < len(offset) \
+            and shard.global_shape[axis] == num_experts
+        if not one_expert:
+            raise eplb.FailedPrecondition(
+                f"{self._layer.name}.experts: \"{shard.key}\" is a shard of several experts, which are not side by side "
+                f"under this placement: save and load within `with balancer.static_order():`")
+        expert = int(self._experts_of_slots()[offset[axis]])
+        return replace(shard, global_offset=(*offset[:axis], expert, *offset[axis + 1:]))
+
+    def _expect_sharded_save(self, module: Any, state: Dict[str, Any], prefix: str, metadata: Any) -> None:
+        if not self._inside and not self._is_static():
+            raise self._refused("state_dict would write experts by slot")
+
+    def _expect_sharded_load(self, state: Dict[str, Any], prefix: str, *_: Any) -> None:
+        asked, self._asked = self._asked, False
+        if not asked and not self._is_static():
+            raise self._refused("load_state_dict would put the expert of one slot into another's")
+
+    def _is_static(self) -> bool:
+        experts = self._experts_of_slots()
+        return bool((experts == np.arange(len(experts))).all())
+
+    def _refused(self, what: str) -> eplb.FailedPrecondition:
+        return eplb.FailedPrecondition(f"{self._layer.name}.experts: {what}, for experts have moved: use --ckpt-format "
+                                       f"torch_dist, or `with balancer.static_order():`")

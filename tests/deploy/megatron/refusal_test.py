@@ -1,0 +1,189 @@
+"""What the adapter refuses, by name and on all ranks, and what its checks find."""
+
+import copy
+import unittest
+
+import training  # finds the adapter's and the tests' modules
+
+import minimal_optimizer as optimizers
+import ranks
+import torch
+from training import Training, eplb
+
+
+def attach(rank, world, directory, options, connecting, change=None):
+    this = Training(rank, world, directory, "refused", ep=world, **options)
+    if change is not None:
+        change(this)
+    this.attach(**connecting)
+
+
+def distributed_optimizer(this):
+    experts = [each for name, each in this.model.named_parameters() if ".experts." in name]
+    flat = optimizers.DistributedOptimizer(experts, share=0, num_shares=2)
+    this.optimizer = optimizers.ChainedOptimizer([this.optimizer.chained_optimizers[0], flat])
+
+
+def flat_shard_by_another_name(this):
+    """What a master of one parameter is cut to by whoever shards it, whatever the class is called."""
+    experts = this.optimizer.chained_optimizers[1]
+    main = experts.fp32_from_float16_groups[0][0]
+    main.data = main.data.flatten()[:100].clone()
+
+
+def half_without_an_optimizer(this):
+    del this.optimizer.chained_optimizers[1]
+
+
+def buffer_of_an_expert(this):
+    this.model.layers[1].mlp.experts.register_buffer("amax", torch.zeros(4))
+
+
+def buffer_on_one_rank(this):
+    if this.rank == 1:
+        buffer_of_an_expert(this)
+
+
+def attached_already(this):
+    this.attach()
+
+
+def late_state(rank, world, directory):
+    """State that the optimizer makes after everything was registered."""
+    this = Training(rank, world, directory, "late", ep=world, experts="SequentialMLP").attach().run(2)
+    this.balancer.check()
+    inner = this.optimizer.chained_optimizers[1].optimizer
+    for main in inner.state:
+        inner.state[main]["max_exp_avg_sq"] = torch.zeros_like(main)
+    this.balancer.check()
+
+
+def other_memory(rank, world, directory):
+    """A checkpoint that is loaded late: equal values, other tensors."""
+    this = Training(rank, world, directory, "other", ep=world, experts="TEGroupedMLP").attach().run(2)
+    inner = this.optimizer.chained_optimizers[1].optimizer
+    inner.load_state_dict(copy.deepcopy(inner.state_dict()))
+    this.run(1)
+
+
+def other_steps(rank, world, directory):
+    this = Training(rank, world, directory, "steps", ep=world, adam=torch.optim.AdamW).attach()
+
+    def advance(this):
+        inner = this.optimizer.chained_optimizers[1].optimizer
+        if rank == 1:
+            next(iter(inner.state.values()))["step"] += 1
+
+    this.run(1, after=advance)
+
+
+def skipped_on_one_rank(rank, world, directory):
+    this = Training(rank, world, directory, "skipped", ep=world).attach()
+    if rank == 0:
+        this.optimizer.step = lambda: None
+    this.run(1)
+
+
+def skipped_at_first(rank, world, directory):
+    """Two steps without an update, as fp16's loss scale begins."""
+    this = Training(rank, world, directory, "skipped", ep=world).attach()
+    step, this.optimizer.step = this.optimizer.step, lambda: None
+    this.run(2)
+    before = len(this.balancer.client.registered.entries)
+    this.optimizer.step = step
+    this.run(6)
+    return before, len(this.balancer.client.registered.entries), this.balancer.client.stats.votes
+
+
+def too_early(rank, world, directory):
+    this = Training(rank, world, directory, "early", ep=world).attach()
+    said = []
+    for call in (this.balancer.check, this.balancer.check_experts, lambda: this.balancer.save("nowhere")):
+        try:
+            call()
+        except eplb.FailedPrecondition as error:
+            said.append(str(error))
+    return said
+
+
+def probed(rank, world, directory, experts, forget):
+    this = Training(rank, world, directory, "probed", ep=world, experts=experts, add_bias_linear=True).attach()
+    find = this.balancer._find_tensors
+    this.balancer._find_tensors = lambda: [each for each in find() if not forget or not each.name.endswith(forget)]
+    this.run(3)
+    before = this.balancer.client.placement.physical_to_logical_map.tolist()
+    this.balancer.check_experts()
+    this.run(3)
+    return before == this.balancer.client.placement.physical_to_logical_map.tolist()
+
+
+class RefusalTest(ranks.RankTest):
+    def refused(self, *words, options=None, change=None, **connecting):
+        """Every rank raises InvalidArgument with all the words."""
+        for result in self.run_ranks(2, attach, 2, self.directory, options or {}, connecting, change):
+            self.assert_raised(result, "InvalidArgument", *words)
+        (self.directory / "refused").unlink()
+
+    def test_flat_optimizer_buffers_are_refused_by_name(self):
+        self.refused("DistributedOptimizer cuts master weights and moments out of flat buffers across the borders of experts",
+                     "docs/registering-tensors.md", "train without --use-distributed-optimizer", change=distributed_optimizer)
+        self.refused("tensor \"layers.0.weight1.master\": has 100 elements, the parameter 8192: a flat shard",
+                     "docs/registering-tensors.md", change=flat_shard_by_another_name)
+
+    def test_replicas_are_refused(self):
+        self.refused("num_slots is 10, the model has 8 experts: Megatron's dispatcher numbers num_moe_experts experts and has "
+                     "no place for a replica", num_slots=10)
+
+    def test_what_follows_from_megatron_is_no_option(self):
+        self.refused("option num_gpus: it follows from the model and Megatron's parallel groups", num_gpus=4)
+        self.refused("option endpont: there is none of this name, perhaps endpoint", endpont="nowhere")
+
+    def test_configurations_that_eplb_would_not_be_right_for(self):
+        self.refused("layers.0.mlp: moe_expert_capacity_factor is set", options={"moe_expert_capacity_factor": 1.0})
+        self.refused("layers.0.mlp: fp8_recipe is delayed", options={"fp8": "hybrid"})
+        self.refused("layers.1.mlp.experts has the buffer amax", change=buffer_of_an_expert)
+        self.refused("layers.0.mlp is attached already", change=attached_already)
+        self.refused("tensor \"layers.0.weight1\": no optimizer of this rank updates it", change=half_without_an_optimizer)
+
+    def test_what_one_rank_refuses_all_ranks_refuse(self):
+        others, own = self.run_ranks(2, attach, 2, self.directory, {}, {}, buffer_on_one_rank)
+        self.assert_raised(own, "InvalidArgument", "layers.1.mlp.experts has the buffer amax")
+        self.assert_raised(others, "FailedPrecondition", "rank 1: layers.1.mlp.experts has the buffer amax")
+
+    def test_forgotten_optimizer_state_is_found(self):
+        for result in self.run_ranks(2, late_state, 2, self.directory):
+            self.assert_raised(result, "InvalidArgument", "check: 16 tensors look like experts' and would stay behind",
+                               "\"optimizer.layers.0.mlp.experts.local_experts.0.linear_fc1.weight.max_exp_avg_sq\" [64, 32]: "
+                               "optimizer state of a registered weight")
+
+    def test_exchanged_memory_ends_the_run(self):
+        for result in self.run_ranks(2, other_memory, 2, self.directory):
+            self.assert_raised(result, "InvalidArgument",
+                               "tensor \"layers.0.linear_fc1.weight.exp_avg\": has other memory than was registered: load "
+                               "checkpoints before the first step_boundary")
+
+    def test_steps_of_adam_that_differ_are_refused(self):
+        for result in self.run_ranks(2, other_steps, 2, self.directory):
+            self.assert_raised(result, "FailedPrecondition", "optimizer state step is [1.0, 2.0] for different experts")
+
+    def test_steps_without_an_update(self):
+        for result in self.run_ranks(2, skipped_on_one_rank, 2, self.directory):
+            self.assert_raised(result, "FailedPrecondition", "ranks [0] have no optimizer state after this step, others have")
+        (self.directory / "skipped").unlink()
+        # 2 layers, 2 weights each, with master and two moments.
+        self.assertEqual(self.succeed(2, skipped_at_first, 2, self.directory), [(0, 16, 3)] * 2)
+
+    def test_what_needs_registered_tensors_says_so(self):
+        self.assertEqual(self.succeed(2, too_early, 2, self.directory),
+                         [[f"{call} came before the first step_boundary" for call in ("check", "check_experts", "save")]] * 2)
+
+    def test_every_expert_computes_the_same_in_all_places(self):
+        for experts in ("GroupedMLP", "SequentialMLP", "TEGroupedMLP"):
+            self.assertEqual(self.succeed(2, probed, 2, self.directory, experts, ""), [True, True])
+            (self.directory / "probed").unlink()
+        for result in self.run_ranks(2, probed, 2, self.directory, "SequentialMLP", "linear_fc2.bias"):
+            self.assert_raised(result, "InvalidArgument", "it computes with a tensor that is neither registered nor rebuilt")
+
+
+if __name__ == "__main__":
+    unittest.main()
