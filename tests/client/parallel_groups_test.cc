@@ -32,10 +32,11 @@ struct Groups {
 };
 
 testing::OptionsHook Arranged(const Groups& groups) {
-  return [groups](ClientOptions& options) {
-    options.num_gpus = groups.num_gpus;
-    options.num_pipeline_ranks = groups.num_pipeline_ranks;
-    options.expert_tensor_parallel = groups.expert_tensor_parallel;
+  return [num_gpus = groups.num_gpus, pipeline = groups.num_pipeline_ranks,
+          tensor = groups.expert_tensor_parallel](ClientOptions& options) {
+    options.num_gpus = num_gpus;
+    options.num_pipeline_ranks = pipeline;
+    options.expert_tensor_parallel = tensor;
   };
 }
 
@@ -154,8 +155,8 @@ TEST(PipelineTest, TransferThatFailsInAnotherPipelineRankDropsTheChunkOnAll) {
   EXPECT_THAT(steps, Each(steps[0]));
 }
 
-// Adds a tensor of `layer` to what the rank registers: the memory of another one, which it drops.
-void Replace(std::vector<ExpertTensorView>& tensors, int32_t layer) {
+// Says of all tensors that they are of `layer`.
+void Relabel(std::vector<ExpertTensorView>& tensors, int32_t layer) {
   for (ExpertTensorView& tensor : tensors) {
     tensor.name = absl::StrCat(tensor.name, " as ", layer);
     tensor.layer = layer;
@@ -173,12 +174,12 @@ TEST(PipelineTest, WrongRegistrationsAreNamedWithLayerAndRanks) {
       };
   // Ranks 0 and 1 hold the layers 0 and 2, ranks 2 and 3 layer 1.
   EXPECT_EQ(started([](int32_t rank, auto& tensors) {
-              if (rank == 3) Replace(tensors, 0);
+              if (rank == 3) Relabel(tensors, 0);
             }),
             absl::FailedPreconditionError(
                 "tensors: layers differs inside pipeline rank 1: rank 2 has 1, rank 3 has 0"));
   EXPECT_EQ(started([](int32_t rank, auto& tensors) {
-              if (rank >= 2) Replace(tensors, 0);
+              if (rank >= 2) Relabel(tensors, 0);
             }),
             absl::FailedPreconditionError("tensors: layer 0 is registered by pipeline rank 0 "
                                           "(ranks 0..1) and by pipeline rank 1 (ranks 2..3), "
@@ -225,8 +226,8 @@ TEST(PipelineTest, TheRankThatReportsForAllRecordsAllLayers) {
   }
 }
 
-// The sum of the ranks' first windows of 8 steps, each rank with one token per step, expert and
-// layer that it holds.
+// The sum of the first windows of these ranks, of 8 steps with one token per rank, expert and layer
+// that it holds.
 LoadMatrix FirstWindow(const Groups& groups, const std::vector<int32_t>& reporters) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(), {.options = Arranged(groups)});
@@ -252,9 +253,9 @@ LoadMatrix FirstWindow(const Groups& groups, const std::vector<int32_t>& reporte
 }
 
 TEST(ParallelGroupsLoadTest, LanesAddUpAndRanksThatSeeTheSameTokensCountOnce) {
-  EXPECT_TRUE((FirstWindow({"TwoLanes", 2, 1, 1}, {0, 1, 2, 3}) == 4 * 8).all());
-  EXPECT_TRUE((FirstWindow(kTwoPipelineRanks, {0, 1, 2, 3}) == 2 * 8).all());
-  EXPECT_TRUE((FirstWindow(kTwoTensorParallelRanks, {0, 2}) == 2 * 8).all());
+  EXPECT_TRUE((FirstWindow({"TwoLanes", 2, 1, 1}, {0, 1, 2, 3}) == 32).all());
+  EXPECT_TRUE((FirstWindow(kTwoPipelineRanks, {0, 1, 2, 3}) == 16).all());
+  EXPECT_TRUE((FirstWindow(kTwoTensorParallelRanks, {0, 2}) == 16).all());
 }
 
 }  // namespace

@@ -91,6 +91,7 @@ TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestLaneNeeds) {
 TEST_F(RegisteredTensorsTest, EachLayerIsOnePipelineRanks) {
   const auto joined = [](const std::vector<const char*>& layers) {
     std::vector<StartFields> ranks;
+    ranks.reserve(layers.size());
     for (const char* of_rank : layers) ranks.push_back(Said(of_rank));
     return JoinLanes({}, ranks, Grid(static_cast<int32_t>(layers.size()), 2), 3);
   };
