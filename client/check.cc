@@ -59,11 +59,18 @@ absl::Status Client::Impl::CheckLayer(LayerId layer, const ExpertProbe& probe) {
     }
     ranks.push_back(*std::move(said));
   }
-  return CompareOutputs(here, rotated, layer, ranks);
+  return CompareOutputs(
+      {.here = here,
+       .rotated = rotated,
+       .layer = layer,
+       .grid = grid_,
+       .pipeline_rank = pipeline_rank_of_layer_[static_cast<size_t>(layer.value)]},
+      ranks);
 }
 
 void Client::Impl::Probe(const ExpertProbe& probe, LayerId layer, std::vector<uint64_t>& outputs,
                          absl::Status& failure) const {
+  if (!Holds(layer.value)) return;
   const PlacementView& placement = tables_.view();
   outputs.assign(static_cast<size_t>(placement.num_local_slots), 0);
   const std::span<const int32_t> experts = placement.physical_to_logical_map.subspan(

@@ -36,9 +36,11 @@ absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
 // Everything up to the control channel.
 absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool inproc) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
+  EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(options));
   EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, NcclSettingsOf(options.nccl));
   ClientParts parts{.options = std::move(options),
                     .topology = topology,
+                    .grid = grid,
                     .exchange = std::move(exchange),
                     .disabled = DisabledByEnvironment(),
                     .nccl = nccl};
@@ -125,9 +127,10 @@ void Client::Close(std::string_view reason) {
 Client::Impl::Impl(ClientParts parts)
     : options_(std::move(parts.options)),
       topology_(parts.topology),
+      grid_(parts.grid),
       exchange_(std::move(parts.exchange)),
       disabled_(parts.disabled),
-      reports_(Reports(options_)),
+      reports_(Reports(options_, grid_)),
       nccl_(parts.nccl),
       incarnation_(std::move(parts.start.incarnation)),
       secret_(std::move(parts.start.secret)),
@@ -157,12 +160,11 @@ Client::Impl::~Impl() {
   (void)route_tables_.release();
 }
 
-GpuId Client::Impl::gpu() const { return GpuId{options_.rank % options_.num_gpus}; }
-
 ExecutorOptions Client::Impl::MakeExecutorOptions() const {
   return {.topology = topology_,
           .gpu = gpu(),
-          .lane = options_.rank / options_.num_gpus,
+          .lane = grid_.RanksOf(grid_.LaneOf(rank())),
+          .layers = grid_.num_pipeline_ranks() == 1 ? LayersHeld::kAll : LayersHeld::kSome,
           .state_residency = options_.state_placement == StatePlacement::kWithPrimary
                                  ? StateResidency::kWithPrimary
                                  : StateResidency::kEveryReplica,
@@ -170,7 +172,7 @@ ExecutorOptions Client::Impl::MakeExecutorOptions() const {
 }
 
 RowMoverOptions Client::Impl::MakeRowMoverOptions(const JobNeeds& needs) const {
-  RowMoverOptions options{.transport = {.rank = RankId{options_.rank},
+  RowMoverOptions options{.transport = {.rank = rank(),
                                         .world_size = options_.world_size,
                                         .staging_bytes = needs.staging_bytes,
                                         .bind_address = options_.bind_address,
@@ -178,86 +180,12 @@ RowMoverOptions Client::Impl::MakeRowMoverOptions(const JobNeeds& needs) const {
                                         .connect_timeout = options_.start_deadline},
                           .name = options_.transport,
                           .memory = needs.memory,
-                          .lane = {},
+                          .lane = grid_.RanksOf(grid_.LaneOf(rank())),
                           .nccl = nccl_};
-  const int32_t first = options_.rank - gpu().value;
-  for (int32_t rank = first; rank < first + options_.num_gpus; ++rank) {
-    options.lane.push_back(RankId{rank});
-  }
   options.transport.peers = options.lane;
   // Every rank learns the same reasons.
   if (options_.rank == 0) options.transport.on_note = &LogLine;
   return options;
-}
-
-absl::StatusOr<JobNeeds> Client::Impl::CompareTensors(
-    const absl::StatusOr<RegisteredTensors>& registered) const {
-  const absl::StatusOr<TensorNeeds> needs = registered.ok()
-                                                ? NeedsOf(*registered, MakeExecutorOptions())
-                                                : absl::StatusOr<TensorNeeds>(registered.status());
-  const StartRound round{.what = "tensors",
-                         .mine = needs.ok() ? needs->compared : StartFields{},
-                         .extra = needs.ok() ? needs->of_lane : StartFields{},
-                         .error = needs.status()};
-  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> of_lane,
-                        RunStartRound(round, options_.rank, options_.world_size, exchange_));
-  return JoinLanes(*needs, of_lane, options_.num_gpus);
-}
-
-absl::StatusOr<RowMover> Client::Impl::TakeMover(const JobNeeds& needs) {
-  if (transport_ == nullptr) return MakeRowMover(MakeRowMoverOptions(needs), exchange_);
-  RowMover mover{
-      .transport = std::move(transport_), .queue = cuda::MakeHostRowQueue(), .report = {}};
-  mover.report.name = std::string(mover.transport->name());
-  return mover;
-}
-
-absl::Status Client::Impl::MakeRouteTables(const RowMemory& memory) {
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeQueueFor(memory));
-  EPLB_ASSIGN_OR_RETURN(route_tables_,
-                        RouteTables::Make(std::move(queue), *running_.placement, gpu()));
-  const RouteArrays& arrays = route_tables_->arrays();
-  device_tables_ = {.num_layers = topology_.num_layers(),
-                    .num_experts = topology_.num_experts(),
-                    .num_slots = topology_.num_slots(),
-                    .physical_to_logical_map = arrays.physical_to_logical,
-                    .logical_replica_count = arrays.replica_count,
-                    .replicas = arrays.replicas,
-                    .first_replica = arrays.first_replica,
-                    .candidates = arrays.candidates,
-                    .first_candidate = arrays.first_candidate,
-                    .thresholds = arrays.thresholds};
-  return absl::OkStatus();
-}
-
-absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
-  EPLB_RETURN_IF_ERROR(ended_);
-  if (disabled_) {
-    if (route_tables_ != nullptr) return absl::OkStatus();
-    // Kernels route by the tables all the same.
-    EPLB_ASSIGN_OR_RETURN(const RegisteredTensors tensors, SortByRole(views));
-    EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemory(tensors.moved));
-    return MakeRouteTables(memory);
-  }
-  if (executor_ != nullptr) {
-    return absl::FailedPreconditionError("RegisterExperts was called before");
-  }
-  absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
-  EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));
-  EPLB_ASSIGN_OR_RETURN(RowMover mover, TakeMover(needs));
-  EPLB_RETURN_IF_ERROR(MakeRouteTables(needs.memory));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                        Executor::Make(MakeExecutorOptions(), std::move(registered->moved),
-                                       std::move(mover.transport), std::move(mover.queue)));
-  EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
-  executor_ = std::move(executor);
-  rows_on_device_ = needs.memory.device.has_value();
-  derived_ = std::move(registered->derived);
-  migration_ = {.weight_bytes = needs.bytes.weight,
-                .state_bytes = needs.bytes.state,
-                .state_residency = MakeExecutorOptions().state_residency};
-  StartSession(Identity(needs.bytes, mover.report));
-  return absl::OkStatus();
 }
 
 wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
@@ -269,7 +197,9 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
   hello.rank = options_.rank;
   hello.world_size = options_.world_size;
   hello.gpu = gpu().value;
-  hello.lane = options_.rank / options_.num_gpus;
+  hello.lane = grid_.LaneOf(rank());
+  hello.num_pipeline_ranks = grid_.num_pipeline_ranks();
+  hello.expert_tensor_parallel = options_.expert_tensor_parallel;
   hello.shape = ShapeOf(options_);
   hello.step = options_.first_step - 1;
   hello.vote_every = options_.vote_every;
@@ -318,9 +248,19 @@ void Client::Impl::StartSession(wire::Hello identity) {
   session_ = std::make_unique<Session>(std::move(session), *member_);
 }
 
+absl::Status Client::Impl::CheckHeld(int32_t layer) const {
+  const bool known = layer >= 0 && layer < std::ssize(pipeline_rank_of_layer_);
+  if (!known || Holds(layer) || options_.reduce == "root") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("counts of layer ", layer, ": it is registered by pipeline rank ",
+                   pipeline_rank_of_layer_[static_cast<size_t>(layer)],
+                   ", this rank is of pipeline rank ", grid_.PipelineRankOf(rank())));
+}
+
 absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts) {
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
+  EPLB_RETURN_IF_ERROR(CheckHeld(layer));
   return windows_.Record(layer, counts);
 }
 

@@ -83,9 +83,13 @@ struct ClientOptions {
   // Empty: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count, else drawn by rank 0.
   std::string incarnation;
   int32_t rank = 0;
-  int32_t world_size = 1;  // lanes * num_gpus; lane = rank / num_gpus, GPU = rank % num_gpus
-  std::string endpoint;    // of eplbd, HOST:PORT or unix:PATH; empty: the job runs without a daemon
-  DaemonTls tls;           // of the connections to it
+  // num_pipeline_ranks * data-parallel copies * num_gpus * expert_tensor_parallel, in the order of
+  // Megatron's tp-ep-dp-pp; see docs/registering-tensors.md.
+  int32_t world_size = 1;
+  int32_t num_pipeline_ranks = 1;      // each registers, moves and counts layers of its own
+  int32_t expert_tensor_parallel = 1;  // ranks that share every expert; the first counts for all
+  std::string endpoint;  // of eplbd, HOST:PORT or unix:PATH; empty: the job runs without a daemon
+  DaemonTls tls;         // of the connections to it
   int32_t num_layers = 0;
   int32_t num_experts = 0;
   int32_t num_slots = 0;
@@ -196,7 +200,8 @@ class Client {
   ~Client();
 
   // Collective: allocates staging, connects the transport and compares row sizes. The tensors must
-  // outlive the client.
+  // outlive the client. A pipeline rank gives those of its own layers, which need not be
+  // consecutive and may be none; all its ranks give the same layers, and no other does.
   absl::Status RegisterExperts(std::span<const ExpertTensorView> tensors);
 
   // Finds per-expert tensors that were not registered: layer by layer all experts move by one slot
@@ -212,8 +217,10 @@ class Client {
 
   // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
   // capacity dropping, once per top-k choice, no padding. May be called several times a step
-  // (gradient accumulation). With reduce "root" the counts are those of all ranks together, and on
-  // other ranks than 0 they are only checked.
+  // (gradient accumulation). With reduce "root" the counts are those of all ranks together, of all
+  // layers, and on other ranks than 0 they are only checked; so they are on all but the first of
+  // the ranks that share an expert. errors: InvalidArgument naming the layer, also for one that
+  // this pipeline rank did not register.
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
 
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.

@@ -29,6 +29,7 @@
 #include "client/session/load_windows.h"
 #include "client/session/session.h"
 #include "client/session/shared_member.h"
+#include "placement/rank_grid.h"
 
 namespace eplb {
 
@@ -36,6 +37,7 @@ namespace eplb {
 struct ClientParts {
   ClientOptions options;
   Topology topology;
+  RankGrid grid;
   Exchange exchange;
   bool disabled = false;
   NcclSettings nccl = {};
@@ -75,21 +77,31 @@ struct Client::Impl {
   using Clock = std::chrono::steady_clock;
 
   // ---- client.cc ----
-  GpuId gpu() const;
+  RankId rank() const { return RankId{options_.rank}; }
+  GpuId gpu() const { return grid_.GpuOf(rank()); }
   // Whether this rank tells the daemon its counts.
-  static bool Reports(const ClientOptions& options) {
-    return options.reduce == "rank" || options.rank == 0;
+  static bool Reports(const ClientOptions& options, const RankGrid& grid) {
+    return options.reduce == "root" ? options.rank == 0 : grid.CountsTokens(RankId{options.rank});
+  }
+  // Whether this pipeline rank registered the layer. REQUIRES: Register returned OK, layer in
+  // range.
+  bool Holds(int32_t layer) const {
+    return pipeline_rank_of_layer_[static_cast<size_t>(layer)] == grid_.PipelineRankOf(rank());
   }
   ExecutorOptions MakeExecutorOptions() const;
   RowMoverOptions MakeRowMoverOptions(const JobNeeds& needs) const;
+  wire::Hello Identity(const ExpertBytes& bytes, const TransportReport& transport) const;
+  void StartSession(wire::Hello identity);
+  // errors: InvalidArgument for a layer that another pipeline rank registered, and so counts.
+  absl::Status CheckHeld(int32_t layer) const;
+  void WritePlacement(int64_t first_step, const wire::Propose* propose);
+
+  // ---- registration.cc ----
   absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
   // Collective. Takes the transport of inproc ranks, if there is one.
   absl::StatusOr<RowMover> TakeMover(const JobNeeds& needs);
   absl::Status MakeRouteTables(const RowMemory& memory);
-  wire::Hello Identity(const ExpertBytes& bytes, const TransportReport& transport) const;
-  void StartSession(wire::Hello identity);
-  void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
   // ---- boundary.cc ----
   absl::Status Vote(int64_t step, BoundaryResult& result);
@@ -120,6 +132,7 @@ struct Client::Impl {
   const Birthplace birthplace_;
   const ClientOptions options_;
   const Topology topology_;
+  const RankGrid grid_;
   const Exchange exchange_;
   const bool disabled_;
   const bool reports_;
@@ -134,7 +147,8 @@ struct Client::Impl {
   RunLog log_;
   LoadWindows windows_;
   std::unique_ptr<ControlChannel> control_;
-  std::unique_ptr<Transport> transport_;  // until the executor takes it
+  std::unique_ptr<Transport> transport_;         // until the executor takes it
+  std::vector<int32_t> pipeline_rank_of_layer_;  // [layers], empty before Register
   std::vector<DerivedTensor> derived_;
   MigrationOptions migration_;  // with the bytes of the job, so that lanes plan alike
   // The session's thread asks the executor through the member: this order of destruction.

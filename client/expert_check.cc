@@ -29,9 +29,13 @@ absl::Status ParseOutputs(const std::string& text, std::vector<uint64_t>& output
 // The verdict on one lane, whose ranks are `lane` * G and following.
 class LaneVerdict {
  public:
-  LaneVerdict(const Placement& here, const Placement& rotated, LayerId layer, int32_t lane,
-              std::span<const SlotOutputs> ranks)
-      : here_(here), rotated_(rotated), layer_(layer), lane_(lane), ranks_(ranks) {}
+  LaneVerdict(const CheckedLayer& checked, int32_t lane, std::span<const SlotOutputs> ranks)
+      : here_(checked.here),
+        rotated_(checked.rotated),
+        layer_(checked.layer),
+        grid_(checked.grid),
+        lane_(lane),
+        ranks_(ranks) {}
 
   absl::Status Find() const {
     const auto experts = static_cast<size_t>(here_.topology().num_experts());
@@ -79,7 +83,7 @@ class LaneVerdict {
     return used;
   }
   int32_t RankOf(SlotId slot) const {
-    return lane_ * here_.topology().num_gpus() + here_.topology().GpuOf(slot).value;
+    return grid_.RankOf(lane_, here_.topology().GpuOf(slot)).value;
   }
   uint64_t At(SlotId slot, std::vector<uint64_t> SlotOutputs::*when) const {
     const int32_t first = here_.topology().FirstSlotOf(here_.topology().GpuOf(slot)).value;
@@ -101,6 +105,7 @@ class LaneVerdict {
   const Placement& here_;
   const Placement& rotated_;
   const LayerId layer_;
+  const RankGrid& grid_;
   const int32_t lane_;
   const std::span<const SlotOutputs> ranks_;
 };
@@ -141,27 +146,30 @@ absl::StatusOr<SlotOutputs> DecodeOutputs(std::string_view text) {
   return outputs;
 }
 
-absl::Status CompareOutputs(const Placement& here, const Placement& rotated, LayerId layer,
-                            std::span<const SlotOutputs> ranks) {
-  const Topology& topology = here.topology();
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const SlotOutputs& said = ranks[rank];
+absl::Status CompareOutputs(const CheckedLayer& checked, std::span<const SlotOutputs> ranks) {
+  const Topology& topology = checked.here.topology();
+  const RankGrid& grid = checked.grid;
+  const auto holds = [&](RankId rank) {
+    return grid.PipelineRankOf(rank) == checked.pipeline_rank;
+  };
+  for (int32_t rank = 0; rank < grid.world_size(); ++rank) {
+    if (!holds(RankId{rank})) continue;
+    const SlotOutputs& said = ranks[static_cast<size_t>(rank)];
+    const std::string where = absl::StrCat("check: layer ", checked.layer.value, ": ");
     if (!said.error.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "check: layer ", layer.value, ": the probe failed on rank ", rank, ": ", said.error));
+      return absl::FailedPreconditionError(
+          absl::StrCat(where, "the probe failed on rank ", rank, ": ", said.error));
     }
-    const GpuId gpu{static_cast<int32_t>(rank) % topology.num_gpus()};
-    const auto slots = static_cast<size_t>(topology.SlotsOf(gpu));
+    const auto slots = static_cast<size_t>(topology.SlotsOf(grid.GpuOf(RankId{rank})));
     for (const std::vector<uint64_t>* outputs : {&said.before, &said.moved, &said.back}) {
       if (outputs->size() == slots) continue;
-      return absl::InternalError(absl::StrCat("check: layer ", layer.value, ": rank ", rank,
-                                              " spoke of ", outputs->size(), " slots, it has ",
-                                              slots));
+      return absl::InternalError(absl::StrCat(where, "rank ", rank, " spoke of ", outputs->size(),
+                                              " slots, it has ", slots));
     }
   }
-  const int32_t num_lanes = static_cast<int32_t>(ranks.size()) / topology.num_gpus();
-  for (int32_t lane = 0; lane < num_lanes; ++lane) {
-    EPLB_RETURN_IF_ERROR(LaneVerdict(here, rotated, layer, lane, ranks).Find());
+  for (int32_t lane = 0; lane < grid.num_lanes(); ++lane) {
+    if (!holds(grid.RankOf(lane, GpuId{0}))) continue;
+    EPLB_RETURN_IF_ERROR(LaneVerdict(checked, lane, ranks).Find());
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 
 #include "placement/placement.h"
+#include "placement/rank_grid.h"
 
 namespace eplb {
 
@@ -32,13 +33,21 @@ std::string EncodeOutputs(const SlotOutputs& outputs);
 // errors: InvalidArgument for anything but what EncodeOutputs gives.
 absl::StatusOr<SlotOutputs> DecodeOutputs(std::string_view text);
 
+// A layer that was moved and back.
+struct CheckedLayer {
+  const Placement& here;
+  const Placement& rotated;
+  LayerId layer;
+  const RankGrid& grid;
+  int32_t pipeline_rank = 0;  // whose ranks hold it
+};
+
 // The verdict on a layer, from what all ranks said, in rank order: equal on all ranks.
 // errors: InvalidArgument naming layer, expert, slots and rank when an expert's output changed with
 // its place, or its replicas differ before anything moves; FailedPrecondition when a probe failed,
 // naming the rank, or when all experts give the same output, so that nothing could be found;
 // Internal when a rank spoke of other slots than it has.
-absl::Status CompareOutputs(const Placement& here, const Placement& rotated, LayerId layer,
-                            std::span<const SlotOutputs> ranks);
+absl::Status CompareOutputs(const CheckedLayer& checked, std::span<const SlotOutputs> ranks);
 
 }  // namespace eplb
 

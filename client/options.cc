@@ -31,11 +31,7 @@ absl::Status CheckName(std::string_view field, const std::string& text, bool may
 }
 
 absl::Status CheckRanks(const ClientOptions& o) {
-  if (o.world_size < 1 || o.world_size % o.num_gpus != 0) {
-    return Bad(
-        "world_size",
-        absl::StrCat(o.world_size, ", expected a positive multiple of num_gpus ", o.num_gpus));
-  }
+  if (absl::Status grid = GridOf(o).status(); !grid.ok()) return grid;
   if (o.rank < 0 || o.rank >= o.world_size) {
     return Bad("rank", absl::StrCat(o.rank, ", expected 0..", o.world_size - 1));
   }
@@ -79,6 +75,13 @@ TopologyOptions ShapeOf(const ClientOptions& o) {
           .num_gpus = o.num_gpus,
           .num_nodes = o.num_nodes,
           .num_groups = o.num_groups};
+}
+
+absl::StatusOr<RankGrid> GridOf(const ClientOptions& o) {
+  return RankGrid::Make({.world_size = o.world_size,
+                         .num_gpus = o.num_gpus,
+                         .num_pipeline_ranks = o.num_pipeline_ranks,
+                         .expert_tensor_parallel = o.expert_tensor_parallel});
 }
 
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {

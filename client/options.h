@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "client/migration/nccl_settings.h"
+#include "placement/rank_grid.h"
 #include "placement/topology.h"
 #include "proto/wire/tls_files.h"
 
@@ -19,6 +20,9 @@ inline constexpr char kLibraryVersion[] = "0.1.0";
 
 // The numbers of the job's shape, unchecked.
 TopologyOptions ShapeOf(const ClientOptions& options);
+
+// Where its ranks stand. errors: as RankGrid::Make.
+absl::StatusOr<RankGrid> GridOf(const ClientOptions& options);
 
 // The job's shape. errors: InvalidArgument beginning with the field at fault. `inproc` says whether
 // the caller brought its own channels, the only case for transport "inproc".

@@ -7,8 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "client/migration/staging_layout.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -22,8 +24,13 @@ bool HasRows(const ExpertTensorView& view) {
   return view.base != nullptr || view.num_rows != 0 || view.row_bytes != 0 || view.row_stride != 0;
 }
 
+constexpr char kLayers[] = "layers";
+constexpr char kWeightBytes[] = "weight_bytes";
+constexpr char kMemory[] = "memory";
 constexpr char kStateBytes[] = "state_bytes";
 constexpr char kStagingBytes[] = "staging_bytes";
+constexpr char kNone[] = "none";
+constexpr char kAny[] = "any";
 
 // Adds the lines of a description as fields "what 0", "what 1" and so on.
 void AddLines(const char* what, const std::string& text, StartFields& fields) {
@@ -52,14 +59,82 @@ absl::Status CompareInLane(std::span<const StartFields> of_lane, size_t rank, si
   return absl::OkStatus();
 }
 
+absl::Status Mismatch(const char* field, const std::string& how) {
+  return absl::FailedPreconditionError(absl::StrCat("tensors: ", field, " ", how));
+}
+
 absl::Status RaiseTo(const StartFields& said, const char* name, int64_t& most) {
   EPLB_ASSIGN_OR_RETURN(const std::string text, FindField(said, name));
+  if (text == kAny) return absl::OkStatus();
   int64_t value = 0;
-  if (!absl::SimpleAtoi(text, &value)) {
-    return absl::FailedPreconditionError(absl::StrCat("tensors: ", name, " is \"", text, "\""));
-  }
+  if (!absl::SimpleAtoi(text, &value)) return Mismatch(name, absl::StrCat("is \"", text, "\""));
   most = std::max(most, value);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> LayersSaid(const StartFields& said, int32_t num_layers) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, FindField(said, kLayers));
+  std::vector<int32_t> layers;
+  if (text == kNone) return layers;
+  for (const absl::string_view number : absl::StrSplit(text, ", ")) {
+    int32_t layer = 0;
+    if (!absl::SimpleAtoi(number, &layer) || layer < 0 || layer >= num_layers) {
+      return Mismatch(kLayers, absl::StrCat("is \"", text, "\""));
+    }
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
+std::string RanksOf(const RankGrid& grid, int32_t pipeline_rank) {
+  const int32_t block = grid.ranks_per_pipeline_rank();
+  const int32_t first = pipeline_rank * block;
+  return absl::StrCat("pipeline rank ", pipeline_rank,
+                      block == 1 ? absl::StrCat(" (rank ", first, ")")
+                                 : absl::StrCat(" (ranks ", first, "..", first + block - 1, ")"));
+}
+
+// Each layer is one pipeline rank's.
+absl::StatusOr<std::vector<int32_t>> OwnersOf(std::span<const StartFields> said,
+                                              const RankGrid& grid, int32_t num_layers) {
+  constexpr int32_t kNobody = -1;
+  std::vector<int32_t> owners(static_cast<size_t>(num_layers), kNobody);
+  for (int32_t pipeline_rank = 0; pipeline_rank < grid.num_pipeline_ranks(); ++pipeline_rank) {
+    const int32_t first = pipeline_rank * grid.ranks_per_pipeline_rank();
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> layers,
+                          LayersSaid(said[static_cast<size_t>(first)], num_layers));
+    for (const int32_t layer : layers) {
+      int32_t& owner = owners[static_cast<size_t>(layer)];
+      if (owner != kNobody) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("tensors: layer ", layer, " is registered by ", RanksOf(grid, owner),
+                         " and by ", RanksOf(grid, pipeline_rank), ", expected one of them"));
+      }
+      owner = pipeline_rank;
+    }
+  }
+  const auto missing = std::find(owners.begin(), owners.end(), kNobody);
+  if (missing == owners.end()) return owners;
+  return absl::FailedPreconditionError(absl::StrCat("tensors: layer ", missing - owners.begin(),
+                                                    " is registered by none of the ",
+                                                    grid.num_pipeline_ranks(), " pipeline ranks"));
+}
+
+// What all ranks that have tensors must say alike. kAny: of a rank that has none.
+absl::StatusOr<std::string> EqualOnAll(std::span<const StartFields> said, const char* name) {
+  std::string expected;
+  size_t first = 0;
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    EPLB_ASSIGN_OR_RETURN(const std::string value, FindField(said[rank], name));
+    if (value == kAny || value == expected) continue;
+    if (!expected.empty()) {
+      return Mismatch(name, absl::StrCat("differs: rank ", first, " has ", expected, ", rank ",
+                                         rank, " has ", value));
+    }
+    expected = value;
+    first = rank;
+  }
+  return expected;
 }
 
 }  // namespace
@@ -93,20 +168,25 @@ absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> v
 absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
                                     const ExecutorOptions& options) {
   TensorNeeds needs;
-  EPLB_ASSIGN_OR_RETURN(needs.bytes, CheckTensors(options.topology, options.gpu, tensors.moved));
+  EPLB_ASSIGN_OR_RETURN(needs.bytes,
+                        CheckTensors(options.topology, options.gpu, tensors.moved, options.layers));
   EPLB_RETURN_IF_ERROR(CheckDerived(options.topology, tensors.moved, tensors.derived));
   EPLB_ASSIGN_OR_RETURN(needs.staging_bytes, StagingBytes(options, tensors.moved));
-  EPLB_ASSIGN_OR_RETURN(needs.memory, FindMemory(tensors.moved));
+  const bool has_tensors = !tensors.moved.empty();
+  EPLB_ASSIGN_OR_RETURN(needs.memory, has_tensors ? FindMemory(tensors.moved) : MemoryInUse());
   std::vector<ExpertTensor> weights;
   std::vector<ExpertTensor> state;
   for (const ExpertTensor& tensor : tensors.moved) {
     (tensor.role == TensorRole::kWeight ? weights : state).push_back(tensor);
   }
-  // By name first: a sum that differs says less.
+  const std::string layers = has_tensors ? absl::StrJoin(LayersOf(tensors.moved), ", ") : kNone;
+  needs.compared.emplace_back(kLayers, layers);
   AddLines("tensor", absl::StrCat(DescribeTensors(weights), DescribeDerived(tensors.derived)),
            needs.compared);
-  needs.compared.emplace_back("weight_bytes", absl::StrCat(needs.bytes.weight));
-  needs.compared.emplace_back("memory", needs.memory.device.has_value() ? "GPU" : "host");
+  needs.of_lane.emplace_back(kLayers, layers);
+  needs.of_lane.emplace_back(kWeightBytes, has_tensors ? absl::StrCat(needs.bytes.weight) : kAny);
+  const bool on_device = needs.memory.device.has_value();
+  needs.of_lane.emplace_back(kMemory, !on_device ? "host" : has_tensors ? "GPU" : kAny);
   AddLines("state", DescribeTensors(state), needs.of_lane);
   needs.of_lane.emplace_back(kStateBytes, absl::StrCat(needs.bytes.state));
   needs.of_lane.emplace_back(kStagingBytes, absl::StrCat(needs.staging_bytes));
@@ -114,14 +194,22 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
 }
 
 absl::StatusOr<JobNeeds> JoinLanes(const TensorNeeds& mine, std::span<const StartFields> of_lane,
-                                   int32_t ranks_per_lane) {
+                                   const RankGrid& grid, int32_t num_layers) {
   JobNeeds job{.bytes = mine.bytes, .staging_bytes = mine.staging_bytes, .memory = mine.memory};
-  const auto size = static_cast<size_t>(ranks_per_lane);
-  for (size_t rank = 0; rank < of_lane.size(); ++rank) {
-    EPLB_RETURN_IF_ERROR(CompareInLane(of_lane, rank, rank / size * size));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[rank], kStateBytes, job.bytes.state));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[rank], kStagingBytes, job.staging_bytes));
+  EPLB_ASSIGN_OR_RETURN(job.pipeline_rank_of_layer, OwnersOf(of_lane, grid, num_layers));
+  // After the tensors by name: a sum that differs says less.
+  EPLB_RETURN_IF_ERROR(EqualOnAll(of_lane, kWeightBytes).status());
+  EPLB_ASSIGN_OR_RETURN(const std::string memory, EqualOnAll(of_lane, kMemory));
+  if (memory == "host") job.memory.device.reset();
+  for (int32_t rank = 0; rank < grid.world_size(); ++rank) {
+    const auto i = static_cast<size_t>(rank);
+    const RankId first = grid.RankOf(grid.LaneOf(RankId{rank}), GpuId{0});
+    EPLB_RETURN_IF_ERROR(CompareInLane(of_lane, i, static_cast<size_t>(first.value)));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[i], kWeightBytes, job.bytes.weight));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[i], kStateBytes, job.bytes.state));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[i], kStagingBytes, job.staging_bytes));
   }
+  if (mine.staging_bytes == 0) job.staging_bytes = kStagingAlignment;  // nothing ever comes here
   return job;
 }
 

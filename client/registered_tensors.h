@@ -13,6 +13,7 @@
 #include "client/migration/executor.h"
 #include "client/migration/row_memory.h"
 #include "client/start.h"
+#include "placement/rank_grid.h"
 
 namespace eplb {
 
@@ -26,13 +27,13 @@ struct RegisteredTensors {
 absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> views);
 
 // What the tensors of one rank need, and what they are told to be. Weights and derived tensors are
-// the same on all ranks. State is so inside a lane: an optimizer that is sharded within each expert
-// over lanes registers each rank's piece, and rows move only inside a lane.
+// the same on all ranks of a pipeline rank. State is so inside a lane: an optimizer that is sharded
+// within each expert over lanes registers each rank's piece, and rows move only inside a lane.
 struct TensorNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
   RowMemory memory;
-  StartFields compared;  // equal on all ranks
+  StartFields compared;  // equal in a pipeline rank
   StartFields of_lane;   // equal in a lane
 };
 // errors: as CheckTensors, CheckDerived, StagingBytes and FindMemory.
@@ -43,12 +44,14 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
 struct JobNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
-  RowMemory memory;  // of this rank
+  RowMemory memory;                             // of this rank
+  std::vector<int32_t> pipeline_rank_of_layer;  // [num_layers], the one that registered it
 };
-// of_lane: of all ranks, in rank order. errors: FailedPrecondition naming lane, field, ranks and
-// both values, for the first difference inside a lane.
+// of_lane: of all ranks, in rank order, whose `compared` were equal. errors: FailedPrecondition
+// naming field, ranks and both values, for the first difference inside a lane; naming the layer and
+// ranks when no pipeline rank registered it, or two did.
 absl::StatusOr<JobNeeds> JoinLanes(const TensorNeeds& mine, std::span<const StartFields> of_lane,
-                                   int32_t ranks_per_lane);
+                                   const RankGrid& grid, int32_t num_layers);
 
 }  // namespace eplb
 

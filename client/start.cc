@@ -66,26 +66,28 @@ std::string ValueAt(const Said& said, size_t i, const std::string& name) {
   return said.compared[i].second;
 }
 
-absl::Status Compare(const std::string& what, const std::vector<Said>& ranks) {
+// Ranks that must say the same, the first of which is rank `first`. inside: for the message.
+absl::Status Compare(const std::string& what, std::span<const Said> ranks, size_t first,
+                     const std::string& inside) {
   size_t num_fields = 0;
   for (const Said& said : ranks) num_fields = std::max(num_fields, said.compared.size());
   for (size_t i = 0; i < num_fields; ++i) {
     const auto named = std::find_if(ranks.begin(), ranks.end(),
                                     [&](const Said& said) { return i < said.compared.size(); });
     const std::string& name = named->compared[i].first;
-    const std::string first = ValueAt(ranks[0], i, name);
+    const std::string expected = ValueAt(ranks[0], i, name);
     std::vector<int32_t> others;
     std::string other;
     for (size_t rank = 1; rank < ranks.size(); ++rank) {
       const std::string value = ValueAt(ranks[rank], i, name);
-      if (value == first || (!others.empty() && value != other)) continue;
+      if (value == expected || (!others.empty() && value != other)) continue;
       other = value;
-      others.push_back(static_cast<int32_t>(rank));
+      others.push_back(static_cast<int32_t>(first + rank));
     }
     if (others.empty()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(what, ": ", name, " differs: rank 0 has ",
-                                                      Shown(first), ", ", Ranks(others),
-                                                      Shown(other)));
+    return absl::FailedPreconditionError(absl::StrCat(what, ": ", name, " differs", inside,
+                                                      ": rank ", first, " has ", Shown(expected),
+                                                      ", ", Ranks(others), Shown(other)));
   }
   return absl::OkStatus();
 }
@@ -143,7 +145,13 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
     }
     ranks.push_back(*std::move(said));
   }
-  EPLB_RETURN_IF_ERROR(Compare(round.what, ranks));
+  const size_t block = ranks.size() / static_cast<size_t>(round.num_pipeline_ranks);
+  for (size_t first = 0; first < ranks.size(); first += block) {
+    const std::string inside =
+        block == ranks.size() ? "" : absl::StrCat(" inside pipeline rank ", first / block);
+    EPLB_RETURN_IF_ERROR(
+        Compare(round.what, std::span(ranks).subspan(first, block), first, inside));
+  }
   std::vector<StartFields> extras;
   extras.reserve(ranks.size());
   for (Said& said : ranks) extras.push_back(std::move(said.extra));
@@ -163,6 +171,8 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"num_gpus", absl::StrCat(o.num_gpus)},
           {"num_nodes", absl::StrCat(o.num_nodes)},
           {"num_groups", absl::StrCat(o.num_groups)},
+          {"num_pipeline_ranks", absl::StrCat(o.num_pipeline_ranks)},
+          {"expert_tensor_parallel", absl::StrCat(o.expert_tensor_parallel)},
           {"first_step", absl::StrCat(o.first_step)},
           {"vote_every", absl::StrCat(o.vote_every)},
           {"report_every", absl::StrCat(o.report_every)},

@@ -27,8 +27,9 @@ std::string EncodeStartFields(const StartFields& fields);
 // errors: InvalidArgument for a line without '='.
 absl::StatusOr<StartFields> DecodeStartFields(std::string_view text);
 
-// One round. mine: what must be equal on all ranks. error: why this rank cannot start, or OK: every
-// rank then stops, naming it. extra: what this rank tells beyond that, not compared.
+// One round. mine: what must be equal on all ranks, or on those of each pipeline rank. error: why
+// this rank cannot start, or OK: every rank then stops, naming it. extra: what this rank tells
+// beyond that, not compared.
 // returns: the extras of all ranks, in rank order.
 // errors: `error` on the rank that has it; FailedPrecondition elsewhere, naming the rank and its
 // message, or the first differing field with ranks and both values; what the exchange says.
@@ -37,6 +38,7 @@ struct StartRound {
   StartFields mine;
   StartFields extra;
   absl::Status error;
+  int32_t num_pipeline_ranks = 1;  // blocks of consecutive ranks; `mine` is compared in each
 };
 absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, int32_t rank,
                                                        int32_t world_size,

@@ -33,6 +33,9 @@ ClientOptions Strings(const eplb_client_options& given) {
   return options;
 }
 
+// 0 is what a program says that was made before the field was there.
+int32_t OneForZero(int32_t number) { return number == 0 ? 1 : number; }
+
 absl::Status CheckNumbers(const eplb_client_options& given) {
   if (given.reserved != 0) {
     return absl::InvalidArgumentError(
@@ -78,6 +81,8 @@ eplb_client_options DefaultClientOptions() {
   options.nccl_channels_per_net_peer = defaults.nccl.channels_per_net_peer;
   options.nccl_traffic_class = defaults.nccl.traffic_class;
   options.nccl_warm_up_ranks = defaults.nccl.warm_up_ranks;
+  options.num_pipeline_ranks = defaults.num_pipeline_ranks;
+  options.expert_tensor_parallel = defaults.expert_tensor_parallel;
   return options;
 }
 
@@ -98,6 +103,8 @@ absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* point
   options.num_gpus = given.num_gpus;
   options.num_nodes = given.num_nodes;
   options.num_groups = given.num_groups;
+  options.num_pipeline_ranks = OneForZero(given.num_pipeline_ranks);
+  options.expert_tensor_parallel = OneForZero(given.expert_tensor_parallel);
   options.vote_every = given.vote_every;
   options.report_every = given.report_every;
   options.report_max_steps = given.report_max_steps;

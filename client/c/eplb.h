@@ -118,7 +118,7 @@ typedef struct eplb_client_options {
   double vote_deadline_s;
   double transfer_deadline_s;
   int32_t rank;
-  int32_t world_size; /* lanes * num_gpus; GPU = rank % num_gpus */
+  int32_t world_size; /* a multiple of num_pipeline_ranks * num_gpus * expert_tensor_parallel */
   int32_t num_layers;
   int32_t num_experts;
   int32_t num_slots;
@@ -134,7 +134,9 @@ typedef struct eplb_client_options {
   int32_t nccl_channels_per_net_peer;
   int32_t nccl_traffic_class;
   int32_t nccl_warm_up_ranks;
-  int32_t reserved; /* 0 */
+  int32_t num_pipeline_ranks;     /* each registers and records layers of its own; 0: 1 */
+  int32_t expert_tensor_parallel; /* ranks that share every expert, the first counts; 0: 1 */
+  int32_t reserved;               /* 0 */
 } eplb_client_options;
 
 /* Fills in the defaults. struct_size: sizeof(eplb_client_options). */
@@ -193,7 +195,7 @@ typedef struct eplb_tensor {
   void* user; /* of rebuild */
 } eplb_tensor;
 
-/* Collective, once. */
+/* Collective, once. A pipeline rank gives the tensors of its own layers, perhaps none. */
 EPLB_API int32_t eplb_client_register_experts(eplb_client* client, const eplb_tensor* tensors,
                                               size_t num_tensors) EPLB_NOEXCEPT;
 
@@ -207,7 +209,8 @@ typedef int32_t (*eplb_probe)(void* user, int32_t layer, int32_t local_slot, uin
 EPLB_API int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* user,
                                            void* stream) EPLB_NOEXCEPT;
 
-/* Adds tokens routed to each expert in the current step. counts: [num_experts]. */
+/* Adds tokens routed to each expert in the current step. counts: [num_experts]. InvalidArgument for
+ * a layer that another pipeline rank registered. */
 EPLB_API int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
                                     size_t num_experts) EPLB_NOEXCEPT;
 

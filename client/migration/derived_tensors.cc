@@ -19,12 +19,21 @@ absl::Status Refuse(const DerivedTensor& tensor, const std::string& why) {
 absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
                           std::span<const DerivedTensor> derived) {
   std::set<std::string> names;
-  for (const ExpertTensor& tensor : tensors) names.insert(tensor.name);
+  std::set<LayerId> layers;
+  for (const ExpertTensor& tensor : tensors) {
+    names.insert(tensor.name);
+    layers.insert(tensor.layer);
+  }
   for (const DerivedTensor& tensor : derived) {
     if (!names.insert(tensor.name).second) return Refuse(tensor, "registered twice");
     if (tensor.layer.value < 0 || tensor.layer.value >= topology.num_layers()) {
       return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
                                          topology.num_layers() - 1));
+    }
+    if (!layers.contains(tensor.layer)) {
+      return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value,
+                                         " has no tensor on this rank"
+                                         " that it could be derived from"));
     }
     if (!tensor.rebuild) return Refuse(tensor, "is derived and has no rebuild");
   }

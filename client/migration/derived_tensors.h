@@ -24,7 +24,7 @@ struct DerivedTensor {
 };
 
 // errors: InvalidArgument naming the tensor: a name that another one has, a layer outside the
-// topology, no rebuild.
+// topology or without other tensors, no rebuild.
 absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
                           std::span<const DerivedTensor> derived);
 

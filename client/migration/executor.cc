@@ -44,7 +44,7 @@ struct Executor::Impl {
         first_slot(options.topology.FirstSlotOf(options.gpu).value) {}
 
   RankId RankOf(GpuId gpu) const {
-    return RankId{options.lane * options.topology.num_gpus() + gpu.value};
+    return options.lane.empty() ? RankId{gpu.value} : options.lane[static_cast<size_t>(gpu.value)];
   }
 
   absl::Status CheckBytes(const StagingLayout& layout, GpuId gpu) const {
@@ -188,10 +188,11 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Make(const ExecutorOptions& 
                                                          std::unique_ptr<Transport> transport,
                                                          std::unique_ptr<cuda::RowQueue> queue) {
   EPLB_ASSIGN_OR_RETURN(const ExpertBytes bytes,
-                        CheckTensors(options.topology, options.gpu, tensors));
+                        CheckTensors(options.topology, options.gpu, tensors, options.layers));
   EPLB_ASSIGN_OR_RETURN(const int64_t needed, StagingBytes(options, tensors));
-  if (options.lane < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("lane is ", options.lane));
+  if (!options.lane.empty() && std::ssize(options.lane) != options.topology.num_gpus()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "lane has ", options.lane.size(), " ranks, expected ", options.topology.num_gpus()));
   }
   const auto have = static_cast<int64_t>(transport->staging().size());
   if (have < needed) {

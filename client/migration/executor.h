@@ -36,6 +36,9 @@ struct ExpertTensor {
 // What the ranks must agree on about their tensors, as text: compared in the start vote.
 std::string DescribeTensors(std::span<const ExpertTensor> tensors);
 
+// kSome: a pipeline rank's layers, perhaps none.
+enum class LayersHeld { kAll, kSome };
+
 // Bytes of one expert of one layer by role, the same in every layer. errors: InvalidArgument naming
 // the tensor: a name twice, a layer outside the topology or without the tensors other layers have,
 // rows other than the GPU's slots, stride 0 or below row bytes, null base, sizes that differ
@@ -45,24 +48,28 @@ struct ExpertBytes {
   int64_t state = 0;
 };
 absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
-                                         std::span<const ExpertTensor> tensors);
+                                         std::span<const ExpertTensor> tensors,
+                                         LayersHeld held = LayersHeld::kAll);
+// The layers that have tensors, rising.
+std::vector<int32_t> LayersOf(std::span<const ExpertTensor> tensors);
 
 struct ExecutorOptions {
   Topology topology;
-  GpuId gpu;         // of this rank
-  int32_t lane = 0;  // rows move only inside a lane: the peer of GPU g is rank lane * G + g
+  GpuId gpu;                      // of this rank
+  std::vector<RankId> lane = {};  // [G], among which rows move, by GPU; empty: rank g is GPU g
+  LayersHeld layers = LayersHeld::kAll;
   StateResidency state_residency = StateResidency::kEveryReplica;
   int32_t layers_per_chunk =
       4;  // with max_slots_per_gpu and the row sizes, what the arena must hold
 };
 
-// Staging that a rank needs: layers_per_chunk * max slots of a GPU * bytes of an expert, each row
-// rounded up to 64 bytes.
+// Staging that a rank needs: layers_per_chunk, or all that it has, * max slots of a GPU * bytes of
+// an expert, each row rounded up to 64 bytes.
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors);
 
 // Threads: the training thread only, except CheckFits and migration_options, which read constants.
-// The tensors must outlive it.
+// The tensors must outlive it. Of a plan's layers without tensors here nothing is moved.
 class Executor {
  public:
   // queue: copies rows where the tensors and the transport's arena lie. errors: as CheckTensors;

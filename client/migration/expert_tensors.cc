@@ -61,7 +61,7 @@ absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor
 // A layer's tensors without their names: what must be equal in all layers.
 using Shape = std::multiset<std::pair<TensorRole, int64_t>>;
 
-absl::Status CompareShapes(const std::map<int32_t, Shape>& shapes, const Topology& topology) {
+absl::Status CheckEveryLayer(const std::map<int32_t, Shape>& shapes, const Topology& topology) {
   const Shape& first = shapes.begin()->second;
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     const auto found = shapes.find(layer);
@@ -107,12 +107,15 @@ std::string DescribeTensors(std::span<const ExpertTensor> tensors) {
 }
 
 absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
-                                         std::span<const ExpertTensor> tensors) {
+                                         std::span<const ExpertTensor> tensors, LayersHeld held) {
   if (gpu.value < 0 || gpu.value >= topology.num_gpus()) {
     return absl::InvalidArgumentError(
         absl::StrCat("GPU ", gpu.value, " is not in 0..", topology.num_gpus() - 1));
   }
-  if (tensors.empty()) return absl::InvalidArgumentError("no expert tensors are registered");
+  if (tensors.empty()) {
+    if (held == LayersHeld::kSome) return ExpertBytes{};
+    return absl::InvalidArgumentError("no expert tensors are registered");
+  }
   std::set<std::string> names;
   std::map<int32_t, Shape> shapes;
   for (const ExpertTensor& tensor : tensors) {
@@ -120,7 +123,7 @@ absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
     if (!names.insert(tensor.name).second) return Refuse(tensor, "registered twice");
     shapes[tensor.layer.value].insert({tensor.role, tensor.row_bytes});
   }
-  EPLB_RETURN_IF_ERROR(CompareShapes(shapes, topology));
+  if (held == LayersHeld::kAll) EPLB_RETURN_IF_ERROR(CheckEveryLayer(shapes, topology));
   EPLB_RETURN_IF_ERROR(CheckCounterparts(shapes, tensors));
   EPLB_RETURN_IF_ERROR(CheckRowsApart(tensors));
   ExpertBytes bytes;
@@ -134,19 +137,27 @@ absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
   return bytes;
 }
 
+std::vector<int32_t> LayersOf(std::span<const ExpertTensor> tensors) {
+  std::set<int32_t> layers;
+  for (const ExpertTensor& tensor : tensors) layers.insert(tensor.layer.value);
+  return {layers.begin(), layers.end()};
+}
+
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors) {
-  EPLB_RETURN_IF_ERROR(CheckTensors(options.topology, options.gpu, tensors).status());
+  EPLB_RETURN_IF_ERROR(
+      CheckTensors(options.topology, options.gpu, tensors, options.layers).status());
   if (options.layers_per_chunk < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("layers_per_chunk is ", options.layers_per_chunk, ", expected at least 1"));
   }
+  if (tensors.empty()) return 0;
   int64_t expert_bytes = 0;
   for (const ExpertTensor& tensor : tensors) {
     if (tensor.layer == tensors.front().layer) expert_bytes += RoundUpToStaging(tensor.row_bytes);
   }
   const int64_t experts =
-      int64_t{std::min(options.layers_per_chunk, options.topology.num_layers())} *
+      std::min<int64_t>(options.layers_per_chunk, std::ssize(LayersOf(tensors))) *
       options.topology.max_slots_per_gpu();
   const int64_t num_tensors = std::count_if(
       tensors.begin(), tensors.end(),

@@ -39,9 +39,16 @@ absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
   if (attributes.type != cudaMemoryTypeDevice) return RowMemory{};
   return RowMemory{.device = attributes.device};
 }
+
+absl::StatusOr<RowMemory> MemoryOfDeviceInUse() {
+  int device = 0;
+  EPLB_RETURN_IF_ERROR(cuda::ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  return RowMemory{.device = device};
+}
 #else
 std::string WhyNoDevice() { return "this build has no CUDA"; }
 absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor&) { return RowMemory{}; }
+absl::StatusOr<RowMemory> MemoryOfDeviceInUse() { return RowMemory{}; }
 #endif
 
 // A tensor of a GPU that another CUDA runtime of this process uses must not pass as the host's.
@@ -76,6 +83,12 @@ absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors) {
                      tensors.front().name, "\" in ", first.Text(), "; all must lie in one memory"));
   }
   return first;
+}
+
+absl::StatusOr<RowMemory> MemoryInUse() {
+  const std::string no_device = WhyNoDevice();
+  if (no_device.empty()) return MemoryOfDeviceInUse();
+  return RowMemory{.device = std::nullopt, .no_device = no_device};
 }
 
 }  // namespace eplb

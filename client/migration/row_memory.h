@@ -26,6 +26,10 @@ struct RowMemory {
 // use, though the process does; Internal.
 absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors);
 
+// Of a rank without tensors: that of the device in use, or the host's where CUDA can use none.
+// errors: Internal.
+absl::StatusOr<RowMemory> MemoryInUse();
+
 }  // namespace eplb
 
 #endif  // EPLB_CLIENT_MIGRATION_ROW_MEMORY_H_

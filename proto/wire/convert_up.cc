@@ -48,6 +48,13 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
   }
   out->set_reduce(hello.reduce == Reduce::kRoot ? v1::Hello::ROOT : v1::Hello::RANK);
   ToProto(hello.transport, out->mutable_transport());
+  out->set_num_pipeline_ranks(static_cast<uint32_t>(hello.num_pipeline_ranks));
+  out->set_expert_tensor_parallel(static_cast<uint32_t>(hello.expert_tensor_parallel));
+}
+
+// 0 is what a peer says that does not know the field.
+absl::StatusOr<int32_t> GetSmallOrOne(const char* field, uint32_t value) {
+  return value == 0 ? 1 : GetSmall(field, value);
 }
 
 absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
@@ -75,6 +82,10 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   EPLB_ASSIGN_OR_RETURN(hello.staging_rows, GetCount("staging_rows", in.staging_rows()));
   EPLB_ASSIGN_OR_RETURN(hello.staging_layers, GetCount("staging_layers", in.staging_layers()));
   EPLB_ASSIGN_OR_RETURN(hello.session_number, GetCount("session_number", in.session_number()));
+  EPLB_ASSIGN_OR_RETURN(hello.num_pipeline_ranks,
+                        GetSmallOrOne("num_pipeline_ranks", in.num_pipeline_ranks()));
+  EPLB_ASSIGN_OR_RETURN(hello.expert_tensor_parallel,
+                        GetSmallOrOne("expert_tensor_parallel", in.expert_tensor_parallel()));
   hello.library_version = Clipped(in.library_version());
   EPLB_ASSIGN_OR_RETURN(hello.transport, FromProto(in.transport()));
   hello.model_layers.reserve(static_cast<size_t>(in.model_layers_size()));

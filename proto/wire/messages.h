@@ -61,6 +61,8 @@ struct Hello {
   std::vector<int32_t> model_layers;
   Reduce reduce = Reduce::kRank;
   TransportInfo transport;
+  int32_t num_pipeline_ranks = 1;
+  int32_t expert_tensor_parallel = 1;
 };
 
 // Counts as they came: little-endian u32, row by row.

@@ -93,6 +93,36 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::Hello&) {
             absl::InvalidArgumentError("a second Hello on one session"));
 }
 
+absl::Status CheckReporter(const Incarnation& incarnation, int32_t rank) {
+  if (incarnation.reduce == wire::Reduce::kRoot && rank != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load report: rank ", rank,
+                     " reports, but the job adds its counts up and rank 0 alone reports them"));
+  }
+  if (incarnation.reduce == wire::Reduce::kRank && !incarnation.grid.CountsTokens(RankId{rank})) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load report: rank ", rank, " reports, but of each ",
+                     incarnation.grid.expert_tensor_parallel(),
+                     " ranks that see the same tokens only the first does"));
+  }
+  return absl::OkStatus();
+}
+
+WindowLimits LimitsOf(const Config& config, const Incarnation& incarnation) {
+  WindowLimits limits{.num_reporters = 1,
+                      .report_every = incarnation.report_every,
+                      .next_report_every = incarnation.pace.report_every,
+                      .min_coverage = config.min_coverage,
+                      .max_pending = config.max_pending_windows,
+                      .max_complete = config.max_windows};
+  if (incarnation.reduce == wire::Reduce::kRoot) return limits;
+  const RankGrid& grid = incarnation.grid;
+  limits.num_reporters = grid.world_size() / grid.expert_tensor_parallel();
+  limits.ranks_per_reporter = grid.expert_tensor_parallel();
+  limits.num_pipeline_ranks = grid.num_pipeline_ranks();
+  return limits;
+}
+
 void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   Job& job = speaker.job;
   Incarnation& incarnation = speaker.incarnation;
@@ -103,11 +133,8 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
     CloseRank(turn, incarnation, speaker.rank, std::move(status));
     return;
   }
-  if (incarnation.reduce == wire::Reduce::kRoot && speaker.index != 0) {
-    CloseRank(turn, incarnation, speaker.rank,
-              absl::InvalidArgumentError(absl::StrCat(
-                  "load report: rank ", speaker.index,
-                  " reports, but the job adds its counts up and rank 0 alone reports them")));
+  if (absl::Status reports = CheckReporter(incarnation, speaker.index); !reports.ok()) {
+    CloseRank(turn, incarnation, speaker.rank, std::move(reports));
     return;
   }
   Counters& counters = turn.state.counters;
@@ -118,15 +145,8 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   speaker.rank.step = std::max(speaker.rank.step, report.last_step);
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
   job.step = std::max(job.step, report.last_step);
-  const Config& config = turn.state.config;
-  const bool root = incarnation.reduce == wire::Reduce::kRoot;
-  const ReportOutcome outcome = AddReport(job.windows, report, speaker.index,
-                                          {.world_size = root ? 1 : incarnation.world_size(),
-                                           .report_every = incarnation.report_every,
-                                           .next_report_every = incarnation.pace.report_every,
-                                           .min_coverage = config.min_coverage,
-                                           .max_pending = config.max_pending_windows,
-                                           .max_complete = config.max_windows});
+  const ReportOutcome outcome =
+      AddReport(job.windows, report, speaker.index, LimitsOf(turn.state.config, incarnation));
   for (const Note& note : outcome.notes) {
     RecordEvent(turn, job, note.name, job.known ? job.known->version : 0, note.reason);
   }

@@ -144,8 +144,7 @@ Costs CostsOf(const State& state, const Job& job) {
   const Incarnation& incarnation = *job.current;
   Costs costs = state.config.costs;
   costs.horizon_steps = job.settings.horizon_steps;
-  costs.token_seconds *= static_cast<double>(incarnation.topology.num_gpus()) /
-                         static_cast<double>(incarnation.world_size());
+  costs.token_seconds /= static_cast<double>(incarnation.grid.num_token_lanes());
   costs.expert = incarnation.migration;
   if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
   return costs;

@@ -43,7 +43,8 @@ struct Bundle {
 };
 void ProposeChunks(Turn& turn, Job& job, Bundle bundle);
 
-// With the job's bytes, and the time of a token shared by the lanes, which split the tokens.
+// With the job's bytes, and the time of a token shared by the lanes that split the tokens: not by
+// pipeline ranks, nor by expert-tensor-parallel ones.
 Costs CostsOf(const State& state, const Job& job);
 // The slowest that the newest chunks took per byte; 0 when nothing was measured.
 double SecondsPerByte(const Job& job);

@@ -102,20 +102,20 @@ absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
                                                      ", the daemon takes at most ",
                                                      config.max_ranks_per_job, " ranks per job"));
   }
-  const int32_t num_gpus = hello.shape.num_gpus;
-  if (hello.world_size < 1 || hello.world_size % num_gpus != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("hello: world_size is ", hello.world_size,
-                                                   ", it must be a multiple of the ", num_gpus,
-                                                   " GPUs"));
+  const absl::StatusOr<RankGrid> grid = GridOf(hello);
+  if (!grid.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("hello: ", grid.status().message()));
   }
   if (hello.rank < 0 || hello.rank >= hello.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello: rank is ", hello.rank, ", it must be in 0..", hello.world_size - 1));
   }
-  if (hello.gpu != hello.rank % num_gpus || hello.lane != hello.rank / num_gpus) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hello: rank ", hello.rank, " of ", num_gpus, " GPUs a lane is GPU ", hello.rank % num_gpus,
-        " of lane ", hello.rank / num_gpus, ", not GPU ", hello.gpu, " of lane ", hello.lane));
+  const int32_t gpu = grid->GpuOf(RankId{hello.rank}).value;
+  const int32_t lane = grid->LaneOf(RankId{hello.rank});
+  if (hello.gpu != gpu || hello.lane != lane) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: rank ", hello.rank, " of ", grid->num_gpus(), " GPUs a lane is GPU ",
+                     gpu, " of lane ", lane, ", not GPU ", hello.gpu, " of lane ", hello.lane));
   }
   return absl::OkStatus();
 }
@@ -210,6 +210,14 @@ absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello)
   }
   if (hello.world_size != incarnation.world_size()) {
     return mismatch("world_size", hello.world_size, incarnation.world_size());
+  }
+  const RankGrid& grid = incarnation.grid;
+  if (hello.num_pipeline_ranks != grid.num_pipeline_ranks()) {
+    return mismatch("num_pipeline_ranks", hello.num_pipeline_ranks, grid.num_pipeline_ranks());
+  }
+  if (hello.expert_tensor_parallel != grid.expert_tensor_parallel()) {
+    return mismatch("expert_tensor_parallel", hello.expert_tensor_parallel,
+                    grid.expert_tensor_parallel());
   }
   if (hello.vote_every != incarnation.vote_every) {
     return mismatch("vote_every", hello.vote_every, incarnation.vote_every);

@@ -64,9 +64,17 @@ std::string FailureReason(const Speaker& speaker, const wire::Goodbye& goodbye) 
 
 }  // namespace
 
+absl::StatusOr<RankGrid> GridOf(const wire::Hello& hello) {
+  return RankGrid::Make({.world_size = hello.world_size,
+                         .num_gpus = hello.shape.num_gpus,
+                         .num_pipeline_ranks = hello.num_pipeline_ranks,
+                         .expert_tensor_parallel = hello.expert_tensor_parallel});
+}
+
 absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(hello.shape));
-  Incarnation incarnation(topology);
+  EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(hello));
+  Incarnation incarnation(topology, grid);
   incarnation.name = hello.incarnation;
   incarnation.shape = hello.shape;
   incarnation.vote_every = hello.vote_every;

@@ -14,7 +14,10 @@ namespace eplb::core {
 // Names of ended incarnations kept per job, so that their stragglers are refused.
 inline constexpr int kMaxGone = 16;
 
-// errors: as Topology::Make.
+// Where the job's ranks stand. errors: as RankGrid::Make.
+absl::StatusOr<RankGrid> GridOf(const wire::Hello& hello);
+
+// errors: as Topology::Make and GridOf.
 absl::StatusOr<Incarnation> MakeIncarnation(const wire::Hello& hello);
 
 // Replaces the current incarnation: its sessions end, its proposal and windows are void; HELD.

@@ -17,6 +17,7 @@
 #include "placement/digest.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
+#include "placement/rank_grid.h"
 #include "placement/topology.h"
 #include "placement/track_record.h"
 #include "server/core/core.h"
@@ -64,11 +65,13 @@ struct PaceChange {
 
 // One launch of a job.
 struct Incarnation {
-  explicit Incarnation(const Topology& frame) : topology(frame) {}
+  Incarnation(const Topology& frame, const RankGrid& ranks_grid)
+      : topology(frame), grid(ranks_grid) {}
 
   std::string name;
   TopologyOptions shape;
   Topology topology;
+  RankGrid grid;
   int32_t vote_every = 0;
   int32_t report_every = 0;  // in force
   PaceChange pace;

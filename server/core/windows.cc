@@ -35,13 +35,15 @@ void NoteShort(Windows& windows, const wire::LoadReport& report, int32_t rank, i
 }
 
 // Ranks that stay behind make every window incomplete: the first of them in a row is noted.
-void GiveUp(Windows& windows, const PendingWindow& window, ReportOutcome& outcome) {
+void GiveUp(Windows& windows, const PendingWindow& window, int32_t ranks_per_reporter,
+            ReportOutcome& outcome) {
   if (window.dropped) return;
   ++outcome.num_given_up;
   if (++windows.given_up_in_a_row > 1) return;
   std::vector<int32_t> missing;
-  for (size_t rank = 0; rank < window.reported.size(); ++rank) {
-    if (!window.reported[rank]) missing.push_back(static_cast<int32_t>(rank));
+  for (size_t reporter = 0; reporter < window.reported.size(); ++reporter) {
+    if (window.reported[reporter]) continue;
+    missing.push_back(static_cast<int32_t>(reporter) * ranks_per_reporter);
   }
   outcome.notes.push_back(
       {"window_incomplete", absl::StrCat("steps ", window.first_step, "..", window.last_step,
@@ -64,14 +66,20 @@ void Drop(PendingWindow& window, ReportOutcome& outcome) {
                                       "is above 2^63-1")});
 }
 
+int32_t ReportersPerPipelineRank(const WindowLimits& limits) {
+  return limits.num_reporters / limits.num_pipeline_ranks;
+}
+
 // 0.95 of 20 ranks is 19, also when the product comes out a little above it.
-int32_t LeastReporters(const WindowLimits& limits) {
-  return std::max(1,
-                  static_cast<int32_t>(std::ceil(limits.min_coverage * limits.world_size - 1e-6)));
+bool IsCovered(const PendingWindow& window, const WindowLimits& limits) {
+  const double share = limits.min_coverage * ReportersPerPipelineRank(limits);
+  const int32_t least = std::max(1, static_cast<int32_t>(std::ceil(share - 1e-6)));
+  return std::all_of(window.num_reported.begin(), window.num_reported.end(),
+                     [least](int32_t reported) { return reported >= least; });
 }
 
 // The pending window of this range, made when there is none yet.
-PendingWindow& Find(Windows& windows, const wire::LoadReport& report, int32_t world_size) {
+PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const WindowLimits& limits) {
   auto position = std::find_if(
       windows.pending.begin(), windows.pending.end(), [&report](const PendingWindow& window) {
         return window.last_step > report.last_step ||
@@ -85,7 +93,8 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, int32_t wo
   fresh.first_step = report.first_step;
   fresh.last_step = report.last_step;
   fresh.sum = LoadMatrix::Zero(wire::NumLayers(report), wire::NumExperts(report));
-  fresh.reported.assign(static_cast<size_t>(world_size), false);
+  fresh.reported.assign(static_cast<size_t>(limits.num_reporters), false);
+  fresh.num_reported.assign(static_cast<size_t>(limits.num_pipeline_ranks), 0);
   return *windows.pending.insert(position, std::move(fresh));
 }
 
@@ -100,11 +109,12 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
   }
   const int64_t first_step = window.first_step;
   const int64_t last_step = window.last_step;
+  const auto num_reported = std::count(window.reported.begin(), window.reported.end(), true);
   windows.complete.push_back(
       {.first_step = first_step,
        .last_step = last_step,
        .load = std::make_shared<const Load>(*std::move(load)),
-       .coverage = static_cast<double>(window.num_reported) / limits.world_size});
+       .coverage = static_cast<double>(num_reported) / limits.num_reporters});
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
   }
@@ -114,7 +124,7 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
     if (other.first_step > last_step) {
       kept.push_back(std::move(other));
     } else if (other.first_step != first_step || other.last_step != last_step) {
-      GiveUp(windows, other, outcome);
+      GiveUp(windows, other, limits.ranks_per_reporter, outcome);
     }
   }
   windows.pending = std::move(kept);
@@ -161,17 +171,18 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     NoteShort(windows, report, rank, limits.report_every, outcome);
     return outcome;
   }
-  PendingWindow& window = Find(windows, report, limits.world_size);
-  if (window.dropped || window.reported[rank]) return outcome;
-  window.reported[rank] = true;
-  ++window.num_reported;
+  PendingWindow& window = Find(windows, report, limits);
+  const int32_t reporter = rank / limits.ranks_per_reporter;
+  if (window.dropped || window.reported[reporter]) return outcome;
+  window.reported[reporter] = true;
+  ++window.num_reported[reporter / ReportersPerPipelineRank(limits)];
   if (!wire::AddCounts(report, &window.sum)) {
     Drop(window, outcome);
-  } else if (window.num_reported >= LeastReporters(limits)) {
+  } else if (IsCovered(window, limits)) {
     Complete(windows, window, limits, outcome);
   }
   while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
-    GiveUp(windows, windows.pending.front(), outcome);
+    GiveUp(windows, windows.pending.front(), limits.ranks_per_reporter, outcome);
     windows.given_up_through =
         std::max(windows.given_up_through, windows.pending.front().last_step);
     windows.pending.pop_front();

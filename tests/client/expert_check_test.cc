@@ -33,12 +33,17 @@ class ExpertCheckTest : public ::testing::Test {
     }
     return ranks;
   }
+  absl::Status Compared(const std::vector<SlotOutputs>& ranks) const {
+    return CompareOutputs({.here = here_, .rotated = rotated_, .layer = LayerId{0}, .grid = grid_},
+                          ranks);
+  }
   std::string Verdict(const std::vector<SlotOutputs>& ranks) const {
-    return std::string(CompareOutputs(here_, rotated_, LayerId{0}, ranks).message());
+    return std::string(Compared(ranks).message());
   }
 
   const Topology topology_ =
       *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+  const RankGrid grid_ = *RankGrid::Make({.world_size = 4, .num_gpus = 2});
   const Placement here_ = Placement::Static(topology_);
   const Placement rotated_ = *RotateLayer(here_, LayerId{0});
 };
@@ -58,9 +63,7 @@ TEST_F(ExpertCheckTest, OutputsSurviveTheWire) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(ExpertCheckTest, UnchangedOutputsPass) {
-  EXPECT_TRUE(CompareOutputs(here_, rotated_, LayerId{0}, RightOutputs()).ok());
-}
+TEST_F(ExpertCheckTest, UnchangedOutputsPass) { EXPECT_TRUE(Compared(RightOutputs()).ok()); }
 
 TEST_F(ExpertCheckTest, EachDifferenceNamesExpertSlotsAndRank) {
   std::vector<SlotOutputs> ranks = RightOutputs();
@@ -77,6 +80,18 @@ TEST_F(ExpertCheckTest, EachDifferenceNamesExpertSlotsAndRank) {
                                         "rank 3 give different outputs before anything moves"));
 }
 
+TEST_F(ExpertCheckTest, OnlyThePipelineRankThatHoldsTheLayerIsAsked) {
+  std::vector<SlotOutputs> ranks = RightOutputs();
+  ranks[0] = ranks[1] = {};
+  const RankGrid grid = *RankGrid::Make({.world_size = 4, .num_gpus = 2, .num_pipeline_ranks = 2});
+  const CheckedLayer checked{
+      .here = here_, .rotated = rotated_, .layer = LayerId{0}, .grid = grid, .pipeline_rank = 1};
+  EXPECT_TRUE(CompareOutputs(checked, ranks).ok()) << CompareOutputs(checked, ranks);
+  ranks[3].moved[1] = 99;
+  EXPECT_THAT(std::string(CompareOutputs(checked, ranks).message()),
+              HasSubstr("from slot 2 of rank 3 to slot 3 of rank 3"));
+}
+
 TEST_F(ExpertCheckTest, EqualOutputsOfAllExpertsProveNothing) {
   std::vector<SlotOutputs> ranks = RightOutputs();
   for (SlotOutputs& said : ranks) {
@@ -84,8 +99,7 @@ TEST_F(ExpertCheckTest, EqualOutputsOfAllExpertsProveNothing) {
       std::fill(outputs->begin(), outputs->end(), 5);
     }
   }
-  EXPECT_EQ(CompareOutputs(here_, rotated_, LayerId{0}, ranks).code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Compared(ranks).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Verdict(ranks), HasSubstr("all experts give the same output"));
 }
 

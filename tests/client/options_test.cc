@@ -75,6 +75,10 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
             "incarnation: \"x/y\", expected 1..128 characters of [A-Za-z0-9._-]");
   EXPECT_EQ(ErrorOf([](auto& o) { o.world_size = 3; }),
             "world_size: 3, expected a positive multiple of num_gpus 2");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.num_pipeline_ranks = 3; }),
+            "world_size: 4, expected a positive multiple of num_pipeline_ranks 3 * num_gpus 2");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.expert_tensor_parallel = 0; }),
+            "expert_tensor_parallel: 0, expected >= 1");
   EXPECT_EQ(ErrorOf([](auto& o) { o.rank = 4; }), "rank: 4, expected 0..3");
   EXPECT_EQ(ErrorOf([](auto& o) { o.first_step = -1; }), "first_step: -1, expected >= 0");
   EXPECT_EQ(ErrorOf([](auto& o) { o.vote_every = 0; }), "vote_every: 0, expected >= 1");

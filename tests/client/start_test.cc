@@ -86,6 +86,10 @@ INSTANTIATE_TEST_SUITE_P(
                    "rank 0 has 1, rank 2 has 3"},
         Difference{"num_groups", [](ClientOptions& o) { o.num_groups = 4; },
                    "rank 0 has 1, rank 2 has 4"},
+        Difference{"num_pipeline_ranks", [](ClientOptions& o) { o.num_pipeline_ranks = 2; },
+                   "rank 0 has 1, rank 2 has 2"},
+        Difference{"expert_tensor_parallel", [](ClientOptions& o) { o.expert_tensor_parallel = 3; },
+                   "rank 0 has 1, rank 2 has 3"},
         Difference{"first_step", [](ClientOptions& o) { o.first_step = 100; },
                    "rank 0 has 0, rank 2 has 100"},
         Difference{"vote_every", [](ClientOptions& o) { o.vote_every = 16; },
@@ -132,6 +136,23 @@ TEST(StartTest, AllRanksWithTheOtherValueAreNamed) {
     return RoundOf({{"row", rank == 0 ? "64" : "128"}, {"b", "1"}});
   });
   EXPECT_EQ(statuses[1].message(), "start: row differs: rank 0 has 64, ranks 1, 2 have 128");
+}
+
+TEST(StartTest, PipelineRanksAreComparedEachWithItself) {
+  const auto statuses = [](const char* of_last) {
+    std::vector<absl::Status> found(4);
+    const std::vector<Exchange> exchanges = MakeThreadExchanges(4);
+    RunRanks(4, [&](int32_t rank) {
+      StartRound round = RoundOf({{"row", rank < 2 ? "64" : rank == 2 ? "128" : of_last}});
+      round.num_pipeline_ranks = 2;
+      const auto i = static_cast<size_t>(rank);
+      found[i] = RunStartRound(round, rank, 4, exchanges[i]).status();
+    });
+    return found;
+  };
+  EXPECT_TRUE(statuses("128")[0].ok());
+  EXPECT_EQ(statuses("64")[0].message(),
+            "start: row differs inside pipeline rank 1: rank 2 has 128, rank 3 has 64");
 }
 
 TEST(StartTest, MissingFieldIsNamed) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "client/options.h"
 #include "placement/status_macros.h"
 #include "tests/client/thread_exchange.h"
 
@@ -39,8 +40,8 @@ ClientOptions TestOptions(int32_t rank, const std::string& endpoint) {
   return options;
 }
 
-TestRank::TestRank(std::unique_ptr<Client> client, int32_t rank)
-    : client_(std::move(client)), rank_(rank) {
+TestRank::TestRank(std::unique_ptr<Client> client, const ClientOptions& options)
+    : client_(std::move(client)), rank_(options.rank), grid_(GridOf(options).value()) {
   const auto slots = static_cast<size_t>(client_->placement().num_local_slots);
   memory_.assign(static_cast<size_t>(kLayers) * 2, std::vector<std::byte>(slots * kStride));
 }
@@ -48,6 +49,7 @@ TestRank::TestRank(std::unique_ptr<Client> client, int32_t rank)
 std::vector<ExpertTensorView> TestRank::Tensors() {
   std::vector<ExpertTensorView> tensors;
   for (int32_t layer = 0; layer < kLayers; ++layer) {
+    if (!Holds(layer)) continue;
     for (size_t tensor = 0; tensor < 2; ++tensor) {
       ExpertTensorView view;
       view.name = absl::StrCat("layers.", layer, tensor == 0 ? ".w" : ".m");
@@ -69,7 +71,7 @@ std::byte TestRank::Expected(int32_t layer, int32_t local_slot, size_t tensor) c
   const int32_t expert = view.physical_to_logical_map[static_cast<size_t>(index)];
   // The lane is in the bytes: rows move only inside a lane.
   return static_cast<std::byte>(1 + expert + 8 * layer + 32 * static_cast<int32_t>(tensor) +
-                                64 * (rank_ / 2));
+                                64 * grid_.LaneOf(RankId{rank_}));
 }
 
 void TestRank::Fill() {
@@ -96,6 +98,7 @@ uint64_t TestRank::BytesOf(int32_t layer, int32_t local_slot) const {
 int TestRank::WrongSlots() const {
   int wrong = 0;
   for (int32_t layer = 0; layer < kLayers; ++layer) {
+    if (!Holds(layer)) continue;
     for (size_t tensor = 0; tensor < 2; ++tensor) {
       auto row = memory_[static_cast<size_t>(layer) * 2 + tensor].begin();
       for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot, row += kStride) {
@@ -115,7 +118,7 @@ int TestRank::WrongSlots() const {
 absl::StatusOr<BoundaryResult> TestRank::Step(int64_t step) {
   const std::vector<int64_t> counts(kExperts, 1);
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
+    if (Holds(layer)) EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
   }
   return client_->StepBoundary(step);
 }
@@ -149,7 +152,7 @@ TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks
             : Client::Connect(options, exchanges[i]);
     statuses[i] = client.status();
     if (!client.ok()) return;
-    ranks_[i] = std::make_unique<TestRank>(*std::move(client), rank);
+    ranks_[i] = std::make_unique<TestRank>(*std::move(client), options);
     std::vector<ExpertTensorView> tensors = ranks_[i]->Tensors();
     if (hooks.tensors) hooks.tensors(*ranks_[i], tensors);
     statuses[i] = ranks_[i]->client().RegisterExperts(tensors);

@@ -10,6 +10,7 @@
 
 #include "client/client.h"
 #include "client/inproc.h"
+#include "placement/rank_grid.h"
 
 namespace eplb::testing {
 
@@ -17,17 +18,18 @@ namespace eplb::testing {
 // tensor, so that a wrong or torn row is seen.
 class TestRank {
  public:
-  TestRank(std::unique_ptr<Client> client, int32_t rank);
+  TestRank(std::unique_ptr<Client> client, const ClientOptions& options);
 
   Client& client() { return *client_; }
-  // What it registers unless a test changes it: a weight "layers.L.w" and a state "layers.L.m".
+  // What it registers unless a test changes it: a weight "layers.L.w" and a state "layers.L.m" of
+  // each layer that it holds.
   std::vector<ExpertTensorView> Tensors();
   void Fill();
   // A digest of a slot's bytes.
   uint64_t BytesOf(int32_t layer, int32_t local_slot) const;
   // Slots that do not hold the bytes of the expert that the placement says.
   int WrongSlots() const;
-  // One step with one token per expert and layer.
+  // One step with one token per expert and layer that it holds.
   absl::StatusOr<BoundaryResult> Step(int64_t step);
   // Steps from `first` until a boundary for which `until` is true, at most 30 s.
   // Returns that boundary's step, or the error.
@@ -35,12 +37,17 @@ class TestRank {
                                     const std::function<bool(const BoundaryResult&)>& until);
   void Stop() { client_.reset(); }
   int32_t rank() const { return rank_; }
+  // Layers are dealt to pipeline ranks in turn.
+  bool Holds(int32_t layer) const {
+    return layer % grid_.num_pipeline_ranks() == grid_.PipelineRankOf(RankId{rank_});
+  }
 
  private:
   std::byte Expected(int32_t layer, int32_t local_slot, size_t tensor) const;
 
   std::unique_ptr<Client> client_;
   int32_t rank_;
+  RankGrid grid_;
   std::vector<std::vector<std::byte>> memory_;  // [layers * tensors][slots * bytes]
 };
 

@@ -31,7 +31,8 @@ class ClientOptions(ctypes.Structure):
         (name, c_int32) for name in (
             "rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "num_nodes", "num_groups",
             "vote_every", "report_every", "report_max_steps", "layers_per_chunk", "state_placement", "nccl_max_ctas",
-            "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "reserved")
+            "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "num_pipeline_ranks",
+            "expert_tensor_parallel", "reserved")
     ]
 
 

@@ -4,8 +4,8 @@
     fields = checkpoint.load("step-000100", client, fields={"model": "tiny"}, dense={"router": weight})
 
 A checkpoint is a directory that all ranks see: checkpoint.json, and a .npy file for each tensor. What was registered with
-the client is one file [experts, ..] a tensor, into which every rank writes the rows of its primaries. It is written beside
-its name and renamed when it is complete. Threads: the training thread, between two steps. Derived tensors are left out:
+the client is one file [experts, ..] a tensor, into which every rank writes the rows of its primaries; with expert-tensor
+parallelism one for each of the ranks that share an expert. It is written beside its name and renamed when it is complete. Threads: the training thread, between two steps. Derived tensors are left out:
 load does not rebuild them.
 """
 
@@ -38,10 +38,11 @@ def save(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
 
     fields: JSON values that go along, e.g. the step and what a run must agree with to go on from here. dense: tensors
     equal on all ranks; rank 0 writes them. sharded_state: lanes hold different pieces of each expert's state; there is a
-    file for each lane then, and load needs as many lanes. Else lane 0 writes for all.
+    file for each lane then, and load needs as many lanes. Else the first one that holds a tensor writes it for all.
     exchange: by which ranks wait for each other; default: the client's. errors: on every rank when any rank fails.
     """
     whole = _Checkpoint(path, client, dense, sharded_state, exchange)
+    whole.meet()
     whole.on_all_ranks(whole.make_directory if whole.rank == 0 else _nothing)
     whole.on_all_ranks(whole.create_files if whole.gpu == 0 else _nothing)
     whole.on_all_ranks(whole.write_rows)
@@ -58,6 +59,7 @@ def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
     """
     found = read_fields(path)
     whole = _Checkpoint(path, client, dense, bool(found.get("sharded_state")), exchange)
+    whole.meet()
     whole.on_all_ranks(lambda: whole.compare(found, fields or {}))
     whole.on_all_ranks(whole.read_rows)
     return dict(found["fields"])
@@ -87,8 +89,16 @@ class _Checkpoint:
         self.path, self.partial = Path(path), Path(str(path) + ".partial")
         self.placement, self.dense, self.sharded_state = client.placement, dict(dense or {}), sharded_state
         self.rank, self.world_size = client.options.rank or 0, client.options.world_size or 1
-        self.lane, self.gpu = divmod(self.rank, self.placement.num_gpus)
-        self.num_lanes = self.world_size // self.placement.num_gpus
+        pipeline_ranks = client.options.num_pipeline_ranks or 1
+        self.tensor_parallel = client.options.expert_tensor_parallel or 1
+        # As placement/rank_grid.h; lanes are those of this rank's pipeline rank.
+        block = self.world_size // pipeline_ranks
+        self.pipeline_rank, in_block = divmod(self.rank, block)
+        copy, in_copy = divmod(in_block, self.tensor_parallel * self.placement.num_gpus)
+        self.gpu, self.piece = divmod(in_copy, self.tensor_parallel)
+        self.lane = copy * self.tensor_parallel + self.piece
+        self.num_lanes = block // self.placement.num_gpus
+        self.tensors: Dict[str, Dict[str, Any]] = {}  # of all pipeline ranks, once they met
         self.experts: List[Tuple[Registered, Any]] = [(entry, entry.rows.tensor) for entry in client.registered
                                                       if entry.rows is not None]
         if exchange is None and client.exchange is None:
@@ -98,6 +108,19 @@ class _Checkpoint:
         for name in self.dense:
             if name in {entry.name for entry, _ in self.experts}:
                 raise InvalidArgument(f"tensor \"{name}\" is dense, and registered as experts'")
+
+    def meet(self) -> None:
+        """Learns what tensors there are on all pipeline ranks. errors: FailedPrecondition for a name that two have."""
+        mine = {entry.name: {"dtype": _dtype_of(tensor), "role": entry.role, "layer": entry.layer}
+                for entry, tensor in self.experts}
+        is_first = self.lane == 0 and self.gpu == 0
+        for answer in self._exchange(json.dumps(mine if is_first else {}).encode()):
+            for name, what in json.loads(bytes(answer)).items():
+                if name in self.tensors:
+                    raise FailedPrecondition(f"tensor \"{name}\" is registered by two pipeline ranks, for layers "
+                                             f"{self.tensors[name]['layer']} and {what['layer']}: a checkpoint needs another "
+                                             f"name for each")
+                self.tensors[name] = what
 
     def on_all_ranks(self, part: Callable[[], None]) -> None:
         """Does this rank's part, and waits for all ranks. errors: the same on every rank, naming the first that failed."""
@@ -136,11 +159,10 @@ class _Checkpoint:
     def finish(self, fields: Mapping[str, Any]) -> None:
         tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _dtype_of(tensor), "role": "dense"}
                                               for name, tensor in self.dense.items()}
-        tensors.update({entry.name: {"dtype": _dtype_of(tensor), "role": entry.role, "layer": entry.layer}
-                        for entry, tensor in self.experts})
+        tensors.update(self.tensors)
         written = {"format": FORMAT, "fields": dict(fields), "num_layers": self.placement.num_layers,
                    "num_experts": self.placement.num_experts, "sharded_state": self.sharded_state,
-                   "num_lanes": self.num_lanes, "tensors": tensors, "placement_version": self.placement.version,
+                   "num_lanes": self.num_lanes, "expert_tensor_parallel": self.tensor_parallel, "tensors": tensors, "placement_version": self.placement.version,
                    "placement_digest": self.placement.digest,
                    "physical_to_logical_map": self.placement.physical_to_logical_map.tolist()}
         (self.partial / _FIELDS_FILE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
@@ -154,13 +176,15 @@ class _Checkpoint:
                 raise self._refused(f"it has no field {name}")
             if found["fields"][name] != value:
                 raise self._refused(f"field {name} is {found['fields'][name]!r}, this run's is {value!r}")
-        needed = {"num_layers": self.placement.num_layers, "num_experts": self.placement.num_experts}
+        found = {"expert_tensor_parallel": 1, **found}
+        needed = {"num_layers": self.placement.num_layers, "num_experts": self.placement.num_experts,
+                  "expert_tensor_parallel": self.tensor_parallel}
         if self.sharded_state:
             needed["num_lanes"] = self.num_lanes
         for name, number in needed.items():
             if found.get(name) != number:
                 raise self._refused(f"{name} is {found.get(name)}, this run's is {number}")
-        mine = {**{name: "dense" for name in self.dense}, **{entry.name: entry.role for entry, _ in self.experts}}
+        mine = {**{name: "dense" for name in self.dense}, **{name: what["role"] for name, what in self.tensors.items()}}
         for name in found["tensors"]:
             if name not in mine:
                 raise self._refused(f"it has a tensor {name}, this run has none of that name")
@@ -184,13 +208,17 @@ class _Checkpoint:
                 _set(tensor[slot:slot + 1], rows[expert:expert + 1])
 
     def _written(self) -> Iterator[Tuple[Registered, Any]]:
-        return ((entry, tensor) for entry, tensor in self.experts if self.lane == 0 or self._is_sharded(entry))
+        """What this rank's lane writes: its pieces, and if it is the first with them, those that other copies hold too."""
+        is_first = self.lane < self.tensor_parallel
+        return ((entry, tensor) for entry, tensor in self.experts if is_first or self._is_sharded(entry))
 
     def _is_sharded(self, entry: Registered) -> bool:
         return self.sharded_state and entry.role == "state"
 
     def _file(self, entry: Registered) -> str:
-        return _file_of(entry.name, self.lane if self._is_sharded(entry) else None)
+        if self._is_sharded(entry):
+            return _file_of(entry.name, f".lane{self.lane}")
+        return _file_of(entry.name, f".piece{self.piece}" if self.tensor_parallel > 1 else "")
 
     def _local_experts(self, layer: int) -> List[Tuple[int, int]]:
         """(local slot, expert) of the slots that are in use."""
@@ -213,8 +241,8 @@ def _nothing() -> None:
     pass
 
 
-def _file_of(name: str, lane: Optional[int] = None) -> str:
-    return quote(name, safe="") + ("" if lane is None else f".lane{lane}") + ".npy"
+def _file_of(name: str, part: str = "") -> str:
+    return quote(name, safe="") + part + ".npy"
 
 
 def _dtype_of(tensor: Any) -> str:

@@ -23,12 +23,14 @@ class Options:
 
     job: 1..128 of [A-Za-z0-9._-]; default "default".
     incarnation: one launch of the job; default: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count, else drawn.
-    rank, world_size: of this process; world_size = lanes * num_gpus, lane = rank // num_gpus, GPU = rank % num_gpus.
-        Default: those of the exchange, else 0 and 1.
+    rank, world_size: of this process, in the order of Megatron's tp-ep-dp-pp (docs/registering-tensors.md); world_size is
+        a multiple of num_pipeline_ranks * num_gpus * expert_tensor_parallel. Default: those of the exchange, else 0 and 1.
+    num_pipeline_ranks: each registers, moves and records layers of its own; 1 by default.
+    expert_tensor_parallel: ranks that share every expert and see the same tokens, of which the first counts; 1 by default.
     endpoint: of eplbd, HOST:PORT or unix:PATH; default: the job runs without a daemon.
     tls_ca, tls_cert, tls_key: PEM files, all three or none; default EPLB_TLS_CA and so on.
     num_layers, num_experts, num_slots, num_gpus: MoE layers, experts and slots of a layer, GPUs of a lane. num_slots is
-        num_experts by default, num_gpus is world_size.
+        num_experts by default, num_gpus is what makes one lane of the ranks that share a layer and no expert.
     num_nodes, num_groups: NVLink domains and the router's groups of experts; 1 by default.
     first_step: of the first step_boundary. vote_every, report_every: steps; equal on all ranks.
     report_max_steps: newest steps kept for a daemon that is away.
@@ -55,6 +57,8 @@ class Options:
     num_experts: Optional[int] = None
     num_slots: Optional[int] = None
     num_gpus: Optional[int] = None
+    num_pipeline_ranks: Optional[int] = None
+    expert_tensor_parallel: Optional[int] = None
     num_nodes: Optional[int] = None
     num_groups: Optional[int] = None
     first_step: Optional[int] = None
@@ -100,7 +104,8 @@ def completed(options: Options, exchange: Any) -> Options:
     rank = 0 if rank is None else rank
     world_size = 1 if world_size is None else world_size
     num_slots = options.num_experts if options.num_slots is None else options.num_slots
-    num_gpus = world_size if options.num_gpus is None else options.num_gpus
+    per_lane = max(1, (options.num_pipeline_ranks or 1) * (options.expert_tensor_parallel or 1))
+    num_gpus = max(1, world_size // per_lane) if options.num_gpus is None else options.num_gpus
     return dataclasses.replace(options, rank=rank, world_size=world_size, num_slots=num_slots, num_gpus=num_gpus)
 
 

@@ -46,6 +46,8 @@ static void print_client_options(void) {
   FIELD(eplb_client_options, nccl_channels_per_net_peer);
   FIELD(eplb_client_options, nccl_traffic_class);
   FIELD(eplb_client_options, nccl_warm_up_ranks);
+  FIELD(eplb_client_options, num_pipeline_ranks);
+  FIELD(eplb_client_options, expert_tensor_parallel);
   FIELD(eplb_client_options, reserved);
 }
 

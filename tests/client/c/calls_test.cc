@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <thread>
 
@@ -129,7 +130,7 @@ TEST_F(CallsTest, WrongStructSizesAreNamedBeforeAnythingIsDone) {
   rank_.options.struct_size = 0;
   EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(),
-            "options.struct_size is 0, expected sizeof, which is 224 in this library");
+            "options.struct_size is 0, expected sizeof, which is 232 in this library");
   rank_.options.struct_size = sizeof(rank_.options);
   ASSERT_EQ(rank_.Connect(), EPLB_OK) << rank_.message();
   std::vector<eplb_tensor> tensors = rank_.MakeTensors();
@@ -167,6 +168,23 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
   EXPECT_EQ(eplb_client_placement(client(), &placement.known), EPLB_OK);
   EXPECT_EQ(placement.known.num_layers, testing::kSmallLayers);
   EXPECT_EQ(placement.unknown, 0) << "what the library does not know is 0";
+}
+
+TEST_F(CallsTest, ProgramOfAnOlderHeaderHasOnePipelineRank) {
+  rank_.options.struct_size = offsetof(eplb_client_options, expert_tensor_parallel);
+  rank_.options.num_pipeline_ranks = 0;  // "reserved" then
+  rank_.options.expert_tensor_parallel = 77;
+  EXPECT_EQ(rank_.Connect(), EPLB_OK) << rank_.message();
+}
+
+TEST_F(CallsTest, ArrangementThatDoesNotDivideIsNamed) {
+  rank_.options.num_pipeline_ranks = 2;
+  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
+  EXPECT_THAT(rank_.message(), HasSubstr("expected a positive multiple of num_pipeline_ranks 2"));
+  rank_.options.num_pipeline_ranks = 1;
+  rank_.options.expert_tensor_parallel = -1;
+  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
+  EXPECT_THAT(rank_.message(), HasSubstr("expert_tensor_parallel: -1, expected >= 1"));
 }
 
 TEST_F(CallsTest, BadChoicesAndReservedFieldsAreNamed) {

@@ -46,9 +46,13 @@ class Lane {
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const GpuId gpu{rank % topology.num_gpus()};
       memories_.push_back(std::make_unique<ExpertMemory>(topology, gpu, Shapes(), make_queue));
+      std::vector<RankId> lane;
+      for (int32_t peer = rank - gpu.value; std::ssize(lane) < topology.num_gpus(); ++peer) {
+        lane.push_back(RankId{peer});
+      }
       options.push_back({.topology = topology,
                          .gpu = gpu,
-                         .lane = rank / topology.num_gpus(),
+                         .lane = std::move(lane),
                          .state_residency = residency,
                          .layers_per_chunk = layers_per_chunk});
       staging = *StagingBytes(options.back(), memories_.back()->tensors());

@@ -93,6 +93,18 @@ TEST_F(ExpertTensorsTest, StagingHoldsTheFullestGpuForEachLayerOfAChunk) {
   EXPECT_EQ(StagingBytes(options, tensors_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(ExpertTensorsTest, PipelineRankMayHaveSomeLayersOrNone) {
+  ExecutorOptions options{
+      .topology = topology_, .gpu = GpuId{0}, .layers = LayersHeld::kSome, .layers_per_chunk = 4};
+  tensors_.resize(2);
+  EXPECT_EQ(CheckTensors(topology_, GpuId{0}, tensors_, LayersHeld::kSome)->weight, 100);
+  EXPECT_EQ(LayersOf(tensors_), std::vector<int32_t>{0});
+  EXPECT_EQ(*StagingBytes(options, tensors_), 3 * 192) << "it has one layer";
+  tensors_.clear();
+  EXPECT_EQ(CheckTensors(topology_, GpuId{0}, tensors_, LayersHeld::kSome)->weight, 0);
+  EXPECT_EQ(*StagingBytes(options, tensors_), 0);
+}
+
 TEST(StagingBytesTest, AChunkHasNoMoreRowsThanAreCopiedTogether) {
   const Topology topology =
       *Topology::Make({.num_layers = 600, .num_experts = 64, .num_slots = 64, .num_gpus = 1});

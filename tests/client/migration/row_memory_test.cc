@@ -19,5 +19,12 @@ TEST(RowMemoryTest, WithoutADeviceAllMemoryIsTheHosts) {
   EXPECT_EQ(RowMemory{.device = 3}.Text(), "memory of device 3");
 }
 
+TEST(RowMemoryTest, RankWithoutTensorsHasTheMemoryInUse) {
+  EXPECT_FALSE(FindMemory({})->device.has_value());
+  const auto memory = MemoryInUse();
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_NE(memory->device.has_value(), !memory->no_device.empty());
+}
+
 }  // namespace
 }  // namespace eplb

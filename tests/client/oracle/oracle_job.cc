@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/inproc.h"
+#include "placement/rank_grid.h"
 #include "placement/status_macros.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/client/oracle/expert_slots.h"
@@ -23,6 +24,7 @@ constexpr int64_t kStagingBytes = 1 << 18;  // an expert of a layer has below 4 
 // What travels between the rank of a token and the rank of an expert, for one choice of the router.
 struct Parcel {
   int32_t slot = -1;
+  int32_t lane = 0;  // of the pipeline rank: who writes the results
   TokenVector input{};
   HiddenVector hidden{};
   TokenVector output{};
@@ -36,10 +38,16 @@ using Parcels = std::array<std::array<Parcel, kTopK>, kTokens>;
 class Job {
  public:
   explicit Job(const OracleOptions& options)
-      : topology_(Topology::Make({.num_layers = kMoeLayers,
+      : grid_(RankGrid::Make(
+                  {.world_size = options.num_ranks,
+                   .num_gpus = options.num_gpus == 0 ? options.num_ranks : options.num_gpus,
+                   .num_pipeline_ranks = options.num_pipeline_ranks,
+                   .expert_tensor_parallel = options.expert_tensor_parallel})
+                  .value()),
+        topology_(Topology::Make({.num_layers = kMoeLayers,
                                   .num_experts = kMoeExperts,
                                   .num_slots = kMoeExperts,
-                                  .num_gpus = options.num_ranks})
+                                  .num_gpus = grid_.num_gpus()})
                       .value()),
         barrier_(options.num_ranks),
         parcels_(kMoeLayers),
@@ -48,6 +56,7 @@ class Job {
   }
 
   std::string endpoint() const { return daemon_ == nullptr ? "" : daemon_->endpoint(); }
+  const RankGrid& grid() const { return grid_; }
   RankBarrier& barrier() { return barrier_; }
   Parcels& parcels(int32_t layer) { return parcels_[static_cast<size_t>(layer)]; }
   float& loss(int64_t step, int32_t token) {
@@ -56,7 +65,7 @@ class Job {
 
   // Returns when every rank is READY, so that the switch comes at the next vote.
   void Propose() {
-    const int32_t ranks = topology_.num_gpus();
+    const int32_t ranks = grid_.world_size();
     if (version_ == 0) daemon_->WaitForRanks(ranks);
     const Placement target = version_ % 2 == 0 ? RandomPlacement(random_, topology_) : first_;
     daemon_->SendAll(ProposeTo(Running(version_, current_), target, version_ + 1, 1));
@@ -70,6 +79,7 @@ class Job {
   std::vector<float> losses() const { return losses_; }
 
  private:
+  const RankGrid grid_;
   const Topology topology_;
   const Placement first_ = Placement::Static(topology_);
   Placement current_ = first_;
@@ -89,6 +99,9 @@ class Rank {
         check_(options.check),
         client_(std::move(client)),
         rank_(rank),
+        pipeline_rank_(job.grid().PipelineRankOf(RankId{rank})),
+        lanes_(job.grid().num_lanes() / job.grid().num_pipeline_ranks()),
+        lane_(job.grid().LaneOf(RankId{rank}) % lanes_),
         slots_(client_->placement().num_local_slots),
         first_token_(rank * (kTokens / options.num_ranks)),
         tokens_(static_cast<size_t>(kTokens / options.num_ranks)),
@@ -96,7 +109,9 @@ class Rank {
 
   absl::Status Register(std::string_view forgotten) {
     slots_.Initialise(client_->placement());
-    return client_->RegisterExperts(slots_.Tensors(forgotten));
+    std::vector<ExpertTensorView> tensors = slots_.Tensors(forgotten);
+    std::erase_if(tensors, [this](const ExpertTensorView& of) { return !Holds(of.layer); });
+    return client_->RegisterExperts(tensors);
   }
 
   // A rank that fails leaves the barriers, so that the others end too.
@@ -112,13 +127,18 @@ class Rank {
   }
 
   int64_t num_switches() const { return num_switches_; }
-  void Collect(std::vector<std::string>& experts) {
+  absl::Status Collect(std::vector<std::string>& experts) {
     for (int32_t layer = 0; layer < kMoeLayers; ++layer) {
+      if (!Holds(layer)) continue;
       for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot) {
         const int32_t cell = layer * kMoeExperts + ExpertIn(client_->placement(), layer, slot);
-        experts[static_cast<size_t>(cell)] = slots_.Bytes(layer, slot);
+        std::string& of_lanes = experts[static_cast<size_t>(cell)];
+        const std::string bytes = slots_.Bytes(layer, slot);
+        if (!of_lanes.empty() && of_lanes != bytes) return absl::DataLossError("lanes differ");
+        of_lanes = bytes;
       }
     }
+    return absl::OkStatus();
   }
 
  private:
@@ -147,6 +167,9 @@ class Rank {
         [this](int32_t layer, int32_t slot) { return slots_.TrainACopy(layer, slot); });
   }
 
+  bool Holds(int32_t layer) const {
+    return layer % job_.grid().num_pipeline_ranks() == pipeline_rank_;
+  }
   int32_t TokenAt(size_t i) const { return first_token_ + static_cast<int32_t>(i); }
   std::array<Parcel, kTopK>& ParcelsOf(int32_t layer, size_t i) {
     return job_.parcels(layer)[static_cast<size_t>(TokenAt(i))];
@@ -164,18 +187,21 @@ class Rank {
         const int32_t replicas = (layer * kMoeExperts + route.experts[k]) * placement.max_replicas;
         ParcelsOf(layer, i)[k] = {
             .slot = placement.logical_to_physical_map[static_cast<size_t>(replicas)],
+            .lane = TokenAt(i) % lanes_,
             .input = tokens_[i]};
       }
     }
-    EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
+    if (Holds(layer)) EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
     job_.barrier().Meet();
     return absl::OkStatus();
   }
 
-  // The parcels for a local slot in the order of their tokens, wherever these come from.
+  // The parcels for a local slot in the order of their tokens, wherever these come from; none of a
+  // layer that other ranks hold.
   template <class Visitor>
   void VisitParcels(int32_t layer, int32_t local_slot, const Visitor& visitor) {
     const int32_t slot = client_->placement().first_local_slot + local_slot;
+    if (!Holds(layer)) return;
     for (auto& choices : job_.parcels(layer)) {
       for (Parcel& parcel : choices) {
         if (parcel.slot == slot) visitor(parcel);
@@ -186,6 +212,7 @@ class Rank {
   void RunExperts(int32_t layer) {
     for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot) {
       VisitParcels(layer, slot, [&](Parcel& parcel) {
+        if (parcel.lane != lane_) return;
         parcel.output = Forward(slots_.At(layer, slot), parcel.input, parcel.hidden);
       });
     }
@@ -232,9 +259,11 @@ class Rank {
       std::vector<float> gradient(kParameters);
       bool has_tokens = false;
       VisitParcels(layer, slot, [&](Parcel& parcel) {
+        // Each lane adds up all tokens, in their order: so does a sum over lanes of exact numbers.
         has_tokens = true;
-        parcel.input_gradient =
+        const TokenVector of_input =
             Backward(row, parcel.input, parcel.hidden, parcel.output_gradient, gradient);
+        if (parcel.lane == lane_) parcel.input_gradient = of_input;
       });
       if (has_tokens) Update(row, gradient);
     }
@@ -254,6 +283,9 @@ class Rank {
   const bool check_;
   const std::unique_ptr<Client> client_;
   const int32_t rank_;
+  const int32_t pipeline_rank_;
+  const int32_t lanes_;  // of a pipeline rank
+  const int32_t lane_;   // among them
   ExpertSlots slots_;
   const int32_t first_token_;
   std::vector<TokenVector> tokens_;                           // of this rank
@@ -271,7 +303,9 @@ ClientOptions ClientOptionsOf(const OracleOptions& options, const Job& job, int3
   client.num_layers = kMoeLayers;
   client.num_experts = kMoeExperts;
   client.num_slots = kMoeExperts;
-  client.num_gpus = options.num_ranks;
+  client.num_gpus = job.grid().num_gpus();
+  client.num_pipeline_ranks = options.num_pipeline_ranks;
+  client.expert_tensor_parallel = options.expert_tensor_parallel;
   client.vote_every = kVoteEvery;
   client.state_placement = options.state_placement;
   client.transport = "inproc";
@@ -310,7 +344,7 @@ Trained Train(const OracleOptions& options) {
   trained.num_switches = ranks[0]->num_switches();
   trained.losses = job.losses();
   trained.experts.resize(size_t{kMoeLayers} * kMoeExperts);
-  for (const auto& rank : ranks) rank->Collect(trained.experts);
+  for (const auto& rank : ranks) trained.status.Update(rank->Collect(trained.experts));
   return trained;
 }
 

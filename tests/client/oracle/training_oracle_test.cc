@@ -5,6 +5,8 @@
 
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
+
 #include "tests/client/migration/host_world.h"
 #ifdef EPLB_FAKE_NCCL
 #include "tests/client/migration/nccl_world.h"
@@ -71,6 +73,39 @@ TEST_P(TrainingOracleTest, MigratedRunEndsWithTheSameBits) {
   const Trained trained = Train({.transports = std::get<0>(GetParam()).make,
                                  .state_placement = std::get<1>(GetParam()),
                                  .migrate = true});
+  ASSERT_TRUE(trained.status.ok()) << trained.status;
+  EXPECT_EQ(trained.num_switches, kOracleSwitches);
+  EXPECT_EQ(CountChanged(trained), 0);
+  EXPECT_EQ(trained.losses, Undisturbed().losses);
+}
+
+// How four ranks are arranged.
+struct Arrangement {
+  const char* name;
+  int32_t num_pipeline_ranks;
+  int32_t expert_tensor_parallel;
+};
+
+class ArrangedOracleTest : public ::testing::TestWithParam<std::tuple<Arrangement, Route>> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Four, ArrangedOracleTest,
+    ::testing::Combine(::testing::Values(Arrangement{"TwoLanes", 1, 1},
+                                         Arrangement{"TwoPipelineRanks", 2, 1},
+                                         Arrangement{"TwoExpertTensorParallelRanks", 1, 2}),
+                       ::testing::ValuesIn(kRoutes)),
+    [](const auto& of) {
+      return absl::StrCat(std::get<0>(of.param).name, "Over", std::get<1>(of.param).name);
+    });
+
+TEST_P(ArrangedOracleTest, MigratedRunOfTwoGpusALaneEndsWithTheSameBits) {
+  const auto& [arrangement, route] = GetParam();
+  const Trained trained = Train({.num_gpus = 2,
+                                 .num_pipeline_ranks = arrangement.num_pipeline_ranks,
+                                 .expert_tensor_parallel = arrangement.expert_tensor_parallel,
+                                 .transports = route.make,
+                                 .migrate = true,
+                                 .check = true});
   ASSERT_TRUE(trained.status.ok()) << trained.status;
   EXPECT_EQ(trained.num_switches, kOracleSwitches);
   EXPECT_EQ(CountChanged(trained), 0);

@@ -66,6 +66,20 @@ def load_shards(client, experts, dense, path):
     experts.verify()
 
 
+def save_pieces(client, experts, dense, path):
+    """Each of two ranks that share an expert holds its own half of everything."""
+    for _, _, tensor in experts.tensors:
+        tensor += 1000 * (client.options.rank % 2)
+    checkpoint.save(path, client)
+
+
+def load_pieces(client, experts, dense, path):
+    checkpoint.load(path, client)
+    for _, _, tensor in experts.tensors:
+        tensor -= 1000 * (client.options.rank % 2)
+    experts.verify()
+
+
 def refused(client, experts, dense, path):
     before = [np.array(tensor) for _, _, tensor in experts.tensors]
     said = []
@@ -102,6 +116,18 @@ class CheckpointTest(ranks.RankTest):
         for result in results:
             self.assertNotIsInstance(result, ranks.Failure, result)
         return results
+
+    def test_pipeline_ranks_write_one_checkpoint_that_fits_other_numbers_of_them(self):
+        self.run_job(4, self.ORDER, save, num_gpus=2, num_pipeline_ranks=2)
+        for world, stages, slots in ((2, 1, self.ORDER[::-1]), (4, 2, list(range(8))), (4, 1, self.ORDER)):
+            for fields, _ in self.run_job(world, slots, load, num_gpus=2, num_pipeline_ranks=stages):
+                self.assertEqual(fields, FIELDS)
+
+    def test_ranks_that_share_experts_write_a_piece_each(self):
+        self.run_job(4, self.ORDER, save_pieces, num_gpus=2, expert_tensor_parallel=2)
+        self.run_job(8, self.ORDER[::-1], load_pieces, num_gpus=4, expert_tensor_parallel=2)
+        for result in self.try_job(2, self.ORDER, load_pieces):
+            self.assert_raised(result, "FailedPrecondition", "expert_tensor_parallel is 2, this run's is 1")
 
     def test_a_checkpoint_fits_other_placements_and_numbers_of_ranks(self):
         self.run_job(4, self.ORDER, save)

@@ -117,7 +117,8 @@ def connect(directory, rank, world, **options):
 class Experts:
     """Tensors of one rank whose rows are a function of layer, expert and the number of updates.
 
-    make: (shape, dtype name) -> a tensor of zeros. Weights are of 2 bytes, state of 4 and, strided, of 8.
+    make: (shape, dtype name) -> a tensor of zeros. Weights are of 2 bytes, state of 4 and, strided, of 8. Pipeline ranks
+    hold the layers in turn.
     """
 
     KINDS = (("weight", "float16", "weight", 1), ("moment", "float32", "state", 1), ("master", "float64", "state", 2))
@@ -125,7 +126,10 @@ class Experts:
     def __init__(self, client, make, row=(3, 5)):
         self.client, self.placement, self.row, self.updates = client, client.placement, row, 0
         self.tensors = []
-        for layer in range(self.placement.num_layers):
+        stages = client.options.num_pipeline_ranks or 1
+        stage = client.options.rank * stages // client.options.world_size
+        self.layers = [layer for layer in range(self.placement.num_layers) if layer % stages == stage]
+        for layer in self.layers:
             for name, dtype, role, spread in self.KINDS:
                 memory = make((self.placement.num_local_slots * spread, *row), dtype)
                 tensor = memory[::spread]
@@ -179,7 +183,7 @@ def train(client, experts, steps, enough=2, counts=None, pause=0.01):
     switches, loads = [], {}
     for step in range(steps):
         experts.update()
-        for layer in range(client.placement.num_layers):
+        for layer in experts.layers:
             of_layer = loads.setdefault(layer, skewed(client.placement, layer, client.options.rank))
             client.record(layer, of_layer if counts is None else counts(of_layer))
         result = client.step_boundary(step)

@@ -48,6 +48,8 @@ Hello GoodHello() {
   hello.staging_rows = 9;
   hello.staging_layers = 3;
   hello.session_number = 4;
+  hello.num_pipeline_ranks = 2;
+  hello.expert_tensor_parallel = 3;
   hello.library_version = "0.1.0";
   return hello;
 }
@@ -93,7 +95,21 @@ TEST(ConvertTest, HelloComesBackWhole) {
   EXPECT_EQ(back.staging_rows, 9);
   EXPECT_EQ(back.staging_layers, 3);
   EXPECT_EQ(back.session_number, 4);
+  EXPECT_EQ(back.num_pipeline_ranks, 2);
+  EXPECT_EQ(back.expert_tensor_parallel, 3);
   EXPECT_EQ(back.library_version, "0.1.0");
+}
+
+TEST(ConvertTest, AHelloWithoutPipelineAndTensorParallelRanksHasOneOfEach) {
+  v1::Up up;
+  ToProto(UpMessage(GoodHello()), &up);
+  up.mutable_hello()->clear_num_pipeline_ranks();
+  up.mutable_hello()->clear_expert_tensor_parallel();
+  const Hello hello = std::get<Hello>(*FromProto(up));
+  EXPECT_EQ(hello.num_pipeline_ranks, 1);
+  EXPECT_EQ(hello.expert_tensor_parallel, 1);
+  up.mutable_hello()->set_num_pipeline_ranks(uint32_t{1} << 31);
+  EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("num_pipeline_ranks"));
 }
 
 TEST(ConvertTest, WhatCarriesTheRowsComesBackAndTooLongTextsAreCut) {
@@ -199,22 +215,6 @@ TEST(ReportCountsTest, ASumAboveInt64IsFoundInBothForms) {
     LoadMatrix above = LoadMatrix::Constant(1, 2, most - 4);
     EXPECT_FALSE(AddCounts(report, &above));
   }
-}
-
-TEST(LayerListTest, CopiesShareUntilOneIsChanged) {
-  const LayerPlacement layer = SmallPlacement().Layer(LayerId{1});
-  LayerList first = {layer};
-  LayerList second = first;
-  EXPECT_TRUE(second.SharesWith(first));
-  second.push_back(layer);
-  EXPECT_FALSE(second.SharesWith(first));
-  EXPECT_EQ(first.size(), 1u);
-  EXPECT_EQ(second.size(), 2u);
-  second.front().replica_rank[0] = 9;
-  EXPECT_EQ(first.front(), layer);
-  EXPECT_NE(first, second);
-  EXPECT_FALSE(LayerList().SharesWith(LayerList()));
-  EXPECT_EQ(LayerList(), LayerList());
 }
 
 TEST(ConvertTest, OutcomesComeBackWhole) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/core/incarnation.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -142,6 +143,25 @@ TEST(TriggerTest, WithPricesAJobWatchesItsCandidatesBeforeItMoves) {
     }
   }
   EXPECT_NE(job.daemon.LastReason("proposed").find("rebalance saves"), std::string::npos);
+}
+
+TEST(CostsTest, TheTimeOfATokenIsSharedByTheLanesThatSplitTheTokens) {
+  const auto token_seconds = [](int32_t world, int32_t pipeline_ranks, int32_t tensor_parallel) {
+    State state;
+    state.config.costs.token_seconds = 12;
+    wire::Hello hello = TestHello(0);
+    hello.world_size = world;
+    hello.num_pipeline_ranks = pipeline_ranks;
+    hello.expert_tensor_parallel = tensor_parallel;
+    Job job;
+    job.current.emplace(MakeIncarnation(hello).value());
+    return CostsOf(state, job).token_seconds;
+  };
+  EXPECT_EQ(token_seconds(3, 1, 1), 12);
+  EXPECT_EQ(token_seconds(12, 1, 1), 3);
+  EXPECT_EQ(token_seconds(12, 4, 1), 12);
+  EXPECT_EQ(token_seconds(12, 1, 2), 6);
+  EXPECT_EQ(token_seconds(36, 2, 2), 4);
 }
 
 TEST(JudgeTest, ALoadOfAnotherShapeIsAnError) {

@@ -34,10 +34,14 @@ TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
       {"staging_layers is -1", [](wire::Hello& h) { h.staging_layers = -1; }},
       {"weight_bytes is -2", [](wire::Hello& h) { h.weight_bytes = -2; }},
       {"num_slots is 5", [](wire::Hello& h) { h.shape.num_slots = 5; }},
-      {"world_size is 4", [](wire::Hello& h) { h.world_size = 4; }},
+      {"world_size: 4", [](wire::Hello& h) { h.world_size = 4; }},
       {"rank is 3", [](wire::Hello& h) { h.rank = 3; }},
       {"not GPU 2", [](wire::Hello& h) { h.gpu = 2; }},
       {"of lane 1", [](wire::Hello& h) { h.lane = 1; }},
+      {"num_pipeline_ranks: 0", [](wire::Hello& h) { h.num_pipeline_ranks = 0; }},
+      {"multiple of num_pipeline_ranks 2", [](wire::Hello& h) { h.num_pipeline_ranks = 2; }},
+      {"expert_tensor_parallel: -1", [](wire::Hello& h) { h.expert_tensor_parallel = -1; }},
+      {"expert_tensor_parallel 3", [](wire::Hello& h) { h.expert_tensor_parallel = 3; }},
   };
   EXPECT_TRUE(CheckHello(TestHello(0), TestConfig()).ok());
   for (const Case& one : cases) {
@@ -68,6 +72,16 @@ TEST(CheckHelloTest, ASecondLaneIsTheNextNumGpusRanks) {
   wire::Hello hello = TestHello(1);
   hello.rank = 4;
   hello.world_size = 6;
+  hello.lane = 1;
+  EXPECT_TRUE(CheckHello(hello, TestConfig()).ok());
+}
+
+TEST(CheckHelloTest, ExpertTensorParallelRanksStandSideBySide) {
+  wire::Hello hello = TestHello(0);
+  hello.world_size = 6;
+  hello.expert_tensor_parallel = 2;
+  hello.rank = 3;
+  hello.gpu = 1;
   hello.lane = 1;
   EXPECT_TRUE(CheckHello(hello, TestConfig()).ok());
 }
@@ -156,6 +170,41 @@ TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
   for (const int32_t rank : {1, 2}) EXPECT_TRUE(Refusal(daemon, TestHello(rank)).ok());
   EXPECT_EQ(daemon.state(), "IDLE");
   EXPECT_EQ(daemon.View().waiting_for, "");
+}
+
+TEST(HelloTest, ARankOfAnotherArrangementIsRefused) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(0);
+  hello.world_size = 6;
+  ASSERT_TRUE(Refusal(daemon, hello).ok());
+  hello.rank = 1;
+  hello.gpu = 1;
+  hello.num_pipeline_ranks = 2;
+  EXPECT_EQ(Refusal(daemon, hello),
+            absl::FailedPreconditionError("hello: num_pipeline_ranks is 2, the other ranks of "
+                                          "incarnation launch-1 have 1"));
+  hello.num_pipeline_ranks = 1;
+  hello.expert_tensor_parallel = 2;
+  hello.gpu = 0;
+  hello.lane = 1;
+  EXPECT_EQ(Refusal(daemon, hello),
+            absl::FailedPreconditionError("hello: expert_tensor_parallel is 2, the other ranks of "
+                                          "incarnation launch-1 have 1"));
+}
+
+TEST(HelloTest, ARankThatSeesTheSameTokensAsTheOneBeforeMayNotReport) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(1);
+  hello.world_size = 6;
+  hello.expert_tensor_parallel = 2;
+  hello.gpu = 0;
+  hello.lane = 1;
+  const SessionId session = daemon.Open();
+  daemon.Say(session, hello);
+  daemon.Say(session, TestReport(0, 9));
+  EXPECT_EQ(daemon.ClosedWith(session),
+            absl::InvalidArgumentError("load report: rank 1 reports, but of each 2 ranks that see "
+                                       "the same tokens only the first does"));
 }
 
 TEST(HelloTest, WhoIsAskedToComeBackIsNotRefused) {

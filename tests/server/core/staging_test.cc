@@ -13,7 +13,7 @@ namespace {
 Job JobOf(int32_t layers_per_chunk, const std::vector<int64_t>& staging_layers) {
   Job job;
   job.settings.layers_per_chunk = layers_per_chunk;
-  job.current.emplace(*Topology::Make(TestShape()));
+  job.current.emplace(*Topology::Make(TestShape()), *RankGrid::Make({}));
   for (const int64_t layers : staging_layers) {
     job.current->ranks.emplace_back().staging_layers = layers;
   }
@@ -33,7 +33,7 @@ TEST(StagingTest, ARankThatDidNotSayHowManyLayersItHoldsSetsNoLimit) {
 }
 
 TEST(StagingTest, TheRankWithFewestRowsCounts) {
-  Incarnation incarnation(*Topology::Make(TestShape()));
+  Incarnation incarnation(*Topology::Make(TestShape()), *RankGrid::Make({}));
   for (const int64_t rows : {7, 3, 5}) incarnation.ranks.emplace_back().staging_rows = rows;
   EXPECT_EQ(LeastStagingRows(incarnation), 3);
 }

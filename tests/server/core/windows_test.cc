@@ -10,7 +10,7 @@ namespace eplb::core {
 namespace {
 
 constexpr WindowLimits kThreeRanks = {
-    .world_size = 3, .report_every = 10, .min_coverage = 1, .max_pending = 2, .max_complete = 3};
+    .num_reporters = 3, .report_every = 10, .min_coverage = 1, .max_pending = 2, .max_complete = 3};
 
 ReportOutcome Add(Windows& windows, int32_t rank, int64_t first, int64_t last,
                   const WindowLimits& limits = kThreeRanks) {
@@ -43,9 +43,40 @@ TEST(WindowsTest, CoverageCompletesAWindowWithoutTheSlowestRankAndItsLateReportI
   EXPECT_TRUE(windows.pending.empty());
 }
 
+TEST(WindowsTest, EveryPipelineRankMustBeCovered) {
+  const WindowLimits limits = {.num_reporters = 4,
+                               .num_pipeline_ranks = 2,
+                               .report_every = 10,
+                               .min_coverage = 0.5,
+                               .max_pending = 2,
+                               .max_complete = 3};
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 2, 0, 9, limits).completed);
+  EXPECT_FALSE(Add(windows, 3, 0, 9, limits).completed) << "the first pipeline rank is missing";
+  EXPECT_TRUE(Add(windows, 1, 0, 9, limits).completed);
+  EXPECT_EQ(windows.complete.back().coverage, 0.75);
+}
+
+TEST(WindowsTest, OfRanksThatSeeTheSameTokensOneReports) {
+  WindowLimits limits = kThreeRanks;
+  limits.ranks_per_reporter = 2;  // ranks 0, 2 and 4
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 0, 0, 9, limits).completed);
+  EXPECT_FALSE(Add(windows, 4, 0, 9, limits).completed);
+  EXPECT_TRUE(Add(windows, 2, 0, 9, limits).completed);
+  EXPECT_EQ(windows.complete.back().load->counts()(0, 0), 300);
+  Add(windows, 4, 10, 19, limits);
+  std::string given_up;
+  for (const int64_t first : {20, 30}) {
+    for (const Note& note : Add(windows, 0, first, first + 9, limits).notes)
+      given_up += note.reason;
+  }
+  EXPECT_EQ(given_up, "steps 10..19 are given up: no report of ranks 0, 2");
+}
+
 TEST(WindowsTest, CoverageIsNotRoundedUpByTheProduct) {
   // 0.07 * 100 is a little above 7 as a double; 7 reporters are enough.
-  const WindowLimits limits = {.world_size = 100,
+  const WindowLimits limits = {.num_reporters = 100,
                                .report_every = 10,
                                .min_coverage = 0.07,
                                .max_pending = 2,
@@ -184,7 +215,7 @@ TEST(WindowsTest, TheEstimateTakesTheNewestWindowsSinceTheLastDecision) {
 TEST(WindowsTest, AnEstimateThatOverflowsIsRefused) {
   Windows windows;
   WindowLimits limits = kThreeRanks;
-  limits.world_size = 1;
+  limits.num_reporters = 1;
   for (int64_t first = 0; first < 20; first += 10) {
     wire::LoadReport huge = TestReport(first, first + 9);
     huge.counts(0, 0) = std::numeric_limits<int64_t>::max() - 1000;

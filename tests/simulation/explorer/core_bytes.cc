@@ -16,12 +16,12 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 376, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 280,
+static_assert(sizeof(Incarnation) == 296,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 4848, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 2816, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 4880, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 2848, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -89,8 +89,8 @@ void Add(const Rank& rank, Bytes& bytes) {
   bytes.Add(rank.staging_layers);
 }
 
-// Shape, bytes, settings and periods are those of the one job in every incarnation; nobody changes
-// them, and the daemon asks for no other pace. With one shape fresh_version stays 0.
+// Shape, grid, bytes, settings and periods are those of the one job in every incarnation; nobody
+// changes them, and the daemon asks for no other pace. With one shape fresh_version stays 0.
 void Add(const std::optional<Incarnation>& incarnation, Bytes& bytes) {
   bytes.Add(int64_t{incarnation.has_value()});
   if (!incarnation) return;

@@ -1,0 +1,262 @@
+// Jobs of four ranks as lanes, as pipeline ranks and as expert-tensor-parallel ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/client.h"
+#include "proto/wire/report_counts.h"
+#include "tests/client/faulty_channels.h"
+#include "tests/client/session/proposals.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/test_job.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::kTestRanks;
+using testing::ProposeTo;
+using testing::Running;
+using testing::ScriptedDaemon;
+using testing::Swapped;
+using testing::TestJob;
+using testing::TestRank;
+
+struct Groups {
+  const char* name;
+  int32_t num_gpus;
+  int32_t num_pipeline_ranks;
+  int32_t expert_tensor_parallel;
+};
+
+testing::OptionsHook Arranged(const Groups& groups) {
+  return [num_gpus = groups.num_gpus, pipeline = groups.num_pipeline_ranks,
+          tensor = groups.expert_tensor_parallel](ClientOptions& options) {
+    options.num_gpus = num_gpus;
+    options.num_pipeline_ranks = pipeline;
+    options.expert_tensor_parallel = tensor;
+  };
+}
+
+constexpr Groups kTwoPipelineRanks = {"TwoPipelineRanks", 2, 2, 1};
+constexpr Groups kTwoTensorParallelRanks = {"TwoExpertTensorParallelRanks", 2, 1, 2};
+
+// A few placements, the first and last of which change layers of all pipeline ranks.
+std::vector<Placement> Targets(const Placement& first) {
+  const Placement all = Swapped(Swapped(Swapped(first, 0, 0, 2), 1, 1, 3), 2, 0, 3);
+  const Placement second_layer = Swapped(all, 1, 0, 2);
+  const Placement other_layers = Swapped(Swapped(second_layer, 0, 1, 2), 2, 1, 3);
+  return {all, second_layer, other_layers, first};
+}
+
+Placement FirstPlacement(int32_t num_gpus) {
+  return Placement::Static(
+      *Topology::Make({.num_layers = 3, .num_experts = 4, .num_slots = 4, .num_gpus = num_gpus}));
+}
+
+class ParallelGroupsTest : public ::testing::TestWithParam<std::tuple<Groups, bool>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, ParallelGroupsTest,
+                         ::testing::Combine(::testing::Values(Groups{"TwoLanes", 2, 1, 1},
+                                                              kTwoPipelineRanks,
+                                                              kTwoTensorParallelRanks,
+                                                              // The fourth one has no layer.
+                                                              Groups{"FourPipelineRanks", 1, 4, 1}),
+                                            ::testing::Bool()),
+                         [](const auto& of) {
+                           return absl::StrCat(std::get<0>(of.param).name,
+                                               std::get<1>(of.param) ? "Inproc" : "Host");
+                         });
+
+// As a daemon does: a rank that has not switched yet knows another base.
+void ProposeOnceAllApplied(ScriptedDaemon& daemon, int64_t version, const Placement& current,
+                           const Placement& target) {
+  for (int32_t rank = 0; version > 0 && rank < kTestRanks; ++rank) {
+    ASSERT_TRUE(daemon.WaitFor<wire::Applied>(rank, static_cast<int>(version)).has_value());
+  }
+  daemon.SendAll(ProposeTo(Running(version, current), target, version + 1, 1));
+}
+
+TEST_P(ParallelGroupsTest, EveryChunkIsSwitchedByAllRanksWithAllBytesInPlace) {
+  const auto& [groups, inproc] = GetParam();
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.options = Arranged(groups), .inproc = inproc});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  const Placement first = FirstPlacement(groups.num_gpus);
+  const std::vector<Placement> targets = Targets(first);
+  std::vector<std::vector<int64_t>> steps(kTestRanks);
+  job.Run([&](int32_t r, TestRank& rank) {
+    Placement current = first;
+    int64_t step = 0;
+    for (const Placement& target : targets) {
+      if (r == 0) ProposeOnceAllApplied(daemon, rank.client().placement().version, current, target);
+      const auto switched =
+          rank.StepUntil(step, [](const BoundaryResult& result) { return result.switched; });
+      ASSERT_TRUE(switched.ok()) << switched.status();
+      steps[static_cast<size_t>(r)].push_back(*switched);
+      EXPECT_EQ(rank.WrongSlots(), 0);
+      EXPECT_EQ(rank.client().placement().digest, DigestOf(target).Hex());
+      step = *switched + 1;
+      current = target;
+    }
+    const absl::Status checked = rank.client().CheckExperts(
+        [&rank](int32_t layer, int32_t slot) { return rank.BytesOf(layer, slot); });
+    EXPECT_TRUE(checked.ok()) << checked;
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_EQ(rank.client().stats().commits, 4);
+    rank.client().Close("finished");
+  });
+  EXPECT_THAT(steps, Each(steps[0]));
+  ASSERT_EQ(steps[0].size(), targets.size());
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    EXPECT_EQ(daemon.WaitFor<wire::Applied>(rank, 4)->version, 4);
+    EXPECT_EQ(daemon.WaitFor<wire::Ready>(rank, 4)->plan_hash,
+              daemon.WaitFor<wire::Ready>(0, 4)->plan_hash);
+    const auto hello = daemon.WaitFor<wire::Hello>(rank);
+    EXPECT_EQ(hello->num_pipeline_ranks, groups.num_pipeline_ranks);
+    EXPECT_EQ(hello->expert_tensor_parallel, groups.expert_tensor_parallel);
+    EXPECT_EQ(hello->weight_bytes, 96) << "also where there is no layer";
+  }
+}
+
+TEST(PipelineTest, TransferThatFailsInAnotherPipelineRankDropsTheChunkOnAll) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(),
+              {.options = Arranged(kTwoPipelineRanks),
+               .transport = [](int32_t rank,
+                               std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+                 if (rank != 3) return inner;
+                 return std::make_unique<testing::LossyTransport>(std::move(inner));
+               }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  const Placement first = FirstPlacement(2);
+  // Layer 0 is the first pipeline rank's, layer 1 the second's.
+  const Placement target = Swapped(Swapped(first, 0, 0, 2), 1, 1, 3);
+  daemon.SendAll(ProposeTo(Running(0, first), target, 7, 1));
+  std::vector<int64_t> steps(kTestRanks, -1);
+  job.Run([&](int32_t r, TestRank& rank) {
+    std::string reason;
+    const auto dropped = rank.StepUntil(0, [&](const BoundaryResult& result) {
+      reason = result.reason;
+      return !result.reason.empty();
+    });
+    ASSERT_TRUE(dropped.ok()) << dropped.status();
+    steps[static_cast<size_t>(r)] = *dropped;
+    EXPECT_THAT(reason, HasSubstr(r == 3 ? "another checksum" : "failed on another rank"));
+    EXPECT_EQ(rank.client().placement().version, 0);
+    EXPECT_EQ(rank.client().stats().dropped_chunks, 1);
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    rank.client().Close("finished");
+  });
+  EXPECT_THAT(steps, Each(steps[0]));
+}
+
+// Says of all tensors that they are of `layer`.
+void Relabel(std::vector<ExpertTensorView>& tensors, int32_t layer) {
+  for (ExpertTensorView& tensor : tensors) {
+    tensor.name = absl::StrCat(tensor.name, " as ", layer);
+    tensor.layer = layer;
+  }
+}
+
+TEST(PipelineTest, WrongRegistrationsAreNamedWithLayerAndRanks) {
+  const auto started =
+      [](const std::function<void(int32_t, std::vector<ExpertTensorView>&)>& change) {
+        TestJob job("", {.options = Arranged(kTwoPipelineRanks),
+                         .tensors = [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
+                           change(rank.rank(), tensors);
+                         }});
+        return job.started();
+      };
+  // Ranks 0 and 1 hold the layers 0 and 2, ranks 2 and 3 layer 1.
+  EXPECT_EQ(started([](int32_t rank, auto& tensors) {
+              if (rank == 3) Relabel(tensors, 0);
+            }),
+            absl::FailedPreconditionError(
+                "tensors: layers differs inside pipeline rank 1: rank 2 has 1, rank 3 has 0"));
+  EXPECT_EQ(started([](int32_t rank, auto& tensors) {
+              if (rank >= 2) Relabel(tensors, 0);
+            }),
+            absl::FailedPreconditionError("tensors: layer 0 is registered by pipeline rank 0 "
+                                          "(ranks 0..1) and by pipeline rank 1 (ranks 2..3), "
+                                          "expected one of them"));
+  EXPECT_EQ(started([](int32_t rank, auto& tensors) {
+              if (rank < 2) std::erase_if(tensors, [](const auto& of) { return of.layer == 2; });
+            }),
+            absl::FailedPreconditionError(
+                "tensors: layer 2 is registered by none of the 2 pipeline ranks"));
+  EXPECT_EQ(
+      started([](int32_t rank, auto& tensors) {
+        if (rank == 1) tensors.clear();
+      }),
+      absl::FailedPreconditionError(
+          "tensors: layers differs inside pipeline rank 0: rank 0 has 0, 2, rank 1 has none"));
+  EXPECT_EQ(
+      started([](int32_t rank, auto& tensors) {
+        if (rank < 2) return;
+        for (ExpertTensorView& tensor : tensors) tensor.row_bytes = 8;
+      }),
+      absl::FailedPreconditionError("tensors: weight_bytes differs: rank 0 has 96, rank 2 has 8"));
+}
+
+TEST(PipelineTest, CountsOfALayerThatOthersHoldAreRefused) {
+  TestJob job("", {.options = Arranged(kTwoPipelineRanks)});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  const std::vector<int64_t> counts(4, 1);
+  EXPECT_EQ(job.rank(2).client().Record(0, counts),
+            absl::InvalidArgumentError("counts of layer 0: it is registered by pipeline rank 0, "
+                                       "this rank is of pipeline rank 1"));
+  EXPECT_TRUE(job.rank(2).client().Record(1, counts).ok());
+  EXPECT_EQ(job.rank(0).client().Record(3, counts),
+            absl::InvalidArgumentError("counts of layer 3, expected 0..2"));
+}
+
+TEST(PipelineTest, TheRankThatReportsForAllRecordsAllLayers) {
+  TestJob job("", {.options = [](ClientOptions& options) {
+                Arranged(kTwoPipelineRanks)(options);
+                options.reduce = "root";
+              }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  for (const int32_t layer : {0, 1, 2}) {
+    EXPECT_TRUE(job.rank(0).client().Record(layer, std::vector<int64_t>(4, 1)).ok());
+  }
+}
+
+// The sum of the first windows of these ranks, of 8 steps with one token per rank, expert and layer
+// that it holds.
+LoadMatrix FirstWindow(const Groups& groups, const std::vector<int32_t>& reporters) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.options = Arranged(groups)});
+  EXPECT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  job.Run([](int32_t /*r*/, TestRank& rank) {
+    for (int64_t step = 0; step < 8; ++step) EXPECT_TRUE(rank.Step(step).ok());
+  });
+  LoadMatrix sum = LoadMatrix::Zero(3, 4);
+  for (const int32_t rank : reporters) {
+    EXPECT_TRUE(wire::AddCounts(*daemon.WaitFor<wire::LoadReport>(rank), &sum));
+  }
+  job.Run([](int32_t /*r*/, TestRank& rank) { rank.client().Close("finished"); });
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    EXPECT_TRUE(daemon.WaitFor<wire::Goodbye>(rank).has_value());
+    int32_t reports = 0;
+    for (const wire::UpMessage& message : daemon.Said(rank)) {
+      reports += std::holds_alternative<wire::LoadReport>(message) ? 1 : 0;
+    }
+    EXPECT_EQ(reports, std::count(reporters.begin(), reporters.end(), rank)) << "rank " << rank;
+  }
+  return sum;
+}
+
+TEST(ParallelGroupsLoadTest, LanesAddUpAndRanksThatSeeTheSameTokensCountOnce) {
+  EXPECT_TRUE((FirstWindow({"TwoLanes", 2, 1, 1}, {0, 1, 2, 3}) == 32).all());
+  EXPECT_TRUE((FirstWindow(kTwoPipelineRanks, {0, 1, 2, 3}) == 16).all());
+  EXPECT_TRUE((FirstWindow(kTwoTensorParallelRanks, {0, 2}) == 16).all());
+}
+
+}  // namespace
+}  // namespace eplb
