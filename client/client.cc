@@ -106,6 +106,25 @@ absl::Status Client::CheckExperts(const ExpertProbe& probe, void* stream) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->CheckExperts(probe, stream);
 }
 
+absl::Status Client::ReduceGradients(std::span<const ReplicaRows> gradients, StatePlacement sums,
+                                     void* stream) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->ReduceGradients(gradients, sums, stream);
+}
+
+absl::Status Client::BroadcastWeights(std::span<const ReplicaRows> weights, void* stream) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->BroadcastWeights(weights, stream);
+}
+
+absl::StatusOr<std::vector<double>> Client::ExpertSquares(std::span<const ReplicaRows> gradients,
+                                                          void* stream) {
+  if (IsForkedCopy()) {
+    const PlacementView& view = placement();
+    return std::vector<double>(static_cast<size_t>(view.num_layers) *
+                               static_cast<size_t>(view.num_experts));
+  }
+  return impl_->SumExpertSquares(gradients, stream);
+}
+
 absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->Record(layer, counts);
 }
@@ -156,6 +175,7 @@ Client::Impl::~Impl() {
   if (executor_ == nullptr || executor_->may_vote()) return;
   // A write of ours has not ended: what it may use is never freed, and to free any memory of the
   // GPU would wait for it.
+  (void)expert_squares_.release();
   (void)executor_.release();
   (void)route_tables_.release();
 }

@@ -58,6 +58,23 @@ struct ExpertTensorView {
 // move with it. For an expert it gives the same in every slot and on every rank of the lane.
 using ExpertProbe = std::function<absl::StatusOr<uint64_t>(int32_t layer, int32_t local_slot)>;
 
+// kBfloat16 and kFloat16 are added as floats, and each addition is rounded once, to nearest, ties
+// to even: with r replicas a sum is rounded r - 1 times, in the order of replicas.
+enum class GradientType { kFloat32, kFloat64, kBfloat16, kFloat16 };
+
+// What belongs to the local slots of a layer besides the registered tensors, such as gradients:
+// local slot i is the row_bytes bytes at base + i * row_stride, in the same memory as the
+// registered tensors.
+struct ReplicaRows {
+  std::string name;  // for messages
+  int32_t layer = 0;
+  GradientType type = GradientType::kFloat32;  // BroadcastWeights does not look at it
+  void* base = nullptr;
+  int32_t num_rows = 0;
+  int64_t row_bytes = 0;
+  int64_t row_stride = 0;
+};
+
 // PEM files for a daemon that speaks TLS: all three, or none for plaintext. What is empty comes
 // from EPLB_TLS_CA, EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_SERVER_NAME. Read at each connection.
 struct DaemonTls {
@@ -214,6 +231,35 @@ class Client {
   // fails or all experts of a layer give the same; Unavailable when rows could not be moved (the
   // old ones are in place); Aborted and DataLoss as StepBoundary.
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream = nullptr);
+
+  // Experts in several slots stay one expert in training (docs/replicas-in-training.md). The next
+  // three are collective among the ranks of a lane, on the training thread between two boundaries:
+  // each rank gives rows of the same layers, sizes and types in the same order. They carry rows by
+  // the client's transport and staging, and send nothing in layers whose experts have one replica
+  // each. stream: as for StepBoundary; the calls wait for other ranks' rows, not for the GPU's last
+  // additions and copies, which `stream` gets to its next work after.
+  // errors: InvalidArgument and FailedPrecondition as RegisterExperts and StepBoundary, naming the
+  // rows; ResourceExhausted for a row that is larger than staging: nothing was begun. Aborted when
+  // a rank is gone, failed, or did not come within transfer_deadline: rows are half done, so every
+  // later call of every rank returns the same. With EPLB_DISABLE=1 they do nothing where no expert
+  // has replicas, and are FailedPrecondition where one has.
+
+  // Adds to each primary's row those of the other replicas, in the order of replicas: equal input
+  // gives equal bits. sums: kEveryReplica gives the others the sum as well, for optimizers that
+  // update every replica; else their rows stay as they are.
+  absl::Status ReduceGradients(std::span<const ReplicaRows> gradients, StatePlacement sums,
+                               void* stream = nullptr);
+
+  // Overwrites the rows of all other replicas by their primary's.
+  absl::Status BroadcastWeights(std::span<const ReplicaRows> weights, void* stream = nullptr);
+
+  // [L * E]: the sum of squares of each expert's rows at its primary, in float64, over the tensors
+  // of its layer in their order; 0 in layers that are left out. After ReduceGradients it counts an
+  // expert once in a gradient's norm. Equal to the bit on all ranks of the lane, under any
+  // placement. Waits for the GPU. cost: layers * slots of a GPU * 8 bytes from each rank of the
+  // lane to each other one. With EPLB_DISABLE=1 always FailedPrecondition.
+  absl::StatusOr<std::vector<double>> ExpertSquares(std::span<const ReplicaRows> gradients,
+                                                    void* stream = nullptr);
 
   // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
   // capacity dropping, once per top-k choice, no padding. May be called several times a step

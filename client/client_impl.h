@@ -21,6 +21,9 @@
 #include "client/forks.h"
 #include "client/line_file.h"
 #include "client/migration/executor.h"
+#include "client/migration/expert_squares.h"
+#include "client/migration/replica_plan.h"
+#include "client/migration/replica_rows.h"
 #include "client/migration/route_tables.h"
 #include "client/migration/transport_choice.h"
 #include "client/placement_tables.h"
@@ -60,6 +63,11 @@ struct Client::Impl {
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
+  absl::Status ReduceGradients(std::span<const ReplicaRows> rows, StatePlacement sums,
+                               void* stream);
+  absl::Status BroadcastWeights(std::span<const ReplicaRows> rows, void* stream);
+  absl::StatusOr<std::vector<double>> SumExpertSquares(std::span<const ReplicaRows> rows,
+                                                       void* stream);
   void Close(std::string_view reason);
   // As the session does. REQUIRES: Register returned OK.
   void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
@@ -129,6 +137,18 @@ struct Client::Impl {
   void Probe(const ExpertProbe& probe, LayerId layer, std::vector<uint64_t>& outputs,
              absl::Status& failure) const;
 
+  // ---- replicas.cc ----
+  using ReplicaPosts = std::vector<ReplicaPost>;
+  // What makes a call, named `name`, impossible before anything is begun.
+  absl::Status CheckReplicaCall(const char* name, std::span<const ReplicaTensor> tensors,
+                                ReplicaFlow flow, const void* stream) const;
+  absl::Status CheckNoReplicas(const char* name, std::span<const ReplicaTensor> tensors) const;
+  absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
+                                            ReplicaFlow flow) const;
+  LaneCall MakeLaneCall(void* stream);
+  // Ends the incarnation with Aborted, and tells the peers, if `status` is an error.
+  absl::Status EndIfFailed(const char* name, const absl::Status& status);
+
   const Birthplace birthplace_;
   const ClientOptions options_;
   const Topology topology_;
@@ -153,6 +173,7 @@ struct Client::Impl {
   MigrationOptions migration_;  // with the bytes of the job, so that lanes plan alike
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<ExpertSquareSums> expert_squares_;  // from its first use on; goes before
   bool rows_on_device_ = false;
   bool told_transport_ = false;  // that it changed
   std::unique_ptr<SharedMember> member_;

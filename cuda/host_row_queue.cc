@@ -1,3 +1,4 @@
+#include <bit>
 #include <cstring>
 #include <map>
 #include <new>
@@ -5,9 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "cuda/add_rows.h"
 #include "cuda/copy.h"
 #include "cuda/row_queue.h"
 #include "cuda/row_queue_checks.h"
+#include "cuda/square_rows.h"
 #include "placement/status_macros.h"
 
 namespace eplb::cuda {
@@ -41,22 +44,31 @@ class HostRowQueue final : public RowQueue {
 
   absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) override {
     EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
-    const auto num_rows = static_cast<int64_t>(rows.size());
-    EPLB_RETURN_IF_ERROR(CheckRoom(load_, num_rows));
+    EPLB_RETURN_IF_ERROR(CheckRoom(load_, static_cast<int64_t>(rows.size())));
     std::vector<uint64_t> checksums(rows.size());
     EPLB_RETURN_IF_ERROR(CopyRowsOnHost(rows, checksums));
-    if (num_rows > 0) {
-      ++load_.num_batches;
-      load_.num_rows += num_rows;
-      checksums_.emplace(num_batches_, std::move(checksums));
-    }
-    return num_batches_++;
+    return Keep(std::move(checksums));
   }
 
   absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) override {
     EPLB_RETURN_IF_ERROR(CheckRoom(load_, 0));
     EPLB_RETURN_IF_ERROR(CopyRowsOnHost(rows, {}));
     return num_batches_++;
+  }
+
+  absl::StatusOr<int64_t> Add(std::span<const RowCopy> rows, ElementType type) override {
+    EPLB_RETURN_IF_ERROR(CheckRoom(load_, static_cast<int64_t>(rows.size())));
+    EPLB_RETURN_IF_ERROR(AddRowsOnHost(rows, type));
+    return num_batches_++;
+  }
+
+  absl::StatusOr<int64_t> Square(std::span<const RowCopy> rows, ElementType type) override {
+    EPLB_RETURN_IF_ERROR(CheckRoom(load_, static_cast<int64_t>(rows.size())));
+    std::vector<double> sums(rows.size());
+    EPLB_RETURN_IF_ERROR(SquareRowsOnHost(rows, type, sums));
+    std::vector<uint64_t> bits;
+    for (const double sum : sums) bits.push_back(std::bit_cast<uint64_t>(sum));
+    return Keep(std::move(bits));
   }
 
   absl::StatusOr<int64_t> Mark() override {
@@ -82,6 +94,16 @@ class HostRowQueue final : public RowQueue {
   void* stream() override { return nullptr; }
 
  private:
+  // A batch with these results, until they are taken.
+  int64_t Keep(std::vector<uint64_t> results) {
+    if (!results.empty()) {
+      ++load_.num_batches;
+      load_.num_rows += static_cast<int64_t>(results.size());
+      checksums_.emplace(num_batches_, std::move(results));
+    }
+    return num_batches_++;
+  }
+
   int64_t num_batches_ = 0;
   RowQueueLoad load_;                                   // of checksums_
   std::map<int64_t, std::vector<uint64_t>> checksums_;  // by batch, until they are taken

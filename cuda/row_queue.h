@@ -1,8 +1,10 @@
-// Row copies and checksums in the order of a queue: by the CPU in host memory, or by kernels and
-// the copy engine on a CUDA stream in device memory. What stands above it is written once for both.
+// Row copies, sums and checksums in the order of a queue: by the CPU in host memory, or by kernels
+// and the copy engine on a CUDA stream in device memory. What stands above it is written once for
+// both.
 #ifndef EPLB_CUDA_ROW_QUEUE_H_
 #define EPLB_CUDA_ROW_QUEUE_H_
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,6 +15,7 @@
 #include "absl/status/statusor.h"
 
 #include "cuda/kernels/copy_body.h"
+#include "cuda/kernels/element_body.h"
 
 namespace eplb::cuda {
 
@@ -22,15 +25,15 @@ struct RowBuffer {
   std::span<std::byte> bytes;
 };
 
-// A batch is what one Copy or Transfer added; batches end in the order they were added. Threads:
+// A batch is what one call added; batches end in the order they were added. Threads:
 // one caller, which need not have the queue's device current. No call waits for the device, but
 // for Allocate and the destructor. errors of all: Internal from CUDA, after which no batch ends any
 // more. The destructor waits at most 20 s for the device; memory that it may still use is then
 // never freed.
 class RowQueue {
  public:
-  // Batches that are not finished, and finished ones whose checksums were not taken. A batch
-  // without rows and one of Transfer or Mark have none to take.
+  // Batches that are not finished, and finished ones whose checksums or squares were not taken. A
+  // batch without rows and one of Transfer, Add or Mark have none to take.
   static constexpr int32_t kMaxBatches = 64;
   // Of these batches together.
   static constexpr int64_t kMaxRows = 65'536;
@@ -61,6 +64,12 @@ class RowQueue {
   // peer and between device and host; no checksums; nothing of a row without a destination. errors:
   // as Copy.
   virtual absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) = 0;
+  // Adds each source to its destination, as AddRowsOnHost; no destination shares a byte with
+  // another row of the batch. errors: as Copy; InvalidArgument for bytes that are no whole
+  // elements.
+  virtual absl::StatusOr<int64_t> Add(std::span<const RowCopy> rows, ElementType type) = 0;
+  // Sums the squares of each source, as SquareRowsOnHost. errors: as Add.
+  virtual absl::StatusOr<int64_t> Square(std::span<const RowCopy> rows, ElementType type) = 0;
   // A batch that ends once what the caller itself put on stream() up to here has run. errors:
   // ResourceExhausted as Copy.
   virtual absl::StatusOr<int64_t> Mark() = 0;
@@ -70,6 +79,12 @@ class RowQueue {
   // The checksums of a batch that has ended, in the order of its rows; once, then none. REQUIRES:
   // it has, as Ended said.
   virtual std::vector<uint64_t> TakeChecksums(int64_t batch) = 0;
+  // Of a batch of Square likewise, whose checksums are the sums' bits.
+  std::vector<double> TakeSquares(int64_t batch) {
+    std::vector<double> squares;
+    for (const uint64_t bits : TakeChecksums(batch)) squares.push_back(std::bit_cast<double>(bits));
+    return squares;
+  }
 
   // The cudaStream_t that the queue runs on, for NCCL; null on the CPU.
   virtual void* stream() = 0;

@@ -7,10 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "cuda/add_rows.h"
 #include "cuda/copy.h"
 #include "cuda/handles.h"
 #include "cuda/row_queue.h"
 #include "cuda/row_queue_checks.h"
+#include "cuda/square_rows.h"
 #include "cuda/status.h"
 #include "placement/status_macros.h"
 
@@ -34,6 +36,7 @@ struct Batch {
   Event ended;  // null once it has
   std::vector<int32_t> tables;
   int64_t num_rows = 0;
+  bool has_checksums = false;  // or squares, to be taken
 };
 
 cudaStream_t ToStream(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -56,6 +59,8 @@ class StreamRowQueue final : public RowQueue {
     EPLB_ASSIGN_OR_RETURN(stream_, MakeStream(priority));
     EPLB_ASSIGN_OR_RETURN(hand_over_, MakeEvent());
     EPLB_RETURN_IF_ERROR(LoadCopyKernels());
+    EPLB_RETURN_IF_ERROR(LoadAddKernels());
+    EPLB_RETURN_IF_ERROR(LoadSquareKernels());
     constexpr auto kTablesBytes = static_cast<int64_t>(kNumTables * sizeof(Table));
     EPLB_ASSIGN_OR_RETURN(pinned_, MakePinnedMemory(kTablesBytes));
     EPLB_ASSIGN_OR_RETURN(device_, MakeDeviceMemory(kTablesBytes));
@@ -100,17 +105,14 @@ class StreamRowQueue final : public RowQueue {
 
   absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) override {
     EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
-    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
-    EPLB_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(rows.size())));
-    Batch batch{.num_rows = static_cast<int64_t>(rows.size())};
-    while (!rows.empty()) {
-      const std::span part = rows.first(std::min(rows.size(), size_t{kTableRows}));
-      batch.tables.push_back(free_tables_.back());
-      free_tables_.pop_back();
-      EPLB_RETURN_IF_ERROR(Keep(Enqueue(part, batch.tables.back())));
-      rows = rows.subspan(part.size());
-    }
-    return Add(std::move(batch));
+    return AddTables(rows, /*has_checksums=*/true,
+                     [this](Table& table, int32_t num_rows, int64_t num_tiles) {
+                       return LaunchCopyRows({.rows = table.rows.data(),
+                                              .num_rows = num_rows,
+                                              .num_tiles = num_tiles,
+                                              .checksums = table.checksums.data()},
+                                             options_.max_blocks, stream_.get());
+                     });
   }
 
   absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) override {
@@ -124,13 +126,37 @@ class StreamRowQueue final : public RowQueue {
                                    cudaMemcpyDefault, stream_.get()),
                    "cudaMemcpyAsync of a row")));
     }
-    return Add({});
+    return AddBatch({});
+  }
+
+  absl::StatusOr<int64_t> Add(std::span<const RowCopy> rows, ElementType type) override {
+    EPLB_RETURN_IF_ERROR(CheckRowAdditions(rows, type));
+    return AddTables(rows, /*has_checksums=*/false,
+                     [this, type](Table& table, int32_t num_rows, int64_t num_tiles) {
+                       return LaunchAddRows({.rows = table.rows.data(),
+                                             .num_rows = num_rows,
+                                             .num_tiles = num_tiles,
+                                             .type = type},
+                                            options_.max_blocks, stream_.get());
+                     });
+  }
+
+  absl::StatusOr<int64_t> Square(std::span<const RowCopy> rows, ElementType type) override {
+    EPLB_RETURN_IF_ERROR(CheckElements("squares", rows, type));
+    return AddTables(
+        rows, /*has_checksums=*/true,
+        [this, type](Table& table, int32_t num_rows, int64_t /*num_tiles*/) {
+          auto* sums = reinterpret_cast<double*>(table.checksums.data());
+          return LaunchSquareRows(
+              {.rows = table.rows.data(), .num_rows = num_rows, .sums = sums, .type = type},
+              stream_.get());
+        });
   }
 
   absl::StatusOr<int64_t> Mark() override {
     EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
     EPLB_RETURN_IF_ERROR(MakeRoom(0));
-    return Add({});
+    return AddBatch({});
   }
 
   absl::StatusOr<bool> Ended(int64_t batch) override {
@@ -150,7 +176,6 @@ class StreamRowQueue final : public RowQueue {
       checksums.insert(checksums.end(), values.begin(),
                        values.begin() + std::min(left, kTableRows));
       left -= kTableRows;
-      free_tables_.push_back(table);
     }
     Forget(found);
     return checksums;
@@ -192,8 +217,28 @@ class StreamRowQueue final : public RowQueue {
     return Keep(ToStatus(cudaStreamWaitEvent(to, hand_over_.get(), 0), "cudaStreamWaitEvent"));
   }
 
+  // A batch of as many tables as the rows need. launch: (table on the device, its rows, its tiles).
+  template <class Launch>
+  absl::StatusOr<int64_t> AddTables(std::span<const RowCopy> rows, bool has_checksums,
+                                    const Launch& launch) {
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(rows.size())));
+    Batch batch{.num_rows = static_cast<int64_t>(rows.size()),
+                .has_checksums = has_checksums && !rows.empty()};
+    while (!rows.empty()) {
+      const std::span part = rows.first(std::min(rows.size(), size_t{kTableRows}));
+      batch.tables.push_back(free_tables_.back());
+      free_tables_.pop_back();
+      EPLB_RETURN_IF_ERROR(Keep(Enqueue(part, batch.tables.back(), has_checksums, launch)));
+      rows = rows.subspan(part.size());
+    }
+    return AddBatch(std::move(batch));
+  }
+
   // Table there, kernel, checksums back.
-  absl::Status Enqueue(std::span<const RowCopy> rows, int32_t table) {
+  template <class Launch>
+  absl::Status Enqueue(std::span<const RowCopy> rows, int32_t table, bool has_checksums,
+                       const Launch& launch) {
     Table& host = HostTable(table);
     Table& device = DeviceTable(table);
     const int64_t num_tiles = TileRows(rows, std::span(host.rows).first(rows.size()));
@@ -201,11 +246,8 @@ class StreamRowQueue final : public RowQueue {
         cudaMemcpyAsync(device.rows.data(), host.rows.data(), rows.size() * sizeof(TiledRow),
                         cudaMemcpyHostToDevice, stream_.get()),
         "cudaMemcpyAsync of a row table"));
-    EPLB_RETURN_IF_ERROR(LaunchCopyRows({.rows = device.rows.data(),
-                                         .num_rows = static_cast<int32_t>(rows.size()),
-                                         .num_tiles = num_tiles,
-                                         .checksums = device.checksums.data()},
-                                        options_.max_blocks, stream_.get()));
+    EPLB_RETURN_IF_ERROR(launch(device, static_cast<int32_t>(rows.size()), num_tiles));
+    if (!has_checksums) return absl::OkStatus();
     return ToStatus(
         cudaMemcpyAsync(host.checksums.data(), device.checksums.data(),
                         rows.size() * sizeof(uint64_t), cudaMemcpyDeviceToHost, stream_.get()),
@@ -213,7 +255,7 @@ class StreamRowQueue final : public RowQueue {
   }
 
   // REQUIRES: MakeRoom was ok, so that there is an event.
-  absl::StatusOr<int64_t> Add(Batch batch) {
+  absl::StatusOr<int64_t> AddBatch(Batch batch) {
     batch.ended = std::move(free_events_.back());
     free_events_.pop_back();
     EPLB_RETURN_IF_ERROR(
@@ -241,7 +283,7 @@ class StreamRowQueue final : public RowQueue {
       }
       EPLB_RETURN_IF_ERROR(Keep(ToStatus(state, "cudaEventQuery")));
       free_events_.push_back(std::move(next->second.ended));
-      if (next->second.num_rows == 0) Forget(next);
+      if (!next->second.has_checksums) Forget(next);
     }
     return absl::OkStatus();
   }
@@ -249,6 +291,8 @@ class StreamRowQueue final : public RowQueue {
   void Forget(Batches::iterator batch) {
     --load_.num_batches;
     load_.num_rows -= batch->second.num_rows;
+    const std::vector<int32_t>& tables = batch->second.tables;
+    free_tables_.insert(free_tables_.end(), tables.begin(), tables.end());
     batches_.erase(batch);
   }
 

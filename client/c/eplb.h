@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 1
+#define EPLB_ABI_VERSION 2
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -208,6 +208,46 @@ typedef int32_t (*eplb_probe)(void* user, int32_t layer, int32_t local_slot, uin
  * step_boundary. InvalidArgument names layer, expert, slots and rank. */
 EPLB_API int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* user,
                                            void* stream) EPLB_NOEXCEPT;
+
+/* ---- experts in several slots, in training: see client/client.h and docs/replicas-in-training.md
+ * Collective among the ranks of a lane, on the training thread between two boundaries. A failure
+ * half-way is Aborted, and every later call returns the same. Since version 2. */
+
+typedef enum eplb_gradient_type {
+  EPLB_FLOAT32 = 0,
+  EPLB_FLOAT64 = 1,
+  EPLB_BFLOAT16 = 2, /* this and float16: added as float32, each addition rounded once */
+  EPLB_FLOAT16 = 3
+} eplb_gradient_type;
+
+/* Rows of the local slots of a layer besides the registered tensors, in the same memory: local slot
+ * i is the row_bytes bytes at base + i * row_stride. */
+typedef struct eplb_replica_rows {
+  size_t struct_size; /* equal in all rows of a call */
+  const char* name;   /* for messages; may be NULL */
+  void* base;
+  int64_t row_bytes;
+  int64_t row_stride;
+  int32_t num_rows;
+  int32_t layer;
+  int32_t type;     /* eplb_gradient_type; broadcast_weights does not look at it */
+  int32_t reserved; /* 0 */
+} eplb_replica_rows;
+
+/* Adds to each primary's row those of the other replicas, in the order of replicas. sums: an
+ * eplb_state_placement; IN_EVERY_REPLICA gives the others the sum as well. stream: as for
+ * step_boundary. */
+EPLB_API int32_t eplb_client_reduce_gradients(eplb_client* client, const eplb_replica_rows* rows,
+                                              size_t num_rows, int32_t sums,
+                                              void* stream) EPLB_NOEXCEPT;
+/* Overwrites the rows of all other replicas by their primary's. */
+EPLB_API int32_t eplb_client_broadcast_weights(eplb_client* client, const eplb_replica_rows* rows,
+                                               size_t num_rows, void* stream) EPLB_NOEXCEPT;
+/* The sum of squares of each expert's rows at its primary, equal on all ranks of the lane; 0 in
+ * layers that are left out. squares: [num_layers, num_experts]; num_squares: their product. */
+EPLB_API int32_t eplb_client_expert_squares(eplb_client* client, const eplb_replica_rows* rows,
+                                            size_t num_rows, void* stream, double* squares,
+                                            size_t num_squares) EPLB_NOEXCEPT;
 
 /* Adds tokens routed to each expert in the current step. counts: [num_experts]. InvalidArgument for
  * a layer that another pipeline rank registered. */

@@ -33,6 +33,8 @@ inline constexpr size_t kFirstSize<eplb_device_tables> = 80;
 template <>
 inline constexpr size_t kFirstSize<eplb_stats> = 88;
 template <>
+inline constexpr size_t kFirstSize<eplb_replica_rows> = 56;
+template <>
 inline constexpr size_t kFirstSize<eplb_rebalance_options> = 40;
 template <>
 inline constexpr size_t kFirstSize<eplb_plan_options> = 88;

@@ -1,22 +1,16 @@
 #include "client/migration/executor.h"
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
-#include "client/control/monotonic_clock.h"
-#include "client/migration/batches.h"
+#include "client/migration/row_carrier.h"
 #include "client/migration/staging_layout.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
 namespace {
-
-// One Poll: short enough that a deadline is kept, long enough to cost nothing.
-constexpr absl::Duration kPollWait = absl::Milliseconds(100);
 
 std::span<std::byte> RowOf(const ExpertTensor& tensor, int32_t local_slot) {
   return {static_cast<std::byte*>(tensor.base) + local_slot * tensor.row_stride,
@@ -38,8 +32,7 @@ struct Executor::Impl {
       : options(executor_options),
         tensors(std::move(expert_tensors)),
         by_layer(options.topology.num_layers(), tensors),
-        transport(std::move(row_transport)),
-        queue(std::move(row_queue)),
+        carrier(std::move(row_transport), std::move(row_queue)),
         expert_bytes(bytes),
         first_slot(options.topology.FirstSlotOf(options.gpu).value) {}
 
@@ -47,18 +40,18 @@ struct Executor::Impl {
     return options.lane.empty() ? RankId{gpu.value} : options.lane[static_cast<size_t>(gpu.value)];
   }
 
-  absl::Status CheckBytes(const StagingLayout& layout, GpuId gpu) const {
+  absl::Status CheckBytes(const StagingLayout& layout, GpuId gpu) {
     const int64_t used = layout.used_bytes[gpu.value];
-    const auto have = static_cast<int64_t>(transport->staging().size());
+    const auto have = static_cast<int64_t>(carrier.staging().size());
     if (used <= have) return absl::OkStatus();
     return absl::ResourceExhaustedError(
         absl::StrCat("the plan needs ", used, " bytes of staging on GPU ", gpu.value,
                      ", the arena has ", have, ": ", used - have, " are missing"));
   }
 
-  std::span<std::byte> StagedBytes(const StagedRow& row) const {
-    return transport->staging().subspan(static_cast<size_t>(row.offset),
-                                        static_cast<size_t>(row.tensor->row_bytes));
+  std::span<std::byte> StagedBytes(const StagedRow& row) {
+    return carrier.staging().subspan(static_cast<size_t>(row.offset),
+                                     static_cast<size_t>(row.tensor->row_bytes));
   }
 
   std::span<const std::byte> SourceBytes(const StagedRow& row) const {
@@ -94,9 +87,9 @@ struct Executor::Impl {
   // Adds a batch, once those before have ended.
   absl::StatusOr<std::vector<uint64_t>> CopyAndWait(std::span<const cuda::RowCopy> rows,
                                                     absl::Time deadline) {
-    EPLB_ASSIGN_OR_RETURN(last_batch, queue->Copy(rows));
-    EPLB_RETURN_IF_ERROR(AwaitBatch(*queue, *last_batch, deadline));
-    return queue->TakeChecksums(*std::exchange(last_batch, std::nullopt));
+    EPLB_ASSIGN_OR_RETURN(const int64_t batch, carrier.queue().Copy(rows));
+    carrier.SetLastBatch(batch);
+    return carrier.AwaitLastBatch(deadline);
   }
 
   // Rows between slots of this GPU; they too are overwritten only at Commit.
@@ -126,31 +119,11 @@ struct Executor::Impl {
     return absl::OkStatus();
   }
 
-  // Staging may be written again once the last commit has read it.
-  absl::Status AwaitCommit(absl::Time deadline) {
-    if (!last_batch.has_value()) return absl::OkStatus();
-    EPLB_RETURN_IF_ERROR(AwaitBatch(*queue, *last_batch, deadline));
-    (void)queue->TakeChecksums(*std::exchange(last_batch, std::nullopt));
-    return absl::OkStatus();
-  }
-
   absl::StatusOr<Staged> MoveRows(const StagingLayout& layout, const StageOptions& stage) {
-    EPLB_RETURN_IF_ERROR(AwaitCommit(stage.deadline));
-    EPLB_RETURN_IF_ERROR(queue->Follow(stage.stream));
-    EPLB_ASSIGN_OR_RETURN(const Ticket ticket, transport->Post(MovesOf(layout, stage)));
+    EPLB_ASSIGN_OR_RETURN(const Ticket ticket, carrier.Post(MovesOf(layout, stage)));
     EPLB_RETURN_IF_ERROR(StageLocal(layout, stage.deadline));
-    while (true) {
-      EPLB_ASSIGN_OR_RETURN(const Progress progress, transport->Poll(ticket, kPollWait));
-      if (progress.done) {
-        return Staged{.sent_bytes = progress.sent_bytes, .received_bytes = progress.received_bytes};
-      }
-    }
-  }
-
-  // Ends what is under way. False when a write of ours may still land.
-  bool Settle() {
-    const bool ended = AwaitCommit(MonotonicNow() + kSettleTimeout).ok();
-    return transport->Abort().ok() && ended;
+    EPLB_ASSIGN_OR_RETURN(const Progress progress, carrier.Await(ticket));
+    return Staged{.sent_bytes = progress.sent_bytes, .received_bytes = progress.received_bytes};
   }
 
   void RememberArrivals(const StagingLayout& layout) {
@@ -170,13 +143,10 @@ struct Executor::Impl {
   const ExecutorOptions options;
   const std::vector<ExpertTensor> tensors;
   const TensorsByLayer by_layer;
-  const std::unique_ptr<Transport> transport;
-  const std::unique_ptr<cuda::RowQueue> queue;
+  RowCarrier carrier;
   const ExpertBytes expert_bytes;
   const int32_t first_slot;
-  std::optional<int64_t> last_batch;  // of the queue, which may not have ended
   bool holds_plan = false;
-  bool may_vote = true;
   std::vector<Arrival> arrivals;  // of the staged plan
 };
 
@@ -230,7 +200,7 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
   }
   absl::StatusOr<Staged> result = impl_->MoveRows(layout, options);
   if (!result.ok()) {
-    impl_->may_vote = impl_->Settle();
+    impl_->carrier.Settle();
     return result;
   }
   impl_->holds_plan = true;
@@ -238,11 +208,17 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
   return result;
 }
 
-std::string_view Executor::transport_name() const { return impl_->transport->name(); }
+std::string_view Executor::transport_name() const { return impl_->carrier.transport_name(); }
 
-std::string_view Executor::transport_passed_over() const { return impl_->transport->passed_over(); }
+std::string_view Executor::transport_passed_over() const {
+  return impl_->carrier.transport_passed_over();
+}
 
-bool Executor::may_vote() const { return impl_->may_vote; }
+std::span<const ExpertTensor> Executor::tensors() const { return impl_->tensors; }
+
+RowCarrier& Executor::carrier() { return impl_->carrier; }
+
+bool Executor::may_vote() const { return impl_->carrier.may_vote(); }
 
 absl::Status Executor::Commit(void* stream) {
   // Staging and slots never overlap, so the order does not matter, not even for a swap.
@@ -257,14 +233,15 @@ absl::Status Executor::Commit(void* stream) {
   impl_->holds_plan = false;
   impl_->arrivals.clear();
   if (copies.empty()) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(impl_->last_batch, impl_->queue->Copy(copies));
-  return impl_->queue->LetFollow(stream);
+  EPLB_ASSIGN_OR_RETURN(const int64_t batch, impl_->carrier.queue().Copy(copies));
+  impl_->carrier.SetLastBatch(batch);
+  return impl_->carrier.queue().LetFollow(stream);
 }
 
 void Executor::Discard() {
   impl_->holds_plan = false;
   impl_->arrivals.clear();
-  impl_->may_vote = impl_->Settle() && impl_->may_vote;
+  impl_->carrier.Settle();
 }
 
 }  // namespace eplb

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "client/migration/row_carrier.h"
 #include "client/migration/transport.h"
 #include "cuda/row_queue.h"
 #include "placement/migration_plan.h"
@@ -52,6 +53,8 @@ absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
                                          LayersHeld held = LayersHeld::kAll);
 // The layers that have tensors, rising.
 std::vector<int32_t> LayersOf(std::span<const ExpertTensor> tensors);
+// Of one tensor by itself.
+absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor& tensor);
 
 struct ExecutorOptions {
   Topology topology;
@@ -87,6 +90,9 @@ class Executor {
   // What carries the rows now, and why that changed: "nccl" becomes "host" when it is given up.
   std::string_view transport_name() const;
   std::string_view transport_passed_over() const;
+  std::span<const ExpertTensor> tensors() const;
+  // For rows that are carried outside of a plan. REQUIRES: none is staged.
+  RowCarrier& carrier();
 
   struct StageOptions {
     uint64_t post_id = 0;  // equal on all ranks, rising, e.g. the target version

@@ -23,6 +23,40 @@ absl::Status Refuse(const ExpertTensor& tensor, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", why));
 }
 
+// A layer's tensors without their names: what must be equal in all layers.
+using Shape = std::multiset<std::pair<TensorRole, int64_t>>;
+
+absl::Status CheckEveryLayer(const std::map<int32_t, Shape>& shapes, const Topology& topology) {
+  const Shape& first = shapes.begin()->second;
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    const auto found = shapes.find(layer);
+    if (found == shapes.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer,
+                                                     " has no expert tensors, layer ",
+                                                     shapes.begin()->first, " has ", first.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Each tensor must have a counterpart of its role and size in every other layer.
+absl::Status CheckCounterparts(const std::map<int32_t, Shape>& shapes,
+                               std::span<const ExpertTensor> tensors) {
+  for (const ExpertTensor& tensor : tensors) {
+    const std::pair<TensorRole, int64_t> kind = {tensor.role, tensor.row_bytes};
+    const size_t here = shapes.at(tensor.layer.value).count(kind);
+    for (const auto& [layer, shape] : shapes) {
+      if (shape.count(kind) >= here) continue;
+      return Refuse(tensor, absl::StrCat("a ", RoleName(tensor.role), " of ", tensor.row_bytes,
+                                         " bytes a row in layer ", tensor.layer.value,
+                                         " has no counterpart in layer ", layer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor& tensor) {
   if (tensor.layer.value < 0 || tensor.layer.value >= topology.num_layers()) {
     return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
@@ -57,40 +91,6 @@ absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor
   if (tensor.base == nullptr) return Refuse(tensor, "base is null");
   return absl::OkStatus();
 }
-
-// A layer's tensors without their names: what must be equal in all layers.
-using Shape = std::multiset<std::pair<TensorRole, int64_t>>;
-
-absl::Status CheckEveryLayer(const std::map<int32_t, Shape>& shapes, const Topology& topology) {
-  const Shape& first = shapes.begin()->second;
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    const auto found = shapes.find(layer);
-    if (found == shapes.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", layer,
-                                                     " has no expert tensors, layer ",
-                                                     shapes.begin()->first, " has ", first.size()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Each tensor must have a counterpart of its role and size in every other layer.
-absl::Status CheckCounterparts(const std::map<int32_t, Shape>& shapes,
-                               std::span<const ExpertTensor> tensors) {
-  for (const ExpertTensor& tensor : tensors) {
-    const std::pair<TensorRole, int64_t> kind = {tensor.role, tensor.row_bytes};
-    const size_t here = shapes.at(tensor.layer.value).count(kind);
-    for (const auto& [layer, shape] : shapes) {
-      if (shape.count(kind) >= here) continue;
-      return Refuse(tensor, absl::StrCat("a ", RoleName(tensor.role), " of ", tensor.row_bytes,
-                                         " bytes a row in layer ", tensor.layer.value,
-                                         " has no counterpart in layer ", layer));
-    }
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 std::string DescribeTensors(std::span<const ExpertTensor> tensors) {
   std::vector<const ExpertTensor*> sorted;

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -109,6 +110,12 @@ class InprocTransport : public Transport {
   absl::Status Abort() override {
     if (ledger_.has_value()) Close({});
     return absl::OkStatus();
+  }
+
+  void Leave() override {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    Own().ended_post = std::numeric_limits<uint64_t>::max();
+    shared_->changed.notify_all();
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -93,6 +94,10 @@ class LinkTransport : public Transport {
     last_progress_ = {};
     ledger_.reset();
     return closed;
+  }
+
+  void Leave() override {
+    if (getpid() == owner_) TellEnded(std::numeric_limits<uint64_t>::max());
   }
 
  private:
@@ -225,6 +230,7 @@ class LinkTransport : public Transport {
   absl::Status OnHeader(PeerLink& link, const RowFrame& frame) {
     EPLB_RETURN_IF_ERROR(CheckFrame(frame));
     if (frame.type == RowFrameType::kPosted) {
+      OnPosted(link, frame);
       link.posted = frame.post_id;
       link.posted_way = frame.round;
       return absl::OkStatus();
@@ -246,6 +252,16 @@ class LinkTransport : public Transport {
     }
     if (HasPayload(frame)) link.ExpectPayload(static_cast<size_t>(frame.bytes), target);
     return absl::OkStatus();
+  }
+
+  // A peer that was in this post and begins another is through with it: it has all our rows.
+  void OnPosted(PeerLink& link, const RowFrame& frame) {
+    if (!ledger_.has_value() || link.posted != ledger_->post_id()) return;
+    if (frame.post_id <= ledger_->post_id()) return;
+    link.passed = ledger_->post_id();
+    for (PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
+      if (outgoing.row.to == link.rank()) ledger_->FinishSend(outgoing);
+    }
   }
 
   // The piece must be the next one of a row that this peer owes, exactly as agreed.
@@ -277,12 +293,12 @@ class LinkTransport : public Transport {
         absl::StrCat("post ", last_post_id_, ": rank ", peer.value, ": ", what));
   }
 
-  // Peers that are still needed must be alive, and not past this post.
+  // Peers that are still needed must be alive, and not past this post without having been in it.
   absl::Status CheckPeers() {
     const auto id = ledger_->post_id();
     const auto past = [id](const PeerLink& link) {
       return (link.ended.has_value() && *link.ended >= id) ||
-             (link.posted.has_value() && *link.posted > id);
+             (link.posted.has_value() && *link.posted > id && link.passed != id);
     };
     const auto elsewhere = [id, way = path_->way()](const PeerLink& link) {
       return link.posted == id && link.posted_way != way;

@@ -56,7 +56,8 @@ struct Progress {
   int64_t received_bytes = 0;
 };
 
-// One post at a time. In a round a rank sends to at most one rank and receives from at most one:
+// One post at a time; posts may follow each other at once, where peers are still in the one before.
+// In a round a rank sends to at most one rank and receives from at most one:
 // the transports that need it refuse other posts. Threads: one caller. The arena is written by
 // peers only between Post and the end of that post.
 class Transport {
@@ -85,6 +86,9 @@ class Transport {
   // communicator, is made anew at the next post. errors: Internal when a write may still land: this
   // rank must not vote.
   virtual absl::Status Abort() = 0;
+  // This rank posts nothing any more: every post that needs it, also a later one, ends on its peers
+  // as one that was aborted here. REQUIRES: no open post.
+  virtual void Leave() = 0;
 };
 
 // Faults scripted on the inproc transport, for tests of what stands above it.

@@ -54,6 +54,7 @@ class LossyTransport final : public Transport {
     return absl::DataLossError("row 0 from rank 0 has another checksum");
   }
   absl::Status Abort() override { return inner_->Abort(); }
+  void Leave() override { inner_->Leave(); }
 
  private:
   std::unique_ptr<Transport> inner_;

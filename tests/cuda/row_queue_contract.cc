@@ -10,6 +10,7 @@
 #include "cuda/checksum.h"
 #include "tests/cuda/copy_case.h"
 #include "tests/cuda/gpu_is_required.h"
+#include "tests/cuda/gradient_case.h"
 
 namespace eplb::cuda {
 
@@ -144,6 +145,46 @@ TEST_P(RowQueueContractTest, ABatchMayHaveMoreRowsThanALaunch) {
   WaitFor(batch);
   EXPECT_EQ(queue().TakeChecksums(batch), expected);
   EXPECT_TRUE(testing::SameBytes(Get(destination.bytes.data(), bytes.size()), bytes));
+}
+
+TEST_P(RowQueueContractTest, AddAndSquareWorkOnRowsOfEveryTypeAfterWhatWasAddedBefore) {
+  constexpr uint64_t kSeed = 303;
+  for (const ElementType type : testing::kElementTypes) {
+    const testing::GradientCase gradients = testing::MakeGradientCase(type, kSeed);
+    const RowBuffer sources = Put(std::vector<std::byte>(gradients.sources.size()));
+    const RowBuffer arrived = Put(gradients.sources);
+    const RowBuffer destinations = Put(gradients.destinations);
+    const auto rows = gradients.At(sources.bytes.data(), destinations.bytes.data());
+    const int64_t before = MustCopy(std::vector<RowCopy>{
+        {arrived.bytes.data(), sources.bytes.data(), std::ssize(gradients.sources)}});
+    const auto added = queue().Add(rows, type);
+    ASSERT_TRUE(added.ok()) << added.status();
+    const auto squared = queue().Square(rows, type);
+    ASSERT_TRUE(squared.ok()) << squared.status();
+    WaitFor(*squared);
+    EXPECT_THAT(queue().TakeChecksums(before), SizeIs(1));
+    EXPECT_THAT(queue().TakeChecksums(*added), IsEmpty());
+    EXPECT_EQ(queue().TakeSquares(*squared), gradients.squares) << "seed " << kSeed;
+    EXPECT_TRUE(testing::SameBytes(Get(destinations.bytes.data(), destinations.bytes.size()),
+                                   gradients.sums));
+  }
+}
+
+TEST_P(RowQueueContractTest, AdditionsHoldNoRoomOnceTheyHaveEnded) {
+  const RowBuffer ones = Put(std::vector<std::byte>(4));
+  const std::vector<RowCopy> rows(
+      5000, {.source = ones.bytes.data(), .destination = ones.bytes.data(), .num_bytes = 0});
+  for (int32_t i = 0; i < 2 * RowQueue::kMaxBatches; ++i) {
+    const auto batch = queue().Add(rows, ElementType::kFloat32);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    WaitFor(*batch);
+  }
+  EXPECT_EQ(queue()
+                .Add(std::vector<RowCopy>{{ones.bytes.data(), ones.bytes.data(), 3}},
+                     ElementType::kFloat16)
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(RowQueueContractTest, ChecksumsAreTakenOnce) {

@@ -16,6 +16,7 @@
 #include "tests/client/migration/bounce_world.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/peer_world.h"
+#include "tests/client/migration/replica_contract.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/gpu/migration_rank.h"
@@ -39,6 +40,11 @@ Transports MakeDeviceBounceWorld(int32_t world_size, int64_t staging_bytes) {
 INSTANTIATE_TEST_SUITE_P(DevicePeer, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeDevicePeerWorld, &MakeDeviceQueue)));
 INSTANTIATE_TEST_SUITE_P(DeviceBounce, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeDeviceBounceWorld,
+                                                         &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(DevicePeer, ReplicaContractTest,
+                         ::testing::Values(TransportKind(&MakeDevicePeerWorld, &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(DeviceBounce, ReplicaContractTest,
                          ::testing::Values(TransportKind(&MakeDeviceBounceWorld,
                                                          &MakeDeviceQueue)));
 INSTANTIATE_TEST_SUITE_P(

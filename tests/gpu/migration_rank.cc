@@ -58,6 +58,7 @@ class DyingTransport : public Transport {
     return progress;
   }
   absl::Status Abort() override { return transport_->Abort(); }
+  void Leave() override { transport_->Leave(); }
 
  private:
   std::unique_ptr<Transport> transport_;

@@ -64,6 +64,16 @@ static void print_tensor_and_boundary(void) {
   FIELD(eplb_tensor, reserved);
   FIELD(eplb_tensor, rebuild);
   FIELD(eplb_tensor, user);
+  STRUCT(eplb_replica_rows);
+  FIELD(eplb_replica_rows, struct_size);
+  FIELD(eplb_replica_rows, name);
+  FIELD(eplb_replica_rows, base);
+  FIELD(eplb_replica_rows, row_bytes);
+  FIELD(eplb_replica_rows, row_stride);
+  FIELD(eplb_replica_rows, num_rows);
+  FIELD(eplb_replica_rows, layer);
+  FIELD(eplb_replica_rows, type);
+  FIELD(eplb_replica_rows, reserved);
   STRUCT(eplb_boundary);
   FIELD(eplb_boundary, struct_size);
   FIELD(eplb_boundary, voted);

@@ -57,6 +57,7 @@ class StrikingTransport : public Transport {
   }
 
   absl::Status Abort() override { return inner_->Abort(); }
+  void Leave() override { inner_->Leave(); }
 
  private:
   const std::unique_ptr<Transport> inner_;

@@ -7,6 +7,7 @@
 
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/nccl_world.h"
+#include "tests/client/migration/replica_contract.h"
 
 namespace eplb {
 namespace {
@@ -20,6 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ExecutorContractTest,
                                            ExecutorKind{"NcclWithPrimary", MakeLargePieceNcclWorld,
                                                         StateResidency::kWithPrimary}),
                          [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(Nccl, ReplicaContractTest, ::testing::Values(&MakeSmallPieceNcclWorld));
 
 // Of the communicators that begin while it lives.
 class Faults {

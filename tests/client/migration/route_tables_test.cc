@@ -79,6 +79,14 @@ class RecordingQueue : public cuda::RowQueue {
     calls_.push_back(absl::StrCat("transfer ", rows.size(), " of ", num_bytes));
     return queue_->Transfer(rows);
   }
+  absl::StatusOr<int64_t> Add(std::span<const cuda::RowCopy> rows,
+                              cuda::ElementType type) override {
+    return queue_->Add(rows, type);
+  }
+  absl::StatusOr<int64_t> Square(std::span<const cuda::RowCopy> rows,
+                                 cuda::ElementType type) override {
+    return queue_->Square(rows, type);
+  }
   absl::StatusOr<int64_t> Mark() override { return queue_->Mark(); }
   absl::StatusOr<bool> Ended(int64_t batch) override {
     calls_.push_back("ended");

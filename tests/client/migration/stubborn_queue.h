@@ -43,6 +43,14 @@ class StubbornQueue : public cuda::RowQueue {
     if (batch.ok()) under_way_[*batch] = stubbornness_.looks_per_transfer;
     return batch;
   }
+  absl::StatusOr<int64_t> Add(std::span<const cuda::RowCopy> rows,
+                              cuda::ElementType type) override {
+    return queue_->Add(rows, type);
+  }
+  absl::StatusOr<int64_t> Square(std::span<const cuda::RowCopy> rows,
+                                 cuda::ElementType type) override {
+    return queue_->Square(rows, type);
+  }
   absl::StatusOr<int64_t> Mark() override { return queue_->Mark(); }
   absl::StatusOr<bool> Ended(int64_t batch) override {
     if (const auto found = under_way_.find(batch); found != under_way_.end()) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -93,6 +94,68 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
       EXPECT_EQ(sent, traffic.total_bytes);
       EXPECT_EQ(received, traffic.total_bytes);
     }
+  }
+}
+
+TEST_P(TransportContractTest, PostsFollowEachOtherWhileOthersAreStillInTheOneBefore) {
+  constexpr int32_t kRanks = 4;
+  constexpr int32_t kPosts = 60;
+  constexpr size_t kBytes = 5000;
+  Transports transports = Make(kRanks, kBytes);
+  std::vector<std::vector<std::byte>> rows;
+  std::vector<std::span<std::byte>> live;
+  std::mt19937 random(5);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    rows.push_back(RandomBytes(random, kBytes + kPosts));
+    live.push_back(memory().Put(rows.back()));
+  }
+  std::mutex memory_mutex;
+  RunRanks(kRanks, [&](int32_t rank) {
+    for (int32_t post = 1; post <= kPosts; ++post) {
+      // To the neighbour at a distance that changes; some ranks have no part in every third post.
+      const int32_t distance = 1 + post % (kRanks - 1);
+      const int32_t to = (rank + distance) % kRanks;
+      const int32_t from = (rank + kRanks - distance) % kRanks;
+      const auto takes_part = [&](int32_t sender) { return post % 3 != 0 || sender == post % 4; };
+      const auto at = static_cast<size_t>(post);
+      const auto id = static_cast<uint64_t>(post);
+      RowMoves moves = Nothing(id);
+      if (takes_part(rank)) {
+        moves.sends =
+            SendOne(RankId{to}, id, live[static_cast<size_t>(rank)].subspan(at, kBytes)).sends;
+      }
+      if (takes_part(from)) moves.receives = ReceiveOne(RankId{from}, id, kBytes).receives;
+      moves.deadline = absl::Now() + absl::Seconds(30);
+      const Ticket ticket = MustPost(*transports[rank], std::move(moves));
+      while (true) {
+        const auto progress = transports[rank]->Poll(ticket, absl::Seconds(1));
+        ASSERT_TRUE(progress.ok()) << "rank " << rank << ": " << progress.status();
+        if (progress->done) break;
+      }
+      if (!takes_part(from)) continue;
+      const std::lock_guard<std::mutex> lock(memory_mutex);
+      ASSERT_TRUE(memory().Holds(
+          transports[rank]->staging(),
+          std::span<const std::byte>(rows[static_cast<size_t>(from)]).subspan(at, kBytes)));
+    }
+  });
+}
+
+TEST_P(TransportContractTest, RankThatLeavesEndsEveryPostThatNeedsIt) {
+  Transports transports = Make(2, 128);
+  const std::span<std::byte> row = memory().Put(std::vector<std::byte>(64));
+  const Ticket open = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
+  transports[0]->Leave();
+  for (uint64_t post_id = 1; post_id <= 2; ++post_id) {
+    const Ticket ticket =
+        post_id == 1 ? open : MustPost(*transports[1], ReceiveOne(RankId{0}, post_id, 64));
+    absl::StatusOr<Progress> result = Progress{};
+    for (int i = 0; i < 20 && result.ok(); ++i) {
+      result = transports[1]->Poll(ticket, absl::Seconds(1));
+    }
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted) << result.status();
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 0 ended it"));
+    EXPECT_TRUE(transports[1]->Abort().ok());
   }
 }
 

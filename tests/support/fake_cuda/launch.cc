@@ -1,8 +1,12 @@
 // The kernels' launchers: a kernel's body runs on the host when the stream comes to it.
+#include <vector>
+
+#include "cuda/add_rows.h"
 #include "cuda/copy.h"
 #include "cuda/count.h"
 #include "cuda/kernels/copy_body.h"
 #include "cuda/route.h"
+#include "cuda/square_rows.h"
 #include "placement/status_macros.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -36,6 +40,32 @@ void RunCopyRows(const CopyArgs& args) {
       checksums[i] += CopyTilePart<true>(row, tile, 0, 1);
     }
   }
+}
+
+// The table's rows as a kernel sees them; null where it would see nothing.
+std::vector<RowCopy> RowsOnDevice(const TiledRow* table, int32_t num_rows, bool has_destinations) {
+  const TiledRow* const tiled = OnDevice(table, int64_t{sizeof(TiledRow)} * num_rows);
+  std::vector<RowCopy> rows;
+  for (int32_t i = 0; i < num_rows && fake::Failure() == cudaSuccess; ++i) {
+    RowCopy row = tiled[i].copy;
+    if (row.num_bytes > 0) {
+      row.source = OnDevice(row.source, row.num_bytes);
+      if (has_destinations) row.destination = OnDevice(row.destination, row.num_bytes);
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+void RunAddRows(const AddArgs& args) {
+  const std::vector<RowCopy> rows = RowsOnDevice(args.rows, args.num_rows, true);
+  if (fake::Failure() == cudaSuccess) (void)AddRowsOnHost(rows, args.type);
+}
+
+void RunSquareRows(const SquareArgs& args) {
+  const std::vector<RowCopy> rows = RowsOnDevice(args.rows, args.num_rows, false);
+  double* const sums = OnDevice(args.sums, int64_t{sizeof(double)} * args.num_rows);
+  if (fake::Failure() == cudaSuccess) (void)SquareRowsOnHost(rows, args.type, {sums, rows.size()});
 }
 
 // As the kernel sees them; null stays null. Sizes follow from the choices.
@@ -100,6 +130,22 @@ absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) 
   return absl::OkStatus();
 }
 
+absl::Status LaunchAddRows(const AddArgs& args, int32_t, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckAddArgs(args));
+  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
+  if (args.num_rows > 0) fake::Enqueue(stream, [args] { RunAddRows(args); });
+  return absl::OkStatus();
+}
+
+absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckSquareArgs(args));
+  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
+  if (args.num_rows > 0) fake::Enqueue(stream, [args] { RunSquareRows(args); });
+  return absl::OkStatus();
+}
+
 absl::Status LoadCopyKernels() { return absl::OkStatus(); }
+absl::Status LoadAddKernels() { return absl::OkStatus(); }
+absl::Status LoadSquareKernels() { return absl::OkStatus(); }
 
 }  // namespace eplb::cuda

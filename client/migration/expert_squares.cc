@@ -1,0 +1,180 @@
+#include "client/migration/expert_squares.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/migration/batches.h"
+#include "client/migration/staging_layout.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+// Rows of a batch: many, so that a GPU has work, and few of what a queue holds.
+constexpr size_t kBatchRows = 8192;
+
+// The layers that have tensors, rising, and where each one's sums begin in a rank's block.
+using LayerIndex = std::map<LayerId, size_t>;
+
+LayerIndex IndexLayers(std::span<const ReplicaTensor> tensors) {
+  LayerIndex layers;
+  for (const ReplicaTensor& tensor : tensors) layers[tensor.rows.layer] = 0;
+  size_t index = 0;
+  for (auto& [layer, at] : layers) at = index++;
+  return layers;
+}
+
+// A row whose squares are summed, and the sum that they are added to.
+struct Term {
+  cuda::RowCopy row;
+  cuda::ElementType type;
+  double* sum = nullptr;
+};
+
+// Calls visitor(local slot, expert) for every slot of the GPU that holds a primary.
+template <class Visitor>
+void VisitPrimaries(const Placement& placement, GpuId gpu, LayerId layer, const Visitor& visitor) {
+  const int32_t first = placement.topology().FirstSlotOf(gpu).value;
+  for (int32_t local = 0; local < placement.topology().SlotsOf(gpu); ++local) {
+    const SlotId slot{first + local};
+    const ExpertId expert = placement.ExpertIn(layer, slot);
+    if (expert.value >= 0 && placement.PrimaryOf(layer, expert) == slot) visitor(local, expert);
+  }
+}
+
+// Adds the squares of each term to its sum, in their order.
+absl::Status AddSquares(std::span<const Term> terms, const LaneCall& call) {
+  while (!terms.empty()) {
+    std::vector<cuda::RowCopy> rows;
+    while (rows.size() < std::min(terms.size(), kBatchRows) &&
+           terms[rows.size()].type == terms[0].type) {
+      rows.push_back(terms[rows.size()].row);
+    }
+    EPLB_RETURN_IF_ERROR(call.carrier.AwaitLastBatch(call.deadline).status());
+    EPLB_ASSIGN_OR_RETURN(const int64_t batch, call.carrier.queue().Square(rows, terms[0].type));
+    EPLB_RETURN_IF_ERROR(AwaitBatch(call.carrier.queue(), batch, call.deadline));
+    const std::vector<double> squares = call.carrier.queue().TakeSquares(batch);
+    for (size_t i = 0; i < squares.size(); ++i) *terms[i].sum += squares[i];
+    terms = terms.subspan(rows.size());
+  }
+  return absl::OkStatus();
+}
+
+// A batch of the queue that copies one row, once it has ended.
+absl::Status CopyNow(const std::byte* source, std::byte* destination, size_t num_bytes,
+                     const LaneCall& call) {
+  const cuda::RowCopy row{
+      .source = source, .destination = destination, .num_bytes = static_cast<int64_t>(num_bytes)};
+  EPLB_ASSIGN_OR_RETURN(const int64_t batch, call.carrier.queue().Transfer({&row, 1}));
+  call.carrier.SetLastBatch(batch);
+  return call.carrier.AwaitLastBatch(call.deadline).status();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const ReplicaTensor> tensors,
+                                                          const LaneCall& call) {
+  const Topology& topology = call.placement.topology();
+  const LayerIndex layers = IndexLayers(tensors);
+  const auto slots = static_cast<size_t>(topology.max_slots_per_gpu());
+  std::vector<double> mine(layers.size() * slots);  // [layers, slots]
+  std::vector<Term> terms;
+  for (const ReplicaTensor& tensor : tensors) {
+    const ExpertTensor& rows = tensor.rows;
+    double* sums = mine.data() + layers.at(rows.layer) * slots;
+    VisitPrimaries(call.placement, call.gpu, rows.layer, [&](int32_t local, ExpertId) {
+      terms.push_back(
+          {.row = {.source = static_cast<std::byte*>(rows.base) + local * rows.row_stride,
+                   .num_bytes = rows.row_bytes},
+           .type = tensor.type,
+           .sum = sums + local});
+    });
+  }
+  EPLB_RETURN_IF_ERROR(call.carrier.queue().Follow(call.stream));
+  EPLB_RETURN_IF_ERROR(AddSquares(terms, call));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(mine, call));
+  std::vector<double> squares(static_cast<size_t>(topology.num_layers()) *
+                              static_cast<size_t>(topology.num_experts()));
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    for (const auto& [layer, index] : layers) {
+      const double* sums = all.data() + static_cast<size_t>(gpu) * mine.size() + index * slots;
+      double* of_layer = squares.data() + int64_t{layer.value} * topology.num_experts();
+      VisitPrimaries(call.placement, GpuId{gpu}, layer,
+                     [&](int32_t local, ExpertId expert) { of_layer[expert.value] = sums[local]; });
+    }
+  }
+  return squares;
+}
+
+absl::Status ExpertSquareSums::Reserve(size_t num_doubles, size_t num_arriving,
+                                       cuda::RowQueue& queue) {
+  const auto leaving = static_cast<int64_t>(num_doubles * sizeof(double));
+  const auto arriving = RoundUpToStaging(leaving) * static_cast<int64_t>(num_arriving);
+  if (static_cast<int64_t>(sent_.bytes.size()) < leaving) {
+    EPLB_ASSIGN_OR_RETURN(sent_, queue.Allocate(leaving));
+    EPLB_ASSIGN_OR_RETURN(leaving_, queue.AllocatePinned(leaving));
+  }
+  if (static_cast<int64_t>(arrived_.bytes.size()) < arriving) {
+    EPLB_ASSIGN_OR_RETURN(arrived_, queue.AllocatePinned(arriving));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<double>> ExpertSquareSums::Gather(std::span<const double> mine,
+                                                             const LaneCall& call) {
+  const auto num_gpus = static_cast<int32_t>(call.ranks.size());
+  std::vector<double> all(mine.size() * call.ranks.size());
+  const auto block_of = [&](int32_t gpu) {
+    return all.begin() + static_cast<ptrdiff_t>(mine.size()) * gpu;
+  };
+  std::copy(mine.begin(), mine.end(), block_of(call.gpu.value));
+  if (num_gpus == 1 || mine.empty()) return all;
+  const size_t num_bytes = mine.size_bytes();
+  const int64_t stride = RoundUpToStaging(static_cast<int64_t>(num_bytes));
+  const auto at_once = static_cast<int32_t>(
+      std::min<int64_t>(num_gpus - 1, std::ssize(call.carrier.staging()) / stride));
+  if (at_once == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("the sums of squares of one rank are ",
+                                                     num_bytes, " bytes, staging has ",
+                                                     call.carrier.staging().size()));
+  }
+  EPLB_RETURN_IF_ERROR(Reserve(mine.size(), static_cast<size_t>(at_once), call.carrier.queue()));
+  std::memcpy(leaving_.bytes.data(), mine.data(), num_bytes);
+  EPLB_RETURN_IF_ERROR(CopyNow(leaving_.bytes.data(), sent_.bytes.data(), num_bytes, call));
+  // In round d every rank sends to the one d further.
+  for (int32_t first = 1; first < num_gpus; first += at_once) {
+    const int32_t end = std::min(first + at_once, num_gpus);
+    RowMoves moves{.post_id = call.next_post_id(),
+                   .sends = {},
+                   .receives = {},
+                   .deadline = call.deadline,
+                   .stream = call.stream};
+    const auto gpu_at = [&](int32_t distance) { return (call.gpu.value + distance) % num_gpus; };
+    for (int32_t d = first; d < end; ++d) {
+      const int64_t offset = (d - first) * stride;
+      moves.sends.push_back({.to = call.ranks[static_cast<size_t>(gpu_at(d))],
+                             .round = d - first,
+                             .bytes = sent_.bytes.first(num_bytes),
+                             .staging_offset = offset});
+      moves.receives.push_back({.from = call.ranks[static_cast<size_t>(gpu_at(num_gpus - d))],
+                                .round = d - first,
+                                .staging_offset = offset,
+                                .num_bytes = static_cast<int64_t>(num_bytes)});
+    }
+    EPLB_ASSIGN_OR_RETURN(const Ticket ticket, call.carrier.Post(std::move(moves)));
+    EPLB_RETURN_IF_ERROR(call.carrier.Await(ticket).status());
+    EPLB_RETURN_IF_ERROR(CopyNow(call.carrier.staging().data(), arrived_.bytes.data(),
+                                 static_cast<size_t>((end - first) * stride), call));
+    for (int32_t d = first; d < end; ++d) {
+      std::memcpy(&*block_of(gpu_at(num_gpus - d)), arrived_.bytes.data() + (d - first) * stride,
+                  num_bytes);
+    }
+  }
+  return all;
+}
+
+}  // namespace eplb

@@ -1,0 +1,176 @@
+#include "client/migration/replica_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/migration/row_overlap.h"
+#include "client/migration/staging_layout.h"
+#include "placement/edge_colouring.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+// The tensors of each layer, in the order in which they were given.
+using ByLayer = std::map<LayerId, std::vector<const ReplicaTensor*>>;
+
+ByLayer SortByLayer(std::span<const ReplicaTensor> tensors) {
+  ByLayer layers;
+  for (const ReplicaTensor& tensor : tensors) layers[tensor.rows.layer].push_back(&tensor);
+  return layers;
+}
+
+class Planner {
+ public:
+  Planner(const Placement& placement, GpuId gpu, ReplicaFlow flow, int64_t staging_bytes)
+      : placement_(placement),
+        topology_(placement.topology()),
+        gpu_(gpu),
+        flow_(flow),
+        staging_bytes_(staging_bytes),
+        used_bytes_(static_cast<size_t>(topology_.num_gpus())),
+        num_rows_(static_cast<size_t>(topology_.num_gpus())) {}
+
+  absl::Status AddLayer(LayerId layer, std::span<const ReplicaTensor* const> tensors,
+                        size_t most_tensors) {
+    const int64_t first_row =
+        int64_t{layer.value} * topology_.num_slots() * static_cast<int64_t>(most_tensors);
+    for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
+      const std::span<const int32_t> slots = placement_.ReplicasOf(layer, ExpertId{expert});
+      for (size_t replica = 1; replica < slots.size(); ++replica) {
+        new_edge_ = true;
+        for (size_t i = 0; i < tensors.size(); ++i) {
+          ReplicaMove move{
+              .tensor = tensors[i],
+              .source = SlotId{slots[replica]},
+              .destination = SlotId{slots[0]},
+              .replica = static_cast<int32_t>(replica),
+              .row = static_cast<int32_t>(
+                  first_row + int64_t{slots[replica]} * static_cast<int64_t>(most_tensors) +
+                  static_cast<int64_t>(i))};
+          if (flow_ == ReplicaFlow::kFromPrimary) std::swap(move.source, move.destination);
+          EPLB_RETURN_IF_ERROR(Add(std::move(move)));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<ReplicaPost>> Finish() && {
+    EPLB_RETURN_IF_ERROR(ClosePost());
+    return std::move(posts_);
+  }
+
+ private:
+  absl::Status Add(ReplicaMove move) {
+    const GpuId from = topology_.GpuOf(move.source);
+    const GpuId to = topology_.GpuOf(move.destination);
+    const int64_t staged = from == to ? 0 : RoundUpToStaging(move.tensor->rows.row_bytes);
+    EPLB_RETURN_IF_ERROR(Place(to, staged, move));
+    if (from != to && std::exchange(new_edge_, false)) edges_.push_back({from.value, to.value});
+    is_open_ = true;
+    if (from != gpu_ && to != gpu_) return absl::OkStatus();
+    edge_of_move_.push_back(from == to ? kNoEdge : edges_.size() - 1);
+    moves_.push_back(std::move(move));
+    return absl::OkStatus();
+  }
+
+  // Room in the staging of `to`, in the next post where this one has none.
+  absl::Status Place(GpuId to, int64_t staged, ReplicaMove& move) {
+    const auto gpu = static_cast<size_t>(to.value);
+    if (staged > staging_bytes_) {
+      const ExpertTensor& rows = move.tensor->rows;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("tensor \"", rows.name, "\": a row of ", rows.row_bytes,
+                       " bytes is larger than the staging of ", staging_bytes_, " bytes"));
+    }
+    if (used_bytes_[gpu] + staged > staging_bytes_ || num_rows_[gpu] == kMaxReplicaRows) {
+      EPLB_RETURN_IF_ERROR(ClosePost());
+      new_edge_ = true;
+    }
+    move.offset = used_bytes_[gpu];
+    used_bytes_[gpu] += staged;
+    ++num_rows_[gpu];
+    return absl::OkStatus();
+  }
+
+  absl::Status ClosePost() {
+    if (!std::exchange(is_open_, false)) return absl::OkStatus();
+    EPLB_ASSIGN_OR_RETURN(const EdgeColouring colouring,
+                          ColourEdges(edges_, topology_.num_gpus(), topology_.num_gpus()));
+    for (size_t i = 0; i < moves_.size(); ++i) {
+      if (edge_of_move_[i] != kNoEdge) moves_[i].round = colouring.colours[edge_of_move_[i]];
+    }
+    posts_.push_back({.moves = std::move(moves_), .has_links = !edges_.empty()});
+    moves_.clear();
+    edges_.clear();
+    edge_of_move_.clear();
+    std::fill(used_bytes_.begin(), used_bytes_.end(), 0);
+    std::fill(num_rows_.begin(), num_rows_.end(), 0);
+    return absl::OkStatus();
+  }
+
+  static constexpr size_t kNoEdge = std::numeric_limits<size_t>::max();
+
+  const Placement& placement_;
+  const Topology& topology_;
+  const GpuId gpu_;
+  const ReplicaFlow flow_;
+  const int64_t staging_bytes_;
+  std::vector<ReplicaPost> posts_;
+  // Of the post that is being filled.
+  bool is_open_ = false;
+  bool new_edge_ = false;  // the next row is the first of its replica in it
+  std::vector<ReplicaMove> moves_;
+  std::vector<size_t> edge_of_move_;
+  std::vector<BipartiteEdge> edges_;  // all GPUs' replicas that travel; their tensors share a round
+  std::vector<int64_t> used_bytes_;   // [G]
+  std::vector<int32_t> num_rows_;     // [G]
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<ReplicaPost>> PlanReplicaPosts(const Placement& placement, GpuId gpu,
+                                                          std::span<const ReplicaTensor> tensors,
+                                                          ReplicaFlow flow, int64_t staging_bytes) {
+  const Topology& topology = placement.topology();
+  const ByLayer layers = SortByLayer(tensors);
+  size_t most_tensors = 0;
+  for (const auto& [layer, of_layer] : layers) {
+    most_tensors = std::max(most_tensors, of_layer.size());
+  }
+  const int64_t slots = int64_t{topology.num_layers()} * topology.num_slots();
+  const int64_t most_allowed = std::numeric_limits<int32_t>::max() / slots;
+  if (static_cast<int64_t>(most_tensors) > most_allowed) {
+    return absl::InvalidArgumentError(absl::StrCat("a layer has ", most_tensors,
+                                                   " tensors of rows, at most ", most_allowed,
+                                                   " are carried together"));
+  }
+  Planner planner(placement, gpu, flow, staging_bytes);
+  for (const auto& [layer, of_layer] : layers) {
+    EPLB_RETURN_IF_ERROR(planner.AddLayer(layer, of_layer, most_tensors));
+  }
+  return std::move(planner).Finish();
+}
+
+absl::Status CheckReplicaTensors(const Topology& topology, GpuId gpu,
+                                 std::span<const ReplicaTensor> tensors, ReplicaFlow flow) {
+  std::vector<ExpertTensor> rows;
+  for (const ReplicaTensor& tensor : tensors) {
+    EPLB_RETURN_IF_ERROR(CheckTensor(topology, gpu, tensor.rows));
+    const int64_t element_bytes = cuda::ElementBytes(tensor.type);
+    if (flow == ReplicaFlow::kToPrimary && tensor.rows.row_bytes % element_bytes != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor \"", tensor.rows.name, "\": row_bytes is ", tensor.rows.row_bytes,
+                       ", expected a multiple of the element's ", element_bytes));
+    }
+    rows.push_back(tensor.rows);
+  }
+  return CheckRowsApart(rows);
+}
+
+}  // namespace eplb

@@ -1,0 +1,150 @@
+// Client::ReduceGradients, BroadcastWeights and ExpertSquares: an expert in several slots stays one
+// expert in training.
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/client_impl.h"
+#include "client/control/monotonic_clock.h"
+#include "client/migration/row_memory.h"
+#include "placement/status_macros.h"
+
+namespace eplb {
+namespace {
+
+cuda::ElementType ElementOf(GradientType type) {
+  switch (type) {
+    case GradientType::kFloat64:
+      return cuda::ElementType::kFloat64;
+    case GradientType::kBfloat16:
+      return cuda::ElementType::kBfloat16;
+    case GradientType::kFloat16:
+      return cuda::ElementType::kFloat16;
+    case GradientType::kFloat32:
+      break;
+  }
+  return cuda::ElementType::kFloat32;
+}
+
+std::vector<ReplicaTensor> TensorsOf(std::span<const ReplicaRows> rows) {
+  std::vector<ReplicaTensor> tensors;
+  for (const ReplicaRows& view : rows) {
+    tensors.push_back({.rows = {.name = view.name,
+                                .layer = LayerId{view.layer},
+                                .base = view.base,
+                                .num_rows = view.num_rows,
+                                .row_bytes = view.row_bytes,
+                                .row_stride = view.row_stride},
+                       .type = ElementOf(view.type)});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, StatePlacement sums,
+                                           void* stream) {
+  constexpr char kName[] = "ReduceGradients";
+  const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
+  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
+  if (disabled_) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const ReplicaPosts to_primary,
+                        PlanReplicas(tensors, ReplicaFlow::kToPrimary));
+  ReplicaPosts from_primary;
+  if (sums == StatePlacement::kEveryReplica) {
+    EPLB_ASSIGN_OR_RETURN(from_primary, PlanReplicas(tensors, ReplicaFlow::kFromPrimary));
+  }
+  const LaneCall call = MakeLaneCall(stream);
+  EPLB_RETURN_IF_ERROR(
+      EndIfFailed(kName, CarryReplicaRows(to_primary, ReplicaFlow::kToPrimary, call)));
+  return EndIfFailed(kName, CarryReplicaRows(from_primary, ReplicaFlow::kFromPrimary, call));
+}
+
+absl::Status Client::Impl::BroadcastWeights(std::span<const ReplicaRows> rows, void* stream) {
+  constexpr char kName[] = "BroadcastWeights";
+  const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
+  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream));
+  if (disabled_) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const ReplicaPosts posts, PlanReplicas(tensors, ReplicaFlow::kFromPrimary));
+  return EndIfFailed(kName,
+                     CarryReplicaRows(posts, ReplicaFlow::kFromPrimary, MakeLaneCall(stream)));
+}
+
+absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
+    std::span<const ReplicaRows> rows, void* stream) {
+  constexpr char kName[] = "ExpertSquares";
+  if (disabled_) {
+    return absl::FailedPreconditionError(
+        "ExpertSquares: with EPLB_DISABLE=1 nothing is carried between ranks");
+  }
+  const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
+  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
+  if (expert_squares_ == nullptr) expert_squares_ = std::make_unique<ExpertSquareSums>();
+  absl::StatusOr<std::vector<double>> squares = expert_squares_->Sum(tensors, MakeLaneCall(stream));
+  EPLB_RETURN_IF_ERROR(EndIfFailed(kName, squares.status()));
+  return squares;
+}
+
+absl::Status Client::Impl::CheckReplicaCall(const char* name,
+                                            std::span<const ReplicaTensor> tensors,
+                                            ReplicaFlow flow, const void* stream) const {
+  if (disabled_) return CheckNoReplicas(name, tensors);
+  EPLB_RETURN_IF_ERROR(ended_);
+  if (executor_ == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " came before RegisterExperts"));
+  }
+  EPLB_RETURN_IF_ERROR(CheckStream(stream));
+  EPLB_RETURN_IF_ERROR(CheckReplicaTensors(topology_, gpu(), tensors, flow));
+  std::vector<ExpertTensor> together;  // the registered tensors say which memory it must be
+  for (const ExpertTensor& tensor :
+       executor_->tensors().first(std::min<size_t>(1, executor_->tensors().size()))) {
+    together.push_back(tensor);
+  }
+  for (const ReplicaTensor& tensor : tensors) together.push_back(tensor.rows);
+  return FindMemory(together).status();
+}
+
+absl::Status Client::Impl::CheckNoReplicas(const char* name,
+                                           std::span<const ReplicaTensor> tensors) const {
+  for (const ReplicaTensor& tensor : tensors) {
+    const LayerId layer = tensor.rows.layer;
+    if (layer.value < 0 || layer.value >= topology_.num_layers()) continue;
+    for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
+      if (running_.placement->ReplicaCount(layer, ExpertId{expert}) < 2) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(name, ": layer ", layer.value, ": expert ", expert,
+                       " has replicas, and with EPLB_DISABLE=1 nothing is carried between them; "
+                       "train with num_slots = num_experts"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Client::Impl::ReplicaPosts> Client::Impl::PlanReplicas(
+    std::span<const ReplicaTensor> tensors, ReplicaFlow flow) const {
+  return PlanReplicaPosts(*running_.placement, gpu(), tensors, flow,
+                          std::ssize(executor_->carrier().staging()));
+}
+
+LaneCall Client::Impl::MakeLaneCall(void* stream) {
+  return {.carrier = executor_->carrier(),
+          .placement = *running_.placement,
+          .gpu = gpu(),
+          .ranks = grid_.RanksOf(grid_.LaneOf(rank())),
+          .next_post_id = [this] { return ++num_posts_; },
+          .deadline = MonotonicNow() + options_.transfer_deadline,
+          .stream = stream};
+}
+
+absl::Status Client::Impl::EndIfFailed(const char* name, const absl::Status& status) {
+  if (status.ok()) return status;
+  executor_->carrier().Settle();
+  executor_->carrier().Leave();
+  return End(next_step_ - 1,
+             absl::AbortedError(absl::StrCat(name, " before the boundary of step ", next_step_,
+                                             " failed half-way: ", status.message())),
+             /*target=*/nullptr);
+}
+
+}  // namespace eplb

@@ -1,0 +1,111 @@
+// Replicas in training by the C ABI.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "client/c/eplb.h"
+#include "tests/client/c/c_rank.h"
+
+namespace eplb {
+namespace {
+
+using testing::CJob;
+using testing::CRank;
+
+// Two GPUs: slots 0..2 and 3..5; experts 0 and 1 are in slots 4 and 5, too.
+class CReplicasTest : public ::testing::Test {
+ protected:
+  CReplicasTest() : job_(2) {
+    for (int32_t rank = 0; rank < 2; ++rank) job_.rank(rank).options.num_slots = 6;
+  }
+
+  static eplb_replica_rows RowsOf(std::vector<double>& rows, int32_t layer) {
+    eplb_replica_rows result = {};
+    result.struct_size = sizeof(result);
+    result.name = "gradient";
+    result.base = rows.data();
+    result.row_bytes = sizeof(double);
+    result.row_stride = sizeof(double);
+    result.num_rows = 3;
+    result.layer = layer;
+    result.type = EPLB_FLOAT64;
+    return result;
+  }
+
+  CJob job_;
+};
+
+TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
+  ASSERT_EQ(job_.Start(), EPLB_OK);
+  job_.Run([](CRank& rank) {
+    const double first = rank.rank() * 3;
+    std::vector<double> gradient = {first + 1, first + 2, first + 3};
+    const eplb_replica_rows rows = RowsOf(gradient, 1);
+    ASSERT_EQ(
+        eplb_client_reduce_gradients(rank.client(), &rows, 1, EPLB_STATE_WITH_PRIMARY, nullptr),
+        EPLB_OK)
+        << rank.message();
+    const std::vector<double> sums[] = {{1 + 5, 2 + 6, 3}, {4, 5, 6}};
+    EXPECT_EQ(gradient, sums[rank.rank()]);
+    std::vector<double> squares(testing::kSmallLayers * testing::kSmallExperts, -1);
+    ASSERT_EQ(eplb_client_expert_squares(rank.client(), &rows, 1, nullptr, squares.data(),
+                                         squares.size()),
+              EPLB_OK)
+        << rank.message();
+    EXPECT_THAT(squares, ::testing::ElementsAre(0, 0, 0, 0, 36, 64, 9, 16, 0, 0, 0, 0));
+    ASSERT_EQ(eplb_client_broadcast_weights(rank.client(), &rows, 1, nullptr), EPLB_OK)
+        << rank.message();
+    const std::vector<double> given[] = {{6, 8, 3}, {4, 6, 8}};
+    EXPECT_EQ(gradient, given[rank.rank()]);
+    ASSERT_EQ(
+        eplb_client_reduce_gradients(rank.client(), &rows, 1, EPLB_STATE_IN_EVERY_REPLICA, nullptr),
+        EPLB_OK)
+        << rank.message();
+    const std::vector<double> everywhere[] = {{12, 16, 3}, {4, 12, 16}};
+    EXPECT_EQ(gradient, everywhere[rank.rank()]);
+  });
+}
+
+TEST_F(CReplicasTest, MistakesAreNamed) {
+  ASSERT_EQ(job_.Start(), EPLB_OK);
+  CRank& rank = job_.rank(0);
+  std::vector<double> gradient(3);
+  const auto refusal = [&](const std::function<void(eplb_replica_rows&)>& change,
+                           int32_t sums = EPLB_STATE_WITH_PRIMARY) {
+    eplb_replica_rows rows = RowsOf(gradient, 1);
+    change(rows);
+    EXPECT_EQ(eplb_client_reduce_gradients(rank.client(), &rows, 1, sums, nullptr),
+              EPLB_INVALID_ARGUMENT);
+    return rank.message();
+  };
+  EXPECT_EQ(refusal([](eplb_replica_rows& rows) { rows.struct_size = 8; }),
+            "rows[0].struct_size is 8, expected sizeof, which is 56 in this library");
+  EXPECT_EQ(refusal([](eplb_replica_rows& rows) { rows.type = 4; }),
+            "rows[0].type is 4, expected an eplb_gradient_type");
+  EXPECT_EQ(refusal([](eplb_replica_rows& rows) { rows.reserved = 1; }),
+            "rows[0].reserved is not 0");
+  EXPECT_EQ(refusal([](eplb_replica_rows&) {}, 2), "sums is 2, expected an eplb_state_placement");
+  EXPECT_EQ(refusal([](eplb_replica_rows& rows) {
+              rows.name = nullptr;
+              rows.num_rows = 2;
+            }),
+            "tensor \"rows[0]\": has 2 rows, GPU 0 has 3 slots");
+  EXPECT_EQ(eplb_client_broadcast_weights(rank.client(), nullptr, 1, nullptr),
+            EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(rank.message(), "rows is NULL");
+  const eplb_replica_rows rows = RowsOf(gradient, 1);
+  double squares[3] = {1, 1, 1};
+  EXPECT_EQ(eplb_client_expert_squares(rank.client(), &rows, 1, nullptr, squares, 3),
+            EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(rank.message(), "num_squares is 3, expected 12, num_layers * num_experts");
+  EXPECT_EQ(squares[0], 0) << "nobody reads what was left";
+  EXPECT_EQ(eplb_client_expert_squares(rank.client(), &rows, 1, nullptr, nullptr, 12),
+            EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(rank.message(), "squares is NULL");
+  EXPECT_EQ(eplb_client_reduce_gradients(nullptr, &rows, 1, 0, nullptr), EPLB_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,239 @@
+// ReduceGradients, BroadcastWeights and ExpertSquares of real clients: lanes, refusals, ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "tests/client/faulty_channels.h"
+#include "tests/client/test_job.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using testing::kTestRanks;
+using testing::LossyTransport;
+using testing::TestJob;
+using testing::TestJobHooks;
+using testing::TestRank;
+
+constexpr size_t kElements = 5;
+constexpr int32_t kLayers = 3;
+
+// Expert e is in slots e and e + 4: experts 0..2 have two replicas, expert 3 has one. GPU 0 has
+// slots 0..3.
+void WithReplicas(ClientOptions& options) { options.num_slots = 7; }
+
+// A float for each rank, layer and slot, and what the rank gives for it.
+class Gradients {
+ public:
+  explicit Gradients(TestRank& rank) {
+    const PlacementView& view = rank.client().placement();
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      auto& rows = memory_.emplace_back();
+      for (int32_t local = 0; local < view.num_local_slots; ++local) {
+        rows.insert(rows.end(), kElements,
+                    Initial(rank.rank() / 2, layer, view.first_local_slot + local));
+      }
+      views_.push_back({.name = absl::StrCat(layer, ".gradient"),
+                        .layer = layer,
+                        .type = GradientType::kFloat32,
+                        .base = rows.data(),
+                        .num_rows = view.num_local_slots,
+                        .row_bytes = kElements * sizeof(float),
+                        .row_stride = kElements * sizeof(float)});
+    }
+  }
+
+  static float Initial(int32_t lane, int32_t layer, int32_t slot) {
+    return static_cast<float>(1 + slot + 10 * layer) * (lane == 0 ? 1.0F : 0.01F);
+  }
+  std::vector<ReplicaRows>& views() { return views_; }
+  float At(int32_t layer, int32_t local) const {
+    return memory_[static_cast<size_t>(layer)][static_cast<size_t>(local) * kElements];
+  }
+
+ private:
+  std::vector<std::vector<float>> memory_;
+  std::vector<ReplicaRows> views_;
+};
+
+class ReplicasTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Channels, ReplicasTest, ::testing::Bool(),
+                         [](const auto& inproc) { return inproc.param ? "Inproc" : "Host"; });
+
+TEST_P(ReplicasTest, LanesSumTheirOwnReplicasAndTheJobGoesOn) {
+  TestJob job("", {.options = WithReplicas, .inproc = GetParam()});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t r, TestRank& rank) {
+    Client& client = rank.client();
+    const int32_t lane = r / 2;
+    Gradients gradients(rank);
+    const absl::Status reduced =
+        client.ReduceGradients(gradients.views(), StatePlacement::kWithPrimary);
+    ASSERT_TRUE(reduced.ok()) << reduced;
+    const int32_t first = client.placement().first_local_slot;
+    std::vector<double> expected(static_cast<size_t>(kLayers * 4));
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const auto sum_of = [&](int32_t expert) {
+        const float own = Gradients::Initial(lane, layer, expert);
+        return expert == 3 ? own : own + Gradients::Initial(lane, layer, expert + 4);
+      };
+      for (int32_t local = 0; local < client.placement().num_local_slots; ++local) {
+        const int32_t slot = first + local;
+        EXPECT_EQ(gradients.At(layer, local),
+                  slot < 4 ? sum_of(slot) : Gradients::Initial(lane, layer, slot));
+      }
+      for (int32_t expert = 0; expert < 4; ++expert) {
+        const double sum = sum_of(expert);
+        expected[static_cast<size_t>(layer * 4 + expert)] = sum * sum * kElements;
+      }
+    }
+    const auto squares = client.ExpertSquares(gradients.views());
+    ASSERT_TRUE(squares.ok()) << squares.status();
+    EXPECT_THAT(*squares, ::testing::Pointwise(::testing::DoubleNear(1e-9), expected));
+    ASSERT_TRUE(client.BroadcastWeights(gradients.views()).ok());
+    Gradients again(rank);
+    ASSERT_TRUE(client.ReduceGradients(again.views(), StatePlacement::kEveryReplica).ok());
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      for (int32_t local = 0; local < client.placement().num_local_slots; ++local) {
+        EXPECT_EQ(again.At(layer, local), gradients.At(layer, local));
+      }
+    }
+    for (int64_t step = 0; step < 8; ++step) EXPECT_TRUE(rank.Step(step).ok());
+    EXPECT_TRUE(client.ReduceGradients(again.views(), StatePlacement::kWithPrimary).ok());
+    EXPECT_EQ(rank.WrongSlots(), 0);
+  });
+}
+
+TEST_P(ReplicasTest, ARankThatDiedEndsItsLaneAtOnceAndNotTheOther) {
+  TestJob job("", {.options = WithReplicas, .inproc = GetParam()});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.rank(1).Stop();
+  const absl::Time began = absl::Now();
+  job.Run([&](int32_t r, TestRank& rank) {
+    if (r == 1) return;
+    Gradients gradients(rank);
+    const absl::Status reduced =
+        rank.client().ReduceGradients(gradients.views(), StatePlacement::kWithPrimary);
+    if (r >= 2) {
+      EXPECT_TRUE(reduced.ok()) << reduced;
+      return;
+    }
+    EXPECT_EQ(reduced.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(reduced.message()),
+                AllOf(HasSubstr("ReduceGradients before the boundary of step 0 failed half-way: "),
+                      HasSubstr("rank 1 is gone")));
+    EXPECT_EQ(rank.client().BroadcastWeights(gradients.views()), reduced);
+    EXPECT_EQ(rank.client().ExpertSquares(gradients.views()).status(), reduced);
+    EXPECT_EQ(rank.Step(0).status(), reduced);
+  });
+  EXPECT_LT(absl::Now() - began, absl::Seconds(9)) << "nobody waited for the deadline of 10 s";
+}
+
+TEST_P(ReplicasTest, ARankThatDoesNotComeIsNamedAfterTheDeadline) {
+  TestJob job("", {.options =
+                       [](ClientOptions& options) {
+                         WithReplicas(options);
+                         options.transfer_deadline = absl::Milliseconds(300);
+                       },
+                   .inproc = GetParam()});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  Gradients gradients(job.rank(0));
+  const absl::Status reduced =
+      job.rank(0).client().ReduceGradients(gradients.views(), StatePlacement::kWithPrimary);
+  EXPECT_EQ(reduced.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(reduced.message()),
+              AllOf(HasSubstr("deadline passed"), HasSubstr("rank 1")));
+}
+
+TEST(ReplicasFaultTest, ARankThatFailsTellsTheOtherAlsoWhenThatIsFurther) {
+  TestJob job(
+      "",
+      {.options = WithReplicas, .transport = [](int32_t rank, std::unique_ptr<Transport> inner) {
+         return rank != 1 ? std::move(inner) : std::make_unique<LossyTransport>(std::move(inner));
+       }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  const absl::Time began = absl::Now();
+  job.Run([&](int32_t r, TestRank& rank) {
+    if (r >= 2) return;
+    Gradients gradients(rank);
+    absl::Status status;
+    for (int32_t i = 0; i < 2 && status.ok(); ++i) {  // rank 0 may be through with the first one
+      status = rank.client().ReduceGradients(gradients.views(), StatePlacement::kWithPrimary);
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << "rank " << r << ": " << status;
+    EXPECT_THAT(std::string(status.message()),
+                AnyOf(HasSubstr("rank 1 ended it"), HasSubstr("another checksum")));
+  });
+  EXPECT_LT(absl::Now() - began, absl::Seconds(9)) << "nobody waited for the deadline of 10 s";
+}
+
+TEST(ReplicasRefusalTest, WhatCannotBeIsRefusedByNameAndTheClientGoesOn) {
+  TestJob job("", {.options = WithReplicas});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  Client& client = job.rank(0).client();
+  const auto refusal = [&](const std::function<void(ReplicaRows&)>& change,
+                           void* stream = nullptr) {
+    Gradients gradients(job.rank(0));
+    change(gradients.views()[1]);
+    return client.ReduceGradients(gradients.views(), StatePlacement::kWithPrimary, stream);
+  };
+  EXPECT_EQ(refusal([](ReplicaRows& rows) { rows.num_rows = 3; }),
+            absl::InvalidArgumentError("tensor \"1.gradient\": has 3 rows, GPU 0 has 4 slots"));
+  EXPECT_EQ(refusal([](ReplicaRows& rows) { rows.base = nullptr; }),
+            absl::InvalidArgumentError("tensor \"1.gradient\": base is null"));
+  EXPECT_EQ(
+      refusal([](ReplicaRows& rows) { rows.type = GradientType::kFloat64; }),
+      absl::InvalidArgumentError("tensor \"1.gradient\": row_bytes is 20, expected a multiple "
+                                 "of the element's 8"));
+  std::vector<std::byte> large(size_t{4} << 17);
+  EXPECT_EQ(refusal([&](ReplicaRows& rows) {
+              rows.base = large.data();
+              rows.row_bytes = rows.row_stride = std::ssize(large) / 4;
+            }),
+            absl::ResourceExhaustedError("tensor \"1.gradient\": a row of 131072 bytes is larger "
+                                         "than the staging of 65536 bytes"));
+  int stream = 0;
+  EXPECT_EQ(refusal([](ReplicaRows&) {}, &stream).code(), absl::StatusCode::kFailedPrecondition);
+  job.Run([](int32_t, TestRank& rank) {
+    Gradients gradients(rank);
+    EXPECT_TRUE(
+        rank.client().ReduceGradients(gradients.views(), StatePlacement::kWithPrimary).ok());
+  });
+}
+
+TEST(ReplicasRefusalTest, DisabledClientsDoNothingUnlessThereAreReplicas) {
+  setenv("EPLB_DISABLE", "1", 1);
+  for (const bool replicas : {false, true}) {
+    TestJob job("", {.options = [&](ClientOptions& options) {
+                  if (replicas) WithReplicas(options);
+                }});
+    ASSERT_TRUE(job.started().ok()) << job.started();
+    Gradients gradients(job.rank(0));
+    Client& client = job.rank(0).client();  // alone: nobody is waited for
+    const absl::Status reduced =
+        client.ReduceGradients(gradients.views(), StatePlacement::kWithPrimary);
+    EXPECT_EQ(reduced.ok(), !replicas) << reduced;
+    EXPECT_EQ(client.BroadcastWeights(gradients.views()).ok(), !replicas);
+    EXPECT_EQ(client.ExpertSquares(gradients.views()).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    if (!replicas) continue;
+    EXPECT_THAT(std::string(reduced.message()),
+                HasSubstr("ReduceGradients: layer 0: expert 0 has replicas, and with "
+                          "EPLB_DISABLE=1 nothing is carried between them"));
+  }
+  unsetenv("EPLB_DISABLE");
+}
+
+}  // namespace
+}  // namespace eplb

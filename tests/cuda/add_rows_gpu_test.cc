@@ -1,0 +1,59 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/add_rows.h"
+#include "cuda/copy.h"
+#include "cuda/handles.h"
+#include "tests/cuda/gradient_case.h"
+#include "tests/cuda/on_device.h"
+#include "tests/cuda/require_gpu.h"
+
+namespace eplb::cuda {
+namespace {
+
+using testing::OnDevice;
+
+class LaunchAddRowsTest : public ::testing::TestWithParam<ElementType> {
+ protected:
+  void SetUp() override {
+    EPLB_REQUIRE_GPU_OR_SKIP();
+    auto stream = MakeStream();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    stream_ = *std::move(stream);
+  }
+
+  Stream stream_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Types, LaunchAddRowsTest, ::testing::ValuesIn(testing::kElementTypes));
+
+TEST_P(LaunchAddRowsTest, AddsAsFloat64SaysOnAnyGridAndTouchesNothingElse) {
+  constexpr uint64_t kSeed = 420;
+  const testing::GradientCase gradients = testing::MakeGradientCase(GetParam(), kSeed);
+  for (const int32_t max_blocks : {0, 1, 3, 64}) {
+    const OnDevice<std::byte> sources(gradients.sources);
+    const OnDevice<std::byte> destinations(gradients.destinations);
+    std::vector<TiledRow> tiled(gradients.rows.size());
+    const int64_t num_tiles = TileRows(gradients.At(sources.data(), destinations.data()), tiled);
+    const OnDevice<TiledRow> table(tiled);
+    const absl::Status launched = LaunchAddRows({.rows = table.data(),
+                                                 .num_rows = static_cast<int32_t>(tiled.size()),
+                                                 .num_tiles = num_tiles,
+                                                 .type = GetParam()},
+                                                max_blocks, stream_.get());
+    ASSERT_TRUE(launched.ok()) << launched;
+    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    EXPECT_TRUE(testing::SameBytes(destinations.Read(), gradients.sums)) << "seed " << kSeed;
+  }
+}
+
+TEST_P(LaunchAddRowsTest, NoRowsLaunchNothingAndBadSizesAreRefused) {
+  EXPECT_TRUE(LaunchAddRows({.type = GetParam()}, 0, stream_.get()).ok());
+  EXPECT_EQ(LaunchAddRows({.num_rows = -1, .type = GetParam()}, 0, stream_.get()).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace eplb::cuda

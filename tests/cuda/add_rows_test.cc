@@ -1,0 +1,96 @@
+#include "cuda/add_rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "cuda/copy.h"
+#include "cuda/kernels/add_rows_body.h"
+#include "tests/cuda/gradient_case.h"
+
+namespace eplb::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+class AddRowsTest : public ::testing::TestWithParam<ElementType> {};
+
+INSTANTIATE_TEST_SUITE_P(Types, AddRowsTest, ::testing::ValuesIn(testing::kElementTypes));
+
+std::vector<int32_t> Shuffled(int32_t size, std::mt19937_64& random) {
+  std::vector<int32_t> order(static_cast<size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+TEST_P(AddRowsTest, AnyGridInAnyOrderAddsAsFloat64SaysAndTouchesNothingElse) {
+  constexpr uint64_t kSeed = 400;
+  const testing::GradientCase gradients = testing::MakeGradientCase(GetParam(), kSeed);
+  std::mt19937_64 random(kSeed);
+  for (const CopyGrid& grid : {CopyGrid{1, 1}, CopyGrid{1, 96}, CopyGrid{7, 256}}) {
+    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " grid ", grid.blocks, " x ", grid.threads));
+    std::vector<std::byte> destinations = gradients.destinations;
+    const std::vector<RowCopy> rows = gradients.At(gradients.sources.data(), destinations.data());
+    std::vector<TiledRow> table(rows.size());
+    const int64_t num_tiles = TileRows(rows, table);
+    const auto num_rows = static_cast<int32_t>(rows.size());
+    VisitElement(GetParam(), [&](auto element) {
+      for (const int32_t block : Shuffled(grid.blocks, random)) {
+        for (int64_t tile = block; tile < num_tiles; tile += grid.blocks) {
+          const TiledRow& row = table[static_cast<size_t>(RowOfTile(table.data(), num_rows, tile))];
+          for (const int32_t thread : Shuffled(grid.threads, random)) {
+            AddTilePart<decltype(element)>(row.copy, tile - row.first_tile, thread, grid.threads);
+          }
+        }
+      }
+    });
+    EXPECT_TRUE(testing::SameBytes(destinations, gradients.sums));
+  }
+}
+
+TEST_P(AddRowsTest, OnHostAddsAsFloat64Says) {
+  constexpr uint64_t kSeed = 401;
+  const testing::GradientCase gradients = testing::MakeGradientCase(GetParam(), kSeed);
+  std::vector<std::byte> destinations = gradients.destinations;
+  const absl::Status added =
+      AddRowsOnHost(gradients.At(gradients.sources.data(), destinations.data()), GetParam());
+  ASSERT_TRUE(added.ok()) << added;
+  EXPECT_TRUE(testing::SameBytes(destinations, gradients.sums)) << "seed " << kSeed;
+}
+
+TEST(AddRowsOnHostTest, ARefusedBatchAddsNothing) {
+  const float one[] = {1, 1};
+  float sum[] = {1, 1};
+  const auto* source = reinterpret_cast<const std::byte*>(one);
+  auto* destination = reinterpret_cast<std::byte*>(sum);
+  const auto refusal = [&](const RowCopy& row) {
+    const std::vector<RowCopy> rows{{source, destination, 8}, row};
+    const absl::Status status = AddRowsOnHost(rows, ElementType::kFloat32);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal({source, destination, 6}),
+            "row 1 of the addition has 6 bytes, expected a multiple of the element's 4");
+  EXPECT_EQ(refusal({source, nullptr, 4}), "row 1 of the addition has 4 bytes and no destination");
+  EXPECT_THAT(refusal({nullptr, destination, 4}), HasSubstr("row 1 of the copy has 4 bytes"));
+  EXPECT_EQ(sum[0], 1);
+  EXPECT_TRUE(AddRowsOnHost({}, ElementType::kFloat16).ok());
+  EXPECT_TRUE(AddRowsOnHost(std::vector<RowCopy>(1), ElementType::kFloat16).ok());
+}
+
+TEST(CheckAddArgsTest, RefusalNamesTheNumber) {
+  EXPECT_TRUE(CheckAddArgs({}).ok());
+  EXPECT_THAT(CheckAddArgs({.num_rows = -1}).message(), HasSubstr("-1 rows"));
+  EXPECT_THAT(CheckAddArgs({.num_rows = 1, .num_tiles = 1}).message(), HasSubstr("it is null"));
+}
+
+}  // namespace
+}  // namespace eplb::cuda
