@@ -33,6 +33,7 @@ inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
     ASSERT_TRUE(parts.ok()) << parts.status();
     std::vector<PeerLink> links;
     std::vector<RankId> ranks;
+    ranks.reserve(static_cast<size_t>(world.world_size));
     for (int32_t r = 0; r < world.world_size; ++r) ranks.push_back(RankId{r});
     for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
     auto path = MakeNcclPath({.library = *library,
