@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
@@ -66,8 +67,9 @@ class HostRowQueue final : public RowQueue {
     EPLB_RETURN_IF_ERROR(CheckRoom(load_, static_cast<int64_t>(rows.size())));
     std::vector<double> sums(rows.size());
     EPLB_RETURN_IF_ERROR(SquareRowsOnHost(rows, type, sums));
-    std::vector<uint64_t> bits;
-    for (const double sum : sums) bits.push_back(std::bit_cast<uint64_t>(sum));
+    std::vector<uint64_t> bits(sums.size());
+    std::transform(sums.begin(), sums.end(), bits.begin(),
+                   [](double sum) { return std::bit_cast<uint64_t>(sum); });
     return Keep(std::move(bits));
   }
 

@@ -53,7 +53,7 @@ class Planner {
                   first_row + int64_t{slots[replica]} * static_cast<int64_t>(most_tensors) +
                   static_cast<int64_t>(i))};
           if (flow_ == ReplicaFlow::kFromPrimary) std::swap(move.source, move.destination);
-          EPLB_RETURN_IF_ERROR(Add(std::move(move)));
+          EPLB_RETURN_IF_ERROR(Add(move));
         }
       }
     }
@@ -75,7 +75,7 @@ class Planner {
     is_open_ = true;
     if (from != gpu_ && to != gpu_) return absl::OkStatus();
     edge_of_move_.push_back(from == to ? kNoEdge : edges_.size() - 1);
-    moves_.push_back(std::move(move));
+    moves_.push_back(move);
     return absl::OkStatus();
   }
 

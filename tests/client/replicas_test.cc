@@ -19,10 +19,8 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using testing::kTestRanks;
 using testing::LossyTransport;
 using testing::TestJob;
-using testing::TestJobHooks;
 using testing::TestRank;
 
 constexpr size_t kElements = 5;
@@ -82,7 +80,7 @@ TEST_P(ReplicasTest, LanesSumTheirOwnReplicasAndTheJobGoesOn) {
         client.ReduceGradients(gradients.views(), StatePlacement::kWithPrimary);
     ASSERT_TRUE(reduced.ok()) << reduced;
     const int32_t first = client.placement().first_local_slot;
-    std::vector<double> expected(static_cast<size_t>(kLayers * 4));
+    std::vector<double> expected(size_t{kLayers} * 4);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       const auto sum_of = [&](int32_t expert) {
         const float own = Gradients::Initial(lane, layer, expert);
@@ -95,7 +93,8 @@ TEST_P(ReplicasTest, LanesSumTheirOwnReplicasAndTheJobGoesOn) {
       }
       for (int32_t expert = 0; expert < 4; ++expert) {
         const double sum = sum_of(expert);
-        expected[static_cast<size_t>(layer * 4 + expert)] = sum * sum * kElements;
+        expected[static_cast<size_t>(layer) * 4 + static_cast<size_t>(expert)] =
+            sum * sum * kElements;
       }
     }
     const auto squares = client.ExpertSquares(gradients.views());

@@ -49,7 +49,7 @@ TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
         << rank.message();
     const std::vector<double> sums[] = {{1 + 5, 2 + 6, 3}, {4, 5, 6}};
     EXPECT_EQ(gradient, sums[rank.rank()]);
-    std::vector<double> squares(testing::kSmallLayers * testing::kSmallExperts, -1);
+    std::vector<double> squares(size_t{testing::kSmallLayers} * testing::kSmallExperts, -1);
     ASSERT_EQ(eplb_client_expert_squares(rank.client(), &rows, 1, nullptr, squares.data(),
                                          squares.size()),
               EPLB_OK)

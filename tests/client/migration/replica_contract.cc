@@ -161,12 +161,13 @@ void ReplicaLane::BroadcastPlainly() {
 
 std::vector<double> ReplicaLane::SquaresPlainly() const {
   const int32_t experts = placement_.topology().num_experts();
-  std::vector<double> squares(static_cast<size_t>(kLayers * experts));
+  std::vector<double> squares(size_t{kLayers} * static_cast<size_t>(experts));
   for (size_t tensor = 0; tensor < tensors_[0].size(); ++tensor) {
     const LayerId layer = tensors_[0][tensor].rows.layer;
     for (int32_t expert = 0; expert < experts; ++expert) {
       const auto row = PlainRow(tensor, placement_.PrimaryOf(layer, ExpertId{expert}));
-      squares[static_cast<size_t>(layer.value * experts + expert)] +=
+      squares[static_cast<size_t>(layer.value) * static_cast<size_t>(experts) +
+              static_cast<size_t>(expert)] +=
           plain::PlainSquares(tensors_[0][tensor].type, row.data(), std::ssize(row));
     }
   }
@@ -217,8 +218,6 @@ std::vector<absl::Status> ReplicaLane::Carry(ReplicaFlow flow, int32_t absent) {
 
 namespace {
 
-const auto kOk = absl::OkStatus();
-
 TEST_P(ReplicaContractTest, SumsAreThoseOfAPlainLoopInTheOrderOfReplicas) {
   constexpr uint64_t kSeed = 77;
   std::mt19937 placements(kSeed);
@@ -233,10 +232,10 @@ TEST_P(ReplicaContractTest, SumsAreThoseOfAPlainLoopInTheOrderOfReplicas) {
       for (int32_t step = 0; step < 2; ++step) {
         lane.Fill(random);
         lane.SumPlainly();
-        EXPECT_THAT(lane.Carry(ReplicaFlow::kToPrimary), Each(kOk));
+        EXPECT_THAT(lane.Carry(ReplicaFlow::kToPrimary), Each(absl::OkStatus()));
         EXPECT_EQ(lane.CountWrong(), 0);
         lane.BroadcastPlainly();
-        EXPECT_THAT(lane.Carry(ReplicaFlow::kFromPrimary), Each(kOk));
+        EXPECT_THAT(lane.Carry(ReplicaFlow::kFromPrimary), Each(absl::OkStatus()));
         EXPECT_EQ(lane.CountWrong(), 0);
       }
     }
@@ -247,8 +246,8 @@ TEST_P(ReplicaContractTest, WithoutReplicasNothingIsPosted) {
   std::mt19937_64 random(1);
   ReplicaLane lane(Placement::Static(TopologyOf(8, 8, 4)), GetParam(), 1 << 16);
   lane.Fill(random);
-  EXPECT_THAT(lane.Carry(ReplicaFlow::kToPrimary), Each(kOk));
-  EXPECT_THAT(lane.Carry(ReplicaFlow::kFromPrimary), Each(kOk));
+  EXPECT_THAT(lane.Carry(ReplicaFlow::kToPrimary), Each(absl::OkStatus()));
+  EXPECT_THAT(lane.Carry(ReplicaFlow::kFromPrimary), Each(absl::OkStatus()));
   EXPECT_EQ(lane.CountWrong(), 0);
   EXPECT_EQ(lane.num_posts(), 0U);
 }
@@ -265,7 +264,7 @@ TEST_P(ReplicaContractTest, SquaresCountAnExpertOnceWhereverItsPrimaryIs) {
       if (summed.ok()) squares[static_cast<size_t>(rank)] = *summed;
       return summed.status();
     });
-    EXPECT_THAT(statuses, Each(kOk));
+    EXPECT_THAT(statuses, Each(absl::OkStatus()));
     return std::vector(squares.begin(), squares.begin() + std::ssize(statuses));
   };
   for (const int32_t gpus : {1, 2, 5}) {

@@ -184,9 +184,10 @@ class Rank {
   }
   std::span<const int32_t> ReplicasOf(int32_t layer, int32_t expert) const {
     const PlacementView& view = client_->placement();
-    const int32_t cell = layer * kExperts + expert;
-    return view.logical_to_physical_map.subspan(cell * view.max_replicas,
-                                                view.logical_replica_count[cell]);
+    const auto cell = static_cast<size_t>(layer * kExperts + expert);
+    return view.logical_to_physical_map.subspan(
+        cell * static_cast<size_t>(view.max_replicas),
+        static_cast<size_t>(view.logical_replica_count[cell]));
   }
   bool IsPrimary(int32_t layer, size_t local) const {
     return ReplicasOf(layer, ExpertIn(layer, local))[0] == SlotOf(local);
