@@ -41,6 +41,17 @@ class FirstRunTest(unittest.TestCase):
         self.assertGreaterEqual(sum(bool(block.output) for block in blocks), 10)
         self.assertTrue((run / "both.png").read_bytes().startswith(b"\x89PNG"))
 
+    def test_no_wait_outlasts_the_process_that_is_waited_for(self):
+        for name in ("eplbd", "eplbctl"):
+            program = self.directory / name
+            program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+            program.chmod(0o755)
+        shell = self.shell(SOURCE="/nonexistent", RUN=str(self.directory), PATH=f"{self.directory}:{os.environ['PATH']}")
+        waits = [block for block in blocks_of(PAGE.read_text(encoding="utf-8")) if "until " in block.code]
+        self.assertEqual(len(waits), 2)
+        for block in waits:
+            self.assertIn("No such process", shell.run(block, 10))
+
     def test_a_command_that_fails_ends_the_page(self):
         shell = self.shell()
         self.assertEqual(shell.run(Block(1, "A=b; cd /\n"), 10), "")

@@ -54,8 +54,9 @@ class Replicas:
     """Of one rank. client: an eplb.Client, or anything with its `placement`, which is read anew at each switch.
 
     group: the process group of this rank's lane, its ranks in the order of GPUs; None: all ranks.
-    errors: InvalidArgument when the group has another number of ranks than a lane has GPUs. Errors of
-    torch.distributed come through.
+    errors: InvalidArgument, before any collective, when the group has another number of ranks than a lane has GPUs, when
+    the placement has first_local_slot and this rank's place in the group means another, and for a layer that is not in
+    the placement. Errors of torch.distributed come through. Nothing is recorded for autograd: rows may be parameters.
     """
 
     def __init__(self, client: HasPlacement, group: Optional[Any] = None) -> None:
@@ -67,9 +68,14 @@ class Replicas:
             raise InvalidArgument(f"the group has {num_gpus} ranks, a lane has {placement.num_gpus} GPUs")
         self._bounds = slot_bounds(placement.num_slots, num_gpus)
         self._first, self._end = self._bounds[self._rank:self._rank + 2]
+        first = getattr(placement, "first_local_slot", self._first)
+        if first != self._first:
+            raise InvalidArgument(f"rank {self._rank} of the group would hold the slots from {self._first} on, this client "
+                                  f"holds those from {first} on: the group is not its lane in the order of GPUs")
         self._version = -1
         self._to_primaries: Dict[int, List[Transfer]] = {}
 
+    @torch.no_grad()
     def reduce_gradients(self, layer: int, rows: torch.Tensor, to_all: bool = False) -> None:
         """Adds to each primary's row those of the other replicas, in the order of replicas, in place: equal input gives
         equal bits. to_all: the others then get the sum, for optimizers that update every replica.
@@ -83,6 +89,7 @@ class Replicas:
             if to_all:
                 self.broadcast_weights(layer, rows)
 
+    @torch.no_grad()
     def broadcast_weights(self, layer: int, rows: torch.Tensor) -> None:
         """Overwrites the rows of all other replicas with their primary's, in place. rows: [local slots, ..]."""
         transfers = [(primary, slot) for slot, primary in self._transfers(layer)]
@@ -90,6 +97,7 @@ class Replicas:
             for slot, row in self._carry(layer, rows, transfers):
                 rows[slot] = row
 
+    @torch.no_grad()
     def expert_squares(self, rows: Mapping[int, Sequence[torch.Tensor]]) -> torch.Tensor:
         """The sums of squares of each expert's rows at its primary, float64 [layers, experts] on the host, equal on all
         ranks of the lane.
@@ -100,6 +108,7 @@ class Replicas:
         placement = self._client.placement
         squares = torch.zeros(placement.num_layers, placement.num_experts, dtype=torch.float64)
         for layer, tensors in rows.items():
+            self._expect_layer(layer, placement)
             for tensor in tensors:
                 self._expect_rows(layer, tensor)
             primaries = placement.logical_to_physical_map[layer, :, 0]
@@ -109,6 +118,7 @@ class Replicas:
         # One rank has an expert's square and all others 0: the sum is exact in any order.
         return self._sum(squares)
 
+    @torch.no_grad()
     def gradient_norm(self, rows: Mapping[int, Sequence[torch.Tensor]], dense_squares: float = 0.0) -> float:
         """The global norm: dense_squares, then each expert once, in the order of layers and logical experts. Equal on all
         ranks to the bit if dense_squares is, under any placement. rows: as expert_squares.
@@ -120,6 +130,7 @@ class Replicas:
     def _transfers(self, layer: int) -> List[Transfer]:
         """One for every replica that is not a primary, to the primary: experts rising, replicas in their order."""
         placement = self._client.placement
+        self._expect_layer(layer, placement)
         if placement.version != self._version:
             self._version, self._to_primaries = placement.version, {}
         if layer not in self._to_primaries:
@@ -167,6 +178,10 @@ class Replicas:
 
     def _gpu_of(self, slot: int) -> int:
         return int(np.searchsorted(self._bounds, slot, side="right")) - 1
+
+    def _expect_layer(self, layer: int, placement: Placed) -> None:
+        if not 0 <= layer < placement.num_layers:
+            raise InvalidArgument(f"layer {layer}: the placement has layers 0..{placement.num_layers - 1}")
 
     def _expect_rows(self, layer: int, rows: torch.Tensor) -> None:
         if len(rows) != self._end - self._first:

@@ -32,8 +32,8 @@ _PROBE_TOKENS = 16
 
 
 class EplbMegatron:
-    """The experts of one rank, wherever they are. Every call but tokens_per_expert, check and close is
-    collective.
+    """The experts of one rank, wherever they are. Every call but tokens_per_expert, check, sharded_load and close
+    is collective.
 
     client: the eplb.Client. layers: this rank's MoE layers; layers[i].index is EPLB's number of one.
     """
@@ -67,9 +67,10 @@ class EplbMegatron:
             raise
         carry(tensors, self._static, self.client.placement.physical_to_logical_map, self._coordinates.expert_model,
               self._ep_group)
+        self._keys: List[LogicalKeys] = []
         for layer in self.layers:
             layer.routing = SlotRouting(layer)
-            LogicalKeys(layer, lambda number=layer.index: self._experts()[number])
+            self._keys.append(LogicalKeys(layer, lambda number=layer.index: self._experts()[number]))
         self._follow_placement()
 
     @classmethod
@@ -161,6 +162,18 @@ class EplbMegatron:
             self._in_static_order = False
             carry(self._exchange.together(self._find_tensors), self._static, here, gpu, self._ep_group)
 
+    @contextlib.contextmanager
+    def sharded_load(self) -> Iterator[None]:
+        """Within it load_state_dict takes, under any placement, what sharded_state_dict was asked for within it. For this
+        rank alone."""
+        for keys in self._keys:
+            keys.permit_load(True)
+        try:
+            yield
+        finally:
+            for keys in self._keys:
+                keys.permit_load(False)
+
     def close(self, reason: str = "finished") -> None:
         """Experts move no more. They stay where they are and are found there: the model may be evaluated and saved after it.
         Not collective."""
@@ -214,6 +227,8 @@ class EplbMegatron:
             raise
 
     def _record(self) -> None:
+        if not self.layers:
+            return  # all ranks of an expert-tensor group have the same layers
         counts = self.tokens_per_expert()
         if self._etp_group is not None:
             # Each of these ranks routed other tokens of the sequence; EPLB counts one of them.

@@ -56,11 +56,12 @@ class LogicalKeys:
 
     experts_of_slots: () -> [slots], the expert in each slot now. It stands in for the method on the one instance.
     A state dict that is not sharded has no place for the number: it is refused unless every expert is in its own slot.
+    load_state_dict cannot see what it is given: it takes what was sharded within permit_load, once.
     """
 
     def __init__(self, layer: MoeLayer, experts_of_slots: Callable[[], np.ndarray]) -> None:
         self._layer, self._experts_of_slots = layer, experts_of_slots
-        self._inside, self._asked = False, False
+        self._inside, self._loading, self._asked = False, False, False
         module = layer.module.experts
         module._register_state_dict_hook(self._expect_sharded_save)
         module._register_load_state_dict_pre_hook(self._expect_sharded_load)
@@ -68,13 +69,17 @@ class LogicalKeys:
         if self._original is not None:
             module.sharded_state_dict = self._sharded_state_dict
 
+    def permit_load(self, loading: bool) -> None:
+        """loading: whether what sharded_state_dict names from now on is to be loaded."""
+        self._loading, self._asked = loading, False
+
     def _sharded_state_dict(self, prefix: str = "", sharded_offsets: Sequence[Any] = (), *rest: Any, **named: Any) -> Any:
         self._inside = True
         try:
             found = self._original(prefix, sharded_offsets, *rest, **named)  # type: ignore[misc]
         finally:
             self._inside = False
-        self._asked = True
+        self._asked = self._loading
         if self._is_static():
             return found
         return self._renamed(found, len(sharded_offsets))
@@ -106,17 +111,18 @@ class LogicalKeys:
 
     def _expect_sharded_save(self, module: Any, state: Dict[str, Any], prefix: str, metadata: Any) -> None:
         if not self._inside and not self._is_static():
-            raise self._refused("state_dict would write experts by slot")
+            raise self._refused("state_dict would write experts by slot", "use --ckpt-format torch_dist")
 
     def _expect_sharded_load(self, state: Dict[str, Any], prefix: str, *_: Any) -> None:
         asked, self._asked = self._asked, False
         if not asked and not self._is_static():
-            raise self._refused("load_state_dict would put the expert of one slot into another's")
+            raise self._refused("load_state_dict would put the expert of one slot into another's",
+                                "load a sharded one within `with balancer.sharded_load():`")
 
     def _is_static(self) -> bool:
         experts = self._experts_of_slots()
         return bool((experts == np.arange(len(experts))).all())
 
-    def _refused(self, what: str) -> eplb.FailedPrecondition:
-        return eplb.FailedPrecondition(f"{self._layer.name}.experts: {what}, for experts have moved: use --ckpt-format "
-                                       f"torch_dist, or `with balancer.static_order():`")
+    def _refused(self, what: str, instead: str) -> eplb.FailedPrecondition:
+        return eplb.FailedPrecondition(f"{self._layer.name}.experts: {what}, for experts have moved: {instead}, or `with "
+                                       f"balancer.static_order():`")

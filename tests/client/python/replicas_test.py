@@ -88,6 +88,47 @@ def wrong_group(rank, world, directory):
         Replicas(placed(2), group)
 
 
+def data_parallel_groups(rank, world, directory):
+    """Two lanes of two GPUs, and the groups across them instead of the lanes. returns: what it says; 0: nothing."""
+    join(rank, world, directory)
+    groups = [dist.new_group([lane, lane + 2]) for lane in range(2)]
+    client = placed(2)
+    client.placement.first_local_slot = 5 * (rank % 2)
+    try:
+        Replicas(client, groups[rank % 2])
+    except eplb.InvalidArgument as error:
+        return str(error)
+    return ""
+
+
+def of_parameters(rank, world, directory):
+    join(rank, world, directory)
+    replicas = Replicas(placed(world))
+    weights = torch.nn.Parameter(torch.stack([gradient(slot) for slot in local(rank, world)]))
+    replicas.broadcast_weights(0, weights)
+    given = weights.detach().clone()
+    replicas.reduce_gradients(0, weights, to_all=True)
+    squares = replicas.expert_squares({0: [weights]})
+    return given.numpy(), weights.is_leaf and not squares.requires_grad
+
+
+def layers_out_of_range(rank, world, directory):
+    """On the last rank alone: a collective would wait for the others."""
+    join(rank, world, directory)
+    replicas = Replicas(placed(world))
+    rows = torch.zeros(len(local(rank, world)), 2)
+    said = []
+    for layer in (-1, 2) if rank == world - 1 else ():
+        for call in (lambda: replicas.reduce_gradients(layer, rows), lambda: replicas.broadcast_weights(layer, rows),
+                     lambda: replicas.expert_squares({0: [rows], layer: [rows]}),
+                     lambda: replicas.gradient_norm({layer: [rows]})):
+            try:
+                call()
+            except eplb.InvalidArgument as error:
+                said.append(str(error))
+    return said
+
+
 class ReplicasTest(ranks.RankTest):
     def expected(self, layer=0, factor=1):
         """Of each expert: the primary's gradient plus the others', in their order."""
@@ -138,6 +179,24 @@ class ReplicasTest(ranks.RankTest):
     def test_a_group_of_another_size_is_refused(self):
         result, _ = self.run_ranks(2, wrong_group, 2, self.directory)
         self.assert_raised(result, "InvalidArgument", "the group has 1 ranks, a lane has 2 GPUs")
+
+    def test_a_group_that_is_not_the_lane_is_refused_where_the_slots_differ(self):
+        said = self.succeed(4, data_parallel_groups, 4, self.directory)
+        why = ("rank {} of the group would hold the slots from {} on, this client holds those from {} on: the group is not its "
+               "lane in the order of GPUs")
+        self.assertEqual(said, ["", why.format(0, 0, 5), why.format(1, 5, 0), ""])
+
+    def test_parameters_of_a_module(self):
+        found = self.succeed(3, of_parameters, 3, self.directory)
+        rows = np.concatenate([given for given, _ in found])
+        for slot, expert in enumerate(SLOTS[0]):
+            primary = int(placed(1).placement.logical_to_physical_map[0, expert, 0])
+            self.assertEqual(rows[slot].tolist(), gradient(primary).tolist())
+        self.assertEqual([plain for _, plain in found], [True] * 3)
+
+    def test_layers_out_of_range_are_refused_before_any_collective(self):
+        found = self.succeed(2, layers_out_of_range, 2, self.directory)
+        self.assertEqual(found, [[], [f"layer {layer}: the placement has layers 0..1" for layer in (-1, 2) for _ in range(4)]])
 
     def test_bounds(self):
         self.assertEqual(slot_bounds(10, 3), [0, 4, 7, 10])

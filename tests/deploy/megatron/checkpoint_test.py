@@ -81,7 +81,8 @@ def go_on(rank, world, directory, name, options, connecting, how):
             load_sharded(this, directory)
     else:
         this.attach(**connecting)
-        load_sharded(this, directory)
+        with this.balancer.sharded_load():
+            load_sharded(this, directory)
     this.set_adam_step(BEFORE)
     return this.run(AFTER).result()
 
@@ -137,6 +138,37 @@ def unsharded(rank, world, directory, endpoint):
     return layer, said
 
 
+def plain_after_sharded(rank, world, directory, connecting):
+    """Whether each plain load under a moved placement is refused: after a sharded save, and around a sharded load."""
+    this = Training(rank, world, directory, "plain", ep=world, experts="TEGroupedMLP")
+    state = {name: value.clone() for name, value in this.model.state_dict().items()}
+    this.attach(**connecting)
+    refused = []
+
+    def load_plain():
+        try:
+            this.model.load_state_dict(state)
+            refused.append(False)
+        except eplb.FailedPrecondition as error:
+            refused.append("load_state_dict would put" in str(error) and "balancer.sharded_load()" in str(error))
+
+    def ask():
+        for layer in this.model.layers:
+            layer.mlp.experts.sharded_state_dict(metadata=metadata(this))
+
+    ask()
+    load_plain()
+    with this.balancer.sharded_load():
+        load_plain()  # what was sharded before it does not count
+        ask()
+        for layer in this.model.layers:
+            layer.mlp.experts.load_state_dict({name: each.data for name, each in layer.mlp.experts.named_parameters()})
+        load_plain()  # used up
+        ask()
+    load_plain()
+    return refused
+
+
 class CheckpointTest(ranks.RankTest):
     def goes_on(self, saving, loading, how="sharded", how_to_load=None, worlds=(2, 2), **options):
         """A run that is saved while experts move and goes on under ORDER ends as one that was never interrupted: bit-equal in
@@ -170,6 +202,10 @@ class CheckpointTest(ranks.RankTest):
 
     def test_shards_of_te_grouped_mlp_are_named_by_logical_expert(self):
         self.goes_on(2, 2, experts="TEGroupedMLP")
+
+    def test_a_sharded_save_permits_no_plain_load(self):
+        connecting = {"initial_placement": write_placement(self.directory, 2)}
+        self.assertEqual(self.succeed(2, plain_after_sharded, 2, self.directory, connecting), [[True] * 4] * 2)
 
     def test_shards_of_sequential_mlp_fit_other_groups_of_experts(self):
         self.goes_on(4, 2, worlds=(4, 4), experts="SequentialMLP", add_bias_linear=True,

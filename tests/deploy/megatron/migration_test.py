@@ -1,6 +1,5 @@
 """Training does not notice where experts are: weights, masters and moments follow them between processes."""
 
-import dataclasses
 import os
 import unittest
 
@@ -11,7 +10,6 @@ import torch
 from training import Training, differing, eplb
 
 STEPS = 50
-HAS_PIPELINES = "num_pipeline_ranks" in {field.name for field in dataclasses.fields(eplb.Options)}
 
 
 def count_by_logical_id(this):
@@ -46,6 +44,21 @@ def recorded_in_tensor_groups(rank, world, directory):
     this.balancer.client.record = lambda layer, counts: (told.append(counts.tolist()), record(layer, counts))
     this.run(1)
     return told[0]
+
+
+def stage_without_layers(rank, world, directory):
+    """The second pipeline rank has no MoE layer: nothing of it may reach its expert-tensor group."""
+    this = Training(rank, world, directory, "empty", ep=1, pp=2, etp=2)
+    for parameter in this.model.parameters():
+        parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
+    if this.parallel_state.pipeline_rank == 1:
+        this.model.layers = torch.nn.ModuleList()
+    this.attach()
+    this.optimizer.step()
+    reduced, reduce = [], torch.distributed.all_reduce
+    torch.distributed.all_reduce = lambda tensor, **named: (reduced.append(tensor.tolist()), reduce(tensor, **named))
+    this.balancer.step_boundary(0)
+    return len(this.balancer.layers), len(reduced)
 
 
 def forgetful(rank, world, directory, endpoint, steps, options):
@@ -87,17 +100,18 @@ class MigrationTest(ranks.RankTest):
         # Copies of an expert are neighbours here, so that EPLB's ranks are not torch's.
         self.bit_equal(4, steps=30, ep=2, order="dp-ep", experts="SequentialMLP", add_bias_linear=True)
 
-    @unittest.skipUnless(HAS_PIPELINES, "this libeplb has no pipeline ranks")
     def test_two_pipeline_ranks(self):
         self.bit_equal(4, steps=30, ep=2, pp=2, experts="TEGroupedMLP")
 
-    @unittest.skipUnless(HAS_PIPELINES, "this libeplb has no expert-tensor parallelism")
     def test_two_expert_tensor_ranks(self):
         self.bit_equal(4, steps=30, ep=2, etp=2, order="dp-ep", experts="GroupedMLP")
         # EPLB counts one rank of each group, which speaks for both.
         told = self.succeed(4, recorded_in_tensor_groups, 4, self.directory)
         self.assertEqual([sum(counts) for counts in told], [2 * training.TOKENS * 2] * 4)
         self.assertEqual((told[0], told[2]), (told[1], told[3]))
+
+    def test_a_pipeline_rank_without_layers_reduces_nothing(self):
+        self.assertEqual(self.succeed(4, stage_without_layers, 4, self.directory), [(2, 1), (2, 1), (0, 0), (0, 0)])
 
     def test_float32_with_adam_of_torch(self):
         self.bit_equal(2, ep=2, experts="TEGroupedMLP", params_dtype=torch.float32, adam=torch.optim.AdamW)
