@@ -187,7 +187,7 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
               .ok = false,
               .reason = reason});
   ended_ = error;
-  control_.reset();  // the others learn of it in their next vote, and need not wait
+  LeavePeers();
   member_->OnEnded(reason, MissingRanks(error));  // first: no READY comes after the stop
   log_.WriteStop({.event = "stop",
                   .step = step,

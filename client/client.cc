@@ -106,9 +106,8 @@ absl::Status Client::CheckExperts(const ExpertProbe& probe, void* stream) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->CheckExperts(probe, stream);
 }
 
-absl::Status Client::ReduceGradients(std::span<const ReplicaRows> gradients, StatePlacement sums,
-                                     void* stream) {
-  return IsForkedCopy() ? absl::OkStatus() : impl_->ReduceGradients(gradients, sums, stream);
+absl::Status Client::ReduceGradients(std::span<const ReplicaRows> gradients, void* stream) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->ReduceGradients(gradients, stream);
 }
 
 absl::Status Client::BroadcastWeights(std::span<const ReplicaRows> weights, void* stream) {
@@ -268,11 +267,11 @@ void Client::Impl::StartSession(wire::Hello identity) {
   session_ = std::make_unique<Session>(std::move(session), *member_);
 }
 
-absl::Status Client::Impl::CheckHeld(int32_t layer) const {
+absl::Status Client::Impl::CheckHeld(const char* what, int32_t layer) const {
   const bool known = layer >= 0 && layer < std::ssize(pipeline_rank_of_layer_);
-  if (!known || Holds(layer) || options_.reduce == "root") return absl::OkStatus();
+  if (!known || Holds(layer)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("counts of layer ", layer, ": it is registered by pipeline rank ",
+      absl::StrCat(what, " of layer ", layer, ": it is registered by pipeline rank ",
                    pipeline_rank_of_layer_[static_cast<size_t>(layer)],
                    ", this rank is of pipeline rank ", grid_.PipelineRankOf(rank())));
 }
@@ -280,7 +279,7 @@ absl::Status Client::Impl::CheckHeld(int32_t layer) const {
 absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts) {
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
-  EPLB_RETURN_IF_ERROR(CheckHeld(layer));
+  if (options_.reduce != "root") EPLB_RETURN_IF_ERROR(CheckHeld("counts", layer));
   return windows_.Record(layer, counts);
 }
 
@@ -318,8 +317,13 @@ void Client::Impl::Close(std::string_view reason) {
                     .ok = reason == "finished",
                     .reason = reason});
   }
-  control_.reset();  // ranks that go on learn of it in their next vote, and need not wait
+  LeavePeers();
   if (session_ != nullptr) session_->Close();
+}
+
+void Client::Impl::LeavePeers() {
+  control_.reset();
+  if (executor_ != nullptr) executor_->carrier().Leave();
 }
 
 ClientStats Client::Impl::Stats() const {

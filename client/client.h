@@ -240,22 +240,24 @@ class Client {
   // additions and copies, which `stream` gets to its next work after.
   // errors: InvalidArgument and FailedPrecondition as RegisterExperts and StepBoundary, naming the
   // rows; ResourceExhausted for a row that is larger than staging: nothing was begun. Aborted when
-  // a rank is gone, failed, or did not come within transfer_deadline: rows are half done, so every
-  // later call of every rank returns the same. With EPLB_DISABLE=1 they do nothing where no expert
-  // has replicas, and are FailedPrecondition where one has.
+  // a rank is gone, failed, gave other rows, or did not come within vote_deadline: rows are half
+  // done, so every later call of every rank returns the same. With EPLB_DISABLE=1 they do nothing
+  // where no expert has replicas, and are FailedPrecondition where one has.
 
   // Adds to each primary's row those of the other replicas, in the order of replicas: equal input
-  // gives equal bits. sums: kEveryReplica gives the others the sum as well, for optimizers that
-  // update every replica; else their rows stay as they are.
-  absl::Status ReduceGradients(std::span<const ReplicaRows> gradients, StatePlacement sums,
-                               void* stream = nullptr);
+  // gives equal bits; a second call adds them again. With state_placement kEveryReplica the others
+  // get the sum as well, so that the optimizer updates every replica; with kWithPrimary their rows
+  // stay as they are.
+  absl::Status ReduceGradients(std::span<const ReplicaRows> gradients, void* stream = nullptr);
 
   // Overwrites the rows of all other replicas by their primary's.
   absl::Status BroadcastWeights(std::span<const ReplicaRows> weights, void* stream = nullptr);
 
   // [L * E]: the sum of squares of each expert's rows at its primary, in float64, over the tensors
-  // of its layer in their order; 0 in layers that are left out. After ReduceGradients it counts an
-  // expert once in a gradient's norm. Equal to the bit on all ranks of the lane, under any
+  // of its layer in their order; 0 in layers that are left out. After ReduceGradients, and
+  // after the sum over data-parallel lanes, it counts an expert once in a gradient's norm; pipeline
+  // ranks have other layers, and expert-tensor-parallel ranks other pieces of an expert, whose
+  // squares the trainer adds up. Equal to the bit on all ranks of the lane, under any
   // placement. Waits for the GPU. cost: layers * slots of a GPU * 8 bytes from each rank of the
   // lane to each other one. With EPLB_DISABLE=1 always FailedPrecondition.
   absl::StatusOr<std::vector<double>> ExpertSquares(std::span<const ReplicaRows> gradients,

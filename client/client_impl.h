@@ -63,8 +63,7 @@ struct Client::Impl {
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
-  absl::Status ReduceGradients(std::span<const ReplicaRows> rows, StatePlacement sums,
-                               void* stream);
+  absl::Status ReduceGradients(std::span<const ReplicaRows> rows, void* stream);
   absl::Status BroadcastWeights(std::span<const ReplicaRows> rows, void* stream);
   absl::StatusOr<std::vector<double>> SumExpertSquares(std::span<const ReplicaRows> rows,
                                                        void* stream);
@@ -101,7 +100,9 @@ struct Client::Impl {
   wire::Hello Identity(const ExpertBytes& bytes, const TransportReport& transport) const;
   void StartSession(wire::Hello identity);
   // errors: InvalidArgument for a layer that another pipeline rank registered, and so counts.
-  absl::Status CheckHeld(int32_t layer) const;
+  absl::Status CheckHeld(const char* what, int32_t layer) const;
+  // Ranks that go on learn of it in their next vote, or in rows that they share, and do not wait.
+  void LeavePeers();
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
   // ---- registration.cc ----
@@ -144,8 +145,8 @@ struct Client::Impl {
                                 ReplicaFlow flow, const void* stream) const;
   absl::Status CheckNoReplicas(const char* name, std::span<const ReplicaTensor> tensors) const;
   absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
-                                            ReplicaFlow flow) const;
-  LaneCall MakeLaneCall(void* stream);
+                                            ReplicaFlow flow, const LaneCall& call) const;
+  LaneCall MakeLaneCall(const char* name, std::span<const ReplicaTensor> tensors, void* stream);
   // Ends the incarnation with Aborted, and tells the peers, if `status` is an error.
   absl::Status EndIfFailed(const char* name, const absl::Status& status);
 

@@ -43,19 +43,18 @@ std::vector<ReplicaTensor> TensorsOf(std::span<const ReplicaRows> rows) {
 
 }  // namespace
 
-absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, StatePlacement sums,
-                                           void* stream) {
+absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, void* stream) {
   constexpr char kName[] = "ReduceGradients";
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
   if (disabled_) return absl::OkStatus();
+  const LaneCall call = MakeLaneCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts to_primary,
-                        PlanReplicas(tensors, ReplicaFlow::kToPrimary));
+                        PlanReplicas(tensors, ReplicaFlow::kToPrimary, call));
   ReplicaPosts from_primary;
-  if (sums == StatePlacement::kEveryReplica) {
-    EPLB_ASSIGN_OR_RETURN(from_primary, PlanReplicas(tensors, ReplicaFlow::kFromPrimary));
+  if (options_.state_placement == StatePlacement::kEveryReplica) {
+    EPLB_ASSIGN_OR_RETURN(from_primary, PlanReplicas(tensors, ReplicaFlow::kFromPrimary, call));
   }
-  const LaneCall call = MakeLaneCall(stream);
   EPLB_RETURN_IF_ERROR(
       EndIfFailed(kName, CarryReplicaRows(to_primary, ReplicaFlow::kToPrimary, call)));
   return EndIfFailed(kName, CarryReplicaRows(from_primary, ReplicaFlow::kFromPrimary, call));
@@ -66,9 +65,10 @@ absl::Status Client::Impl::BroadcastWeights(std::span<const ReplicaRows> rows, v
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream));
   if (disabled_) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const ReplicaPosts posts, PlanReplicas(tensors, ReplicaFlow::kFromPrimary));
-  return EndIfFailed(kName,
-                     CarryReplicaRows(posts, ReplicaFlow::kFromPrimary, MakeLaneCall(stream)));
+  const LaneCall call = MakeLaneCall(kName, tensors, stream);
+  EPLB_ASSIGN_OR_RETURN(const ReplicaPosts posts,
+                        PlanReplicas(tensors, ReplicaFlow::kFromPrimary, call));
+  return EndIfFailed(kName, CarryReplicaRows(posts, ReplicaFlow::kFromPrimary, call));
 }
 
 absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
@@ -81,7 +81,8 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
   if (expert_squares_ == nullptr) expert_squares_ = std::make_unique<ExpertSquareSums>();
-  absl::StatusOr<std::vector<double>> squares = expert_squares_->Sum(tensors, MakeLaneCall(stream));
+  absl::StatusOr<std::vector<double>> squares =
+      expert_squares_->Sum(tensors, MakeLaneCall(kName, tensors, stream));
   EPLB_RETURN_IF_ERROR(EndIfFailed(kName, squares.status()));
   return squares;
 }
@@ -96,6 +97,9 @@ absl::Status Client::Impl::CheckReplicaCall(const char* name,
   }
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   EPLB_RETURN_IF_ERROR(CheckReplicaTensors(topology_, gpu(), tensors, flow));
+  for (const ReplicaTensor& tensor : tensors) {
+    EPLB_RETURN_IF_ERROR(CheckHeld(name, tensor.rows.layer.value));
+  }
   std::vector<ExpertTensor> together;  // the registered tensors say which memory it must be
   for (const ExpertTensor& tensor :
        executor_->tensors().first(std::min<size_t>(1, executor_->tensors().size()))) {
@@ -122,25 +126,27 @@ absl::Status Client::Impl::CheckNoReplicas(const char* name,
 }
 
 absl::StatusOr<Client::Impl::ReplicaPosts> Client::Impl::PlanReplicas(
-    std::span<const ReplicaTensor> tensors, ReplicaFlow flow) const {
+    std::span<const ReplicaTensor> tensors, ReplicaFlow flow, const LaneCall& call) const {
   return PlanReplicaPosts(*running_.placement, gpu(), tensors, flow,
-                          std::ssize(executor_->carrier().staging()));
+                          std::ssize(executor_->carrier().staging()), call.first_row);
 }
 
-LaneCall Client::Impl::MakeLaneCall(void* stream) {
+LaneCall Client::Impl::MakeLaneCall(const char* name, std::span<const ReplicaTensor> tensors,
+                                    void* stream) {
   return {.carrier = executor_->carrier(),
           .placement = *running_.placement,
           .gpu = gpu(),
           .ranks = grid_.RanksOf(grid_.LaneOf(rank())),
           .next_post_id = [this] { return ++num_posts_; },
-          .deadline = MonotonicNow() + options_.transfer_deadline,
+          // Ranks come as they are through with their step: it is waited for them as in a vote.
+          .deadline = MonotonicNow() + options_.vote_deadline,
+          .first_row = FirstRowOf(name, tensors),
           .stream = stream};
 }
 
 absl::Status Client::Impl::EndIfFailed(const char* name, const absl::Status& status) {
   if (status.ok()) return status;
   executor_->carrier().Settle();
-  executor_->carrier().Leave();
   return End(next_step_ - 1,
              absl::AbortedError(absl::StrCat(name, " before the boundary of step ", next_step_,
                                              " failed half-way: ", status.message())),

@@ -234,17 +234,16 @@ typedef struct eplb_replica_rows {
   int32_t reserved; /* 0 */
 } eplb_replica_rows;
 
-/* Adds to each primary's row those of the other replicas, in the order of replicas. sums: an
- * eplb_state_placement; IN_EVERY_REPLICA gives the others the sum as well. stream: as for
- * step_boundary. */
+/* Adds to each primary's row those of the other replicas, in the order of replicas; with
+ * state_placement IN_EVERY_REPLICA the others get the sum as well. stream: as for step_boundary. */
 EPLB_API int32_t eplb_client_reduce_gradients(eplb_client* client, const eplb_replica_rows* rows,
-                                              size_t num_rows, int32_t sums,
-                                              void* stream) EPLB_NOEXCEPT;
+                                              size_t num_rows, void* stream) EPLB_NOEXCEPT;
 /* Overwrites the rows of all other replicas by their primary's. */
 EPLB_API int32_t eplb_client_broadcast_weights(eplb_client* client, const eplb_replica_rows* rows,
                                                size_t num_rows, void* stream) EPLB_NOEXCEPT;
 /* The sum of squares of each expert's rows at its primary, equal on all ranks of the lane; 0 in
- * layers that are left out. squares: [num_layers, num_experts]; num_squares: their product. */
+ * layers that are left out. Pipeline ranks and expert-tensor-parallel ranks hold other parts: add
+ * theirs up. squares: [num_layers, num_experts]; num_squares: their product. */
 EPLB_API int32_t eplb_client_expert_squares(eplb_client* client, const eplb_replica_rows* rows,
                                             size_t num_rows, void* stream, double* squares,
                                             size_t num_squares) EPLB_NOEXCEPT;

@@ -55,25 +55,17 @@ static_assert(static_cast<int32_t>(GradientType::kFloat32) == EPLB_FLOAT32 &&
               static_cast<int32_t>(GradientType::kBfloat16) == EPLB_BFLOAT16 &&
               static_cast<int32_t>(GradientType::kFloat16) == EPLB_FLOAT16);
 
-absl::StatusOr<StatePlacement> ReadSums(int32_t sums) {
-  if (sums == EPLB_STATE_WITH_PRIMARY) return StatePlacement::kWithPrimary;
-  if (sums == EPLB_STATE_IN_EVERY_REPLICA) return StatePlacement::kEveryReplica;
-  return absl::InvalidArgumentError(
-      absl::StrCat("sums is ", sums, ", expected an eplb_state_placement"));
-}
-
 }  // namespace
 }  // namespace eplb::c
 
 extern "C" {
 
 int32_t eplb_client_reduce_gradients(eplb_client* client, const eplb_replica_rows* rows,
-                                     size_t num_rows, int32_t sums, void* stream) noexcept {
+                                     size_t num_rows, void* stream) noexcept {
   return Act(client, "reduce_gradients", Needs::kOpen, [&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ReplicaRows> views,
                           eplb::c::ReadRows(rows, num_rows));
-    EPLB_ASSIGN_OR_RETURN(const eplb::StatePlacement placement, eplb::c::ReadSums(sums));
-    return client->client.load()->ReduceGradients(views, placement, stream);
+    return client->client.load()->ReduceGradients(views, stream);
   });
 }
 

@@ -54,7 +54,6 @@ absl::Status AddSquares(std::span<const Term> terms, const LaneCall& call) {
            terms[rows.size()].type == terms[0].type) {
       rows.push_back(terms[rows.size()].row);
     }
-    EPLB_RETURN_IF_ERROR(call.carrier.AwaitLastBatch(call.deadline).status());
     EPLB_ASSIGN_OR_RETURN(const int64_t batch, call.carrier.queue().Square(rows, terms[0].type));
     EPLB_RETURN_IF_ERROR(AwaitBatch(call.carrier.queue(), batch, call.deadline));
     const std::vector<double> squares = call.carrier.queue().TakeSquares(batch);
@@ -94,6 +93,8 @@ absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const Replic
            .sum = sums + local});
     });
   }
+  // Also where this rank has no primary: what the queue holds is taken before more is given to it.
+  EPLB_RETURN_IF_ERROR(call.carrier.AwaitLastBatch(call.deadline).status());
   EPLB_RETURN_IF_ERROR(call.carrier.queue().Follow(call.stream));
   EPLB_RETURN_IF_ERROR(AddSquares(terms, call));
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(mine, call));
@@ -157,10 +158,12 @@ absl::StatusOr<std::vector<double>> ExpertSquareSums::Gather(std::span<const dou
     for (int32_t d = first; d < end; ++d) {
       const int64_t offset = (d - first) * stride;
       moves.sends.push_back({.to = call.ranks[static_cast<size_t>(gpu_at(d))],
+                             .row = call.first_row,
                              .round = d - first,
                              .bytes = sent_.bytes.first(num_bytes),
                              .staging_offset = offset});
       moves.receives.push_back({.from = call.ranks[static_cast<size_t>(gpu_at(num_gpus - d))],
+                                .row = call.first_row,
                                 .round = d - first,
                                 .staging_offset = offset,
                                 .num_bytes = static_cast<int64_t>(num_bytes)});

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "client/migration/row_overlap.h"
 #include "client/migration/staging_layout.h"
+#include "cuda/checksum.h"
 #include "placement/edge_colouring.h"
 #include "placement/status_macros.h"
 
@@ -26,32 +30,27 @@ ByLayer SortByLayer(std::span<const ReplicaTensor> tensors) {
 
 class Planner {
  public:
-  Planner(const Placement& placement, GpuId gpu, ReplicaFlow flow, int64_t staging_bytes)
+  Planner(const Placement& placement, GpuId gpu, ReplicaFlow flow, int64_t staging_bytes,
+          int32_t first_row)
       : placement_(placement),
         topology_(placement.topology()),
         gpu_(gpu),
         flow_(flow),
         staging_bytes_(staging_bytes),
+        first_row_(first_row),
         used_bytes_(static_cast<size_t>(topology_.num_gpus())),
         num_rows_(static_cast<size_t>(topology_.num_gpus())) {}
 
-  absl::Status AddLayer(LayerId layer, std::span<const ReplicaTensor* const> tensors,
-                        size_t most_tensors) {
-    const int64_t first_row =
-        int64_t{layer.value} * topology_.num_slots() * static_cast<int64_t>(most_tensors);
+  absl::Status AddLayer(LayerId layer, std::span<const ReplicaTensor* const> tensors) {
     for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
       const std::span<const int32_t> slots = placement_.ReplicasOf(layer, ExpertId{expert});
       for (size_t replica = 1; replica < slots.size(); ++replica) {
         new_edge_ = true;
-        for (size_t i = 0; i < tensors.size(); ++i) {
-          ReplicaMove move{
-              .tensor = tensors[i],
-              .source = SlotId{slots[replica]},
-              .destination = SlotId{slots[0]},
-              .replica = static_cast<int32_t>(replica),
-              .row = static_cast<int32_t>(
-                  first_row + int64_t{slots[replica]} * static_cast<int64_t>(most_tensors) +
-                  static_cast<int64_t>(i))};
+        for (const ReplicaTensor* tensor : tensors) {
+          ReplicaMove move{.tensor = tensor,
+                           .source = SlotId{slots[replica]},
+                           .destination = SlotId{slots[0]},
+                           .replica = static_cast<int32_t>(replica)};
           if (flow_ == ReplicaFlow::kFromPrimary) std::swap(move.source, move.destination);
           EPLB_RETURN_IF_ERROR(Add(move));
         }
@@ -92,6 +91,7 @@ class Planner {
       EPLB_RETURN_IF_ERROR(ClosePost());
       new_edge_ = true;
     }
+    move.row = first_row_ + num_rows_[gpu];
     move.offset = used_bytes_[gpu];
     used_bytes_[gpu] += staged;
     ++num_rows_[gpu];
@@ -121,6 +121,7 @@ class Planner {
   const GpuId gpu_;
   const ReplicaFlow flow_;
   const int64_t staging_bytes_;
+  const int32_t first_row_;
   std::vector<ReplicaPost> posts_;
   // Of the post that is being filled.
   bool is_open_ = false;
@@ -134,25 +135,24 @@ class Planner {
 
 }  // namespace
 
+int32_t FirstRowOf(std::string_view call, std::span<const ReplicaTensor> tensors) {
+  std::string text(call);
+  for (const ReplicaTensor& tensor : tensors) {
+    absl::StrAppend(&text, "\n", tensor.rows.layer.value, " ", static_cast<int>(tensor.type), " ",
+                    tensor.rows.row_bytes, " ", tensor.rows.name);
+  }
+  const uint64_t sum = cuda::ChecksumOnHost(std::as_bytes(std::span(text)));
+  constexpr uint64_t kCalls = (uint64_t{1} << 31) / kMaxReplicaRows;
+  return static_cast<int32_t>(sum % kCalls) * kMaxReplicaRows;
+}
+
 absl::StatusOr<std::vector<ReplicaPost>> PlanReplicaPosts(const Placement& placement, GpuId gpu,
                                                           std::span<const ReplicaTensor> tensors,
-                                                          ReplicaFlow flow, int64_t staging_bytes) {
-  const Topology& topology = placement.topology();
-  const ByLayer layers = SortByLayer(tensors);
-  size_t most_tensors = 0;
-  for (const auto& [layer, of_layer] : layers) {
-    most_tensors = std::max(most_tensors, of_layer.size());
-  }
-  const int64_t slots = int64_t{topology.num_layers()} * topology.num_slots();
-  const int64_t most_allowed = std::numeric_limits<int32_t>::max() / slots;
-  if (static_cast<int64_t>(most_tensors) > most_allowed) {
-    return absl::InvalidArgumentError(absl::StrCat("a layer has ", most_tensors,
-                                                   " tensors of rows, at most ", most_allowed,
-                                                   " are carried together"));
-  }
-  Planner planner(placement, gpu, flow, staging_bytes);
-  for (const auto& [layer, of_layer] : layers) {
-    EPLB_RETURN_IF_ERROR(planner.AddLayer(layer, of_layer, most_tensors));
+                                                          ReplicaFlow flow, int64_t staging_bytes,
+                                                          int32_t first_row) {
+  Planner planner(placement, gpu, flow, staging_bytes, first_row);
+  for (const auto& [layer, of_layer] : SortByLayer(tensors)) {
+    EPLB_RETURN_IF_ERROR(planner.AddLayer(layer, of_layer));
   }
   return std::move(planner).Finish();
 }
@@ -161,6 +161,10 @@ absl::Status CheckReplicaTensors(const Topology& topology, GpuId gpu,
                                  std::span<const ReplicaTensor> tensors, ReplicaFlow flow) {
   std::vector<ExpertTensor> rows;
   for (const ReplicaTensor& tensor : tensors) {
+    if (absl::StrContains(tensor.rows.name, '\n')) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor \"", absl::CEscape(tensor.rows.name),
+                                                     "\": expected a name of one line"));
+    }
     EPLB_RETURN_IF_ERROR(CheckTensor(topology, gpu, tensor.rows));
     const int64_t element_bytes = cuda::ElementBytes(tensor.type);
     if (flow == ReplicaFlow::kToPrimary && tensor.rows.row_bytes % element_bytes != 0) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -39,15 +40,21 @@ struct ReplicaPost {
   bool has_links = false;          // some GPU's rows go to another GPU
 };
 
+inline constexpr int32_t kMaxReplicaRows = 4096;
+// From where on the rows of a call are numbered: by what is called, and each tensor's name, layer,
+// type and row_bytes. Where ranks call with something else (or a collision in 2^19) they expect
+// other rows, and so refuse what comes instead of adding it to the wrong row.
+int32_t FirstRowOf(std::string_view call, std::span<const ReplicaTensor> tensors);
+
 // Posts in their order, by layer, expert, replica and then in the order of `tensors`; none where no
 // expert of these layers has two replicas. A post holds what fits into every GPU's staging, at most
-// kMaxReplicaRows rows a GPU; its rounds are an edge colouring.
-// errors: ResourceExhausted naming the tensor whose row is larger than staging; InvalidArgument for
-// more rows than have numbers. cost: O(layers * experts + moves), and the colouring.
-inline constexpr int32_t kMaxReplicaRows = 4096;
+// kMaxReplicaRows rows a GPU; its rounds are an edge colouring. A GPU's rows are numbered from
+// first_row on. errors: ResourceExhausted naming the tensor whose row is larger than staging.
+// cost: O(layers * experts + moves), and the colouring.
 absl::StatusOr<std::vector<ReplicaPost>> PlanReplicaPosts(const Placement& placement, GpuId gpu,
                                                           std::span<const ReplicaTensor> tensors,
-                                                          ReplicaFlow flow, int64_t staging_bytes);
+                                                          ReplicaFlow flow, int64_t staging_bytes,
+                                                          int32_t first_row);
 
 // errors: as CheckTensor; InvalidArgument naming the tensor whose rows are no whole elements, or
 // two whose rows share bytes.

@@ -45,7 +45,7 @@ class CallsTest : public ::testing::Test {
             eplb_client_check_experts(
                 client, [](void*, int32_t, int32_t, uint64_t*) { return int32_t{0}; }, nullptr,
                 nullptr),
-            eplb_client_reduce_gradients(client, nullptr, 0, EPLB_STATE_WITH_PRIMARY, nullptr),
+            eplb_client_reduce_gradients(client, nullptr, 0, nullptr),
             eplb_client_broadcast_weights(client, nullptr, 0, nullptr),
             eplb_client_expert_squares(client, nullptr, 0, nullptr, nullptr, 0),
             eplb_client_record(client, 0, counts, testing::kSmallExperts),

@@ -18,7 +18,10 @@ using testing::CRank;
 class CReplicasTest : public ::testing::Test {
  protected:
   CReplicasTest() : job_(2) {
-    for (int32_t rank = 0; rank < 2; ++rank) job_.rank(rank).options.num_slots = 6;
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      job_.rank(rank).options.num_slots = 6;
+      job_.rank(rank).options.state_placement = EPLB_STATE_WITH_PRIMARY;
+    }
   }
 
   static eplb_replica_rows RowsOf(std::vector<double>& rows, int32_t layer) {
@@ -43,9 +46,7 @@ TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
     const double first = rank.rank() * 3;
     std::vector<double> gradient = {first + 1, first + 2, first + 3};
     const eplb_replica_rows rows = RowsOf(gradient, 1);
-    ASSERT_EQ(
-        eplb_client_reduce_gradients(rank.client(), &rows, 1, EPLB_STATE_WITH_PRIMARY, nullptr),
-        EPLB_OK)
+    ASSERT_EQ(eplb_client_reduce_gradients(rank.client(), &rows, 1, nullptr), EPLB_OK)
         << rank.message();
     const std::vector<double> sums[] = {{1 + 5, 2 + 6, 3}, {4, 5, 6}};
     EXPECT_EQ(gradient, sums[rank.rank()]);
@@ -59,12 +60,6 @@ TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
         << rank.message();
     const std::vector<double> given[] = {{6, 8, 3}, {4, 6, 8}};
     EXPECT_EQ(gradient, given[rank.rank()]);
-    ASSERT_EQ(
-        eplb_client_reduce_gradients(rank.client(), &rows, 1, EPLB_STATE_IN_EVERY_REPLICA, nullptr),
-        EPLB_OK)
-        << rank.message();
-    const std::vector<double> everywhere[] = {{12, 16, 3}, {4, 12, 16}};
-    EXPECT_EQ(gradient, everywhere[rank.rank()]);
   });
 }
 
@@ -72,11 +67,10 @@ TEST_F(CReplicasTest, MistakesAreNamed) {
   ASSERT_EQ(job_.Start(), EPLB_OK);
   CRank& rank = job_.rank(0);
   std::vector<double> gradient(3);
-  const auto refusal = [&](const std::function<void(eplb_replica_rows&)>& change,
-                           int32_t sums = EPLB_STATE_WITH_PRIMARY) {
+  const auto refusal = [&](const std::function<void(eplb_replica_rows&)>& change) {
     eplb_replica_rows rows = RowsOf(gradient, 1);
     change(rows);
-    EXPECT_EQ(eplb_client_reduce_gradients(rank.client(), &rows, 1, sums, nullptr),
+    EXPECT_EQ(eplb_client_reduce_gradients(rank.client(), &rows, 1, nullptr),
               EPLB_INVALID_ARGUMENT);
     return rank.message();
   };
@@ -86,7 +80,8 @@ TEST_F(CReplicasTest, MistakesAreNamed) {
             "rows[0].type is 4, expected an eplb_gradient_type");
   EXPECT_EQ(refusal([](eplb_replica_rows& rows) { rows.reserved = 1; }),
             "rows[0].reserved is not 0");
-  EXPECT_EQ(refusal([](eplb_replica_rows&) {}, 2), "sums is 2, expected an eplb_state_placement");
+  EXPECT_EQ(refusal([](eplb_replica_rows& rows) { rows.name = "a\nb"; }),
+            "tensor \"a\\nb\": expected a name of one line");
   EXPECT_EQ(refusal([](eplb_replica_rows& rows) {
               rows.name = nullptr;
               rows.num_rows = 2;
@@ -104,7 +99,7 @@ TEST_F(CReplicasTest, MistakesAreNamed) {
   EXPECT_EQ(eplb_client_expert_squares(rank.client(), &rows, 1, nullptr, nullptr, 12),
             EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank.message(), "squares is NULL");
-  EXPECT_EQ(eplb_client_reduce_gradients(nullptr, &rows, 1, 0, nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_reduce_gradients(nullptr, &rows, 1, nullptr), EPLB_INVALID_ARGUMENT);
 }
 
 }  // namespace

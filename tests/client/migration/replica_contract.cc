@@ -210,7 +210,7 @@ std::vector<absl::Status> ReplicaLane::Carry(ReplicaFlow flow, int32_t absent) {
       [&](int32_t rank, LaneCall& call) -> absl::Status {
         EPLB_ASSIGN_OR_RETURN(const auto posts,
                               PlanReplicaPosts(placement_, call.gpu, tensors(rank), flow,
-                                               std::ssize(call.carrier.staging())));
+                                               std::ssize(call.carrier.staging()), call.first_row));
         return CarryReplicaRows(posts, flow, call);
       },
       absent);

@@ -36,7 +36,8 @@ absl::StatusOr<std::vector<ReplicaPost>> Plan(const Placement& placement, int32_
                                               const std::vector<ReplicaTensor>& tensors,
                                               int64_t staging_bytes,
                                               ReplicaFlow flow = ReplicaFlow::kToPrimary) {
-  return PlanReplicaPosts(placement, GpuId{gpu}, tensors, flow, staging_bytes);
+  return PlanReplicaPosts(placement, GpuId{gpu}, tensors, flow, staging_bytes,
+                          /*first_row=*/kMaxReplicaRows);
 }
 
 TEST(PlanReplicaPostsTest, EachReplicaGoesToItsPrimary) {

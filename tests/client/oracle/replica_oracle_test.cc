@@ -147,7 +147,7 @@ class Rank {
       gradients.push_back(RowsOf("gradient", layer, gradients_[layer].data(), sizeof(Row)));
       weights.push_back(RowsOf("weight", layer, &experts_[layer][0].weight, sizeof(Expert)));
     }
-    EPLB_RETURN_IF_ERROR(client_->ReduceGradients(gradients, state_));
+    EPLB_RETURN_IF_ERROR(client_->ReduceGradients(gradients));
     EPLB_ASSIGN_OR_RETURN(const std::vector<double> squares, client_->ExpertSquares(gradients));
     double sum = 0;
     for (const double square : squares) sum += square;
