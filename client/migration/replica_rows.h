@@ -23,7 +23,7 @@ struct LaneCall {
   std::vector<RankId> ranks;               // [G], of the lane, by GPU
   std::function<uint64_t()> next_post_id;  // equal on all ranks of the lane, rising
   absl::Time deadline;
-  int32_t first_row = 0;  // see FirstRowOf
+  int32_t first_row = 0;   // see FirstRowOf
   void* stream = nullptr;  // cudaStream_t of the rows: what it holds comes first
 };
 
