@@ -55,6 +55,7 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
       control_->AllReduceMin(snapshot.values, options_.vote_deadline);
   const Proposal* const target = snapshot.proposal.get();
   if (!minimum.ok()) return End(step, minimum.status(), target);
+  rows_since_vote_ = false;
   const VoteDecision decision = member_->Decide(*minimum);
   if (decision.outcome == VoteOutcome::kDiverged) {
     return End(step,

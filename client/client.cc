@@ -18,6 +18,10 @@
 namespace eplb {
 namespace {
 
+constexpr std::string_view kFinished = "finished";  // the normal reason to close
+// Ranks end a training together, up to what one of them still writes or copies.
+constexpr absl::Duration kFarewell = absl::Seconds(2);
+
 uint64_t DrawNonce() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -301,10 +305,11 @@ void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propo
 void Client::Impl::Close(std::string_view reason) {
   if (closed_) return;
   closed_ = true;
+  if (reason == kFinished) AwaitPeers();
   // Before the stop is logged: no READY comes after it.
   if (session_ != nullptr) {
     member_->SayGoodbye(
-        {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != "finished"});
+        {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != kFinished});
   }
   if (ended_.ok()) {
     ended_ = absl::FailedPreconditionError("the client is closed");
@@ -314,11 +319,16 @@ void Client::Impl::Close(std::string_view reason) {
                     .last_step = next_step_ - 1,
                     .version = running_.version,
                     .digest = running_.digest,
-                    .ok = reason == "finished",
+                    .ok = reason == kFinished,
                     .reason = reason});
   }
   LeavePeers();
   if (session_ != nullptr) session_->Close();
+}
+
+void Client::Impl::AwaitPeers() {
+  if (!rows_since_vote_ || !ended_.ok()) return;
+  (void)control_->Barrier(kFarewell);  // in vain: this rank has waited long enough
 }
 
 void Client::Impl::LeavePeers() {

@@ -259,7 +259,9 @@ class Client {
   // ranks have other layers, and expert-tensor-parallel ranks other pieces of an expert, whose
   // squares the trainer adds up. Equal to the bit on all ranks of the lane, under any
   // placement. Waits for the GPU. cost: layers * slots of a GPU * 8 bytes from each rank of the
-  // lane to each other one. With EPLB_DISABLE=1 always FailedPrecondition.
+  // lane to each other one. errors: ResourceExhausted, on all ranks and before anything is carried,
+  // where that is more than the staging, whose size RegisterExperts sets by the registered rows.
+  // With EPLB_DISABLE=1 always FailedPrecondition.
   absl::StatusOr<std::vector<double>> ExpertSquares(std::span<const ReplicaRows> gradients,
                                                     void* stream = nullptr);
 
@@ -291,8 +293,9 @@ class Client {
   ClientStats stats() const;
   const std::string& incarnation() const;
 
-  // Says goodbye to the daemon; `reason` "finished" is the normal end. Bounded by 2 s. Called by
-  // the destructor if not before.
+  // Says goodbye to the daemon, within 2 s; `reason` "finished" is the normal end. It waits up to
+  // 3 s for the other ranks if rows of replicas were carried after the last vote: some may still be
+  // taking theirs. Called by the destructor if not before.
   void Close(std::string_view reason);
 
  private:

@@ -101,6 +101,9 @@ struct Client::Impl {
   void StartSession(wire::Hello identity);
   // errors: InvalidArgument for a layer that another pipeline rank registered, and so counts.
   absl::Status CheckHeld(const char* what, int32_t layer) const;
+  // Before a normal end: what ranks share, such as a communicator, goes with the first that leaves,
+  // and others may still be taking their last rows. Where they voted since, all have theirs.
+  void AwaitPeers();
   // Ranks that go on learn of it in their next vote, or in rows that they share, and do not wait.
   void LeavePeers();
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
@@ -147,6 +150,7 @@ struct Client::Impl {
   absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
                                             ReplicaFlow flow, const LaneCall& call) const;
   LaneCall MakeLaneCall(const char* name, std::span<const ReplicaTensor> tensors, void* stream);
+  int64_t StagingBytes() const { return std::ssize(executor_->carrier().staging()); }
   // Ends the incarnation with Aborted, and tells the peers, if `status` is an error.
   absl::Status EndIfFailed(const char* name, const absl::Status& status);
 
@@ -182,8 +186,9 @@ struct Client::Impl {
   std::unique_ptr<Session> session_;  // set once, under stats_mutex_
 
   int64_t next_step_;
-  uint64_t num_posts_ = 0;  // numbers them for the transport, alike on all ranks
-  absl::Status ended_;      // sticky
+  uint64_t num_posts_ = 0;        // numbers them for the transport, alike on all ranks
+  bool rows_since_vote_ = false;  // were carried between replicas
+  absl::Status ended_;            // sticky
   bool closed_ = false;
   Clock::time_point boundary_began_;
   void* stream_ = nullptr;  // of the boundary under way

@@ -1,5 +1,7 @@
 // Client::ReduceGradients, BroadcastWeights and ExpertSquares: an expert in several slots stays one
 // expert in training.
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -80,6 +82,9 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
   }
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
+  if (absl::Status fit = CheckSquaresFit(topology_, tensors, StagingBytes()); !fit.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat(kName, ": ", fit.message()));
+  }
   if (expert_squares_ == nullptr) expert_squares_ = std::make_unique<ExpertSquareSums>();
   absl::StatusOr<std::vector<double>> squares =
       expert_squares_->Sum(tensors, MakeLaneCall(kName, tensors, stream));
@@ -127,12 +132,13 @@ absl::Status Client::Impl::CheckNoReplicas(const char* name,
 
 absl::StatusOr<Client::Impl::ReplicaPosts> Client::Impl::PlanReplicas(
     std::span<const ReplicaTensor> tensors, ReplicaFlow flow, const LaneCall& call) const {
-  return PlanReplicaPosts(*running_.placement, gpu(), tensors, flow,
-                          std::ssize(executor_->carrier().staging()), call.first_row);
+  return PlanReplicaPosts(*running_.placement, gpu(), tensors, flow, StagingBytes(),
+                          call.first_row);
 }
 
 LaneCall Client::Impl::MakeLaneCall(const char* name, std::span<const ReplicaTensor> tensors,
                                     void* stream) {
+  rows_since_vote_ = true;
   return {.carrier = executor_->carrier(),
           .placement = *running_.placement,
           .gpu = gpu(),

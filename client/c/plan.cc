@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/c/eplb.h"
+#include "client/c/eplb_plan.h"
 #include "client/c/plan_handle.h"
 #include "client/c/report.h"
 #include "client/c/structs.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/c/eplb.h"
+#include "client/c/eplb_plan.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"

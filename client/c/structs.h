@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "client/c/eplb.h"
+#include "client/c/eplb_plan.h"
 #include "placement/status_macros.h"
 
 namespace eplb::c {

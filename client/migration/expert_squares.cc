@@ -75,6 +75,19 @@ absl::Status CopyNow(const std::byte* source, std::byte* destination, size_t num
 
 }  // namespace
 
+absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTensor> tensors,
+                             int64_t staging_bytes) {
+  const int64_t bytes = std::ssize(IndexLayers(tensors)) * topology.max_slots_per_gpu() *
+                        static_cast<int64_t>(sizeof(double));
+  if (topology.num_gpus() == 1 || RoundUpToStaging(bytes) <= staging_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the sums of ", IndexLayers(tensors).size(), " layers are ", bytes,
+                   " bytes, the staging has ", staging_bytes,
+                   "; raise layers_per_chunk or give fewer layers at once"));
+}
+
 absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const ReplicaTensor> tensors,
                                                           const LaneCall& call) {
   const Topology& topology = call.placement.topology();
@@ -138,11 +151,6 @@ absl::StatusOr<std::vector<double>> ExpertSquareSums::Gather(std::span<const dou
   const int64_t stride = RoundUpToStaging(static_cast<int64_t>(num_bytes));
   const auto at_once = static_cast<int32_t>(
       std::min<int64_t>(num_gpus - 1, std::ssize(call.carrier.staging()) / stride));
-  if (at_once == 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("the sums of squares of one rank are ",
-                                                     num_bytes, " bytes, staging has ",
-                                                     call.carrier.staging().size()));
-  }
   EPLB_RETURN_IF_ERROR(Reserve(mine.size(), static_cast<size_t>(at_once), call.carrier.queue()));
   std::memcpy(leaving_.bytes.data(), mine.data(), num_bytes);
   EPLB_RETURN_IF_ERROR(CopyNow(leaving_.bytes.data(), sent_.bytes.data(), num_bytes, call));

@@ -13,13 +13,18 @@
 
 namespace eplb {
 
+// Whether the sums of one rank fit into a staging of that many bytes, as Sum needs it: alike on all
+// ranks of the lane. errors: ResourceExhausted, with both.
+absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTensor> tensors,
+                             int64_t staging_bytes);
+
 // Keeps its buffers from one call to the next. Threads: one caller. It goes before the carrier.
 class ExpertSquareSums {
  public:
   // [L * E]: of each expert the sum of squares over its rows at the primary, tensor after tensor in
   // their order, in float64; 0 in layers without tensors. Equal to the bit on all ranks of the
   // lane, which get each other's sums by the transport: layers * slots of a GPU * 8 bytes to every
-  // other rank. errors: ResourceExhausted when these do not fit into staging; as RowCarrier's.
+  // other rank. errors: as RowCarrier's. REQUIRES: CheckSquaresFit is OK.
   absl::StatusOr<std::vector<double>> Sum(std::span<const ReplicaTensor> tensors,
                                           const LaneCall& call);
 

@@ -5,7 +5,7 @@ install(TARGETS eplbd RUNTIME COMPONENT eplbd)
 install(TARGETS eplbctl RUNTIME COMPONENT eplbctl)
 install(TARGETS eplb EXPORT eplbTargets
   LIBRARY COMPONENT libeplb0 NAMELINK_COMPONENT libeplb-dev)
-install(FILES client/c/eplb.h TYPE INCLUDE COMPONENT libeplb-dev)
+install(FILES client/c/eplb.h client/c/eplb_plan.h TYPE INCLUDE COMPONENT libeplb-dev)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/eplb)
 install(EXPORT eplbTargets NAMESPACE eplb:: DESTINATION ${package_dir} COMPONENT libeplb-dev)

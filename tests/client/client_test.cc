@@ -281,38 +281,6 @@ TEST_F(ClientTest, RanksOnDifferentPlacementsStopWithDataLoss) {
   });
 }
 
-TEST_F(ClientTest, TensorsThatDifferStopEveryRankNamingThem) {
-  std::vector<absl::Status> statuses(kTestRanks);
-  TestJob job("");
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  auto exchanges = testing::MakeThreadExchanges(kTestRanks);
-  auto controls = MakeInprocControlChannels(kTestRanks);
-  auto transports = MakeInprocTransports(kTestRanks, 1 << 16).value();
-  testing::RunRanks(kTestRanks, [&](int32_t rank) {
-    const auto i = static_cast<size_t>(rank);
-    auto client = ConnectInproc(TestOptions(rank, ""), exchanges[i], std::move(controls[i]),
-                                std::move(transports[i]))
-                      .value();
-    std::vector<std::byte> memory(768);  // 3 layers of 2 rows
-    std::vector<ExpertTensorView> tensors;
-    for (int32_t layer = 0; layer < 3; ++layer) {
-      ExpertTensorView view;
-      view.name = absl::StrCat("w", layer);
-      view.layer = layer;
-      view.base = &memory[static_cast<size_t>(layer) * 256U];
-      view.num_rows = 2;
-      view.row_bytes = rank == 1 ? 128 : 64;
-      view.row_stride = 128;
-      tensors.push_back(view);
-    }
-    statuses[i] = client->RegisterExperts(tensors);
-  });
-  EXPECT_EQ(statuses[0].message(),
-            "tensors: tensor 0 differs: rank 0 has layer 0 weight w0 row_bytes 64, rank 1 has "
-            "layer 0 weight w0 row_bytes 128");
-  EXPECT_THAT(statuses, Each(statuses[0]));
-}
-
 TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
   TestJob job("", {.options = [](ClientOptions& o) { o.first_step = 10; }});
   ASSERT_TRUE(job.started().ok()) << job.started();

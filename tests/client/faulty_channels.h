@@ -2,6 +2,7 @@
 #ifndef EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
 #define EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,31 +36,71 @@ class FaultyControl final : public ControlChannel {
   Hook hook_;
 };
 
-// A transport whose rows never all arrive on this rank, from the given post on.
-class LossyTransport final : public Transport {
+class ForwardingTransport : public Transport {
  public:
-  explicit LossyTransport(std::unique_ptr<Transport> inner, int32_t first_lossy = 1)
-      : inner_(std::move(inner)), first_lossy_(first_lossy) {}
+  explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
 
   std::string_view name() const override { return inner_->name(); }
   std::span<std::byte> staging() override { return inner_->staging(); }
-  absl::StatusOr<Ticket> Post(RowMoves moves) override {
-    ++num_posts_;
-    return inner_->Post(std::move(moves));
-  }
+  absl::StatusOr<Ticket> Post(RowMoves moves) override { return inner_->Post(std::move(moves)); }
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    // The others get their rows, so that only this rank has a reason to vote no.
-    absl::StatusOr<Progress> progress = inner_->Poll(ticket, max_wait);
-    if (!progress.ok() || !progress->done || num_posts_ < first_lossy_) return progress;
-    return absl::DataLossError("row 0 from rank 0 has another checksum");
+    return inner_->Poll(ticket, max_wait);
   }
   absl::Status Abort() override { return inner_->Abort(); }
   void Leave() override { inner_->Leave(); }
 
  private:
-  std::unique_ptr<Transport> inner_;
+  const std::unique_ptr<Transport> inner_;
+};
+
+// A transport whose rows never all arrive on this rank, from the given post on.
+class LossyTransport final : public ForwardingTransport {
+ public:
+  explicit LossyTransport(std::unique_ptr<Transport> inner, int32_t first_lossy = 1)
+      : ForwardingTransport(std::move(inner)), first_lossy_(first_lossy) {}
+
+  absl::StatusOr<Ticket> Post(RowMoves moves) override {
+    ++num_posts_;
+    return ForwardingTransport::Post(std::move(moves));
+  }
+  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
+    // The others get their rows, so that only this rank has a reason to vote no.
+    absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
+    if (!progress.ok() || !progress->done || num_posts_ < first_lossy_) return progress;
+    return absl::DataLossError("row 0 from rank 0 has another checksum");
+  }
+
+ private:
   const int32_t first_lossy_;
   int32_t num_posts_ = 0;
+};
+
+// Says in `left` when its rank left the others, by a call or by its end.
+class WatchedTransport final : public ForwardingTransport {
+ public:
+  WatchedTransport(std::unique_ptr<Transport> inner, std::atomic<bool>& left)
+      : ForwardingTransport(std::move(inner)), left_(left) {}
+  ~WatchedTransport() override { left_ = true; }
+  void Leave() override {
+    left_ = true;
+    ForwardingTransport::Leave();
+  }
+
+ private:
+  std::atomic<bool>& left_;
+};
+
+// A transport that shows only the first bytes of its staging, as many as `num_bytes` says now.
+class NarrowTransport final : public ForwardingTransport {
+ public:
+  NarrowTransport(std::unique_ptr<Transport> inner, const std::atomic<size_t>& num_bytes)
+      : ForwardingTransport(std::move(inner)), num_bytes_(num_bytes) {}
+  std::span<std::byte> staging() override {
+    return ForwardingTransport::staging().first(num_bytes_);
+  }
+
+ private:
+  const std::atomic<size_t>& num_bytes_;
 };
 
 }  // namespace eplb::testing

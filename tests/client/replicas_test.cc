@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -20,8 +21,10 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using testing::LossyTransport;
+using testing::NarrowTransport;
 using testing::TestJob;
 using testing::TestRank;
+using testing::WatchedTransport;
 
 constexpr size_t kElements = 5;
 constexpr int32_t kLayers = 3;
@@ -181,6 +184,45 @@ TEST_P(ReplicasTest, ARankThatClosedEndsTheOthersCallAtOnce) {
   EXPECT_LT(absl::Now() - began, absl::Seconds(5));
 }
 
+// What a communicator would make of a rank that leaves: nobody may leave while others still carry.
+TEST(ReplicasEndTest, ARankThatFinishedStaysUntilTheOthersHaveTheirLastRows) {
+  std::atomic<bool> left = false;
+  std::atomic<bool> carried = false;
+  TestJob job("", {.options = WithReplicas,
+                   .transport = [&](int32_t rank, std::unique_ptr<Transport> inner) {
+                     if (rank == 0)
+                       inner = std::make_unique<WatchedTransport>(std::move(inner), left);
+                     return inner;
+                   }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([&](int32_t r, TestRank& rank) {
+    Gradients gradients(rank);
+    ASSERT_TRUE(rank.client().ReduceGradients(gradients.views()).ok());
+    if (r == 1) {
+      absl::SleepFor(absl::Milliseconds(300));
+      EXPECT_FALSE(left);
+      carried = true;
+    }
+    rank.client().Close("finished");
+    rank.Stop();
+    EXPECT_TRUE(carried);
+  });
+  EXPECT_TRUE(left);
+}
+
+TEST(ReplicasEndTest, ARankThatFinishedDoesNotWaitForOthersForLong) {
+  TestJob job("", {.options = WithReplicas});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([&](int32_t r, TestRank& rank) {
+    Gradients gradients(rank);
+    ASSERT_TRUE(rank.client().ReduceGradients(gradients.views()).ok());
+    if (r != 0) return;
+    const absl::Time began = absl::Now();
+    rank.client().Close("finished");
+    EXPECT_LT(absl::Now() - began, absl::Seconds(5)) << "vote_deadline is 10 s";
+  });
+}
+
 TEST_P(ReplicasTest, ARankThatDiedEndsItsLaneAtOnceAndNotTheOther) {
   TestJob job("", {.options = WithReplicas, .inproc = GetParam()});
   ASSERT_TRUE(job.started().ok()) << job.started();
@@ -272,6 +314,25 @@ TEST(ReplicasRefusalTest, WhatCannotBeIsRefusedByNameAndTheClientGoesOn) {
   job.Run([](int32_t, TestRank& rank) {
     Gradients gradients(rank);
     EXPECT_TRUE(rank.client().ReduceGradients(gradients.views()).ok());
+  });
+}
+
+TEST(ReplicasRefusalTest, SumsAboveStagingAreRefusedOnEveryRankBeforeTheyAreCarried) {
+  std::atomic<size_t> staging_bytes = size_t{1} << 16;
+  TestJob job(
+      "", {.options = WithReplicas, .transport = [&](int32_t, std::unique_ptr<Transport> inner) {
+             return std::make_unique<NarrowTransport>(std::move(inner), staging_bytes);
+           }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  staging_bytes = 64;  // as if there were many layers of small rows
+  job.Run([](int32_t, TestRank& rank) {
+    Gradients gradients(rank);
+    EXPECT_EQ(rank.client().ExpertSquares(gradients.views()).status(),
+              absl::ResourceExhaustedError(
+                  "ExpertSquares: the sums of 3 layers are 96 bytes, the staging has 64; raise "
+                  "layers_per_chunk or give fewer layers at once"));
+    gradients.views().resize(2);
+    EXPECT_TRUE(rank.client().ExpertSquares(gradients.views()).ok());
   });
 }
 

@@ -87,7 +87,7 @@ class InstalledPrefixTest(WithDaemon):
         self.assertRegex(self.assert_runs(prefix / "bin" / "eplbd", "--version"), r"\d+\.\d+\.\d+")
 
     def assert_package_is_clean(self, prefix):
-        self.assertTrue((prefix / "include" / "eplb.h").exists())
+        self.assertEqual(sorted(path.name for path in (prefix / "include").iterdir()), ["eplb.h", "eplb_plan.h"])
         for path in [*prefix.rglob("*.cmake"), *prefix.rglob("*.pc")]:
             self.assertIsNone(re.search(r"gRPC|protobuf|absl", path.read_text(), re.I), path)
             self.assertNotIn(str(BUILD.parent), path.read_text(), path)

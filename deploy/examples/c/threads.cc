@@ -1,6 +1,7 @@
 // EPLB from C++, without a daemon: ranks that are threads agree on a start through an exchange of
 // their own, train under votes, and plan a better placement offline.
 #include <eplb.h>
+#include <eplb_plan.h>
 
 #include <barrier>
 #include <cstdio>

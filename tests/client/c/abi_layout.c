@@ -1,8 +1,9 @@
-/* Prints the size of every struct of eplb.h and where its fields are, for abi_layout.txt. */
+/* Prints the size of every struct of eplb.h and eplb_plan.h and where its fields are, for
+ * abi_layout.txt. */
 #include <stddef.h>
 #include <stdio.h>
 
-#include "client/c/eplb.h"
+#include "client/c/eplb_plan.h"
 
 #define STRUCT(type) printf("%s %zu\n", #type, sizeof(type))
 #define FIELD(type, field) \

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "client/c/eplb.h"
+#include "client/c/eplb_plan.h"
 
 enum { LAYERS = 2, EXPERTS = 4, STEPS = 24 };
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstddef>
 #include <cstring>
 #include <thread>
 
@@ -171,13 +170,6 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
   EXPECT_EQ(eplb_client_placement(client(), &placement.known), EPLB_OK);
   EXPECT_EQ(placement.known.num_layers, testing::kSmallLayers);
   EXPECT_EQ(placement.unknown, 0) << "what the library does not know is 0";
-}
-
-TEST_F(CallsTest, ProgramOfAnOlderHeaderHasOnePipelineRank) {
-  rank_.options.struct_size = offsetof(eplb_client_options, expert_tensor_parallel);
-  rank_.options.num_pipeline_ranks = 0;  // "reserved" then
-  rank_.options.expert_tensor_parallel = 77;
-  EXPECT_EQ(rank_.Connect(), EPLB_OK) << rank_.message();
 }
 
 TEST_F(CallsTest, ArrangementThatDoesNotDivideIsNamed) {

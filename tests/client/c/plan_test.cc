@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/c/eplb.h"
+#include "client/c/eplb_plan.h"
 
 #include <nlohmann/json.hpp>
 

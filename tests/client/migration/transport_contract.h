@@ -1,5 +1,5 @@
-// What every Transport owes: the claims are in transport_contract.cc and run against each kind that
-// instantiates the suite.
+// What every Transport owes: the claims are in transport_contract.cc and
+// transport_contract_ends.cc and run against each kind that instantiates the suite.
 #ifndef EPLB_TESTS_CLIENT_MIGRATION_TRANSPORT_CONTRACT_H_
 #define EPLB_TESTS_CLIENT_MIGRATION_TRANSPORT_CONTRACT_H_
 
@@ -29,7 +29,7 @@ struct TransportKind {
   MakeTransports make;
   MakeQueue queue;  // of the memory that rows and staging lie in; null: the host's
 
-  // What ctest names the tests by, the same in every build.
+  // In messages.
   friend void PrintTo(const TransportKind& kind, std::ostream* out) {
     *out << (kind.queue == nullptr ? "HostMemory" : "QueueMemory");
   }
@@ -69,6 +69,11 @@ std::vector<absl::StatusOr<Progress>> Drive(const Transports& transports,
 
 // REQUIRES: the post is accepted.
 Ticket MustPost(Transport& transport, RowMoves moves);
+
+// Posts of row 0 in round 0, and of no row.
+RowMoves SendOne(RankId to, uint64_t post_id, std::span<const std::byte> bytes, int64_t offset = 0);
+RowMoves ReceiveOne(RankId from, uint64_t post_id, int64_t bytes, int64_t offset = 0);
+RowMoves Nothing(uint64_t post_id);
 
 }  // namespace eplb
 
