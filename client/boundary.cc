@@ -55,7 +55,7 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
       control_->AllReduceMin(snapshot.values, options_.vote_deadline);
   const Proposal* const target = snapshot.proposal.get();
   if (!minimum.ok()) return End(step, minimum.status(), target);
-  rows_since_vote_ = false;
+  posts_before_vote_ = num_posts_;
   const VoteDecision decision = member_->Decide(*minimum);
   if (decision.outcome == VoteOutcome::kDiverged) {
     return End(step,
@@ -94,6 +94,7 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
     executor_->Discard();
     return End(step, minimum.status(), &proposal);
   }
+  posts_before_vote_ = num_posts_;
   if ((*minimum)[1] != version || (*minimum)[2] != -version) {
     executor_->Discard();
     return End(step, absl::DataLossError("the ranks staged different versions"), &proposal);

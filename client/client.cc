@@ -327,8 +327,8 @@ void Client::Impl::Close(std::string_view reason) {
 }
 
 void Client::Impl::AwaitPeers() {
-  if (!rows_since_vote_ || !ended_.ok()) return;
-  (void)control_->Barrier(kFarewell);  // in vain: this rank has waited long enough
+  if (num_posts_ == posts_before_vote_ || !ended_.ok()) return;
+  (void)control_->Farewell(kFarewell);  // in vain: this rank has waited long enough
 }
 
 void Client::Impl::LeavePeers() {

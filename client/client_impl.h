@@ -186,9 +186,9 @@ struct Client::Impl {
   std::unique_ptr<Session> session_;  // set once, under stats_mutex_
 
   int64_t next_step_;
-  uint64_t num_posts_ = 0;        // numbers them for the transport, alike on all ranks
-  bool rows_since_vote_ = false;  // were carried between replicas
-  absl::Status ended_;            // sticky
+  uint64_t num_posts_ = 0;          // numbers them for the transport, alike on all ranks
+  uint64_t posts_before_vote_ = 0;  // of them those that a vote has come after
+  absl::Status ended_;              // sticky
   bool closed_ = false;
   Clock::time_point boundary_began_;
   void* stream_ = nullptr;  // of the boundary under way

@@ -18,6 +18,25 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// What a launcher's environment says, and the variable that says it; empty without a launcher.
+struct Launch {
+  const char* variable = "";
+  std::string incarnation = {};
+};
+
+Launch FromLauncher() {
+  for (const auto& [id_name, restarts_name] :
+       {std::pair{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+        {"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}}) {
+    const std::string id = Environment(id_name);
+    const std::string restarts = Environment(restarts_name);
+    if (id.empty() || id == "none") continue;
+    return {.variable = id_name,
+            .incarnation = absl::StrCat(id, "-", restarts.empty() ? "0" : restarts)};
+  }
+  return {};
+}
+
 absl::Status Bad(std::string_view field, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(std::string(field), ": ", std::string(what)));
 }
@@ -28,6 +47,15 @@ absl::Status CheckName(std::string_view field, const std::string& text, bool may
   }
   return Bad(field, absl::StrCat("\"", text.substr(0, 140),
                                  "\", expected 1..128 characters of [A-Za-z0-9._-]"));
+}
+
+absl::Status CheckIncarnation(const ClientOptions& o) {
+  if (!o.incarnation.empty()) return CheckName("incarnation", o.incarnation, false);
+  const Launch launch = FromLauncher();
+  const absl::Status status = CheckName(launch.variable, launch.incarnation, true);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), " with its count of restarts; or set incarnation"));
 }
 
 absl::Status CheckRanks(const ClientOptions& o) {
@@ -86,9 +114,7 @@ absl::StatusOr<RankGrid> GridOf(const ClientOptions& o) {
 
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   if (absl::Status status = CheckName("job", o.job, false); !status.ok()) return status;
-  if (absl::Status status = CheckName("incarnation", o.incarnation, true); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = CheckIncarnation(o); !status.ok()) return status;
   absl::StatusOr<Topology> topology = Topology::Make(ShapeOf(o));
   if (!topology.ok()) return topology;
   if (absl::Status status = CheckRanks(o); !status.ok()) return status;
@@ -115,19 +141,7 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
 }
 
 std::string KnownIncarnation(const ClientOptions& options) {
-  if (!options.incarnation.empty()) return options.incarnation;
-  struct Launcher {
-    const char* id;
-    const char* restarts;
-  };
-  for (const Launcher& launcher : {Launcher{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
-                                   Launcher{"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}}) {
-    const std::string id = Environment(launcher.id);
-    const std::string restarts = Environment(launcher.restarts);
-    if (id.empty() || id == "none") continue;
-    return absl::StrCat(id, "-", restarts.empty() ? "0" : restarts);
-  }
-  return "";
+  return options.incarnation.empty() ? FromLauncher().incarnation : options.incarnation;
 }
 
 wire::TlsFiles TlsFilesOf(const DaemonTls& tls) {

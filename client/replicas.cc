@@ -138,7 +138,6 @@ absl::StatusOr<Client::Impl::ReplicaPosts> Client::Impl::PlanReplicas(
 
 LaneCall Client::Impl::MakeLaneCall(const char* name, std::span<const ReplicaTensor> tensors,
                                     void* stream) {
-  rows_since_vote_ = true;
   return {.carrier = executor_->carrier(),
           .placement = *running_.placement,
           .gpu = gpu(),

@@ -35,6 +35,9 @@ class ControlChannel {
                                                             absl::Duration timeout) = 0;
   // errors: as AllReduceMin.
   virtual absl::Status Barrier(absl::Duration timeout) = 0;
+  // The Barrier of ranks that end. Ranks that make another call instead are told that those of this
+  // one have closed. errors: as AllReduceMin.
+  virtual absl::Status Farewell(absl::Duration timeout) = 0;
 };
 
 // The ranks that an error of a ControlChannel blames, rising; empty for other errors.

@@ -37,9 +37,10 @@ void AppendRaw(std::string& out, const void* data, size_t bytes) {
 
 bool Plausible(const WireHeader& header) {
   return header.magic == kMagic && header.type >= 1 &&
-         header.type <= static_cast<uint8_t>(ControlFrameType::kAbort) && header.op <= 1 &&
-         header.blame_late <= 1 && header.num_values <= kMaxVoteValues &&
-         header.num_ranks <= kMaxFrameRanks && header.why_bytes <= kMaxFrameText;
+         header.type <= static_cast<uint8_t>(ControlFrameType::kAbort) &&
+         header.op <= static_cast<uint8_t>(ControlOp::kFarewell) && header.blame_late <= 1 &&
+         header.num_values <= kMaxVoteValues && header.num_ranks <= kMaxFrameRanks &&
+         header.why_bytes <= kMaxFrameText;
 }
 
 }  // namespace

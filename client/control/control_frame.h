@@ -24,7 +24,7 @@ enum class ControlFrameType : uint8_t {
   kReport,  // child to parent: I miss these ranks (perhaps none) and give up
   kAbort,   // parent to child: over; these ranks are missing
 };
-enum class ControlOp : uint8_t { kBarrier = 0, kAllReduceMin = 1 };
+enum class ControlOp : uint8_t { kBarrier = 0, kAllReduceMin = 1, kFarewell = 2 };
 
 struct ControlFrame {
   ControlFrameType type = ControlFrameType::kUp;

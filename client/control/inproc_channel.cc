@@ -13,6 +13,9 @@
 namespace eplb {
 namespace {
 
+constexpr char kFarewell[] = "Farewell";
+constexpr char kClosed[] = "it has closed";
+
 // Everything is guarded by `mutex`. (std::mutex rather than absl::Mutex: the packaged Abseil is
 // built without ThreadSanitizer, which then cannot see what its mutex orders.)
 struct Shared {
@@ -56,6 +59,10 @@ class InprocChannel : public ControlChannel {
     return Run("Barrier", {}, timeout).status();
   }
 
+  absl::Status Farewell(absl::Duration timeout) override {
+    return Run(kFarewell, {}, timeout).status();
+  }
+
  private:
   absl::StatusOr<std::vector<int64_t>> Run(const std::string& op, std::span<const int64_t> values,
                                            absl::Duration timeout) {
@@ -90,6 +97,8 @@ class InprocChannel : public ControlChannel {
       shared.least.assign(values.begin(), values.end());
     } else if (shared.op != op) {
       const RankId self = rank_;
+      if (op == kFarewell) return MissingRanksError(shared.op, std::span(&self, 1), kClosed);
+      if (shared.op == kFarewell) return MissingRanksError(op, Arrived(), kClosed);
       return MissingRanksError(op, std::span(&self, 1),
                                absl::StrCat("the other ranks called ", shared.op));
     }
@@ -105,6 +114,14 @@ class InprocChannel : public ControlChannel {
     ++shared.call;
     shared.changed.notify_all();
     return absl::OkStatus();
+  }
+
+  std::vector<RankId> Arrived() const {
+    std::vector<RankId> ranks;
+    for (int32_t r = 0; r < world_size_; ++r) {
+      if (shared_->arrived[r]) ranks.push_back(RankId{r});
+    }
+    return ranks;
   }
 
   // The ranks that have not arrived; with `among`, only those marked in it.

@@ -21,6 +21,8 @@
 namespace eplb {
 namespace {
 
+constexpr char kClosed[] = "it has closed";
+
 // Why a call cannot go on.
 struct Trouble {
   std::set<RankId> ranks;  // known to be missing
@@ -38,8 +40,15 @@ struct Call {
   bool sent_up = false;
 
   std::string Name() const {
-    return op == ControlOp::kBarrier ? std::string("Barrier")
-                                     : absl::StrCat("AllReduceMin of ", values.size(), " values");
+    switch (op) {
+      case ControlOp::kBarrier:
+        return "Barrier";
+      case ControlOp::kFarewell:
+        return "Farewell";
+      case ControlOp::kAllReduceMin:
+        break;
+    }
+    return absl::StrCat("AllReduceMin of ", values.size(), " values");
   }
 };
 
@@ -80,14 +89,19 @@ class TcpChannel : public ControlChannel {
   }
 
   absl::Status Barrier(absl::Duration timeout) override {
-    Call call{.op = ControlOp::kBarrier,
-              .values = {},
-              .deadline = MonotonicNow() + timeout,
-              .timeout = timeout};
-    return Run(call).status();
+    return RunWithoutValues(ControlOp::kBarrier, timeout);
+  }
+
+  absl::Status Farewell(absl::Duration timeout) override {
+    return RunWithoutValues(ControlOp::kFarewell, timeout);
   }
 
  private:
+  absl::Status RunWithoutValues(ControlOp op, absl::Duration timeout) {
+    Call call{.op = op, .values = {}, .deadline = MonotonicNow() + timeout, .timeout = timeout};
+    return Run(call).status();
+  }
+
   absl::StatusOr<std::vector<int64_t>> Run(Call& call) {
     if (!broken_.ok()) return broken_;
     if (getpid() != owner_) {
@@ -215,6 +229,10 @@ class TcpChannel : public ControlChannel {
   }
 
   Trouble Mismatch(const Call& call, RankId peer, const ControlFrame& frame) const {
+    if ((call.op == ControlOp::kFarewell) != (frame.op == ControlOp::kFarewell)) {
+      const RankId closed = call.op == ControlOp::kFarewell ? options_.rank : peer;
+      return {.ranks = {closed}, .why = kClosed, .reporter = {}};
+    }
     const Call other{.op = frame.op, .values = frame.values, .deadline = {}, .timeout = {}};
     return {.ranks = {peer},
             .why = absl::StrCat("it made call ", frame.call, " (", other.Name(), ") where rank ",

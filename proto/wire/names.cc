@@ -31,7 +31,7 @@ absl::Status CheckPlainName(std::string_view field, std::string_view name, size_
 }
 
 absl::Status CheckPrintableName(std::string_view field, std::string_view name) {
-  return Check(field, name, kMaxNameLength, "printable ASCII",
+  return Check(field, name, kMaxNameLength, "printable ASCII without blanks",
                [](unsigned char c) { return absl::ascii_isgraph(c); });
 }
 

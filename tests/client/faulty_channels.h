@@ -30,6 +30,7 @@ class FaultyControl final : public ControlChannel {
     return inner_->AllReduceMin(said, timeout);
   }
   absl::Status Barrier(absl::Duration timeout) override { return inner_->Barrier(timeout); }
+  absl::Status Farewell(absl::Duration timeout) override { return inner_->Farewell(timeout); }
 
  private:
   std::unique_ptr<ControlChannel> inner_;

@@ -142,6 +142,16 @@ TEST_F(OptionsTest, IncarnationComesFromOptionThenTorchThenSlurm) {
   EXPECT_EQ(KnownIncarnation(options), "mine");
 }
 
+TEST_F(OptionsTest, LaunchersIdThatIsNoIncarnationIsNamedWithItsVariable) {
+  setenv("TORCHELASTIC_RUN_ID", "my run/1", 1);
+  EXPECT_EQ(ErrorOf([](auto&) {}),
+            "TORCHELASTIC_RUN_ID: \"my run/1-0\", expected 1..128 characters of [A-Za-z0-9._-] "
+            "with its count of restarts; or set incarnation");
+  ClientOptions options = Good();
+  options.incarnation = "mine";
+  EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+}
+
 TEST_F(OptionsTest, DisableIsAnythingButEmptyAndZero) {
   EXPECT_FALSE(DisabledByEnvironment());
   setenv("EPLB_DISABLE", "0", 1);

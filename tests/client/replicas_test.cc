@@ -160,7 +160,13 @@ TEST_P(ReplicasTest, RanksThatCallWithOtherRowsAreStopped) {
       },
       [](Client& client, Gradients& rows) { return client.ExpertSquares(rows.views()).status(); }};
   for (const Call& other : others) {
-    TestJob job("", {.options = WithReplicas, .inproc = GetParam()});
+    TestJob job("", {.options =
+                         [](ClientOptions& options) {
+                           WithReplicas(options);
+                           // A rank whose partner sends it nothing at all waits until then.
+                           options.vote_deadline = absl::Seconds(1);
+                         },
+                     .inproc = GetParam()});
     ASSERT_TRUE(job.started().ok()) << job.started();
     job.Run([&](int32_t r, TestRank& rank) {
       if (r >= 2) return;
@@ -208,6 +214,20 @@ TEST(ReplicasEndTest, ARankThatFinishedStaysUntilTheOthersHaveTheirLastRows) {
     EXPECT_TRUE(carried);
   });
   EXPECT_TRUE(left);
+}
+
+TEST_P(ReplicasTest, ARankThatFinishedIsNamedToThoseThatGoOn) {
+  TestJob job("", {.options = WithReplicas, .inproc = GetParam()});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t r, TestRank& rank) {
+    Gradients gradients(rank);
+    ASSERT_TRUE(rank.client().ReduceGradients(gradients.views()).ok());
+    if (r == 1) return rank.client().Close("finished");
+    const absl::Status status =
+        rank.StepUntil(0, [](const BoundaryResult&) { return false; }).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(MissingRanks(status), ::testing::ElementsAre(RankId{1})) << status;
+  });
 }
 
 TEST(ReplicasEndTest, ARankThatFinishedDoesNotWaitForOthersForLong) {

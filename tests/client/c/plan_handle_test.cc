@@ -46,8 +46,8 @@ TEST(PlanHandleTest, HeavyExpertsAreParted) {
             placement.topology().GpuOf(placement.PrimaryOf(layer, ExpertId{1})));
 }
 
-TEST(PlanHandleTest, ExpertsStayWhereTheyAreUnderTheSameLoad) {
-  const std::array<int64_t, 4> before = {1, 2, 3, 0};  // no other pairs are as even
+TEST(PlanHandleTest, ExpertsKeepTheirSlotsOfTheGpuThatTheyStayOn) {
+  const std::array<int64_t, 4> before = {3, 0, 2, 1};  // no other pairs are as even
   eplb_plan_options options = FourExpertsOnTwoGpus();
   options.previous = before.data();
   const auto plan = SolvePlan(options, LoadOf({8, 6, 3, 1}));

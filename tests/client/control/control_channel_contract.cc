@@ -112,6 +112,33 @@ TEST_P(ControlChannelContractTest, DifferentVerbsOrLengthsAreAnErrorOnEveryRank)
   }
 }
 
+TEST_P(ControlChannelContractTest, FarewellHoldsEveryRankUntilTheLastOneCame) {
+  Channels channels = Make(6);
+  std::atomic<int32_t> arrived = 0;
+  RunRanks(6, [&](int32_t rank) {
+    ++arrived;
+    EXPECT_TRUE(channels[rank]->Farewell(kLong).ok());
+    EXPECT_EQ(arrived, 6);
+  });
+}
+
+TEST_P(ControlChannelContractTest, WhoGoesOnIsToldWhoHasClosed) {
+  for (const int32_t closed : {0, 1, 4}) {  // the root, an inner rank and a leaf
+    Channels channels = Make(6);
+    RunRanks(6, [&](int32_t rank) {
+      if (rank == closed) {
+        EXPECT_FALSE(channels[rank]->Farewell(kLong).ok());
+        return;
+      }
+      const absl::Status status =
+          channels[rank]->AllReduceMin(std::vector<int64_t>{1}, kLong).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+      EXPECT_THAT(MissingRanks(status), ::testing::ElementsAre(RankId{closed})) << status;
+      EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("it has closed"));
+    });
+  }
+}
+
 TEST_P(ControlChannelContractTest, AnEarlyDeathIsNotWaitedOut) {
   Channels channels = Make(4);
   channels[2].reset();

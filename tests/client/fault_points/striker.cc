@@ -75,6 +75,7 @@ class StrikingControl : public ControlChannel {
   RankId rank() const override { return inner_->rank(); }
   int32_t world_size() const override { return inner_->world_size(); }
   absl::Status Barrier(absl::Duration timeout) override { return inner_->Barrier(timeout); }
+  absl::Status Farewell(absl::Duration timeout) override { return inner_->Farewell(timeout); }
 
   absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
                                                     absl::Duration timeout) override {

@@ -28,7 +28,7 @@ TEST(NamesTest, ANameIsBoundedAndNotEmpty) {
 TEST(NamesTest, AnIncarnationMayHaveAnyPrintableAscii) {
   EXPECT_TRUE(CheckPrintableName("incarnation", "run/7@host").ok());
   EXPECT_EQ(CheckPrintableName("incarnation", "run 7").message(),
-            "incarnation has a character outside printable ASCII");
+            "incarnation has a character outside printable ASCII without blanks");
 }
 
 }  // namespace
