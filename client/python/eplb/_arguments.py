@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import operator
+import os
+import struct
 from typing import Any, Union
 
 import numpy as np
@@ -10,29 +13,81 @@ import numpy as np
 from eplb import _rows
 from eplb.errors import InvalidArgument
 
-# What a probe gives: an integer (its low 64 bits count), bytes, or a numpy array or torch tensor, whose bytes count.
-Digest = Union[int, bytes, np.ndarray, Any]
+# What a probe gives: an integer (its low 64 bits count), a float, bytes, or a numpy array or torch tensor, of which every bit
+# counts.
+Digest = Union[int, float, bytes, np.ndarray, Any]
+
+
+def integer(name: str, value: Any, num_bytes: int = 4) -> int:
+    """errors: InvalidArgument for what is no integer, or does not fit into num_bytes."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name}: {value!r}, expected an integer") from None
+    # ctypes would cut it without a word.
+    if not -(1 << (8 * num_bytes - 1)) <= number < 1 << (8 * num_bytes - 1):
+        raise InvalidArgument(f"{name}: {number} does not fit into {8 * num_bytes} bits")
+    return number
+
+
+def text(name: str, value: Any) -> bytes:
+    """errors: InvalidArgument for what is neither text nor a path."""
+    try:
+        given = os.fspath(value)
+    except TypeError:
+        raise InvalidArgument(f"{name}: {value!r}, expected text") from None
+    encoded = os.fsencode(given)
+    if b"\0" in encoded:
+        raise InvalidArgument(f"{name}: {given!r} has a zero in it")
+    return encoded
+
+
+def numbers(name: str, given: Any, kinds: str = "biuf", expected: str = "numbers") -> np.ndarray:
+    """Of an array, a torch tensor on any device, or lists. kinds: numpy's letters. errors: InvalidArgument for others."""
+    try:
+        array = given.detach().cpu().numpy() if _rows.is_torch(given) else np.asarray(given)
+    except (TypeError, ValueError) as error:  # a dtype that numpy does not have, or lists of different lengths
+        raise InvalidArgument(f"{name}: {_described(given)}, expected {expected}: {error}") from None
+    if array.dtype.kind not in kinds:
+        raise InvalidArgument(f"{name}: {_described(array)}, expected {expected}")
+    return array
+
+
+def integers(name: str, given: Any, shape: str) -> np.ndarray:
+    """int64, contiguous. shape: as a message says it. errors: InvalidArgument for what are no integers."""
+    return np.ascontiguousarray(numbers(name, given, "iu", f"integers {shape}"), dtype=np.int64)
 
 
 def counts_of(counts: Any) -> np.ndarray:
     """int64 [n], contiguous. errors: InvalidArgument for what are no integers."""
-    if _rows.is_torch(counts):
-        counts = counts.detach().cpu().numpy()
-    array = np.asarray(counts)
-    if array.ndim != 1 or not np.can_cast(array.dtype, np.int64, "same_kind") or array.dtype == np.bool_:
-        raise InvalidArgument(f"counts are {array.dtype} {list(array.shape)}, expected integers [experts]")
-    return np.ascontiguousarray(array, dtype=np.int64)
+    array = integers("counts", counts, "[experts]")
+    if array.ndim != 1:
+        raise InvalidArgument(f"counts: {_described(array)}, expected integers [experts]")
+    return array
 
 
 def digest_of(given: Digest) -> int:
-    """64 bits of what a probe gave."""
+    """64 bits of what a probe gave. errors: InvalidArgument naming the type of what has no bits to compare.
+
+    A truth value is refused: one bit does not tell experts apart.
+    """
     output: Any = given
     if _rows.is_torch(output):
         import torch
 
         output = output.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    if isinstance(output, np.ndarray):
+    if isinstance(output, np.ndarray) and not output.dtype.hasobject:
         output = output.tobytes()
+    if isinstance(output, (float, np.floating)):
+        output = struct.pack("<d", output)  # int() of it would drop what is behind the point
     if isinstance(output, (bytes, bytearray, memoryview)):
         return int.from_bytes(hashlib.blake2b(output, digest_size=8).digest(), "little")
-    return int(output) & 0xFFFFFFFFFFFFFFFF
+    if hasattr(output, "__index__") and not isinstance(output, (bool, np.bool_, np.ndarray)):
+        return operator.index(output) & 0xFFFFFFFFFFFFFFFF
+    raise InvalidArgument(f"probe: it gave {_described(output)}, expected an integer, a float, bytes, or an array")
+
+
+def _described(value: Any) -> str:
+    if _rows.is_torch(value) or isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__

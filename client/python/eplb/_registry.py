@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from eplb import _rows
 from eplb import _structs as structs
+from eplb._arguments import integer
 from eplb._handle import Handle, Rebuild
 from eplb.errors import InvalidArgument
 
@@ -49,14 +50,14 @@ class Registry:
             first = next(entry.name for entry in self.entries if entry.rows is not None)
             raise _rows.refused(name, f"is on {rows.device}, tensor \"{first}\" is on {self.device}; a rank's experts "
                                       f"lie on one device")
-        self._append(Registered(name, layer, role, rows))
+        self._append(Registered(name, _layer(name, layer), role, rows))
         if _rows.is_torch(tensor):
             self._watched.append((tensor, rows.base, name))
 
     def add_derived(self, name: str, layer: int, rebuild: Rebuild) -> None:
         if not callable(rebuild):
             raise _rows.refused(name, f"has rebuild {rebuild!r}, expected a callable")
-        self._append(Registered(name, layer, "derived", None, rebuild))
+        self._append(Registered(name, _layer(name, layer), "derived", None, rebuild))
 
     def check_memory(self) -> None:
         """errors: InvalidArgument naming a tensor that does not lie where it was registered."""
@@ -86,9 +87,13 @@ class Registry:
         self.entries.append(entry)
 
 
+def _layer(name: str, layer: Any) -> int:
+    return integer(f"tensor \"{name}\": layer", layer)
+
+
 def _fill(struct: structs.Tensor, entry: Registered, handle: Handle) -> None:
     struct.struct_size = structs.sized(structs.Tensor).struct_size
-    struct.name, struct.layer, struct.role = entry.name.encode(), int(entry.layer), structs.ROLES[entry.role]
+    struct.name, struct.layer, struct.role = entry.name.encode(), entry.layer, structs.ROLES[entry.role]
     if entry.rebuild is not None:
         struct.rebuild = handle.rebuild_callback(entry.rebuild)
     if entry.rows is not None:

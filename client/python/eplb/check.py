@@ -8,12 +8,17 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
+from eplb.errors import FailedPrecondition
+
 if TYPE_CHECKING:
     from eplb._registry import Registry
     from eplb.client import Client
 
 # Tensors that a message names.
 _MAX_NAMED = 20
+
+# A number that is a part of a name, or ends one: of an element of a list, or of tensors that are listed by name alone.
+_NUMBER = re.compile(r"(?<!\d)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -27,23 +32,36 @@ class Finding:
 
 def find_unregistered(client: Client, module: Any, optimizer: Any = None,
                       ignore: Iterable[str] = ()) -> List[Finding]:
-    """What of a module's parameters and buffers and of an optimizer's state looks like experts' and is not registered:
+    """What of a module's parameters and buffers and of an optimizer's parameters and state looks like experts' and is not
+    registered:
 
     - a first dimension of local slots, or of all slots where those are not the experts; or [layers, local slots, ..].
       A tensor [experts, ..] of a router is equal on all ranks and stays where it is; where a GPU has as many slots as
       there are experts it cannot be told from those, and is named in `ignore`;
-    - a list of submodules, as many as local slots, with parameters of one shape: one expert each;
+    - a list of submodules, parameters or buffers, as many as local slots, of one shape: one expert each. Also one by name
+      alone, as weight0, weight1, .. from 0 on;
     - state of a parameter whose memory is registered: it belongs to the experts that the parameter does;
     - a flat buffer, or state as long, that holds several experts' registered weights: no slot's bytes can be cut out.
-    Scalars, such as a step counter that all experts share, are not looked at. Names of state are "optimizer.NAME.KEY".
+    What an optimizer updates in the place of a module's parameters, such as fp32 master weights, is looked at by its first
+    dimensions and as a flat buffer; there are no names by which a list could be told.
+    Scalar state, such as a step counter that all experts share, is not looked at. Names of state are "optimizer.NAME.KEY".
     ignore: patterns as of fnmatch. cost: O(n log n) for n tensors; nothing is copied from a GPU.
+    errors: FailedPrecondition after close, and where nothing was found on a rank of one local slot: there a tensor of an
+    expert looks like any other, so that nothing found says nothing.
     """
+    if client.closed:
+        raise FailedPrecondition("check came after close")
     walk = _Walk(client)
     walk.module(module)
     if optimizer is not None:
         walk.optimizer(optimizer)
     patterns = tuple(ignore)
-    return [each for each in walk.found if not any(fnmatch.fnmatch(each.name, pattern) for pattern in patterns)]
+    found = [each for each in walk.found if not any(fnmatch.fnmatch(each.name, pattern) for pattern in patterns)]
+    if not found and client.placement.num_local_slots == 1:
+        raise FailedPrecondition("check: this rank has one local slot, where a forgotten tensor of an expert looks like any "
+                                 "other; nothing was found, but that cannot be relied on: check a run of fewer ranks, or call "
+                                 "check_experts, which looks at what experts compute")
+    return found
 
 
 def describe(found: Sequence[Finding]) -> str:
@@ -95,34 +113,43 @@ class _Walk:
         self.found: List[Finding] = []
 
     def module(self, module: Any) -> None:
-        siblings: Dict[Tuple[str, Tuple[int, ...]], List[Tuple[str, Any]]] = {}
+        siblings: Dict[Tuple[str, Tuple[int, ...]], List[Tuple[int, Any]]] = {}
         for name, tensor in _tensors_of(module):
             self._names[id(tensor)] = name
             if self._is_covered(tensor):
                 continue
-            if self._looks_stacked(tensor):
-                self._add(name, tensor, f"its first dimensions are those of this rank's slots ({self._local_slots} local, "
-                                        f"{self._slots} in all)")
-            elif self._is_flat(tensor):
-                self._add(name, tensor, "a flat buffer that holds several experts' weights; no slot's bytes can be cut out "
-                                        "of it")
-            else:
-                for match in re.finditer(r"(?:^|(?<=\.))\d+(?=\.)", name):
+            if not self._is_found(name, tensor):
+                for match in _NUMBER.finditer(name):
                     family = name[:match.start()] + "*" + name[match.end():]
-                    siblings.setdefault((family, tuple(tensor.shape)), []).append((name, tensor))
+                    siblings.setdefault((family, tuple(tensor.shape)), []).append((int(match.group()), tensor))
         for (family, _), members in siblings.items():
-            if len(members) == self._local_slots and self._local_slots > 1:
+            if len(members) == self._local_slots > 1 and _is_list(family, [number for number, _ in members]):
                 self._add(family, members[0][1], f"{len(members)} of one shape, as many as local slots; stack them into one "
                                                  f"tensor [local slots, ..] and register that")
 
     def optimizer(self, optimizer: Any) -> None:
         for number, parameter in enumerate(_parameters_of(optimizer)):
-            name = self._names.get(id(parameter), f"param_groups parameter {number}")
+            name = self._names.get(id(parameter))
+            if name is None:
+                name = f"param_groups parameter {number}"
+                if not self._is_covered(parameter):
+                    self._is_found(f"optimizer.{name}", parameter)
             _, rows = self._memory.touched(parameter)
             state = optimizer.state.get(parameter, {})
             for key, tensor in state.items():
                 if hasattr(tensor, "data_ptr"):
                     self._state(f"optimizer.{name}.{key}", tensor, parameter, rows)
+
+    def _is_found(self, name: str, tensor: Any) -> bool:
+        """Notes a tensor that by itself looks like several experts'. REQUIRES: it is not covered."""
+        if self._looks_stacked(tensor):
+            self._add(name, tensor, f"its first dimensions are those of this rank's slots ({self._local_slots} local, "
+                                    f"{self._slots} in all)")
+        elif self._is_flat(tensor):
+            self._add(name, tensor, "a flat buffer that holds several experts' weights; no slot's bytes can be cut out of it")
+        else:
+            return False
+        return True
 
     def _state(self, name: str, tensor: Any, parameter: Any, num_rows: int) -> None:
         if tensor.numel() < 2 or self._is_covered(tensor):
@@ -146,12 +173,13 @@ class _Walk:
 
     def _looks_stacked(self, tensor: Any) -> bool:
         shape = tuple(tensor.shape)
-        of_slots = {self._local_slots}
+        # A first dimension of 1 says nothing.
+        of_slots = {self._local_slots} - {1}
         if self._slots != self._experts:
             of_slots.add(self._slots)
-        if shape[:1] and shape[0] in of_slots and self._local_slots > 1:
+        if shape[:1] and shape[0] in of_slots:
             return True
-        return len(shape) > 1 and shape[0] == self._layers and shape[1] in of_slots and self._local_slots > 1
+        return len(shape) > 1 and shape[0] == self._layers and shape[1] in of_slots
 
     def _is_flat(self, tensor: Any) -> bool:
         if tensor.dim() != 1 or tensor.numel() < 2:
@@ -172,6 +200,13 @@ class _Walk:
 
     def _add(self, name: str, tensor: Any, reason: str) -> None:
         self.found.append(Finding(name, tuple(tensor.shape), reason))
+
+
+def _is_list(family: str, numbers: List[int]) -> bool:
+    """Elements of a list may be those of this rank alone; numbers that only end a word are one if they count from 0, which
+    w1 and w3 or fc1 and fc2 do not."""
+    before = family[:family.index("*")]
+    return not before or before.endswith(".") or sorted(numbers) == list(range(len(numbers)))
 
 
 def _tensors_of(module: Any) -> Iterator[Tuple[str, Any]]:

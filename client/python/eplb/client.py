@@ -16,7 +16,7 @@ from eplb import _library
 from eplb import _structs as structs
 from eplb import check as checks
 from eplb import exchange as exchanges
-from eplb._arguments import Digest, counts_of, digest_of
+from eplb._arguments import Digest, counts_of, digest_of, integer
 from eplb._handle import Exchange, Handle, Rebuild
 from eplb._registry import Registry
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
@@ -41,7 +41,9 @@ class Client:
     connect, finish_registration, check_experts and step_boundary are collective: every rank calls them, in one order.
     Threads: the training thread alone; stats also from others. errors: eplb.Error with the library's message; what an
     exchange, a rebuild or a probe raises comes out of the call that it was part of, with the eplb.Error as its
-    __cause__. fork: in a child every call does nothing, which is said once on stderr; the parent is not touched.
+    __cause__. Ctrl-C: a collective call waits in the library, so Python sees SIGINT when it returns: of step_boundary at the
+    latest after vote_deadline. fork: in a child every call does nothing, which is said once on stderr; the parent is not
+    touched.
     EPLB_DISABLE=1 makes every call a no-op on all ranks. The interpreter's exit closes what is open, as failed.
     """
 
@@ -111,9 +113,11 @@ class Client:
         """Hands over what was registered, and agrees with all ranks on it. Collective, once. Where it was not called, the
         first step_boundary or check_experts does it.
 
-        errors: InvalidArgument naming the tensor; FailedPrecondition when ranks differ, naming tensor and ranks.
+        errors: InvalidArgument naming the tensor; FailedPrecondition when ranks differ, naming tensor and ranks. When the
+        memory of a registered tensor went away, this rank's client is closed.
         """
         self._expect_open("finish_registration")
+        self._expect_memory()
         tensors = self._registry.to_structs(self._handle)
         self._handle.check(self._library.eplb_client_register_experts(self._pointer, tensors, len(tensors)))
         self._finished = True
@@ -127,7 +131,8 @@ class Client:
 
         module: of torch; optimizer: of torch, with `state` and `param_groups`, best after its first step. ignore: patterns
         of names (as fnmatch) that are known to be no expert's. It is this rank's matter alone: not collective.
-        eplb.check.find_unregistered says what looks like it. errors: InvalidArgument naming every one that was found.
+        eplb.check.find_unregistered says what looks like it. errors: InvalidArgument naming every one that was found;
+        FailedPrecondition after close, and on a rank of one local slot where nothing was found: shapes show nothing there.
         """
         found = checks.find_unregistered(self, module, optimizer, ignore)
         if found:
@@ -137,10 +142,12 @@ class Client:
         """Moves all experts by one slot and back: `probe` must say the same of each in all places. Collective, between two
         steps, best after some.
 
-        probe: (layer, local_slot) -> what the expert there makes of a fixed input: an integer, bytes, or an array, of which
-        every bit counts. errors: InvalidArgument naming layer, expert, slots and rank.
+        probe: (layer, local_slot) -> what the expert there makes of a fixed input: an integer, a float, bytes, or an array,
+        of which every bit counts. errors: InvalidArgument naming layer, expert, slots and rank, or what the probe gave;
+        InvalidArgument for a registered tensor whose memory went away, which closes this rank's client.
         """
         self._finish_once()
+        self._expect_memory()
         callback = self._handle.probe_callback(lambda layer, slot: digest_of(probe(layer, slot)))
         try:
             self._handle.check(self._library.eplb_client_check_experts(self._pointer, callback, None,
@@ -159,7 +166,8 @@ class Client:
         """
         if not (type(counts) is np.ndarray and counts.dtype == np.int64 and counts.flags.c_contiguous):
             counts = counts_of(counts)
-        code = self._library.eplb_client_record(self._pointer, int(layer), counts.__array_interface__["data"][0], counts.size)
+        layer = integer("layer", layer)
+        code = self._library.eplb_client_record(self._pointer, layer, counts.__array_interface__["data"][0], counts.size)
         if code != 0:
             self._handle.check(code)
 
@@ -174,7 +182,7 @@ class Client:
         """
         if not self._finished:
             self._finish_once()
-        step = int(step)
+        step = integer("step", step, 8)
         if (step + 1) % self._vote_every == 0 and not self._closed:
             self._expect_memory()
         code = self._library.eplb_client_step_boundary(self._pointer, step, self._stream(stream),
@@ -220,12 +228,22 @@ class Client:
         """What was registered; empty after close."""
         return self._registry
 
+    @property
+    def closed(self) -> bool:
+        """Whether close was called, also by a call that closed this rank's client."""
+        return self._closed
+
     # ---- the end ----
 
-    def close(self, reason: str = "finished") -> None:
-        """Says goodbye to the daemon, within 2 s, and lets go of the tensors. Closing again does nothing; every other
-        call that acts is FailedPrecondition after it. reason: "finished" is the normal end."""
-        self._handle.check(self._library.eplb_client_close(self._pointer, reason.encode("utf-8", "replace")))
+    def close(self, reason: Optional[str] = "finished") -> None:
+        """Says goodbye to the daemon, within 2 s, and lets go of the tensors. It waits up to 3 s more for the other ranks if
+        rows of replicas were carried since the last vote: some may still be taking theirs. Closing again does nothing;
+        every other call that acts is FailedPrecondition after it. reason: "finished", or None, is the normal end. errors:
+        InvalidArgument for a reason that is no text."""
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidArgument(f"reason: {reason!r}, expected text")
+        encoded = None if reason is None else reason.encode("utf-8", "replace")
+        self._handle.check(self._library.eplb_client_close(self._pointer, encoded))
         self._closed = True
         self._registry.clear()
 

@@ -11,6 +11,7 @@ from typing import Any, Dict, Mapping, Optional, Union
 
 from eplb import _library
 from eplb import _structs as structs
+from eplb._arguments import integer, text
 from eplb.errors import InvalidArgument
 
 Seconds = Union[float, datetime.timedelta]
@@ -124,9 +125,9 @@ def to_struct(options: Options) -> structs.ClientOptions:
         elif field.name == "state_placement":
             struct.state_placement = _choice(field.name, value)
         elif types[field.name] is ctypes.c_char_p:
-            setattr(struct, field.name, _text(field.name, value))
+            setattr(struct, field.name, text(field.name, value))
         else:
-            setattr(struct, field.name, _integer(field.name, value, ctypes.sizeof(types[field.name])))
+            setattr(struct, field.name, integer(field.name, value, ctypes.sizeof(types[field.name])))
     return struct
 
 
@@ -136,30 +137,8 @@ def _choice(name: str, value: Any) -> int:
     return structs.STATE_PLACEMENTS[value]
 
 
-def _text(name: str, value: Any) -> bytes:
-    try:
-        text = os.fspath(value)
-    except TypeError:
-        raise InvalidArgument(f"{name}: {value!r}, expected text") from None
-    encoded = os.fsencode(text)
-    if b"\0" in encoded:
-        raise InvalidArgument(f"{name}: {text!r} has a zero in it")
-    return encoded
-
-
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
         raise InvalidArgument(f"{name}: {value!r}, expected seconds") from None
-
-
-def _integer(name: str, value: Any, num_bytes: int) -> int:
-    try:
-        number = value.__index__()
-    except AttributeError:
-        raise InvalidArgument(f"{name}: {value!r}, expected an integer") from None
-    # ctypes would cut it without a word.
-    if not -(1 << (8 * num_bytes - 1)) <= number < 1 << (8 * num_bytes - 1):
-        raise InvalidArgument(f"{name}: {number} does not fit into {8 * num_bytes} bits")
-    return number

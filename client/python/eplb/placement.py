@@ -16,6 +16,7 @@ import numpy as np
 
 from eplb import _library, _rows
 from eplb import _structs as structs
+from eplb._arguments import integer, integers, numbers, text
 from eplb.errors import InvalidArgument
 
 _TIES = ("stable", "compat")
@@ -78,12 +79,13 @@ def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes
     errors: InvalidArgument for what the reference asserts.
     """
     torch_in = _rows.is_torch(weight)
-    cells = weight.detach().float().cpu().numpy() if torch_in else np.asarray(weight)
+    cells = numbers("weight", weight.float() if torch_in else weight)
     if cells.ndim != 2:
         raise InvalidArgument(f"weight has shape {list(cells.shape)}, expected [layers, experts]")
     cells = np.ascontiguousarray(cells, dtype=np.float32)
     options = structs.sized(structs.RebalanceOptions, num_layers=cells.shape[0], num_experts=cells.shape[1],
-                            num_replicas=num_replicas, num_groups=num_groups, num_nodes=num_nodes, num_gpus=num_gpus,
+                            num_replicas=integer("num_replicas", num_replicas), num_groups=integer("num_groups", num_groups),
+                            num_nodes=integer("num_nodes", num_nodes), num_gpus=integer("num_gpus", num_gpus),
                             tie_break=_index("tie_break", tie_break, _TIES))
     handle = ctypes.c_void_p()
     library = _library.load()
@@ -107,7 +109,7 @@ def plan(load: Any, **options: Any) -> Plan:
 
 def plan_with(load: Any, options: PlanOptions) -> Plan:
     """As plan, with the options in one object."""
-    cells = load.detach().cpu().numpy() if _rows.is_torch(load) else np.asarray(load)
+    cells = numbers("load", load)
     if cells.ndim != 2:
         raise InvalidArgument(f"load has shape {list(cells.shape)}, expected [layers, experts]")
     counts = np.issubdtype(cells.dtype, np.integer)
@@ -144,27 +146,28 @@ def _options(given: Any) -> PlanOptions:
 
 def _fill(struct: structs.PlanOptions, options: PlanOptions) -> Tuple[np.ndarray, ...]:
     """returns: the arrays that the struct points to."""
-    struct.policy = options.policy.encode()
+    struct.policy = text("policy", options.policy)
     for name in ("num_slots", "num_gpus", "num_nodes", "num_groups", "max_moves_per_gpu"):
-        setattr(struct, name, getattr(options, name))
+        setattr(struct, name, integer(name, getattr(options, name)))
     struct.tie_break = _index("tie_break", options.tie_break, _TIES)
     struct.hierarchy = _index("hierarchy", options.hierarchy, _HIERARCHIES)
     struct.effort = _index("effort", options.effort, _EFFORTS)
+    if options.allow_duplicates not in (False, True):
+        raise InvalidArgument(f"allow_duplicates: {options.allow_duplicates!r}, expected True or False")
     struct.allow_duplicates = int(options.allow_duplicates)
     kept: Tuple[np.ndarray, ...] = ()
     layers, experts = struct.num_layers, struct.num_experts
     if options.gpu_speeds is not None:
-        speeds = np.ascontiguousarray(options.gpu_speeds, dtype=np.float64)
+        speeds = np.ascontiguousarray(numbers("gpu_speeds", options.gpu_speeds), dtype=np.float64)
         _expect_shape("gpu_speeds", speeds, (struct.num_gpus,))
         struct.gpu_speeds, kept = speeds.ctypes.data, kept + (speeds,)
     if options.previous is not None:
-        whole = isinstance(options.previous, Plan)
-        slots = options.previous.physical_to_logical_map if isinstance(options.previous, Plan) else options.previous
-        slots = np.ascontiguousarray(slots, dtype=np.int64)
+        whole = options.previous if isinstance(options.previous, Plan) else None
+        slots = integers("previous", options.previous if whole is None else whole.physical_to_logical_map, "[layers, slots]")
         _expect_shape("previous", slots, (layers, struct.num_slots))
         struct.previous, kept = slots.ctypes.data, kept + (slots,)
-        if whole:
-            replicas = np.ascontiguousarray(options.previous.logical_to_physical_map, dtype=np.int64)  # type: ignore[union-attr]
+        if whole is not None:
+            replicas = integers("previous.logical_to_physical_map", whole.logical_to_physical_map, "[layers, experts, X]")
             _expect_shape("previous.logical_to_physical_map", replicas, (layers, experts, replicas.shape[-1]))
             struct.previous_replicas, struct.previous_max_replicas = replicas.ctypes.data, replicas.shape[-1]
             kept += (replicas,)

@@ -48,7 +48,7 @@ class Stats(NamedTuple):
 
 
 class PlacementView:
-    """The placement in force on this rank. It follows switches: what it shows changes inside step_boundary and check.
+    """The placement in force on this rank. It follows switches: what it shows changes inside step_boundary and check_experts.
 
     physical_to_logical_map: int32 [layers, slots], the expert in each slot; -1 in a slot that is not in use.
     logical_to_physical_map: int32 [layers, experts, max_replicas], -1 padded, the slots of an expert, its primary first.

@@ -1,5 +1,6 @@
 """client.check: per-expert tensors of a module and its optimizer that nobody registered."""
 
+import copy
 import unittest
 
 import torch
@@ -101,10 +102,28 @@ class CheckTest(unittest.TestCase):
         optimizer = torch.optim.Adam([flat])
         optimizer.step()
         found = self.found(optimizer)
+        self.assertIn("a flat buffer that holds several experts' weights", found.pop("optimizer.param_groups parameter 0"))
         self.assertEqual(set(found), {"optimizer.param_groups parameter 0.exp_avg",
                                       "optimizer.param_groups parameter 0.exp_avg_sq"})
         for reason in found.values():
             self.assertIn("a flat optimizer buffer across experts", reason)
+
+    def test_master_weights_that_only_the_optimizer_holds(self):
+        self.register("up", "down", "amax")
+        masters = [nn.Parameter(layer.up.detach().double()) for layer in self.model.layers]
+        optimizer = torch.optim.SGD([*masters, nn.Parameter(torch.zeros(WIDTH, WIDTH))], lr=0.1)
+        found = self.found(optimizer)
+        self.assertEqual(set(found), {f"optimizer.param_groups parameter {number}" for number in range(LAYERS)})
+        self.assertIn("its first dimensions are those of", found["optimizer.param_groups parameter 0"])
+        for number, master in enumerate(masters):
+            self.client.register(master, name=f"layers.{number}.up.master", layer=number, role="state")
+        self.client.check(self.model, optimizer)
+
+    def test_state_that_was_loaded_after_registration_is_found(self):
+        optimizer = self.step(torch.optim.Adam(self.model.parameters()))
+        self.register("up", "down", "amax", optimizer=optimizer)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        self.assertEqual(len(self.found(optimizer)), LAYERS * 2 * 2)
 
     def test_a_flat_parameter_whose_views_are_the_experts(self):
         flat = torch.zeros(LAYERS * EXPERTS * WIDTH * 8 + 10)
@@ -126,6 +145,55 @@ class CheckTest(unittest.TestCase):
         found = self.found()
         self.assertEqual(set(found), {"experts.*.weight", "experts.*.bias"})
         self.assertIn("4 of one shape, as many as local slots; stack them", found["experts.*.weight"])
+
+    def test_lists_of_parameters_and_of_names_with_numbers(self):
+        self.register("up", "down", "amax")
+        self.model.w1 = nn.ParameterList(nn.Parameter(torch.randn(5, 6)) for _ in range(EXPERTS))
+        self.model.grouped = nn.Module()
+        for number in range(EXPERTS):
+            self.model.grouped.register_parameter(f"weight{number}", nn.Parameter(torch.randn(5, 6)))
+            self.model.grouped.register_buffer(f"amax_{number}", torch.zeros(7))
+            self.model.add_module(f"expert{number}", nn.Linear(WIDTH, 3, bias=False))
+        self.assertEqual(set(self.found()), {"w1.*", "grouped.weight*", "grouped.amax_*", "expert*.weight"})
+
+    def test_names_whose_numbers_count_no_slots(self):
+        """As many of one shape as local slots, but not from 0 on."""
+        self.register("up", "down", "amax")
+        for number in range(1, EXPERTS + 1):
+            self.model.add_module(f"fc{number}", nn.Linear(WIDTH, 3))
+        self.client.check(self.model)
+
+    def test_one_local_slot_is_no_clean_bill(self):
+        with eplb.Client.connect(num_layers=1, num_experts=1) as client:
+            client._placement.num_experts = client._placement.num_slots = 2
+            module = nn.Module()
+            module.up, module.down = nn.Parameter(torch.randn(1, 3, 5)), nn.Parameter(torch.randn(1, 5, 3))
+            client.register(module.up, name="up", layer=0)
+            with self.assertRaisesRegex(eplb.FailedPrecondition, "one local slot, .* fewer ranks, or call check_experts"):
+                client.check(module)
+            # What memory shows is named all the same.
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+            for parameter in module.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+            with self.assertRaisesRegex(eplb.InvalidArgument, "check: 1 tensor .*\"optimizer.up.momentum_buffer\""):
+                client.check(module, optimizer)
+            with self.assertRaisesRegex(eplb.FailedPrecondition, "one local slot"):
+                client.check(module, optimizer, ignore=("optimizer.*",))
+
+    def test_tensors_of_all_slots_on_a_rank_of_one(self):
+        with eplb.Client.connect(num_layers=1, num_experts=1) as client:
+            client._placement.num_experts, client._placement.num_slots = 4, 6
+            module = nn.Linear(3, 6, bias=False)
+            self.assertEqual([each.name for each in check.find_unregistered(client, module)], ["weight"])
+
+    def test_after_close(self):
+        self.assertFalse(self.client.closed)
+        self.register("up")
+        self.client.close()
+        self.assertTrue(self.client.closed)
+        with self.assertRaisesRegex(eplb.FailedPrecondition, "^check came after close$"):
+            self.client.check(self.model)
 
     def test_tensors_by_layer_and_slot_and_over_all_slots(self):
         self.register("up", "down", "amax")

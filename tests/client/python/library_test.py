@@ -88,7 +88,8 @@ class PackageTest(unittest.TestCase):
             said = run("import eplb; print(eplb.__file__, eplb.library_version())", PYTHONPATH=str(target))
             self.assertIn(str(target), said.stdout, said.stderr)
             (target / "eplb" / "libeplb.so.0").symlink_to(os.environ["EPLB_LIBRARY"])
-            beside = run("import eplb._library as library; print(library.load()._name)", PYTHONPATH=str(target), EPLB_LIBRARY="")
+            beside = run("import eplb._library as library; print(library.load()._name)", PYTHONPATH=str(target),
+                         EPLB_LIBRARY="")
             self.assertEqual(beside.stdout.strip(), str((target / "eplb" / "libeplb.so.0")), beside.stderr)
 
     def test_a_debian_package_is_built_and_has_all_of_it(self):
@@ -103,8 +104,8 @@ class PackageTest(unittest.TestCase):
                              {each.name for each in (ROOT / "client" / "python" / "eplb").iterdir() if each.is_file()})
             said = run("import eplb; print(eplb.__file__, eplb.library_version())", PYTHONPATH=str(site))
             self.assertIn(str(site), said.stdout, said.stderr)
-            usage = subprocess.run([tree / "usr" / "bin" / "eplb-convert", "--help"], capture_output=True, text=True, timeout=60,
-                                   env={**os.environ, "PYTHONPATH": str(site)})
+            usage = subprocess.run([tree / "usr" / "bin" / "eplb-convert", "--help"], capture_output=True, text=True,
+                                   timeout=60, env={**os.environ, "PYTHONPATH": str(site)})
             self.assertEqual(usage.returncode, 0, usage.stderr)
 
 

@@ -107,6 +107,36 @@ def freed_memory(rank, directory):
         assert eplb_error == "step_boundary came after close", eplb_error
 
 
+def stale_memory(rank, registered, freed, call):
+    """A client of one rank whose tensor goes away before or after it was handed over."""
+    client = eplb.Client.connect(num_layers=1, num_experts=8)
+    weight = torch.nn.Parameter(torch.zeros(8, 1 << 16))
+    client.register(weight, name="layers.0.w", layer=0)
+    if registered:
+        client.finish_registration()
+    if freed:
+        weight.data.storage().resize_(0)
+    else:
+        weight.data = torch.ones(8, 1 << 16)
+    try:
+        if call == "check_experts":
+            client.check_experts(lambda layer, slot: slot)
+        else:
+            client.finish_registration()
+    finally:
+        assert client.closed
+
+
+def exchanged_before_check(rank, directory):
+    with ranks.connect(directory, rank, 2, num_layers=1) as client:
+        weight = torch.nn.Parameter(torch.zeros(4, 6))
+        client.register(weight, name="layers.0.w", layer=0)
+        client.finish_registration()
+        if rank == 1:
+            weight.data = torch.ones(4, 6)
+        client.check_experts(lambda layer, slot: slot)
+
+
 class MistakesTest(ranks.RankTest):
     def assert_all_raised(self, results, kind, *words):
         for result in results:
@@ -117,8 +147,9 @@ class MistakesTest(ranks.RankTest):
                                "layers.0.w row_bytes 20", "layers.0.w row_bytes 24")
 
     def test_optimizer_state_on_one_rank_only(self):
-        self.assert_all_raised(self.run_ranks(2, state_on_one_rank_only, self.directory), "FailedPrecondition", "state 0 differs",
-                               "rank 0 has layer 0 state layers.0.moment row_bytes 24", "rank 1 has no such field")
+        self.assert_all_raised(self.run_ranks(2, state_on_one_rank_only, self.directory), "FailedPrecondition",
+                               "state 0 differs", "rank 0 has layer 0 state layers.0.moment row_bytes 24",
+                               "rank 1 has no such field")
 
     def test_what_one_rank_may_not_register_stops_all(self):
         other, own = self.run_ranks(2, refused_on_one_rank, self.directory)
@@ -164,6 +195,19 @@ class MistakesTest(ranks.RankTest):
     def test_a_tensor_that_was_freed_before_the_client(self):
         result, = self.run_ranks(1, freed_memory, self.directory)
         self.assert_raised(result, "InvalidArgument", "tensor \"layers.0.w\": was freed, it was registered at 0x")
+
+
+    def test_memory_that_went_away_is_neither_handed_over_nor_moved(self):
+        for registered, call in ((False, "finish_registration"), (False, "check_experts"), (True, "check_experts")):
+            for freed, words in ((False, "lies at 0x"), (True, "was freed")):
+                with self.subTest(call, registered=registered, freed=freed):
+                    result, = self.run_ranks(1, stale_memory, registered, freed, call)
+                    self.assert_raised(result, "InvalidArgument", f"tensor \"layers.0.w\": {words}")
+
+    def test_other_memory_before_the_experts_are_checked(self):
+        other, own = self.run_ranks(2, exchanged_before_check, self.directory)
+        self.assert_raised(own, "InvalidArgument", "tensor \"layers.0.w\": lies at 0x")
+        self.assert_raised(other, "Aborted", "rank 1")
 
 
 CLIENT = """

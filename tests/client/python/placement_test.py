@@ -61,6 +61,18 @@ class RebalanceExpertsTest(unittest.TestCase):
             placement.rebalance_experts([1, 2, 3], 4, 1, 1, 1)
         with self.assertRaisesRegex(eplb.InvalidArgument, "tie_break: 'any', expected one of stable, compat"):
             placement.rebalance_experts([[1, 2, 3]], 4, 1, 1, 1, tie_break="any")
+        for weight in ([["many"]], [[1], [1, 2]], [[1j, 2]]):
+            with self.assertRaisesRegex(eplb.InvalidArgument, "^weight: .*expected numbers"):
+                placement.rebalance_experts(weight, 4, 1, 1, 1)
+
+    def test_what_is_no_integer_is_named(self):
+        good = {"num_replicas": 4, "num_groups": 1, "num_nodes": 1, "num_gpus": 2}
+        placement.rebalance_experts([[1, 2, 3]], **good)
+        for name in good:
+            for value, message in ((good[name] + (1 << 32), "does not fit into 32 bits"), (4.0, "4.0, expected an integer"),
+                                   (None, "None, expected an integer")):
+                with self.subTest(name), self.assertRaisesRegex(eplb.InvalidArgument, f"^{name}: .*{message}"):
+                    placement.rebalance_experts([[1, 2, 3]], **{**good, name: value})
 
 
 class PlanTest(unittest.TestCase):
@@ -99,9 +111,24 @@ class PlanTest(unittest.TestCase):
                 ({"num_slots": 4, "num_gpus": 2, "policy": "best"}, "unknown policy \"best\""),
                 ({"num_slots": 4, "num_gpus": 2, "effort": "much"}, "effort: 'much'"),
                 ({"num_slots": 4, "num_gpus": 2, "gpu_speeds": [1]}, r"gpu_speeds has shape \[1\], expected \[2\]"),
-                ({"num_slots": 4, "num_gpus": 2, "previous": [[0, 1]]}, r"previous has shape \[1, 2\], expected \[2, 4\]")):
+                ({"num_slots": 4, "num_gpus": 2, "previous": [[0, 1]]}, r"previous has shape \[1, 2\], expected \[2, 4\]"),
+                ({"num_slots": 4, "num_gpus": 2, "previous": [[0.5, 1, 2, 3]] * 2},
+                 r"previous: float64 \[2, 4\], expected integers \[layers, slots\]"),
+                ({"num_slots": (1 << 32) + 4, "num_gpus": 2}, "num_slots: 4294967300 does not fit into 32 bits"),
+                ({"num_slots": 4.0, "num_gpus": 2}, "num_slots: 4.0, expected an integer"),
+                ({"num_slots": 4, "num_gpus": "2"}, "num_gpus: '2', expected an integer"),
+                ({"num_slots": 4, "num_gpus": 2, "policy": None}, "policy: None, expected text"),
+                ({"num_slots": 4, "num_gpus": 2, "policy": "balanced\0"}, "policy: .* has a zero in it"),
+                ({"num_slots": 4, "num_gpus": 2, "gpu_speeds": ["a", "b"]}, r"gpu_speeds: <U1 \[2\], expected numbers"),
+                ({"num_slots": 4, "num_gpus": 2, "allow_duplicates": "no"}, "allow_duplicates: 'no', expected True or False")):
             with self.subTest(options), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 placement.plan(self.COUNTS, **options)
+
+    def test_what_is_no_load_is_named(self):
+        for load, message in ((torch.ones(1, 4, dtype=torch.bfloat16), r"load: torch.bfloat16 \[1, 4\], expected numbers"),
+                              ([[1], [1, 2]], "load: list, expected numbers"), ([["a"]], "load: <U1"), (None, "load: object")):
+            with self.assertRaisesRegex(eplb.InvalidArgument, message):
+                placement.plan(load, num_slots=4, num_gpus=2)
 
 
 if __name__ == "__main__":

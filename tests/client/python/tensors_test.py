@@ -11,6 +11,7 @@ import torch
 
 import eplb
 from eplb import views
+from eplb._arguments import digest_of
 
 
 def lone_client(**options):
@@ -85,6 +86,14 @@ class RegisterTest(unittest.TestCase):
         with self.assertRaisesRegex(eplb.InvalidArgument, "layer 1 is not in 0..0"):
             self.client.finish_registration()
 
+    def test_layers_are_not_cut(self):
+        self.refused("layer: 4294967296 does not fit into 32 bits", np.zeros((4, 2)), layer=1 << 32)
+        self.refused("layer: 0.0, expected an integer", np.zeros((4, 2)), layer=0.0)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "^tensor \"w\": layer: 4294967296 does not fit"):
+            self.client.register_derived(print, name="w", layer=1 << 32)
+        self.client.register(np.zeros((4, 2)), name="w", layer=np.int64(0))
+        self.assertEqual(type(self.client.registered.entries[0].layer), int)
+
     def test_registered_tensors_are_kept(self):
         self.client.register(np.ones((4, 1000)), name="w", layer=0)
         gc.collect()
@@ -104,8 +113,14 @@ class OneProcessTest(unittest.TestCase):
             self.client.record(0, counts)
         self.client.record(np.int64(0), np.array([1, 2, 3, 4]))
         self.client.step_boundary(np.int64(0))
-        for wrong in ([1.5, 2, 3, 4], torch.zeros(4), [[1, 2, 3, 4]], ["a"], [True] * 4):
-            self.assertRaisesRegex(eplb.InvalidArgument, r"expected integers \[experts\]", self.client.record, 0, wrong)
+        for wrong in ([1.5, 2, 3, 4], torch.zeros(4), [[1, 2, 3, 4]], ["a"], [True] * 4, [[1], [1, 2]], None,
+                      torch.ones(4, dtype=torch.bfloat16)):
+            self.assertRaisesRegex(eplb.InvalidArgument, r"^counts: .*expected integers \[experts\]", self.client.record, 0,
+                                   wrong)
+        for layer, message in ((1 << 32, "layer: 4294967296 does not fit into 32 bits"),
+                               (0.0, "layer: 0.0, expected an integer")):
+            self.assertRaisesRegex(eplb.InvalidArgument, message, self.client.record, layer, [1, 2, 3, 4])
+        self.assertRaisesRegex(eplb.InvalidArgument, "step: 1.0, expected an integer", self.client.step_boundary, 1.0)
         self.assertRaisesRegex(eplb.InvalidArgument, "3", self.client.record, 0, [1, 2, 3])
         self.assertRaisesRegex(eplb.InvalidArgument, "layer 1", self.client.record, 1, [1, 2, 3, 4])
 
@@ -161,7 +176,8 @@ class OneProcessTest(unittest.TestCase):
 
     def test_tables_in_gpu_memory_show_themselves_as_such(self):
         table = views.DeviceTable(self.client._handle, 4096, (2, 3), "int32", on_gpu=True)
-        self.assertEqual(table.__cuda_array_interface__, {"shape": (2, 3), "typestr": "<i4", "data": (4096, False), "version": 3})
+        self.assertEqual(table.__cuda_array_interface__,
+                         {"shape": (2, 3), "typestr": "<i4", "data": (4096, False), "version": 3})
         self.assertFalse(hasattr(table, "__array_interface__"))
 
     def test_options_are_checked(self):
@@ -191,6 +207,12 @@ class OneProcessTest(unittest.TestCase):
         self.assertEqual(self.client.placement.version, 0)
         self.assertEqual(self.client.registered.entries, [])
 
+    def test_no_reason_is_the_normal_end(self):
+        self.assertRaisesRegex(eplb.InvalidArgument, "reason: 5, expected text", self.client.close, 5)
+        self.assertFalse(self.client.closed)
+        self.client.close(None)
+        self.assertTrue(self.client.closed)
+
     def test_registration_ends_once(self):
         self.client.finish_registration()
         self.assertRaisesRegex(eplb.FailedPrecondition, "finish_registration came after finish_registration",
@@ -207,6 +229,33 @@ class OneProcessTest(unittest.TestCase):
         done = subprocess.run([sys.executable, "-B", "-c", code], env={**os.environ, "EPLB_DISABLE": "1"}, text=True,
                               capture_output=True, timeout=120)
         self.assertEqual((done.returncode, done.stdout), (0, "0 (1, 4)\n"), done.stderr)
+
+
+class ProbeTest(unittest.TestCase):
+    def test_every_bit_counts(self):
+        values = [0.37, 0.91, -0.0, 0.0, np.float32(3.7), np.float64(3.5), 0, 1, -1, np.int32(7), b"\0", b"", np.zeros(2),
+                  np.zeros(3), torch.tensor(0.37), torch.tensor(0.91), torch.zeros(2, dtype=torch.bfloat16)]
+        digests = [digest_of(each) for each in values]
+        self.assertEqual(len(set(digests)), len(values))
+        self.assertTrue(all(0 <= each < 1 << 64 for each in digests))
+        self.assertEqual(digest_of(0.5), digest_of(np.float16(0.5)))
+        self.assertEqual((digest_of(np.int32(7)), digest_of((1 << 64) + 7)), (7, 7))
+
+    def test_what_has_no_bits_to_compare_is_refused(self):
+        for wrong, kind in ((None, "NoneType"), ("text", "str"), (True, "bool"), (np.bool_(True), "bool_?"), (1j, "complex"),
+                            ([1, 2], "list"), (np.array([None]), r"object \[1\]")):
+            with self.assertRaisesRegex(eplb.InvalidArgument, f"^probe: it gave {kind}, expected an integer, a float, bytes"):
+                digest_of(wrong)
+
+    def test_floats_of_a_probe_find_a_forgotten_tensor(self):
+        weight, forgotten = torch.arange(1.0, 5), torch.tensor([0.1, 0.2, 0.3, 0.4])
+        with lone_client() as client:
+            client.register(weight, name="w", layer=0)
+            client.check_experts(lambda layer, slot: weight[slot].item() / 1e6)
+            with self.assertRaisesRegex(eplb.InvalidArgument, "computes with a tensor that is neither registered"):
+                client.check_experts(lambda layer, slot: (3 * weight[slot] + forgotten[slot]).item())
+            with self.assertRaisesRegex(eplb.InvalidArgument, "probe: it gave NoneType"):
+                client.check_experts(lambda layer, slot: None)
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "there is no GPU")
