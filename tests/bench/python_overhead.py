@@ -3,7 +3,8 @@
 
   python_overhead.py [--ranks N] [--steps N] [--step-ms T] [--layers L] [--experts E] [--tensors N] [--busy] [--check]
 
-Each call is timed by itself on every rank, between steps of step-ms, in which a rank waits as for a GPU (with --busy: computes).
+Each call is timed by itself on every rank, between steps of step-ms, in which a rank waits as for a GPU (with --busy: computes). With
+--step-ms 0 steps follow each other, and calls find in the caches what they need.
 A vote takes from the moment when the last rank has come until the last one has left. The table has medians over steps, and over
 ranks where ranks do not wait for each other, and their ratio to the step. Needs EPLB_LIBRARY, or an installed libeplb, and
 python3-torch (for the store that ranks meet at).
@@ -109,7 +110,8 @@ def main():
     for name, sorted_times in times.items():
         median, high = statistics.median(sorted_times), sorted_times[int(len(sorted_times) * 0.9)]
         calls = options.layers if name.startswith("record") else 1
-        print(f"{name:32}{median:12.1f}{high:12.1f}{median * calls / options.step_ms / 1e3:12.3%}")
+        share = f"{median * calls / options.step_ms / 1e3:12.3%}" if options.step_ms > 0 else f"{'-':>12}"
+        print(f"{name:32}{median:12.1f}{high:12.1f}{share}")
         if median >= LIMITS_US[name]:
             slow.append(f"{name}: median {median:.1f} us, expected below {LIMITS_US[name]:g} us")
     if options.check and slow:
