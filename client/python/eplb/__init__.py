@@ -5,6 +5,9 @@ Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (expert
 eplb.replicas (training experts that are in several slots), eplb.check (forgotten tensors), and python -m eplb.convert.
 """
 
+import importlib
+from typing import Any
+
 from eplb._library import library_version
 from eplb.client import Client
 from eplb.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
@@ -15,6 +18,14 @@ from eplb.options import Options
 from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
 
 __version__ = "0.1.0"
+_MODULES = ("check", "checkpoint", "convert", "placement", "replicas")  # loaded when they are asked for: replicas needs torch
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"eplb.{name}")
+    raise AttributeError(f"module 'eplb' has no attribute '{name}'")
+
 
 __all__ = [
     "Aborted", "AlreadyExists", "Boundary", "Cancelled", "Client", "DataLoss", "DeadlineExceeded", "DeviceTable",

@@ -5,8 +5,9 @@
 
 A checkpoint is a directory that all ranks see: checkpoint.json, and a .npy file for each tensor. What was registered with
 the client is one file [experts, ..] a tensor, into which every rank writes the rows of its primaries; with expert-tensor
-parallelism one for each of the ranks that share an expert. It is written beside its name and renamed when it is complete. Threads: the training thread, between two steps. Derived tensors are left out:
-load does not rebuild them.
+parallelism one for each of the ranks that share an expert. It is written beside its name, with .partial, and renamed when it
+is complete; one that it replaces is until then beside it, with .old, which is what a crash between the two leaves. Threads:
+the training thread, between two steps. Derived tensors are left out: load does not rebuild them.
 """
 
 from __future__ import annotations
@@ -39,14 +40,19 @@ def save(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
     fields: JSON values that go along, e.g. the step and what a run must agree with to go on from here. dense: tensors
     equal on all ranks; rank 0 writes them. sharded_state: lanes hold different pieces of each expert's state; there is a
     file for each lane then, and load needs as many lanes. Else the first one that holds a tensor writes it for all.
-    exchange: by which ranks wait for each other; default: the client's. errors: on every rank when any rank fails.
+    exchange: by which ranks wait for each other; default: the client's. errors: FailedPrecondition on every rank when any
+    rank fails, also where something that is no checkpoint has that name; after close on this one. In a forked child it
+    does nothing.
     """
-    whole = _Checkpoint(path, client, dense, sharded_state, exchange)
+    if client.is_forked_copy:
+        return
+    whole = _Checkpoint("save", path, client, dense, exchange)
+    whole.on_all_ranks(lambda: whole.begin_save(fields or {}, sharded_state))
     whole.meet()
     whole.on_all_ranks(whole.make_directory if whole.rank == 0 else _nothing)
     whole.on_all_ranks(whole.create_files if whole.gpu == 0 else _nothing)
     whole.on_all_ranks(whole.write_rows)
-    whole.on_all_ranks((lambda: whole.finish(fields or {})) if whole.rank == 0 else _nothing)
+    whole.on_all_ranks(whole.finish if whole.rank == 0 else _nothing)
 
 
 def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] = None,
@@ -55,14 +61,17 @@ def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
 
     fields: that the checkpoint must have, with these values. returns: all its fields.
     errors: FailedPrecondition on every rank, naming the checkpoint and the first field or tensor that is not as this run
-    needs it, also a tensor that this run does not have; nothing was changed then.
+    needs it, also a tensor that this run does not have; nothing was changed then. In a forked child it does nothing and
+    returns no fields.
     """
-    found = read_fields(path)
-    whole = _Checkpoint(path, client, dense, bool(found.get("sharded_state")), exchange)
+    if client.is_forked_copy:
+        return {}
+    whole = _Checkpoint("load", path, client, dense, exchange)
+    whole.on_all_ranks(lambda: whole.begin_load(fields or {}))
     whole.meet()
-    whole.on_all_ranks(lambda: whole.compare(found, fields or {}))
+    whole.on_all_ranks(whole.compare)
     whole.on_all_ranks(whole.read_rows)
-    return dict(found["fields"])
+    return dict(whole.found["fields"])
 
 
 def read_fields(path: PathLike) -> Dict[str, Any]:
@@ -71,7 +80,9 @@ def read_fields(path: PathLike) -> Dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FailedPrecondition(f"checkpoint {path}: there is no {_FIELDS_FILE}: it is none, or not complete") from None
+        old = _beside(Path(path), ".old")
+        raise FailedPrecondition(f"checkpoint {path}: there is no {_FIELDS_FILE}: it is none, or not complete" + (
+            f"; {old} is the one before, which was being replaced" if (old / _FIELDS_FILE).is_file() else "")) from None
     except (OSError, ValueError) as error:
         raise FailedPrecondition(f"checkpoint {path}: {_FIELDS_FILE} cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -84,10 +95,13 @@ def read_fields(path: PathLike) -> Dict[str, Any]:
 class _Checkpoint:
     """One save or load, as one rank sees it."""
 
-    def __init__(self, path: PathLike, client: Client, dense: Optional[Mapping[str, Any]], sharded_state: bool,
+    def __init__(self, call: str, path: PathLike, client: Client, dense: Optional[Mapping[str, Any]],
                  exchange: Optional[Exchange]) -> None:
-        self.path, self.partial = Path(path), Path(str(path) + ".partial")
-        self.placement, self.dense, self.sharded_state = client.placement, dict(dense or {}), sharded_state
+        if client.closed:
+            raise FailedPrecondition(f"{call} came after close")
+        self.path, self.placement, self.dense = Path(path), client.placement, dict(dense or {})
+        self.partial = _beside(self.path, ".partial")
+        self.sharded_state, self.fields, self.found = False, {}, {}
         self.rank, self.world_size = client.options.rank or 0, client.options.world_size or 1
         pipeline_ranks = client.options.num_pipeline_ranks or 1
         self.tensor_parallel = client.options.expert_tensor_parallel or 1
@@ -105,7 +119,21 @@ class _Checkpoint:
             raise InvalidArgument("exchange: missing: this client met the others through the daemon, which carries nothing "
                                   "after the start")
         self._exchange: Any = exchange if exchange is not None else client.exchange
-        for name in self.dense:
+
+    def begin_save(self, fields: Mapping[str, Any], sharded_state: bool) -> None:
+        self._check_dense()
+        self.fields, self.sharded_state = _as_json(fields), sharded_state
+
+    def begin_load(self, fields: Mapping[str, Any]) -> None:
+        self._check_dense()
+        self.found, self.fields = read_fields(self.path), _as_json(fields)
+        self.sharded_state = bool(self.found.get("sharded_state"))
+
+    def _check_dense(self) -> None:
+        for name, tensor in self.dense.items():
+            if not (_rows.is_torch(tensor) or isinstance(tensor, np.ndarray)):
+                raise InvalidArgument(f"dense tensor \"{name}\" is of type {type(tensor).__name__}, expected a torch tensor or "
+                                      "a numpy array")
             if name in {entry.name for entry, _ in self.experts}:
                 raise InvalidArgument(f"tensor \"{name}\" is dense, and registered as experts'")
 
@@ -127,14 +155,17 @@ class _Checkpoint:
         error = ""
         try:
             part()
-        except (Error, OSError, ValueError) as failure:
-            error = str(failure) or type(failure).__name__
+        except (Error, OSError) as failure:
+            error = str(failure)
+        except Exception as failure:  # whatever it is: the others wait for an answer
+            error = f"{type(failure).__name__}: {failure}"
         for rank, answer in enumerate(self._exchange(error.encode())):
             if answer:
                 text = bytes(answer).decode("utf-8", "replace")
                 raise FailedPrecondition(text if self.world_size == 1 else f"rank {rank}: {text}")
 
     def make_directory(self) -> None:
+        expect_replaceable(self.path, _FIELDS_FILE)
         shutil.rmtree(self.partial, ignore_errors=True)
         self.partial.mkdir(parents=True)
         for name, tensor in self.dense.items():
@@ -156,22 +187,22 @@ class _Checkpoint:
                     rows[expert:expert + 1] = _to_numpy(tensor[slot:slot + 1])
             rows.flush()
 
-    def finish(self, fields: Mapping[str, Any]) -> None:
+    def finish(self) -> None:
         tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _dtype_of(tensor), "role": "dense"}
                                               for name, tensor in self.dense.items()}
         tensors.update(self.tensors)
-        written = {"format": FORMAT, "fields": dict(fields), "num_layers": self.placement.num_layers,
+        written = {"format": FORMAT, "fields": self.fields, "num_layers": self.placement.num_layers,
                    "num_experts": self.placement.num_experts, "sharded_state": self.sharded_state,
-                   "num_lanes": self.num_lanes, "expert_tensor_parallel": self.tensor_parallel, "tensors": tensors, "placement_version": self.placement.version,
-                   "placement_digest": self.placement.digest,
+                   "num_lanes": self.num_lanes, "expert_tensor_parallel": self.tensor_parallel, "tensors": tensors,
+                   "placement_version": self.placement.version, "placement_digest": self.placement.digest,
                    "physical_to_logical_map": self.placement.physical_to_logical_map.tolist()}
         (self.partial / _FIELDS_FILE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.rename(self.partial, self.path)
+        put_in_place(self.partial, self.path)
 
-    def compare(self, found: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    def compare(self) -> None:
         """errors: FailedPrecondition naming the first field or tensor that is not as this run needs it."""
-        for name, value in fields.items():
+        found = self.found
+        for name, value in self.fields.items():
             if name not in found["fields"]:
                 raise self._refused(f"it has no field {name}")
             if found["fields"][name] != value:
@@ -232,9 +263,54 @@ class _Checkpoint:
         dtype = found["tensors"][name].get("dtype")
         if rows.shape != shape or dtype != _dtype_of(like):
             raise self._refused(f"tensor {name} is {dtype} {list(rows.shape)}, this run's is {_dtype_of(like)} {list(shape)}")
+        if rows.dtype != _numpy_dtype_of(like):
+            raise self._refused(f"tensor {name}: its file has {rows.dtype}, {_FIELDS_FILE} says {dtype}")
 
     def _refused(self, why: str) -> FailedPrecondition:
         return FailedPrecondition(f"checkpoint {self.path}: {why}")
+
+
+def expect_replaceable(path: Path, fields_file: str) -> None:
+    """errors: FailedPrecondition for a path where something else lies than a checkpoint, which has fields_file, or an empty
+    directory."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise FailedPrecondition(f"checkpoint {path}: something else than a directory has that name; it is left as it is")
+    if path.is_dir() and not (path / fields_file).is_file() and any(path.iterdir()):
+        raise FailedPrecondition(f"checkpoint {path}: a directory of that name has no {fields_file}, so it is no checkpoint; "
+                                 "it is left as it is")
+
+
+def put_in_place(partial: Path, path: Path) -> None:
+    """Renames a complete checkpoint; the one before is away only afterwards. errors: OSError."""
+    old = _beside(path, ".old")
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(path, old)
+    os.rename(partial, path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    if path.name in ("", ".."):
+        raise InvalidArgument(f"path: {path}, expected one that ends in a name")
+    return path.with_name(path.name + suffix)
+
+
+def _as_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
+    """As they come back from a file. errors: InvalidArgument naming the field that JSON does not have."""
+    found = {}
+    for name, value in fields.items():
+        try:
+            found[str(name)] = json.loads(json.dumps(value, default=_plain))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"field {name}: {error}") from None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
 def _nothing() -> None:
@@ -247,6 +323,11 @@ def _file_of(name: str, part: str = "") -> str:
 
 def _dtype_of(tensor: Any) -> str:
     return str(tensor.dtype).replace("torch.", "")
+
+
+def _numpy_dtype_of(tensor: Any) -> np.dtype:
+    """Of the elements that _to_numpy gives."""
+    return np.dtype(tensor.dtype) if not _rows.is_torch(tensor) else _to_numpy(tensor.new_empty(0, device="cpu")).dtype
 
 
 def _to_numpy(tensor: Any) -> np.ndarray:

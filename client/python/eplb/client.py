@@ -229,6 +229,11 @@ class Client:
         return self._registry
 
     @property
+    def is_forked_copy(self) -> bool:
+        """Whether this process is a forked child of the one that connected: calls do nothing."""
+        return self._process != os.getpid()
+
+    @property
     def closed(self) -> bool:
         """Whether close was called, also by a call that closed this rank's client."""
         return self._closed

@@ -2,18 +2,19 @@
 weights are given on, and an expert counts once in a norm. Over torch.distributed.
 
     replicas = Replicas(client)
-    for layer in layers: replicas.reduce_gradients(layer, gradients[layer])     # at the primaries, or with to_all=True everywhere
+    for layer in layers: replicas.reduce_gradients(layer, gradients[layer])     # at the primaries; to_all=True: everywhere
     norm = replicas.gradient_norm(gradients, dense_squares)
     ... optimizer ...
     for layer in layers: replicas.broadcast_weights(layer, weights[layer])      # where the primary alone was updated
 
-Threads: the training thread. Every call is collective among the ranks of a lane, but it costs nothing in a layer whose
-experts have one replica each.
+gradients[layer] and weights[layer]: a tensor [local slots, ..], or a list of such tensors. Threads: the training thread. Every
+call is collective among the ranks of a lane, but it costs nothing in a layer whose experts have one replica each. Before rows
+of a new kind (call, layer, type, shape) are carried for the first time, the ranks compare it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, Union
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from eplb.errors import InvalidArgument
 
 # A copy of one slot's row into another slot of the layer: (from, to).
 Transfer = Tuple[int, int]
+# Of a layer: each [local slots, ..].
+Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 
 
 class Placed(Protocol):
@@ -56,7 +59,8 @@ class Replicas:
     group: the process group of this rank's lane, its ranks in the order of GPUs; None: all ranks.
     errors: InvalidArgument, before any collective, when the group has another number of ranks than a lane has GPUs, when
     the placement has first_local_slot and this rank's place in the group means another, and for a layer that is not in
-    the placement. Errors of torch.distributed come through. Nothing is recorded for autograd: rows may be parameters.
+    the placement; on every rank, before rows are carried, when ranks differ in the kind of rows. Errors of torch.distributed
+    come through. Nothing is recorded for autograd: rows may be parameters.
     """
 
     def __init__(self, client: HasPlacement, group: Optional[Any] = None) -> None:
@@ -74,43 +78,44 @@ class Replicas:
                                   f"holds those from {first} on: the group is not its lane in the order of GPUs")
         self._version = -1
         self._to_primaries: Dict[int, List[Transfer]] = {}
+        self._agreed: Set[str] = set()  # kinds of rows that the ranks have compared
 
     @torch.no_grad()
-    def reduce_gradients(self, layer: int, rows: torch.Tensor, to_all: bool = False) -> None:
+    def reduce_gradients(self, layer: int, rows: Tensors, to_all: bool = False) -> None:
         """Adds to each primary's row those of the other replicas, in the order of replicas, in place: equal input gives
         equal bits. to_all: the others then get the sum, for optimizers that update every replica.
 
-        rows: [local slots, ..], e.g. gradients of the tokens that each replica got.
+        rows: [local slots, ..], e.g. gradients of the tokens that each replica got; zeros where there were none.
         """
         transfers = self._transfers(layer)
-        if transfers:
-            for slot, row in self._carry(layer, rows, transfers):
-                rows[slot] += row
+        for tensor in self._tensors(layer, rows) if transfers else ():
+            self._compare(f"reduce_gradients{' to all' if to_all else ''}", layer, tensor)
+            for slot, row in self._carry(tensor, transfers):
+                tensor[slot] += row
             if to_all:
-                self.broadcast_weights(layer, rows)
+                self._broadcast(tensor, transfers)
 
     @torch.no_grad()
-    def broadcast_weights(self, layer: int, rows: torch.Tensor) -> None:
+    def broadcast_weights(self, layer: int, rows: Tensors) -> None:
         """Overwrites the rows of all other replicas with their primary's, in place. rows: [local slots, ..]."""
-        transfers = [(primary, slot) for slot, primary in self._transfers(layer)]
-        if transfers:
-            for slot, row in self._carry(layer, rows, transfers):
-                rows[slot] = row
+        transfers = self._transfers(layer)
+        for tensor in self._tensors(layer, rows) if transfers else ():
+            self._compare("broadcast_weights", layer, tensor)
+            self._broadcast(tensor, transfers)
 
     @torch.no_grad()
-    def expert_squares(self, rows: Mapping[int, Sequence[torch.Tensor]]) -> torch.Tensor:
+    def expert_squares(self, rows: Mapping[int, Tensors]) -> torch.Tensor:
         """The sums of squares of each expert's rows at its primary, float64 [layers, experts] on the host, equal on all
         ranks of the lane.
 
-        rows: layer -> tensors [local slots, ..]; layers that are left out have 0. Replicas other than the primary are not
+        rows: layer -> its tensors [local slots, ..]; layers that are left out have 0. Replicas other than the primary are not
         looked at, so that each expert counts once: call it after reduce_gradients.
         """
         placement = self._client.placement
         squares = torch.zeros(placement.num_layers, placement.num_experts, dtype=torch.float64)
-        for layer, tensors in rows.items():
+        for layer, given in rows.items():
             self._expect_layer(layer, placement)
-            for tensor in tensors:
-                self._expect_rows(layer, tensor)
+            tensors = self._tensors(layer, given)
             primaries = placement.logical_to_physical_map[layer, :, 0]
             for expert in np.flatnonzero((primaries >= self._first) & (primaries < self._end)).tolist():
                 slot = int(primaries[expert]) - self._first
@@ -119,7 +124,7 @@ class Replicas:
         return self._sum(squares)
 
     @torch.no_grad()
-    def gradient_norm(self, rows: Mapping[int, Sequence[torch.Tensor]], dense_squares: float = 0.0) -> float:
+    def gradient_norm(self, rows: Mapping[int, Tensors], dense_squares: float = 0.0) -> float:
         """The global norm: dense_squares, then each expert once, in the order of layers and logical experts. Equal on all
         ranks to the bit if dense_squares is, under any placement. rows: as expert_squares.
 
@@ -139,9 +144,12 @@ class Replicas:
                                          for slot in slots[expert, 1:counts[expert]]]
         return self._to_primaries[layer]
 
-    def _carry(self, layer: int, rows: torch.Tensor, transfers: Sequence[Transfer]) -> List[Tuple[int, torch.Tensor]]:
+    def _broadcast(self, rows: torch.Tensor, transfers: Sequence[Transfer]) -> None:
+        for slot, row in self._carry(rows, [(primary, slot) for slot, primary in transfers]):
+            rows[slot] = row
+
+    def _carry(self, rows: torch.Tensor, transfers: Sequence[Transfer]) -> List[Tuple[int, torch.Tensor]]:
         """returns: (local slot, row) of the transfers that end on this rank, in their order."""
-        self._expect_rows(layer, rows)
         num_gpus = len(self._bounds) - 1
         sent: List[List[int]] = [[] for _ in range(num_gpus)]
         arriving: List[List[int]] = [[] for _ in range(num_gpus)]  # numbers of transfers, by sender
@@ -183,7 +191,25 @@ class Replicas:
         if not 0 <= layer < placement.num_layers:
             raise InvalidArgument(f"layer {layer}: the placement has layers 0..{placement.num_layers - 1}")
 
-    def _expect_rows(self, layer: int, rows: torch.Tensor) -> None:
-        if len(rows) != self._end - self._first:
-            raise InvalidArgument(f"layer {layer}: rows have shape {list(rows.shape)}, expected the "
-                                  f"{self._end - self._first} local slots first")
+    def _tensors(self, layer: int, given: Tensors) -> List[torch.Tensor]:
+        tensors = [given] if given is None or isinstance(given, torch.Tensor) else list(given)
+        for rows in tensors:
+            if not isinstance(rows, torch.Tensor):
+                raise InvalidArgument(f"layer {layer}: rows are {type(rows).__name__}, expected a tensor [local slots, ..]; "
+                                      "where experts have no gradient, give zeros")
+            if rows.dim() == 0 or len(rows) != self._end - self._first:
+                raise InvalidArgument(f"layer {layer}: rows have shape {list(rows.shape)}, expected the "
+                                      f"{self._end - self._first} local slots first")
+        return tensors
+
+    def _compare(self, call: str, layer: int, rows: torch.Tensor) -> None:
+        """errors: InvalidArgument on every rank, naming two that differ. cost: nothing for a kind of rows that was compared."""
+        kind = f"{call} of layer {layer}, {str(rows.dtype).replace('torch.', '')} {list(rows.shape[1:])} a slot"
+        if kind in self._agreed or len(self._bounds) == 2:
+            return
+        kinds: List[Any] = [None] * (len(self._bounds) - 1)
+        dist.all_gather_object(kinds, kind, group=self._group)
+        for rank, other in enumerate(kinds):
+            if other != kinds[0]:
+                raise InvalidArgument(f"rank 0 of the group came with {kinds[0]}, rank {rank} with {other}")
+        self._agreed.add(kind)

@@ -61,8 +61,7 @@ def save(path: Path, fields: Mapping[str, Any], dense: Mapping[str, torch.Tensor
         written = {"format": FORMAT, **fields, "placement_version": placement.version,
                    "physical_to_logical_map": placement.physical_to_logical_map.tolist()}
         (partial / _FIELDS_FILE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(path, ignore_errors=True)
-        os.rename(partial, path)
+        _put_in_place(partial, path)
     ranks.barrier()
 
 
@@ -90,6 +89,16 @@ def load(path: Path, fields: Mapping[str, Any], dense: Mapping[str, torch.Tensor
             if expert >= 0:
                 each.tensor[local_slot].copy_(torch.from_numpy(np.array(expert_files[each.name][expert])))
     return found
+
+
+def _put_in_place(partial: Path, path: Path) -> None:
+    """The one before goes aside first and away last: a crash leaves it as PATH.old at worst."""
+    old = path.with_name(path.name + ".old")
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(path, old)
+    os.rename(partial, path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _dtype(tensor: torch.Tensor) -> np.dtype:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Optional, Sequence
 
 from data import DEFAULT_TEXT
@@ -118,6 +120,14 @@ def parse(arguments: Optional[Sequence[str]] = None) -> Settings:
         for name in ("steps", "layers", "experts", "length", "sequences", "ranks"):
             if getattr(settings, name) < 1:
                 raise ValueError(f"{name} is {getattr(settings, name)}, it must be at least 1")
+        if settings.redundant < 0:
+            raise ValueError(f"redundant is {settings.redundant}, it must be at least 0")
+        ranks = int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else settings.ranks
+        if settings.experts + settings.redundant < ranks:
+            raise ValueError(f"{settings.experts} experts and {settings.redundant} redundant slots are fewer than the "
+                             f"{ranks} ranks, and each needs a slot")
+        if settings.plot and not Path(settings.plot).absolute().parent.is_dir():
+            raise ValueError(f"--plot {settings.plot}: there is no directory {Path(settings.plot).absolute().parent}")
         if settings.plot and importlib.util.find_spec("matplotlib") is None:
             raise ValueError("--plot needs the Python package matplotlib (Debian: python3-matplotlib), and it is not there")
         if (settings.eplb or settings.redundant) and importlib.util.find_spec("eplb") is None:

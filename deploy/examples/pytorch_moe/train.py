@@ -170,7 +170,10 @@ def train_rank(settings: Settings, balancer: Balancer) -> int:
     """All of one rank's work. returns: the exit status."""
     be_deterministic()
     try:
-        ranks = join(settings.device, settings.backend)
+        try:
+            ranks = join(settings.device, settings.backend)
+        except RuntimeError as error:  # what torch says of a backend or a device that is not there
+            raise ValueError(str(error)) from None
         run(settings, ranks, balancer)
     except (OSError, ValueError, *balancer.errors) as error:
         print(f"rank {os.environ.get('RANK', 0)}: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Checkpoints in logical order: another placement, another number of ranks, and what does not fit is named."""
 
 import json
+import os
 import unittest
 
 import numpy as np
@@ -102,6 +103,37 @@ def refused(client, experts, dense, path):
     return said
 
 
+def mistakes(client, experts, dense, path):
+    """What each attempt says on this rank; afterwards the ranks are in step, and a right save works."""
+    said = []
+
+    def attempt(call, *arguments, **how):
+        try:
+            call(*arguments, **how)
+            said.append("")
+        except eplb.FailedPrecondition as error:
+            said.append(str(error))
+
+    foreign = path.with_name("foreign")
+    if client.options.rank == 0:
+        foreign.mkdir()
+        (foreign / "precious.txt").write_text("mine")
+        path.with_name("file").write_text("mine")
+    attempt(checkpoint.save, path, client, fields={"step": {1, 2}})
+    attempt(checkpoint.save, path, client, dense={"router": [1.0]})
+    attempt(checkpoint.save, path, client, dense={"layers.0.weight": dense["router/weight"]})
+    attempt(checkpoint.save, foreign, client)
+    attempt(checkpoint.save, path.with_name("file"), client)
+    attempt(checkpoint.load, path.with_name("none") if client.options.rank == 1 else path, client)
+    attempt(checkpoint.save, str(path) + "/", client, fields={"step": np.int64(3), "shape": (1, 2)})
+    attempt(checkpoint.save, str(path) + "/", client, fields={"step": np.int64(3), "shape": (1, 2)})
+    attempt(checkpoint.load, path, client, fields={"step": 3, "shape": (1, 2)})
+    client.close()
+    attempt(checkpoint.save, path, client)
+    attempt(checkpoint.load, path, client)
+    return said
+
+
 class CheckpointTest(ranks.RankTest):
     ORDER = [3, 1, 4, 0, 5, 7, 2, 6]
 
@@ -167,6 +199,49 @@ class CheckpointTest(ranks.RankTest):
                     "this run's is bfloat16 [2, 3]")):
                 self.assertIn(expected, text)
             self.assertEqual(len(said), 7)
+
+    def test_mistakes_are_named_on_every_rank_and_nothing_is_lost(self):
+        results = self.run_job(2, self.ORDER, mistakes)
+        self.assertEqual(results[0], results[1])
+        path = self.directory / "checkpoint"
+        for said, expected in zip(results[0], (
+                "rank 0: field step: set is no JSON value", 'rank 0: dense tensor "router" is of type list, expected a torch tensor',
+                'rank 0: tensor "layers.0.weight" is dense, and registered as experts\'',
+                "foreign: a directory of that name has no checkpoint.json, so it is no checkpoint; it is left as it is",
+                "file: something else than a directory has that name; it is left as it is",
+                "there is no checkpoint.json", "", "", "", "save came after close", "load came after close"), strict=True):
+            self.assertIn(expected, said) if expected else self.assertEqual(said, "")
+        self.assertEqual((self.directory / "foreign" / "precious.txt").read_text(), "mine")
+        self.assertEqual(checkpoint.read_fields(path)["fields"], {"step": 3, "shape": [1, 2]})
+        self.assertEqual([entry.name for entry in self.directory.glob("checkpoint*")], ["checkpoint"])
+
+    def test_a_crash_while_one_is_replaced_leaves_the_one_before(self):
+        path, partial = self.directory / "checkpoint", self.directory / "checkpoint.partial"
+        self.run_job(1, self.ORDER, save)
+        path.rename(self.directory / "checkpoint.old")  # and then the process was killed
+        with self.assertRaisesRegex(eplb.FailedPrecondition, r"checkpoint\.old is the one before, which was being replaced"):
+            checkpoint.read_fields(path)
+        self.run_job(1, self.ORDER, save)
+        checkpoint.read_fields(path)
+        self.assertFalse(partial.exists() or (self.directory / "checkpoint.old").exists())
+
+    def test_a_file_of_another_type_than_the_list_says_is_named(self):
+        self.run_job(1, self.ORDER, save)
+        file = self.directory / "checkpoint" / "layers.0.weight.npy"
+        np.save(file, np.load(file).astype(np.float64))
+        result, = self.try_job(1, self.ORDER, load)
+        self.assert_raised(result, "FailedPrecondition", "tensor layers.0.weight: its file has float64, checkpoint.json says")
+
+    def test_a_forked_child_writes_nothing(self):
+        def in_a_child(client, experts, dense, path):
+            child = os.fork()
+            if child == 0:
+                checkpoint.save(path, client)
+                os._exit(0 if checkpoint.load(path, client) == {} else 1)
+            return os.waitpid(child, 0)[1]
+
+        self.assertEqual(self.run_job(1, self.ORDER, in_a_child), [0])
+        self.assertFalse((self.directory / "checkpoint").exists())
 
     def test_a_disk_that_fails_stops_all_ranks(self):
         blocked = self.directory / "blocked"

@@ -112,6 +112,31 @@ def of_parameters(rank, world, directory):
     return given.numpy(), weights.is_leaf and not squares.requires_grad
 
 
+def as_the_documents_say(rank, world, directory, of_layer):
+    """of_layer: makes of a layer's tensor what is given."""
+    join(rank, world, directory)
+    replicas = eplb.replicas.Replicas(placed(world))
+    gradients = {layer: torch.stack([gradient(slot) * (layer + 1) for slot in local(rank, world)]) for layer in range(2)}
+    given = {layer: of_layer(tensor) for layer, tensor in gradients.items()}
+    for layer in range(2):
+        replicas.reduce_gradients(layer, given[layer])
+    norm = replicas.gradient_norm(given, 2.0)
+    for layer in range(2):
+        replicas.broadcast_weights(layer, given[layer])
+    return norm, [tensor.tolist() for tensor in gradients.values()]
+
+
+def other_rows(rank, world, directory, calls):
+    """Every rank makes the call that is its own; what they say."""
+    join(rank, world, directory)
+    rows = torch.ones(len(local(rank, world)), 2)
+    try:
+        calls[rank](Replicas(placed(world)), rows)
+    except eplb.InvalidArgument as error:
+        return str(error)
+    return ""
+
+
 def layers_out_of_range(rank, world, directory):
     """On the last rank alone: a collective would wait for the others."""
     join(rank, world, directory)
@@ -197,6 +222,36 @@ class ReplicasTest(ranks.RankTest):
     def test_layers_out_of_range_are_refused_before_any_collective(self):
         found = self.succeed(2, layers_out_of_range, 2, self.directory)
         self.assertEqual(found, [[], [f"layer {layer}: the placement has layers 0..1" for layer in (-1, 2) for _ in range(4)]])
+
+    def test_a_layer_is_a_tensor_or_a_list_of_tensors(self):
+        as_tensor, as_list = [
+            self.succeed(2, as_the_documents_say, 2, self.inside(name), of_layer)
+            for name, of_layer in (("tensor", lambda tensor: tensor), ("list", lambda tensor: [tensor]))]
+        self.assertEqual(as_tensor, as_list)
+        squares = [float(total.double().pow(2).sum()) for layer in range(2) for total in self.expected(layer, layer + 1).values()]
+        self.assertEqual([norm for norm, _ in as_tensor], [sum(squares, 2.0) ** 0.5] * 2)
+
+    def test_ranks_that_differ_in_rows_are_stopped_before_they_carry_any(self):
+        def reduce(replicas, rows):
+            replicas.reduce_gradients(0, rows)
+
+        for name, other, said in (
+                ("type", lambda replicas, rows: replicas.reduce_gradients(0, rows.half()), "reduce_gradients of layer 0, float16 [2]"),
+                ("shape", lambda replicas, rows: replicas.reduce_gradients(0, rows[:, :1]), "reduce_gradients of layer 0, float32 [1]"),
+                ("call", lambda replicas, rows: replicas.broadcast_weights(0, rows), "broadcast_weights of layer 0, float32 [2]"),
+                ("all", lambda replicas, rows: replicas.reduce_gradients(0, rows, to_all=True), "reduce_gradients to all of layer 0")):
+            found = self.succeed(3, other_rows, 3, self.inside(name), [reduce, reduce, other])
+            self.assertEqual(found, found[:1] * 3)
+            self.assertIn("rank 0 of the group came with reduce_gradients of layer 0, float32 [2] a slot, rank 2 with " + said, found[0])
+
+    def test_what_is_no_tensor_is_named(self):
+        found = self.succeed(1, other_rows, 1, self.directory, [lambda replicas, rows: replicas.reduce_gradients(0, None)])
+        self.assertEqual(found, ["layer 0: rows are NoneType, expected a tensor [local slots, ..]; where experts have no gradient, "
+                                 "give zeros"])
+
+    def inside(self, name):
+        (self.directory / name).mkdir()
+        return self.directory / name
 
     def test_bounds(self):
         self.assertEqual(slot_bounds(10, 3), [0, 4, 7, 10])

@@ -43,6 +43,9 @@ class CommandLineTest(example.ExampleTest):
     def test_wrong_settings_are_named(self):
         for arguments, message in ((["--top-k", "9", "--experts", "8"], "top_k is 9, of 8 experts"),
                                    (["--ranks", "1", "--text", "/nothing/here"], "/nothing/here"),
+                                   (["--redundant", "-3"], "redundant is -3, it must be at least 0"),
+                                   (["--experts", "1", "--top-k", "1", "--ranks", "2"], "fewer than the 2 ranks"),
+                                   (["--plot", "/nothing/here/run.png"], "there is no directory /nothing/here"),
                                    (["--ranks", "1", "--resume", str(self.directory)], "not complete")):
             result = self.train(*arguments)
             self.assertNotEqual(result.returncode, 0)
