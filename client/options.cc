@@ -52,7 +52,7 @@ absl::Status CheckName(std::string_view field, const std::string& text, bool may
 absl::Status CheckIncarnation(const ClientOptions& o) {
   if (!o.incarnation.empty()) return CheckName("incarnation", o.incarnation, false);
   const Launch launch = FromLauncher();
-  const absl::Status status = CheckName(launch.variable, launch.incarnation, true);
+  absl::Status status = CheckName(launch.variable, launch.incarnation, true);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat(status.message(), " with its count of restarts; or set incarnation"));

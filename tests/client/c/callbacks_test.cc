@@ -72,7 +72,7 @@ TEST(CallbacksTest, ProbeIsAskedForItsLayerAndSlot) {
   const ExpertProbe probe = MakeProbe(
       [](void* user, int32_t layer, int32_t local_slot, uint64_t* digest) {
         ++*static_cast<int32_t*>(user);
-        *digest = static_cast<uint64_t>(layer * 10 + local_slot);
+        *digest = static_cast<uint64_t>(layer) * 10 + static_cast<uint64_t>(local_slot);
         return int32_t{EPLB_OK};
       },
       &calls);

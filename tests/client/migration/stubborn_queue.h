@@ -39,7 +39,7 @@ class StubbornQueue : public cuda::RowQueue {
     return queue_->Copy(rows);
   }
   absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
-    const absl::StatusOr<int64_t> batch = queue_->Transfer(rows);
+    absl::StatusOr<int64_t> batch = queue_->Transfer(rows);
     if (batch.ok()) under_way_[*batch] = stubbornness_.looks_per_transfer;
     return batch;
   }
