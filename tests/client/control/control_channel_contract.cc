@@ -61,6 +61,7 @@ TEST_P(ControlChannelContractTest, EveryRankNamesTheRanksThatAreGone) {
     Channels channels = Make(world_size);
     for (const int32_t rank : dead) channels[rank].reset();
     std::vector<RankId> expected;
+    expected.reserve(dead.size());
     for (const int32_t rank : dead) expected.push_back(RankId{rank});
     RunRanks(world_size, [&](int32_t rank) {
       if (channels[rank] == nullptr) return;
