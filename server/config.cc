@@ -53,6 +53,25 @@ absl::Status ApplyVariable(const std::string& variable, const std::string& value
   return At(OnOneLine(variable), SetConfigKey(name, {.text = value}, config));
 }
 
+std::string ValueOf(const std::vector<std::pair<std::string, std::string>>& environment,
+                    std::string_view name) {
+  for (const auto& [variable, value] : environment) {
+    if (variable == name) return value;
+  }
+  return "";
+}
+
+// systemd joins several folders by colons.
+std::string FirstFolder(const std::string& folders) { return folders.substr(0, folders.find(':')); }
+
+absl::Status CheckUnixSocket(const DaemonConfig& config) {
+  const bool asked = config.unix_socket != kAutoSocket && config.unix_socket != kNoSocket;
+  if (!asked || !config.grpc.is_unix()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("listen.unix = ", config.unix_socket, ": listen.grpc is a Unix socket already, ",
+                   config.grpc.Text(), ", expected \"auto\" or \"none\""));
+}
+
 // The files of [tls] make sense together only.
 absl::Status CheckTls(const TlsOptions& tls) {
   const std::pair<const char*, const std::string*> files[] = {
@@ -85,6 +104,7 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
     if (!status.ok()) return At("command line", status);
   }
   EPLB_RETURN_IF_ERROR(CheckTls(config.tls));
+  EPLB_RETURN_IF_ERROR(CheckUnixSocket(config));
   return config;
 }
 
@@ -104,15 +124,25 @@ std::vector<std::string> UnknownVariables(
 
 absl::StatusOr<std::string> DefaultStorePath(
     const std::vector<std::pair<std::string, std::string>>& environment) {
-  std::string home;
-  for (const auto& [variable, value] : environment) {
-    if (variable == "XDG_STATE_HOME" && !value.empty()) return value + "/eplb/eplbd.db";
-    if (variable == "HOME" && !value.empty()) home = value;
-  }
+  const std::string state = FirstFolder(ValueOf(environment, "STATE_DIRECTORY"));
+  if (!state.empty()) return state + "/eplbd.db";
+  const std::string state_home = ValueOf(environment, "XDG_STATE_HOME");
+  if (!state_home.empty()) return state_home + "/eplb/eplbd.db";
+  const std::string home = ValueOf(environment, "HOME");
   if (!home.empty()) return home + "/.local/state/eplb/eplbd.db";
   return absl::FailedPreconditionError(
-      "no place for the store: neither XDG_STATE_HOME nor HOME is set, give --store PATH or "
-      "--store memory");
+      "no place for the store: none of STATE_DIRECTORY, XDG_STATE_HOME and HOME is set, give "
+      "--store PATH or --store memory");
+}
+
+std::vector<std::string> DefaultUnixSockets(
+    const std::vector<std::pair<std::string, std::string>>& environment) {
+  const std::string service = FirstFolder(ValueOf(environment, "RUNTIME_DIRECTORY"));
+  if (!service.empty()) return {service + "/eplbd.sock"};
+  std::vector<std::string> sockets = {"/run/eplb/eplbd.sock"};
+  const std::string user = ValueOf(environment, "XDG_RUNTIME_DIR");
+  if (!user.empty()) sockets.push_back(user + "/eplb/eplbd.sock");
+  return sockets;
 }
 
 }  // namespace eplb

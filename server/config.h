@@ -34,12 +34,19 @@ struct DaemonLimits {
   absl::Duration handshake_deadline = absl::Seconds(10);
 };
 
+inline constexpr char kAutoSocket[] = "auto";
+inline constexpr char kNoSocket[] = "none";
+
 struct DaemonConfig {
   core::Config core = {.report_every_steps = 50};
   DaemonLimits limits;
   TlsOptions tls;
   Address grpc = {.host = "127.0.0.1", .port = 29610};
   Address http = {.host = "127.0.0.1", .port = 29611};
+  // Beside `grpc`, for this machine: kAutoSocket (ChooseUnixSocket decides), kNoSocket or a path.
+  std::string unix_socket = kAutoSocket;
+  bool unix_socket_optional = false;            // it was chosen, not asked for: go on without it
+  bool unix_socket_for_group = false;           // sockets may be used by their file's group, too
   std::vector<std::string> http_allowed_hosts;  // names besides localhost that HTTP answers to
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
   absl::Duration drain_grace = absl::Seconds(10);
@@ -65,9 +72,16 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources);
 std::vector<std::string> UnknownVariables(
     const std::vector<std::pair<std::string, std::string>>& environment);
 
+// $STATE_DIRECTORY/eplbd.db (of a service manager; the first of several), else
 // $XDG_STATE_HOME/eplb/eplbd.db, else ~/.local/state/eplb/eplbd.db.
-// errors: FailedPrecondition when neither XDG_STATE_HOME nor HOME is among `environment`.
+// errors: FailedPrecondition when none of these is among `environment`.
 absl::StatusOr<std::string> DefaultStorePath(
+    const std::vector<std::pair<std::string, std::string>>& environment);
+
+// Where the socket of a daemon may be that was told no path, the best first:
+// $RUNTIME_DIRECTORY/eplbd.sock (of a service manager; the first of several), else
+// /run/eplb/eplbd.sock and $XDG_RUNTIME_DIR/eplb/eplbd.sock.
+std::vector<std::string> DefaultUnixSockets(
     const std::vector<std::pair<std::string, std::string>>& environment);
 
 }  // namespace eplb

@@ -40,6 +40,25 @@ bool SetMode(const ConfigValue& value, DaemonConfig* config) {
   return config->core.observe || value.text == "apply";
 }
 
+// "unix:PATH" as well, because addresses are written so.
+bool SetUnixSocket(const ConfigValue& value, DaemonConfig* config) {
+  std::string path;
+  if (!SetPath(value, &path)) return false;
+  if (path == kAutoSocket || path == kNoSocket) {
+    config->unix_socket = path;
+    return true;
+  }
+  if (path.rfind("unix:", 0) != 0) path.insert(0, "unix:");
+  const absl::StatusOr<Address> address = ParseAddress(path);
+  if (address.ok()) config->unix_socket = address->unix_path;
+  return address.ok();
+}
+
+bool SetUnixAccess(const ConfigValue& value, DaemonConfig* config) {
+  config->unix_socket_for_group = value.text == "group";
+  return value.text == "group" || value.text == "owner";
+}
+
 constexpr ConfigKey kKeys[] = {
     {"listen.grpc", "ADDR:PORT or unix:PATH",
      [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, true, &c->grpc); },
@@ -47,6 +66,12 @@ constexpr ConfigKey kKeys[] = {
     {"listen.http", "ADDR:PORT",
      [](const ConfigValue& v, DaemonConfig* c) { return SetAddress(v, false, &c->http); },
      [](const DaemonConfig& c) { return ValueText(c.http); }},
+    {"listen.unix", "\"auto\", \"none\" or the path of a socket", SetUnixSocket,
+     [](const DaemonConfig& c) { return c.unix_socket; }},
+    {"listen.unix_access", "\"owner\" or \"group\"", SetUnixAccess,
+     [](const DaemonConfig& c) {
+       return std::string(c.unix_socket_for_group ? "group" : "owner");
+     }},
     {"http.allowed_hosts", "at most 64 host names, an array or separated by commas",
      [](const ConfigValue& v, DaemonConfig* c) { return SetHostNames(v, &c->http_allowed_hosts); },
      [](const DaemonConfig& c) { return ValueText(c.http_allowed_hosts); }},

@@ -49,6 +49,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
       daemon->rpc_,
       RpcServer::Start(
           {.listen = config.grpc,
+           .unix_socket = config.unix_socket == kNoSocket ? "" : config.unix_socket,
+           .unix_socket_optional = config.unix_socket_optional,
+           .unix_socket_for_group = config.unix_socket_for_group,
            .runner = runner,
            .messages_per_second = config.limits.messages_per_second,
            .rendezvous = {.deadline = config.limits.start_deadline,
@@ -76,6 +79,7 @@ Daemon::~Daemon() {
 
 const Address& Daemon::grpc_address() const { return rpc_->address(); }
 const Address& Daemon::http_address() const { return http_->address(); }
+const std::string& Daemon::unix_socket() const { return rpc_->unix_socket(); }
 int32_t Daemon::open_sessions() const { return runner_->sessions().count(); }
 absl::Status Daemon::Alive() const { return runner_->Alive(); }
 

@@ -21,8 +21,9 @@ class Runner;
 // threads: one at a time, but for what the parts do on their own threads.
 class Daemon {
  public:
-  // Serves when it returns. config.store_path must be set.
-  // errors: those of the store, of the core's start and of listening; each names path or address.
+  // Serves when it returns. config.store_path must be set, and config.unix_socket be a path or
+  // "none". errors: those of the store, of the core's start and of listening; each names path or
+  // address.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonConfig& config);
   // As Shutdown with no grace.
   ~Daemon();
@@ -31,6 +32,8 @@ class Daemon {
 
   const Address& grpc_address() const;
   const Address& http_address() const;
+  // The path of the socket beside grpc_address; empty: none.
+  const std::string& unix_socket() const;
   Runner& runner() { return *runner_; }
 
   // Asks every rank to close its stream within `grace`; refuses new ones; /readyz turns 503.

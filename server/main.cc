@@ -1,6 +1,7 @@
 // eplbd: reads its configuration, serves until SIGTERM or SIGINT, drains, exits.
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,6 +90,28 @@ absl::Status ChooseStore(DaemonConfig* config) {
       absl::StrCat(folder.string(), ": cannot be created: ", error.message()));
 }
 
+// Makes the folder of `socket` when its parent is there. False when no file can be made in it.
+bool CanHold(const std::filesystem::path& socket) {
+  const std::filesystem::path folder = socket.parent_path();
+  // 0755: others may look for the socket, whose own mode says who may connect.
+  constexpr mode_t kFolderMode = 0755;
+  if (mkdir(folder.c_str(), kFolderMode) != 0 && errno != EEXIST) return false;
+  return access(folder.c_str(), W_OK | X_OK) == 0;
+}
+
+// Decides what "auto" is. Nobody asked for that socket, so nothing fails without it.
+void ChooseUnixSocket(DaemonConfig* config) {
+  if (config->unix_socket != kAutoSocket) return;
+  config->unix_socket = kNoSocket;
+  if (config->grpc.is_unix()) return;
+  for (const std::string& socket : DefaultUnixSockets(Environment())) {
+    if (!CanHold(socket)) continue;
+    config->unix_socket = socket;
+    config->unix_socket_optional = true;
+    return;
+  }
+}
+
 // Blocks the signals in every thread; they are read from the returned descriptor.
 int OpenSignals() {
   sigset_t signals;
@@ -172,6 +195,7 @@ int Serve(DaemonConfig config, bool insecure_network) {
   if (const absl::Status status = ChooseStore(&config); !status.ok()) {
     return Fail(kFailed, status);
   }
+  ChooseUnixSocket(&config);
   StartLog(config.log_level);
   RouteGrpcLog();
   for (std::string& unknown : UnknownVariables(Environment())) {
@@ -181,11 +205,18 @@ int Serve(DaemonConfig config, bool insecure_network) {
   if (!daemon.ok()) return Fail(kFailed, daemon.status());
   const std::string grpc = (*daemon)->grpc_address().Text();
   const std::string http = (*daemon)->http_address().Text();
-  (void)std::printf("{\"event\":\"listening\",\"grpc\":%s,\"http\":%s}\n",
-                    wire::JsonQuote(grpc).c_str(), wire::JsonQuote(http).c_str());
+  const std::string& socket = (*daemon)->unix_socket();
+  const std::string beside =
+      socket.empty() ? "" : absl::StrCat(",\"unix\":", wire::JsonQuote("unix:" + socket));
+  (void)std::printf("{\"event\":\"listening\",\"grpc\":%s,\"http\":%s%s}\n",
+                    wire::JsonQuote(grpc).c_str(), wire::JsonQuote(http).c_str(), beside.c_str());
   (void)std::fflush(stdout);
   Log(LogLevel::kInfo, "listening",
-      {{"grpc", grpc}, {"http", http}, {"store", config.store_path}, {"version", DaemonVersion()}});
+      {{"grpc", grpc},
+       {"http", http},
+       {"unix", socket.empty() ? kNoSocket : socket},
+       {"store", config.store_path},
+       {"version", DaemonVersion()}});
   ServiceManager manager;
   manager.Ready(absl::StrCat("serves on ", grpc));
   const int signal = Watch(**daemon, signals, insecure_network, manager);

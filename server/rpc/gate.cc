@@ -29,10 +29,11 @@ Gate::Gate(Options options)
       log_rate_(kLogsPerSecond, MonotonicNow()) {}
 
 PeerIdentity Gate::IdentityOf(const grpc::CallbackServerContext& context) const {
-  if (options_.tls) {
+  const std::string host = HostOf(context.peer());
+  if (options_.tls && (host != kUnixHost || options_.tls_on_unix)) {
     return CertifiedPeer(NamesOf(*context.auth_context()), options_.identities);
   }
-  return IsThisMachine(HostOf(context.peer())) ? LocalPeer() : PlaintextPeer();
+  return IsThisMachine(host) ? LocalPeer() : PlaintextPeer();
 }
 
 absl::Status Gate::Admit(const grpc::CallbackServerContext& context, Verb verb,

@@ -27,6 +27,9 @@ class Gate {
  public:
   struct Options {
     bool tls = false;  // peers have certificates; else the address tells
+    // Also those that come over a Unix socket. The socket beside an address with TLS asks for no
+    // certificate: the mode of its file says who may connect.
+    bool tls_on_unix = false;
     std::vector<IdentityRule> identities = {};
     PeerLimits::Options limits = {};
   };

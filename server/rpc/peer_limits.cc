@@ -61,12 +61,12 @@ void PeerLimits::CloseSession(const std::string& host) {
 }
 
 std::string HostOf(const std::string& peer) {
-  if (peer.starts_with("unix")) return "unix";
+  if (peer.starts_with("unix")) return std::string(kUnixHost);
   return peer.substr(0, peer.rfind(':'));
 }
 
 bool IsThisMachine(const std::string& host) {
-  return host == "unix" || host.starts_with("ipv4:127.") || host == "ipv6:[::1]" ||
+  return host == kUnixHost || host.starts_with("ipv4:127.") || host == "ipv6:[::1]" ||
          host == "ipv6:%5B::1%5D" || host.starts_with("ipv6:[::ffff:127.") ||
          host.starts_with("ipv6:%5B::ffff:127.");
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "absl/status/status.h"
@@ -44,6 +45,7 @@ class PeerLimits {
   std::unordered_map<std::string, Host> hosts_;
 };
 
+inline constexpr std::string_view kUnixHost = "unix";
 // "ipv4:10.0.0.1:4711" and "ipv6:[::1]:4711" without the port; "unix" for any Unix socket.
 std::string HostOf(const std::string& peer);
 // Whether only a process of this machine can have that host.

@@ -16,6 +16,7 @@
 #include "proto/wire/status.h"
 #include "server/background/reader.h"
 #include "server/background/ticker.h"
+#include "server/log.h"
 #include "server/rpc/admin.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/exchange.h"
@@ -24,6 +25,7 @@
 #include "server/rpc/listen_check.h"
 #include "server/rpc/query.h"
 #include "server/rpc/session.h"
+#include "server/rpc/unix_socket.h"
 #include "server/runner/monotonic_clock.h"
 
 namespace eplb {
@@ -34,7 +36,9 @@ constexpr int kKeepaliveMs = 30000;         // an idle connection is asked for l
 constexpr int kKeepaliveTimeoutMs = 10000;  // and dropped without an answer: a frozen rank
 constexpr int kMinClientPingMs = 10000;
 constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
-constexpr mode_t kSocketMask = 0117;     // a socket is made with 0777 less this: 0660
+// A socket is made with 0777 less its mask.
+constexpr mode_t kOwnerMask = 0177;
+constexpr mode_t kGroupMask = 0117;
 constexpr char kDrains[] = "the daemon drains, come back later";
 
 // How long a rank waits for the others: some of its deadline is for the answer, which names who did
@@ -116,6 +120,7 @@ struct RpcServer::Parts {
       : options(std::move(given)),
         rendezvous(options.rendezvous),
         gate({.tls = options.tls.enabled(),
+              .tls_on_unix = options.listen.is_unix(),
               .identities = options.tls.identities,
               .limits = options.peers}),
         balancer({.runner = options.runner,
@@ -142,8 +147,25 @@ struct RpcServer::Parts {
     return gate.IdentityOf(context).name;
   }
 
+  // Takes the path of options.unix_socket, or goes without it when that is allowed.
+  absl::Status ClaimUnixSocket() {
+    if (options.unix_socket.empty()) return absl::OkStatus();
+    absl::StatusOr<FileLock> lock = ClaimSocket(options.unix_socket);
+    if (lock.ok()) {
+      socket_lock.emplace(*std::move(lock));
+      unix_socket = options.unix_socket;
+      return absl::OkStatus();
+    }
+    if (!options.unix_socket_optional) return lock.status();
+    Log(LogLevel::kWarn, "unix_socket_left_out",
+        {{"reason", std::string(lock.status().message())}});
+    return absl::OkStatus();
+  }
+
   const RpcOptions options;
   Address address;
+  std::string unix_socket;  // empty: none
+  std::optional<FileLock> socket_lock;
   Rendezvous rendezvous;
   Gate gate;
   StreamEndCounters ends;
@@ -163,10 +185,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   (void)reflection;
   auto parts = std::make_unique<Parts>(std::move(options));
   const Address& listen = parts->options.listen;
-  if (listen.is_unix() && IsServed(listen.unix_path)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen.Text(), ": another process serves there"));
-  }
+  if (listen.is_unix()) EPLB_RETURN_IF_ERROR(CheckSocketPath(listen.unix_path));
+  EPLB_RETURN_IF_ERROR(parts->ClaimUnixSocket());
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                         MakeServerCredentials(parts->options.tls));
   int port = 0;
@@ -176,6 +196,11 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   observers.push_back(parts->times.MakeObserver());
   builder.experimental().SetInterceptorCreators(std::move(observers));
   builder.AddListeningPort(listen.Text(), credentials, &port);
+  const bool beside = !parts->unix_socket.empty();
+  if (beside) {
+    builder.AddListeningPort(absl::StrCat("unix:", parts->unix_socket),
+                             grpc::InsecureServerCredentials());
+  }
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
   builder.RegisterService(parts->admin.get());
@@ -184,7 +209,9 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
     // process's, so other threads run under it for as long as the bind takes; the only files that
     // they may make meanwhile are SQLite's, whose mode it sets itself.
     std::optional<ScopedUmask> mask;
-    if (listen.is_unix()) mask.emplace(kSocketMask);
+    if (listen.is_unix() || beside) {
+      mask.emplace(parts->options.unix_socket_for_group ? kGroupMask : kOwnerMask);
+    }
     parts->server = builder.BuildAndStart();
   }
   if (parts->server == nullptr || port <= 0) {
@@ -206,6 +233,7 @@ RpcServer::RpcServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
 const Address& RpcServer::address() const { return parts_->address; }
+const std::string& RpcServer::unix_socket() const { return parts_->unix_socket; }
 
 void RpcServer::StopServing() {
   if (auto* health = parts_->server->GetHealthCheckService()) health->SetServingStatus(false);

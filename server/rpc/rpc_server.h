@@ -30,7 +30,12 @@ struct StreamEnds {
 
 struct RpcOptions {
   Address listen;
-  Runner* runner = nullptr;  // outlives the server
+  // A second address beside one of TCP, for processes of this machine and never with TLS: a
+  // socket's path; empty: none. Its file's mode says who may connect.
+  std::string unix_socket = {};
+  bool unix_socket_optional = false;   // start without it, and log why, when it cannot be opened
+  bool unix_socket_for_group = false;  // sockets have the mode 0660, else 0600
+  Runner* runner = nullptr;            // outlives the server
   int32_t messages_per_second = 100;
   Rendezvous::Limits rendezvous = {};
   TlsOptions tls = {};
@@ -57,6 +62,8 @@ class RpcServer {
 
   // With the port in use.
   const Address& address() const;
+  // The path of the second address; empty: none.
+  const std::string& unix_socket() const;
   // The health service says NOT_SERVING, new streams and exchanges are refused, waiting exchanges
   // end with Unavailable.
   void StopServing();

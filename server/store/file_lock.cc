@@ -13,22 +13,22 @@
 
 namespace eplb {
 
-absl::StatusOr<FileLock> FileLock::Acquire(const std::string& database) {
-  const std::string path = database + ".lock";
+absl::StatusOr<FileLock> FileLock::Acquire(const std::string& guarded, std::string_view does) {
+  const std::string path = guarded + ".lock";
   int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   const int why = errno;
   const bool forbidden = descriptor < 0 && (why == EACCES || why == EROFS);
   if (forbidden) descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     const std::string text =
-        absl::StrCat(database, ": cannot open ", path, ": ", std::strerror(why));
+        absl::StrCat(guarded, ": cannot open ", path, ": ", std::strerror(why));
     return forbidden && errno == ENOENT ? absl::PermissionDeniedError(text)
                                         : absl::UnavailableError(text);
   }
   FileLock lock(descriptor);
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     return absl::UnavailableError(
-        absl::StrCat(database, ": another eplbd has this store open (it holds ", path, ")"));
+        absl::StrCat(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")"));
   }
   return lock;
 }

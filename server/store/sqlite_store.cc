@@ -18,6 +18,8 @@
 namespace eplb {
 namespace {
 
+constexpr char kHasIt[] = "has this store open";
+
 // Removes the rows of a job beyond the newest `keep` in the order of `column`.
 absl::Status Trim(sqlite::Connection& connection, const std::string& table,
                   const std::string& column, const std::string& job, int32_t keep) {
@@ -160,7 +162,7 @@ class SqliteStore : public Store {
     if (writer_) return absl::OkStatus();
     std::optional<FileLock> late_lock;
     if (!lock_) {
-      absl::StatusOr<FileLock> lock = FileLock::Acquire(path_);
+      absl::StatusOr<FileLock> lock = FileLock::Acquire(path_, kHasIt);
       if (!lock.ok()) return absl::UnavailableError(lock.status().message());
       late_lock.emplace(*std::move(lock));
     }
@@ -228,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenUnlocked(const std::string& path, Sto
 absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits) {
   EPLB_RETURN_IF_ERROR(CheckNotForeign(path));
-  absl::StatusOr<FileLock> lock = FileLock::Acquire(path);
+  absl::StatusOr<FileLock> lock = FileLock::Acquire(path, kHasIt);
   if (absl::IsPermissionDenied(lock.status())) return OpenUnlocked(path, limits, lock.status());
   EPLB_RETURN_IF_ERROR(lock.status());
   std::string note;

@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ChildDaemon>> ChildDaemon::Start() {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)dup2(ends[1], STDOUT_FILENO);
     (void)execl(program.c_str(), "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
-                "--store", "memory", "--log-level", "error", nullptr);
+                "--store", "memory", "--set", "listen.unix=none", "--log-level", "error", nullptr);
     _exit(127);
   }
   (void)close(ends[1]);

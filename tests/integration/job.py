@@ -17,6 +17,8 @@ import urllib.request
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
 DATA = pathlib.Path(os.environ["EPLB_DATA"])
 TRAINER = pathlib.Path(os.environ.get("EPLB_TRAINER", BIN / "eplb-trainer"))
+# A daemon of a test leaves the machine's default socket alone.
+os.environ.setdefault("EPLB_LISTEN_UNIX", "none")
 # Sanitizer builds are slower; their preset raises this.
 PATIENCE = float(os.environ.get("EPLB_TEST_PATIENCE", "1"))
 

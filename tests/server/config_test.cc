@@ -78,5 +78,36 @@ TEST(ConfigTest, StateHomeBeatsHome) {
   EXPECT_FALSE(DefaultStorePath({}).ok());
 }
 
+TEST(ConfigTest, AServiceManagersFoldersBeatTheUsers) {
+  EXPECT_EQ(*DefaultStorePath({{"XDG_STATE_HOME", "/s"}, {"STATE_DIRECTORY", "/var/lib/eplb"}}),
+            "/var/lib/eplb/eplbd.db");
+  EXPECT_EQ(*DefaultStorePath({{"STATE_DIRECTORY", "/var/lib/a:/var/lib/b"}}),
+            "/var/lib/a/eplbd.db");
+  EXPECT_EQ(*DefaultStorePath({{"STATE_DIRECTORY", ""}, {"HOME", "/h"}}),
+            "/h/.local/state/eplb/eplbd.db");
+  EXPECT_EQ(DefaultUnixSockets({{"RUNTIME_DIRECTORY", "/run/x:/run/y"}, {"XDG_RUNTIME_DIR", "/u"}}),
+            (std::vector<std::string>{"/run/x/eplbd.sock"}));
+  EXPECT_EQ(DefaultUnixSockets({{"XDG_RUNTIME_DIR", "/u"}}),
+            (std::vector<std::string>{"/run/eplb/eplbd.sock", "/u/eplb/eplbd.sock"}));
+}
+
+TEST(ConfigTest, TheUnixSocketIsAutoNoneOrAPath) {
+  const auto socket_of = [](const std::string& text) {
+    const absl::StatusOr<DaemonConfig> config = LoadConfig({.flags = {{"listen.unix", text}}});
+    return config.ok() ? config->unix_socket : std::string(config.status().message());
+  };
+  EXPECT_EQ(LoadConfig({})->unix_socket, "auto");
+  EXPECT_EQ(socket_of("none"), "none");
+  EXPECT_EQ(socket_of("/run/a.sock"), "/run/a.sock");
+  EXPECT_EQ(socket_of("unix:/run/a.sock"), "/run/a.sock");
+  EXPECT_THAT(socket_of("/" + std::string(107, 'x')),
+              HasSubstr("expected \"auto\", \"none\" or the path of a socket"));
+  EXPECT_EQ(std::string(LoadConfig({.flags = {{"listen.grpc", "unix:/a"}, {"listen.unix", "/b"}}})
+                            .status()
+                            .message()),
+            "listen.unix = /b: listen.grpc is a Unix socket already, unix:/a, expected \"auto\" or "
+            "\"none\"");
+}
+
 }  // namespace
 }  // namespace eplb

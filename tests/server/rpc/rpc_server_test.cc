@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -235,22 +238,24 @@ TEST_F(RpcServerTest, APortInUseIsAnErrorThatSaysSo) {
 }
 
 // Under either mask of the process, and without a moment of another mode: its change would be told.
-TEST_F(RpcServerTest, AUnixSocketIsMadeForItsOwnerAndGroup) {
+TEST_F(RpcServerTest, AUnixSocketIsMadeForItsOwnerOrItsGroup) {
   std::string folder = ::testing::TempDir() + "/eplb_socket_XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const int changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   ASSERT_GE(inotify_add_watch(changes, folder.c_str(), IN_ATTRIB | IN_MOVED_TO), 0);
-  for (const mode_t mask : {mode_t{0}, mode_t{077}}) {
-    const mode_t before = umask(mask);
-    const std::string path = absl::StrCat(folder, "/", mask, ".sock");
-    Start({.unix_path = path});
-    EXPECT_EQ(umask(before), mask) << "the process has its mask back";
-    struct stat info {};
-    ASSERT_EQ(stat(path.c_str(), &info), 0);
-    EXPECT_EQ(info.st_mode & 0777U, 0660U);
-    std::array<char, 4096> told{};
-    EXPECT_LT(read(changes, told.data(), told.size()), 0);
-    server_.reset();
+  for (const bool for_group : {false, true}) {
+    for (const mode_t mask : {mode_t{0}, mode_t{077}}) {
+      const mode_t before = umask(mask);
+      const std::string path = absl::StrCat(folder, "/", mask, for_group, ".sock");
+      Start({.unix_path = path}, {.unix_socket_for_group = for_group});
+      EXPECT_EQ(umask(before), mask) << "the process has its mask back";
+      struct stat info {};
+      ASSERT_EQ(stat(path.c_str(), &info), 0);
+      EXPECT_EQ(info.st_mode & 0777U, for_group ? 0660U : 0600U);
+      std::array<char, 4096> told{};
+      EXPECT_LT(read(changes, told.data(), told.size()), 0);
+      server_.reset();
+    }
   }
   (void)close(changes);
   std::filesystem::remove_all(folder);
@@ -267,6 +272,77 @@ TEST_F(RpcServerTest, AUnixSocketIsServedAndNotTakenAway) {
   EXPECT_EQ(
       RpcServer::Start(second).status(),
       absl::UnavailableError("cannot listen on unix:" + path + ": another process serves there"));
+}
+
+class SocketBesideTest : public RpcServerTest {
+ protected:
+  SocketBesideTest() {
+    std::string folder = ::testing::TempDir() + "/eplb_beside_XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    path_ = folder + "/eplbd.sock";
+  }
+  ~SocketBesideTest() override {
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  // What another daemon is told that wants `path_`, too.
+  absl::Status StartAnother() {
+    RpcOptions options{.listen = {.host = "127.0.0.1"}, .unix_socket = path_};
+    options.runner = runner_.get();
+    return RpcServer::Start(std::move(options)).status();
+  }
+  bool Answers() const {
+    const auto channel = grpc::CreateChannel("unix:" + path_, grpc::InsecureChannelCredentials());
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::GetStatusResponse response;
+    return v1::Query::NewStub(channel)->GetStatus(&context, {}, &response).ok();
+  }
+
+  std::string folder_;
+  std::string path_;
+};
+
+TEST_F(SocketBesideTest, BothAddressesAreServedAndTheSocketIsItsOwnersAlone) {
+  Start({.host = "127.0.0.1"}, {.unix_socket = path_});
+  EXPECT_EQ(server_->unix_socket(), path_);
+  EXPECT_TRUE(Answers());
+  (void)Join(0);
+  struct stat info {};
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0600U);
+  server_.reset();
+  EXPECT_NE(stat(path_.c_str(), &info), 0) << "a clean end leaves no socket";
+}
+
+TEST_F(SocketBesideTest, ADeadDaemonsSocketIsReplaced) {
+  const int dead = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(dead, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  (void)close(dead);
+  Start({.host = "127.0.0.1"}, {.unix_socket = path_});
+  EXPECT_TRUE(Answers());
+}
+
+TEST_F(SocketBesideTest, AnotherDaemonsSocketIsNotTaken) {
+  Start({.host = "127.0.0.1"}, {.unix_socket = path_});
+  EXPECT_EQ(StartAnother(),
+            absl::UnavailableError(
+                absl::StrCat(path_, ": another eplbd listens there (it holds ", path_, ".lock)")));
+  EXPECT_TRUE(Answers());
+}
+
+TEST_F(SocketBesideTest, AFileThatIsNoSocketIsLeftAlone) {
+  std::ofstream(path_) << "mine";
+  Start({.host = "127.0.0.1"}, {.unix_socket = path_, .unix_socket_optional = true});
+  EXPECT_EQ(server_->unix_socket(), "") << "it was only chosen: the daemon goes on without";
+  EXPECT_EQ(StartAnother(), absl::UnavailableError(absl::StrCat("cannot listen on unix:", path_,
+                                                                ": it is there and is no socket")));
+  EXPECT_TRUE(std::filesystem::is_regular_file(path_));
 }
 
 }  // namespace

@@ -59,14 +59,14 @@ class SecurityTest : public ::testing::Test {
     server_ = *std::move(server);
     handshakes_before_ = server_->refusals(Refusal::kHandshake);
   }
-  void StartWithTls() {
+  void StartWithTls(const std::string& unix_socket = "") {
     InstallCertificate(authority_, authority_.pem());
     TlsOptions tls{.cert = folder_ / "cert", .key = folder_ / "key", .ca = folder_ / "ca"};
     tls.identities = {{"spiffe://x/train/*", AccessRole::kMember, {"job"}},
                       {"spiffe://x/viewer", AccessRole::kViewer, {"job"}},
                       {"spiffe://x/neighbour", AccessRole::kViewer, {"other"}},
                       {"ops.x", AccessRole::kOperator, {"*"}}};
-    Start({.tls = tls, .handshake_deadline = absl::Seconds(1)});
+    Start({.unix_socket = unix_socket, .tls = tls, .handshake_deadline = absl::Seconds(1)});
   }
   void InstallCertificate(TestAuthority& authority, const std::string& ca) {
     const IssuedCertificate issued = authority.Issue("DNS:localhost,IP:127.0.0.1");

@@ -37,6 +37,16 @@ TEST_F(SecurityTest, APeerWithoutAGoodCertificateGetsNoConnection) {
   EXPECT_TRUE(Works(good));
 }
 
+// Its mode is 0600: who may connect could read tls.key as well.
+TEST_F(SecurityTest, TheSocketBesideTlsAsksForNoCertificate) {
+  StartWithTls(folder_ / "eplbd.sock");
+  const auto channel = grpc::CreateChannel("unix:" + (folder_ / "eplbd.sock").string(),
+                                           grpc::InsecureChannelCredentials());
+  EXPECT_EQ(AskJob(channel, "job").error_code(), Code::NOT_FOUND);
+  EXPECT_TRUE(Exchange(channel, "job").ok());
+  EXPECT_EQ(AskJob(OpenPlain(), "job").error_code(), Code::UNAVAILABLE);
+}
+
 TEST_F(SecurityTest, ACertificateWithoutANameIsUnauthenticated) {
   StartWithTls();
   EXPECT_EQ(AskJob(OpenAs(""), "job").error_code(), Code::UNAUTHENTICATED);

@@ -80,6 +80,8 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
   std::vector<std::string> variables = environment;
+  // A daemon that is measured leaves the machine's default socket alone.
+  variables.emplace_back("EPLB_LISTEN_UNIX=none");
   for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
   auto child = std::unique_ptr<ChildProcess>(new ChildProcess());
   const int error = posix_spawn(&child->pid_, command[0].c_str(), &actions, nullptr,
