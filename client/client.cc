@@ -161,7 +161,7 @@ Client::Impl::Impl(ClientParts parts)
       placements_(std::move(parts.placements)),
       log_(std::move(parts.history), options_.rank, incarnation_),
       windows_(options_.num_layers, options_.num_experts, options_.report_every,
-               options_.first_step),
+               options_.first_step, running_.version),
       control_(std::move(parts.control)),
       transport_(std::move(parts.transport)),
       next_step_(options_.first_step) {

@@ -1,6 +1,7 @@
 #include "placement/evaluate.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -68,16 +69,21 @@ absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement
   const GpuSpeeds equal = GpuSpeeds::Equal(topology.num_gpus());
   const GpuSpeeds& speeds = options.speeds == nullptr ? equal : *options.speeds;
   EPLB_RETURN_IF_ERROR(CheckShapes(load, placement, speeds, options.shares));
-  Evaluation result;
-  EPLB_ASSIGN_OR_RETURN(result.gpu_loads,
+  EPLB_ASSIGN_OR_RETURN(RealMatrix gpu_loads,
                         GpuLoads(load.ToDouble(), placement, speeds, options.shares));
+  return EvaluateGpuLoads(std::move(gpu_loads), speeds.num_usable());
+}
+
+Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable) {
+  Evaluation result;
+  result.gpu_loads = std::move(gpu_loads);
   double sum = 0;
   int32_t layers_with_load = 0;
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    const auto gpu_loads = result.gpu_loads.row(layer);
-    const double peak = gpu_loads.maxCoeff();
+  for (Eigen::Index layer = 0; layer < result.gpu_loads.rows(); ++layer) {
+    const auto loads = result.gpu_loads.row(layer);
+    const double peak = loads.maxCoeff();
     // Rounding can put the mean a last bit above the maximum; a balancedness is never above 1.
-    const double mean = gpu_loads.sum() / speeds.num_usable();
+    const double mean = loads.sum() / num_usable;
     const double balancedness = peak > 0 ? std::min(1.0, mean / peak) : 1.0;
     result.max_gpu_load.push_back(peak);
     result.balancedness.push_back(balancedness);

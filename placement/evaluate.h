@@ -2,6 +2,7 @@
 #ifndef EPLB_PLACEMENT_EVALUATE_H_
 #define EPLB_PLACEMENT_EVALUATE_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -34,6 +35,10 @@ struct EvaluateOptions {
 // shape, or an unusable GPU holds an expert. cost: O(L * S).
 absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement,
                                     const EvaluateOptions& options = {});
+
+// The figures of GPU loads that are known already, e.g. of steps that ran under several placements.
+// num_usable: GPUs that the mean is over, >= 1; the others' loads are 0. cost: O(L * G).
+Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable);
 
 // Replicas of an expert beyond the first on one GPU, summed over layers.
 int64_t CountDuplicates(const Placement& placement);

@@ -1,13 +1,9 @@
 #include "server/observe.h"
 
-#include <algorithm>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "placement/evaluate.h"
 #include "proto/wire/tls_files.h"
 #include "server/http/job_json.h"
 #include "server/rpc/rpc_server.h"
@@ -21,35 +17,7 @@ absl::StatusOr<wire::PlacementBody> PlacementOf(const Runner& runner, const std:
   return version ? runner.PlacementOf(job, *version) : runner.PlacementInForce(job);
 }
 
-// The step of the newest plan that was switched to, wholly or in part; decisions that kept the
-// placement are newer. Few plans are copied where the switch is not long ago.
-std::optional<int64_t> LastCommitStep(const Runner& runner, const std::string& job) {
-  constexpr int32_t kGrowth = 10;
-  for (int32_t limit = kGrowth;; limit = std::min(limit * kGrowth, core::Core::kMaxPlans)) {
-    const absl::StatusOr<std::vector<core::Plan>> plans = runner.Plans(job, limit);
-    if (!plans.ok()) return std::nullopt;
-    for (const core::Plan& plan : *plans) {
-      if (plan.switched_step > 0) return plan.switched_step;
-    }
-    if (std::ssize(*plans) < limit || limit == core::Core::kMaxPlans) return std::nullopt;
-  }
-}
-
 }  // namespace
-
-JobFigures FiguresOf(const Runner& runner, const core::JobView& job) {
-  JobFigures figures{.job = job.job, .last_commit_step = LastCommitStep(runner, job.job)};
-  const absl::StatusOr<std::vector<core::Plan>> plans = runner.Plans(job.job, 1);
-  if (plans.ok() && !plans->empty()) {
-    figures.predicted_balancedness = plans->front().balancedness_predicted;
-  }
-  const absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job);
-  const absl::StatusOr<wire::PlacementBody> body = runner.PlacementInForce(job.job);
-  if (!window.ok() || !body.ok()) return figures;
-  const absl::StatusOr<Evaluation> evaluation = Evaluate(*window->load, body->placement);
-  if (evaluation.ok()) figures.layer_balancedness = evaluation->balancedness;
-  return figures;
-}
 
 MetricsSnapshot TakeSnapshot(const Observed& observed) {
   const Runner& runner = *observed.runner;
@@ -73,9 +41,6 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
     snapshot.calls.push_back({std::move(series.method), std::move(series.code), series.seconds});
   }
   snapshot.jobs = runner.Jobs();
-  for (const core::JobView& job : snapshot.jobs) {
-    snapshot.job_figures.push_back(FiguresOf(runner, job));
-  }
   const RunnerCounters counters = runner.Counters();
   snapshot.counters = counters.core;
   snapshot.queued_events = counters.queued_events;

@@ -19,9 +19,6 @@ struct Observed {
   std::string version;
 };
 
-// What a job's view does not tell. A window of another shape than the placement has no figures.
-JobFigures FiguresOf(const Runner& runner, const core::JobView& job);
-
 MetricsSnapshot TakeSnapshot(const Observed& observed);
 HttpServer::Sources SourcesOf(const Observed& observed);
 

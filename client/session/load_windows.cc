@@ -12,13 +12,20 @@ int64_t NumSteps(const wire::LoadReport& window) {
   return window.last_step - window.first_step + 1;
 }
 
+// In a report, which packs what it can.
+int64_t CellBytes(const LoadMatrix& counts) {
+  const bool fits = counts.maxCoeff() <= int64_t{std::numeric_limits<uint32_t>::max()};
+  return fits ? sizeof(uint32_t) : sizeof(uint64_t);
+}
+
 }  // namespace
 
 LoadWindows::LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report_every,
-                         int64_t first_step)
+                         int64_t first_step, int64_t version)
     : report_every_(report_every),
       first_step_(first_step),
       counts_(LoadMatrix::Zero(num_layers, num_experts)),
+      version_(version),
       layer_tokens_(static_cast<size_t>(num_layers), 0) {}
 
 absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts) {
@@ -53,7 +60,14 @@ absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts)
 
 std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
   if ((step + 1) % report_every_ != 0) return std::nullopt;
-  wire::LoadReport window{.first_step = first_step_, .last_step = step, .counts = counts_};
+  wire::LoadReport window{.first_step = first_step_,
+                          .last_step = step,
+                          .counts = counts_,
+                          .version = version_,
+                          .earlier = std::exchange(earlier_, {}),
+                          .parts_unknown = std::exchange(parts_unknown_, false)};
+  earlier_counts_.resize(0, 0);
+  earlier_bytes_ = 0;
   first_step_ = step + 1;
   counts_.setZero();
   layer_tokens_.assign(layer_tokens_.size(), 0);
@@ -63,6 +77,24 @@ std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
     next_ = {};
   }
   return window;
+}
+
+void LoadWindows::Switched(int64_t step, int64_t version) {
+  const int64_t ran = std::exchange(version_, version);
+  if (step < first_step_ || parts_unknown_) return;  // the window before ended with this step
+  wire::LoadPart part{.last_step = step, .version = ran, .counts = counts_};
+  if (!earlier_.empty()) part.counts -= earlier_counts_;
+  earlier_bytes_ += part.counts.size() * CellBytes(part.counts);
+  const int64_t window_bytes = counts_.size() * int64_t{sizeof(int64_t)};
+  if (static_cast<int32_t>(earlier_.size()) == wire::kMaxLoadParts ||
+      earlier_bytes_ + window_bytes > kMaxReportBytes) {
+    parts_unknown_ = true;
+    earlier_.clear();
+    earlier_counts_.resize(0, 0);
+    return;
+  }
+  earlier_.push_back(std::move(part));
+  earlier_counts_ = counts_;
 }
 
 void LoadWindows::SetPace(const wire::Pace& pace) {

@@ -18,8 +18,12 @@ namespace eplb {
 // that windows of all ranks end alike whenever they began. Threads: the training thread.
 class LoadWindows {
  public:
-  // report_every: steps, >= 1. first_step: of the first window.
-  LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report_every, int64_t first_step);
+  // Of all counts in one report, far below what the daemon takes in one message.
+  static constexpr int64_t kMaxReportBytes = 3 << 20;
+
+  // report_every: steps, >= 1. first_step: of the first window. version: of the placement in force.
+  LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report_every, int64_t first_step,
+              int64_t version = 0);
 
   // Adds counts [E] to the current step's layer. errors: InvalidArgument naming layer and expert:
   // layer out of range, wrong length, a negative count, a layer's sum above 2^63-1; nothing is
@@ -28,6 +32,11 @@ class LoadWindows {
 
   // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
   std::optional<wire::LoadReport> EndStep(int64_t step);
+
+  // Steps after `step` run under another placement: what was counted up to it becomes a part of the
+  // window. Of more parts than kMaxLoadParts or kMaxReportBytes allow none is told. REQUIRES:
+  // `step` was the last one ended. cost: O(L * E).
+  void Switched(int64_t step, int64_t version);
 
   // Windows that begin at or after pace.from_step have the new length; the change is made where a
   // window of the old length ends and one of the new length begins, so that a rank that hears of
@@ -39,7 +48,12 @@ class LoadWindows {
   int32_t report_every_;
   wire::Pace next_;  // asked for; report_every 0: nothing
   int64_t first_step_;
-  LoadMatrix counts_;                  // [L, E] of the current window
+  LoadMatrix counts_;  // [L, E] of the current window
+  int64_t version_;    // of the placement in force
+  std::vector<wire::LoadPart> earlier_;
+  LoadMatrix earlier_counts_;  // [L, E] of earlier_; empty while there is none
+  int64_t earlier_bytes_ = 0;  // of earlier_ in a report
+  bool parts_unknown_ = false;
   std::vector<int64_t> layer_tokens_;  // [L], sums of the rows
 };
 

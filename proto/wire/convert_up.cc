@@ -1,5 +1,3 @@
-#include <cstring>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "placement/status_macros.h"
 #include "proto/wire/clipped.h"
 #include "proto/wire/convert.h"
+#include "proto/wire/convert_load.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/names.h"
 
@@ -99,92 +98,6 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   }
   hello.reduce = in.reduce() == v1::Hello::ROOT ? Reduce::kRoot : Reduce::kRank;
   return hello;
-}
-
-template <class Cell>
-std::string PackCounts(const LoadMatrix& counts) {
-  std::string bytes(static_cast<size_t>(counts.size()) * sizeof(Cell), '\0');
-  for (Eigen::Index i = 0; i < counts.size(); ++i) {
-    const auto cell = static_cast<Cell>(counts.data()[i]);
-    std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(Cell), &cell, sizeof(Cell));
-  }
-  return bytes;
-}
-
-void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
-  out->set_first_step(static_cast<uint64_t>(report.first_step));
-  out->set_last_step(static_cast<uint64_t>(report.last_step));
-  out->set_num_layers(static_cast<uint32_t>(report.counts.rows()));
-  out->set_num_experts(static_cast<uint32_t>(report.counts.cols()));
-  if (!report.packed.cells.empty()) {
-    out->set_num_layers(static_cast<uint32_t>(report.packed.num_layers));
-    out->set_num_experts(static_cast<uint32_t>(report.packed.num_experts));
-    out->set_counts_u32(report.packed.cells);
-    out->set_dropped_steps(static_cast<uint64_t>(report.dropped_steps));
-    return;
-  }
-  const bool fits = report.counts.size() == 0 ||
-                    report.counts.maxCoeff() <= int64_t{std::numeric_limits<uint32_t>::max()};
-  if (fits) {
-    out->set_counts_u32(PackCounts<uint32_t>(report.counts));
-  } else {
-    out->set_counts_u64(PackCounts<uint64_t>(report.counts));
-  }
-  out->set_dropped_steps(static_cast<uint64_t>(report.dropped_steps));
-}
-
-absl::Status CheckCountBytes(const v1::LoadReport& in, std::string_view bytes, size_t cell_bytes) {
-  if (bytes.size() == size_t{in.num_layers()} * in.num_experts() * cell_bytes) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("load report has ", bytes.size(), " bytes of counts, expected ", in.num_layers(),
-                   " layers x ", in.num_experts(), " experts x ", cell_bytes));
-}
-
-absl::Status UnpackCounts(std::string_view bytes, LoadMatrix* counts) {
-  for (Eigen::Index i = 0; i < counts->size(); ++i) {
-    uint64_t cell = 0;
-    std::memcpy(&cell, bytes.data() + static_cast<size_t>(i) * sizeof(cell), sizeof(cell));
-    EPLB_ASSIGN_OR_RETURN(counts->data()[i], GetCount("load report count", cell));
-  }
-  return absl::OkStatus();
-}
-
-// Takes the bytes of packed counts out of the message.
-absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
-  constexpr uint64_t kMaxCells = uint64_t{1} << 24;
-  LoadReport report;
-  EPLB_ASSIGN_OR_RETURN(report.first_step, GetCount("first_step", in.first_step()));
-  EPLB_ASSIGN_OR_RETURN(report.last_step, GetCount("last_step", in.last_step()));
-  EPLB_ASSIGN_OR_RETURN(report.dropped_steps, GetCount("dropped_steps", in.dropped_steps()));
-  if (report.last_step < report.first_step) {
-    return absl::InvalidArgumentError(absl::StrCat("load report covers steps ", report.first_step,
-                                                   "..", report.last_step,
-                                                   ", the last is below the first"));
-  }
-  if (in.num_layers() == 0 || in.num_experts() == 0 ||
-      uint64_t{in.num_layers()} * in.num_experts() > kMaxCells) {
-    return absl::InvalidArgumentError(absl::StrCat("load report is ", in.num_layers(), " layers x ",
-                                                   in.num_experts(), " experts, expected 1..",
-                                                   kMaxCells, " cells"));
-  }
-  if (in.counts_u32().empty() == in.counts_u64().empty()) {
-    return absl::InvalidArgumentError(
-        "load report must set exactly one of counts_u32 and counts_u64");
-  }
-  if (in.counts_u64().empty()) {
-    EPLB_RETURN_IF_ERROR(CheckCountBytes(in, in.counts_u32(), sizeof(uint32_t)));
-    report.packed = {.num_layers = static_cast<int32_t>(in.num_layers()),
-                     .num_experts = static_cast<int32_t>(in.num_experts()),
-                     .cells = std::move(*in.mutable_counts_u32())};
-    return report;
-  }
-  // Checked before allocating, so that a short message cannot ask for much memory.
-  EPLB_RETURN_IF_ERROR(CheckCountBytes(in, in.counts_u64(), sizeof(uint64_t)));
-  report.counts.resize(in.num_layers(), in.num_experts());
-  EPLB_RETURN_IF_ERROR(UnpackCounts(in.counts_u64(), &report.counts));
-  return report;
 }
 
 absl::StatusOr<UpMessage> ReadyFromProto(const v1::Ready& in) {

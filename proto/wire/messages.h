@@ -72,6 +72,15 @@ struct PackedCounts {
   std::string cells;  // [num_layers * num_experts * 4] bytes; empty: not packed
 };
 
+// Steps of a window up to last_step that ran under one placement, with counts as the window's.
+struct LoadPart {
+  int64_t last_step = 0;
+  int64_t version = 0;
+  LoadMatrix counts = {};
+  PackedCounts packed = {};
+};
+inline constexpr int32_t kMaxLoadParts = 32;  // that a report tells
+
 // Read its counts through report_counts.h: a report that came over the wire in u32 is not unpacked,
 // which would cost the daemon more than adding it up.
 struct LoadReport {
@@ -80,6 +89,9 @@ struct LoadReport {
   LoadMatrix counts;  // [L, E], every cell >= 0; empty when they are packed
   int64_t dropped_steps = 0;
   PackedCounts packed;
+  int64_t version = 0;                 // of the placement that the last steps ran under
+  std::vector<LoadPart> earlier = {};  // the steps before, rising; in most windows none
+  bool parts_unknown = false;          // more than kMaxLoadParts: `earlier` is empty
 };
 
 struct Ready {

@@ -1,4 +1,4 @@
-// The counts of a load report, whichever form they have.
+// The counts of a load report and of its parts, whichever form they have.
 #ifndef EPLB_PROTO_WIRE_REPORT_COUNTS_H_
 #define EPLB_PROTO_WIRE_REPORT_COUNTS_H_
 
@@ -11,18 +11,23 @@ namespace eplb::wire {
 
 int32_t NumLayers(const LoadReport& report);
 int32_t NumExperts(const LoadReport& report);
-size_t CountBytes(const LoadReport& report);  // of memory
+int32_t NumLayers(const LoadPart& part);
+int32_t NumExperts(const LoadPart& part);
+size_t CountBytes(const LoadReport& report);  // of memory, with the parts
 
 // The least of all counts; 0 when there is none. cost: O(1) for packed counts, which are >= 0.
 int64_t LeastCount(const LoadReport& report);
+int64_t LeastCount(const LoadPart& part);
 
 // [L, E], unpacked. cost: O(L * E).
 LoadMatrix CountsOf(const LoadReport& report);
+LoadMatrix CountsOf(const LoadPart& part);
 
 // Adds the counts to `sum`. returns: false when a cell went above 2^63-1; `sum` is of no use then.
 // REQUIRES: `sum` has the report's shape and no cell of either is below 0. cost: O(L * E): packed
 // cells are read where they lie, 15,616 of them in about 5 us.
 bool AddCounts(const LoadReport& report, LoadMatrix* sum);
+bool AddCounts(const LoadPart& part, LoadMatrix* sum);
 
 }  // namespace eplb::wire
 

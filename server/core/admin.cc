@@ -214,7 +214,8 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   if (!before.ok() || !after.ok()) return;
   plan.decided_first_step = window.first_step;
   plan.decided_last_step = window.last_step;
-  plan.balancedness_before = before->mean_balancedness;
+  plan.balancedness_before = BalancednessOf(window.on_gpus.get());
+  plan.balancedness_in_force = before->mean_balancedness;
   plan.balancedness_predicted = after->mean_balancedness;
   if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
 }

@@ -47,6 +47,8 @@ void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, boo
                             ShortHex(proposal.message.digest)));
     return;
   }
+  // The ranks' vote is behind it: whoever reports steps of this version ran this placement.
+  job.windows.placements.Add(applied.version, proposal.after);
   if (reported && applied.step != proposal.applied_step.value_or(applied.step)) {
     Quarantine(
         turn, job,

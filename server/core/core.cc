@@ -153,6 +153,11 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   counters.windows_given_up += outcome.num_given_up;
   if (!outcome.completed) return;
   ++counters.windows;
+  if (outcome.measured) {
+    NoteMeasured(turn, job);
+  } else {
+    ++counters.windows_unmeasured;
+  }
   WatchWindow(turn.state, job);
   MaybeSolve(turn, job);
 }

@@ -33,6 +33,7 @@
 #include "proto/wire/messages.h"
 #include "server/core/change.h"
 #include "server/core/counters.h"
+#include "server/core/measured.h"
 #include "server/core/plan.h"
 #include "server/core/settings.h"
 
@@ -65,9 +66,9 @@ struct JobEvent {
                      // held, released, version_reused, chunks_limited, kept, observed, left_out,
                      // freeze_over, proposed, nacked, retracting, withdrawn, committed,
                      // pause_exceeded, quarantined, stuck, window_incomplete,
-                     // window_complete_again, window_dropped, report_short, store_failed, expired,
-                     // pace, vote_every_differs; of operators: rebalance, pause, resume, rollback,
-                     // set_policy, refused
+                     // window_complete_again, window_dropped, report_short, placements_differ,
+                     // store_failed, expired, pace, vote_every_differs; of operators: rebalance,
+                     // pause, resume, rollback, set_policy, refused
   int64_t version = 0;
   std::string reason;       // one sentence
   std::string actor = {};   // the identity of the operator; empty for the daemon itself
@@ -208,7 +209,19 @@ struct JobView {
   int64_t step = 0;
   int64_t version = 0;
   Digest digest;
+  // Measured: of the newest complete window whose placements are known, under those that its steps
+  // ran under. 0 and empty before there is one.
   double balancedness = 0;
+  std::vector<double> layer_balancedness;  // [num_layers]
+  double balancedness_static = 0;          // counterfactual: the same window, static placement
+  int64_t measured_first_step = 0;
+  int64_t measured_last_step = 0;
+  // Of the newest plan that switched anything: computed before, and measured after it.
+  std::optional<double> balancedness_predicted;
+  std::optional<double> balancedness_seen;
+  int64_t last_switched_step = 0;       // of the newest switch; 0 = none is known
+  std::optional<double> saved_seconds;  // as eplb_saved_seconds; none without cost.token_ns
+  double spent_seconds = 0;             // as eplb_spent_seconds
   int64_t last_window_first_step = 0;
   int64_t last_window_last_step = 0;
   int64_t commits = 0;
@@ -231,6 +244,7 @@ struct WindowView {
   int64_t first_step = 0;
   int64_t last_step = 0;
   std::shared_ptr<const Load> load;
+  std::shared_ptr<const GpuTokens> on_gpus = nullptr;  // null: a placement of them is not known
 };
 
 struct State;

@@ -21,15 +21,16 @@ struct Counters {
   int64_t transfers = 0;                         // (layer, expert, GPU) copies of committed chunks
   int64_t received_bytes = 0;                    // by ranks from other ranks, of committed chunks
   Buckets pause_seconds;                         // boundaries with a switch, one per rank and chunk
-  int64_t refused = 0;           // streams that the core ended because of what was said on them
-  int64_t reports = 0;           // load reports that were looked at
-  int64_t report_cells = 0;      // counts in them; 8 bytes each in memory
-  int64_t dropped_steps = 0;     // whose counts ranks had to drop, as they reported
-  int64_t windows = 0;           // completed
-  int64_t windows_given_up = 0;  // incomplete
-  Buckets prepare_seconds;       // Propose to the last READY, of chunks that every rank held
-  Buckets gate_wait_seconds;     // the last READY to the first Applied, less that rank's boundary
-  int64_t changes = 0;           // of operators, done
+  int64_t refused = 0;             // streams that the core ended because of what was said on them
+  int64_t reports = 0;             // load reports that were looked at
+  int64_t report_cells = 0;        // counts in them; 8 bytes each in memory
+  int64_t dropped_steps = 0;       // whose counts ranks had to drop, as they reported
+  int64_t windows = 0;             // completed
+  int64_t windows_given_up = 0;    // incomplete
+  int64_t windows_unmeasured = 0;  // complete, but a placement of their steps is not known
+  Buckets prepare_seconds;         // Propose to the last READY, of chunks that every rank held
+  Buckets gate_wait_seconds;       // the last READY to the first Applied, less that rank's boundary
+  int64_t changes = 0;             // of operators, done
   int64_t changes_refused = 0;
   int64_t stuck = 0;         // states that became older than three times their deadline
   int64_t jobs_expired = 0;  // forgotten, or evicted by a new job

@@ -10,6 +10,7 @@
 #include "placement/rebalance.h"
 #include "placement/status_macros.h"
 #include "server/core/held.h"
+#include "server/core/measured.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
@@ -56,6 +57,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   plan.result = result;
   plan.decided_first_step = job.solving.first_step;
   plan.decided_last_step = job.solving.last_step;
+  plan.balancedness_before = job.solving.balancedness;
   plan.solve_seconds = job.solving.seconds;
   plan.reason = reason;
   plan.asked_by = job.solving.asked_by;
@@ -64,7 +66,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
 
 Plan PlanOf(const Job& job, PlanResult result, const std::string& reason, const Verdict& verdict) {
   Plan plan = PlanOf(job, result, reason);
-  plan.balancedness_before = verdict.balancedness_before;
+  plan.balancedness_in_force = verdict.balancedness_before;
   plan.balancedness_predicted = verdict.balancedness_predicted;
   plan.peak_fall = verdict.peak_fall;
   plan.net_gain_seconds = verdict.net_gain_seconds;
@@ -97,7 +99,8 @@ void StartSolve(Turn& turn, Job& job, Window estimate, bool force, const std::st
                  .policy_name = job.settings.policy_name,
                  .load = std::move(estimate.load),
                  .first_step = estimate.first_step,
-                 .last_step = estimate.last_step};
+                 .last_step = estimate.last_step,
+                 .balancedness = BalancednessOf(estimate.on_gpus.get())};
   SetPhase(turn, job, Phase::kSolving);
   turn.decision.effects.emplace_back(Solve{.job = job.name,
                                            .solve_id = job.solving.id,

@@ -126,6 +126,7 @@ void TryRelease(Turn& turn, Job& job) {
   }
   job.asked = {};
   job.refusal.clear();
+  job.windows.placements.Add(job.known->version, job.known->placement);
   SetPhase(turn, job, Phase::kIdle);
   StoreJobIfChanged(turn, job);
   SettleOldPlan(turn, job);

@@ -109,6 +109,7 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   std::erase_if(job.gone, [&](const Gone& gone) { return gone.name == incarnation.name; });
   job.current = std::move(incarnation);
   job.windows = {};
+  job.account = {};
   job.record = {};
   job.seconds_per_byte.clear();
   job.last_decision_step.reset();

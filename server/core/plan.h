@@ -39,13 +39,20 @@ struct Plan {
   int64_t last_version = 0;        // committed; 0 when none was
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
-  double balancedness_before = 0;     // on that load
-  double balancedness_predicted = 0;  // of what the policy may change, on that load
-  double peak_fall = 0;               // predicted, of the sum of the layers' peak loads, a fraction
-  double net_gain_seconds = 0;        // over the horizon; 0 without costs
-  double migration_seconds = 0;       // predicted; 0 without costs
-  int64_t transfers = 0;              // proposed
-  int64_t received_bytes = 0;         // by all ranks, or kNotMeasured
+  // Measured: of those steps, under the placements that they ran under; 0 when that is not known.
+  double balancedness_before = 0;
+  double balancedness_in_force = 0;   // computed: of base_version on that load
+  double balancedness_predicted = 0;  // computed: of what the policy may change, on that load
+  // Measured: of the first complete window all of whose steps ran under last_version, what was
+  // predicted beside what followed. None before it, or when another decision switched before it.
+  std::optional<double> balancedness_seen = std::nullopt;
+  int64_t seen_first_step = 0;
+  int64_t seen_last_step = 0;
+  double peak_fall = 0;          // predicted, of the sum of the layers' peak loads, a fraction
+  double net_gain_seconds = 0;   // over the horizon; 0 without costs
+  double migration_seconds = 0;  // predicted; 0 without costs
+  int64_t transfers = 0;         // proposed
+  int64_t received_bytes = 0;    // by all ranks, or kNotMeasured
   int32_t num_chunks = 0;
   int32_t chunks_committed = 0;
   double solve_seconds = 0;

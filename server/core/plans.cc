@@ -50,6 +50,25 @@ void Add(int64_t& sum, int64_t bytes) {
   sum = sum == kNotMeasured || bytes == kNotMeasured ? kNotMeasured : sum + bytes;
 }
 
+// What followed a version that is not the plan's last one says nothing of the plan.
+void ForgetSeen(Plan& plan) {
+  plan.balancedness_seen.reset();
+  plan.seen_first_step = 0;
+  plan.seen_last_step = 0;
+}
+
+void NoteSeen(Turn& turn, Job& job) {
+  const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(),
+                                  [](const Plan& plan) { return plan.chunks_committed > 0; });
+  if (found == job.plans.rend() || found->balancedness_seen || !job.windows.measured) return;
+  const Measured& measured = *job.windows.measured;
+  if (measured.versions.size() != 1 || measured.versions.front() != found->last_version) return;
+  found->balancedness_seen = measured.balancedness;
+  found->seen_first_step = measured.first_step;
+  found->seen_last_step = measured.last_step;
+  Write(turn, job, *found);
+}
+
 }  // namespace
 
 std::string_view PlanResultName(PlanResult result) { return kNames[static_cast<size_t>(result)]; }
@@ -88,6 +107,7 @@ void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal) {
   if (plan == nullptr) return;
   ++plan->chunks_committed;
   plan->last_version = proposal.message.version;
+  ForgetSeen(*plan);
   Add(plan->received_bytes, proposal.received_bytes);
   plan->prepare_seconds = std::max(plan->prepare_seconds, proposal.prepare_seconds);
   if (plan->pause_seconds != kNotMeasured) {
@@ -95,6 +115,20 @@ void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal) {
   }
   plan->switched_step = proposal.applied_step.value_or(plan->switched_step);
   if (plan->chunks_committed < plan->num_chunks) Write(turn, job, *plan);
+  NoteSeen(turn, job);  // a rank's answer may come after the others' windows
+}
+
+void NoteMeasured(Turn& turn, Job& job) {
+  const Measured& measured = *job.windows.measured;
+  ++job.account.windows;
+  job.account.saved_peak_tokens += measured.peak_load_static - measured.peak_load;
+  NoteSeen(turn, job);
+}
+
+const Plan* NewestSwitched(const Job& job) {
+  const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(),
+                                  [](const Plan& plan) { return plan.chunks_committed > 0; });
+  return found == job.plans.rend() ? nullptr : &*found;
 }
 
 void SettlePlan(Turn& turn, Job& job, const std::string& why) {
@@ -113,6 +147,7 @@ void SettleOldPlan(Turn& turn, Job& job) {
     plan->received_bytes = kNotMeasured;
     plan->pause_seconds = kNotMeasured;
     plan->last_version = job.known->version;
+    ForgetSeen(*plan);
   }
   ClosePlan(turn, job, *plan, "what became of it was learned from the ranks");
 }

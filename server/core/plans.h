@@ -27,6 +27,12 @@ Plan* OpenPlan(Job& job);
 void NoteProposed(Turn& turn, Job& job, const Proposal& proposal);
 void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal);
 
+// windows.measured is new: counts it, and it may be what followed the newest plan that switched.
+void NoteMeasured(Turn& turn, Job& job);
+
+// The newest plan that switched anything; null when none did.
+const Plan* NewestSwitched(const Job& job);
+
 // Closes the open plan once none of its chunks is in flight or still to come: committed, partial or
 // withdrawn by what was committed. `why` is added to the reason unless all was committed, and tells
 // in the reason of the pause what a rollback came to.

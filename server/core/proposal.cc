@@ -38,6 +38,7 @@ void Measure(Turn& turn, Job& job, const Proposal& proposal) {
   counters.received_bytes += std::max<int64_t>(proposal.received_bytes, 0);
   const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
   if (moves.ok()) counters.transfers += moves->transfers;
+  job.account.pause_seconds += proposal.longest_pause_seconds;
   if (proposal.most_received_bytes == 0) return;
   job.seconds_per_byte.push_back(proposal.longest_pause_seconds /
                                  static_cast<double>(proposal.most_received_bytes));

@@ -21,6 +21,7 @@
 #include "placement/topology.h"
 #include "placement/track_record.h"
 #include "server/core/core.h"
+#include "server/core/measured.h"
 #include "server/core/windows.h"
 
 namespace eplb::core {
@@ -145,7 +146,8 @@ struct Solving {
   std::shared_ptr<const Load> load;
   int64_t first_step = 0;
   int64_t last_step = 0;
-  double seconds = 0;  // that it took, once it is solved
+  double balancedness = 0;  // measured on those steps; 0 when that is not known
+  double seconds = 0;       // that it took, once it is solved
 };
 
 // Skips 1, 2, 4, ... decisions after proposals that did not commit.
@@ -201,6 +203,7 @@ struct Job {
   absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
   Windows windows;
+  Account account;
   TrackRecord record;  // of this incarnation; kept when the costs are priced
   std::optional<int64_t> last_decision_step;
   BackOff back_off;

@@ -1,13 +1,15 @@
 // What the daemon tells about its jobs: read only.
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/evaluate.h"
 #include "server/core/core.h"
+#include "server/core/decide.h"
+#include "server/core/measured.h"
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
 #include "server/core/state.h"
@@ -65,28 +67,45 @@ std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
   return views;
 }
 
-// 0 when there is no window yet, or none of the shape in force.
-double BalancednessOf(const Job& job) {
-  if (job.windows.complete.empty() || !job.known) return 0;
-  const absl::StatusOr<Evaluation> evaluation =
-      Evaluate(*job.windows.complete.back().load, *job.known->placement);
-  return evaluation.ok() ? evaluation->mean_balancedness : 0;
+int64_t LastSwitchedStep(const Job& job) {
+  const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(),
+                                  [](const Plan& plan) { return plan.switched_step > 0; });
+  return found == job.plans.rend() ? 0 : found->switched_step;
 }
 
-JobView ViewOf(const Config& config, const Job& job, absl::Time now) {
+void ShowMeasured(const State& state, const Job& job, JobView& view) {
+  if (const std::optional<Measured>& measured = job.windows.measured) {
+    view.balancedness = measured->balancedness;
+    view.layer_balancedness = measured->layer_balancedness;
+    view.balancedness_static = measured->balancedness_static;
+    view.measured_first_step = measured->first_step;
+    view.measured_last_step = measured->last_step;
+  }
+  if (const Plan* plan = NewestSwitched(job)) {
+    view.balancedness_predicted = plan->balancedness_predicted;
+    view.balancedness_seen = plan->balancedness_seen;
+  }
+  view.last_switched_step = LastSwitchedStep(job);
+  view.spent_seconds = job.account.pause_seconds;
+  if (!job.current) return;
+  const double token_seconds = CostsOf(state, job).token_seconds;
+  if (token_seconds > 0) view.saved_seconds = job.account.saved_peak_tokens * token_seconds;
+}
+
+JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   JobView view;
   view.job = job.name;
   view.state = PhaseName(job.phase);
   view.state_age = now - job.phase_since;
   view.waiting_for = WaitingFor(job);
   view.step = job.step;
-  view.balancedness = BalancednessOf(job);
+  ShowMeasured(state, job, view);
   view.commits = job.commits;
   view.last_reason = job.last_reason;
   view.paused = job.paused;
   view.pause_reason = job.pause_reason;
   view.settings = job.settings;
-  view.stuck_seconds = absl::ToDoubleSeconds(StuckFor(config, job, now));
+  view.stuck_seconds = absl::ToDoubleSeconds(StuckFor(state.config, job, now));
   if (job.current) {
     view.incarnation = job.current->name;
     view.shape = job.current->shape;
@@ -121,14 +140,14 @@ absl::Status NoSuchJob(const std::string& job) {
 std::vector<JobView> Core::Jobs(absl::Time now) const {
   std::vector<JobView> views;
   views.reserve(state_->jobs.size());
-  for (const auto& [name, job] : state_->jobs) views.push_back(ViewOf(state_->config, job, now));
+  for (const auto& [name, job] : state_->jobs) views.push_back(ViewOf(*state_, job, now));
   return views;
 }
 
 absl::StatusOr<JobView> Core::Job(const std::string& job, absl::Time now) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
-  return ViewOf(state_->config, found->second, now);
+  return ViewOf(*state_, found->second, now);
 }
 
 absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& job) const {
@@ -162,7 +181,7 @@ absl::StatusOr<WindowView> Core::NewestWindow(const std::string& job) const {
     return absl::NotFoundError(absl::StrCat("job ", job, " has no complete window yet"));
   }
   const Window& window = found->second.windows.complete.back();
-  return WindowView{window.first_step, window.last_step, window.load};
+  return WindowView{window.first_step, window.last_step, window.load, window.on_gpus};
 }
 
 absl::StatusOr<int64_t> Core::RollbackTarget(const std::string& job,

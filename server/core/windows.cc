@@ -60,10 +60,86 @@ bool AddCells(const LoadMatrix& counts, LoadMatrix& sum) {
 void Drop(PendingWindow& window, ReportOutcome& outcome) {
   window.dropped = true;
   window.sum.resize(0, 0);
+  window.earlier.clear();
   outcome.notes.push_back(
       {"window_dropped", absl::StrCat("steps ", window.first_step, "..", window.last_step,
                                       " are dropped: the sum of their reports "
                                       "is above 2^63-1")});
+}
+
+bool TellsTheSame(const wire::LoadReport& report, const PendingWindow& window) {
+  return !report.parts_unknown && report.version == window.version &&
+         std::equal(report.earlier.begin(), report.earlier.end(), window.earlier.begin(),
+                    window.earlier.end(), [](const wire::LoadPart& a, const PendingPart& b) {
+                      return a.last_step == b.last_step && a.version == b.version;
+                    });
+}
+
+void BeginParts(const wire::LoadReport& report, PendingWindow& window) {
+  window.parts_known = !report.parts_unknown;
+  window.version = report.version;
+  for (const wire::LoadPart& part : report.earlier) {
+    window.earlier.push_back({.last_step = part.last_step,
+                              .version = part.version,
+                              .sum = LoadMatrix::Zero(window.sum.rows(), window.sum.cols())});
+  }
+}
+
+void NoteDiffering(Windows& windows, const PendingWindow& window, int32_t rank,
+                   ReportOutcome& outcome) {
+  if (std::exchange(windows.differing_noted, true)) return;
+  outcome.notes.push_back(
+      {"placements_differ",
+       absl::StrCat("steps ", window.first_step, "..", window.last_step, ": rank ", rank,
+                    " does not tell the placements that the other ranks say these steps ran ",
+                    "under; the balancedness of such windows is not known")});
+}
+
+// What the ranks counted under each placement. A part is never above its report's counts, so that
+// no sum of parts leaves int64 where the window's sum does not.
+void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, bool first,
+              PendingWindow& window, ReportOutcome& outcome) {
+  if (first) BeginParts(report, window);
+  if (!window.parts_known) return;
+  if (!TellsTheSame(report, window)) {
+    window.parts_known = false;
+    window.earlier.clear();
+    NoteDiffering(windows, window, rank, outcome);
+    return;
+  }
+  for (size_t part = 0; part < report.earlier.size(); ++part) {
+    (void)wire::AddCounts(report.earlier[part], &window.earlier[part].sum);
+  }
+}
+
+std::vector<TokensUnder> PartsOf(PendingWindow& window) {
+  std::vector<TokensUnder> parts;
+  LoadMatrix last = window.sum;
+  for (PendingPart& part : window.earlier) {
+    last -= part.sum;
+    parts.push_back({part.version, std::move(part.sum)});
+  }
+  parts.push_back({window.version, std::move(last)});
+  return parts;
+}
+
+// The tokens of a covered window on the GPUs; null when that cannot be known.
+std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacements& placements) {
+  if (!window.parts_known) return nullptr;
+  std::optional<GpuTokens> tokens = TokensOnGpus(PartsOf(window), placements);
+  return tokens ? std::make_shared<const GpuTokens>(*std::move(tokens)) : nullptr;
+}
+
+void MeasureNewest(Windows& windows, ReportOutcome& outcome) {
+  const Window& window = windows.complete.back();
+  if (window.on_gpus == nullptr) return;
+  const int64_t version = window.on_gpus->versions.back();
+  windows.measured =
+      Measure(*window.load, *window.on_gpus, windows.placements.Find(version)->topology());
+  windows.measured->first_step = window.first_step;
+  windows.measured->last_step = window.last_step;
+  windows.placements.DropBelow(version);
+  outcome.measured = true;
 }
 
 int32_t ReportersPerPipelineRank(const WindowLimits& limits) {
@@ -102,6 +178,7 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const Wind
 // end: the ranks report in order, so those cannot become complete any more.
 void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limits,
               ReportOutcome& outcome) {
+  std::shared_ptr<const GpuTokens> on_gpus = OnGpus(window, windows.placements);
   absl::StatusOr<Load> load = Load::FromCounts(std::move(window.sum));
   if (!load.ok()) {
     Drop(window, outcome);
@@ -110,15 +187,16 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
   const int64_t first_step = window.first_step;
   const int64_t last_step = window.last_step;
   const auto num_reported = std::count(window.reported.begin(), window.reported.end(), true);
-  windows.complete.push_back(
-      {.first_step = first_step,
-       .last_step = last_step,
-       .load = std::make_shared<const Load>(*std::move(load)),
-       .coverage = static_cast<double>(num_reported) / limits.num_reporters});
+  windows.complete.push_back({.first_step = first_step,
+                              .last_step = last_step,
+                              .load = std::make_shared<const Load>(*std::move(load)),
+                              .coverage = static_cast<double>(num_reported) / limits.num_reporters,
+                              .on_gpus = std::move(on_gpus)});
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
   }
   outcome.completed = true;
+  MeasureNewest(windows, outcome);
   std::deque<PendingWindow> kept;
   for (PendingWindow& other : windows.pending) {
     if (other.first_step > last_step) {
@@ -135,6 +213,69 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
                       windows.given_up_in_a_row, " windows in a row were given up")});
   }
   windows.given_up_in_a_row = 0;
+}
+
+// Adds an older window's tokens; null once one is not known.
+void AddOlder(const std::shared_ptr<const GpuTokens>& older, std::optional<GpuTokens>& sum) {
+  if (!sum || older == nullptr) {
+    sum.reset();
+    return;
+  }
+  sum->loads += older->loads;
+  sum->versions.insert(sum->versions.begin(), older->versions.begin(), older->versions.end());
+}
+
+std::string PartText(size_t index) { return absl::StrCat("load report: earlier part ", index); }
+
+// Cell by cell no more in the parts than in the window.
+absl::Status CheckPartCounts(const wire::LoadReport& report) {
+  const LoadMatrix counts = wire::CountsOf(report);
+  LoadMatrix sum = LoadMatrix::Zero(counts.rows(), counts.cols());
+  for (size_t index = 0; index < report.earlier.size(); ++index) {
+    const wire::LoadPart& part = report.earlier[index];
+    if (wire::LeastCount(part) < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(PartText(index), ": a count is ",
+                                                     wire::LeastCount(part), ", it must be >= 0"));
+    }
+    if (!wire::AddCounts(part, &sum) || (sum > counts).any()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          PartText(index), ": a count of the parts up to it is above the whole window's"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Steps rise and leave some for the last placement, versions rise up to the last one's.
+absl::Status CheckParts(const wire::LoadReport& report) {
+  if (report.earlier.empty()) return absl::OkStatus();
+  if (static_cast<int32_t>(report.earlier.size()) > wire::kMaxLoadParts || report.parts_unknown) {
+    return absl::InvalidArgumentError(absl::StrCat("load report: ", report.earlier.size(),
+                                                   " earlier parts, expected 0..",
+                                                   report.parts_unknown ? 0 : wire::kMaxLoadParts));
+  }
+  int64_t last_step = report.first_step - 1;
+  int64_t version = -1;
+  for (size_t index = 0; index < report.earlier.size(); ++index) {
+    const wire::LoadPart& part = report.earlier[index];
+    if (part.last_step <= last_step || part.last_step >= report.last_step) {
+      return absl::InvalidArgumentError(absl::StrCat(PartText(index), " ends with step ",
+                                                     part.last_step, ", expected ", last_step + 1,
+                                                     "..", report.last_step - 1));
+    }
+    if (part.version <= version || part.version >= report.version) {
+      return absl::InvalidArgumentError(absl::StrCat(PartText(index), " has version ", part.version,
+                                                     ", expected ", version + 1, "..",
+                                                     report.version - 1));
+    }
+    if (wire::NumLayers(part) != wire::NumLayers(report) ||
+        wire::NumExperts(part) != wire::NumExperts(report)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(PartText(index), " has another shape than its report"));
+    }
+    last_step = part.last_step;
+    version = part.version;
+  }
+  return CheckPartCounts(report);
 }
 
 }  // namespace
@@ -156,7 +297,7 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
     return absl::InvalidArgumentError(
         absl::StrCat("load report: a count is ", least, ", it must be >= 0"));
   }
-  return absl::OkStatus();
+  return CheckParts(report);
 }
 
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
@@ -174,12 +315,15 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   PendingWindow& window = Find(windows, report, limits);
   const int32_t reporter = rank / limits.ranks_per_reporter;
   if (window.dropped || window.reported[reporter]) return outcome;
+  const bool first = std::none_of(window.num_reported.begin(), window.num_reported.end(),
+                                  [](int32_t reported) { return reported > 0; });
   window.reported[reporter] = true;
   ++window.num_reported[reporter / ReportersPerPipelineRank(limits)];
   if (!wire::AddCounts(report, &window.sum)) {
     Drop(window, outcome);
-  } else if (IsCovered(window, limits)) {
-    Complete(windows, window, limits, outcome);
+  } else {
+    AddParts(windows, report, rank, first, window, outcome);
+    if (IsCovered(window, limits)) Complete(windows, window, limits, outcome);
   }
   while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
     GiveUp(windows, windows.pending.front(), limits.ranks_per_reporter, outcome);
@@ -193,6 +337,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows) {
   Window result;
   LoadMatrix sum;
+  std::optional<GpuTokens> tokens;
   int32_t taken = 0;
   for (auto window = windows.complete.rbegin();
        window != windows.complete.rend() && taken < max_windows && window->last_step > after_step;
@@ -200,8 +345,11 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
     if (taken == 0) {
       sum = window->load->counts();
       result.last_step = window->last_step;
+      if (window->on_gpus != nullptr) tokens = *window->on_gpus;
     } else if (!AddCells(window->load->counts(), sum)) {
       return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
+    } else {
+      AddOlder(window->on_gpus, tokens);
     }
     result.first_step = window->first_step;
   }
@@ -209,6 +357,11 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   absl::StatusOr<Load> load = Load::FromCounts(std::move(sum));
   if (!load.ok()) return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
   result.load = std::make_shared<const Load>(*std::move(load));
+  if (tokens) {
+    const auto end = std::unique(tokens->versions.begin(), tokens->versions.end());
+    tokens->versions.erase(end, tokens->versions.end());
+    result.on_gpus = std::make_shared<const GpuTokens>(*std::move(tokens));
+  }
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "placement/load.h"
 #include "placement/topology.h"
 #include "proto/wire/messages.h"
+#include "server/core/measured.h"
 
 namespace eplb::core {
 
@@ -23,6 +25,15 @@ struct Window {
   int64_t last_step = 0;
   std::shared_ptr<const Load> load;  // [L, E], tokens summed over ranks
   double coverage = 0;               // share of reporters in the sum
+  // Null when a placement that some of the steps ran under is not known.
+  std::shared_ptr<const GpuTokens> on_gpus = nullptr;
+};
+
+// Steps of a pending window up to last_step that ran under one placement.
+struct PendingPart {
+  int64_t last_step = 0;
+  int64_t version = 0;
+  LoadMatrix sum;
 };
 
 struct PendingWindow {
@@ -32,6 +43,11 @@ struct PendingWindow {
   std::vector<bool> reported;         // [num_reporters]
   std::vector<int32_t> num_reported;  // [num_pipeline_ranks]
   bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
+  // Which placements its steps ran under, as the first report told: the last steps, and those
+  // before.
+  int64_t version = 0;
+  std::vector<PendingPart> earlier;
+  bool parts_known = true;  // false: a report does not tell, or two do not agree
 };
 
 struct Windows {
@@ -40,6 +56,9 @@ struct Windows {
   int64_t given_up_through = -1;      // last step of the newest window that was evicted incomplete
   int64_t given_up_in_a_row = 0;      // since the newest complete one
   int64_t last_short_step = -1;       // newest window for which a short report was noted
+  RunPlacements placements;           // that the ranks ran
+  std::optional<Measured> measured;   // the newest complete window that could be
+  bool differing_noted = false;       // that ranks do not agree on which placements they ran
 };
 
 struct WindowLimits {
@@ -61,12 +80,14 @@ struct Note {
 
 struct ReportOutcome {
   bool completed = false;    // windows.complete.back() is new
+  bool measured = false;     // and windows.measured is of it
   int32_t num_given_up = 0;  // incomplete, and no longer waited for
   std::vector<Note> notes;
 };
 
 // errors: InvalidArgument, naming the field: steps out of order or negative, counts of another
-// shape or below 0. cost: O(L * E).
+// shape or below 0, parts out of order, outside the window or above its counts. cost: O(L * E) a
+// part.
 absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
 
 // Adds a checked report to the window of its range. A range is full when it begins and ends at
@@ -79,7 +100,8 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
                         const WindowLimits& limits);
 
-// The cells' sum over the newest `max_windows` complete windows that end after `after_step`.
+// The cells' sum over the newest `max_windows` complete windows that end after `after_step`, and of
+// their tokens on GPUs where all are known.
 // errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
 

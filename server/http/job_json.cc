@@ -1,6 +1,7 @@
 #include "server/http/job_json.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 double Finite(double value) { return std::isfinite(value) ? value : 0; }
+
+Json OrNull(std::optional<double> value) { return value ? Json(Finite(*value)) : Json(nullptr); }
 
 // Text of others: bytes that are not UTF-8 must not end the program.
 std::string Dump(const Json& json) {
@@ -82,6 +85,12 @@ Json JobJson(const core::JobView& job) {
           {"version", job.version},
           {"digest", job.digest.Hex()},
           {"balancedness", Finite(job.balancedness)},
+          {"balancedness_static", Finite(job.balancedness_static)},
+          {"balancedness_predicted", OrNull(job.balancedness_predicted)},
+          {"balancedness_seen", OrNull(job.balancedness_seen)},
+          {"measured_first_step", job.measured_first_step},
+          {"measured_last_step", job.measured_last_step},
+          {"layer_balancedness", job.layer_balancedness},
           {"last_window_first_step", job.last_window_first_step},
           {"last_window_last_step", job.last_window_last_step},
           {"commits", job.commits},
@@ -122,7 +131,11 @@ Json PlanJson(const core::Plan& plan) {
           {"decided_first_step", plan.decided_first_step},
           {"decided_last_step", plan.decided_last_step},
           {"balancedness_before", Finite(plan.balancedness_before)},
+          {"balancedness_in_force", Finite(plan.balancedness_in_force)},
           {"balancedness_predicted", Finite(plan.balancedness_predicted)},
+          {"balancedness_seen", OrNull(plan.balancedness_seen)},
+          {"seen_first_step", plan.seen_first_step},
+          {"seen_last_step", plan.seen_last_step},
           {"peak_fall", Finite(plan.peak_fall)},
           {"net_gain_seconds", Finite(plan.net_gain_seconds)},
           {"migration_seconds", Finite(plan.migration_seconds)},
@@ -136,6 +149,16 @@ Json PlanJson(const core::Plan& plan) {
           {"switched_step", plan.switched_step},
           {"reason", plan.reason},
           {"asked_by", plan.asked_by}};
+}
+
+template <class Matrix>
+Json RowsJson(const Matrix& matrix, Eigen::Index first, Eigen::Index last) {
+  Json rows = Json::array();
+  for (Eigen::Index row = first; row <= last; ++row) {
+    const auto* begin = matrix.row(row).data();
+    rows.push_back(std::vector<typename Matrix::Scalar>(begin, begin + matrix.cols()));
+  }
+  return rows;
 }
 
 Json EventJson(const StoredEvent& stored) {
@@ -168,16 +191,15 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
   const LoadMatrix& counts = window.load->counts();
   const Eigen::Index first = layer.value_or(0);
   const Eigen::Index last = layer ? first : counts.rows() - 1;
-  Json rows = Json::array();
-  for (Eigen::Index row = first; row <= last; ++row) {
-    const int64_t* begin = counts.row(row).data();
-    rows.push_back(Json(std::vector<int64_t>(begin, begin + counts.cols())));
-  }
-  return Dump({{"job", job},
-               {"first_step", window.first_step},
-               {"last_step", window.last_step},
-               {"first_layer", first},
-               {"load", std::move(rows)}});
+  const core::GpuTokens* on_gpus = window.on_gpus.get();
+  return Dump(
+      {{"job", job},
+       {"first_step", window.first_step},
+       {"last_step", window.last_step},
+       {"first_layer", first},
+       {"load", RowsJson(counts, first, last)},
+       {"gpu_loads", on_gpus == nullptr ? Json::array() : RowsJson(on_gpus->loads, first, last)},
+       {"versions", on_gpus == nullptr ? Json::array() : Json(on_gpus->versions)}});
 }
 
 std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans) {

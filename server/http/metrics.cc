@@ -150,6 +150,89 @@ void PerJob(const MetricsSnapshot& s, MetricType type, const char* name, const c
   }
 }
 
+// One family with a sample per job that has a value.
+template <class Value>
+void PerJobWithValue(const MetricsSnapshot& s, const char* name, const char* help, Value value,
+                     Page& page) {
+  page.Family(MetricType::Gauge, name, help);
+  for (const core::JobView& job : s.jobs) {
+    const std::optional<double> known = value(job);
+    if (known) page.Sample(*known, {{"job", job.job}});
+  }
+}
+
+std::optional<double> AboveZero(double value) {
+  return value > 0 ? std::optional(value) : std::nullopt;
+}
+
+void AddLayers(const MetricsSnapshot& s, Page& page) {
+  page.Family(MetricType::Gauge, "eplb_balancedness_ratio",
+              "Measured: mean GPU load / max GPU load of a layer, 1 is best; of the window of "
+              "eplb_balancedness_mean_ratio.");
+  for (const core::JobView& job : s.jobs) {
+    if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
+    for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
+      page.Sample(job.layer_balancedness[layer],
+                  {{"job", job.job}, {"layer", absl::StrCat(layer)}});
+    }
+  }
+  page.Family(MetricType::Gauge, "eplb_balancedness_worst_ratio",
+              "Smallest of a job's eplb_balancedness_ratio over all its layers.");
+  for (const core::JobView& job : s.jobs) {
+    if (job.layer_balancedness.empty()) continue;
+    page.Sample(*std::min_element(job.layer_balancedness.begin(), job.layer_balancedness.end()),
+                {{"job", job.job}});
+  }
+}
+
+// What was measured, what would have been, and what was predicted.
+void AddBalancedness(const MetricsSnapshot& s, Page& page) {
+  const auto gauge = [&](const char* name, const char* help, auto value) {
+    PerJobWithValue(s, name, help, value, page);
+  };
+  gauge("eplb_balancedness_mean_ratio",
+        "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
+        "newest complete window whose placements are known, each step under the placement that it "
+        "ran under. Absent before such a window.",
+        [](const core::JobView& job) { return AboveZero(job.balancedness); });
+  AddLayers(s, page);
+  gauge("eplb_static_balancedness_ratio",
+        "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the "
+        "static placement.",
+        [](const core::JobView& job) { return AboveZero(job.balancedness_static); });
+  gauge("eplb_predicted_balancedness_ratio",
+        "Computed: mean over layers with load of (mean GPU load / max GPU load) of the newest "
+        "plan that switched anything, on the load that it was made for.",
+        [](const core::JobView& job) { return job.balancedness_predicted; });
+  gauge("eplb_seen_balancedness_ratio",
+        "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window "
+        "all of whose steps ran under that plan's last placement. Absent before it.",
+        [](const core::JobView& job) { return job.balancedness_seen; });
+  gauge("eplb_saved_seconds",
+        "Sum over the incarnation's measured windows and over layers of (max GPU load under the "
+        "static placement - max GPU load measured) * cost.token_ns; below 0 when the static one "
+        "would have been faster. Absent without cost.token_ns.",
+        [](const core::JobView& job) { return job.saved_seconds; });
+  gauge("eplb_spent_seconds",
+        "Sum over the incarnation's committed chunks of the longest boundary of any rank.",
+        [](const core::JobView& job) { return std::optional(job.spent_seconds); });
+}
+
+void AddPolicy(const MetricsSnapshot& s, Page& page) {
+  page.Family(MetricType::Gauge, "eplb_job_info",
+              "Always 1; the labels say which policy decides for the job, and its mode: apply, or "
+              "observe.");
+  for (const core::JobView& job : s.jobs) {
+    page.Sample(1, {{"job", job.job},
+                    {"policy", job.settings.policy_name},
+                    {"mode", job.settings.observe ? "observe" : "apply"}});
+  }
+  PerJob(
+      s, MetricType::Gauge, "eplb_observed_only",
+      "1 when the job's policy only tells what it would do (policy.mode = observe); else 0.",
+      [](const core::JobView& job) { return job.settings.observe ? 1 : 0; }, page);
+}
+
 void AddJobs(const MetricsSnapshot& s, Page& page) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
     PerJob(s, MetricType::Gauge, name, help, value, page);
@@ -162,10 +245,14 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
         [](const core::JobView& job) { return job.step; });
   gauge("eplb_placement_version", "Version of the placement in force.",
         [](const core::JobView& job) { return job.version; });
-  gauge("eplb_balancedness_mean_ratio",
-        "Mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the newest "
-        "complete window under the placement in force; 0 = no window yet.",
-        [](const core::JobView& job) { return job.balancedness; });
+  PerJobWithValue(
+      s, "eplb_last_commit_step", "Optimizer step of the newest switch.",
+      [](const core::JobView& job) {
+        return AboveZero(static_cast<double>(job.last_switched_step));
+      },
+      page);
+  AddBalancedness(s, page);
+  AddPolicy(s, page);
   PerJob(
       s, MetricType::Counter, "eplb_commits_total",
       "Chunks that all ranks switched, since the daemon started.",
@@ -187,34 +274,6 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
   gauge("eplb_quarantine",
         "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
         [](const core::JobView& job) { return job.state == "QUARANTINE" ? 1 : 0; });
-}
-
-template <class Number>
-void AddOptional(const MetricsSnapshot& s, const char* name, const char* help,
-                 std::optional<Number> JobFigures::*field, Page& page) {
-  page.Family(MetricType::Gauge, name, help);
-  for (const JobFigures& job : s.job_figures) {
-    if (job.*field) page.Sample(static_cast<double>(*(job.*field)), {{"job", job.job}});
-  }
-}
-
-void AddLayers(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Gauge, "eplb_balancedness_ratio",
-              "Mean GPU load / max GPU load of a layer, 1 is best; of the newest complete window.");
-  for (const JobFigures& job : s.job_figures) {
-    if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
-    for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
-      page.Sample(job.layer_balancedness[layer],
-                  {{"job", job.job}, {"layer", absl::StrCat(layer)}});
-    }
-  }
-  page.Family(MetricType::Gauge, "eplb_balancedness_worst_ratio",
-              "Smallest of a job's eplb_balancedness_ratio over all its layers.");
-  for (const JobFigures& job : s.job_figures) {
-    if (job.layer_balancedness.empty()) continue;
-    page.Sample(*std::min_element(job.layer_balancedness.begin(), job.layer_balancedness.end()),
-                {{"job", job.job}});
-  }
 }
 
 void AddAnswers(const core::Counters& counters, Page& page) {
@@ -265,6 +324,10 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
   counter("eplb_windows_given_up_total",
           "Load windows that too few ranks reported before newer ones took their place.",
           counters.windows_given_up);
+  counter("eplb_windows_unmeasured_total",
+          "Load windows without a measured balancedness: a placement that their steps ran under is "
+          "not known.",
+          counters.windows_unmeasured);
   counter("eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
           counters.received_bytes);
   counter("eplb_moves_total", "Transfers of committed chunks.", counters.transfers);
@@ -277,14 +340,6 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
           counters.jobs_expired);
   page.Family(MetricType::Gauge, "eplb_queued_events", "Events that wait for the core.");
   page.Sample(static_cast<double>(s.queued_events));
-  AddOptional(
-      s, "eplb_predicted_balancedness_ratio",
-      "Mean over layers of (mean GPU load / max GPU load) of the newest plan, on the load that it "
-      "was made for.",
-      &JobFigures::predicted_balancedness, page);
-  AddOptional(s, "eplb_last_commit_step", "Optimizer step of the newest switch.",
-              &JobFigures::last_commit_step, page);
-  AddLayers(s, page);
 }
 
 void AddProcess(const ProcessFigures& process, Page& page) {

@@ -23,14 +23,6 @@ inline constexpr size_t kMaxLayerLabels = 128;
 // One cell of a counter with a label: {"denied", 3}.
 using LabelledCount = std::pair<std::string, int64_t>;
 
-// What a job's view does not tell. A field without a value is not shown.
-struct JobFigures {
-  std::string job;
-  std::optional<double> predicted_balancedness;  // of the newest plan
-  std::optional<int64_t> last_commit_step;
-  std::vector<double> layer_balancedness;  // of the newest complete window
-};
-
 // Calls of one method that ended with one code.
 struct CallFigures {
   std::string method;
@@ -59,7 +51,6 @@ struct MetricsSnapshot {
   std::vector<LabelledCount> session_disconnects_by_reason;
   std::vector<CallFigures> calls;
   std::vector<core::JobView> jobs;
-  std::vector<JobFigures> job_figures;
   core::Counters counters;  // of all jobs, since the daemon started
   int64_t queued_events = 0;
   core::Buckets solve_seconds;

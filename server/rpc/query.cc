@@ -58,6 +58,7 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_decided_first_step(static_cast<uint64_t>(plan.decided_first_step));
   out->set_decided_last_step(static_cast<uint64_t>(plan.decided_last_step));
   out->set_balancedness_before(plan.balancedness_before);
+  out->set_balancedness_in_force(plan.balancedness_in_force);
   out->set_balancedness_predicted(plan.balancedness_predicted);
   out->set_peak_fall(plan.peak_fall);
   out->set_net_gain_seconds(plan.net_gain_seconds);
@@ -74,6 +75,10 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_switched_step(static_cast<uint64_t>(plan.switched_step));
   out->set_reason(plan.reason);
   out->set_asked_by(plan.asked_by);
+  if (!plan.balancedness_seen) return;
+  out->set_balancedness_seen(*plan.balancedness_seen);
+  out->set_seen_first_step(static_cast<uint64_t>(plan.seen_first_step));
+  out->set_seen_last_step(static_cast<uint64_t>(plan.seen_last_step));
 }
 
 void ToProto(const core::WindowView& window, v1::GetLoadResponse* out) {
@@ -85,6 +90,23 @@ void ToProto(const core::WindowView& window, v1::GetLoadResponse* out) {
   std::string* bytes = out->mutable_counts_u64();
   bytes->resize(static_cast<size_t>(counts.size()) * sizeof(int64_t));
   std::memcpy(bytes->data(), counts.data(), bytes->size());
+  if (window.on_gpus == nullptr) return;
+  const RealMatrix& gpu_loads = window.on_gpus->loads;
+  out->mutable_gpu_loads()->Assign(gpu_loads.data(), gpu_loads.data() + gpu_loads.size());
+  for (const int64_t version : window.on_gpus->versions) {
+    out->add_versions(static_cast<uint64_t>(version));
+  }
+}
+
+void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
+  out->set_balancedness(view.balancedness);
+  out->set_balancedness_static(view.balancedness_static);
+  if (view.balancedness_predicted) out->set_balancedness_predicted(*view.balancedness_predicted);
+  if (view.balancedness_seen) out->set_balancedness_seen(*view.balancedness_seen);
+  out->set_measured_first_step(static_cast<uint64_t>(view.measured_first_step));
+  out->set_measured_last_step(static_cast<uint64_t>(view.measured_last_step));
+  out->mutable_layer_balancedness()->Assign(view.layer_balancedness.begin(),
+                                            view.layer_balancedness.end());
 }
 
 // No version is as high as the number that this gives for one that does not fit.
@@ -114,7 +136,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_step(static_cast<uint64_t>(view.step));
   out->set_version(static_cast<uint64_t>(view.version));
   out->set_digest(view.digest.bytes.data(), view.digest.bytes.size());
-  out->set_balancedness(view.balancedness);
+  MeasuredToProto(view, out);
   out->set_last_window_first_step(static_cast<uint64_t>(view.last_window_first_step));
   out->set_last_window_last_step(static_cast<uint64_t>(view.last_window_last_step));
   out->set_commits(static_cast<uint64_t>(view.commits));

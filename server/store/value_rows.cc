@@ -125,7 +125,11 @@ absl::StatusOr<core::Plan> PlanOf(const Row& row) {
   plan.decided_first_step = reader.Integer();
   plan.decided_last_step = reader.Integer();
   plan.balancedness_before = reader.Real();
+  plan.balancedness_in_force = reader.Real();
   plan.balancedness_predicted = reader.Real();
+  plan.balancedness_seen = reader.Maybe<double>();
+  plan.seen_first_step = reader.Integer();
+  plan.seen_last_step = reader.Integer();
   plan.peak_fall = reader.Real();
   plan.net_gain_seconds = reader.Real();
   plan.migration_seconds = reader.Real();
@@ -249,7 +253,11 @@ absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
                  plan.decided_first_step,
                  plan.decided_last_step,
                  RealCell(plan.balancedness_before),
+                 RealCell(plan.balancedness_in_force),
                  RealCell(plan.balancedness_predicted),
+                 CellOf(plan.balancedness_seen),
+                 plan.seen_first_step,
+                 plan.seen_last_step,
                  RealCell(plan.peak_fall),
                  RealCell(plan.net_gain_seconds),
                  RealCell(plan.migration_seconds),

@@ -31,23 +31,27 @@ core::Plan PlanAt(int64_t number, int64_t switched_step) {
   return plan;
 }
 
-TEST(FiguresOfTest, DecisionsThatKeepThePlacementDoNotHideTheLastCommit) {
+TEST(ObserveTest, DecisionsThatKeepThePlacementDoNotHideTheLastCommit) {
   std::vector<core::Plan> plans = {PlanAt(1, 16), PlanAt(2, 77)};
-  for (int64_t number = 3; number < 203; ++number) plans.push_back(PlanAt(number, 0));
+  plans.back().chunks_committed = 1;
   plans.back().balancedness_predicted = 0.75;
+  plans.back().balancedness_seen = 0.5;
+  for (int64_t number = 3; number < 203; ++number) plans.push_back(PlanAt(number, 0));
   const std::unique_ptr<Runner> runner = RunnerWith(plans);
-  const JobFigures figures = FiguresOf(*runner, *runner->Job("train"));
-  EXPECT_EQ(figures.last_commit_step, 77);
-  EXPECT_EQ(figures.predicted_balancedness, 0.75);
+  const core::JobView job = *runner->Job("train");
+  EXPECT_EQ(job.last_switched_step, 77);
+  EXPECT_EQ(job.balancedness_predicted, 0.75);
+  EXPECT_EQ(job.balancedness_seen, 0.5);
 }
 
-TEST(FiguresOfTest, AJobThatNeverSwitchedHasNoLastCommit) {
+TEST(ObserveTest, AJobThatNeverSwitchedHasNoLastCommit) {
   std::vector<core::Plan> plans;
   for (int64_t number = 1; number < 30; ++number) plans.push_back(PlanAt(number, 0));
   const std::unique_ptr<Runner> kept = RunnerWith(plans);
-  EXPECT_FALSE(FiguresOf(*kept, *kept->Job("train")).last_commit_step.has_value());
+  EXPECT_EQ(kept->Job("train")->last_switched_step, 0);
+  EXPECT_FALSE(kept->Job("train")->balancedness_predicted.has_value());
   const std::unique_ptr<Runner> none = RunnerWith({});
-  EXPECT_FALSE(FiguresOf(*none, *none->Job("train")).last_commit_step.has_value());
+  EXPECT_EQ(none->Job("train")->last_switched_step, 0);
 }
 
 }  // namespace

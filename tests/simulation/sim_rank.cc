@@ -42,7 +42,8 @@ SimRank::SimRank(RankOptions options)
                 }
               }),
       windows_(options_.identity.shape.num_layers, options_.identity.shape.num_experts,
-               options_.identity.report_every, options_.identity.step + 1),
+               options_.identity.report_every, options_.identity.step + 1,
+               options_.running.version),
       step_(options_.identity.step),
       highest_version_(options_.running.version) {}
 
@@ -165,6 +166,7 @@ void SimRank::OnStaged(const std::shared_ptr<const Proposal>& proposal,
   }
   if ((*minimum)[0] == 1) {
     running_ = {propose.version, propose.digest, proposal->target};
+    windows_.Switched(step_, propose.version);
     Log(Kind::kCommit, propose.version, propose.digest);
     options_.on_running(step_ + 1, running_);
     context_.Count("rank_committed");

@@ -96,6 +96,76 @@ TEST(LoadWindowsTest, ThePaceInForceAndOneBelowOneChangeNothing) {
     EXPECT_EQ(windows.EndStep(step).has_value(), step % 2 == 1);
 }
 
+// Ends a step in which expert 0 got `tokens`.
+std::optional<wire::LoadReport> Step(LoadWindows& windows, int64_t step, int64_t tokens) {
+  EXPECT_TRUE(windows.Record(0, std::vector<int64_t>{tokens}).ok());
+  return windows.EndStep(step);
+}
+
+TEST(LoadWindowsTest, AWindowTellsWhichPlacementsItsStepsRanUnder) {
+  LoadWindows windows(1, 1, 4, 0, 3);
+  EXPECT_FALSE(Step(windows, 0, 1));
+  windows.Switched(0, 4);
+  EXPECT_FALSE(Step(windows, 1, 10));
+  EXPECT_FALSE(Step(windows, 2, 100));
+  windows.Switched(2, 7);
+  const std::optional<wire::LoadReport> window = Step(windows, 3, 1000);
+  ASSERT_TRUE(window);
+  EXPECT_EQ(window->counts(0, 0), 1111);
+  EXPECT_EQ(window->version, 7);
+  ASSERT_EQ(window->earlier.size(), 2u);
+  EXPECT_EQ(window->earlier[0].last_step, 0);
+  EXPECT_EQ(window->earlier[0].version, 3);
+  EXPECT_EQ(window->earlier[0].counts(0, 0), 1);
+  EXPECT_EQ(window->earlier[1].last_step, 2);
+  EXPECT_EQ(window->earlier[1].version, 4);
+  EXPECT_EQ(window->earlier[1].counts(0, 0), 110);
+}
+
+TEST(LoadWindowsTest, ASwitchBetweenTwoWindowsMakesNoPart) {
+  LoadWindows windows(1, 1, 2, 0, 3);
+  EXPECT_FALSE(Step(windows, 0, 1));
+  const std::optional<wire::LoadReport> before = Step(windows, 1, 1);
+  windows.Switched(1, 4);
+  EXPECT_FALSE(Step(windows, 2, 1));
+  const std::optional<wire::LoadReport> after = Step(windows, 3, 1);
+  EXPECT_EQ(before->version, 3);
+  EXPECT_EQ(after->version, 4);
+  EXPECT_TRUE(before->earlier.empty());
+  EXPECT_TRUE(after->earlier.empty());
+}
+
+TEST(LoadWindowsTest, OfTooManyPartsNoneIsToldAndTheNextWindowTellsAgain) {
+  LoadWindows windows(1, 1, 100, 0, 0);
+  for (int64_t step = 0; step < 99; ++step) {
+    EXPECT_FALSE(Step(windows, step, 1));
+    if (step <= wire::kMaxLoadParts) windows.Switched(step, step + 1);
+  }
+  const std::optional<wire::LoadReport> window = Step(windows, 99, 1);
+  EXPECT_TRUE(window->parts_unknown);
+  EXPECT_TRUE(window->earlier.empty());
+  EXPECT_EQ(window->counts(0, 0), 100);
+  for (int64_t step = 100; step < 199; ++step) EXPECT_FALSE(Step(windows, step, 1));
+  windows.Switched(198, 60);
+  const std::optional<wire::LoadReport> next = Step(windows, 199, 1);
+  EXPECT_FALSE(next->parts_unknown);
+  ASSERT_EQ(next->earlier.size(), 1u);
+  EXPECT_EQ(next->earlier[0].version, wire::kMaxLoadParts + 1);
+  EXPECT_EQ(next->earlier[0].counts(0, 0), 99);
+}
+
+// 256 layers x 1,024 experts: 1 MiB a part, and 2 MiB should the window need 8 bytes a count.
+TEST(LoadWindowsTest, PartsAreBoundedInBytesToo) {
+  LoadWindows windows(256, 1024, 3, 0, 0);
+  EXPECT_FALSE(windows.EndStep(0));
+  windows.Switched(0, 1);
+  EXPECT_FALSE(windows.EndStep(1));
+  windows.Switched(1, 2);
+  const std::optional<wire::LoadReport> window = windows.EndStep(2);
+  EXPECT_TRUE(window->parts_unknown);
+  EXPECT_TRUE(window->earlier.empty());
+}
+
 TEST(LoadWindowsTest, BadCountsAreNamedAndNothingIsAdded) {
   LoadWindows windows(2, 2, 1, 0);
   ASSERT_TRUE(windows.Record(1, std::vector<int64_t>{5, 0}).ok());

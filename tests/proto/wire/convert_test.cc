@@ -191,6 +191,56 @@ TEST(ConvertTest, HowTheJobReducesComesBackAndAnUnknownWayIsRefused) {
   EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("reduce is 7"));
 }
 
+LoadReport ReportWithParts() {
+  LoadReport report{.first_step = 50, .last_step = 99, .counts = LoadMatrix::Constant(2, 3, 7)};
+  report.version = 9;
+  report.earlier = {{.last_step = 60, .version = 4, .counts = LoadMatrix::Constant(2, 3, 2)},
+                    {.last_step = 70, .version = 5, .counts = LoadMatrix::Constant(2, 3, 1)}};
+  return report;
+}
+
+TEST(ConvertTest, PartsOfAWindowComeBackWhole) {
+  LoadReport report = ReportWithParts();
+  report.earlier[1].counts(0, 0) = int64_t{1} << 40;
+  for (const LoadReport& back : {RoundTripUp(report), RoundTripUp(RoundTripUp(report))}) {
+    EXPECT_EQ(back.version, 9);
+    EXPECT_FALSE(back.parts_unknown);
+    ASSERT_EQ(back.earlier.size(), 2u);
+    EXPECT_EQ(back.earlier[0].last_step, 60);
+    EXPECT_EQ(back.earlier[1].version, 5);
+    EXPECT_EQ(back.earlier[0].counts.size(), 0) << "not unpacked";
+    EXPECT_TRUE((CountsOf(back.earlier[0]) == 2).all());
+    EXPECT_TRUE((CountsOf(back.earlier[1]) == report.earlier[1].counts).all());
+    EXPECT_EQ(CountBytes(back), 24u + 24u + 48u);
+  }
+  report.earlier.clear();
+  report.parts_unknown = true;
+  EXPECT_TRUE(RoundTripUp(report).parts_unknown);
+}
+
+TEST(ConvertTest, PartsThatDoNotFitTheirReportAreRefusedBeforeMemoryIsMade) {
+  const auto error = [](const auto& spoil) {
+    v1::Up up;
+    ToProto(UpMessage(ReportWithParts()), &up);
+    spoil(*up.mutable_load_report());
+    return std::string(FromProto(up).status().message());
+  };
+  EXPECT_EQ(error([](v1::LoadReport& report) { report.mutable_earlier(1)->set_counts_u64("12"); }),
+            "load report: earlier part 1 must set exactly one of counts_u32 and counts_u64");
+  EXPECT_EQ(error([](v1::LoadReport& report) { report.mutable_earlier(0)->set_counts_u32("123"); }),
+            "load report: earlier part 0 has 3 bytes of counts, expected 2 layers x 3 experts x 4");
+  EXPECT_EQ(error([](v1::LoadReport& report) {
+              for (int i = 0; i < kMaxLoadParts; ++i) report.add_earlier();
+            }),
+            "load report has 34 earlier parts, expected 0..32");
+  EXPECT_EQ(error([](v1::LoadReport& report) { report.set_parts_unknown(true); }),
+            "load report has 2 earlier parts and parts_unknown, expected none");
+  EXPECT_EQ(error([](v1::LoadReport& report) {
+              report.mutable_earlier(0)->set_version(uint64_t{1} << 63);
+            }),
+            "earlier.version is 9223372036854775808, above 2^63-1");
+}
+
 TEST(ReportCountsTest, PackedAndPlainCountsAddUpAlike) {
   const LoadReport plain{.counts = LoadMatrix::Constant(2, 3, 7)};
   const LoadReport packed = RoundTripUp(LoadReport{.counts = LoadMatrix::Constant(2, 3, 7)});

@@ -350,7 +350,9 @@ void TestJob::Deliver() {
 void TestJob::Report(int64_t first_step, int64_t last_step) {
   for (FakeRank& rank : ranks) {
     rank.identity.step = last_step;
-    daemon.Say(rank.session, TestReport(first_step, last_step));
+    wire::LoadReport report = TestReport(first_step, last_step);
+    report.version = rank.version;
+    daemon.Say(rank.session, std::move(report));
   }
 }
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/server/core/core_harness.h"
 
@@ -235,6 +238,88 @@ TEST(WindowsTest, AReportOfAnotherShapeOrBelowZeroIsRefusedByName) {
             "load report: counts are 4 layers x 5 experts, the job has 4 x 6");
   EXPECT_FALSE(CheckReport(TestReport(9, 0), topology).ok());
   EXPECT_FALSE(CheckReport(TestReport(-1, 9), topology).ok());
+}
+
+wire::LoadReport ReportWithParts() {
+  wire::LoadReport report = TestReport(0, 9);
+  report.version = 7;
+  report.earlier = {{.last_step = 3, .version = 4, .counts = LoadMatrix::Constant(4, 6, 4)},
+                    {.last_step = 5, .version = 5, .counts = LoadMatrix::Constant(4, 6, 6)}};
+  return report;
+}
+
+TEST(WindowsTest, PartsInOrderAndWithinTheWindowAreTaken) {
+  const Topology topology = Topology::Make(TestShape()).value();
+  EXPECT_TRUE(CheckReport(ReportWithParts(), topology).ok()) << "10 tokens in all of 10";
+}
+
+TEST(WindowsTest, PartsThatCannotBeAreRefusedByName) {
+  const Topology topology = Topology::Make(TestShape()).value();
+  const auto error = [&topology](const wire::LoadReport& report) {
+    return std::string(CheckReport(report, topology).message());
+  };
+  wire::LoadReport report = ReportWithParts();
+  report.earlier[1].last_step = 3;
+  EXPECT_EQ(error(report), "load report: earlier part 1 ends with step 3, expected 4..8");
+  report.earlier[1].last_step = 9;
+  EXPECT_EQ(error(report), "load report: earlier part 1 ends with step 9, expected 4..8");
+  report = ReportWithParts();
+  report.earlier[1].version = 7;
+  EXPECT_EQ(error(report), "load report: earlier part 1 has version 7, expected 5..6");
+  report = ReportWithParts();
+  report.earlier[0].counts(2, 5) = 5;
+  EXPECT_EQ(error(report),
+            "load report: earlier part 1: a count of the parts up to it is above the whole "
+            "window's");
+  report.earlier[0].counts(2, 5) = -1;
+  EXPECT_EQ(error(report), "load report: earlier part 0: a count is -1, it must be >= 0");
+  report.earlier[0].counts = LoadMatrix::Zero(1, 1);
+  EXPECT_EQ(error(report), "load report: earlier part 0 has another shape than its report");
+  report = ReportWithParts();
+  report.earlier[0].counts(0, 0) = std::numeric_limits<int64_t>::max();
+  report.earlier[1].counts(0, 0) = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(CheckReport(report, topology).ok()) << "and nothing overflows";
+  report = ReportWithParts();
+  report.parts_unknown = true;
+  EXPECT_EQ(error(report), "load report: 2 earlier parts, expected 0..0");
+  report.earlier.resize(wire::kMaxLoadParts + 1);
+  report.parts_unknown = false;
+  EXPECT_EQ(error(report), "load report: 33 earlier parts, expected 0..32");
+}
+
+TEST(WindowsTest, PartsAreSummedOverRanksAndKeptWithTheWindow) {
+  Windows windows;
+  for (const int64_t version : {4, 5, 7}) {
+    windows.placements.Add(version, std::make_shared<const Placement>(Exchanged({})));
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    AddReport(windows, ReportWithParts(), rank, kThreeRanks);
+  }
+  ASSERT_TRUE(windows.measured.has_value());
+  EXPECT_EQ(windows.measured->versions, (std::vector<int64_t>{4, 5, 7}));
+  EXPECT_NEAR(windows.measured->balancedness, 0.4, 1e-12) << "one placement under three numbers";
+  EXPECT_EQ(windows.placements.Find(5), nullptr) << "no later window tells of it";
+  const Window sum = SumSince(windows, -1, 2).value();
+  ASSERT_NE(sum.on_gpus, nullptr);
+  EXPECT_EQ(sum.on_gpus->loads(0, 0), 600);
+}
+
+TEST(WindowsTest, TheSumOfWindowsIsMeasuredWhenAllOfThemAre) {
+  Windows windows;
+  windows.placements.Add(0, std::make_shared<const Placement>(Exchanged({})));
+  Complete(windows, 0, 9);
+  Complete(windows, 10, 19);
+  const Window both = SumSince(windows, -1, 2).value();
+  ASSERT_NE(both.on_gpus, nullptr);
+  EXPECT_EQ(both.on_gpus->loads(0, 0), 1200);
+  EXPECT_EQ(both.on_gpus->versions, std::vector<int64_t>{0});
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    wire::LoadReport report = TestReport(20, 29);
+    report.version = 9;  // nobody knows it
+    AddReport(windows, report, rank, kThreeRanks);
+  }
+  EXPECT_EQ(SumSince(windows, -1, 2).value().on_gpus, nullptr);
+  EXPECT_EQ(windows.measured->last_step, 19);
 }
 
 }  // namespace

@@ -93,6 +93,12 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
                           "version",
                           "digest",
                           "balancedness",
+                          "balancedness_static",
+                          "balancedness_predicted",
+                          "balancedness_seen",
+                          "measured_first_step",
+                          "measured_last_step",
+                          "layer_balancedness",
                           "last_window_first_step",
                           "last_window_last_step",
                           "commits",
@@ -146,6 +152,24 @@ TEST(ApiTest, ALoadIsExactAndOneLayerCanBeAskedFor) {
   const HttpResponse beyond = Ask("/api/v1/jobs/train/load", {{"layer", "2"}});
   EXPECT_EQ(beyond.status, 400);
   EXPECT_EQ(ErrorOf(beyond), "layer is 2, the load has layers 0..1");
+}
+
+TEST(ApiTest, TheGpusTokensAreShownWithTheLoadWhenTheirPlacementsAreKnown) {
+  EXPECT_TRUE(Json::parse(Ask("/api/v1/jobs/train/load").body).at("gpu_loads").empty());
+  ApiSources sources = TestSources();
+  sources.load = [](const std::string&) -> absl::StatusOr<core::WindowView> {
+    core::GpuTokens tokens{.loads = RealMatrix::Constant(2, 2, 7.5), .versions = {3, 4}};
+    tokens.loads(1, 1) = 0.5;
+    return core::WindowView{
+        .load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 3, 5))),
+        .on_gpus = std::make_shared<const core::GpuTokens>(tokens)};
+  };
+  const Json all = Json::parse(AnswerApi(sources, "/api/v1/jobs/train/load", {}).body);
+  EXPECT_EQ(all.at("gpu_loads"), Json::parse("[[7.5,7.5],[7.5,0.5]]"));
+  EXPECT_EQ(all.at("versions"), Json::parse("[3,4]"));
+  const Json one =
+      Json::parse(AnswerApi(sources, "/api/v1/jobs/train/load", {{"layer", "1"}}).body);
+  EXPECT_EQ(one.at("gpu_loads"), Json::parse("[[7.5,0.5]]"));
 }
 
 TEST(ApiTest, EventsTakeAfterAndLimit) {

@@ -64,17 +64,40 @@ TEST(MetricsTest, BucketsAreCumulativeAndEndAboveEverything) {
 
 TEST(MetricsTest, WhatIsNotKnownIsNotShown) {
   const std::string text = MetricsText(TestSnapshot());
-  EXPECT_THAT(text, Not(HasSubstr("eplb_last_commit_step")));
+  for (const char* name : {"last_commit_step", "static_balancedness", "predicted_balancedness",
+                           "seen_balancedness", "saved_seconds"}) {
+    EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("eplb_", name)))) << name;
+  }
   EXPECT_THAT(text, Not(HasSubstr("eplb_tls_cert_expiry_timestamp_seconds")));
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.tls_cert_expiry = absl::FromUnixSeconds(1'900'000'000);
-  snapshot.job_figures = {
-      {.job = "train", .last_commit_step = 77, .layer_balancedness = {0.5, 0.25}}};
+  core::JobView& job = snapshot.jobs.front();
+  job.last_switched_step = 77;
+  job.layer_balancedness = {0.5, 0.25};
+  job.balancedness_static = 0.125;
+  job.balancedness_seen = 0.75;
+  job.saved_seconds = -2;
   const std::string more = MetricsText(snapshot);
   EXPECT_THAT(more, HasSubstr("eplb_last_commit_step{job=\"train\"} 77\n"));
   EXPECT_THAT(more, HasSubstr("eplb_tls_cert_expiry_timestamp_seconds 1900000000\n"));
   EXPECT_THAT(more, HasSubstr("eplb_balancedness_ratio{job=\"train\",layer=\"1\"} 0.25\n"));
   EXPECT_THAT(more, HasSubstr("eplb_balancedness_worst_ratio{job=\"train\"} 0.25\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_static_balancedness_ratio{job=\"train\"} 0.125\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_seen_balancedness_ratio{job=\"train\"} 0.75\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_saved_seconds{job=\"train\"} -2\n"));
+}
+
+TEST(MetricsTest, AJobsPolicyAndModeAreLabels) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.jobs.front().settings.policy_name = "incremental";
+  const std::string applies = MetricsText(snapshot);
+  EXPECT_THAT(applies, HasSubstr("eplb_job_info{job=\"train\",policy=\"incremental\",mode="
+                                 "\"apply\"} 1\n"));
+  EXPECT_THAT(applies, HasSubstr("eplb_observed_only{job=\"train\"} 0\n"));
+  snapshot.jobs.front().settings.observe = true;
+  const std::string observes = MetricsText(snapshot);
+  EXPECT_THAT(observes, HasSubstr("mode=\"observe\"} 1\n"));
+  EXPECT_THAT(observes, HasSubstr("eplb_observed_only{job=\"train\"} 1\n"));
 }
 
 TEST(MetricsTest, CountersOfTheCoreHaveTheirNames) {
@@ -127,10 +150,13 @@ TEST(MetricsTest, NoNameIsLost) {
   snapshot.tls_cert_expiry = absl::UnixEpoch();
   snapshot.session_disconnects_by_reason = {{"lost", 1}};
   snapshot.calls = {{"Query/GetJob", "OK", {}}};
-  snapshot.job_figures = {{.job = "train",
-                           .predicted_balancedness = 0.9,
-                           .last_commit_step = 77,
-                           .layer_balancedness = {0.5}}};
+  core::JobView& job = snapshot.jobs.front();
+  job.last_switched_step = 77;
+  job.layer_balancedness = {0.5};
+  job.balancedness_static = 0.4;
+  job.balancedness_predicted = 0.9;
+  job.balancedness_seen = 0.8;
+  job.saved_seconds = 1;
   const std::string text = MetricsText(snapshot);
   for (const char* name : {"build_info",
                            "leader",
@@ -142,8 +168,16 @@ TEST(MetricsTest, NoNameIsLost) {
                            "reports_dropped_total",
                            "coverage_ratio",
                            "balancedness_ratio",
+                           "balancedness_mean_ratio",
                            "balancedness_worst_ratio",
+                           "static_balancedness_ratio",
                            "predicted_balancedness_ratio",
+                           "seen_balancedness_ratio",
+                           "saved_seconds",
+                           "spent_seconds",
+                           "job_info",
+                           "observed_only",
+                           "windows_unmeasured_total",
                            "placement_version",
                            "last_commit_step",
                            "job_step",
@@ -169,10 +203,9 @@ TEST(MetricsTest, NoNameIsLost) {
 
 TEST(MetricsTest, AForgottenJobHasNoSeries) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.job_figures = {{.job = "train", .last_commit_step = 77, .layer_balancedness = {0.5}}};
+  snapshot.jobs.front().layer_balancedness = {0.5};
   EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_coverage_ratio{job=\"train\"} 0\n"));
   snapshot.jobs.clear();
-  snapshot.job_figures.clear();
   EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("job=")));
 }
 
@@ -188,8 +221,7 @@ TEST(MetricsTest, WhatHttpRefusesIsCounted) {
 
 TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.job_figures = {
-      {.job = "train", .layer_balancedness = std::vector<double>(kMaxLayerLabels + 1, 0.5)}};
+  snapshot.jobs.front().layer_balancedness.assign(kMaxLayerLabels + 1, 0.5);
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, Not(HasSubstr("layer=")));
   EXPECT_THAT(text, HasSubstr("eplb_balancedness_worst_ratio{job=\"train\"} 0.5\n"));

@@ -151,7 +151,11 @@ core::Plan PlanOf(int64_t number) {
   plan.decided_first_step = 10;
   plan.decided_last_step = 19;
   plan.balancedness_before = 0.25;
+  plan.balancedness_in_force = 0.125;
   plan.balancedness_predicted = 1.0 / 3;
+  if (number % 2 == 0) plan.balancedness_seen = 2.0 / 3;
+  plan.seen_first_step = 20;
+  plan.seen_last_step = 29;
   plan.peak_fall = -0.5;
   plan.net_gain_seconds = 2;
   plan.migration_seconds = 1e-9;

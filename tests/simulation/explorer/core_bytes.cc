@@ -52,6 +52,7 @@ void Simplify(Job& job) {
   job.seconds_per_byte.clear();                   // shortens chunks, which have one layer here
   job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
   job.windows = {};
+  job.account = {};
   job.record = {};
   job.last_decision_step.reset();
   job.back_off = {};
