@@ -25,15 +25,18 @@ absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
 
 }  // namespace
 
-SimDaemon::SimDaemon(Context* context, std::string name, core::Config config)
-    : context_(*context), name_(std::move(name)), config_(std::move(config)) {}
+SimDaemon::SimDaemon(Context* context, Truth* truth, std::string name, core::Config config)
+    : context_(*context), truth_(*truth), name_(std::move(name)), config_(std::move(config)) {}
 
 void SimDaemon::Start() {
   if (serves() || !disk.works) return;
   ++process_;
   clock_offset_ = context_.Between(-absl::Hours(24 * 365), absl::Hours(24 * 365));
   std::vector<core::StoredJob> jobs;
-  for (const auto& [job, stored] : disk.jobs) jobs.push_back(stored);
+  for (const auto& [job, stored] : disk.jobs) {
+    jobs.push_back(stored);
+    for (const auto& [number, plan] : disk.plans[job]) jobs.back().plans.push_back(plan);
+  }
   core_ = std::make_unique<core::Core>(config_, disk.term, std::move(jobs), Clock());
   disk.term = core_->term();
   frozen_until_ = context_.now();
@@ -119,6 +122,9 @@ void SimDaemon::Tick() {
 void SimDaemon::OnEvent(core::Event event) {
   for (int failures = 0; failures < kMaxStoreFailures; ++failures) {
     const core::Decision decision = core_->Handle(event, Clock());
+    if (!decision.effects.empty() || !std::holds_alternative<core::Tick>(event)) {
+      CheckShown(decision);
+    }
     std::optional<core::StoreFailed> failed;
     for (const core::Effect& effect : decision.effects) {
       if (kill_after_effects_ >= 0 && kill_after_effects_-- == 0) {
@@ -130,6 +136,15 @@ void SimDaemon::OnEvent(core::Event event) {
     }
     if (!failed) return;
     event = *std::move(failed);
+  }
+}
+
+void SimDaemon::CheckShown(const core::Decision& decision) {
+  const std::string process = absl::StrCat(name_, " ", process_);
+  truth_.Check(process, *core_, Clock());
+  for (const core::Effect& effect : decision.effects) {
+    const auto* plan = std::get_if<core::StorePlan>(&effect);
+    if (plan != nullptr) truth_.CheckPlan(process, plan->job, plan->plan);
   }
 }
 
@@ -158,6 +173,9 @@ bool SimDaemon::Execute(const core::Effect& effect, std::optional<core::StoreFai
     Solve(*solve);
   } else if (const auto* forget = std::get_if<core::Forget>(&effect)) {
     disk.jobs.erase(forget->job);
+    disk.plans.erase(forget->job);
+  } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
+    if (disk.works) disk.plans[plan->job].insert_or_assign(plan->plan.plan, plan->plan);
   } else if (const auto* record = std::get_if<core::Record>(&effect)) {
     const core::JobEvent& event = record->event;
     context_.Count(event.name);

@@ -15,6 +15,7 @@
 #include "server/core/core.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/stream.h"
+#include "tests/simulation/truth.h"
 
 namespace eplb::simulation {
 
@@ -22,11 +23,12 @@ struct Disk {
   int64_t term = 0;
   std::map<std::string, core::StoredJob> jobs;
   bool works = true;
+  std::map<std::string, std::map<int64_t, core::Plan>> plans = {};  // by job and number
 };
 
 class SimDaemon {
  public:
-  SimDaemon(Context* context, std::string name, core::Config config);
+  SimDaemon(Context* context, Truth* truth, std::string name, core::Config config);
 
   // Reads the disk and serves; does nothing while the disk does not work.
   void Start();
@@ -64,7 +66,11 @@ class SimDaemon {
   void Solve(const core::Solve& solve);
   void CheckStuck();
 
+  // What the core shows is what the ranks did.
+  void CheckShown(const core::Decision& decision);
+
   Context& context_;
+  Truth& truth_;
   const std::string name_;
   const core::Config config_;
   std::unique_ptr<core::Core> core_;

@@ -13,14 +13,17 @@ constexpr int64_t kDriftEvery = 60;       // steps between changes of which expe
 
 }  // namespace
 
-SimJob::SimJob(Context* context, JobOptions options)
+SimJob::SimJob(Context* context, Truth* truth, JobOptions options)
     : context_(*context),
+      truth_(*truth),
       options_(std::move(options)),
       topology_(Topology::Make(options_.shape).value()),
       load_seed_(context->Below(1000)),
       logs_(options_.shape.num_gpus) {
   const Placement initial = Placement::Static(topology_);
   checkpoint_ = {0, DigestOf(initial), std::make_shared<const Placement>(initial)};
+  truth_.AddJob(options_.name, world_size(), topology_,
+                [this](int rank, int64_t step) { return LoadAt(rank, step); });
 }
 
 void SimJob::Launch() {
@@ -33,10 +36,11 @@ void SimJob::Launch() {
   collectives_.push_back(std::make_unique<Collective>(&context_, world_size()));
   placements_.push_back(
       {checkpoint_step_ + 1, checkpoint_.version, checkpoint_.digest, *checkpoint_.placement});
+  truth_.Runs(options_.name, Incarnation(), checkpoint_.version, checkpoint_.placement);
   for (int index = 0; index < world_size(); ++index) {
     wire::Hello identity;
     identity.job = options_.name;
-    identity.incarnation = absl::StrCat("launch-", launches_);
+    identity.incarnation = Incarnation();
     identity.nonce = static_cast<uint64_t>(launches_) * 1000 + static_cast<uint64_t>(index);
     identity.rank = index;
     identity.world_size = world_size();
@@ -54,7 +58,11 @@ void SimJob::Launch() {
         .running = checkpoint_,
         .log = &logs_[index],
         .connect = options_.connect,
-        .load = [this](int64_t step) { return LoadAt(step); },
+        .load = [this, index](int64_t step) { return LoadAt(index, step); },
+        .on_step =
+            [this, index, incarnation = identity.incarnation](int64_t step, int64_t version) {
+              truth_.Ran(options_.name, incarnation, index, step, version);
+            },
         .on_ended = [this] { LaunchLater(); },
         .on_ready =
             [this](int64_t version) { highest_version_ = std::max(highest_version_, version); },
@@ -97,13 +105,17 @@ void SimJob::StopReporting() {
   for (SimRank* rank : ranks_) rank->StopReporting();
 }
 
-// Two experts of each layer take most tokens, and others after a while.
-LoadMatrix SimJob::LoadAt(int64_t step) const {
+// Two experts of each layer take most tokens, and others after a while. No two steps and ranks
+// count alike, so that a step under the wrong placement, or none, shows in every sum.
+LoadMatrix SimJob::LoadAt(int rank, int64_t step) const {
   LoadMatrix load = LoadMatrix::Constant(options_.shape.num_layers, options_.shape.num_experts, 10);
   const int64_t phase = step / kDriftEvery + load_seed_;
   for (int32_t layer = 0; layer < load.rows(); ++layer) {
     for (int64_t hot = 0; hot < 2; ++hot) {
       load(layer, (phase * 7 + layer * 3 + hot * (1 + phase % 3)) % load.cols()) = 100;
+    }
+    for (int32_t expert = 0; expert < load.cols(); ++expert) {
+      load(layer, expert) += (step * 131 + rank * 31 + layer * 17 + expert * 7) % 11 * (1 + rank);
     }
   }
   return load;
@@ -113,6 +125,7 @@ void SimJob::OnRunning(int64_t first_step, const RunningPlacement& running) {
   // A rank that did not get the vote's result writes nothing: the first one that did is taken.
   if (placements_.back().version == running.version) return;
   placements_.push_back({first_step, running.version, running.digest, *running.placement});
+  truth_.Runs(options_.name, Incarnation(), running.version, running.placement);
   // A checkpoint is written behind a commit every so often; all ranks are at this boundary.
   if (first_step - checkpoint_step_ < kCheckpointEvery || context_.Chance(0.3)) return;
   checkpoint_ = running;

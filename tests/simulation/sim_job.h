@@ -14,6 +14,7 @@
 #include "tests/simulation/collective.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/sim_rank.h"
+#include "tests/simulation/truth.h"
 
 namespace eplb::simulation {
 
@@ -29,7 +30,7 @@ struct JobOptions {
 
 class SimJob {
  public:
-  SimJob(Context* context, JobOptions options);
+  SimJob(Context* context, Truth* truth, JobOptions options);
 
   // Starts the first incarnation, or kills all processes and starts the next one from the newest
   // checkpoint.
@@ -50,10 +51,12 @@ class SimJob {
 
  private:
   void KillAll();
-  LoadMatrix LoadAt(int64_t step) const;
+  LoadMatrix LoadAt(int rank, int64_t step) const;
   void OnRunning(int64_t first_step, const RunningPlacement& running);
+  std::string Incarnation() const { return absl::StrCat("launch-", launches_); }
 
   Context& context_;
+  Truth& truth_;
   const JobOptions options_;
   const Topology topology_;
   const int load_seed_;

@@ -95,6 +95,7 @@ void SimRank::RunStep() {
 
 void SimRank::Boundary() {
   if (!first_logged_step_) first_logged_step_ = step_;
+  options_.on_step(step_, running_.version);
   const LoadMatrix load = options_.load(step_);
   for (int32_t layer = 0; layer < load.rows(); ++layer) {
     (void)windows_.Record(layer, {load.row(layer).data(), static_cast<size_t>(load.cols())});

@@ -29,6 +29,8 @@ struct RankOptions {
   // Opens a stream to a daemon; null when nobody can be reached.
   std::function<Stream*()> connect;
   std::function<LoadMatrix(int64_t step)> load;
+  // A step ended that ran under this version.
+  std::function<void(int64_t step, int64_t version)> on_step;
   std::function<void()> on_ended;
   std::function<void(int64_t version)> on_ready;
   // This rank now runs it, from `first_step` on.

@@ -9,6 +9,7 @@
 #include "tests/simulation/sim_daemon.h"
 #include "tests/simulation/sim_job.h"
 #include "tests/simulation/stream.h"
+#include "tests/simulation/truth.h"
 
 namespace eplb::simulation {
 namespace {
@@ -25,6 +26,7 @@ core::Config MakeConfig(Context& context) {
   config.min_gain = 0.01;
   config.layers_per_chunk = 1 + context.Below(2);
   config.resolve_deadline = absl::Seconds(200);  // above the vote's 60 s and a transfer's
+  if (context.Chance(0.3)) config.min_coverage = 0.5;
   return config;
 }
 
@@ -32,10 +34,11 @@ class Run {
  public:
   Run(uint64_t seed, bool verbose)
       : context_(seed, verbose),
+        truth_(&context_),
         fault_every_(context_.Between(absl::Seconds(4), absl::Seconds(60))) {
     const core::Config config = MakeConfig(context_);
-    daemons_.push_back(std::make_unique<SimDaemon>(&context_, "eplbd", config));
-    daemons_.push_back(std::make_unique<SimDaemon>(&context_, "other", config));
+    daemons_.push_back(std::make_unique<SimDaemon>(&context_, &truth_, "eplbd", config));
+    daemons_.push_back(std::make_unique<SimDaemon>(&context_, &truth_, "other", config));
     const int num_jobs = 1 + context_.Below(3);
     for (int index = 0; index < num_jobs; ++index) AddJob(index);
   }
@@ -65,19 +68,20 @@ class Run {
   void AddJob(int index) {
     const int gpus = 2 + context_.Below(3);
     const int slots = gpus * (2 + context_.Below(2));
-    jobs_.push_back(std::make_unique<SimJob>(
-        &context_, JobOptions{.name = absl::StrCat("job-", index),
-                              .shape = {.num_layers = 1 + context_.Below(4),
-                                        .num_experts = slots - context_.Below(2),
-                                        .num_slots = slots,
-                                        .num_gpus = gpus},
-                              .vote_every = 1 + context_.Below(4),
-                              .report_every = 5 * (1 + context_.Below(3)),
-                              .connect = [this] { return Connect(); },
-                              .daemons_remember =
-                                  [this](const std::string& job, int64_t version) {
-                                    return DaemonsRemember(job, version);
-                                  }}));
+    jobs_.push_back(
+        std::make_unique<SimJob>(&context_, &truth_,
+                                 JobOptions{.name = absl::StrCat("job-", index),
+                                            .shape = {.num_layers = 1 + context_.Below(4),
+                                                      .num_experts = slots - context_.Below(2),
+                                                      .num_slots = slots,
+                                                      .num_gpus = gpus},
+                                            .vote_every = 1 + context_.Below(4),
+                                            .report_every = 5 * (1 + context_.Below(3)),
+                                            .connect = [this] { return Connect(); },
+                                            .daemons_remember =
+                                                [this](const std::string& job, int64_t version) {
+                                                  return DaemonsRemember(job, version);
+                                                }}));
   }
 
   bool DaemonsRemember(const std::string& job, int64_t version) const {
@@ -232,6 +236,7 @@ class Run {
   }
 
   Context context_;
+  Truth truth_;
   const absl::Duration fault_every_;
   absl::Time partitioned_until_ = absl::InfinitePast();
   Disk old_copy_;
@@ -258,6 +263,8 @@ std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& co
       {"job_finished", 800},
       {"nack_1", 1},
       {"partition", 1400},
+      {"plan_before_checked", 9000},
+      {"plan_seen_checked", 2200},
       {"plan_spoiled", 150},
       {"quarantined", 140},
       {"rank_dropped", 1800},
@@ -273,6 +280,9 @@ std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& co
       {"stuck", 190},
       {"vote_not_agreed", 5000},
       {"vote_result_lost", 400},
+      {"window_measured", 26000},
+      {"window_of_parts_measured", 2200},
+      {"window_unmeasured", 3000},
       {"withdrawn", 700}};
   std::vector<std::string> blind;
   for (const auto& [name, least] : kLeast) {

@@ -1,5 +1,6 @@
 // One run of daemons, jobs and everything that can go wrong between them, decided by a seed; then
-// the faults stop, and everything has to come to rest.
+// the faults stop, and everything has to come to rest. All the while, what a daemon shows as
+// measured has to be what the ranks' steps give (truth.h).
 //
 // Real: core::Core, SharedMember with Member and its windows, the policies, the validator.
 // Simulated: clock, network (latency, streams cut with a lag on either end, partitions), disk

@@ -225,10 +225,21 @@ TEST_F(AdminTest, TheNewestLoadAndTheRanksAreShown) {
   ASSERT_TRUE(store_->WaitForEvent("proposed"));
   ASSERT_TRUE(Call(*query_, &v1::Query::Stub::GetLoad, request, &load).ok());
   EXPECT_EQ(load.last_step(), kReportEvery - 1);
+  // Of both ranks; GPU 0 holds experts 0 and 1.
+  ASSERT_EQ(load.gpu_loads_size(), 2);
+  EXPECT_EQ(load.gpu_loads(0), 2 * 1900);
+  EXPECT_EQ(load.gpu_loads(1), 2 * 30);
+  ASSERT_EQ(load.versions_size(), 1);
+  EXPECT_EQ(load.versions(0), 0);
   ASSERT_EQ(load.counts_u64().size(), 4 * sizeof(uint64_t));
   EXPECT_EQ(load.counts_u64().substr(0, 8), std::string("\xd0\x07\0\0\0\0\0\0", 8));  // 2000
   const v1::JobStatus job = Job();
   EXPECT_EQ(job.coverage(), 1);
+  EXPECT_NEAR(job.balancedness(), 1930.0 / 2 / 1900, 1e-12);
+  EXPECT_EQ(job.balancedness_static(), job.balancedness()) << "it ran under the static placement";
+  EXPECT_EQ(job.layer_balancedness(0), job.balancedness());
+  EXPECT_EQ(job.measured_last_step(), kReportEvery - 1);
+  EXPECT_FALSE(job.has_balancedness_predicted()) << "nothing was switched yet";
   EXPECT_EQ(job.report_every(), kReportEvery);
   EXPECT_EQ(job.reduce(), "rank");
   ASSERT_EQ(job.model_layers_size(), 1);

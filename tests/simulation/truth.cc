@@ -1,0 +1,224 @@
+#include "tests/simulation/truth.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace eplb::simulation {
+namespace {
+
+constexpr int32_t kNewestPlans = 8;
+
+bool Near(double a, double b) { return std::abs(a - b) <= Truth::kTolerance * std::abs(b); }
+
+bool Near(const RealMatrix& a, const RealMatrix& b) {
+  return a.rows() == b.rows() && a.cols() == b.cols() &&
+         ((a - b).abs() <= Truth::kTolerance * (1 + b.abs())).all();
+}
+
+// Tokens of each GPU, an expert's replicas taking equal shares.
+void AddTokens(const LoadMatrix& counts, const Placement& placement, RealMatrix& gpu_loads) {
+  const IndexMatrix& slots = placement.physical_to_logical_map();
+  const Eigen::Index slots_per_gpu = slots.cols() / gpu_loads.cols();
+  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
+    for (Eigen::Index slot = 0; slot < slots.cols(); ++slot) {
+      const int32_t expert = slots(layer, slot);
+      const auto replicas = static_cast<double>((slots.row(layer) == expert).count());
+      gpu_loads(layer, slot / slots_per_gpu) +=
+          static_cast<double>(counts(layer, expert)) / replicas;
+    }
+  }
+}
+
+std::vector<double> LayerBalancedness(const RealMatrix& gpu_loads) {
+  std::vector<double> layers;
+  for (Eigen::Index layer = 0; layer < gpu_loads.rows(); ++layer) {
+    layers.push_back(gpu_loads.row(layer).mean() / gpu_loads.row(layer).maxCoeff());
+  }
+  return layers;
+}
+
+// Every layer has tokens in every step.
+double Balancedness(const RealMatrix& gpu_loads) {
+  double sum = 0;
+  for (const double layer : LayerBalancedness(gpu_loads)) sum += layer;
+  return sum / static_cast<double>(gpu_loads.rows());
+}
+
+std::string StepsText(int64_t first, int64_t last) { return absl::StrCat(first, "..", last); }
+
+}  // namespace
+
+void Truth::AddJob(const std::string& job, int world_size, const Topology& topology, LoadOf load) {
+  jobs_[job] = {world_size, topology, std::move(load), {}};
+}
+
+void Truth::Runs(const std::string& job, const std::string& incarnation, int64_t version,
+                 std::shared_ptr<const Placement> placement) {
+  jobs_.at(job).launches[incarnation].placements.emplace(version, std::move(placement));
+}
+
+void Truth::Ran(const std::string& job, const std::string& incarnation, int rank, int64_t step,
+                int64_t version) {
+  Job& known = jobs_.at(job);
+  Launch& launch = known.launches[incarnation];
+  launch.versions.resize(static_cast<size_t>(known.world_size));
+  launch.versions[static_cast<size_t>(rank)][step] = version;
+}
+
+Truth::Window Truth::Sum(const Job& job, const Launch& launch, Steps steps, unsigned ranks) const {
+  Window window;
+  window.gpu_loads = RealMatrix::Zero(job.topology->num_layers(), job.topology->num_gpus());
+  window.static_loads = window.gpu_loads;
+  const Placement initial = Placement::Static(*job.topology);
+  for (int rank = 0; rank < job.world_size; ++rank) {
+    if ((ranks >> rank & 1) == 0) continue;
+    for (int64_t step = steps.first; step <= steps.second; ++step) {
+      const int64_t version = launch.versions[static_cast<size_t>(rank)].at(step);
+      const LoadMatrix counts = job.load(rank, step);
+      AddTokens(counts, *launch.placements.at(version), window.gpu_loads);
+      AddTokens(counts, initial, window.static_loads);
+      window.versions.insert(version);
+    }
+  }
+  return window;
+}
+
+std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& view,
+                                         const core::WindowView& window) const {
+  const auto launch = job.launches.find(view.incarnation);
+  if (launch == job.launches.end()) return std::nullopt;
+  std::vector<LoadMatrix> of_rank;  // empty where the rank did not run all steps
+  for (int rank = 0; rank < job.world_size; ++rank) {
+    of_rank.emplace_back();
+    if (launch->second.versions.empty()) continue;
+    const std::map<int64_t, int64_t>& ran = launch->second.versions[static_cast<size_t>(rank)];
+    LoadMatrix sum = LoadMatrix::Zero(job.topology->num_layers(), job.topology->num_experts());
+    int64_t step = window.first_step;
+    for (; step <= window.last_step && ran.count(step) > 0; ++step) sum += job.load(rank, step);
+    if (step > window.last_step) of_rank.back() = std::move(sum);
+  }
+  for (unsigned ranks = 1; ranks < 1U << job.world_size; ++ranks) {
+    LoadMatrix sum = LoadMatrix::Zero(job.topology->num_layers(), job.topology->num_experts());
+    bool ran = true;
+    int reporters = 0;
+    for (int rank = 0; rank < job.world_size && ran; ++rank) {
+      if ((ranks >> rank & 1) == 0) continue;
+      ran = of_rank[static_cast<size_t>(rank)].size() > 0;
+      if (ran) sum += of_rank[static_cast<size_t>(rank)];
+      ++reporters;
+    }
+    if (!ran || !Near(view.coverage, 1.0 * reporters / job.world_size)) continue;
+    if ((sum == window.load->counts()).all()) {
+      return Sum(job, launch->second, {window.first_step, window.last_step}, ranks);
+    }
+  }
+  return std::nullopt;
+}
+
+void Truth::CheckWindow(Shown& shown, const core::JobView& view, const core::WindowView& window) {
+  const Steps steps{window.first_step, window.last_step};
+  const auto wrong = [&](const char* what) {
+    context_.Violation("measured: ", view.job, "/", view.incarnation, " steps ",
+                       StepsText(steps.first, steps.second), ": ", what);
+  };
+  if (shown.newest != steps) {
+    shown.newest = steps;
+    const std::optional<Window> truth = Find(jobs_.at(view.job), view, window);
+    if (!truth) return wrong("no ranks counted what the window says");
+    shown.windows[steps] = *truth;
+    context_.Count(window.on_gpus == nullptr ? "window_unmeasured" : "window_measured");
+    if (truth->versions.size() > 1 && window.on_gpus) context_.Count("window_of_parts_measured");
+  }
+  if (window.on_gpus == nullptr) return;
+  const auto found = shown.windows.find(steps);
+  if (found == shown.windows.end()) return;  // said above
+  const Window& truth = found->second;
+  if (!Near(window.on_gpus->loads, truth.gpu_loads)) wrong("the GPUs got other tokens");
+  if (window.on_gpus->versions !=
+      std::vector<int64_t>(truth.versions.begin(), truth.versions.end())) {
+    wrong("its steps ran under other versions");
+  }
+}
+
+void Truth::CheckView(const Shown& shown, const core::JobView& view) {
+  if (view.balancedness == 0) return;
+  const auto wrong = [&](const char* what, double is, double expected) {
+    context_.Violation("measured: ", view.job, "/", view.incarnation, " steps ",
+                       StepsText(view.measured_first_step, view.measured_last_step), ": ", what,
+                       " is shown as ", is, ", the ranks' steps give ", expected);
+  };
+  const auto found = shown.windows.find({view.measured_first_step, view.measured_last_step});
+  if (found == shown.windows.end()) return wrong("a window that never was", view.balancedness, 0);
+  const Window& truth = found->second;
+  const double expected = Balancedness(truth.gpu_loads);
+  if (!Near(view.balancedness, expected)) wrong("balancedness", view.balancedness, expected);
+  const double initial = Balancedness(truth.static_loads);
+  if (!Near(view.balancedness_static, initial)) {
+    wrong("the static placement's", view.balancedness_static, initial);
+  }
+  const std::vector<double> layers = LayerBalancedness(truth.gpu_loads);
+  if (layers.size() != view.layer_balancedness.size()) {
+    return wrong("number of layers", static_cast<double>(view.layer_balancedness.size()),
+                 static_cast<double>(layers.size()));
+  }
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if (!Near(view.layer_balancedness[layer], layers[layer])) {
+      wrong("a layer's balancedness", view.layer_balancedness[layer], layers[layer]);
+    }
+  }
+}
+
+void Truth::Check(const std::string& daemon, const core::Core& core, absl::Time now) {
+  for (const auto& [name, job] : jobs_) {
+    const absl::StatusOr<core::JobView> view = core.Job(name, now);
+    if (!view.ok()) continue;
+    Shown& shown = shown_[{daemon, name}];
+    if (shown.incarnation != view->incarnation) shown = {.incarnation = view->incarnation};
+    const absl::StatusOr<core::WindowView> window = core.NewestWindow(name);
+    if (window.ok()) CheckWindow(shown, *view, *window);
+    CheckView(shown, *view);
+    const absl::StatusOr<std::vector<core::Plan>> plans = core.Plans(name, kNewestPlans);
+    if (!plans.ok()) continue;
+    for (const core::Plan& plan : *plans) CheckPlan(daemon, name, plan);
+  }
+}
+
+void Truth::CheckPlan(const std::string& daemon, const std::string& job, const core::Plan& plan) {
+  const Shown& shown = shown_[{daemon, job}];
+  const double before = plan.balancedness_before;
+  if (before != 0 && checked_before_.emplace(job, plan.plan, before).second) {
+    CheckBefore(shown, job, plan);
+  }
+  if (plan.balancedness_seen &&
+      checked_seen_.emplace(job, plan.plan, *plan.balancedness_seen).second) {
+    CheckSeen(shown, job, plan);
+  }
+}
+
+void Truth::CheckBefore(const Shown& shown, const std::string& job, const core::Plan& plan) {
+  context_.Count("plan_before_checked");
+  RealMatrix sum;
+  for (const auto& [steps, window] : shown.windows) {
+    if (steps.first < plan.decided_first_step || steps.second > plan.decided_last_step) continue;
+    sum = sum.size() == 0 ? window.gpu_loads : RealMatrix(sum + window.gpu_loads);
+  }
+  const double expected = sum.size() == 0 ? 0 : Balancedness(sum);
+  if (Near(plan.balancedness_before, expected)) return;
+  context_.Violation("measured: ", job, " plan ", plan.plan, ": the balancedness before it is ",
+                     plan.balancedness_before, ", the ranks' steps give ", expected);
+}
+
+void Truth::CheckSeen(const Shown& shown, const std::string& job, const core::Plan& plan) {
+  context_.Count("plan_seen_checked");
+  const auto found = shown.windows.find({plan.seen_first_step, plan.seen_last_step});
+  const double expected = found == shown.windows.end() ? 0 : Balancedness(found->second.gpu_loads);
+  if (Near(*plan.balancedness_seen, expected) &&
+      found->second.versions == std::set<int64_t>{plan.last_version}) {
+    return;
+  }
+  context_.Violation("measured: ", job, " plan ", plan.plan, ": seen is ", *plan.balancedness_seen,
+                     " on steps ", StepsText(plan.seen_first_step, plan.seen_last_step),
+                     ", the ranks' steps give ", expected);
+}
+
+}  // namespace eplb::simulation

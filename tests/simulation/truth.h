@@ -1,0 +1,91 @@
+// What the ranks really did: the reference for everything that a daemon shows as measured.
+#ifndef EPLB_TESTS_SIMULATION_TRUTH_H_
+#define EPLB_TESTS_SIMULATION_TRUTH_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "placement/load.h"
+#include "placement/placement.h"
+#include "server/core/core.h"
+#include "tests/simulation/context.h"
+
+namespace eplb::simulation {
+
+// Counts and placements come from the ranks' training threads, step by step; no figure of the
+// library or of the daemon is used. Every figure must be right to kTolerance.
+class Truth {
+ public:
+  static constexpr double kTolerance = 1e-9;
+  using LoadOf = std::function<LoadMatrix(int rank, int64_t step)>;
+
+  explicit Truth(Context* context) : context_(*context) {}
+
+  // ---- ranks ----
+  void AddJob(const std::string& job, int world_size, const Topology& topology, LoadOf load);
+  // A rank runs this placement from now on.
+  void Runs(const std::string& job, const std::string& incarnation, int64_t version,
+            std::shared_ptr<const Placement> placement);
+  // A rank finished a step under this version.
+  void Ran(const std::string& job, const std::string& incarnation, int rank, int64_t step,
+           int64_t version);
+
+  // ---- daemons ----
+  // Compares all that the core shows of its jobs now. daemon: names this process of it.
+  void Check(const std::string& daemon, const core::Core& core, absl::Time now);
+  void CheckPlan(const std::string& daemon, const std::string& job, const core::Plan& plan);
+
+ private:
+  struct Launch {
+    std::map<int64_t, std::shared_ptr<const Placement>> placements;  // by version
+    std::vector<std::map<int64_t, int64_t>> versions;                // [rank], by step
+  };
+  struct Job {
+    int world_size = 0;
+    std::optional<Topology> topology;
+    LoadOf load;
+    std::map<std::string, Launch> launches;
+  };
+  // What the steps of a complete window were.
+  struct Window {
+    RealMatrix gpu_loads;  // [L, G]
+    RealMatrix static_loads;
+    std::set<int64_t> versions;
+  };
+  using Steps = std::pair<int64_t, int64_t>;
+  // What a daemon's process has shown of a job.
+  struct Shown {
+    std::string incarnation;
+    Steps newest = {-1, -1};
+    std::map<Steps, Window> windows;  // complete ones
+  };
+
+  void CheckWindow(Shown& shown, const core::JobView& view, const core::WindowView& window);
+  void CheckView(const Shown& shown, const core::JobView& view);
+  void CheckBefore(const Shown& shown, const std::string& job, const core::Plan& plan);
+  void CheckSeen(const Shown& shown, const std::string& job, const core::Plan& plan);
+  // The window with exactly these counts, of some of the ranks.
+  std::optional<Window> Find(const Job& job, const core::JobView& view,
+                             const core::WindowView& window) const;
+  Window Sum(const Job& job, const Launch& launch, Steps steps, unsigned ranks) const;
+
+  Context& context_;
+  std::map<std::string, Job> jobs_;
+  std::map<std::pair<std::string, std::string>, Shown> shown_;  // by daemon and job
+  // Job, plan and figure that were checked when they first were shown: a plan outlives the launch
+  // and the process that it is of.
+  std::set<std::tuple<std::string, int64_t, double>> checked_before_;
+  std::set<std::tuple<std::string, int64_t, double>> checked_seen_;
+};
+
+}  // namespace eplb::simulation
+
+#endif  // EPLB_TESTS_SIMULATION_TRUTH_H_
