@@ -10,21 +10,6 @@
 #include <CLI/CLI.hpp>
 
 namespace eplb::cli {
-namespace {
-
-constexpr int32_t kMaxLayer = 1 << 20;
-
-absl::StatusOr<Conversion> Convert(const ConversionOptions& options) {
-  const int32_t first_layer = options.flags.first_layer.value_or(0);
-  if (first_layer < 0 || first_layer > kMaxLayer) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--first-layer is ", first_layer, ", expected 0..", kMaxLayer));
-  }
-  return ConvertPlacementFile(options);
-}
-
-}  // namespace
-
 std::vector<std::string> ConvertFormatNames() {
   std::vector<std::string> names;
   for (const PlacementFormat& format : PlacementFormats()) names.emplace_back(format.name);
@@ -32,13 +17,14 @@ std::vector<std::string> ConvertFormatNames() {
 }
 
 Output RunConvert(const ConversionOptions& options) {
-  const absl::StatusOr<Conversion> conversion = Convert(options);
+  const absl::StatusOr<Conversion> conversion = ConvertPlacementFile(options);
   if (!conversion.ok()) return UsageFailure(conversion.status());
   const absl::Status written = WriteFileAtomically(options.out, conversion->bytes);
   if (!written.ok()) return Failure(kError, written);
   Output output;
   if (!conversion->notes.empty()) {
-    output.message = absl::StrCat(options.out, ": ", absl::StrJoin(conversion->notes, "; "));
+    output.message =
+        absl::StrCat("note: ", options.out, ": ", absl::StrJoin(conversion->notes, "; "));
   }
   return output;
 }
@@ -61,12 +47,13 @@ void AddConvert(CLI::App& root, Command& command) {
       ->type_name("N");
   app.add_option("--groups", flags.num_groups, "The router's expert groups, when IN does not say")
       ->type_name("K");
-  app.add_option("--first-layer", flags.first_layer,
-                 "The model's number of the first MoE layer, for trtllm")
+  app.add_option(
+         "--first-layer", flags.first_layer,
+         "The model's number of the first MoE layer: dense layers before it, for sglang and trtllm")
       ->type_name("L");
   app.footer(
       "Examples:\n"
-      "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --nodes 2\n"
+      "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --first-layer 3\n"
       "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --first-layer 3\n"
       "Exit codes: 0 written, 1 error, as OUT not written, 2 wrong flag or unusable input.");
   app.callback([options, &command] {

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "client/files/load_file.h"
 #include "proto/wire/names.h"
 
 #include <CLI/CLI.hpp>
@@ -85,9 +84,13 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
       ->type_name(absl::StrJoin(words, "|"));
 }
 
-void AddLoadFormat(CLI::App& app, std::string& format) {
-  AddChoice(app, "--format", format, "Whose load it is, when its content does not tell",
+void AddLoadReading(CLI::App& app, LoadReading& reading) {
+  AddChoice(app, "--format", reading.format, "Whose load it is, when its content does not tell",
             LoadFormatNames());
+  app.add_option("--first-layer", reading.first_layer,
+                 "Of a load of sglang: rows of dense layers in front, left out [0]")
+      ->check(&CheckNotNegative)
+      ->type_name("L");
 }
 
 void AddFrameOptions(CLI::App& app, FrameOptions& options) {

@@ -12,6 +12,7 @@
 #include "client/cli/frame.h"
 #include "client/cli/output.h"
 #include "client/cli/terminal.h"
+#include "client/files/load_file.h"
 
 namespace CLI {
 class App;
@@ -31,8 +32,8 @@ void AddFormat(CLI::App& app, Format& format);
 // One of some words.
 void AddChoice(CLI::App& app, const char* name, std::string& value, const std::string& help,
                const std::vector<std::string>& words);
-// --format: whose load file it is.
-void AddLoadFormat(CLI::App& app, std::string& format);
+// --format and --first-layer: whose load file it is, and which of its rows are MoE layers.
+void AddLoadReading(CLI::App& app, LoadReading& reading);
 // The job's shape and the policy.
 void AddFrameOptions(CLI::App& app, FrameOptions& options);
 // Prices of transfers and replicas.

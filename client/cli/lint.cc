@@ -51,8 +51,9 @@ absl::Status CompareShapes(const wire::JsonValue& object, const LintOptions& opt
 }
 
 absl::Status CompareWithLoad(const wire::JsonValue& object, const LintOptions& options,
-                             std::vector<std::string>& broken) {
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
+                             std::vector<std::string>& broken, std::string& note) {
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
+  note = NotesOn(options.load, file);
   const Load& load = file.windows.front().load;
   const std::pair<std::string_view, int64_t> numbers[] = {
       {"num_layers", load.num_layers()}, {"num_logical_experts", load.num_experts()}};
@@ -65,14 +66,15 @@ absl::Status CompareWithLoad(const wire::JsonValue& object, const LintOptions& o
   return absl::OkStatus();
 }
 
-absl::StatusOr<Findings> Lint(const LintOptions& options) {
+// note: what is said of the load's file.
+absl::StatusOr<Findings> Lint(const LintOptions& options, std::string& note) {
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, ReadAsPlacement(options.placement));
   Findings findings = CheckPlacement(object);
   if (!options.against.empty()) {
     EPLB_RETURN_IF_ERROR(CompareShapes(object, options, findings.broken));
   }
   if (!options.load.empty()) {
-    EPLB_RETURN_IF_ERROR(CompareWithLoad(object, options, findings.broken));
+    EPLB_RETURN_IF_ERROR(CompareWithLoad(object, options, findings.broken, note));
   }
   if (options.strict) {
     findings.broken.insert(findings.broken.end(), findings.warnings.begin(),
@@ -85,7 +87,8 @@ absl::StatusOr<Findings> Lint(const LintOptions& options) {
 }  // namespace
 
 Output RunLint(const LintOptions& options) {
-  const absl::StatusOr<Findings> findings = Lint(options);
+  std::string note;
+  const absl::StatusOr<Findings> findings = Lint(options, note);
   if (!findings.ok()) return UsageFailure(findings.status());
   Output output;
   for (const std::string& sentence : findings->broken) {
@@ -95,9 +98,10 @@ Output RunLint(const LintOptions& options) {
     absl::StrAppend(&output.out, "warning: ", options.placement, ": ", sentence, "\n");
   }
   output.exit_code = findings->broken.empty() ? kOk : kConditionNotMet;
-  output.message =
+  output.message = JoinMessages(
       absl::StrCat(options.placement, findings->broken.empty() ? ": no rule is broken" : ": broken",
-                   findings->warnings.empty() ? "" : ", with warnings");
+                   findings->warnings.empty() ? "" : ", with warnings"),
+      note);
   return output;
 }
 
@@ -107,7 +111,7 @@ void AddLint(CLI::App& root, Command& command) {
   app.add_option("--placement", options->placement, "The placement")->required()->type_name("FILE");
   app.add_option("--load", options->load, "A load whose layers and experts must be the same")
       ->type_name("FILE");
-  AddLoadFormat(app, options->load_format);
+  AddLoadReading(app, options->reading);
   app.add_option("--against", options->against, "A placement whose shape must be the same")
       ->type_name("FILE");
   app.add_flag("--strict", options->strict, "Two replicas of an expert on one GPU break a rule");

@@ -11,10 +11,10 @@ namespace eplb::cli {
 
 struct LintOptions {
   std::string placement;
-  std::string load;         // path, may be empty: layers and experts must be the same
-  std::string load_format;  // as ReadLoadFile; empty: the content tells
-  std::string against;      // path of another placement, may be empty: the shape must be the same
-  bool strict = false;      // duplicates on a GPU break a rule
+  std::string load;  // path, may be empty: layers and experts must be the same
+  LoadReading reading;
+  std::string against;  // path of another placement, may be empty: the shape must be the same
+  bool strict = false;  // duplicates on a GPU break a rule
 };
 
 // One broken rule a line on stdout, beginning with the file's name; warnings begin with "warning:".

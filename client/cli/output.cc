@@ -10,4 +10,9 @@ Output UsageFailure(const absl::Status& status) {
   return Failure(status.code() == absl::StatusCode::kInternal ? kError : kUsage, status);
 }
 
+std::string JoinMessages(const std::string& first, const std::string& second) {
+  if (first.empty() || second.empty()) return first + second;
+  return first + "; " + second;
+}
+
 }  // namespace eplb::cli

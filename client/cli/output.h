@@ -37,6 +37,9 @@ Output Failure(int exit_code, const absl::Status& status);
 // Of files and flags: everything is exit 2 but Internal, a bug of ours, which is exit 1.
 Output UsageFailure(const absl::Status& status);
 
+// Both as one message, of which either may be empty.
+std::string JoinMessages(const std::string& first, const std::string& second);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_OUTPUT_H_

@@ -41,9 +41,11 @@ absl::Status CheckFlags(const PlanOptions& options) {
 }
 
 // The load that is planned for. float32 is what the reference computes in.
-absl::StatusOr<Load> ReadLoad(const PlanOptions& options) {
+// note: what is said of the file.
+absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note) {
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
+  note = NotesOn(options.load, file);
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
   if (options.frame.policy == "deepseek") {
@@ -73,10 +75,10 @@ absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std:
   return std::optional<wire::PlacementWithShares>(std::move(previous));
 }
 
-absl::StatusOr<PlanReport> Plan(const PlanOptions& options) {
+absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   EPLB_RETURN_IF_ERROR(MakeFramePolicy(options.frame).status());
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
-  EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options));
+  EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, note));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, load));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
   EPLB_ASSIGN_OR_RETURN(const std::optional<wire::PlacementWithShares> previous,
@@ -130,7 +132,8 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
 }  // namespace
 
 Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<PlanReport> report = Plan(options);
+  std::string note;
+  const absl::StatusOr<PlanReport> report = Plan(options, note);
   if (!report.ok()) return UsageFailure(report.status());
   if (!options.out.empty()) {
     const std::string text = wire::PlacementToJson(report->placement, SharesOf(*report)) + "\n";
@@ -140,7 +143,7 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
   return {.exit_code = kOk,
           .out = options.format == Format::kJson ? PlanReportToJson(*report)
                                                  : PlanReportToTable(*report, terminal),
-          .message = Remark(options, *report)};
+          .message = JoinMessages(note, Remark(options, *report))};
 }
 
 void AddPlan(CLI::App& root, Command& command) {
@@ -150,7 +153,7 @@ void AddPlan(CLI::App& root, Command& command) {
                  "JSON, JSON lines of windows, .npy, .npz, CSV, or what other systems record")
       ->required()
       ->type_name("FILE");
-  AddLoadFormat(app, options->load_format);
+  AddLoadReading(app, options->reading);
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")->type_name("S");
   app.add_option("--redundant", options->redundant, "Instead: slots beyond one per expert")
       ->type_name("R");

@@ -15,7 +15,7 @@ namespace eplb::cli {
 
 struct PlanOptions {
   std::string load;
-  std::string load_format;  // as ReadLoadFile; empty: the content tells
+  LoadReading reading;
   FrameOptions frame;
   SpeedOptions speeds;
   std::optional<int32_t> slots;      // exactly one of the two

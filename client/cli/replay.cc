@@ -24,11 +24,13 @@ using Json = nlohmann::ordered_json;
 struct Trace {
   std::vector<Load> windows;
   std::vector<StepRange> steps;
+  std::string note;  // said of the file
 };
 
 absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(options.trace, options.trace_format));
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(options.trace, options.reading));
   Trace trace;
+  trace.note = NotesOn(options.trace, file);
   for (LoadWindow& window : file.windows) {
     trace.steps.push_back({window.first_step, window.last_step});
     trace.windows.push_back(std::move(window.load));
@@ -65,6 +67,7 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
 struct Replayed {
   Topology topology;
   ReplayResult result;
+  std::string note;  // said of the trace's file
 };
 
 absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
@@ -78,7 +81,7 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
       Replay({trace.windows, trace.steps}, topology, *policy, replay,
              [&progress](int64_t window) { progress.Reached(window); });
   if (!result.ok()) return InFile(options.trace, result.status());
-  return Replayed{topology, *std::move(result)};
+  return Replayed{topology, *std::move(result), trace.note};
 }
 
 std::string ReplayToJson(const ReplayResult& result) {
@@ -119,7 +122,7 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) 
           .out = options.format == Format::kJson
                      ? ReplayToJson(replayed->result)
                      : ReplayToTable(options, replayed->topology, replayed->result, terminal),
-          .message = {}};
+          .message = replayed->note};
 }
 
 void AddReplay(CLI::App& root, Command& command) {
@@ -131,7 +134,7 @@ void AddReplay(CLI::App& root, Command& command) {
          "Windows: JSON lines, .npy or .npz of three dimensions, or what other systems record")
       ->required()
       ->type_name("FILE");
-  AddLoadFormat(app, options->trace_format);
+  AddLoadReading(app, options->reading);
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")
       ->required()
       ->type_name("S");

@@ -16,7 +16,7 @@ namespace eplb::cli {
 
 struct ReplayCommandOptions {
   std::string trace;
-  std::string trace_format;  // as ReadLoadFile; empty: the content tells
+  LoadReading reading;
   FrameOptions frame;
   int32_t slots = 0;
   CostOptions costs;

@@ -89,6 +89,7 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
 struct Sweep {
   Topology smallest;
   std::vector<SweepRow> rows;
+  std::string note = {};  // said of the load's file
 };
 
 absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
@@ -96,14 +97,14 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> slots, ParseSlots(options.slots));
   EPLB_ASSIGN_OR_RETURN(const Costs costs, MakeCosts(options.costs));
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.load_format));
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
   const Basis basis{*std::move(load), StepsOfWindows(file.windows, rule), costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeFrameTopology(options.frame, basis.load, slots.front()));
   Progress progress("slot count", static_cast<int64_t>(slots.size()));
-  Sweep sweep{smallest, {}};
+  Sweep sweep{.smallest = smallest, .rows = {}, .note = NotesOn(options.load, file)};
   for (const int32_t count : slots) {
     progress.Reached(static_cast<int64_t>(sweep.rows.size()));
     EPLB_ASSIGN_OR_RETURN(SweepRow row, MakeRow(options, *policy, basis, count));
@@ -135,14 +136,15 @@ std::string SweepToJson(const SweepOptions& options, const std::vector<SweepRow>
 Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
   const absl::StatusOr<Sweep> sweep = ComputeRows(options);
   if (!sweep.ok()) return UsageFailure(sweep.status());
-  return {
-      .exit_code = kOk,
-      .out = options.format == Format::kJson
-                 ? SweepToJson(options, sweep->rows)
-                 : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
-      .message = options.frame.max_moves_per_gpu.has_value()
-                     ? "note: --max-moves-per-gpu has no effect, there is no placement to move from"
-                     : ""};
+  return {.exit_code = kOk,
+          .out = options.format == Format::kJson
+                     ? SweepToJson(options, sweep->rows)
+                     : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
+          .message = JoinMessages(
+              sweep->note,
+              options.frame.max_moves_per_gpu.has_value()
+                  ? "note: --max-moves-per-gpu has no effect, there is no placement to move from"
+                  : "")};
 }
 
 void AddSweep(CLI::App& root, Command& command) {
@@ -152,7 +154,7 @@ void AddSweep(CLI::App& root, Command& command) {
                  "JSON, JSON lines of windows, .npy, .npz, CSV, or what other systems record")
       ->required()
       ->type_name("FILE");
-  AddLoadFormat(app, options->load_format);
+  AddLoadReading(app, options->reading);
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs, from A to B")
       ->required()
       ->type_name("A:B:STEP");

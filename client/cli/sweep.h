@@ -15,7 +15,7 @@ namespace eplb::cli {
 
 struct SweepOptions {
   std::string load;
-  std::string load_format;  // as ReadLoadFile; empty: the content tells
+  LoadReading reading;
   FrameOptions frame;
   std::string slots;  // A:B:STEP, A:B or A
   std::string window = "sum";

@@ -8,6 +8,7 @@
 
 #include "client/files/formats/csv.h"
 #include "client/files/formats/deepseek_format.h"
+#include "client/files/formats/model_layers.h"
 #include "client/files/formats/npz.h"
 #include "client/files/formats/sglang_format.h"
 #include "client/files/formats/torch_dump.h"
@@ -23,6 +24,12 @@ namespace eplb {
 namespace {
 
 using Windows = absl::StatusOr<std::vector<LoadWindow>>;
+using File = absl::StatusOr<LoadFile>;
+
+File FileOf(Windows windows) {
+  if (!windows.ok()) return windows.status();
+  return LoadFile{.windows = *std::move(windows)};
+}
 
 // The magic is whole or not there; a shorter file of its first bytes is a truncated .npy.
 bool IsNpy(std::string_view bytes) {
@@ -35,11 +42,16 @@ Windows ParseNpy(const std::string& path, std::string_view bytes) {
   return windows;
 }
 
-Windows ParseOwnLoad(const std::string& path, std::string_view bytes) {
-  return IsNpy(bytes) ? ParseNpy(path, bytes) : ParseLoadJson(path, bytes);
+File ParseOwnLoad(const std::string& path, std::string_view bytes) {
+  return FileOf(IsNpy(bytes) ? ParseNpy(path, bytes) : ParseLoadJson(path, bytes));
 }
 
-Windows ParseSglangLoad(const std::string& path, std::string_view bytes) {
+File ParseDeepseekFile(const std::string& path, std::string_view bytes) {
+  return FileOf(ParseDeepseekLoad(path, bytes));
+}
+
+Windows ParseSglangWindows(const std::string& path, std::string_view bytes) {
+  if (IsNpy(bytes)) return ParseNpy(path, bytes);
   const absl::StatusOr<wire::JsonValue> value = wire::ParseJson(bytes);
   if (!value.ok()) return InFile(path, value.status());
   Windows windows = SglangLoad(*value);
@@ -47,15 +59,21 @@ Windows ParseSglangLoad(const std::string& path, std::string_view bytes) {
   return windows;
 }
 
-Windows ParseAnyLoad(const std::string& path, std::string_view bytes) {
-  if (IsNpy(bytes)) return ParseNpy(path, bytes);
-  if (bytes.starts_with(kZipMagic)) return ParseDeepseekLoad(path, bytes);
+File ParseSglangLoad(const std::string& path, std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, FileOf(ParseSglangWindows(path, bytes)));
+  file.counts_model_layers = true;
+  return file;
+}
+
+File ParseAnyLoad(const std::string& path, std::string_view bytes) {
+  if (IsNpy(bytes)) return FileOf(ParseNpy(path, bytes));
+  if (bytes.starts_with(kZipMagic)) return FileOf(ParseDeepseekLoad(path, bytes));
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   const char first = bytes[bytes.find_first_not_of(" \t\r\n")];
   if (first == '[' || first == '{' || bytes.starts_with(kByteOrderMark)) {
-    return ParseLoadJson(path, bytes, JsonLoads::kAny);
+    return ParseAnyLoadJson(path, bytes);
   }
-  if (LooksLikeCsv(bytes)) return ParseDeepseekLoad(path, bytes);
+  if (LooksLikeCsv(bytes)) return FileOf(ParseDeepseekLoad(path, bytes));
   return absl::InvalidArgumentError(absl::StrCat(path, ": is no load; ", KnownLoadFormats()));
 }
 
@@ -63,12 +81,12 @@ constexpr char kTrtllm[] = "trtllm";  // a directory, which is not read into byt
 
 struct LoadFormat {
   std::string_view name;
-  Windows (*parse)(const std::string& path, std::string_view bytes);
+  File (*parse)(const std::string& path, std::string_view bytes);
 };
 
 constexpr LoadFormat kLoadFormats[] = {
     {"eplb", &ParseOwnLoad},
-    {"deepseek", &ParseDeepseekLoad},
+    {"deepseek", &ParseDeepseekFile},
     {"sglang", &ParseSglangLoad},
     {"vllm", &ParseVllmLoad},
 };
@@ -83,6 +101,19 @@ absl::StatusOr<LoadFormat> FindLoadFormat(std::string_view name) {
                    absl::StrJoin(LoadFormatNames(), ", ")));
 }
 
+absl::StatusOr<LoadFile> ReadAllRows(const std::string& path, std::string_view format_name) {
+  if (format_name == kTrtllm || (format_name.empty() && IsTrtllmStatistics(path))) {
+    return FileOf(ReadTrtllmStatistics(path));
+  }
+  EPLB_ASSIGN_OR_RETURN(const LoadFormat format, FindLoadFormat(format_name));
+  EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
+  if (bytes.find_first_not_of(" \t\r\n") == std::string::npos) {
+    return absl::InvalidArgumentError(path + ": is empty");
+  }
+  if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
+  return format.parse(path, bytes);
+}
+
 }  // namespace
 
 std::vector<std::string> LoadFormatNames() {
@@ -92,19 +123,23 @@ std::vector<std::string> LoadFormatNames() {
   return names;
 }
 
-absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path, std::string_view format_name) {
-  if (format_name == kTrtllm || (format_name.empty() && IsTrtllmStatistics(path))) {
-    EPLB_ASSIGN_OR_RETURN(std::vector<LoadWindow> windows, ReadTrtllmStatistics(path));
-    return LoadFile{std::move(windows)};
+absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path, const LoadReading& reading) {
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadAllRows(path, reading.format));
+  if (!file.counts_model_layers && reading.first_layer.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": --first-layer is for loads of sglang, which have rows for dense layers too; ",
+        "if this is one, give --format sglang"));
   }
-  EPLB_ASSIGN_OR_RETURN(const LoadFormat format, FindLoadFormat(format_name));
-  EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
-  if (bytes.find_first_not_of(" \t\r\n") == std::string::npos) {
-    return absl::InvalidArgumentError(path + ": is empty");
-  }
-  if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
-  EPLB_ASSIGN_OR_RETURN(std::vector<LoadWindow> windows, format.parse(path, bytes));
-  return LoadFile{std::move(windows)};
+  if (!file.counts_model_layers) return file;
+  const absl::StatusOr<std::string> note = TakeDenseRows(reading.first_layer, file.windows);
+  if (!note.ok()) return InFile(path, note.status());
+  if (!note->empty()) file.notes.push_back(*note);
+  return file;
+}
+
+std::string NotesOn(const std::string& path, const LoadFile& file) {
+  if (file.notes.empty()) return {};
+  return absl::StrCat("note: ", path, ": ", absl::StrJoin(file.notes, "; "));
 }
 
 }  // namespace eplb

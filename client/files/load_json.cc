@@ -18,14 +18,19 @@ using wire::JsonNumbers;
 using wire::JsonValue;
 
 constexpr char kFormat[] = "eplb.load.v1";
+constexpr char kPlacementFormat[] = "eplb.placement.v1";
 
 absl::Status UnknownSchema(const JsonValue& value) {
   std::string what = absl::StrCat("is ", std::string(wire::KindName(value.kind)));
   if (value.is_object()) {
     what = "is an object without \"format\" or \"first_step\"";
     const JsonValue* format = value.Find("format");
-    if (format != nullptr && format->kind == JsonValue::Kind::kString) {
-      what = absl::StrCat("has the format ", wire::JsonQuote(format->text));
+    const bool named = format != nullptr && format->kind == JsonValue::Kind::kString;
+    if (named) what = absl::StrCat("has the format ", wire::JsonQuote(format->text));
+    if ((named && format->text == kPlacementFormat) ||
+        value.Find("physical_to_logical_map") != nullptr) {
+      return absl::InvalidArgumentError(
+          "is a placement, expected a load: tokens of each expert [layers][experts]");
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(what, "; ", KnownLoadFormats()));
@@ -86,10 +91,6 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
 // A file that is one JSON value.
 absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
   if (IsWindow(value)) return WindowFrom(value);
-  if (value.is_array()) {
-    EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(value, ""));
-    return LoadWindow{.load = std::move(load)};
-  }
   const JsonValue* format = value.Find("format");
   if (format == nullptr || format->kind != JsonValue::Kind::kString || format->text != kFormat) {
     return UnknownSchema(value);
@@ -134,6 +135,46 @@ absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path
   return windows;
 }
 
+absl::StatusOr<LoadFile> FromWindows(absl::StatusOr<std::vector<LoadWindow>> windows) {
+  if (!windows.ok()) return windows.status();
+  return LoadFile{.windows = *std::move(windows)};
+}
+
+// A file that is one JSON value. errors: without path.
+absl::StatusOr<LoadFile> FileFromDocument(const JsonValue& value, bool is_sglang) {
+  if (is_sglang) {
+    absl::StatusOr<LoadFile> file = FromWindows(SglangLoad(value));
+    if (file.ok()) file->counts_model_layers = true;
+    return file;
+  }
+  if (value.is_array()) return FromWindows(StepsFromJson(value, ""));
+  EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowFromDocument(value));
+  LoadFile file;
+  file.windows.push_back(std::move(window));
+  return file;
+}
+
+enum class Peers { kRefused, kRead };
+
+absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view text, Peers peers) {
+  const std::vector<TextLine> lines = SplitLines(text);
+  // Several lines are a trace when the first is a whole object, else one value in a wide layout.
+  if (lines.size() > 1) {
+    const absl::StatusOr<JsonValue> first = wire::ParseJson(lines.front().text);
+    if (first.ok() && peers == Peers::kRead && IsVllmRecord(*first)) {
+      return ParseVllmLoad(path, text);
+    }
+    if (first.ok() && first->is_object()) return FromWindows(WindowsFromLines(path, lines));
+  }
+  const absl::StatusOr<JsonValue> value = wire::ParseJson(text);
+  if (!value.ok()) return InFile(path, value.status());
+  if (peers == Peers::kRead && IsVllmRecord(*value)) return ParseVllmLoad(path, text);
+  absl::StatusOr<LoadFile> file =
+      FileFromDocument(*value, peers == Peers::kRead && IsSglangLoad(*value));
+  if (!file.ok()) return InFile(path, file.status());
+  return file;
+}
+
 }  // namespace
 
 absl::StatusOr<Load> LoadFromJson(const JsonValue& value, std::string_view name) {
@@ -174,37 +215,34 @@ absl::StatusOr<std::vector<Load>> LoadsFromJson(const JsonValue& value, std::str
   return loads;
 }
 
+absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
+                                                      std::string_view name) {
+  EPLB_ASSIGN_OR_RETURN(std::vector<Load> loads, LoadsFromJson(value, name));
+  std::vector<LoadWindow> windows;
+  windows.reserve(loads.size());
+  for (Load& load : loads) {
+    const auto step = static_cast<int64_t>(windows.size());
+    windows.push_back({step, step, std::move(load)});
+  }
+  return windows;
+}
+
 std::string KnownLoadFormats() {
   return absl::StrCat(
-      "tried a JSON matrix [layers][experts], \"", kFormat,
+      "tried a JSON matrix [layers][experts] or [steps][layers][experts], \"", kFormat,
       "\", JSON lines of windows, NumPy .npy and .npz, CSV, sglang's logical_count, vllm's "
       "eplb_load_stats and trtllm's directory of statistics");
 }
 
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
-                                                      std::string_view text, JsonLoads kinds) {
-  const std::vector<TextLine> lines = SplitLines(text);
-  // Several lines are a trace when the first is a whole object, else one value in a wide layout.
-  if (lines.size() > 1) {
-    const absl::StatusOr<JsonValue> first = wire::ParseJson(lines.front().text);
-    if (first.ok() && kinds == JsonLoads::kAny && IsVllmRecord(*first)) {
-      return ParseVllmLoad(path, text);
-    }
-    if (first.ok() && first->is_object()) return WindowsFromLines(path, lines);
-  }
-  const absl::StatusOr<JsonValue> value = wire::ParseJson(text);
-  if (!value.ok()) return InFile(path, value.status());
-  if (kinds == JsonLoads::kAny && IsVllmRecord(*value)) return ParseVllmLoad(path, text);
-  if (kinds == JsonLoads::kAny && IsSglangLoad(*value)) {
-    absl::StatusOr<std::vector<LoadWindow>> windows = SglangLoad(*value);
-    if (!windows.ok()) return InFile(path, windows.status());
-    return windows;
-  }
-  absl::StatusOr<LoadWindow> window = WindowFromDocument(*value);
-  if (!window.ok()) return InFile(path, window.status());
-  std::vector<LoadWindow> windows;
-  windows.push_back(*std::move(window));
-  return windows;
+                                                      std::string_view text) {
+  const absl::StatusOr<LoadFile> file = ParseJson(path, text, Peers::kRefused);
+  if (!file.ok()) return file.status();
+  return file->windows;
+}
+
+absl::StatusOr<LoadFile> ParseAnyLoadJson(const std::string& path, std::string_view text) {
+  return ParseJson(path, text, Peers::kRead);
 }
 
 }  // namespace eplb

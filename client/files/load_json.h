@@ -1,6 +1,5 @@
-// Loads written as JSON: a matrix, eplb.load.v1, JSON lines of windows; and those of SGLang and
-// vLLM.
-// threads: safe, no state.
+// Loads written as JSON: a matrix, one for each step, eplb.load.v1, JSON lines of windows; and
+// those of SGLang and vLLM. threads: safe, no state.
 #ifndef EPLB_CLIENT_FILES_LOAD_JSON_H_
 #define EPLB_CLIENT_FILES_LOAD_JSON_H_
 
@@ -15,11 +14,6 @@
 
 namespace eplb {
 
-enum class JsonLoads {
-  kOwn,  // the three of ours
-  kAny,  // also those of other systems that a key tells: logical_count, record_type
-};
-
 // Oldest first, all of one shape. An integer matrix is exact counts; one number with a point or an
 // exponent makes it estimates.
 // errors, beginning with `path`: InvalidArgument for text that is not JSON, ragged rows, what
@@ -27,14 +21,19 @@ enum class JsonLoads {
 // the window before covers too, a schema that is none of these (saying what was tried).
 // cost: O(text); one window is held twice while it is read.
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
-                                                      std::string_view text,
-                                                      JsonLoads kinds = JsonLoads::kOwn);
+                                                      std::string_view text);
+
+// The same, and the loads of other systems that a key tells: logical_count, record_type.
+absl::StatusOr<LoadFile> ParseAnyLoadJson(const std::string& path, std::string_view text);
 
 // A load [L][E], or with LoadsFromJson several of one shape [steps][L][E]; `name` stands before
 // messages. errors: InvalidArgument, naming the cell, as above.
 absl::StatusOr<Load> LoadFromJson(const wire::JsonValue& value, std::string_view name);
 absl::StatusOr<std::vector<Load>> LoadsFromJson(const wire::JsonValue& value,
                                                 std::string_view name);
+// Each step of LoadsFromJson as a window.
+absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const wire::JsonValue& value,
+                                                      std::string_view name);
 
 // The last sentence of a message about a file of no known schema.
 std::string KnownLoadFormats();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,7 +24,9 @@ struct LoadWindow {
 
 // A load file or trace.
 struct LoadFile {
-  std::vector<LoadWindow> windows;  // at least one, oldest first, all of one shape
+  std::vector<LoadWindow> windows;      // at least one, oldest first, all of one shape
+  std::vector<std::string> notes = {};  // what was left out or looks odd, a sentence each
+  bool counts_model_layers = false;     // rows for the dense layers too, as sglang writes
 };
 
 struct WindowRule {

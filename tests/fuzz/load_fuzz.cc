@@ -34,7 +34,7 @@ void CheckWindows(const absl::StatusOr<std::vector<LoadWindow>>& windows) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes = eplb::fuzz::AsText(data, size);
-  eplb::CheckWindows(eplb::ParseLoadJson("in", bytes, eplb::JsonLoads::kAny));
+  eplb::CheckWindows(eplb::ParseLoadJson("in", bytes));
   eplb::CheckWindows(eplb::ParseLoadNpy(bytes));
   eplb::CheckWindows(eplb::ParseDeepseekLoad("in", bytes));
   eplb::CheckWindows(eplb::ParseVllmLoad("in", bytes));

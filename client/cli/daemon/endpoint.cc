@@ -6,12 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
+#include "proto/wire/endpoint.h"
 #include "proto/wire/toml_text.h"
 
 namespace eplb::cli {
@@ -27,18 +26,9 @@ std::string Environment(const char* name) {
 }
 
 absl::StatusOr<std::string> Checked(const std::string& source, const std::string& endpoint) {
-  if (absl::StartsWith(endpoint, "/")) return absl::StrCat("unix:", endpoint);
-  if (absl::StartsWith(endpoint, "unix:") && endpoint.size() > 5) return endpoint;
-  const size_t colon = endpoint.rfind(':');
-  uint32_t port = 0;
-  const bool has_port = colon != std::string::npos && colon > 0 &&
-                        absl::SimpleAtoi(endpoint.substr(colon + 1), &port) && port >= 1 &&
-                        port <= 65535;
-  // A second colon is an IPv6 address, which needs brackets.
-  const bool plain_host = has_port && (endpoint.find(':') == colon || endpoint[colon - 1] == ']');
-  if (plain_host && endpoint.find_first_of(" /\t\n") == std::string::npos) return endpoint;
-  return absl::InvalidArgumentError(
-      absl::StrCat(source, ": endpoint is \"", endpoint, "\", expected HOST:PORT or unix:PATH"));
+  absl::StatusOr<std::string> checked = wire::CheckEndpoint(endpoint);
+  if (!checked.ok()) return InFile(source, checked.status());
+  return checked;
 }
 
 // The `endpoint` of the config file; empty when there is no file or no such key.

@@ -99,7 +99,7 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<JsonValue>* layers,
                         GetObjects(object, "layer_list", "moe_layer_count"));
   PlacementParts parts{
-      .slots = {}, .ranks = {}, .num_experts = {}, .frame = {}, .shares = {}, .dropped = {}};
+      .slots = {}, .ranks = {}, .num_experts = {}, .frame = {}, .shares = {}, .notes = {}};
   std::vector<int64_t> per_device;
   for (size_t id = 0; id < layers->size(); ++id) {
     absl::StatusOr<Layer> layer = ReadLayer((*layers)[id], id);

@@ -93,7 +93,7 @@ absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
                         .num_experts = static_cast<int32_t>(maps.counts.cells.cols()),
                         .frame = {},
                         .shares = {},
-                        .dropped = {}};
+                        .notes = {}};
 }
 
 absl::StatusOr<PlacementParts> PartsFromSlots(absl::StatusOr<IndexTable> slots) {
@@ -103,7 +103,7 @@ absl::StatusOr<PlacementParts> PartsFromSlots(absl::StatusOr<IndexTable> slots) 
                         .num_experts = {},
                         .frame = {},
                         .shares = {},
-                        .dropped = {}};
+                        .notes = {}};
 }
 
 absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
@@ -252,10 +252,10 @@ absl::StatusOr<std::vector<LoadWindow>> ParseDeepseekLoad(const std::string& pat
   } else if (bytes.starts_with(kZipMagic)) {
     windows = LoadFromNpz(bytes);
   } else if (bytes.substr(start).starts_with('[')) {
-    return ParseLoadJson(path, bytes, JsonLoads::kOwn);
+    return ParseLoadJson(path, bytes);
   } else if (LooksLikeCsv(bytes)) {
     const absl::StatusOr<std::string> json = CsvToJson(bytes);
-    if (json.ok()) return ParseLoadJson(path, *json, JsonLoads::kOwn);
+    if (json.ok()) return ParseLoadJson(path, *json);
     windows = json.status();
   } else {
     windows = absl::InvalidArgumentError("is no load of deepseek; tried .npy, .npz, JSON and CSV");

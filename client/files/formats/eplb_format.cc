@@ -19,7 +19,7 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
                                   .num_nodes = topology.num_nodes(),
                                   .num_groups = topology.num_groups()},
                         .shares = std::move(read.replica_share),
-                        .dropped = {}};
+                        .notes = {}};
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ struct PlacementFormat {
   bool (*holds_ranks)(const WriteOptions& options);  // the order of an expert's replicas
   bool holds_gpus = false;
   bool holds_nodes_and_groups = false;
-  bool holds_layer_numbers = false;   // else MoE layers are counted from 0
+  bool holds_layer_numbers = false;   // the model's; else MoE layers are counted from 0
+  bool counts_model_layers = false;   // a row for every layer of the model, dense ones in front
   bool holds_unequal_gpus = false;    // GPUs that differ by a slot
   bool holds_unusable_slots = false;  // slots that hold -1
   bool holds_shares = false;          // replica_share

@@ -29,7 +29,7 @@ struct PlacementParts {
   std::optional<int32_t> num_experts;  // else the largest id + 1: every expert is in a slot
   FrameNumbers frame;
   std::optional<RealMatrix> shares;  // replica_share [L, S], right for these slots
-  std::vector<std::string> dropped;  // sentences about what no Placement holds
+  std::vector<std::string> notes;    // what was left out, a sentence each
 };
 
 // The numbers of both. errors: InvalidArgument, naming the flag, when they contradict each other.

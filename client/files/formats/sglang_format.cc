@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "client/files/formats/index_table.h"
+#include "client/files/formats/model_layers.h"
 #include "client/files/load_json.h"
 #include "client/files/read_file.h"
 #include "placement/status_macros.h"
@@ -30,7 +31,7 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
                         .num_experts = {},
                         .frame = {},
                         .shares = {},
-                        .dropped = {}};
+                        .notes = {}};
 }
 
 }  // namespace
@@ -43,8 +44,16 @@ absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
 }
 
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
-                                                 const WriteOptions& /*options*/) {
-  const IndexMatrix& slots = placement.physical_to_logical_map();
+                                                 const WriteOptions& options) {
+  constexpr int32_t kMaxDenseRows = 1024;
+  if (options.first_layer.value_or(0) > kMaxDenseRows) {
+    return absl::InvalidArgumentError(absl::StrCat("--first-layer is ", *options.first_layer,
+                                                   ": sglang needs a row for each ",
+                                                   "dense layer, expected 0..", kMaxDenseRows));
+  }
+  const IndexMatrix slots =
+      WithDenseRows(placement.physical_to_logical_map(), placement.topology().num_experts(),
+                    options.first_layer.value_or(0));
   std::string json = absl::StrCat("{\"", kSlots, "\":");
   for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
     absl::StrAppend(&json, layer == 0 ? "[" : ",", RowToJson(slots, layer));
@@ -55,19 +64,16 @@ absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
 bool IsSglangLoad(const wire::JsonValue& value) { return value.Find(kCounts) != nullptr; }
 
 absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value) {
-  const wire::JsonValue* counts = value.Find(kCounts);
+  const wire::JsonValue* counts = value.is_array() ? &value : value.Find(kCounts);
   if (counts == nullptr || value.Find("format") != nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("is no load of sglang, expected a JSON object with \"", kCounts,
-                     "\" and without \"format\""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        value.Find(kSlots) == nullptr
+            ? "is no load of sglang, "
+            : "is a placement of sglang, for `eplbctl convert --from sglang`, and no load; ",
+        "expected a JSON object with \"", kCounts,
+        "\" and without \"format\", or its array alone"));
   }
-  EPLB_ASSIGN_OR_RETURN(std::vector<Load> loads, LoadsFromJson(*counts, kCounts));
-  std::vector<LoadWindow> windows;
-  for (Load& load : loads) {
-    const auto step = static_cast<int64_t>(windows.size());
-    windows.push_back({step, step, std::move(load)});
-  }
-  return windows;
+  return StepsFromJson(*counts, value.is_array() ? "" : kCounts);
 }
 
 }  // namespace eplb

@@ -18,7 +18,8 @@ bool IsTorchDump(std::string_view bytes) {
 
 absl::Status TorchDumpError() {
   return absl::InvalidArgumentError(
-      "is a dump of torch.save, a pickle: `python -m eplb.convert` of the Python package reads it");
+      "is a dump of torch.save, a pickle: `python -m eplb.convert DUMP.pt OUT.json` of the Python "
+      "package makes JSON of it, counts and maps");
 }
 
 }  // namespace eplb

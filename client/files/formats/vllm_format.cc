@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,7 +66,7 @@ absl::StatusOr<PlacementParts> ReadMapping(const JsonValue& record) {
                         .num_experts = num_slots - redundant,
                         .frame = {},
                         .shares = {},
-                        .dropped = {}};
+                        .notes = {}};
 }
 
 // The loads of slots and what they hold, from one record.
@@ -158,11 +159,45 @@ absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
 }
 
 // What the records of a file add up to. The first of each kind counts, except loads: all do.
+// Records of other types are skipped, as vLLM itself does: its benchmarks write into the same file.
 struct Records {
   std::optional<Meta> meta;
   std::optional<PlacementParts> mapping;
   std::vector<LoadWindow> windows;
+  std::map<std::string, int64_t> skipped;  // records by type, kMaxSkippedTypes at most
+  int64_t skipped_more = 0;
 };
+
+void Skip(const std::string& type, Records& records) {
+  constexpr size_t kMaxSkippedTypes = 8;
+  const std::string name = wire::JsonQuote(type.substr(0, 80));
+  if (records.skipped.size() == kMaxSkippedTypes && !records.skipped.contains(name)) {
+    ++records.skipped_more;
+  } else {
+    ++records.skipped[name];
+  }
+}
+
+// "skipped records of other types: 2 \"session_metadata\""; empty when there are none.
+std::string SkippedText(const Records& records) {
+  std::string text;
+  for (const auto& [name, count] : records.skipped) {
+    absl::StrAppend(&text, text.empty() ? "skipped records of other types: " : ", ", count, " ",
+                    name);
+  }
+  if (records.skipped_more > 0) absl::StrAppend(&text, " and ", records.skipped_more, " more");
+  return text;
+}
+
+// A file without what was looked for, and what it has instead.
+absl::Status Missing(const std::string& path, const char* type, const Records& records) {
+  std::string what = absl::StrCat(path, ": has no ", type);
+  if (!records.skipped.empty()) {
+    absl::StrAppend(&what, "; ", SkippedText(records), "; tried ", kMeta, ", ", kStats, " and ",
+                    kMapping);
+  }
+  return absl::InvalidArgumentError(what);
+}
 
 absl::Status Take(const JsonValue& record, Records& records) {
   if (!IsVllmRecord(record)) {
@@ -170,6 +205,10 @@ absl::Status Take(const JsonValue& record, Records& records) {
         "is no record of vllm, expected an object with \"record_type\"");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string type, wire::GetString(record, "record_type"));
+  if (type != kMeta && type != kStats && type != kMapping) {
+    Skip(type, records);
+    return absl::OkStatus();
+  }
   EPLB_ASSIGN_OR_RETURN(const int64_t version, wire::GetInteger(record, "version"));
   if (version != 1) {
     return absl::InvalidArgumentError(absl::StrCat("version is ", version, ", expected 1"));
@@ -186,17 +225,12 @@ absl::Status Take(const JsonValue& record, Records& records) {
     EPLB_ASSIGN_OR_RETURN(records.mapping, ReadMapping(record));
     return absl::OkStatus();
   }
-  if (type == kStats) {
-    EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowOf(record));
-    if (!records.windows.empty()) {
-      EPLB_RETURN_IF_ERROR(CheckFollows(records.windows.back(), window));
-    }
-    records.windows.push_back(std::move(window));
-    return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowOf(record));
+  if (!records.windows.empty()) {
+    EPLB_RETURN_IF_ERROR(CheckFollows(records.windows.back(), window));
   }
-  return absl::InvalidArgumentError(absl::StrCat("has the record_type ",
-                                                 wire::JsonQuote(type.substr(0, 80)), "; tried ",
-                                                 kMeta, ", ", kStats, " and ", kMapping));
+  records.windows.push_back(std::move(window));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view bytes) {
@@ -225,9 +259,10 @@ bool IsVllmRecord(const JsonValue& value) { return value.Find("record_type") != 
 absl::StatusOr<PlacementParts> ParseVllmPlacement(const std::string& path, std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(Records records, ReadRecords(path, bytes));
   if (!records.mapping.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has no ", kMapping));
+    return Missing(path, kMapping, records);
   }
   PlacementParts parts = *std::move(records.mapping);
+  if (!records.skipped.empty()) parts.notes.push_back(SkippedText(records));
   if (!records.meta.has_value()) return parts;
   const absl::Status agrees = CheckMeta(*records.meta, parts.slots.rows());
   if (!agrees.ok()) return InFile(path, agrees);
@@ -254,17 +289,18 @@ absl::StatusOr<std::string> WriteVllmPlacement(const Placement& placement,
   return json + "}}\n";
 }
 
-absl::StatusOr<std::vector<LoadWindow>> ParseVllmLoad(const std::string& path,
-                                                      std::string_view bytes) {
+absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(Records records, ReadRecords(path, bytes));
   if (records.windows.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has no ", kStats));
+    return Missing(path, kStats, records);
   }
   if (records.meta.has_value()) {
     const absl::Status agrees = CheckMeta(*records.meta, records.windows.front().load.num_layers());
     if (!agrees.ok()) return InFile(path, agrees);
   }
-  return std::move(records.windows);
+  LoadFile file{.windows = std::move(records.windows)};
+  if (!records.skipped.empty()) file.notes.push_back(SkippedText(records));
+  return file;
 }
 
 }  // namespace eplb

@@ -25,9 +25,9 @@ absl::StatusOr<std::string> WriteVllmPlacement(const Placement& placement,
                                                const WriteOptions& options);
 
 // Each eplb_load_stats is a window: the loads of the slots, added up for the experts that the
-// record's own p2l_map says they hold. errors: begin with `path`, name the line.
-absl::StatusOr<std::vector<LoadWindow>> ParseVllmLoad(const std::string& path,
-                                                      std::string_view bytes);
+// record's own p2l_map says they hold. Records of other types are skipped, with a note. errors:
+// begin with `path`, name the line.
+absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view bytes);
 
 }  // namespace eplb
 

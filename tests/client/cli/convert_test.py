@@ -78,6 +78,8 @@ class ConvertTest(command.CommandTest):
         return self.directory / name
 
     def convert(self, source, target, in_path, out_path, *more):
+        if not {source, target} & {"sglang", "trtllm"} and more == tuple(FLAGS):
+            more = more[:-2]  # refused where no file numbers the model's layers
         return command.run("convert", "--from", source, "--to", target, in_path, out_path, *more)
 
     def assert_converts(self, *arguments):
@@ -91,7 +93,7 @@ class ConvertTest(command.CommandTest):
         for target, name in FORMS.items():
             self.assert_converts("eplb", target, source, self.path("out_" + name), *FLAGS)
         self.assertEqual(json.loads(self.path("out_p.json").read_text()), EPLB)
-        self.assertEqual(json.loads(self.path("out_s.json").read_text()), {"physical_to_logical_map": SLOTS})
+        self.assertEqual(json.loads(self.path("out_s.json").read_text()), {"physical_to_logical_map": [[0, 1, 2, 0]] * 3 + SLOTS})
         self.assertEqual(self.path("out_t.yaml").read_text(), TRTLLM)
         self.assertEqual(json.loads(self.path("out_v.jsonl").read_text()), VLLM)
         self.assertEqual(json.loads(self.path("out_a.json").read_text()), ASCEND)
@@ -113,16 +115,18 @@ class ConvertTest(command.CommandTest):
         source = random.Random(seed)
         rows = [random.Random(seed + layer).sample([0, 1, 2, 3, 4, 5, 6, 7] + source.choices(range(8), k=4), 12)
                 for layer in range(58)]
+        rows = [[slot % 8 for slot in range(12)]] * 3 + rows  # the model's layers 0..2 are dense
         start = self.write("start.json", json.dumps({"physical_to_logical_map": rows}))
-        flags = ["--gpus", 4, "--first-layer", 3]
+        numbered = {"sglang", "trtllm"}
         for first, first_name in FORMS.items():
             middle = self.path(first_name)
-            self.assert_converts("sglang", first, start, middle, *flags)
+            self.assert_converts("sglang", first, start, middle, "--gpus", 4, "--first-layer", 3)
             for second, second_name in FORMS.items():
                 other = self.path("other_" + second_name)
                 back = self.path("back.json")
-                self.assert_converts(first, second, middle, other, *flags)
-                self.assert_converts(second, "sglang", other, back, *flags)
+                layer = ["--first-layer", 3] if {first, second} & numbered else []
+                self.assert_converts(first, second, middle, other, "--gpus", 4, *layer)
+                self.assert_converts(second, "sglang", other, back, "--gpus", 4, "--first-layer", 3)
                 self.assertEqual(json.loads(back.read_text())["physical_to_logical_map"], rows, (seed, first, second))
         placement = self.path("p.json")
         self.assertEqual(command.run("lint", "--placement", placement).returncode, 0)
@@ -131,7 +135,8 @@ class ConvertTest(command.CommandTest):
         source = self.write("p.json", json.dumps(EPLB))
         said = self.assert_converts("eplb", "sglang", source, self.path("s.json"))
         self.assertIn("no replica ranks", said)
-        self.assertIn("num_gpus 2", said)
+        self.assertIn("eplbctl: note: ", said)
+        self.assertIn("sglang files carry no GPUs, nodes or expert groups; give --gpus 2 to convert back", said)
         said = self.assert_converts("sglang", "eplb", self.path("s.json"), self.path("q.json"), "--gpus", 2)
         for word in ("lowest slot", "--nodes", "--groups", "q.json"):
             self.assertIn(word, said)
@@ -152,7 +157,7 @@ class ConvertTest(command.CommandTest):
                                    ("trtllm", ["--first-layer", -1], "--first-layer"),
                                    ("vllm", ["--gpus", 3], "4 slots on 3 GPUs"), ("eplb", ["--gpus", 0], "num_gpus"),
                                    ("eplb", ["--gpus", 2, "--nodes", 3], "nodes"), ("eplb", ["--gpus", "x"], "--gpus"),
-                                   ("nonsense", [], "--to")):
+                                   ("ascend", ["--gpus", 3], "4 slots on 3 GPUs: in sglang"), ("nonsense", [], "--to")):
             with self.subTest(target=target, more=more):
                 self.assert_fails(self.convert("sglang", target, source, out, *more), 2, word)
                 self.assertEqual(out.read_text(), "precious")
@@ -161,16 +166,20 @@ class ConvertTest(command.CommandTest):
         self.path("p.json").unlink()
         self.assertEqual(sorted(entry.name for entry in self.directory.iterdir()), before)
         self.assert_fails(command.run("convert", "--from", "sglang", source, out), 2, "--to")
+        for source_name, target in (("vllm", "eplb"), ("ascend", "deepseek"), ("eplb", "vllm")):
+            self.assert_fails(self.convert(source_name, target, source, out, "--first-layer", 3), 2,
+                              f"--first-layer has no meaning from {source_name} to {target}", "sglang and trtllm")
         self.assert_fails(command.run("convert", "--from", "sglang", "--to", "vllm", source), 2, "out")
 
     def test_malformed_files_are_exit_2_with_their_name(self):
         out = self.write("out.json", "precious")
         checked = 0
         for source, cases in MALFORMED.items():
+            flags = FLAGS[:-1] + [0] if source == "sglang" else FLAGS  # too short to leave rows out
             for name, content, word in cases:
                 with self.subTest(source=source, name=name):
                     path = self.write("bad", content)
-                    self.assert_fails(self.convert(source, "eplb", path, out, *FLAGS), 2, path, word)
+                    self.assert_fails(self.convert(source, "eplb", path, out, *flags), 2, path, word)
                     self.assertEqual(out.read_text(), "precious")
                     checked += 1
             for path in (self.path("missing"), self.directory):
@@ -264,6 +273,40 @@ class LoadFormatTest(command.CommandTest):
         single = json.loads(self.plan(self.write("own.json", json.dumps(LOAD))).stdout)
         self.assertEqual(result["max_gpu_load_per_layer"], [2 * peak for peak in single["max_gpu_load_per_layer"]])
 
+    def test_dense_rows_of_sglang_are_left_out_or_said(self):
+        model = self.write("s.json", json.dumps({"logical_count": [[[0] * 3] * 3 + LOAD]}))
+        expected = self.expected()
+        result = self.plan(model, "--first-layer", 3)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(json.loads(result.stdout)["placement"], expected)
+        shape = ("--gpus", 2, "--slots", 4)
+        placement = self.write("p.json", json.dumps(expected))
+        note = "rows 0..2 look like dense layers (no tokens), and sglang has a row for every model layer; give --first-layer 3"
+        for arguments in (("plan", "--load", model, *shape), ("sweep", "--load", model, *shape),
+                          ("replay", "--trace", model, *shape), ("lint", "--placement", placement, "--load", model)):
+            with self.subTest(arguments=arguments):
+                said = command.run(*arguments).stderr
+                self.assertIn("note: " + str(model) + ": " + note, said)
+                done = command.run(*arguments, "--first-layer", 3)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertNotIn("note:", done.stderr)
+        for path, word in ((model, "--first-layer 5 leaves none"), (self.write("own.json", json.dumps(LOAD)), "for loads of sglang")):
+            self.assert_fails(self.plan(path, "--first-layer", 5), 2, path, word)
+
+    def test_a_placement_is_called_one(self):
+        for name, content in (("p.json", EPLB), ("s.json", {"physical_to_logical_map": SLOTS})):
+            path = self.write(name, json.dumps(content))
+            self.assert_fails(self.plan(path), 2, path, "is a placement, expected a load")
+
+    def test_records_of_others_in_a_log_of_vllm_are_skipped_aloud(self):
+        log = self.write("v.jsonl", "\n".join(map(json.dumps, ({"record_type": "session_metadata"}, STATS,
+                                                                {"record_type": "bench_run_start"}))) + "\n")
+        result = self.plan(log)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["placement"], self.expected())
+        self.assertIn('note: ' + str(log) + ': skipped records of other types: 1 "bench_run_start", 1 "session_metadata"',
+                      result.stderr)
+
     def test_a_named_format_takes_nothing_else(self):
         own = self.write("own.json", json.dumps({"format": "eplb.load.v1", "load": LOAD}))
         sglang = self.write("s.json", json.dumps({"logical_count": LOAD}))
@@ -291,7 +334,7 @@ class LoadFormatTest(command.CommandTest):
                               ('{"logical_count":[[NaN]]}', "line 1"),
                               (json.dumps(dict(STATS, p2l_map=[[0, 1, 0, 2], [2, 0, 1, 4]])), "layer 1 slot 3 is 4"),
                               (json.dumps(dict(STATS, p2l_map=[[0, 1, 0, 2]])), "p2l_map has 1 x 4"),
-                              (json.dumps(dict(STATS, record_type="other")), "tried"),
+                              (json.dumps(dict(STATS, record_type="other")), '1 "other"; tried'),
                               (json.dumps(STATS) + "\n" + json.dumps(STATS)[:30], "line 2"),
                               ("1,2\n3\n", "layer 1 has 1 experts"), ("1,2\n3,inf\n", "line 2, column 2")):
             with self.subTest(content=content[:50]):

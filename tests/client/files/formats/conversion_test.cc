@@ -40,11 +40,12 @@ class ConversionTest : public FilesTest {
  protected:
   // Writes `to.file` from `from.file`; the flags say everything that no format holds.
   Conversion Convert(const Form& from, const Form& to, const FrameNumbers& flags) {
-    const absl::StatusOr<Conversion> conversion = ConvertPlacementFile({.from = from.format,
-                                                                        .to = to.format,
-                                                                        .in = Path(from.file),
-                                                                        .out = Path(to.file),
-                                                                        .flags = flags});
+    const absl::StatusOr<Conversion> conversion =
+        ConvertPlacementFile({.from = from.format,
+                              .to = to.format,
+                              .in = Path(from.file),
+                              .out = Path(to.file),
+                              .flags = Taken(from, to, flags)});
     EXPECT_TRUE(conversion.ok()) << from.file << " -> " << to.file << conversion.status();
     if (!conversion.ok()) return {};
     Write(to.file, conversion->bytes);
@@ -56,8 +57,17 @@ class ConversionTest : public FilesTest {
                                  .to = to.format,
                                  .in = Path(from.file),
                                  .out = Path(to.file),
-                                 .flags = flags})
+                                 .flags = Taken(from, to, flags)})
         .status();
+  }
+
+  // --first-layer is refused where neither file numbers the model's layers.
+  static FrameNumbers Taken(const Form& from, const Form& to, FrameNumbers flags) {
+    const auto numbers = [](const Form& form) {
+      return form.format == "sglang" || form.format == "trtllm";
+    };
+    if (!numbers(from) && !numbers(to)) flags.first_layer.reset();
+    return flags;
   }
 
   Placement WriteRandom(std::mt19937_64& random, bool random_ranks, bool equal_gpus) {
@@ -197,14 +207,98 @@ TEST_F(ConversionTest, LayerNumbersAreCarriedOrTold) {
         "num_slots: 2\nlayer_updates_per_iter: 2\ninitial_global_assignments:\n"
         "  4: [1, 0]\n  3: [0, 1]\n");
   const Form trtllm{"trtllm", "t.yaml"};
+  const Conversion vllm = Convert(trtllm, {"vllm", "v.jsonl"}, {});
+  EXPECT_EQ(absl::StrJoin(vllm.notes, "; "),
+            "layer_updates_per_iter 2 is dropped; vllm files carry no layer numbers; give "
+            "--first-layer 3 to convert back");
+  // The model's layers 0..2 are dense, and sglang has rows for them too.
   const Conversion sglang = Convert(trtllm, {"sglang", "s.json"}, {});
-  EXPECT_EQ(sglang.bytes, "{\"physical_to_logical_map\":[[0,1],[1,0]]}\n");
-  EXPECT_EQ(absl::StrJoin(sglang.notes, "; "),
-            "layer_updates_per_iter 2 is dropped; does not say first layer 3");
+  EXPECT_EQ(sglang.bytes, "{\"physical_to_logical_map\":[[0,1],[0,1],[0,1],[0,1],[1,0]]}\n");
+  EXPECT_EQ(absl::StrJoin(sglang.notes, "; "), "layer_updates_per_iter 2 is dropped");
   const Conversion again = Convert(trtllm, {"trtllm", "again.yaml"}, {});
   EXPECT_EQ(again.bytes,
             "num_slots: 2\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
             "  3: [0, 1]\n  4: [1, 0]\n");
+}
+
+TEST_F(ConversionTest, SglangsRowsAreModelLayers) {
+  const std::string moe = "[2,0,1,0],[1,2,0,1]";
+  const std::string dense = "[0,1,2,0]";
+  Write("moe.json", absl::StrCat(R"({"physical_to_logical_map":[)", moe, "]}\n"));
+  Write("model.json", absl::StrCat(R"({"physical_to_logical_map":[)", dense, ",", dense, ",", dense,
+                                   ",", moe, "]}\n"));
+  const Form model{"sglang", "model.json"};
+  const Form ours{"eplb", "ours.json"};
+  Convert({"sglang", "moe.json"}, ours, {.num_gpus = 2, .first_layer = 0});
+  const std::string expected = Read(Path("ours.json"));
+  // Dropped, and put in front again.
+  const Conversion read = Convert(model, ours, {.num_gpus = 2, .first_layer = 3});
+  EXPECT_EQ(Read(Path("ours.json")), expected);
+  EXPECT_THAT(absl::StrJoin(read.notes, "; "), Not(HasSubstr("row")));
+  Convert(ours, {"sglang", "again.json"}, {.first_layer = 3});
+  EXPECT_EQ(Read(Path("again.json")), Read(Path("model.json")));
+  // The first row's key is the model's number of MoE layer 0, not behind the dense rows.
+  EXPECT_THAT(Convert(model, {"trtllm", "t.yaml"}, {.first_layer = 3}).bytes,
+              HasSubstr("initial_global_assignments:\n  3: [2, 0, 1, 0]\n  4: [1, 2, 0, 1]\n"));
+  EXPECT_THAT(absl::StrJoin(Convert(ours, {"sglang", "s.json"}, {}).notes, "; "),
+              HasSubstr("give --first-layer when dense layers come before it"));
+}
+
+TEST_F(ConversionTest, RowsThatLookDenseAreSaidAndTooManyRefused) {
+  Write("model.json", R"({"physical_to_logical_map":[[0,1,2,0],[0,1,2,0],[2,0,1,0],[1,2,0,1]]})");
+  const Form model{"sglang", "model.json"};
+  const auto notes = [&](const FrameNumbers& flags) {
+    return absl::StrJoin(Convert(model, {"vllm", "v.jsonl"}, flags).notes, "; ");
+  };
+  EXPECT_EQ(notes({}),
+            "rows 0..1 look like dense layers (experts lie in order), and sglang has a row for "
+            "every model layer; give --first-layer 2 to leave them out");
+  EXPECT_EQ(notes({.first_layer = 2}), "");
+  EXPECT_EQ(notes({.first_layer = 3}),
+            "row 2 left out for --first-layer 3, though not all experts lie in order there");
+  EXPECT_THAT(std::string(Status(model, {"vllm", "o"}, {.first_layer = 4}).message()),
+              HasSubstr("model.json: has 4 rows, --first-layer 4 leaves none of them"));
+  // Nothing tells a dense layer from one that nobody has balanced.
+  Write("static.json", R"({"physical_to_logical_map":[[0,1,2,0],[0,1,2,0]]})");
+  EXPECT_THAT(Convert({"sglang", "static.json"}, {"vllm", "v.jsonl"}, {}).notes, IsEmpty());
+}
+
+TEST_F(ConversionTest, FirstLayerIsRefusedWhereNoFileNumbersLayers) {
+  for (const char* from : {"eplb", "deepseek", "vllm", "ascend"}) {
+    const absl::Status status = ConvertPlacementFile({.from = from,
+                                                      .to = "ascend",
+                                                      .in = Path("none"),
+                                                      .out = Path("out"),
+                                                      .flags = {.first_layer = 3}})
+                                    .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("--first-layer has no meaning from ", from, " to ascend")));
+  }
+}
+
+TEST_F(ConversionTest, GpusThatDoNotFitTheSourceAreRefused) {
+  Write("s.json", R"({"physical_to_logical_map":[[0,1,0,2]]})");
+  EXPECT_THAT(
+      std::string(Status({"sglang", "s.json"}, {"eplb", "o"}, {.num_gpus = 3}).message()),
+      HasSubstr("s.json: 4 slots on 3 GPUs: in sglang all GPUs hold the same number of slots"));
+  // A map of numpy may be ours, whose GPUs may differ by a slot.
+  Write("d.csv", "0,1,0,2\n");
+  EXPECT_TRUE(Status({"deepseek", "d.csv"}, {"eplb", "o"}, {.num_gpus = 3}).ok());
+}
+
+TEST_F(ConversionTest, WhatIsLostNamesTheFlagsThatSayItAgain) {
+  const Topology topology = *Topology::Make({.num_layers = 1,
+                                             .num_experts = 4,
+                                             .num_slots = 8,
+                                             .num_gpus = 4,
+                                             .num_nodes = 2,
+                                             .num_groups = 1});
+  Write("eplb.json", wire::PlacementToJson(Placement::Static(topology)));
+  EXPECT_EQ(
+      absl::StrJoin(Convert(Forms()[0], {"sglang", "s"}, {.first_layer = 0}).notes, "; "),
+      "sglang files carry no GPUs, nodes or expert groups; give --gpus 4 --nodes 2 to convert "
+      "back");
 }
 
 TEST_F(ConversionTest, SharesStayInOurFilesAndAreDroppedAloudElsewhere) {
@@ -248,8 +342,9 @@ TEST_F(ConversionTest, DumpsOfTorchAreForPython) {
   const std::string zip("PK\x03\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x0c\0\0\0", 30);
   for (const std::string& dump : {zip + "dir/data.pkl", std::string("\x80\x02\x8a\x0al")}) {
     Write("dump.pt", dump);
-    EXPECT_THAT(std::string(Status({"sglang", "dump.pt"}, {"eplb", "o"}, {}).message()),
-                HasSubstr("dump.pt: is a dump of torch.save, a pickle: `python -m eplb.convert`"));
+    EXPECT_THAT(
+        std::string(Status({"sglang", "dump.pt"}, {"eplb", "o"}, {}).message()),
+        HasSubstr("dump.pt: is a dump of torch.save, a pickle: `python -m eplb.convert DUMP.pt"));
   }
   EXPECT_THAT(std::string(Status({"deepseek", "dump.pt"}, {"nonsense", "o"}, {}).message()),
               HasSubstr("expected one of eplb, deepseek, sglang, trtllm, vllm, ascend"));

@@ -23,6 +23,7 @@ TEST(SglangFormatTest, StepsOfALoadAreWindows) {
   EXPECT_EQ((*windows)[1].load.counts()(0, 1), 4);
   EXPECT_EQ((*windows)[1].load.counts()(1, 1), 0);  // a dense layer
   EXPECT_EQ(SglangLoad(*wire::ParseJson(R"({"logical_count":[[5,6]]})"))->size(), 1U);
+  EXPECT_EQ(SglangLoad(*wire::ParseJson("[[[1,2],[0,0]],[[3,4],[0,0]]]"))->size(), 2U);
 }
 
 TEST(SglangFormatTest, PlacementsThatAreNoneAreRefused) {
@@ -69,6 +70,8 @@ TEST(SglangFormatTest, LoadsThatAreNoneAreRefused) {
       {"NoLayers", R"({"logical_count":[[],[]]})", "0 experts"},
       {"Ours", R"({"format":"eplb.load.v1","logical_count":[[1]]})", "without \"format\""},
       {"NoKey", R"({"load":[[1]]})", "\"logical_count\""},
+      {"Map", R"({"physical_to_logical_map":[[0]]})", "is a placement of sglang, for `eplbctl"},
+      {"BareText", R"([["a"]])", "is a string"},
   };
   for (const Refused& refused : cases) {
     const absl::Status status = SglangLoad(*wire::ParseJson(refused.bytes)).status();

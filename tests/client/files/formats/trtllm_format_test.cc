@@ -114,5 +114,25 @@ TEST(TrtllmFormatTest, AnExpertOutOfRangeIsNamedWithItsPlace) {
               HasSubstr("layer 1 slot 2 holds expert 9, but 3 slots hold experts 0..2"));
 }
 
+TEST(TrtllmFormatTest, TheBalancerInTheOptionsOfTheLlmApiIsFound) {
+  const std::string options =
+      "backend: pytorch\nmoe_config:\n  backend: WIDEEP\n  load_balancer:\n    num_slots: 2\n"
+      "    layer_updates_per_iter: 0\n    initial_global_assignments:\n      3: [1, 0]\n";
+  const auto parts = ParseTrtllmPlacement("f", options);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_EQ(parts->slots(0, 0), 1);
+  EXPECT_EQ(parts->frame.first_layer, 3);
+  const Refused cases[] = {
+      {"Path", "moe_config:\n  load_balancer: ./balancer.yaml\n",
+       "moe_config.load_balancer names the file \"./balancer.yaml\", expected that file itself"},
+      {"None", "moe_config:\n  backend: x\n", "has neither num_slots nor moe_config.load_balancer"},
+      {"List", "moe_config:\n  load_balancer: [1]\n", "expected the keys of a balancer"},
+      {"Slots", "moe_config:\n  load_balancer: {a: 1}\n", "num_slots is missing"},
+  };
+  for (const Refused& refused : cases) {
+    ExpectRefusal(refused, ParseTrtllmPlacement("f", refused.bytes).status());
+  }
+}
+
 }  // namespace
 }  // namespace eplb

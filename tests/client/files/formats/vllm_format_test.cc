@@ -40,12 +40,13 @@ TEST(VllmFormatTest, LoadsOfSlotsGoToTheExpertsTheyHeld) {
   // The same loads, after slots 0 and 1 of layer 0 changed places.
   const std::string later =
       With(With(With(kStats, "100", "200"), "[5,7,11]", "[7,5,11]"), "[[0,1,0]", "[[1,0,0]");
-  const auto windows = ParseVllmLoad("f", std::string(kMeta) + kStats + later);
-  ASSERT_TRUE(windows.ok()) << windows.status();
-  ASSERT_EQ(windows->size(), 2U);
-  EXPECT_EQ((*windows)[0].first_step, 100);
-  EXPECT_EQ((*windows)[1].last_step, 200);
-  for (const LoadWindow& window : *windows) {
+  const auto file = ParseVllmLoad("f", std::string(kMeta) + kStats + later);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_EQ(file->windows.size(), 2U);
+  EXPECT_EQ(file->windows[0].first_step, 100);
+  EXPECT_EQ(file->windows[1].last_step, 200);
+  EXPECT_TRUE(file->notes.empty());
+  for (const LoadWindow& window : file->windows) {
     ASSERT_TRUE(window.load.is_counts());
     EXPECT_EQ(window.load.num_experts(), 2);
     EXPECT_EQ(window.load.counts()(0, 0), 16);
@@ -55,8 +56,8 @@ TEST(VllmFormatTest, LoadsOfSlotsGoToTheExpertsTheyHeld) {
   }
   const auto reals = ParseVllmLoad("f", With(kStats, "[5,", "[5.5,"));
   ASSERT_TRUE(reals.ok()) << reals.status();
-  EXPECT_FALSE(reals->front().load.is_counts());
-  EXPECT_EQ(reals->front().load.ToDouble()(0, 0), 16.5);
+  EXPECT_FALSE(reals->windows.front().load.is_counts());
+  EXPECT_EQ(reals->windows.front().load.ToDouble()(0, 0), 16.5);
 }
 
 TEST(VllmFormatTest, RandomLoadsAddUpAsTheirPlacementSays) {
@@ -83,8 +84,28 @@ TEST(VllmFormatTest, RandomLoadsAddUpAsTheirPlacementSays) {
         ParseVllmLoad("f", absl::StrCat(R"({"record_type":"eplb_load_stats","version":1,"step":0,)",
                                         "\"expert_load\":[", load, "]],\"p2l_map\":[", map, "]]}"));
     ASSERT_TRUE(windows.ok()) << windows.status();
-    ASSERT_TRUE((windows->front().load.counts() == expected).all());
+    ASSERT_TRUE((windows->windows.front().load.counts() == expected).all());
   }
+}
+
+// Benchmarks write into the same log; their records have no version.
+TEST(VllmFormatTest, RecordsOfOtherTypesAreSkippedWithANote) {
+  const std::string log = absl::StrCat(R"({"record_type":"session_metadata","host":"a"})", "\n",
+                                       kMeta, R"({"record_type":"bench_run_start"})", "\n", kStats,
+                                       R"({"record_type":"bench_run_start"})", "\n", kMapping);
+  const std::string note =
+      "skipped records of other types: 2 \"bench_run_start\", 1 \"session_metadata\"";
+  const auto load = ParseVllmLoad("f", log);
+  ASSERT_TRUE(load.ok()) << load.status();
+  EXPECT_EQ(load->windows.size(), 1U);
+  EXPECT_THAT(load->notes, ::testing::ElementsAre(note));
+  const auto parts = ParseVllmPlacement("f", log);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_THAT(parts->notes, ::testing::ElementsAre(note));
+  // A stranger cannot make the note long.
+  std::string many = kStats;
+  for (int i = 0; i < 20; ++i) absl::StrAppend(&many, "{\"record_type\":\"t", i, "\"}\n");
+  EXPECT_THAT(ParseVllmLoad("f", many)->notes.front(), ::testing::EndsWith(" and 12 more"));
 }
 
 TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
@@ -96,7 +117,8 @@ TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
       {"List", "[[0,1]]", "line 1: is no record of vllm"},
       {"Other", R"({"physical_to_logical_map":[[0]]})", "is no record of vllm"},
       {"Type", With(good, "eplb_initial_mapping", "eplb_other"),
-       "record_type \"eplb_other\"; tried eplb_load_meta, eplb_load_stats and"},
+       "has no eplb_initial_mapping; skipped records of other types: 1 \"eplb_other\"; tried "
+       "eplb_load_meta, eplb_load_stats and"},
       {"TypeNumber", With(good, "\"eplb_initial_mapping\"", "7"), "record_type is an integer"},
       {"Version", With(good, "\"version\":1", "\"version\":2"), "version is 2, expected 1"},
       {"NoVersion", With(good, "\"version\":1,", ""), "version is missing"},
