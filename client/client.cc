@@ -14,6 +14,7 @@
 #include "client/session/log_line.h"
 #include "client/start.h"
 #include "placement/status_macros.h"
+#include "proto/wire/endpoint.h"
 
 namespace eplb {
 namespace {
@@ -40,6 +41,9 @@ absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
 // Everything up to the control channel.
 absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool inproc) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
+  if (!options.endpoint.empty()) {
+    EPLB_ASSIGN_OR_RETURN(options.endpoint, wire::CheckEndpoint(options.endpoint));
+  }
   EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(options));
   EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, NcclSettingsOf(options.nccl));
   ClientParts parts{.options = std::move(options),
@@ -267,6 +271,8 @@ void Client::Impl::StartSession(wire::Hello identity) {
   session.connection.endpoint = options_.endpoint;
   session.connection.tls = TlsFilesOf(options_.tls);
   session.seed = nonce;
+  session.rank = options_.rank;
+  session.speaks_for_all = options_.rank == 0;
   const absl::MutexLock lock(&stats_mutex_);
   session_ = std::make_unique<Session>(std::move(session), *member_);
 }
@@ -353,11 +359,14 @@ ClientStats Client::Impl::Stats() const {
 
 Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
                             absl::Duration timeout, const DaemonTls& tls) {
-  if (absl::Status refused = EnterGrpc(); !refused.ok()) {
+  const absl::StatusOr<std::string> checked = wire::CheckEndpoint(endpoint);
+  absl::Status refused = checked.status();
+  if (refused.ok()) refused = EnterGrpc();
+  if (!refused.ok()) {
     using Answers = absl::StatusOr<std::vector<std::string>>;
     return [refused](std::string_view) { return Answers(refused); };
   }
-  return MakeExchangeThroughDaemon(std::move(endpoint), std::move(job), rank, world_size, timeout,
+  return MakeExchangeThroughDaemon(*checked, std::move(job), rank, world_size, timeout,
                                    TlsFilesOf(tls));
 }
 

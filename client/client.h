@@ -106,7 +106,9 @@ struct ClientOptions {
   int32_t num_pipeline_ranks = 1;      // each registers, moves and counts layers of its own
   int32_t expert_tensor_parallel = 1;  // ranks that share every expert; the first counts for all
   std::string endpoint;  // of eplbd, HOST:PORT or unix:PATH; empty: the job runs without a daemon
-  DaemonTls tls;         // of the connections to it
+  // Whether Connect fails on all ranks when no daemon answers rank 0; else the job starts without.
+  bool require_daemon = false;
+  DaemonTls tls;  // of the connections to it
   int32_t num_layers = 0;
   int32_t num_experts = 0;
   int32_t num_slots = 0;
@@ -309,7 +311,7 @@ class Client {
 
 // An Exchange through the daemon, for launchers without a collective of their own. `endpoint` as in
 // ClientOptions. Each exchange fails on every rank with DeadlineExceeded after `timeout`, naming
-// the ranks that did not come.
+// the ranks that did not come; with Unavailable at once where nobody listens.
 Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
                             absl::Duration timeout, const DaemonTls& tls = {});
 

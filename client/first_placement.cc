@@ -50,11 +50,19 @@ absl::StatusOr<StoredPlacement> Ask(const ClientOptions& options) {
                         std::min(kQueryDeadline, options.start_deadline));
 }
 
+// NotFound is an answer: the daemon does not know the job yet.
+absl::Status CheckRequired(const ClientOptions& options, const absl::Status& answer) {
+  if (!options.require_daemon || answer.ok() || absl::IsNotFound(answer)) return absl::OkStatus();
+  return absl::Status(answer.code(), absl::StrCat("require_daemon: no answer from eplbd at ",
+                                                  options.endpoint, ": ", answer.message()));
+}
+
 // A placement of a file is another one than those that the job's numbers stand for, unless the
 // daemon knows it.
-RunningPlacement Numbered(RunningPlacement first, const ClientOptions& options) {
+absl::StatusOr<RunningPlacement> Numbered(RunningPlacement first, const ClientOptions& options) {
   if (options.endpoint.empty()) return first;
   const absl::StatusOr<StoredPlacement> stored = Ask(options);
+  EPLB_RETURN_IF_ERROR(CheckRequired(options, stored.status()));
   if (stored.ok()) {
     const bool known = stored->body.digest == first.digest;
     first.version = std::max(first.version, known ? stored->body.version : stored->next_version);
@@ -111,6 +119,7 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
   }
   if (options.endpoint.empty()) return Running(0, Placement::Static(topology));
   absl::StatusOr<StoredPlacement> stored = Ask(options);
+  EPLB_RETURN_IF_ERROR(CheckRequired(options, stored.status()));
   if (stored.ok() && stored->body.placement.topology() == topology) {
     return Running(stored->body.version, std::move(stored->body.placement));
   }

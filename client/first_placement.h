@@ -23,7 +23,8 @@ struct JobStart {
 // it answers within 5 s (and start_deadline) and has the job's shape, else the static one. That has
 // version 0 unless the daemon has the job in another shape: then the first version that it never
 // gave out, for 0 was the static layout of the old shape.
-// errors: InvalidArgument or NotFound for the file, naming it. A daemon that is away is none.
+// errors: InvalidArgument or NotFound for the file, naming it; with require_daemon why the daemon
+// did not answer. Without it, a daemon that is away is none.
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
                                                       const Topology& topology);
 

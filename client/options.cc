@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 
 #include "client/control/socket.h"
+#include "proto/wire/endpoint.h"
 #include "proto/wire/names.h"
 
 namespace eplb {
@@ -82,6 +83,14 @@ absl::Status CheckSteps(const ClientOptions& o) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDaemon(const ClientOptions& o) {
+  if (o.endpoint.empty()) {
+    return o.require_daemon ? Bad("require_daemon", "there is no endpoint of a daemon")
+                            : absl::OkStatus();
+  }
+  return wire::CheckEndpoint(o.endpoint).status();
+}
+
 absl::Status CheckDeadlines(const ClientOptions& o) {
   for (const auto& [field, deadline] : {std::pair{"start_deadline", o.start_deadline},
                                         {"vote_deadline", o.vote_deadline},
@@ -129,6 +138,7 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   if (o.reduce != "rank" && o.reduce != "root") {
     return Bad("reduce", absl::StrCat("\"", o.reduce, "\", expected rank or root"));
   }
+  if (absl::Status status = CheckDaemon(o); !status.ok()) return status;
   if (!o.endpoint.empty()) {
     const absl::Status tls = wire::CheckTlsFiles(TlsFilesOf(o.tls));
     if (!tls.ok()) return Bad("tls", {tls.message().data(), tls.message().size()});

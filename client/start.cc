@@ -176,6 +176,7 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"first_step", absl::StrCat(o.first_step)},
           {"vote_every", absl::StrCat(o.vote_every)},
           {"report_every", absl::StrCat(o.report_every)},
+          {"require_daemon", o.require_daemon ? "1" : "0"},
           {"reduce", o.reduce},
           {"layers_per_chunk", absl::StrCat(o.layers_per_chunk)},
           {"state_placement",

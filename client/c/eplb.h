@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 2
+#define EPLB_ABI_VERSION 3
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -138,6 +138,8 @@ typedef struct eplb_client_options {
   int32_t num_pipeline_ranks;     /* each registers and records layers of its own; 0: 1 */
   int32_t expert_tensor_parallel; /* ranks that share every expert, the first counts; 0: 1 */
   int32_t reserved;               /* 0 */
+  int32_t require_daemon;         /* 1: connect fails on all ranks when no daemon answers; 0: not */
+  int32_t reserved_2;             /* 0 */
 } eplb_client_options;
 
 /* Fills in the defaults. struct_size: sizeof(eplb_client_options). */

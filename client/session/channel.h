@@ -6,11 +6,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
 
 #include "placement/status_macros.h"
 #include "proto/wire/channel_credentials.h"
+#include "proto/wire/endpoint.h"
 
 namespace eplb {
 
@@ -31,6 +34,20 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::str
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                         wire::MakeChannelCredentials(tls, &arguments));
   return grpc::CreateCustomChannel(endpoint, credentials, arguments);
+}
+
+// The error of a call, told as a person would: why the daemon was not reached, and for how long it
+// was waited for.
+inline absl::Status AfterCall(const absl::Status& status, absl::Duration timeout) {
+  const std::string message(status.message());
+  if (absl::IsUnavailable(status)) {
+    return absl::UnavailableError(wire::ConnectionCause(message));
+  }
+  if (absl::IsDeadlineExceeded(status) && message == "Deadline Exceeded") {
+    return absl::DeadlineExceededError(
+        absl::StrCat("no answer within ", absl::FormatDuration(timeout)));
+  }
+  return status;
 }
 
 }  // namespace eplb

@@ -102,6 +102,7 @@ class Connection {
       end_.welcomed = true;
       deadline_ = Clock::time_point::max();
       figures_.OnWelcome();
+      if (options_.on_welcome) options_.on_welcome();
     } else if (!end_.welcomed) {
       Cancel(absl::InternalError("its first message is not Welcome"));
     } else if (std::holds_alternative<wire::Drain>(*message)) {

@@ -22,6 +22,7 @@ struct ConnectionOptions {
   wire::TlsFiles tls;                                   // read anew for every connection
   absl::Duration welcome_deadline = absl::Seconds(10);  // connecting and Welcome together
   absl::Duration goodbye_deadline = absl::Seconds(2);   // half-close to the end of the stream
+  std::function<void()> on_welcome = {};  // on the thread of RunConnection; may be empty
 };
 
 struct SessionStats {

@@ -40,11 +40,11 @@ class DaemonExchange {
     request_.set_key(key);
     request_.set_blob(bytes.data(), bytes.size());
     grpc::ClientContext context;
-    context.set_wait_for_ready(true);
     context.set_deadline(std::chrono::system_clock::now() +
                          absl::ToChronoMilliseconds(timeout_ + kAnswerGrace));
     v1::ExchangeResponse response;
-    const absl::Status status = wire::FromGrpc(stub_->Exchange(&context, request_, &response));
+    const absl::Status status =
+        AfterCall(wire::FromGrpc(stub_->Exchange(&context, request_, &response)), timeout_);
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("exchange ", key, " through eplbd at ",
                                                       endpoint_, ": ", status.message()));

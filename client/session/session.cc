@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "proto/wire/endpoint.h"
+
 namespace eplb {
 namespace {
 
@@ -12,6 +14,9 @@ bool IsRefusal(const absl::Status& status) {
          absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status) ||
          absl::IsUnauthenticated(status);
 }
+
+// A daemon that comes and goes must not fill the job's log.
+constexpr int64_t kMaxTimesTold = 64;
 
 }  // namespace
 
@@ -32,11 +37,13 @@ void Session::Close() {
 }
 
 void Session::Run() {
+  ConnectionOptions connection = options_.connection;
+  connection.on_welcome = [this] { TellBack(); };
   int32_t failures = 0;  // since the last Welcome
   while (true) {
     const bool was_closing = closing();
     const ConnectionEnd end = RunConnection(
-        options_.connection, member_, [this] { return GiveUp(); }, figures_);
+        connection, member_, [this] { return GiveUp(); }, figures_);
     // While closing, one connection is tried: what it could not say stays unsaid.
     if (end.said_goodbye || was_closing || GiveUp()) return;
     if (!closing()) Tell(end);
@@ -50,15 +57,35 @@ void Session::Run() {
 void Session::Tell(const ConnectionEnd& end) {
   const std::string& endpoint = options_.connection.endpoint;
   if (IsRefusal(end.status)) {
-    log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses this rank: ", end.status.message(),
-                          "; training goes on without it"));
+    log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
+                          end.status.message(), "; training goes on without it"));
     figures_.OnRefusal();
   } else if (!end.status.ok()) {
-    log_.Log(absl::StrCat("eplbd at ", endpoint, " is away: ", end.status.message(),
-                          "; training goes on, connecting in the background"));
+    TellAway(absl::StrCat("is away: ", wire::ConnectionCause({end.status.message().data(),
+                                                              end.status.message().size()})));
   } else if (end.drained) {
-    log_.Log(absl::StrCat("eplbd at ", endpoint, " drains; coming back later"));
+    TellAway("drains");
   }
+}
+
+void Session::TellAway(const std::string& why) {
+  if (away_since_.has_value() || !options_.speaks_for_all) return;
+  away_since_ = Clock::now();
+  if (++times_away_ > kMaxTimesTold) return;
+  LogLine(absl::StrCat(
+      "rank ", options_.rank, " for all ranks: eplbd at ", options_.connection.endpoint, " ", why,
+      "; training goes on with the placement in force, connecting in the background",
+      times_away_ == kMaxTimesTold ? "; nothing more is said of this" : ""));
+}
+
+void Session::TellBack() {
+  if (!away_since_.has_value()) return;
+  const absl::Duration away = absl::FromChrono(Clock::now() - *away_since_);
+  away_since_.reset();
+  if (times_away_ > kMaxTimesTold) return;
+  LogLine(absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ",
+                       options_.connection.endpoint, " is back after ",
+                       absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)))));
 }
 
 bool Session::GiveUp() const {

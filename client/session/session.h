@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -24,11 +25,14 @@ struct SessionOptions {
   BackoffOptions backoff;
   absl::Duration close_deadline = absl::Seconds(2);  // of Close
   uint64_t seed = 0;                                 // of the jitter
+  int32_t rank = 0;                                  // for what is told
+  // Whether this rank tells when the daemon goes away and when it is back: one rank of a job does.
+  bool speaks_for_all = true;
 };
 
 // A refused session (ALREADY_EXISTS, FAILED_PRECONDITION, INVALID_ARGUMENT, PERMISSION_DENIED,
-// UNAUTHENTICATED) is logged once per reason and tried again at the longest delay. The training
-// thread never waits for this one, except in Close. Threads: safe.
+// UNAUTHENTICATED) is logged once per reason, by each rank, and tried again at the longest delay.
+// The training thread never waits for this one, except in Close. Threads: safe.
 class Session {
  public:
   // Starts the thread. member: outlives the session.
@@ -46,6 +50,9 @@ class Session {
 
   void Run();
   void Tell(const ConnectionEnd& end);
+  // Once for each time that the daemon is away. why: begins a sentence's second half.
+  void TellAway(const std::string& why);
+  void TellBack();
   // Past the deadline of Close.
   bool GiveUp() const;
   // Waits `delay`, or until Close is called.
@@ -55,7 +62,10 @@ class Session {
   const SessionOptions options_;
   SharedMember& member_;
   ConnectionFigures figures_;
-  LogOnce log_;             // the session's thread only
+  LogOnce log_;  // the session's thread only
+  // Of the time that was told that the daemon is away; the session's thread only.
+  std::optional<Clock::time_point> away_since_;
+  int64_t times_away_ = 0;  // the session's thread only
   std::mt19937_64 jitter_;  // the session's thread only
   mutable absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "proto/wire/placement_json.h"
 #include "tests/client/session/proposals.h"
@@ -112,7 +113,7 @@ TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
   std::vector<absl::Status> statuses(kTestRanks);
   auto exchanges = testing::MakeThreadExchanges(kTestRanks);
   testing::RunRanks(kTestRanks, [&](int32_t rank) {
-    ClientOptions options = TestOptions(rank, "");
+    const ClientOptions options = TestOptions(rank, "");
     options.initial_placement = directory_ + "/none.json";
     statuses[static_cast<size_t>(rank)] =
         ConnectInproc(options, exchanges[static_cast<size_t>(rank)], nullptr, nullptr).status();
@@ -121,6 +122,33 @@ TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
   EXPECT_THAT(std::string(statuses[3].message()),
               HasSubstr("start: rank 0 cannot start: " + directory_ + "/none.json"));
   EXPECT_EQ(statuses[1], statuses[3]);
+}
+
+TEST_F(FirstPlacementTest, ARequiredDaemonThatDoesNotAnswerStopsEveryRank) {
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  const absl::Time begin = absl::Now();
+  TestJob job(endpoint, {.options = [](ClientOptions& o) { o.require_daemon = true; }});
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));  // not at start_deadline
+  EXPECT_THAT(std::string(job.started().message()),
+              HasSubstr(absl::StrCat("require_daemon: no answer from eplbd at ", endpoint,
+                                     ": connection refused")));
+}
+
+TEST_F(FirstPlacementTest, ARequiredDaemonThatDoesNotKnowTheJobIsEnough) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.options = [](ClientOptions& o) { o.require_daemon = true; }});
+  EXPECT_TRUE(job.started().ok()) << job.started();
+}
+
+TEST_F(FirstPlacementTest, AMissingDaemonIsToldByItsCause) {
+  const std::string endpoint = ScriptedDaemon({}).endpoint();
+  ::testing::internal::CaptureStderr();
+  const ClientOptions options = TestOptions(0, endpoint);
+  const auto first = ChooseFirstPlacement(options, testing::SmallTopology());
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(told, absl::StrCat("eplb: no stored placement from eplbd at ", endpoint,
+                               ": connection refused; starting from the static one\n"));
 }
 
 TEST_F(FirstPlacementTest, IncarnationIsDrawnByRankZeroWhenNobodyKnowsOne) {

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <functional>
 
+#include "absl/strings/str_cat.h"
+
 namespace eplb {
 namespace {
 
@@ -99,6 +101,13 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
             "bind_address: \"\", expected a numeric address");
   EXPECT_EQ(ErrorOf([](auto& o) { o.bind_address = "localhost"; }),
             "bind_address: \"localhost\", expected a numeric address");
+  for (const char* endpoint :
+       {"localhost", "127.0.0.1:", "::1:29610", ":29610", "a b:1", "h:65536"}) {
+    EXPECT_EQ(ErrorOf([endpoint](auto& o) { o.endpoint = endpoint; }),
+              absl::StrCat("endpoint is \"", endpoint, "\", expected HOST:PORT or unix:PATH"));
+  }
+  EXPECT_EQ(ErrorOf([](auto& o) { o.require_daemon = true; }),
+            "require_daemon: there is no endpoint of a daemon");
   EXPECT_NE(ErrorOf([](auto& o) { o.num_slots = 7; }).find("num_slots"), std::string::npos);
 }
 

@@ -105,6 +105,14 @@ TEST(ClientOptionsTest, AnOlderHeaderHasOnePipelineRankAndWholeExperts) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->num_pipeline_ranks, 1);
   EXPECT_EQ(read->expert_tensor_parallel, 1);
+  EXPECT_FALSE(read->require_daemon);
+}
+
+TEST(ClientOptionsTest, ADaemonIsRequiredWhereTheProgramSaysSo) {
+  eplb_client_options given = DefaultClientOptions();
+  EXPECT_FALSE(ReadClientOptions(&given)->require_daemon);
+  given.require_daemon = 1;
+  EXPECT_TRUE(ReadClientOptions(&given)->require_daemon);
 }
 
 TEST(ClientOptionsTest, WhatIsNoSuchStructIsNamed) {
@@ -117,6 +125,10 @@ TEST(ClientOptionsTest, WhatIsNoSuchStructIsNamed) {
   };
   EXPECT_EQ(refusal([](eplb_client_options& options) { options.reserved = 1; }),
             "options.reserved: 1, expected 0");
+  EXPECT_EQ(refusal([](eplb_client_options& options) { options.reserved_2 = 7; }),
+            "options.reserved_2: 7, expected 0");
+  EXPECT_EQ(refusal([](eplb_client_options& options) { options.require_daemon = 2; }),
+            "require_daemon: 2, expected 0 or 1");
   EXPECT_THAT(refusal([](eplb_client_options& options) { options.state_placement = 2; }),
               HasSubstr("state_placement: 2, expected EPLB_STATE_WITH_PRIMARY (0) or"));
   EXPECT_THAT(refusal([](eplb_client_options& options) { options.struct_size = 0; }),

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "client/client.h"
 #include "tests/client/session/scripted_daemon.h"
@@ -32,6 +33,18 @@ TEST(DaemonExchangeTest, ExchangeOfAMissingRankEndsAtItsDeadline) {
   const absl::Status status = exchange("alone").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
+}
+
+// Nobody listens: that is known at once, and is no deadline that passed.
+TEST(DaemonExchangeTest, ARefusedConnectionIsCalledSoAtOnce) {
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  const Exchange exchange = MakeDaemonExchange(endpoint, "job", 0, 2, absl::Seconds(60));
+  const absl::Time begin = absl::Now();
+  const absl::Status status = exchange("alone").status();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            absl::StrCat("exchange 0 through eplbd at ", endpoint, ": connection refused"));
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 #include "proto/wire/report_counts.h"
@@ -15,6 +17,7 @@
 namespace eplb {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using testing::kTestRanks;
 using testing::ProposeTo;
@@ -34,6 +37,15 @@ bool WasRefused(const Client& client) {
     absl::SleepFor(absl::Milliseconds(5));
   }
   return client.stats().refusals > 0;
+}
+
+// Waits at most 20 s for the session to be connected, or not to be.
+bool Becomes(const Client& client, bool connected) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (client.stats().connected != connected && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return client.stats().connected == connected;
 }
 
 // Sessions of whole clients, against a daemon that says what the test tells it to.
@@ -164,6 +176,31 @@ TEST_F(SessionTest, JobRunsWithoutADaemonAndCountsWhatItDrops) {
   });
 }
 
+// A thousand ranks must not write a thousand lines: rank 0 speaks for all.
+TEST_F(SessionTest, OneRankTellsThatTheDaemonIsAwayAndThatItIsBack) {
+  ::testing::internal::CaptureStderr();
+  std::string endpoint;
+  {
+    auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+    endpoint = daemon->endpoint();
+    const int port = daemon->port();
+    TestJob job(endpoint);
+    ASSERT_TRUE(job.started().ok()) << job.started();
+    daemon->WaitForRanks(kTestRanks);
+    daemon.reset();
+    job.Run([](int32_t /*r*/, TestRank& rank) { EXPECT_TRUE(Becomes(rank.client(), false)); });
+    absl::SleepFor(absl::Milliseconds(300));  // long enough that every rank tried again
+    daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port, .term = 2});
+    job.Run([](int32_t /*r*/, TestRank& rank) { EXPECT_TRUE(Becomes(rank.client(), true)); });
+    job.Run([](int32_t /*r*/, TestRank& rank) { rank.Stop(); });
+  }
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  const std::string who = absl::StrCat("eplb: rank 0 for all ranks: eplbd at ", endpoint, " ");
+  EXPECT_THAT(told, HasSubstr(who + "is away: "));
+  EXPECT_THAT(told, ContainsRegex(who + "is back after [0-9.ms]+\n"));
+  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 2) << told;
+}
+
 TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
   ::testing::internal::CaptureStderr();
   {
@@ -180,7 +217,7 @@ TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
     EXPECT_EQ(daemon.Said(0).size(), 1U + 1U);  // and once more when it closes
   }
   const std::string told = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(told, HasSubstr("refuses this rank: another process speaks for this rank; training "
+  EXPECT_THAT(told, HasSubstr("refuses rank 2: another process speaks for this rank; training "
                               "goes on without it"));
 }
 

@@ -1,0 +1,24 @@
+// Where a daemon is: how its address may be written, and why it was not reached. Without protobuf:
+// the CLI and the client say the same of it.
+// threads: safe, no state.
+#ifndef EPLB_PROTO_WIRE_ENDPOINT_H_
+#define EPLB_PROTO_WIRE_ENDPOINT_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace eplb::wire {
+
+// As gRPC takes it: "HOST:PORT" with a port of 1..65535, "[IPV6]:PORT", "unix:PATH"; "/PATH"
+// becomes "unix:/PATH". errors: InvalidArgument beginning with "endpoint is".
+absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint);
+
+// The cause in what gRPC says of a connection that did not come about, in the words of the system:
+// "connection refused". Without a known cause, gRPC's own words after its preamble.
+std::string ConnectionCause(std::string_view message);
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_PROTO_WIRE_ENDPOINT_H_

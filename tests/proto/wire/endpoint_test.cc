@@ -1,0 +1,38 @@
+#include "proto/wire/endpoint.h"
+
+#include <gtest/gtest.h>
+
+namespace eplb::wire {
+namespace {
+
+TEST(EndpointTest, WhatGrpcTakesIsTaken) {
+  for (const char* good : {"host:1", "127.0.0.1:65535", "[::1]:29610", "unix:/a/b", "unix:b"}) {
+    EXPECT_EQ(*CheckEndpoint(good), good);
+  }
+  EXPECT_EQ(*CheckEndpoint("/run/eplb/eplbd.sock"), "unix:/run/eplb/eplbd.sock");
+}
+
+// gRPC would take a name without a port, and connect to 443 for ever.
+TEST(EndpointTest, AnAddressWithoutAPortIsRefused) {
+  for (const char* bad : {"", "localhost", "localhost:", "localhost:0", "localhost:65536", ":1",
+                          "::1:29610", "a b:1", "unix:", "host:port"}) {
+    EXPECT_EQ(std::string(CheckEndpoint(bad).status().message()),
+              "endpoint is \"" + std::string(bad) + "\", expected HOST:PORT or unix:PATH");
+  }
+}
+
+TEST(EndpointTest, TheSystemsWordsAreFoundInThoseOfGrpc) {
+  EXPECT_EQ(ConnectionCause("failed to connect to all addresses; last error: UNKNOWN: "
+                            "ipv4:127.0.0.1:21999: Failed to connect to remote host: Connection "
+                            "refused"),
+            "connection refused");
+  EXPECT_EQ(ConnectionCause("failed to connect to all addresses; last error: UNKNOWN: unix:/x: "
+                            "No such file or directory"),
+            "no such file or directory");
+  EXPECT_EQ(ConnectionCause("failed to connect to all addresses; last error: UNKNOWN: odd"),
+            "UNKNOWN: odd");
+  EXPECT_EQ(ConnectionCause("Socket closed"), "Socket closed");
+}
+
+}  // namespace
+}  // namespace eplb::wire
