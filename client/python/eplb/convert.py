@@ -1,10 +1,15 @@
-"""python -m eplb.convert: recorder dumps of other engines, written by torch.save, become load files for eplbctl.
+"""python -m eplb.convert: dumps of other engines, written by torch.save, become JSON for eplbctl.
 
-    python -m eplb.convert expert_distribution_recorder_1700000000.pt load.jsonl
+    python -m eplb.convert expert_distribution_recorder_1700000000.pt load.jsonl --first-layer 3
+    python -m eplb.convert recorder_*.pt load.jsonl          # one dump after the other
+    python -m eplb.convert expert_location.pt map.json       # then: eplbctl convert --from sglang .. map.json
 
-Read: SGLang's recorder in its modes stat and stat_approx, {"logical_count": integers [steps, layers, experts], ..}.
-Written: OUT.jsonl, one window a step, {"first_step", "last_step", "load"}; or OUT.json, one eplb.load.v1 with the sum.
-Nothing in the file is executed, and torch is not needed. Exit: 0 done, 1 not written, 2 bad input or usage.
+Read: SGLang's recorder in its modes stat and stat_approx, {"logical_count": integers [steps, layers, experts], ..}, and
+its maps, {"physical_to_logical_map": integers [layers, slots], ..}. Layers are the model's: dense layers have rows too.
+Written: of counts OUT.jsonl, one window a step, {"first_step", "last_step", "load"}, or OUT.json, one eplb.load.v1 with
+the sum; of a map OUT.json, {"physical_to_logical_map"} with the file's own rows.
+Nothing in the file is executed, and torch is not needed. Exit: 0 done, 1 not written, 2 bad input or usage; a line on
+stderr beginning with "note:" says what looks odd.
 """
 
 from __future__ import annotations
@@ -14,13 +19,15 @@ import json
 import os
 import sys
 import tempfile
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from eplb._torch_file import BadFile, read_torch_file
 
-_EXPECTED = "expected {\"logical_count\": integers [steps, layers, experts]}, as SGLang's recorder writes"
+_MAP = "physical_to_logical_map"
+_EXPECTED = (f"expected {{\"logical_count\": integers [steps, layers, experts]}}, as SGLang's recorder writes, or "
+             f"{{\"{_MAP}\": integers [layers, slots]}}")
 
 
 def load_of(dump: Any) -> np.ndarray:
@@ -51,6 +58,36 @@ def load_of(dump: Any) -> np.ndarray:
     return counts
 
 
+def map_of(dump: Any) -> Optional[np.ndarray]:
+    """int64 [layers, slots], the expert in each slot, or None when the dump holds no map. errors: BadFile."""
+    if not isinstance(dump, dict) or _MAP not in dump:
+        return None
+    slots = dump[_MAP]
+    if not isinstance(slots, np.ndarray) or slots.ndim != 2 or 0 in slots.shape or slots.dtype.kind not in "iu":
+        what = f"{slots.dtype} {list(slots.shape)}" if isinstance(slots, np.ndarray) else type(slots).__name__
+        raise BadFile(f"has a {_MAP} that is {what}, expected integers [layers, slots]")
+    return slots.astype(np.int64)
+
+
+def moe_layers(load: np.ndarray, first_layer: Optional[int]) -> Tuple[np.ndarray, str]:
+    """The load without the rows of `first_layer` dense layers in front, and a note, or "".
+
+    errors: BadFile when no row would be left.
+    """
+    if first_layer is not None and first_layer >= load.shape[1]:
+        raise BadFile(f"has {load.shape[1]} rows a step, --first-layer {first_layer} leaves none of them; dense layers have "
+                      f"rows too")
+    idle = ~load.any(axis=(0, 2))
+    if first_layer is not None:
+        busy = int((~idle[:first_layer]).sum())
+        return load[:, first_layer:], f"--first-layer {first_layer} leaves out {busy} rows that have tokens" if busy else ""
+    leading = int(np.argmin(idle)) if not idle.all() else 0
+    if leading == 0:
+        return load, ""
+    return load, (f"rows 0..{leading - 1} of each step have no tokens, as dense layers have; give --first-layer {leading} to "
+                  f"leave them out")
+
+
 def lines_of(load: np.ndarray, first_step: int) -> Iterator[str]:
     """One window for each step of a load [steps, layers, experts]."""
     for step, matrix in enumerate(load, first_step):
@@ -68,11 +105,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """The command. returns: the exit code; a message of one line is on stderr unless it is 0."""
     options = _parse(arguments)
     try:
-        load = load_of(read_torch_file(options.dump))
-        text = total_of(load) if options.out.endswith(".json") else "".join(lines_of(load, options.first_step))
-    except (BadFile, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        print(f"eplb.convert: {options.dump}: {reason}", file=sys.stderr)
+        text = _text_of(options)
+    except _In as error:
+        print(f"eplb.convert: {error}", file=sys.stderr)
         return 2
     try:
         _write(options.out, text)
@@ -82,16 +117,60 @@ def main(arguments: Optional[List[str]] = None) -> int:
     return 0
 
 
+class _In(Exception):
+    """What is wrong with a file; its message begins with the name."""
+
+
+def _text_of(options: argparse.Namespace) -> str:
+    loads: List[np.ndarray] = []
+    for path in options.dumps:
+        try:
+            dump = read_torch_file(path)
+            slots = map_of(dump)
+            if slots is not None:
+                return _text_of_map(options, path, slots)
+            load, note = moe_layers(load_of(dump), options.first_layer)
+            if loads and load.shape[1:] != loads[0].shape[1:]:
+                raise BadFile(f"has {load.shape[1]} layers x {load.shape[2]} experts, {options.dumps[0]} has "
+                              f"{loads[0].shape[1]} x {loads[0].shape[2]}")
+        except (BadFile, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise _In(f"{path}: {reason}") from None
+        if note:
+            print(f"eplb.convert: note: {path}: {note}", file=sys.stderr)
+        loads.append(load)
+    whole = np.concatenate(loads)
+    if not options.out.endswith(".json"):
+        return "".join(lines_of(whole, options.first_step))
+    try:
+        return total_of(whole)
+    except BadFile as error:
+        raise _In(f"{', '.join(options.dumps)}: {error}") from None
+
+
+def _text_of_map(options: argparse.Namespace, path: str, slots: np.ndarray) -> str:
+    problem = ("holds a map, expected one file alone" if len(options.dumps) > 1 else
+               "holds a map, write it as OUT.json" if options.out.endswith(".jsonl") else
+               "holds a map, whose rows stay as they are; give --first-layer to `eplbctl convert --from sglang`"
+               if options.first_layer is not None else "")
+    if problem:
+        raise _In(f"{path}: {problem}")
+    return json.dumps({_MAP: slots.tolist()}, separators=(",", ":")) + "\n"
+
+
 def _parse(arguments: Optional[List[str]]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="eplb.convert", description="Turn a recorder dump (.pt) of SGLang into a load file.")
-    parser.add_argument("dump", metavar="DUMP.pt", help="read this; nothing in it is executed")
-    parser.add_argument("out", metavar="OUT", help="write this: .jsonl has a window for each step, .json the sum")
+    parser = argparse.ArgumentParser(prog="eplb.convert", description="Turn dumps (.pt) of SGLang into JSON for eplbctl.")
+    parser.add_argument("dumps", metavar="DUMP.pt", nargs="+", help="read these in order; nothing in them is executed")
+    parser.add_argument("out", metavar="OUT", help="write this: .jsonl has a window for each step, .json the sum, or a map")
     parser.add_argument("--first-step", type=int, default=0, metavar="N", help="number of the first step, default 0")
+    parser.add_argument("--first-layer", type=int, metavar="L",
+                        help="the model's number of the first MoE layer: rows of dense layers before it are left out")
     options = parser.parse_args(arguments)
     if not options.out.endswith((".json", ".jsonl")):
         parser.error(f"OUT is {options.out}, expected a name ending in .json or .jsonl")
-    if options.first_step < 0:
-        parser.error(f"--first-step is {options.first_step}, expected at least 0")
+    for name in ("first_step", "first_layer"):
+        if (getattr(options, name) or 0) < 0:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected at least 0")
     return options
 
 

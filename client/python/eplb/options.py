@@ -29,6 +29,7 @@ class Options:
     num_pipeline_ranks: each registers, moves and records layers of its own; 1 by default.
     expert_tensor_parallel: ranks that share every expert and see the same tokens, of which the first counts; 1 by default.
     endpoint: of eplbd, HOST:PORT or unix:PATH; default: the job runs without a daemon.
+    require_daemon: connect fails on all ranks when no daemon answers rank 0; by default the job starts without.
     tls_ca, tls_cert, tls_key: PEM files, all three or none; default EPLB_TLS_CA and so on.
     num_layers, num_experts, num_slots, num_gpus: MoE layers, experts and slots of a layer, GPUs of a lane. num_slots is
         num_experts by default, num_gpus is what makes one lane of the ranks that share a layer and no expert.
@@ -50,6 +51,7 @@ class Options:
     rank: Optional[int] = None
     world_size: Optional[int] = None
     endpoint: Optional[str] = None
+    require_daemon: Optional[bool] = None
     tls_ca: Optional[Text] = None
     tls_cert: Optional[Text] = None
     tls_key: Optional[Text] = None
@@ -124,6 +126,10 @@ def to_struct(options: Options) -> structs.ClientOptions:
             setattr(struct, field.name + "_s", _number(field.name, seconds))
         elif field.name == "state_placement":
             struct.state_placement = _choice(field.name, value)
+        elif field.name == "require_daemon":
+            if not isinstance(value, bool):
+                raise InvalidArgument(f"require_daemon: {value!r}, expected True or False")
+            struct.require_daemon = int(value)
         elif types[field.name] is ctypes.c_char_p:
             setattr(struct, field.name, text(field.name, value))
         else:

@@ -41,6 +41,12 @@ class Plan:
     balancedness: np.ndarray
     max_gpu_load: np.ndarray
 
+    def __repr__(self) -> str:
+        layers, experts = self.logical_replica_count.shape
+        return (f"<eplb.placement.Plan: {layers} layers of {experts} experts in {self.physical_to_logical_map.shape[1]} slots, "
+                f"balancedness {float(np.mean(self.balancedness)):.4f} (worst layer "
+                f"{int(np.argmin(self.balancedness))}: {float(np.min(self.balancedness)):.4f})>")
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -76,12 +82,11 @@ def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes
         "stable", by index.
     returns: physical_to_logical_map [layers, num_replicas], logical_to_physical_map [layers, experts, X], -1 padded, and
         expert_count [layers, experts]; int64, on the CPU; torch tensors for a tensor, else numpy arrays.
-    errors: InvalidArgument for what the reference asserts.
+    errors: InvalidArgument for what the reference asserts, and for a load that is negative, infinite or NaN, with its
+        place: the reference plans with it.
     """
     torch_in = _rows.is_torch(weight)
-    cells = numbers("weight", weight.float() if torch_in else weight)
-    if cells.ndim != 2:
-        raise InvalidArgument(f"weight has shape {list(cells.shape)}, expected [layers, experts]")
+    cells = _load("weight", weight.float() if torch_in else weight)
     cells = np.ascontiguousarray(cells, dtype=np.float32)
     options = structs.sized(structs.RebalanceOptions, num_layers=cells.shape[0], num_experts=cells.shape[1],
                             num_replicas=integer("num_replicas", num_replicas), num_groups=integer("num_groups", num_groups),
@@ -109,9 +114,7 @@ def plan(load: Any, **options: Any) -> Plan:
 
 def plan_with(load: Any, options: PlanOptions) -> Plan:
     """As plan, with the options in one object."""
-    cells = numbers("load", load)
-    if cells.ndim != 2:
-        raise InvalidArgument(f"load has shape {list(cells.shape)}, expected [layers, experts]")
+    cells = _load("load", load)
     counts = np.issubdtype(cells.dtype, np.integer)
     cells = np.ascontiguousarray(cells, dtype=np.int64 if counts else np.float64)
     library = _library.load()
@@ -131,6 +134,19 @@ def plan_with(load: Any, options: PlanOptions) -> Plan:
         library.eplb_plan_destroy(handle)
         raise
     return Plan(*_take_maps(handle), balancedness=figures[0], max_gpu_load=figures[1])
+
+
+def _load(name: str, given: Any) -> np.ndarray:
+    """[layers, experts]. errors: InvalidArgument, with the place of a load that is negative, infinite or NaN."""
+    cells = numbers(name, given)
+    if cells.ndim != 2:
+        raise InvalidArgument(f"{name} has shape {list(cells.shape)}, expected [layers, experts]")
+    wrong = np.argwhere(~((cells >= 0) & np.isfinite(cells)))  # of NaN neither holds
+    if wrong.size:
+        layer, expert = wrong[0]
+        raise InvalidArgument(f"{name}: layer {layer} expert {expert} is {cells[layer, expert]}, expected tokens: finite "
+                              f"and at least 0")
+    return cells
 
 
 def _options(given: Any) -> PlanOptions:

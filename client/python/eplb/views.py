@@ -91,6 +91,11 @@ class PlacementView:
         count = self.logical_replica_count[layer, expert]
         return tuple(self.logical_to_physical_map[layer, expert, :count].tolist())
 
+    def __repr__(self) -> str:
+        end = self.first_local_slot + self.num_local_slots
+        return (f"<eplb.PlacementView: version {self.version}, {self.num_layers} layers of {self.num_experts} experts in "
+                f"{self.num_slots} slots on {self.num_gpus} GPUs, this rank's slots {self.first_local_slot}..{end - 1}>")
+
     def _read(self) -> structs.Placement:
         struct = structs.sized(structs.Placement)
         _library.check(self._handle.library.eplb_client_placement(self._handle.pointer, ctypes.byref(struct)))

@@ -35,7 +35,7 @@ class ConvertTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = pathlib.Path(directory.name)
         self.dump, self.out = self.directory / "dump.pt", self.directory / "out.jsonl"
-        self.counts = torch.arange(3 * 2 * 4, dtype=torch.int32).view(3, 2, 4)
+        self.counts = torch.arange(1, 1 + 3 * 2 * 4, dtype=torch.int32).view(3, 2, 4)
 
     def run_convert(self, *arguments):
         return subprocess.run([sys.executable, "-B", "-m", "eplb.convert", *map(str, arguments)], capture_output=True,
@@ -89,6 +89,53 @@ class ConvertTest(unittest.TestCase):
     def test_a_matrix_is_one_step(self):
         self.assertEqual(len(self.convert({"logical_count": self.counts[0]})), 1)
 
+    def test_several_dumps_are_one_trace(self):
+        paths = [self.directory / f"dump_{number}.pt" for number in range(3)]
+        for number, path in enumerate(paths):
+            torch.save(self.recorded(logical_count=self.counts + number), path)
+        done = self.run_convert(*paths, self.out, "--first-step", 10)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        lines = [json.loads(line) for line in self.out.read_text().splitlines()]
+        self.assertEqual([line["first_step"] for line in lines], list(range(10, 19)))
+        self.assertEqual(lines[8]["load"], (self.counts[2] + 2).tolist())
+        torch.save(self.recorded(logical_count=self.counts[:, :1]), paths[1])
+        done = self.run_convert(*paths, self.out)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(f"{paths[1]}: has 1 layers x 4 experts, {paths[0]} has 2 x 4", done.stderr)
+
+    def test_rows_of_dense_layers_are_left_out_or_said(self):
+        model = torch.cat([torch.zeros(3, 3, 4, dtype=torch.int32), self.counts], dim=1)
+        torch.save(self.recorded(logical_count=model), self.dump)
+        done = self.run_convert(self.dump, self.out)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr, f"eplb.convert: note: {self.dump}: rows 0..2 of each step have no tokens, as dense layers "
+                                      f"have; give --first-layer 3 to leave them out\n")
+        lines = self.convert(self.recorded(logical_count=model), self.out, "--first-layer", "3")
+        self.assertEqual([line["load"] for line in lines], self.counts.tolist())
+        done = self.run_convert(self.dump, self.out, "--first-layer", "4")
+        self.assertIn("--first-layer 4 leaves out 1 rows that have tokens", done.stderr)
+        done = self.run_convert(self.dump, self.out, "--first-layer", "5")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(f"{self.dump}: has 5 rows a step, --first-layer 5 leaves none of them", done.stderr)
+
+    def test_a_map_becomes_json_that_eplbctl_converts(self):
+        slots = torch.tensor([[0, 1, 2, 0]] * 3 + [[2, 0, 1, 0], [1, 2, 0, 1]], dtype=torch.int64)
+        out, placement = self.directory / "map.json", self.directory / "placement.json"
+        line, = self.convert({"physical_to_logical_map": slots}, out)
+        self.assertEqual(line, {"physical_to_logical_map": slots.tolist()})
+        done = subprocess.run([BIN / "eplbctl", "convert", "--from", "sglang", "--to", "eplb", out, placement, "--gpus", "2",
+                               "--first-layer", "3"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(placement.read_text())["physical_to_logical_map"], slots[3:].tolist())
+        for arguments, words in (((self.dump, self.out), "write it as OUT.json"), ((self.dump, self.dump, out), "one file alone"),
+                                 ((self.dump, out, "--first-layer", 3), "eplbctl convert --from sglang")):
+            done = self.run_convert(*arguments)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(words, done.stderr)
+        out.unlink()
+        self.refuse("has a physical_to_logical_map that is float32 [2, 2], expected integers [layers, slots]",
+                    write={"physical_to_logical_map": torch.rand(2, 2)})
+
     def test_what_is_no_recorder_dump_is_refused(self):
         self.refuse("has no key logical_count, its keys are 'records', 'rank'", write={"records": [], "rank": 1})
         self.refuse("holds a ndarray", write=self.counts)
@@ -96,7 +143,7 @@ class ConvertTest(unittest.TestCase):
         self.refuse("of shape [24]", write={"logical_count": self.counts.flatten()})
         self.refuse("of shape [0, 2, 4]", write={"logical_count": self.counts[:0]})
         self.refuse("of float32, expected whole numbers", write={"logical_count": self.counts + 0.5})
-        self.refuse("of -1 at step 0, layer 0, expert 0", write={"logical_count": self.counts - 1})
+        self.refuse("of -1 at step 0, layer 0, expert 0", write={"logical_count": self.counts - 2})
         self.refuse("has a tensor of 24000000 elements over a storage of 24",
                     write={"logical_count": self.counts.expand(1000000, 3, 2, 4)})
         self.refuse("of bool", write={"logical_count": self.counts > 1})
@@ -164,7 +211,7 @@ class ConvertTest(unittest.TestCase):
                 self.assertNotIn("\n", str(error))
 
     def test_usage(self):
-        for arguments in ((), ("a.pt",), ("a.pt", "out.txt"), ("a.pt", "out.json", "--first-step", "-1")):
+        for arguments in ((), ("a.pt",), ("a.pt", "out.txt"), ("a.pt", "out.json", "--first-step", "-1"), ("a.pt", "out.json", "--first-layer", "-1")):
             self.assertEqual(self.run_convert(*arguments).returncode, 2)
         torch.save(self.recorded(), self.dump)
         done = self.run_convert(self.dump, self.directory / "none" / "out.json")

@@ -130,6 +130,27 @@ class PlanTest(unittest.TestCase):
             with self.assertRaisesRegex(eplb.InvalidArgument, message):
                 placement.plan(load, num_slots=4, num_gpus=2)
 
+    def test_loads_that_no_router_counts_are_refused_with_their_place(self):
+        good = [[1.0, 2, 3, 4], [5, 6, 7, 8]]
+        for value in (float("nan"), float("inf"), float("-inf"), -1.0):
+            load = [list(row) for row in good]
+            load[1][2] = value
+            for cells in (load, np.array(load, np.float32), torch.tensor(load)):
+                with self.subTest(value), self.assertRaisesRegex(eplb.InvalidArgument,
+                                                                 f"^load: layer 1 expert 2 is {value}, expected tokens"):
+                    placement.plan(cells, num_slots=4, num_gpus=2)
+                with self.subTest(value), self.assertRaisesRegex(eplb.InvalidArgument,
+                                                                 f"^weight: layer 1 expert 2 is {value}, expected tokens"):
+                    placement.rebalance_experts(cells, 4, 1, 1, 2)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "load: layer 0 expert 1 is -3"):
+            placement.plan([[1, -3, 1, 1]], num_slots=4, num_gpus=2)
+
+    def test_a_plan_shows_itself_in_a_line(self):
+        plan = placement.plan(self.COUNTS, num_slots=6, num_gpus=2)
+        self.assertRegex(repr(plan), r"\A<eplb\.placement\.Plan: 2 layers of 4 experts in 6 slots, balancedness [01]\.\d{4} "
+                                     r"\(worst layer \d: [01]\.\d{4}\)>\Z")
+        self.assertEqual(str(plan), repr(plan))
+
 
 if __name__ == "__main__":
     unittest.main()
