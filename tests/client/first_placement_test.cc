@@ -113,7 +113,7 @@ TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
   std::vector<absl::Status> statuses(kTestRanks);
   auto exchanges = testing::MakeThreadExchanges(kTestRanks);
   testing::RunRanks(kTestRanks, [&](int32_t rank) {
-    const ClientOptions options = TestOptions(rank, "");
+    ClientOptions options = TestOptions(rank, "");
     options.initial_placement = directory_ + "/none.json";
     statuses[static_cast<size_t>(rank)] =
         ConnectInproc(options, exchanges[static_cast<size_t>(rank)], nullptr, nullptr).status();

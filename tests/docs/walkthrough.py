@@ -1,8 +1,8 @@
 """Runs the shell code of a Markdown page as a reader would, and compares what the page shows with what came out.
 
 A page's fences are ```sh, run in order in one bash, and ```output, what the block before it shows on a terminal. A fence
-after the comment <!-- not in the test: reason --> is not run. Any other fence is an error, so that nothing is left out
-unseen.
+after the comment <!-- not in the test: reason --> is not run. Fences of other languages are those that a caller names; any
+other fence is an error, so that nothing is left out unseen.
 """
 
 import dataclasses
@@ -18,31 +18,34 @@ NOT_RUN = re.compile(r"<!-- not in the test: (.+) -->")
 
 @dataclasses.dataclass
 class Block:
-    """Shell code of a page. line: where it begins. not_run: why it is left out, or "". output: what the page shows, or None."""
+    """Code of a page. line: where it begins. not_run: why it is left out, or "". output: what the page shows, or None."""
     line: int
     code: str
     not_run: str = ""
     output: "str | None" = None
+    language: str = "sh"
 
 
-def blocks_of(text):
-    """The blocks of a page, in order. errors: ValueError naming the line."""
+def blocks_of(text, languages=()):
+    """The blocks of a page, in order. languages: of fences besides sh and output. errors: ValueError naming the line."""
+    languages = ("sh", *languages)
     blocks, reason, fence, start, body = [], "", None, 0, []
     for number, line in enumerate(text.splitlines(), start=1):
         if fence is not None and line != "```":
             body.append(line)
-        elif fence == "sh":
-            blocks.append(Block(start, "\n".join(body) + "\n", reason))
+        elif fence in languages:
+            blocks.append(Block(start, "\n".join(body) + "\n", reason, language=fence))
             fence, reason = None, ""
         elif fence == "output":
-            if not blocks or blocks[-1].output is not None or blocks[-1].not_run:
+            if not blocks or blocks[-1].output is not None or blocks[-1].not_run or blocks[-1].language != "sh":
                 raise ValueError(f"line {start}: output of no block that is run")
             blocks[-1].output = "\n".join(body)
             fence = None
-        elif line in ("```sh", "```output"):
+        elif line == "```output" or line in (f"```{language}" for language in languages):
             fence, start, body = line[3:], number, []
         elif line.lstrip().startswith("```"):
-            raise ValueError(f"line {number}: fence {line!r}, expected ```sh or ```output at the line's begin")
+            expected = ", ".join(f"```{language}" for language in languages)
+            raise ValueError(f"line {number}: fence {line!r}, expected {expected} or ```output at the line's begin")
         elif found := NOT_RUN.fullmatch(line):
             reason = found[1]
     if fence is not None:
