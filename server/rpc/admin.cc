@@ -9,6 +9,7 @@
 
 #include "placement/status_macros.h"
 #include "proto/wire/status.h"
+#include "server/rpc/authorize.h"
 
 namespace eplb {
 namespace {
@@ -59,6 +60,8 @@ absl::StatusOr<core::Verb> VerbOf(const v1::SetPolicyRequest& request) {
   }
   return core::SetPolicy{std::move(patch)};
 }
+
+absl::StatusOr<core::Verb> VerbOf(const v1::ForgetRequest&) { return core::ForgetJob{}; }
 
 // Finished by the core's thread, or by the desk's deadline; none of gRPC's threads waits.
 class ChangeReactor : public grpc::ServerUnaryReactor {
@@ -119,17 +122,24 @@ class AdminService : public v1::Admin::CallbackService {
                                       v1::AdminResponse* response) override {
     return Run(*context, *request, response);
   }
+  grpc::ServerUnaryReactor* Forget(grpc::CallbackServerContext* context,
+                                   const v1::ForgetRequest* request,
+                                   v1::AdminResponse* response) override {
+    return Run(*context, *request, response);
+  }
 
  private:
   template <class Request>
   absl::StatusOr<core::Change> ChangeOf(const grpc::CallbackServerContext& context,
                                         const Request& request) const {
     const v1::Change& in = request.change();
-    core::Change change{
-        .job = in.job(), .request_id = in.request_id(), .comment = in.comment(), .actor = "local"};
+    core::Change change{.job = in.job(),
+                        .request_id = in.request_id(),
+                        .comment = in.comment(),
+                        .actor = ActorText(LocalPeer(), in.claimed_by())};
     if (in.has_expect_version()) change.expect_version = Clamped(in.expect_version());
     if (options_.authorise) {
-      EPLB_ASSIGN_OR_RETURN(change.actor, options_.authorise(context, in.job()));
+      EPLB_ASSIGN_OR_RETURN(change.actor, options_.authorise(context, in));
     }
     EPLB_ASSIGN_OR_RETURN(change.verb, VerbOf(request));
     return change;

@@ -16,14 +16,14 @@ namespace eplb {
 
 struct AdminOptions {
   Runner* runner = nullptr;  // outlives the service
-  // The identity of who asks, for the audit log, when it may change this job.
+  // Who asks, as the audit log shows it, when the caller may change this job.
   // errors: PermissionDenied, Unauthenticated.
   std::function<absl::StatusOr<std::string>(const grpc::CallbackServerContext& context,
-                                            const std::string& job)>
+                                            const v1::Change& change)>
       authorise = {};
 };
 
-// Without `authorise` everybody who reaches the address is "local".
+// Without `authorise` everybody who reaches the address may change every job.
 std::unique_ptr<v1::Admin::CallbackService> MakeAdminService(AdminOptions options);
 
 }  // namespace eplb

@@ -5,6 +5,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
+#include "proto/wire/clipped.h"
+
 namespace eplb {
 namespace {
 
@@ -70,7 +72,7 @@ bool FitsPattern(std::string_view pattern, std::string_view text) {
 }
 
 PeerIdentity CertifiedPeer(const std::string& name, std::span<const IdentityRule> rules) {
-  PeerIdentity peer{.name = name};
+  PeerIdentity peer{.name = name, .certified = true};
   size_t longest = 0;
   for (const IdentityRule& rule : rules) {
     if (!FitsPattern(rule.pattern, name)) continue;
@@ -98,6 +100,11 @@ PeerIdentity CertifiedPeer(const CertifiedNames& names, std::span<const Identity
     return {.unnamed = "the peer's certificate has neither a URI nor a DNS name"};
   }
   return CertifiedPeer(names.dns_names.front(), rules);
+}
+
+std::string ActorText(const PeerIdentity& peer, std::string_view claimed_by) {
+  if (peer.certified || peer.user || claimed_by.empty()) return peer.name;
+  return absl::StrCat(Shown(wire::Clipped(claimed_by, kShownBytes)), " (claimed)");
 }
 
 absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job) {

@@ -2,6 +2,7 @@
 #ifndef EPLB_SERVER_RPC_AUTHORIZE_H_
 #define EPLB_SERVER_RPC_AUTHORIZE_H_
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,7 +23,9 @@ enum class Verb { kSession, kExchange, kQuery, kAdmin };
 // operator          -            yes     yes
 // local            yes           yes     yes
 struct PeerIdentity {
-  std::string name = {};                // of the certificate; "local", "plaintext"; empty: none
+  std::string name = {};   // of the certificate; "uid 1000", "local", "plaintext"; empty: none
+  bool certified = false;  // the name is that of a certificate
+  std::optional<uint32_t> user = {};    // of a Unix socket's other end, as the kernel says
   std::string unnamed = {};             // why there is no name, one sentence
   std::optional<AccessRole> role = {};  // none: no rule fits the name
   std::vector<std::string> jobs = {};   // patterns
@@ -47,6 +50,10 @@ PeerIdentity CertifiedPeer(const CertifiedNames& names, std::span<const Identity
 
 // True when `pattern` is `text`, or ends with `*` and `text` begins with the rest.
 bool FitsPattern(std::string_view pattern, std::string_view text);
+
+// Who asked for a change: the certificate's name or the kernel's user, and where neither is known
+// what the caller claims, marked: "alice@host (claimed)". One line, at most 600 bytes.
+std::string ActorText(const PeerIdentity& peer, std::string_view claimed_by);
 
 // job: as the request says it, not checked; empty for a question about no job.
 // errors: Unauthenticated without a name, PermissionDenied: one line that says who lacks what.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include <grpc/grpc_security_constants.h>
 
 #include "server/log.h"
@@ -33,7 +34,20 @@ PeerIdentity Gate::IdentityOf(const grpc::CallbackServerContext& context) const 
   if (options_.tls && (host != kUnixHost || options_.tls_on_unix)) {
     return CertifiedPeer(NamesOf(*context.auth_context()), options_.identities);
   }
-  return IsThisMachine(host) ? LocalPeer() : PlaintextPeer();
+  PeerIdentity peer = IsThisMachine(host) ? LocalPeer() : PlaintextPeer();
+  if (options_.unix_peers == nullptr) return peer;
+  if (const std::optional<uid_t> user = options_.unix_peers->UserOf(context.peer())) {
+    peer.name = absl::StrCat("uid ", *user);
+    peer.user = *user;
+  }
+  return peer;
+}
+
+std::string Gate::ActorOf(const grpc::CallbackServerContext& context,
+                          std::string_view claimed_by) const {
+  PeerIdentity peer = IdentityOf(context);
+  if (peer.user) peer.name = DescribeUser(*peer.user);
+  return ActorText(peer, claimed_by);
 }
 
 absl::Status Gate::Admit(const grpc::CallbackServerContext& context, Verb verb,

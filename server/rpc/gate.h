@@ -18,6 +18,7 @@
 #include "server/rpc/authorize.h"
 #include "server/rpc/peer_limits.h"
 #include "server/rpc/refusal.h"
+#include "server/rpc/unix_acceptor.h"
 #include "server/runner/rate_limit.h"
 
 namespace eplb {
@@ -30,6 +31,7 @@ class Gate {
     // Also those that come over a Unix socket. The socket beside an address with TLS asks for no
     // certificate: the mode of its file says who may connect.
     bool tls_on_unix = false;
+    const UnixPeers* unix_peers = nullptr;  // the users of Unix sockets; outlives the gate
     std::vector<IdentityRule> identities = {};
     PeerLimits::Options limits = {};
   };
@@ -40,8 +42,11 @@ class Gate {
   absl::Status Admit(const grpc::CallbackServerContext& context, Verb verb, std::string_view job);
   // The rights alone, for a stream's Hello.
   absl::Status Authorize(const PeerIdentity& peer, Verb verb, std::string_view job);
-  // Who asks, e.g. for the audit log.
+  // Who asks.
   PeerIdentity IdentityOf(const grpc::CallbackServerContext& context) const;
+  // Who asks, for the audit log: see ActorText. cost: may wait for the user database.
+  std::string ActorOf(const grpc::CallbackServerContext& context,
+                      std::string_view claimed_by) const;
 
   // host: HostOf(context.peer()). Each OK is answered by one CloseSession.
   absl::Status OpenSession(const std::string& host);

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/rpc/unix_acceptor.h"
+
 namespace eplb {
 namespace {
 
@@ -61,7 +63,7 @@ void PeerLimits::CloseSession(const std::string& host) {
 }
 
 std::string HostOf(const std::string& peer) {
-  if (peer.starts_with("unix")) return std::string(kUnixHost);
+  if (peer.starts_with("unix") || peer.starts_with(kAcceptedPeer)) return std::string(kUnixHost);
   return peer.substr(0, peer.rfind(':'));
 }
 

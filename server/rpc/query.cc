@@ -33,6 +33,7 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_pause_seconds(view.pause_seconds);
   out->set_dropped_steps(static_cast<uint64_t>(view.dropped_steps));
   out->set_library_version(view.library_version);
+  out->set_state(view.state);
   ToProto(view.transport, out->mutable_transport());
 }
 

@@ -25,6 +25,7 @@
 #include "server/rpc/listen_check.h"
 #include "server/rpc/query.h"
 #include "server/rpc/session.h"
+#include "server/rpc/unix_acceptor.h"
 #include "server/rpc/unix_socket.h"
 #include "server/runner/monotonic_clock.h"
 
@@ -121,6 +122,7 @@ struct RpcServer::Parts {
         rendezvous(options.rendezvous),
         gate({.tls = options.tls.enabled(),
               .tls_on_unix = options.listen.is_unix(),
+              .unix_peers = &unix_peers,
               .identities = options.tls.identities,
               .limits = options.peers}),
         balancer({.runner = options.runner,
@@ -134,17 +136,30 @@ struct RpcServer::Parts {
                                 .reader = &reader,
                                 .server_version = options.server_version,
                                 .started = MonotonicNow()})),
-        admin(MakeAdminService(
-            {.runner = options.runner,
-             .authorise = [this](const grpc::CallbackServerContext& context,
-                                 const std::string& job) { return AdmitChange(context, job); }})) {}
+        admin(MakeAdminService({.runner = options.runner,
+                                .authorise = [this](const grpc::CallbackServerContext& context,
+                                                    const v1::Change& change) {
+                                  return AdmitChange(context, change);
+                                }})) {}
 
-  // The identity of who wants to change a job, when it may.
+  // Who wants to change a job, for the audit log, when the caller may.
   absl::StatusOr<std::string> AdmitChange(const grpc::CallbackServerContext& context,
-                                          const std::string& job) {
-    EPLB_RETURN_IF_ERROR(gate.Admit(context, Verb::kAdmin, job));
-    if (job.empty()) return absl::InvalidArgumentError("job is empty, expected its name");
-    return gate.IdentityOf(context).name;
+                                          const v1::Change& change) {
+    EPLB_RETURN_IF_ERROR(gate.Admit(context, Verb::kAdmin, change.job()));
+    if (change.job().empty()) return absl::InvalidArgumentError("job is empty, expected its name");
+    return gate.ActorOf(context, change.claimed_by());
+  }
+
+  // Sockets whose connections the kernel names, and gRPC does not: all without TLS.
+  absl::Status ListenOnUnix() {
+    std::vector<std::string> paths;
+    if (options.listen.is_unix() && !options.tls.enabled())
+      paths.push_back(options.listen.unix_path);
+    if (!unix_socket.empty()) paths.push_back(unix_socket);
+    for (const std::string& path : paths) {
+      EPLB_ASSIGN_OR_RETURN(acceptors.emplace_back(), UnixAcceptor::Listen(path, &unix_peers));
+    }
+    return absl::OkStatus();
   }
 
   // Takes the path of options.unix_socket, or goes without it when that is allowed.
@@ -167,6 +182,7 @@ struct RpcServer::Parts {
   std::string unix_socket;  // empty: none
   std::optional<FileLock> socket_lock;
   Rendezvous rendezvous;
+  UnixPeers unix_peers;
   Gate gate;
   StreamEndCounters ends;
   MessageBytes bytes;
@@ -176,6 +192,7 @@ struct RpcServer::Parts {
   std::unique_ptr<v1::Query::CallbackService> query;
   std::unique_ptr<v1::Admin::CallbackService> admin;
   std::unique_ptr<grpc::Server> server;
+  std::vector<std::unique_ptr<UnixAcceptor>> acceptors;
   std::unique_ptr<Ticker> ticker;
 };
 
@@ -195,12 +212,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> observers;
   observers.push_back(parts->times.MakeObserver());
   builder.experimental().SetInterceptorCreators(std::move(observers));
-  builder.AddListeningPort(listen.Text(), credentials, &port);
-  const bool beside = !parts->unix_socket.empty();
-  if (beside) {
-    builder.AddListeningPort(absl::StrCat("unix:", parts->unix_socket),
-                             grpc::InsecureServerCredentials());
-  }
+  const bool own_listener = listen.is_unix() && !parts->options.tls.enabled();
+  if (!own_listener) builder.AddListeningPort(listen.Text(), credentials, &port);
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
   builder.RegisterService(parts->admin.get());
@@ -209,15 +222,17 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
     // process's, so other threads run under it for as long as the bind takes; the only files that
     // they may make meanwhile are SQLite's, whose mode it sets itself.
     std::optional<ScopedUmask> mask;
-    if (listen.is_unix() || beside) {
+    if (listen.is_unix() || !parts->unix_socket.empty()) {
       mask.emplace(parts->options.unix_socket_for_group ? kGroupMask : kOwnerMask);
     }
     parts->server = builder.BuildAndStart();
+    if (parts->server != nullptr) EPLB_RETURN_IF_ERROR(parts->ListenOnUnix());
   }
-  if (parts->server == nullptr || port <= 0) {
+  if (parts->server == nullptr || (port <= 0 && !own_listener)) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", listen.Text(), ": ", WhyNotListening(listen)));
   }
+  for (const auto& acceptor : parts->acceptors) acceptor->Serve(parts->server.get());
   GrpcErrorsAreWarnings();
   parts->address = listen.is_unix() ? listen : listen.WithPort(port);
   parts->ticker = std::make_unique<Ticker>(kTick, [raw = parts.get()](absl::Time now) {
@@ -251,6 +266,7 @@ void RpcServer::Shutdown(absl::Duration grace) {
   // Server::Shutdown with a live stream waits for its whole deadline, so wait for the streams
   // first.
   (void)sessions.WaitUntilEmpty(grace);
+  parts_->acceptors.clear();
   parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(200)));
   parts_->server->Wait();
 }

@@ -1,12 +1,18 @@
 #include "client/cli/daemon/run_change.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
+#include <array>
 #include <random>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 #include "client/cli/text.h"
 #include "placement/status_macros.h"
+#include "proto/wire/clipped.h"
 #include "proto/wire/json_value.h"
 
 #include "eplb/v1/query.pb.h"
@@ -14,6 +20,23 @@
 
 namespace eplb::cli {
 namespace {
+
+constexpr size_t kMaxClaim = 128;  // bytes, as the protocol takes
+constexpr size_t kUserRecordBytes = 16384;
+constexpr size_t kMaxHostName = 256;
+
+// "alice@host". The daemon shows it, marked as claimed, where nothing better names the caller.
+std::string CallerName() {
+  std::array<char, kUserRecordBytes> buffer;
+  passwd entry{};
+  passwd* found = nullptr;
+  const bool named =
+      getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
+  std::string name = named ? entry.pw_name : absl::StrCat("uid ", getuid());
+  std::array<char, kMaxHostName> host{};
+  if (gethostname(host.data(), host.size() - 1) == 0) absl::StrAppend(&name, "@", host.data());
+  return wire::IsUtf8(name) ? wire::Clipped(name, kMaxClaim) : "";
+}
 
 // 128 bits of the system's random numbers.
 std::string DrawRequestId() {
@@ -42,6 +65,7 @@ absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
   change->set_job(job);
   change->set_request_id(options.request_id.empty() ? DrawRequestId() : options.request_id);
   change->set_comment(options.comment);
+  change->set_claimed_by(CallerName());
   if (options.expect_version >= 0) {
     change->set_expect_version(static_cast<uint64_t>(options.expect_version));
     return absl::OkStatus();

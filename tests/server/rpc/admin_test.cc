@@ -125,6 +125,33 @@ TEST_F(AdminTest, PauseAndResumeAreAnsweredAndShown) {
   EXPECT_EQ(list.events_size(), 0);
 }
 
+TEST_F(AdminTest, WhoAsksOverTcpIsWhatTheCallerClaimsAndMarkedSo) {
+  v1::AdminResponse response;
+  v1::PauseRequest request = Ask<v1::PauseRequest>("r1");
+  request.mutable_change()->set_claimed_by("alice@host");
+  ASSERT_TRUE(Call(*admin_, &v1::Admin::Stub::Pause, request, &response).ok());
+  EXPECT_EQ(Job().pause_reason(), "paused by alice@host (claimed): night");
+}
+
+TEST_F(AdminTest, ForgetIsRefusedWhileARankIsConnectedAndThenRemovesTheJob) {
+  v1::AdminResponse response;
+  const grpc::Status refused =
+      Call(*admin_, &v1::Admin::Stub::Forget, Ask<v1::ForgetRequest>("f1"), &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  for (int32_t rank = 0; rank < 2; ++rank) Say(rank, wire::Goodbye{"", {}, false});
+  ASSERT_TRUE(store_->WaitForEvent("incarnation_ended"));
+  EXPECT_EQ(Job().state(), "FINISHED");
+  EXPECT_EQ(Job().ranks(0).state(), "finished");
+  const grpc::Status done =
+      Call(*admin_, &v1::Admin::Stub::Forget, Ask<v1::ForgetRequest>("f2"), &response);
+  EXPECT_TRUE(done.ok()) << done.error_message();
+  v1::GetJobRequest request;
+  request.set_job("job");
+  v1::JobStatus job;
+  EXPECT_EQ(Call(*query_, &v1::Query::Stub::GetJob, request, &job).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_F(AdminTest, RefusalsHaveTheCodesOfTheProto) {
   v1::AdminResponse response;
   const auto pause = [this, &response](const v1::PauseRequest& request) {
@@ -266,8 +293,8 @@ TEST(AdminAuthorityTest, WhoMayNotIsRefusedAndWhoMayIsNamed) {
   const auto service =
       MakeAdminService({.runner = runner.get(),
                         .authorise = [](const grpc::CallbackServerContext&,
-                                        const std::string& job) -> absl::StatusOr<std::string> {
-                          if (job == "hers") return "spiffe://ann";
+                                        const v1::Change& change) -> absl::StatusOr<std::string> {
+                          if (change.job() == "hers") return "spiffe://ann";
                           return absl::PermissionDeniedError("not your job");
                         }});
   int port = 0;

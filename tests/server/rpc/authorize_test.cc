@@ -92,6 +92,15 @@ TEST(AuthorizeTest, WithoutTlsTheMachineItselfMayDoEverythingAndOthersAreMembers
   EXPECT_EQ(CodeOf(PlaintextPeer(), Verb::kAdmin, "any"), kDenied);
 }
 
+TEST(AuthorizeTest, OnlyWhatNobodyProvesIsClaimed) {
+  EXPECT_EQ(ActorText(LocalPeer(), ""), "local");
+  EXPECT_EQ(ActorText(LocalPeer(), "alice@host"), "alice@host (claimed)");
+  EXPECT_EQ(ActorText({.name = "uid 1000 (bob)", .user = 1000}, "root@host"), "uid 1000 (bob)");
+  EXPECT_EQ(ActorText(CertifiedPeer("spiffe://bob", {}), "root@host"), "spiffe://bob");
+  EXPECT_EQ(ActorText(LocalPeer(), "a\nb\x1b[31m"), "a\\nb\\033[31m (claimed)");
+  EXPECT_LE(ActorText(LocalPeer(), std::string(100000, '\n')).size(), 600u);
+}
+
 TEST(AuthorizeTest, RefusalsAreOneLineThatSaysWhoAndWhy) {
   EXPECT_EQ(CodeOf({}, Verb::kQuery, "job"), absl::StatusCode::kUnauthenticated);
   EXPECT_EQ(Allowed(CertifiedPeer("a\nb", kRules), Verb::kQuery, "job").message(),

@@ -13,6 +13,7 @@ TEST(PeerLimitsTest, AHostIsAPeerWithoutItsPort) {
   EXPECT_EQ(HostOf("ipv4:10.0.0.1:4711"), "ipv4:10.0.0.1");
   EXPECT_EQ(HostOf("ipv6:%5B::1%5D:4711"), "ipv6:%5B::1%5D");
   EXPECT_EQ(HostOf("unix:/run/eplb/eplbd.sock"), "unix");
+  EXPECT_EQ(HostOf("fd:12"), "unix");
   EXPECT_TRUE(IsThisMachine(HostOf("ipv4:127.0.0.1:1")));
   EXPECT_TRUE(IsThisMachine(HostOf("ipv6:%5B::1%5D:1")));
   EXPECT_TRUE(IsThisMachine(HostOf("unix:")));

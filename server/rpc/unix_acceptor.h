@@ -1,0 +1,74 @@
+// The listener of a Unix socket without TLS. It accepts the connections itself and hands them to
+// gRPC, because the kernel knows the user at the other end and gRPC's own listener does not ask.
+// limits.handshake_deadline does not count here: a connection that sends nothing ends by keepalive.
+#ifndef EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_
+#define EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_
+
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/status/statusor.h"
+
+namespace grpc {
+class Server;
+}
+
+namespace eplb {
+
+// What context.peer() begins with on a connection of a UnixAcceptor; its descriptor follows.
+inline constexpr std::string_view kAcceptedPeer = "fd:";
+
+// The users at the other end of accepted connections. memory: one entry a descriptor number.
+// threads: safe.
+class UnixPeers {
+ public:
+  void Note(int descriptor, uid_t user);
+  // peer: of a call, as context.peer(). none: it did not come over an accepted connection.
+  std::optional<uid_t> UserOf(std::string_view peer) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, uid_t> users_;  // by descriptor; guarded by mutex_
+};
+
+// "uid 1000 (alice)", or "uid 1000" when the user database has no name. cost: may wait for the
+// directory service of the machine, so it is for rare calls.
+std::string DescribeUser(uid_t user);
+
+// threads: those of one thread, but for the thread that it owns.
+class UnixAcceptor {
+ public:
+  // Replaces a socket that nobody serves. The umask says who may connect. peers: outlives it.
+  // errors: Unavailable with the system's reason.
+  static absl::StatusOr<std::unique_ptr<UnixAcceptor>> Listen(const std::string& path,
+                                                              UnixPeers* peers);
+  // Accepts from now on. server: started; shut down only after this object's end. Once.
+  void Serve(grpc::Server* server);
+  // Accepts no more, and removes the socket.
+  ~UnixAcceptor();
+  UnixAcceptor(const UnixAcceptor&) = delete;
+  UnixAcceptor& operator=(const UnixAcceptor&) = delete;
+
+ private:
+  UnixAcceptor(std::string path, int listener, int stop, UnixPeers* peers);
+  void Loop(grpc::Server* server);
+  void AcceptOne(grpc::Server* server);
+
+  const std::string path_;
+  const int listener_;
+  const int stop_;  // an eventfd, readable once the thread must end
+  UnixPeers* const peers_;
+  int connections_ = 0;  // accepted so far; of the thread
+  std::thread thread_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_
