@@ -15,6 +15,7 @@
 #include "client/cli/daemon/diff.h"
 #include "client/cli/daemon/doctor.h"
 #include "client/cli/daemon/explain.h"
+#include "client/cli/daemon/forget.h"
 #include "client/cli/daemon/get.h"
 #include "client/cli/daemon/pause.h"
 #include "client/cli/daemon/rebalance.h"
@@ -39,9 +40,9 @@ namespace eplb::cli {
 namespace {
 
 constexpr void (*kCommands[])(CLI::App& root, Command& command) = {
-    &AddPlan,   &AddReplay,   &AddSweep, &AddLint,       &AddConvert, &AddReport,    &AddStatus,
-    &AddGet,    &AddExplain,  &AddDiff,  &AddTop,        &AddDoctor,  &AddRebalance, &AddPause,
-    &AddResume, &AddRollback, &AddSet,   &AddCompletion, &AddMan};
+    &AddPlan,   &AddReplay,   &AddSweep, &AddLint,   &AddConvert,    &AddReport,    &AddStatus,
+    &AddGet,    &AddExplain,  &AddDiff,  &AddTop,    &AddDoctor,     &AddRebalance, &AddPause,
+    &AddResume, &AddRollback, &AddSet,   &AddForget, &AddCompletion, &AddMan};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {

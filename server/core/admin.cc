@@ -1,7 +1,9 @@
 #include "server/core/admin.h"
 
+#include <iterator>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,7 @@
 #include "proto/wire/names.h"
 #include "server/core/chunking.h"
 #include "server/core/decide.h"
+#include "server/core/expiry.h"
 #include "server/core/held.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
@@ -23,7 +26,9 @@ namespace {
 
 constexpr size_t kMaxComment = 256;
 
-constexpr const char* kVerbNames[] = {"rebalance", "pause", "resume", "rollback", "set_policy"};
+constexpr const char* kVerbNames[] = {"rebalance", "pause",      "resume",
+                                      "rollback",  "set_policy", "forget"};
+static_assert(std::size(kVerbNames) == std::variant_size_v<Verb>);
 
 const char* NameOf(const Verb& verb) { return kVerbNames[verb.index()]; }
 
@@ -56,6 +61,8 @@ absl::Status CheckChange(const Change& change) {
   return absl::OkStatus();
 }
 
+int64_t VersionOf(const Job& job) { return job.known ? job.known->version : 0; }
+
 absl::Status CheckJob(const State& state, const Job& job, const Change& change) {
   const auto seen = std::find_if(
       job.requests.begin(), job.requests.end(),
@@ -64,13 +71,13 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
     return absl::AlreadyExistsError(
         absl::StrCat("request_id ", change.request_id, " was done before: ", seen->outcome));
   }
-  const int64_t version = job.known ? job.known->version : 0;
+  const int64_t version = VersionOf(job);
   if (*change.expect_version != version) {
     return absl::AbortedError(absl::StrCat("expect_version is ", *change.expect_version,
                                            ", the version in force is ", version));
   }
   if (state.draining) return absl::FailedPreconditionError("the daemon drains");
-  if (!job.known) {
+  if (!job.known && !std::holds_alternative<ForgetJob>(change.verb)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", job.name, " has not said what it runs yet, it waits for ", WaitingFor(job)));
   }
@@ -91,7 +98,7 @@ void Write(Deed& deed) { StoreJob(deed.turn, deed.job, Remember(deed)); }
 void Audit(Deed& deed) {
   RecordChange(deed.turn, {.job = deed.job.name,
                            .name = NameOf(deed.change.verb),
-                           .version = deed.job.known->version,
+                           .version = VersionOf(deed.job),
                            .reason = deed.outcome,
                            .actor = deed.change.actor,
                            .before = deed.before,
@@ -120,10 +127,19 @@ absl::Status Do(Deed& deed, const Rebalance& rebalance) {
 absl::Status Do(Deed& deed, const Pause&) {
   Job& job = deed.job;
   deed.before = PauseText(job);
+  // The first operator's reason stays, whose pause this is still. A rollback pauses by itself.
+  const bool again = job.paused && job.pause_reason.starts_with("paused by ");
+  if (!again) job.pause_reason = absl::StrCat("paused", deed.By());
   job.paused = true;
-  job.pause_reason = absl::StrCat("paused", deed.By());
   job.chunks.despite_pause = false;
   deed.after = PauseText(job);
+  if (again) {
+    deed.outcome =
+        absl::StrCat("paused before: ", job.pause_reason, "; asked for again", deed.By());
+    Write(deed);
+    Audit(deed);
+    return absl::OkStatus();
+  }
   deed.outcome = job.proposal
                      ? absl::StrCat(job.pause_reason, "; version ", job.proposal->message.version,
                                     " is in flight and ends first")
@@ -153,7 +169,7 @@ absl::Status Do(Deed& deed, const Resume&) {
   const bool quarantined = job.phase == Phase::kQuarantine;
   if (!job.paused && !quarantined) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "job ", job.name, " is neither paused nor in QUARANTINE, it is ", PhaseName(job.phase)));
+        "job ", job.name, " is neither paused nor in QUARANTINE, it is ", StateName(job)));
   }
   deed.before = absl::StrCat(PauseText(job), quarantined ? ", QUARANTINE" : "");
   job.paused = false;
@@ -171,7 +187,7 @@ absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& roll
     return absl::FailedPreconditionError(absl::StrCat("job ", job.name, " ", why));
   };
   if (job.phase != Phase::kIdle && job.phase != Phase::kSolving) {
-    return no(absl::StrCat("is ", PhaseName(job.phase), ", waiting for ", WaitingFor(job)));
+    return no(StateText(job));
   }
   if (job.current->num_connected < job.current->world_size()) {
     return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),
@@ -263,12 +279,26 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   return absl::OkStatus();
 }
 
+// What the job was is gone with it, but for its audit log.
+absl::Status Do(Deed& deed, const ForgetJob&) {
+  const Job& job = deed.job;
+  if (HasSession(job)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.name, " has ranks connected, expected none: end its run first"));
+  }
+  deed.before = StateName(job);
+  deed.outcome = absl::StrCat("job ", job.name, " was forgotten", deed.By());
+  deed.turn.decision.effects.emplace_back(Forget{job.name, /*required=*/job.known.has_value()});
+  Audit(deed);
+  return absl::OkStatus();
+}
+
 void Refuse(Turn& turn, const Change& change, const Job* job, const absl::Status& status) {
   ++turn.state.counters.changes_refused;
   // A name that is no job's gets no log of its own, or names would grow without bound.
   RecordChange(turn, {.job = job == nullptr ? "" : job->name,
                       .name = "refused",
-                      .version = job != nullptr && job->known ? job->known->version : 0,
+                      .version = job == nullptr ? 0 : VersionOf(*job),
                       .reason = absl::StrCat(NameOf(change.verb),
                                              " was refused: ", std::string(status.message())),
                       .actor = change.actor});
@@ -301,9 +331,10 @@ void HandleChange(Turn& turn, const Change& change) {
       ++state.counters.changes;
       state.undo = std::move(undo);
       turn.decision.effects.emplace_back(
-          Reply{change.ticket, ChangeOutcome{.version = job.known->version,
-                                             .state = PhaseName(job.phase),
-                                             .outcome = deed.outcome}});
+          Reply{change.ticket,
+                ChangeOutcome{
+                    .version = VersionOf(job), .state = StateName(job), .outcome = deed.outcome}});
+      if (std::holds_alternative<ForgetJob>(change.verb)) state.jobs.erase(found);
       return;
     }
   }
@@ -319,12 +350,12 @@ void UndoChange(Turn& turn, const absl::Status& status) {
   const std::string why = absl::StrCat("it cannot be stored: ", std::string(status.message()));
   RecordChange(turn, {.job = undo.job.name,
                       .name = "refused",
-                      .version = undo.job.known->version,
+                      .version = VersionOf(undo.job),
                       .reason = absl::StrCat(undo.verb, " was refused: ", why),
                       .actor = undo.actor});
   turn.decision.effects.emplace_back(Reply{undo.ticket, absl::UnavailableError(why)});
-  Job& job = state.jobs.at(undo.job.name);
-  job = std::move(undo.job);
+  const std::string name = undo.job.name;  // a job that was forgotten is known again
+  state.jobs.insert_or_assign(name, std::move(undo.job));
 }
 
 }  // namespace eplb::core

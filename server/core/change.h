@@ -27,7 +27,8 @@ struct Rollback {
 struct SetPolicy {
   SettingsPatch settings;
 };
-using Verb = std::variant<Rebalance, Pause, Resume, Rollback, SetPolicy>;
+struct ForgetJob {};  // refused while a rank is connected
+using Verb = std::variant<Rebalance, Pause, Resume, Rollback, SetPolicy, ForgetJob>;
 
 struct Change {
   int64_t ticket = 0;  // of the caller; the Reply carries it
@@ -35,7 +36,7 @@ struct Change {
   std::string request_id;
   std::optional<int64_t> expect_version;
   std::string comment;
-  std::string actor;  // the identity of who asks
+  std::string actor;  // the identity of the caller, as the audit log shows it
   Verb verb;
 };
 

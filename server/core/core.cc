@@ -303,14 +303,18 @@ void On(Turn& turn, const DrainRequested& event) {
 void Restore(State& state, StoredJob stored, absl::Time now) {
   Job& job = state.jobs[stored.job];
   job.name = stored.job;
-  job.phase_since = now;
+  job.phase_since = stored.end ? stored.end->at : now;
   job.nudged_at = now;
   job.next_version = std::max(stored.next_version, stored.version + 1);
   const Digest digest = DigestOf(stored.placement);
   job.known =
       Known{stored.version, digest, std::make_shared<const Placement>(std::move(stored.placement))};
-  job.ended_before = stored.ended;
-  job.stored = StoreStamp{stored.version, job.next_version, digest, stored.ended};
+  job.stored = StoreStamp{stored.version, job.next_version, digest, stored.end};
+  // Its stragglers are refused after a restart as they were before.
+  if (stored.end && stored.end->how != RunEnding::kLost) {
+    job.gone.push_back({.name = stored.end->incarnation, .replaced = false});
+  }
+  job.ended_before = std::move(stored.end);
   job.patch = std::move(stored.settings);
   job.settings = SettingsOf(state.config, job.name, job.patch);
   job.paused = stored.paused;

@@ -6,7 +6,8 @@
 // - It stores `term()` durably before it serves anybody (or hands in StoreFailed of a StoreTerm as
 //   the first event), and executes the effects of one decision in order before it hands in the next
 //   event.
-// - When a Store or StoreTerm fails it drops the rest of that decision and hands in StoreFailed as
+// - When a Store, StoreTerm or required Forget fails it drops the rest of that decision and hands
+// in StoreFailed as
 //   the very next event (job empty for a StoreTerm). Any other event means that they succeeded.
 // - A Send or Close to a session that is gone does nothing. After a Close nothing more of that
 //   session is handed in, but for its SessionClosed.
@@ -35,6 +36,7 @@
 #include "server/core/counters.h"
 #include "server/core/measured.h"
 #include "server/core/plan.h"
+#include "server/core/run_end.h"
 #include "server/core/settings.h"
 
 namespace eplb::core {
@@ -51,7 +53,7 @@ struct StoredJob {
   SettingsPatch settings = {};  // as operators set them
   bool paused = false;          // no proposals but those of operators
   std::string pause_reason = {};
-  bool ended = false;  // its newest incarnation ended for good
+  std::optional<RunEnd> end = std::nullopt;  // of its newest run; none while that lives
   // To write: the change that this write is part of. Not read.
   std::optional<DoneRequest> done = std::nullopt;
   // As read, oldest first; empty in what is written.
@@ -62,13 +64,13 @@ struct StoredJob {
 // One line of the audit log.
 struct JobEvent {
   std::string job;
-  std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, taken_over,
-                     // held, released, version_reused, chunks_limited, kept, observed, left_out,
-                     // freeze_over, proposed, nacked, retracting, withdrawn, committed,
+  std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, end_amended,
+                     // taken_over, held, released, version_reused, chunks_limited, kept, observed,
+                     // left_out, freeze_over, proposed, nacked, retracting, withdrawn, committed,
                      // pause_exceeded, quarantined, stuck, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
                      // store_failed, expired, pace, vote_every_differs; of operators: rebalance,
-                     // pause, resume, rollback, set_policy, refused
+                     // pause, resume, rollback, set_policy, forget, refused
   int64_t version = 0;
   std::string reason;       // one sentence
   std::string actor = {};   // the identity of the operator; empty for the daemon itself
@@ -125,7 +127,7 @@ struct Solved {
   absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
   double seconds = 0;
 };
-struct StoreFailed {  // a Store failed; no later effect of the same decision was executed
+struct StoreFailed {  // a Store or a required Forget failed; no later effect was executed
   std::string job;    // empty: it was a StoreTerm
   absl::Status status;
 };
@@ -168,8 +170,9 @@ struct StorePlan {  // written; replaces the plan of this number. Like a Record,
   std::string job;  // nothing
   Plan plan;
 };
-struct Forget {  // removes all of a job from the store but its audit log; failure stops nothing
+struct Forget {  // removes all of a job from the store but its audit log
   std::string job;
+  bool required = false;  // an operator asked: a failure is a StoreFailed; else it stops nothing
 };
 struct Reply {  // to the Change of this ticket: exactly one each
   int64_t ticket = 0;
@@ -189,6 +192,7 @@ struct RankView {
   int64_t running_version = 0;
   int64_t ready_version = 0;
   int64_t step = 0;
+  std::string state;          // connected, away, finished, failed, lost; expected before its Hello
   absl::Duration away;        // since the stream ended; zero when connected
   std::string answer;         // to the proposal in flight: none, ready, applied, failed; else empty
   double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
@@ -200,7 +204,7 @@ struct RankView {
 struct JobView {
   std::string job;
   std::string incarnation;
-  std::string state;
+  std::string state;  // HELD, IDLE, ..; FINISHED, FAILED or LOST once the newest run has ended
   absl::Duration state_age;
   std::string waiting_for;
   TopologyOptions shape;
@@ -233,7 +237,7 @@ struct JobView {
   std::string reduce;        // rank, root; empty before the first Hello
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
-  std::string ending;        // of the incarnation: finished, failed, lost; empty while it lives
+  std::string ending;        // of the newest run: finished, failed, lost; empty while it lives
   std::string end_reason;    // one sentence; empty while it lives
   std::string took_over;     // as Incarnation
   double stuck_seconds = 0;  // age of a state that is older than three times its deadline, else 0

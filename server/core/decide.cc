@@ -178,7 +178,7 @@ absl::Status MayDecide(const State& state, const Job& job) {
   };
   if (state.draining) return no("is served by a daemon that drains");
   if (job.phase != Phase::kIdle) {
-    return no(absl::StrCat("is ", PhaseName(job.phase), ", waiting for ", WaitingFor(job)));
+    return no(StateText(job));
   }
   if (job.paused) return no(absl::StrCat("is paused: ", job.pause_reason));
   if (job.current->num_connected < job.current->world_size()) {

@@ -6,21 +6,19 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/ending.h"
+
 namespace eplb::core {
 namespace {
 
 using Jobs = std::map<std::string, Job>;
 
-bool HasSession(const Job& job) {
-  return (job.current && job.current->num_connected > 0) ||
-         (job.candidate && job.candidate->num_connected > 0);
-}
-
 bool HasEnded(const Job& job) {
-  return job.current ? job.current->ending == Ending::kFinal : job.ended_before;
+  const RunEnd* end = EndOf(job);
+  return end != nullptr && end->how != RunEnding::kLost;
 }
 
-Jobs::iterator ForgetJob(Turn& turn, Jobs::iterator found, const std::string& why) {
+Jobs::iterator Remove(Turn& turn, Jobs::iterator found, const std::string& why) {
   const Job& job = found->second;
   ++turn.state.counters.jobs_expired;
   turn.decision.effects.emplace_back(Forget{job.name});
@@ -33,6 +31,11 @@ Jobs::iterator ForgetJob(Turn& turn, Jobs::iterator found, const std::string& wh
 }
 
 }  // namespace
+
+bool HasSession(const Job& job) {
+  return (job.current && job.current->num_connected > 0) ||
+         (job.candidate && job.candidate->num_connected > 0);
+}
 
 void ExpireJobs(Turn& turn) {
   Jobs& jobs = turn.state.jobs;
@@ -48,8 +51,8 @@ void ExpireJobs(Turn& turn) {
       ++job;
       continue;
     }
-    job = ForgetJob(turn, job,
-                    absl::StrCat("no rank was connected for ", absl::FormatDuration(expiry)));
+    job =
+        Remove(turn, job, absl::StrCat("no rank was connected for ", absl::FormatDuration(expiry)));
   }
 }
 
@@ -61,7 +64,7 @@ void MakeRoom(Turn& turn) {
       ++job;
       continue;
     }
-    job = ForgetJob(turn, job, "the table of jobs is full and none of its ranks is connected");
+    job = Remove(turn, job, "the table of jobs is full and none of its ranks is connected");
     forgot = true;
   }
   if (forgot) return;
@@ -73,7 +76,7 @@ void MakeRoom(Turn& turn) {
     }
   }
   if (oldest == jobs.end()) return;
-  (void)ForgetJob(turn, oldest, "the table of jobs is full and it ended longest ago");
+  (void)Remove(turn, oldest, "the table of jobs is full and it ended longest ago");
 }
 
 }  // namespace eplb::core

@@ -6,6 +6,9 @@
 
 namespace eplb::core {
 
+// A rank of its newest run, or of one that gathers, is connected.
+bool HasSession(const Job& job);
+
 // Forgets jobs without a connected rank for job_expiry; only their audit log stays.
 void ExpireJobs(Turn& turn);
 

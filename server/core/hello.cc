@@ -14,6 +14,7 @@
 #include "proto/wire/clipped.h"
 #include "proto/wire/names.h"
 #include "server/core/answers.h"
+#include "server/core/ending.h"
 #include "server/core/expiry.h"
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
@@ -143,12 +144,24 @@ bool MayNotComeBack(const Job& job, const std::string& incarnation) {
   return !gone->replaced || job.current->num_connected > 0;
 }
 
+// A process that was taken for lost is alive after all: it only lost its stream.
+void NoteAlive(Turn& turn, Job& job, const wire::Hello& hello) {
+  if (!job.current || job.current->name != hello.incarnation) return;
+  if (hello.rank >= job.current->world_size()) return;
+  Rank& rank = job.current->ranks[hello.rank];
+  if (!rank.cut || rank.nonce != hello.nonce) return;
+  rank.cut = false;
+  AmendEnding(turn, job);
+}
+
 absl::StatusOr<Incarnation*> FindOrAddIncarnation(Turn& turn, Job& job, const wire::Hello& hello) {
   if (MayNotComeBack(job, hello.incarnation)) {
-    const bool is_newest = job.current && job.current->name == hello.incarnation;
+    NoteAlive(turn, job, hello);
+    const RunEnd* end = EndOf(job);
+    const bool is_newest = end != nullptr && end->incarnation == hello.incarnation;
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", hello.incarnation, " of job ", job.name, " has ended",
-                     is_newest ? absl::StrCat(": ", job.current->end_reason) : ""));
+                     is_newest ? absl::StrCat(": ", end->reason) : ""));
   }
   if (job.current && job.current->name == hello.incarnation) return &*job.current;
   if (job.candidate && job.candidate->name == hello.incarnation) return &*job.candidate;
@@ -261,6 +274,8 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   ++incarnation.num_connected;
   rank.said_hello = true;
   rank.finished = false;
+  rank.failed = false;
+  rank.cut = false;
   rank.nonce = hello.nonce;
   rank.session = speaker.session;
   rank.session_number = hello.session_number;

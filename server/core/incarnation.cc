@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
 #include "server/core/answers.h"
+#include "server/core/ending.h"
 #include "server/core/held.h"
 #include "server/core/plans.h"
-#include "server/core/sentences.h"
 
 namespace eplb::core {
 namespace {
@@ -38,28 +37,11 @@ void AbandonWork(Turn& turn, Job& job, const std::string& why) {
   SettlePlan(turn, job, why);
 }
 
-std::vector<int32_t> RanksAway(const Incarnation& incarnation, absl::Time since) {
-  std::vector<int32_t> away;
-  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
-    const Rank& rank = incarnation.ranks[index];
-    if (rank.said_hello && rank.session == 0 && !rank.finished && rank.away_since < since) {
-      away.push_back(index);
-    }
-  }
-  return away;
-}
-
-bool MayBeAway(const Incarnation& incarnation) {
-  return incarnation.num_hello - incarnation.num_connected > incarnation.num_finished;
-}
-
-std::string FailureReason(const Speaker& speaker, const wire::Goodbye& goodbye) {
-  const std::string why = goodbye.reason.empty() ? "" : absl::StrCat(": ", goodbye.reason);
-  if (goodbye.missing_ranks.empty()) {
-    return absl::StrCat("rank ", speaker.index, " failed after step ", speaker.rank.step, why);
-  }
-  return absl::StrCat(RankList(goodbye.missing_ranks), " did not answer the vote after step ",
-                      speaker.rank.step, ", reported by rank ", speaker.index, why);
+bool IsAwaySince(const Incarnation& incarnation, absl::Time since) {
+  if (incarnation.num_hello - incarnation.num_connected <= incarnation.num_finished) return false;
+  return std::any_of(incarnation.ranks.begin(), incarnation.ranks.end(), [since](const Rank& rank) {
+    return rank.said_hello && rank.session == 0 && !rank.finished && rank.away_since < since;
+  });
 }
 
 }  // namespace
@@ -114,7 +96,7 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.seconds_per_byte.clear();
   job.last_decision_step.reset();
   job.back_off = {};
-  job.ended_before = false;
+  job.ended_before.reset();
   job.refusal.clear();
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
@@ -137,18 +119,28 @@ void StartCandidate(Turn& turn, Job& job) {
   StartIncarnation(turn, job, std::move(candidate));
 }
 
-void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reason) {
+void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reason) {
   AbandonWork(turn, job, reason);
   Incarnation& incarnation = *job.current;
-  incarnation.ending = ending;
-  incarnation.end_reason = reason;
-  if (ending == Ending::kFinal) RememberGone(job, incarnation.name, false);
+  incarnation.ending = how == RunEnding::kLost ? Ending::kLost : Ending::kFinal;
+  incarnation.end = {.how = how,
+                     .reason = reason,
+                     .at = turn.now,
+                     .incarnation = incarnation.name,
+                     .world_size = incarnation.world_size(),
+                     .step = job.step};
+  if (how != RunEnding::kLost) RememberGone(job, incarnation.name, false);
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
   // The next launch already gathers: from here on it is what the job waits for.
   if (job.candidate && job.candidate->num_connected > 0) StartCandidate(turn, job);
-  if (ending == Ending::kFinal && job.known) StoreJobIfChanged(turn, job);
+  if (!job.known) return;
+  if (how == RunEnding::kLost) {
+    job.write_due = true;  // a Tick is about all jobs: it stores last
+  } else {
+    StoreJobIfChanged(turn, job);
+  }
 }
 
 void DropCandidate(Turn& turn, Job& job, const std::string& reason) {
@@ -163,22 +155,28 @@ void HandleAway(Turn& turn, Speaker speaker, const std::string& reason) {
   turn.state.seats.erase(speaker.session);
   speaker.rank.session = 0;
   speaker.rank.away_since = turn.now;
+  speaker.rank.cut = true;
   --speaker.incarnation.num_connected;
   turn.decision.reason = absl::StrCat("rank ", speaker.index, " of job ", speaker.job.name,
                                       " is away without Goodbye: ", reason);
-  if (speaker.is_current()) TryRelease(turn, speaker.job);  // somebody else must send the body
+  if (!speaker.is_current()) return;
+  TryRelease(turn, speaker.job);  // another rank must send the body
+  AmendEnding(turn, speaker.job);
 }
 
 void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   Job& job = speaker.job;
   CloseRank(turn, speaker.incarnation, speaker.rank, absl::OkStatus());
   if (goodbye.failed) {
-    const std::string reason = FailureReason(speaker, goodbye);
+    speaker.rank.failed = true;
+    if (speaker.incarnation.ending == Ending::kFinal) return;
+    speaker.incarnation.failure = FailureOf(speaker, goodbye, turn.now);
+    const std::string reason = FailureReason(speaker.incarnation);
     if (!speaker.is_current()) {
       RememberGone(job, speaker.incarnation.name, false);
       DropCandidate(turn, job, reason);
-    } else if (speaker.incarnation.ending != Ending::kFinal) {
-      EndIncarnation(turn, job, Ending::kFinal, reason);
+    } else {
+      EndIncarnation(turn, job, RunEnding::kFailed, reason);
     }
     return;
   }
@@ -186,7 +184,7 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   ++speaker.incarnation.num_finished;
   if (!speaker.is_current() || speaker.incarnation.ending == Ending::kFinal) return;
   if (speaker.incarnation.num_finished == speaker.incarnation.world_size()) {
-    EndIncarnation(turn, job, Ending::kFinal,
+    EndIncarnation(turn, job, RunEnding::kFinished,
                    absl::StrCat("all ", speaker.incarnation.world_size(), " ranks finished"));
   } else if (job.proposal) {
     HandleRankFinished(turn, speaker);
@@ -195,19 +193,14 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
 
 void EndLostIncarnations(Turn& turn, Job& job) {
   const absl::Duration grace = turn.state.config.session_grace;
-  const auto sentence = [grace](const std::vector<int32_t>& away) {
-    return absl::StrCat(RankList(away), away.size() == 1 ? " was" : " were", " away for more than ",
-                        absl::FormatDuration(grace), " without Goodbye");
-  };
-  if (job.candidate && MayBeAway(*job.candidate)) {
-    const auto away = RanksAway(*job.candidate, turn.now - grace);
-    if (!away.empty()) DropCandidate(turn, job, sentence(away));
+  const absl::Time since = turn.now - grace;
+  if (job.candidate && IsAwaySince(*job.candidate, since)) {
+    DropCandidate(turn, job, LossReason(*job.candidate, grace));
   }
   // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
   if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&
-      MayBeAway(*job.current)) {
-    const auto away = RanksAway(*job.current, turn.now - grace);
-    if (!away.empty()) EndIncarnation(turn, job, Ending::kLost, sentence(away));
+      IsAwaySince(*job.current, since)) {
+    EndIncarnation(turn, job, RunEnding::kLost, LossReason(*job.current, grace));
   }
 }
 

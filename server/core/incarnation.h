@@ -28,7 +28,7 @@ void StartCandidate(Turn& turn, Job& job);
 
 // No more proposals to the current incarnation; the one in flight is retracted; HELD. Its sessions
 // may stay, unless a candidate is there to replace it.
-void EndIncarnation(Turn& turn, Job& job, Ending ending, const std::string& reason);
+void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reason);
 
 // Forgets an incarnation that was still gathering and ends its sessions.
 void DropCandidate(Turn& turn, Job& job, const std::string& reason);

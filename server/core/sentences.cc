@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+
+#include "server/core/ending.h"
 
 namespace eplb::core {
 namespace {
@@ -22,14 +25,9 @@ std::vector<int32_t> RanksWhere(const Incarnation& incarnation, Predicate predic
 std::string WaitingForHellos(const Job& job) {
   if (!job.current) return "the ranks to say Hello";
   const Incarnation& incarnation = *job.current;
-  if (incarnation.ending == Ending::kFinal) {
-    return absl::StrCat("a new incarnation: ", incarnation.end_reason);
-  }
-  if (incarnation.ending == Ending::kLost) {
-    return absl::StrCat("its ranks to come back, or a new incarnation: ", incarnation.end_reason);
-  }
   const auto missing = RanksWhere(incarnation, [](const Rank& rank) { return !rank.said_hello; });
-  return missing.empty() ? "" : absl::StrCat(RankList(missing), " to say Hello");
+  if (missing.empty()) return "";
+  return absl::StrCat(RankList(missing, incarnation.world_size()), " to say Hello");
 }
 
 std::string WaitingForRelease(const Job& job) {
@@ -39,7 +37,8 @@ std::string WaitingForRelease(const Job& job) {
   const Incarnation& incarnation = *job.current;
   const auto ready = RanksWhere(incarnation, [](const Rank& rank) { return rank.ready_version; });
   if (!ready.empty()) {
-    return absl::StrCat(RankList(ready), " to answer the Retract of an earlier proposal");
+    return absl::StrCat(RankList(ready, incarnation.world_size()),
+                        " to answer the Retract of an earlier proposal");
   }
   const auto newest = std::max_element(
       incarnation.ranks.begin(), incarnation.ranks.end(),
@@ -61,20 +60,20 @@ std::string WaitingForRelease(const Job& job) {
 
 std::string WaitingForAnswers(const Job& job) {
   const int64_t version = job.proposal->message.version;
+  const auto ranks = [&job](const auto& predicate) {
+    return RankList(RanksWhere(*job.current, predicate), job.current->world_size());
+  };
   const auto silent = [](const Rank& rank) { return rank.answer == Answer::kNone; };
   const auto open = [](const Rank& rank) {
     return rank.answer != Answer::kApplied && rank.answer != Answer::kFailed;
   };
   switch (job.phase) {
     case Phase::kPreparing:
-      return absl::StrCat(RankList(RanksWhere(*job.current, silent)), " to be READY for version ",
-                          version);
+      return absl::StrCat(ranks(silent), " to be READY for version ", version);
     case Phase::kResolving:
-      return absl::StrCat(RankList(RanksWhere(*job.current, open)), " to report version ", version,
-                          " as Applied");
+      return absl::StrCat(ranks(open), " to report version ", version, " as Applied");
     default:
-      return absl::StrCat(RankList(RanksWhere(*job.current, open)),
-                          " to answer the Retract of version ", version);
+      return absl::StrCat(ranks(open), " to answer the Retract of version ", version);
   }
 }
 
@@ -90,8 +89,11 @@ std::string WaitingForThaw(const Job& job) {
 
 }  // namespace
 
-std::string RankList(const std::vector<int32_t>& ranks) {
+std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size) {
   if (ranks.empty()) return "no rank";
+  if (world_size > 1 && std::ssize(ranks) == world_size) {
+    return absl::StrCat("all ", world_size, " ranks");
+  }
   std::string list = ranks.size() == 1 ? "rank " : "ranks ";
   const size_t named = std::min(ranks.size(), kMaxNamed);
   for (size_t i = 0; i < named; ++i) absl::StrAppend(&list, i == 0 ? "" : ", ", ranks[i]);
@@ -121,7 +123,22 @@ std::string PhaseName(Phase phase) {
   return "";
 }
 
+std::string StateName(const Job& job) {
+  const RunEnd* end = EndOf(job);
+  return end == nullptr ? PhaseName(job.phase)
+                        : absl::AsciiStrToUpper(std::string(RunEndingName(end->how)));
+}
+
+std::string StateText(const Job& job) {
+  const RunEnd* end = EndOf(job);
+  if (end == nullptr) return absl::StrCat("is ", StateName(job), ", waiting for ", WaitingFor(job));
+  return absl::StrCat("has ended (", StateName(job), "): ", end->reason);
+}
+
 std::string WaitingFor(const Job& job) {
+  if (const RunEnd* end = EndOf(job)) {
+    return end->how == RunEnding::kLost ? "its ranks to come back, or a new launch" : "";
+  }
   switch (job.phase) {
     case Phase::kHeld:
       return WaitingForRelease(job);

@@ -36,6 +36,8 @@ enum class Answer { kNone, kReady, kApplied, kFailed };
 struct Rank {
   bool said_hello = false;
   bool finished = false;  // said Goodbye without an error
+  bool failed = false;    // said Goodbye with an error
+  bool cut = false;       // its newest stream ended without Goodbye, and nothing was heard since
   uint64_t nonce = 0;
   SessionId session = 0;       // 0 = not connected
   int64_t session_number = 0;  // of the process' newest session
@@ -57,6 +59,15 @@ struct Rank {
 
 // kLost: a rank was away too long; it lives again when all its processes are back. kFinal: never.
 enum class Ending { kLive, kLost, kFinal };
+
+// The first report that a rank of a run failed.
+struct Failure {
+  int32_t rank = 0;
+  int64_t step = 0;  // of that rank
+  absl::Time at = absl::InfinitePast();
+  std::string why;                     // as the rank said
+  std::vector<int32_t> missing_ranks;  // that did not answer a vote
+};
 
 // What the ranks were asked for and have not yet been seen to do; 0 = nothing.
 struct PaceChange {
@@ -89,7 +100,8 @@ struct Incarnation {
   int64_t fresh_version = 0;
   std::string took_over;  // the one that still had ranks connected when this one replaced it
   Ending ending = Ending::kLive;
-  std::string end_reason;
+  RunEnd end;                      // of one that is not live
+  std::optional<Failure> failure;  // of one that ended by it
 
   int32_t world_size() const { return static_cast<int32_t>(ranks.size()); }
 };
@@ -106,7 +118,7 @@ struct StoreStamp {
   int64_t version = 0;
   int64_t next_version = 0;
   Digest digest;
-  bool ended = false;
+  std::optional<RunEnd> end;
   friend bool operator==(const StoreStamp&, const StoreStamp&) = default;
 };
 
@@ -186,7 +198,8 @@ struct Job {
   std::optional<Known> known;
   std::optional<StoreStamp> stored;
   int64_t next_version = 1;
-  bool ended_before = false;  // before the daemon started, and no incarnation has come since
+  // How the newest run ended before the daemon started; none once a rank has said Hello since.
+  std::optional<RunEnd> ended_before;
   absl::Status store_error;
   std::string refusal;  // of the newest Hello that was refused since ranks were released
   absl::Time store_attempt = absl::InfinitePast();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "proto/wire/clipped.h"
+#include "server/core/ending.h"
 
 namespace eplb::core {
 namespace {
@@ -11,10 +12,10 @@ namespace {
 constexpr size_t kMaxReason = 2048;  // bytes of an event's
 
 StoreStamp StampOf(const Job& job) {
-  return {.version = job.known->version,
-          .next_version = job.next_version,
-          .digest = job.known->digest,
-          .ended = job.current ? job.current->ending == Ending::kFinal : job.ended_before};
+  StoreStamp stamp{
+      .version = job.known->version, .next_version = job.next_version, .digest = job.known->digest};
+  if (const RunEnd* end = EndOf(job)) stamp.end = *end;
+  return stamp;
 }
 
 }  // namespace
@@ -101,7 +102,7 @@ void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done) {
                                                      .settings = job.patch,
                                                      .paused = job.paused,
                                                      .pause_reason = job.pause_reason,
-                                                     .ended = job.stored->ended,
+                                                     .end = job.stored->end,
                                                      .done = std::move(done)}});
   job.store_attempt = turn.now;
   job.write_due = false;

@@ -9,6 +9,7 @@
 
 #include "server/core/core.h"
 #include "server/core/decide.h"
+#include "server/core/ending.h"
 #include "server/core/measured.h"
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
@@ -32,18 +33,6 @@ const char* NameOf(Answer answer) {
   return "";
 }
 
-std::string NameOfEnding(const Incarnation& incarnation) {
-  switch (incarnation.ending) {
-    case Ending::kLive:
-      return "";
-    case Ending::kLost:
-      return "lost";
-    case Ending::kFinal:
-      return incarnation.num_finished == incarnation.world_size() ? "finished" : "failed";
-  }
-  return "";
-}
-
 std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
   const Incarnation& incarnation = *job.current;
   std::vector<RankView> views;
@@ -55,6 +44,7 @@ std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
                      .running_version = rank.running_version,
                      .ready_version = rank.ready_version,
                      .step = rank.step,
+                     .state = RankStateName(incarnation, rank),
                      .away = rank.session == 0 && rank.away_since < now ? now - rank.away_since
                                                                         : absl::ZeroDuration(),
                      .answer = job.proposal ? NameOf(rank.answer) : "",
@@ -95,7 +85,7 @@ void ShowMeasured(const State& state, const Job& job, JobView& view) {
 JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   JobView view;
   view.job = job.name;
-  view.state = PhaseName(job.phase);
+  view.state = StateName(job);
   view.state_age = now - job.phase_since;
   view.waiting_for = WaitingFor(job);
   view.step = job.step;
@@ -114,10 +104,15 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.report_every = job.current->report_every;
     view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
     view.model_layers = job.current->model_layers;
-    view.ending = NameOfEnding(*job.current);
-    if (!view.ending.empty()) view.end_reason = job.current->end_reason;
     view.took_over = job.current->took_over;
     view.ranks = RanksOf(job, now);
+  }
+  if (const RunEnd* end = EndOf(job)) {
+    view.ending = RunEndingName(end->how);
+    view.end_reason = end->reason;
+    view.incarnation = end->incarnation;
+    view.world_size = end->world_size;
+    view.step = std::max(view.step, end->step);
   }
   if (job.known) {
     view.version = job.known->version;

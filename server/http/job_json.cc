@@ -42,6 +42,7 @@ Json TransportJson(const wire::TransportInfo& transport) {
 Json RankJson(const core::RankView& rank) {
   return {{"rank", rank.rank},
           {"connected", rank.connected},
+          {"state", rank.state},
           {"running_version", rank.running_version},
           {"ready_version", rank.ready_version},
           {"step", rank.step},

@@ -259,7 +259,7 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
       [](const core::JobView& job) { return job.commits; }, page);
   page.Family(MetricType::Gauge, "eplb_plan_state",
               "1 for the state that the job is in: HELD, IDLE, SOLVING, PREPARING, RESOLVING, "
-              "RETRACTING, QUARANTINE.");
+              "RETRACTING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
   for (const core::JobView& job : s.jobs) page.Sample(1, {{"job", job.job}, {"state", job.state}});
   gauge("eplb_plan_state_seconds", "Time in that state.",
         [](const core::JobView& job) { return absl::ToDoubleSeconds(job.state_age); });

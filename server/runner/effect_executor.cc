@@ -29,7 +29,7 @@ std::optional<core::StoreFailed> EffectExecutor::Execute(const core::Decision& d
     } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
       Write(*plan);
     } else if (const auto* forget = std::get_if<core::Forget>(&effect)) {
-      Forget(forget->job);
+      failed = Forget(*forget);
     } else if (const auto* reply = std::get_if<core::Reply>(&effect)) {
       sinks_.reply(*reply);
     } else {
@@ -100,11 +100,14 @@ void EffectExecutor::Write(const core::StorePlan& effect) {
       {{"job", effect.job}, {"plan", effect.plan.plan}, {"reason", std::string(status.message())}});
 }
 
-void EffectExecutor::Forget(const std::string& job) {
-  const absl::Status status = Noted([&job](Store& store) { return store.ForgetJob(job); });
-  if (status.ok()) return;
+std::optional<core::StoreFailed> EffectExecutor::Forget(const core::Forget& effect) {
+  const absl::Status status =
+      Noted([&effect](Store& store) { return store.ForgetJob(effect.job); });
+  if (status.ok()) return std::nullopt;
   Log(LogLevel::kError, "job_not_forgotten",
-      {{"job", job}, {"reason", std::string(status.message())}});
+      {{"job", effect.job}, {"reason", std::string(status.message())}});
+  if (!effect.required) return std::nullopt;
+  return core::StoreFailed{.job = effect.job, .status = status};
 }
 
 absl::Status EffectExecutor::Noted(const std::function<absl::Status(Store&)>& write) {

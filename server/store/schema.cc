@@ -35,7 +35,9 @@ constexpr Entry kEntries[] = {
     {"index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
     {"table", "jobs", "jobs",
      "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL,"
-     " next_version INTEGER NOT NULL, ended INTEGER NOT NULL, paused INTEGER NOT NULL,"
+     " next_version INTEGER NOT NULL, ending TEXT NOT NULL, end_reason TEXT NOT NULL,"
+     " ended_unix_micros INTEGER NOT NULL, ended_incarnation TEXT NOT NULL,"
+     " ended_world_size INTEGER NOT NULL, ended_step INTEGER NOT NULL, paused INTEGER NOT NULL,"
      " pause_reason TEXT NOT NULL, policy_name TEXT, mode TEXT, every_steps INTEGER, min_gain REAL,"
      " horizon_steps INTEGER, freeze_steps TEXT, max_pause_nanos INTEGER, layers_per_chunk INTEGER,"
      " checksum INTEGER NOT NULL) STRICT"},

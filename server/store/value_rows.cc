@@ -81,11 +81,27 @@ struct JobRow {
   std::string job;
   int64_t version = 0;
   int64_t next_version = 0;
-  bool ended = false;
+  std::optional<core::RunEnd> end;
   bool paused = false;
   std::string pause_reason;
   core::SettingsPatch settings;
 };
+
+// The six cells of how a job's newest run ended; an empty name while it lives.
+absl::StatusOr<std::optional<core::RunEnd>> EndOf(Reader& reader) {
+  const std::string name = reader.Text();
+  core::RunEnd end;
+  end.reason = reader.Text();
+  end.at = absl::FromUnixMicros(reader.Integer());
+  end.incarnation = reader.Text();
+  end.world_size = reader.Small();
+  end.step = reader.Integer();
+  if (name.empty()) return std::nullopt;
+  const std::optional<core::RunEnding> how = core::RunEndingOf(name);
+  if (!how) return absl::DataLossError("a row of jobs has an unknown ending");
+  end.how = *how;
+  return end;
+}
 
 absl::StatusOr<JobRow> JobOf(const Row& row) {
   Reader reader(row);
@@ -93,7 +109,7 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
   job.job = reader.Text();
   job.version = reader.Integer();
   job.next_version = reader.Integer();
-  job.ended = reader.Flag();
+  EPLB_ASSIGN_OR_RETURN(job.end, EndOf(reader));
   job.paused = reader.Flag();
   job.pause_reason = reader.Text();
   job.settings.policy_name = reader.Maybe<std::string>();
@@ -218,12 +234,15 @@ absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& jo
   const core::SettingsPatch& settings = job.settings;
   std::optional<int64_t> pause;
   if (settings.max_pause) pause = absl::ToInt64Nanoseconds(*settings.max_pause);
+  const core::RunEnd end = job.end.value_or(core::RunEnd{});
+  const std::string ending = job.end ? std::string(core::RunEndingName(end.how)) : "";
   return Insert(
       connection, "jobs", "",
-      {job.job, job.version, job.next_version, int64_t{job.ended}, int64_t{job.paused},
-       job.pause_reason, CellOf(settings.policy_name), CellOf(settings.mode),
-       CellOf(settings.every_steps), CellOf(settings.min_gain), CellOf(settings.horizon_steps),
-       CellOf(settings.freeze_steps), CellOf(pause), CellOf(settings.layers_per_chunk)});
+      {job.job, job.version, job.next_version, ending, end.reason, absl::ToUnixMicros(end.at),
+       end.incarnation, int64_t{end.world_size}, end.step, int64_t{job.paused}, job.pause_reason,
+       CellOf(settings.policy_name), CellOf(settings.mode), CellOf(settings.every_steps),
+       CellOf(settings.min_gain), CellOf(settings.horizon_steps), CellOf(settings.freeze_steps),
+       CellOf(pause), CellOf(settings.layers_per_chunk)});
 }
 
 absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
@@ -307,7 +326,7 @@ absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& con
                     .settings = std::move(row.settings),
                     .paused = row.paused,
                     .pause_reason = std::move(row.pause_reason),
-                    .ended = row.ended});
+                    .end = std::move(row.end)});
     EPLB_RETURN_IF_ERROR(ReadRequests(connection, &jobs.back()));
     EPLB_RETURN_IF_ERROR(ReadPlans(connection, &jobs.back()));
   }

@@ -48,6 +48,7 @@ class OperatorTest(unittest.TestCase):
         self.wait_for_commit()
         self.look()
         self.pause_and_refusals()
+        self.assertIn("ranks connected", self.ask("forget", self.status()["job"], code=6))
         self.roll_back()
         self.observe_then_force()
         (self.directory / "stop").touch()
@@ -57,8 +58,24 @@ class OperatorTest(unittest.TestCase):
         self.assertEqual(doctor.returncode, 0, doctor.stdout)
         actors = {event["name"]: event["actor"] for event in self.ask("get", "events", "--limit", 1000)["events"]}
         for verb in ("pause", "resume", "rollback", "set_policy", "rebalance", "refused"):
-            self.assertEqual(actors.get(verb), "local", verb)
+            self.assertRegex(actors.get(verb, ""), r"^[^@]+@[^@]+ \(claimed\)$", verb)
         self.both_sides_say_the_same()
+        self.forget()
+
+    def forget(self):
+        ended = self.status()
+        self.assertEqual((ended["state"], ended["ending"], ended["waiting_for"]), ("FINISHED", "finished", ""))
+        self.daemon.stop()
+        self.daemon.start()
+        again = self.status()
+        for key in ("state", "ending", "end_reason", "waiting_for", "world_size", "step", "incarnation"):
+            self.assertEqual(again[key], ended[key], key)
+        job = ended["job"]
+        self.assertIn("no job is named", self.ask("forget", code=2))
+        self.assertIn("was forgotten", self.ask("forget", job, "--comment", "done with it")["outcome"])
+        self.ask("forget", "--job", job, code=5)
+        self.assertEqual(self.ask("get", "jobs")["jobs"], [])
+        self.assertEqual(self.ask("get", "events", "--job", job)["events"][0]["name"], "forget")
 
     def both_sides_say_the_same(self):
         """eplbctl and /api/v1 write the same objects: equal keys, equal values. The job has ended, so only ages differ."""

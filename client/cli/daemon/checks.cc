@@ -74,9 +74,30 @@ Check CheckIncarnation(const v1::JobStatus& job) {
               job.incarnation().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
 }
 
+// A run that failed or finished is over; one that is lost may go on.
+bool IsOver(const v1::JobStatus& job) {
+  return job.ending() == "finished" || job.ending() == "failed";
+}
+
+// "lost: rank 2; failed: ranks 0, 1", of a run that has ended.
+std::string EndsOfRanks(const v1::JobStatus& job) {
+  std::string text;
+  for (const char* state : {"lost", "failed", "away", "expected", "connected"}) {
+    const std::string ranks =
+        RanksWhere(job, [state](const auto& rank) { return rank.state() == state; });
+    if (!ranks.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", state, ": ", ranks);
+  }
+  return text;
+}
+
 Check CheckRanks(const v1::JobStatus& job) {
   if (job.ending() == "finished") {
     return Make(job, "ranks", Result::kOk, "none is connected: the job has finished");
+  }
+  if (IsOver(job)) {
+    const std::string ends = EndsOfRanks(job);
+    return Make(job, "ranks", Result::kOk,
+                ends.empty() ? "none is expected: the run has ended" : ends);
   }
   const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
   std::string detail =
@@ -87,9 +108,9 @@ Check CheckRanks(const v1::JobStatus& job) {
 }
 
 Check CheckAgreement(const v1::JobStatus& job) {
-  if (job.connected_ranks() == 0 && job.ending() == "finished") {
+  if (job.connected_ranks() == 0 && IsOver(job)) {
     return Make(job, "agreement", Result::kOk,
-                absl::StrCat("all ended in version ", job.version()));
+                absl::StrCat("the run ended in version ", job.version()));
   }
   if (job.connected_ranks() == 0) {
     return Make(job, "agreement", Result::kWarning, "not checked: no rank is connected");
@@ -161,6 +182,13 @@ bool CameToNothing(const v1::Plan& plan) {
 }
 
 Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
+  if (IsOver(job)) {
+    return Make(job, "decisions", Result::kOk,
+                job.paused() ? absl::StrCat("none is due; a new launch is paused, too, until "
+                                            "eplbctl resume: ",
+                                            job.pause_reason())
+                             : "none is due: the run has ended");
+  }
   if (job.paused()) {
     std::string detail = absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it");
     if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
@@ -196,6 +224,10 @@ Check CheckReadiness(const v1::GetStatusResponse& status) {
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans) {
+  if (IsOver(job)) {
+    return {CheckState(job),     CheckIncarnation(job),          CheckRanks(job),
+            CheckAgreement(job), CheckPlacement(job, placement), CheckPlans(job, plans)};
+  }
   std::vector<Check> checks = {
       CheckState(job),     CheckIncarnation(job),          CheckRanks(job),
       CheckAgreement(job), CheckPlacement(job, placement), CheckReports(job),

@@ -30,6 +30,7 @@ Json TransportToJson(const v1::TransportInfo& transport) {
 Json RankToJson(const v1::RankStatus& rank) {
   return {{"rank", rank.rank()},
           {"connected", rank.connected()},
+          {"state", rank.state()},
           {"running_version", rank.running_version()},
           {"ready_version", rank.ready_version()},
           {"step", rank.step()},

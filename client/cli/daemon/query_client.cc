@@ -148,6 +148,11 @@ absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& reques
   return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::SetPolicy);
 }
 
+absl::Status Ask(const QueryOptions& options, const v1::ForgetRequest& request,
+                 v1::AdminResponse* response) {
+  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Forget);
+}
+
 absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
                                                  const std::string& job, int64_t version) {
   v1::GetPlacementRequest request;

@@ -15,6 +15,7 @@
 namespace eplb::v1 {
 class AdminResponse;
 class Change;
+class ForgetRequest;
 class GetJobRequest;
 class GetLoadRequest;
 class GetLoadResponse;
@@ -64,6 +65,8 @@ absl::Status Ask(const QueryOptions& options, const v1::ResumeRequest& request,
 absl::Status Ask(const QueryOptions& options, const v1::RollbackRequest& request,
                  v1::AdminResponse* response);
 absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::ForgetRequest& request,
                  v1::AdminResponse* response);
 
 // The placement of a version; of the one in force for version < 0. errors: also Internal for an

@@ -7,7 +7,7 @@ import unittest
 
 from command import DEADLINE, CommandTest, run
 
-COMMANDS = ("plan replay sweep lint convert report status get explain diff top doctor rebalance pause resume rollback set "
+COMMANDS = ("plan replay sweep lint convert report status get explain diff top doctor rebalance pause resume rollback set forget "
             "completion man").split()
 
 

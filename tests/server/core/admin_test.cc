@@ -381,6 +381,69 @@ TEST(AdminTest, AJobThatHasNotSaidWhatItRunsRefusesChanges) {
   EXPECT_TRUE(Says(job.daemon.Ask(Pause{}), "has not said what it runs yet"));
 }
 
+TEST(AdminTest, ASecondPauseKeepsTheReasonOfTheFirst) {
+  TestJob job;
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  const std::string first = job.daemon.View().pause_reason;
+  job.daemon.Handle(Change{.ticket = 100,
+                           .job = kJob,
+                           .request_id = "again",
+                           .expect_version = 0,
+                           .comment = "upgrade",
+                           .actor = "bob",
+                           .verb = Pause{}});
+  EXPECT_EQ(job.daemon.View().pause_reason, first);
+  EXPECT_EQ(job.daemon.replies().at(100)->outcome,
+            "paused before: " + first + "; asked for again by bob: upgrade");
+}
+
+TEST(AdminTest, ForgetRemovesAJobWithoutRanksAndLeavesItsAuditLog) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_TRUE(Says(job.daemon.Ask(ForgetJob{}), "has ranks connected"));
+  EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{})), absl::StatusCode::kFailedPrecondition);
+  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
+  EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{}, 7)), absl::StatusCode::kAborted);
+  const absl::StatusOr<ChangeOutcome> forgotten = job.daemon.Ask(ForgetJob{});
+  ASSERT_TRUE(forgotten.ok()) << forgotten.status();
+  EXPECT_EQ(forgotten->outcome, "job train was forgotten by ann: why not");
+  EXPECT_EQ(forgotten->state, "FINISHED");
+  EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());
+  EXPECT_TRUE(job.daemon.stored().empty());
+  const JobEvent& event = LastEvent(job.daemon, "forget");
+  EXPECT_EQ(event.job, kJob);
+  EXPECT_EQ(event.actor, "ann");
+  EXPECT_EQ(event.before, "FINISHED");
+  EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{})), absl::StatusCode::kNotFound);
+  job.daemon.Restart();
+  EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());
+  for (FakeRank& rank : job.ranks) rank.identity.incarnation = "launch-2";
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(AdminTest, ForgetRemovesAJobWhoseRanksNeverAllCame) {
+  TestJob job;
+  job.Connect(0);
+  job.Disconnect(0);
+  ASSERT_TRUE(job.daemon.Ask(ForgetJob{}).ok());
+  EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());
+}
+
+TEST(AdminTest, AJobThatTheStoreDoesNotForgetIsStillKnown) {
+  TestJob job;
+  job.ConnectAll();
+  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
+  job.daemon.store_works = false;
+  const absl::StatusOr<ChangeOutcome> forgotten = job.daemon.Ask(ForgetJob{});
+  EXPECT_TRUE(absl::IsUnavailable(forgotten.status())) << forgotten.status();
+  EXPECT_EQ(job.daemon.View().state, "FINISHED");
+  EXPECT_EQ(job.daemon.CountEvents("forget"), 0);
+  job.daemon.store_works = true;
+  EXPECT_TRUE(job.daemon.Ask(ForgetJob{}).ok());
+}
+
 TEST(AdminTest, ChangesAreCounted) {
   TestJob job;
   job.ConnectAll();

@@ -140,6 +140,10 @@ bool CoreHarness::Execute(const Effect& effect) {
   } else if (const auto* plan = std::get_if<StorePlan>(&effect)) {
     plans_.insert_or_assign(plan->plan.plan, plan->plan);
   } else if (const auto* forget = std::get_if<Forget>(&effect)) {
+    if (forget->required && !store_works) {
+      Handle(StoreFailed{forget->job, absl::UnavailableError("disk full")});
+      return false;
+    }
     stored_.erase(forget->job);
   } else if (const auto* reply = std::get_if<Reply>(&effect)) {
     EXPECT_TRUE(replies_.emplace(reply->ticket, reply->outcome).second) << "a second answer";

@@ -37,7 +37,7 @@ TEST(ExpiryTest, AJobWithoutRanksIsForgottenAfterItsTimeAndAudited) {
   config.job_expiry = absl::Minutes(10);
   CoreHarness daemon(config);
   Finish(daemon, Join(daemon, kJob));
-  EXPECT_TRUE(daemon.stored().at(kJob).ended);
+  EXPECT_TRUE(daemon.stored().at(kJob).end.has_value());
   daemon.Advance(absl::Seconds(1));
   daemon.Advance(absl::Minutes(9));
   EXPECT_EQ(daemon.core().Jobs(daemon.now()).size(), 1);
@@ -110,7 +110,7 @@ TEST(ExpiryTest, ANewLaunchOfAJobThatEndedIsNoEndedJob) {
     daemon.Say(daemon.Open(), hello);
   }
   EXPECT_EQ(daemon.View().state, "IDLE");
-  EXPECT_FALSE(daemon.stored().at(kJob).ended);
+  EXPECT_FALSE(daemon.stored().at(kJob).end.has_value());
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST(HeldTest, AProposalOfAnEarlierDaemonIsRetractedFirst) {
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   EXPECT_EQ(job.daemon.state(), "HELD");
   EXPECT_EQ(job.daemon.View().waiting_for,
-            "ranks 0, 1, 2 to answer the Retract of an earlier proposal");
+            "all 3 ranks to answer the Retract of an earlier proposal");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 0);

@@ -15,10 +15,10 @@ const Placement& AllLayers() {
 TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
   TestJob job;
   job.Propose(AllLayers());
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 1, 2 to be READY for version 1");
+  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to be READY for version 1");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "RESOLVING");
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 1, 2 to report version 1 as Applied");
+  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to report version 1 as Applied");
   ASSERT_TRUE(job.Vote(12));
   job.Deliver();
   EXPECT_EQ(job.daemon.LastReason("committed"),

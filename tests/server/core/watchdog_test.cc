@@ -41,7 +41,7 @@ TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
     job.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
   }
   job.daemon.Advance(absl::Hours(5));
-  EXPECT_EQ(job.daemon.View().state, "HELD");
+  EXPECT_EQ(job.daemon.View().state, "FINISHED");
   EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
 }

@@ -84,6 +84,19 @@ TEST_F(EffectExecutorTest, AnEventThatCannotBeStoredSkipsNothing) {
   EXPECT_FALSE(executor_.store_works());
 }
 
+TEST_F(EffectExecutorTest, OnlyTheForgettingThatWasAskedForStopsWhatFollows) {
+  store_.fail_jobs = true;
+  EXPECT_FALSE(
+      executor_.Execute({.effects = {core::Forget{.job = "job"}, SolveOf(1)}, .reason = ""})
+          .has_value());
+  EXPECT_EQ(solves_.size(), 1);
+  const auto failed = executor_.Execute(
+      {.effects = {core::Forget{.job = "job", .required = true}, SolveOf(2)}, .reason = ""});
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(failed->job, "job");
+  EXPECT_EQ(solves_.size(), 1);
+}
+
 TEST_F(EffectExecutorTest, AProbeFindsARecoveredStore) {
   store_.fail_terms = true;
   executor_.ProbeStore(1);

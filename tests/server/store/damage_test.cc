@@ -45,7 +45,8 @@ std::string ContentOf(Store& store) {
   std::string text = absl::StrCat("term ", *term);
   for (const core::StoredJob& job : *jobs) {
     absl::StrAppend(&text, "\njob ", job.job, " ", job.version, " ", job.next_version, " ",
-                    job.paused, job.pause_reason, job.ended, " ", DigestOf(job.placement).Hex(),
+                    job.paused, job.pause_reason, job.end.has_value(), " ",
+                    DigestOf(job.placement).Hex(),
                     core::SettingsText(core::Patched({}, job.settings), {}));
     for (const core::DoneRequest& done : job.requests) {
       absl::StrAppend(&text, "\n", done.request_id, done.outcome);

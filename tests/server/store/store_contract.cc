@@ -184,15 +184,21 @@ TEST_P(StoreContractTest, SettingsPauseAndEndComeBackAsWritten) {
                   .layers_per_chunk = 2};
   job.paused = true;
   job.pause_reason = "by ann";
-  job.ended = true;
+  job.end = core::RunEnd{.how = core::RunEnding::kFailed,
+                         .reason = "rank 2 was lost",
+                         .at = absl::FromUnixMicros(1234567),
+                         .incarnation = "launch-1",
+                         .world_size = 8,
+                         .step = 19};
   ASSERT_TRUE(store_->WriteJob(job).ok());
   const core::StoredJob read = store_->ReadJobs()->front();
   EXPECT_EQ(read.settings, job.settings);
   EXPECT_TRUE(read.paused);
   EXPECT_EQ(read.pause_reason, "by ann");
-  EXPECT_TRUE(read.ended);
+  EXPECT_EQ(read.end, job.end);
   ASSERT_TRUE(store_->WriteJob(JobOf("a", 4)).ok());
   EXPECT_TRUE(store_->ReadJobs()->front().settings.empty());
+  EXPECT_FALSE(store_->ReadJobs()->front().end.has_value());
 }
 
 TEST_P(StoreContractTest, ADoneChangeIsWrittenWithTheJobAndTheNewestAreKept) {

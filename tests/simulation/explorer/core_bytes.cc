@@ -16,20 +16,31 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 376, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 296,
+static_assert(sizeof(Incarnation) == 464,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 328,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 4880, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 2848, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 5664, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 3616, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
+// Only how it ended is looked at by decisions; the rest is words.
+void Simplify(core::RunEnd& end) {
+  end.reason.clear();
+  end.at = kNow;
+  end.step = 0;
+}
+
 void Simplify(Incarnation& incarnation) {
-  incarnation.end_reason.clear();
+  Simplify(incarnation.end);
+  if (incarnation.ending == core::Ending::kLive) incarnation.end = {};
+  incarnation.failure.reset();  // words only
   incarnation.took_over.clear();
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
+    rank.failed = false;  // words only, like the next
+    rank.cut = false;
     // Of numbers only the order matters; RankTable says which of its streams are older.
     if (rank.session_number != 0) rank.session_number = kNewestSession;
     rank.step = 0;
@@ -44,6 +55,8 @@ void Simplify(Job& job) {
   job.nudged_at = kNow;
   job.stuck_recorded = false;
   job.watched = false;
+  if (job.stored && job.stored->end) Simplify(*job.stored->end);
+  if (job.ended_before) Simplify(*job.ended_before);
   if (job.current) Simplify(*job.current);
   if (job.candidate) Simplify(*job.candidate);
   job.store_attempt = absl::InfinitePast();
@@ -100,6 +113,7 @@ void Add(const std::optional<Incarnation>& incarnation, Bytes& bytes) {
   bytes.Add(int64_t{incarnation->num_connected});
   bytes.Add(int64_t{incarnation->num_finished});
   bytes.Add(static_cast<int64_t>(incarnation->ending));
+  bytes.Add(static_cast<int64_t>(incarnation->end.how));
   for (const Rank& rank : incarnation->ranks) Add(rank, bytes);
 }
 
@@ -130,9 +144,9 @@ void Add(const Job& job, Bytes& bytes) {
     bytes.Add(job.stored->version);
     bytes.Add(job.stored->next_version);
     bytes.Add(job.stored->digest);
-    bytes.Add(int64_t{job.stored->ended});
+    AddEnd(job.stored->end, bytes);
   }
-  bytes.Add(int64_t{job.ended_before});
+  AddEnd(job.ended_before, bytes);
   bytes.Add(job.next_version);
   bytes.Add(int64_t{job.store_error.ok()});
   bytes.Add(int64_t{job.write_due});
@@ -183,6 +197,11 @@ class Renamer {
 };
 
 }  // namespace
+
+void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes) {
+  bytes.Add(end ? static_cast<int64_t>(end->how) : int64_t{-1});
+  if (end) bytes.Add(end->incarnation);
+}
 
 void Simplify(State& state) {
   state.turn = 0;

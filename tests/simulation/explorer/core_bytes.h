@@ -2,9 +2,11 @@
 #ifndef EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_
 #define EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_
 
+#include <optional>
 #include <string>
 
 #include "server/core/state.h"
+#include "tests/simulation/explorer/bytes.h"
 #include "tests/simulation/explorer/core_table.h"
 
 namespace eplb::core {
@@ -22,6 +24,8 @@ namespace eplb::explorer {
 void Simplify(core::State& state);
 // Equal for equal simplified states, and only for these. Does not cover the configuration.
 std::string BytesOf(const core::State& state);
+// How a run ended, as far as decisions look at it.
+void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes);
 void Rename(core::State& state, const Permutation& first, const Permutation& second);
 CoreInfo InfoOf(const core::State& state);
 

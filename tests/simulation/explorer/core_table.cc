@@ -63,7 +63,7 @@ uint32_t Messages::Add(StoredJob job) {
   if (job) {
     bytes.Add(job->version);
     bytes.Add(job->next_version);
-    bytes.Add(int64_t{job->ended});
+    AddEnd(job->end, bytes);
     bytes.Add(DigestOf(job->placement));
   }
   return jobs.Add(std::move(bytes).Take(), std::move(job));

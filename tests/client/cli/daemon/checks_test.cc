@@ -106,6 +106,28 @@ TEST(ChecksTest, NobodyMissesTheRanksOfAJobThatFinished) {
   }
 }
 
+TEST(ChecksTest, NothingIsDueOfARunThatHasFailedButItsReason) {
+  v1::JobStatus job = HealthyJob();
+  job.set_state("FAILED");
+  job.set_ending("failed");
+  job.set_end_reason("rank 0 was lost");
+  job.mutable_ranks(0)->set_connected(false);
+  job.mutable_ranks(0)->set_state("lost");
+  job.set_connected_ranks(0);
+  job.set_coverage(0);
+  job.set_paused(true);
+  job.set_pause_reason("paused by ann");
+  EXPECT_EQ(One(job, "state").result, Result::kOk);
+  EXPECT_EQ(One(job, "incarnation").result, Result::kFailed);
+  EXPECT_EQ(One(job, "ranks").result, Result::kOk);
+  EXPECT_EQ(One(job, "ranks").detail, "lost: rank 0");
+  EXPECT_EQ(One(job, "agreement").result, Result::kOk);
+  EXPECT_EQ(One(job, "decisions").result, Result::kOk);
+  EXPECT_THAT(One(job, "decisions").detail, HasSubstr("paused by ann"));
+  job.set_ending("lost");  // its ranks may come back, and then the pause counts
+  EXPECT_EQ(One(job, "decisions").result, Result::kWarning);
+}
+
 TEST(ChecksTest, APlacementWhoseDigestIsNotThatOfItsMapsFails) {
   v1::JobStatus job = HealthyJob();
   job.set_digest(std::string(32, 'x'));

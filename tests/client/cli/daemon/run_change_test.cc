@@ -1,6 +1,10 @@
-// rebalance, pause, resume, rollback and set policy.
+// rebalance, pause, resume, rollback, set policy and forget.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <string>
+
+#include "client/cli/daemon/forget.h"
 #include "client/cli/daemon/pause.h"
 #include "client/cli/daemon/rebalance.h"
 #include "client/cli/daemon/resume.h"
@@ -56,6 +60,26 @@ TEST_F(ChangeTest, FlagsGoIntoTheRequest) {
   EXPECT_THAT(daemon_.last_admin_request, HasSubstr("to_version: 1"));
   RunRollback({.change = change});
   EXPECT_THAT(daemon_.last_admin_request, Not(HasSubstr("to_version")));
+}
+
+TEST_F(ChangeTest, TheCallerSaysWhoItIs) {
+  RunPause({.change = Options()});
+  std::string host(256, '\0');
+  ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
+  EXPECT_THAT(daemon_.last_admin_request, HasSubstr(std::string("@") + host.c_str() + "\""));
+  EXPECT_THAT(daemon_.last_admin_request, HasSubstr("claimed_by: \""));
+}
+
+TEST_F(ChangeTest, ForgetNamesItsJobAndNeverTakesTheOnlyOne) {
+  const Output unnamed = RunForget({.change = Options()});
+  EXPECT_EQ(unnamed.exit_code, kUsage);
+  EXPECT_THAT(unnamed.message, HasSubstr("no job is named"));
+  EXPECT_EQ(daemon_.last_admin_request, "");
+  ChangeOptions change = Options();
+  change.job = kJob;
+  const Output output = RunForget({.change = change});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(daemon_.last_admin_request, HasSubstr("job: \"train\""));
 }
 
 TEST_F(ChangeTest, SettingsAreSentAsTheyWereGivenAndOnlyThey) {

@@ -206,5 +206,9 @@ grpc::Status ScriptedQuery::SetPolicy(grpc::ServerContext* context,
                                       v1::AdminResponse* response) {
   return Change(context, *request, response);
 }
+grpc::Status ScriptedQuery::Forget(grpc::ServerContext* context, const v1::ForgetRequest* request,
+                                   v1::AdminResponse* response) {
+  return Change(context, *request, response);
+}
 
 }  // namespace eplb::cli

@@ -93,6 +93,8 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
                       v1::AdminResponse* response) override;
   grpc::Status Rollback(grpc::ServerContext* context, const v1::RollbackRequest* request,
                         v1::AdminResponse* response) override;
+  grpc::Status Forget(grpc::ServerContext* context, const v1::ForgetRequest* request,
+                      v1::AdminResponse* response) override;
   grpc::Status SetPolicy(grpc::ServerContext* context, const v1::SetPolicyRequest* request,
                          v1::AdminResponse* response) override;
 
