@@ -111,7 +111,15 @@ class World {
     const int64_t first = 10 * int64_t{input_.Below(32)};
     rank.identity.step = first + input_.Below(12);
     wire::LoadReport report = TestReport(first, std::max(first, rank.identity.step));
-    report.counts(input_.Below(4), input_.Below(6)) = int64_t{1} << input_.Below(63);
+    const int bit = input_.Below(63);
+    report.counts(input_.Below(4), input_.Below(6)) = int64_t{1} << bit;
+    report.version = rank.version;
+    if (bit % 4 == 3) {  // some in order, some not
+      report.earlier = {{.last_step = first + bit % 12,
+                         .version = rank.version - 1 + bit % 3,
+                         .counts = report.counts / (1 + bit % 5)}};
+    }
+    report.parts_unknown = bit % 8 == 5;
     if (rank.session != 0) job_.daemon.Say(rank.session, report);
   }
 

@@ -73,6 +73,9 @@ def stream_messages():
         "hello": field(1, hello(0)),
         "report": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _5=counts)),
         "report-u64": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _6=wide, _7=3)),
+        "report-parts": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _6=wide, _8=7) +
+                              field(9, message(_1=3, _2=4, _3=counts)) + field(9, message(_1=5, _2=6, _4=wide))),
+        "report-parts-unknown": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _5=counts, _8=7, _10=1)),
         "ready": field(3, message(_1=5, _2=digest(), _3=digest())),
         "nack": field(4, message(_1=5, _2=3, _3="running 4")),
         "applied": field(5, message(_1=5, _2=digest(), _3=40, _4=4096, _5=0.25)),

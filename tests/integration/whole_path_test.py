@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 import unittest.mock
 import urllib.error
@@ -14,15 +15,24 @@ import urllib.request
 import job as harness
 
 
-def balancedness(load, slots, num_gpus):
-    """Mean over layers of mean / max GPU load, computed from the maps alone."""
-    total = 0.0
+def gpu_loads(load, slots, num_gpus):
+    """Tokens of each GPU in each layer, computed from the maps alone."""
+    layers = []
     for tokens, experts in zip(load, slots):
         replicas = collections.Counter(experts)
         per_gpu = len(experts) // num_gpus
-        gpus = [sum(tokens[e] / replicas[e] for e in experts[g * per_gpu:(g + 1) * per_gpu]) for g in range(num_gpus)]
-        total += sum(gpus) / num_gpus / max(gpus)
-    return total / len(load)
+        layers.append([sum(tokens[e] / replicas[e] for e in experts[g * per_gpu:(g + 1) * per_gpu])
+                       for g in range(num_gpus)])
+    return layers
+
+
+def balancedness_of(layers):
+    """Mean over layers of mean / max GPU load."""
+    return sum(sum(gpus) / len(gpus) / max(gpus) for gpus in layers) / len(layers)
+
+
+def balancedness(load, slots, num_gpus):
+    return balancedness_of(gpu_loads(load, slots, num_gpus))
 
 
 class WholePathTest(unittest.TestCase):
@@ -36,6 +46,15 @@ class WholePathTest(unittest.TestCase):
         job = harness.Job(self.directory, self.daemon.endpoint, **options)
         self.addCleanup(job.kill_all)
         return job
+
+    def api(self, path):
+        """The parsed document; None before the job is known."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.http_port}/api/v1/{path}", timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            self.assertEqual(error.code, 404)
+            return None
 
     def eplbctl(self, *arguments):
         return subprocess.run([harness.BIN / "eplbctl", *map(str, arguments)], capture_output=True, text=True,
@@ -85,6 +104,42 @@ class WholePathTest(unittest.TestCase):
             recorded = [a + b for a, b in zip(recorded, load["load"][3])]
         trace = json.loads((harness.DATA / "moe64_aux.jsonl").read_text().splitlines()[0])
         self.assertEqual(recorded, trace["load"][3])
+
+    def test_what_is_shown_as_measured_is_what_the_logs_of_the_run_give(self):
+        """Whatever the placement in force is by now: each step counts under the one that it ran under."""
+        job = self.start_job(world=4, steps=400, step_ms=12)
+        shown = {}  # by steps: the job's views
+        while not all(rank.poll() is not None for rank in job.ranks):
+            view = self.api("jobs/demo")
+            if view and view["measured_last_step"] > 0:
+                steps = (view["measured_first_step"], view["measured_last_step"])
+                shown.setdefault(steps, {})[view["version"]] = view
+            time.sleep(0.01)
+        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
+        placements = harness.read_lines(self.directory / "placements.jsonl")
+        loads = {line["last_step"]: line["load"] for line in harness.read_lines(self.directory / "loads.jsonl")}
+        ran_under = lambda step: [p for p in placements if p["step"] <= step][-1]
+        after_a_switch = of_two_placements = 0
+        for (first, last), views in shown.items():
+            sums = None
+            for step in range(first, last + 1):
+                one = gpu_loads(loads[step], ran_under(step)["placement"]["physical_to_logical_map"], 4)
+                sums = one if sums is None else [[a + b for a, b in zip(*pair)] for pair in zip(sums, one)]
+            of_two_placements += ran_under(first)["version"] != ran_under(last)["version"]
+            for version, view in views.items():
+                self.assertAlmostEqual(view["balancedness"], balancedness_of(sums), delta=1e-9, msg=view)
+                self.assertEqual(len(view["layer_balancedness"]), len(sums))
+                after_a_switch += version > ran_under(last)["version"]
+        self.assertGreater(after_a_switch, 0, "no view was taken between a switch and the next window")
+        self.assertGreater(of_two_placements, 0, "no window had a switch in it")
+        for plan in self.api("jobs/demo/plans")["plans"]:
+            if plan["balancedness_seen"] is None:
+                continue
+            steps = (plan["seen_first_step"], plan["seen_last_step"])
+            self.assertEqual({ran_under(step)["version"] for step in range(steps[0], steps[1] + 1)},
+                             {plan["last_version"]})
+            if steps in shown:
+                self.assertIn(plan["balancedness_seen"], [view["balancedness"] for view in shown[steps].values()])
 
     def test_training_outlives_a_killed_daemon_and_versions_go_on(self):
         job = self.start_job(world=4, steps=1500, step_ms=8)
