@@ -311,7 +311,7 @@ class Client {
 
 // An Exchange through the daemon, for launchers without a collective of their own. `endpoint` as in
 // ClientOptions. Each exchange fails on every rank with DeadlineExceeded after `timeout`, naming
-// the ranks that did not come; with Unavailable at once where nobody listens.
+// the ranks that did not come; with Unavailable within seconds where nobody listens.
 Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
                             absl::Duration timeout, const DaemonTls& tls = {});
 

@@ -167,12 +167,14 @@ EPLB_API const char* eplb_client_message(const eplb_client* client) EPLB_NOEXCEP
 
 /* Collective. InvalidArgument for options, naming the field; FailedPrecondition when ranks differ,
  * naming field and ranks; DeadlineExceeded naming the ranks that did not come. No daemon is no
- * error. `exchange` and `user` must stay good until close. After a failure it may be called again.
+ * error, but with require_daemon: then Unavailable on rank 0, FailedPrecondition on the others.
+ * `exchange` and `user` must stay good until close. After a failure it may be called again.
  */
 EPLB_API int32_t eplb_client_connect(eplb_client* client, const eplb_client_options* options,
                                      eplb_exchange exchange, void* user) EPLB_NOEXCEPT;
 /* The same with the daemon at options->endpoint as the exchange, for launchers without one. Each
- * exchange fails on every rank after start_deadline_s, naming the ranks that did not come. */
+ * exchange fails on every rank after start_deadline_s, naming the ranks that did not come, and
+ * within seconds, with Unavailable, where nobody listens. */
 EPLB_API int32_t eplb_client_connect_through_daemon(
     eplb_client* client, const eplb_client_options* options) EPLB_NOEXCEPT;
 

@@ -2,18 +2,22 @@
 #ifndef EPLB_CLIENT_SESSION_CHANNEL_H_
 #define EPLB_CLIENT_SESSION_CHANNEL_H_
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
 #include "placement/status_macros.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/endpoint.h"
+#include "proto/wire/status.h"
 
 namespace eplb {
 
@@ -36,16 +40,31 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::str
   return grpc::CreateCustomChannel(endpoint, credentials, arguments);
 }
 
-// The error of a call, told as a person would: why the daemon was not reached, and for how long it
-// was waited for.
-inline absl::Status AfterCall(const absl::Status& status, absl::Duration timeout) {
-  const std::string message(status.message());
-  if (absl::IsUnavailable(status)) {
-    return absl::UnavailableError(wire::ConnectionCause(message));
+// A daemon that is started beside the job, or anew, listens within this time.
+inline constexpr absl::Duration kListenGrace = absl::Seconds(1);
+
+// Calls `call(grpc::ClientContext*)` with a deadline. A connection that is refused is tried again
+// for kListenGrace and then told by its cause, rather than waited for until the deadline.
+// told: how long the daemon was waited for, in the message.
+// errors: Unavailable, DeadlineExceeded, and those of the call.
+template <class Call>
+absl::Status CallDaemon(absl::Duration told, absl::Duration timeout, const Call& call) {
+  constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
+  const absl::Time begin = absl::Now();
+  const absl::Time listens_by = begin + std::min(kListenGrace, timeout);
+  absl::Status status;
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(begin + timeout));
+    status = wire::FromGrpc(call(&context));
+    if (!absl::IsUnavailable(status) || absl::Now() + kBetweenAttempts > listens_by) break;
+    absl::SleepFor(kBetweenAttempts);
   }
+  const std::string message(status.message());
+  if (absl::IsUnavailable(status)) return absl::UnavailableError(wire::ConnectionCause(message));
   if (absl::IsDeadlineExceeded(status) && message == "Deadline Exceeded") {
     return absl::DeadlineExceededError(
-        absl::StrCat("no answer within ", absl::FormatDuration(timeout)));
+        absl::StrCat("no answer within ", absl::FormatDuration(told)));
   }
   return status;
 }

@@ -1,12 +1,10 @@
 #include "client/session/daemon_exchange.h"
 
-#include <chrono>
 #include <memory>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include <grpcpp/client_context.h>
 
 #include "client/session/channel.h"
 #include "placement/status_macros.h"
@@ -39,12 +37,11 @@ class DaemonExchange {
     const std::string key = absl::StrCat(next_key_++);
     request_.set_key(key);
     request_.set_blob(bytes.data(), bytes.size());
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         absl::ToChronoMilliseconds(timeout_ + kAnswerGrace));
     v1::ExchangeResponse response;
     const absl::Status status =
-        AfterCall(wire::FromGrpc(stub_->Exchange(&context, request_, &response)), timeout_);
+        CallDaemon(timeout_, timeout_ + kAnswerGrace, [&](grpc::ClientContext* context) {
+          return stub_->Exchange(context, request_, &response);
+        });
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("exchange ", key, " through eplbd at ",
                                                       endpoint_, ": ", status.message()));

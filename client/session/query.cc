@@ -1,12 +1,10 @@
 #include "client/session/query.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include <grpcpp/client_context.h>
 
 #include "client/session/channel.h"
 #include "placement/status_macros.h"
@@ -27,14 +25,12 @@ absl::StatusOr<StoredPlacement> FetchPlacement(const std::string& endpoint,
                                                absl::Duration timeout) {
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
   const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   v1::GetPlacementRequest request;
   request.set_job(job);
   v1::GetPlacementResponse response;
-  // Without wait_for_ready a connection that is refused is known at once.
-  EPLB_RETURN_IF_ERROR(
-      AfterCall(wire::FromGrpc(stub->GetPlacement(&context, request, &response)), timeout));
+  EPLB_RETURN_IF_ERROR(CallDaemon(timeout, timeout, [&](grpc::ClientContext* context) {
+    return stub->GetPlacement(context, request, &response);
+  }));
   EPLB_ASSIGN_OR_RETURN(wire::PlacementBody body, wire::FromProto(response.placement()));
   if (response.next_version() > kMaxVersion) {
     return absl::InvalidArgumentError(absl::StrCat("next_version is ", response.next_version(),

@@ -1,6 +1,8 @@
 """Finding libeplb.so, the layout of its structs, its errors, and the installed package."""
 
 import ctypes
+import dataclasses
+import inspect
 import os
 import pathlib
 import re
@@ -39,6 +41,17 @@ class LayoutTest(unittest.TestCase):
         for name, struct in mine.items():
             fields = [(field, getattr(struct, field).offset, getattr(struct, field).size) for field, _ in struct._fields_]
             self.assertEqual([ctypes.sizeof(struct), *fields], expected[name], name)
+
+
+class ReadmeTest(unittest.TestCase):
+    def test_its_tables_name_every_option_and_field(self):
+        text = (ROOT / "client" / "python" / "README.md").read_text()
+        named = set(re.findall(r"`(\w+)", "".join(line for line in text.splitlines() if line.startswith("| `"))))
+        fields = [field.name for field in dataclasses.fields(eplb.Options) if not field.name.startswith("nccl_")]
+        view = [name for name in re.findall(r"self\.([a-z]\w*)", inspect.getsource(eplb.PlacementView.__init__))]
+        view += [name for name in vars(eplb.PlacementView) if not name.startswith("_")]
+        for name in (*fields, *eplb.Boundary._fields, *view):
+            self.assertIn(name, named)
 
 
 class FindingTest(unittest.TestCase):

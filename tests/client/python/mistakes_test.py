@@ -137,6 +137,23 @@ def exchanged_before_check(rank, directory):
         client.check_experts(lambda layer, slot: slot)
 
 
+def without_a_port(rank, directory):
+    ranks.connect(directory, rank, 2, endpoint="localhost")
+
+
+def required_daemon_that_is_not_there(rank, directory):
+    ranks.connect(directory, rank, 2, endpoint="127.0.0.1:1", require_daemon=True)
+
+
+def meeting_where_nobody_listens(rank, directory):
+    eplb.Client.connect(endpoint="127.0.0.1:1", rank=rank, world_size=2, num_layers=2, num_experts=8)
+
+
+def shown(rank, directory):
+    with ranks.connect(directory, rank, 2) as client:
+        return repr(client.placement)
+
+
 class MistakesTest(ranks.RankTest):
     def assert_all_raised(self, results, kind, *words):
         for result in results:
@@ -172,6 +189,29 @@ class MistakesTest(ranks.RankTest):
     def test_model_shapes_that_differ(self):
         self.assert_all_raised(self.run_ranks(2, another_shape, self.directory), "FailedPrecondition", "num_experts differs",
                                "rank 0 has 8", "rank 1 has 10")
+
+    def test_an_endpoint_without_a_port(self):
+        self.assert_all_raised(self.run_ranks(2, without_a_port, self.directory), "InvalidArgument",
+                               'endpoint is "localhost", expected HOST:PORT or unix:PATH')
+
+    def test_a_required_daemon_that_is_not_there_stops_all(self):
+        own, other = self.run_ranks(2, required_daemon_that_is_not_there, self.directory)
+        words = "require_daemon: no answer from eplbd at 127.0.0.1:1: connection refused"
+        self.assert_raised(own, "Unavailable", words)
+        self.assert_raised(other, "FailedPrecondition", "rank 0 cannot start", words)
+
+    def test_a_connection_that_is_refused_is_called_so(self):
+        self.assert_all_raised(self.run_ranks(2, meeting_where_nobody_listens, self.directory, seconds=50), "Unavailable",
+                               "exchange 0 through eplbd at 127.0.0.1:1: connection refused")
+
+    def test_require_daemon_takes_a_truth_value(self):
+        with self.assertRaisesRegex(eplb.InvalidArgument, "require_daemon: 'yes', expected True or False"):
+            eplb.Client.connect(endpoint="127.0.0.1:1", require_daemon="yes", num_layers=1, num_experts=4)
+
+    def test_a_placement_shows_itself_in_a_line(self):
+        self.assertEqual(self.run_ranks(2, shown, self.directory),
+                         [f"<eplb.PlacementView: version 0, 2 layers of 8 experts in 8 slots on 2 GPUs, this rank's slots {slots}>"
+                          for slots in ("0..3", "4..7")])
 
     def test_a_rank_that_does_not_come_is_named(self):
         results = self.run_ranks(3, absent, self.directory)

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
@@ -33,6 +36,19 @@ TEST(DaemonExchangeTest, ExchangeOfAMissingRankEndsAtItsDeadline) {
   const absl::Status status = exchange("alone").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
+}
+
+TEST(DaemonExchangeTest, ADaemonThatListensAMomentLaterIsReached) {
+  auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+  const int port = daemon->port();
+  const Exchange exchange = MakeDaemonExchange(daemon->endpoint(), "job", 0, 1, absl::Seconds(20));
+  daemon.reset();
+  std::thread later([&] {
+    absl::SleepFor(absl::Milliseconds(200));
+    daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port});
+  });
+  EXPECT_THAT(exchange("here").value(), ElementsAre("here"));
+  later.join();
 }
 
 // Nobody listens: that is known at once, and is no deadline that passed.
