@@ -53,15 +53,20 @@ absl::Status CallDaemon(absl::Duration told, absl::Duration timeout, const Call&
   const absl::Time begin = absl::Now();
   const absl::Time listens_by = begin + std::min(kListenGrace, timeout);
   absl::Status status;
+  std::string cause;  // that of any attempt: a later one may end before the system has said why
   while (true) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(begin + timeout));
     status = wire::FromGrpc(call(&context));
+    if (cause.empty())
+      cause = wire::SystemCause({status.message().data(), status.message().size()});
     if (!absl::IsUnavailable(status) || absl::Now() + kBetweenAttempts > listens_by) break;
     absl::SleepFor(kBetweenAttempts);
   }
   const std::string message(status.message());
-  if (absl::IsUnavailable(status)) return absl::UnavailableError(wire::ConnectionCause(message));
+  if (absl::IsUnavailable(status)) {
+    return absl::UnavailableError(cause.empty() ? wire::ConnectionCause(message) : cause);
+  }
   if (absl::IsDeadlineExceeded(status) && message == "Deadline Exceeded") {
     return absl::DeadlineExceededError(
         absl::StrCat("no answer within ", absl::FormatDuration(told)));

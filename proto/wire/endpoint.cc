@@ -33,7 +33,7 @@ absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
                                                  "\", expected HOST:PORT or unix:PATH"));
 }
 
-std::string ConnectionCause(std::string_view message) {
+std::string SystemCause(std::string_view message) {
   const std::string text(message);
   for (const int cause : kCauses) {
     std::string words = std::strerror(cause);  // NOLINT(concurrency-mt-unsafe): of known numbers
@@ -41,9 +41,16 @@ std::string ConnectionCause(std::string_view message) {
     words[0] = absl::ascii_tolower(static_cast<unsigned char>(words[0]));
     return words;
   }
+  return {};
+}
+
+std::string ConnectionCause(std::string_view message) {
+  std::string cause = SystemCause(message);
+  if (!cause.empty()) return cause;
   constexpr std::string_view kLastError = "last error: ";
-  const size_t at = text.rfind(kLastError);
-  return at == std::string::npos ? text : text.substr(at + kLastError.size());
+  const size_t at = message.rfind(kLastError);
+  return std::string(at == std::string_view::npos ? message
+                                                  : message.substr(at + kLastError.size()));
 }
 
 }  // namespace eplb::wire

@@ -16,7 +16,9 @@ namespace eplb::wire {
 absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint);
 
 // The cause in what gRPC says of a connection that did not come about, in the words of the system:
-// "connection refused". Without a known cause, gRPC's own words after its preamble.
+// "connection refused"; empty when the system's words are not there.
+std::string SystemCause(std::string_view message);
+// The same, else gRPC's own words after its preamble.
 std::string ConnectionCause(std::string_view message);
 
 }  // namespace eplb::wire
