@@ -8,6 +8,7 @@
 #include "placement/policies/balanced_policy.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/policies/incremental_policy.h"
+#include "placement/suggestion.h"
 
 namespace eplb {
 namespace {
@@ -45,10 +46,11 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
   for (const Row& row : kPolicies) {
     if (row.name == name) return row.make(options);
   }
-  const std::vector<std::string_view> names = PolicyNames();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown policy \"", std::string(name), "\", expected one of ",
-      absl::StrJoin(names, ", ", [](std::string* out, std::string_view known) { *out += known; })));
+  std::vector<std::string> names;
+  for (const std::string_view known : PolicyNames()) names.emplace_back(known);
+  return absl::InvalidArgumentError(absl::StrCat("unknown policy \"", std::string(name),
+                                                 "\", expected one of ", absl::StrJoin(names, ", "),
+                                                 Suggestion(name, names)));
 }
 
 std::vector<std::string_view> PolicyNames() {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "placement/suggestion.h"
 #include "server/config_file.h"
 #include "server/config_keys.h"
 #include "server/config_names.h"

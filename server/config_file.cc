@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "placement/suggestion.h"
 #include "proto/wire/toml_text.h"
 #include "server/config_identity.h"
 #include "server/config_keys.h"

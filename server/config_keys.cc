@@ -10,6 +10,7 @@
 
 #include "placement/registry.h"
 #include "placement/status_macros.h"
+#include "placement/suggestion.h"
 #include "server/config_names.h"
 
 namespace eplb {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 namespace eplb {
 namespace {
@@ -21,18 +20,6 @@ TEST(OnOneLineTest, LinesControlsAndEndlessTextsAreMadeShowable) {
 
 TEST(VariableOfTest, PointsAndLowerCaseBecomeAVariable) {
   EXPECT_EQ(VariableOf("policy.every_steps"), "EPLB_POLICY_EVERY_STEPS");
-}
-
-TEST(SuggestionTest, TheNearestWithinAThirdOfTheNameIsSuggested) {
-  const std::vector<std::string> known = {"policy.name", "policy.mode", "drain.grace", "ab"};
-  EXPECT_EQ(Suggestion("policy.nam", known), ", did you mean policy.name?");
-  EXPECT_EQ(Suggestion("policy.made", known), ", did you mean policy.mode?");
-  EXPECT_EQ(Suggestion("poli.name", known), ", did you mean policy.name?");
-  EXPECT_EQ(Suggestion("pol.name", known), "") << "3 letters off are more than a third of 8";
-  EXPECT_EQ(Suggestion("ac", known), "") << "one letter is more than a third of 2";
-  EXPECT_EQ(Suggestion("", known), "");
-  EXPECT_EQ(Suggestion(std::string(1 << 20, 'a'), known), "");
-  EXPECT_EQ(Suggestion("policy.name", {}), "");
 }
 
 TEST(CheckJobNameTest, ANameIsPlainAndShort) {
