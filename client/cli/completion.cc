@@ -1,5 +1,6 @@
 #include "client/cli/completion.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,9 @@
 
 namespace eplb::cli {
 namespace {
+
+// Silent where no daemon answers at once.
+constexpr char kAskJobs[] = "eplbctl 2> /dev/null get jobs --names --timeout 500ms";
 
 // Where a path is expected: the shell's own completion of files.
 bool TakesPath(const FlagEntry& flag) {
@@ -37,16 +41,25 @@ std::string BashWords(const CommandEntry& command) {
   return absl::StrJoin(words, " ");
 }
 
-// What follows a flag: its choices, files, or anything.
+bool TakesJob(const FlagEntry& flag) {
+  return std::find(flag.names.begin(), flag.names.end(), "--job") != flag.names.end();
+}
+
+// What follows a flag: its choices, jobs, files, or anything.
+std::string BashReply(const FlagEntry& flag) {
+  if (!flag.choices.empty()) {
+    return absl::StrCat("COMPREPLY=($(compgen -W \"", absl::StrJoin(flag.choices, " "),
+                        "\" -- \"$current\")); ");
+  }
+  if (TakesJob(flag)) return "_eplbctl_jobs; ";
+  return TakesPath(flag) ? "_eplbctl_files; " : "";
+}
+
 std::string BashValues(const CommandEntry& command) {
   std::string text;
   for (const FlagEntry& flag : command.flags) {
     if (flag.type.empty()) continue;
-    const std::string reply = !flag.choices.empty() ? absl::StrCat("COMPREPLY=($(compgen -W \"",
-                                                                   absl::StrJoin(flag.choices, " "),
-                                                                   "\" -- \"$current\")); ")
-                              : TakesPath(flag)     ? "_eplbctl_files; "
-                                                    : "";
+    const std::string reply = BashReply(flag);
     for (const std::string& name : flag.names) {
       absl::StrAppend(&text, "    ", Pattern(command, name), ") ", reply, "return ;;\n");
     }
@@ -90,6 +103,8 @@ std::string FishFlag(const CommandEntry& command, const FlagEntry& flag) {
   if (!flag.choices.empty()) {
     absl::StrAppend(&line, flag.names.empty() ? " -f -a " : " -x -a ",
                     FishQuoted(absl::StrJoin(flag.choices, " ")));
+  } else if (TakesJob(flag)) {
+    absl::StrAppend(&line, " -x -a ", FishQuoted("(" + std::string(kAskJobs) + ")"));
   } else if (!flag.type.empty()) {
     absl::StrAppend(&line, TakesPath(flag) ? " -r -F" : " -x");
   }
@@ -113,6 +128,16 @@ std::string Functions(const std::vector<CommandEntry>& commands) {
       "_eplbctl_files() {\n"
       "  local IFS=$'\\n'\n"
       "  COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+      "}\n"
+      // The daemon on the line is asked, for a moment; what it does not answer is not offered.
+      "_eplbctl_jobs() {\n"
+      "  local line=${COMP_LINE:-} endpoint=\"\"\n"
+      "  case $line in *--endpoint[=\\ ]?*) endpoint=${line#*--endpoint?}; endpoint=${endpoint%% "
+      "*} ;; "
+      "esac\n"
+      "  COMPREPLY=($(compgen -W \"$(",
+      kAskJobs,
+      " ${endpoint:+--endpoint \"$endpoint\"})\" -- \"$current\"))\n"
       "}\n"
       "_eplbctl() {\n"
       "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"

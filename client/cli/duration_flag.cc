@@ -5,7 +5,8 @@
 
 namespace eplb::cli {
 
-absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text) {
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
+                                             absl::Duration most) {
   absl::Duration duration;
   double seconds = 0;
   if (absl::SimpleAtod(text, &seconds)) {
@@ -13,9 +14,10 @@ absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std:
   } else if (!absl::ParseDuration(text, &duration)) {
     duration = absl::ZeroDuration();
   }
-  if (duration > absl::ZeroDuration() && duration <= absl::Hours(1)) return duration;
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is \"", text, "\", expected e.g. 5s or 500ms, at most 1h"));
+  if (duration > absl::ZeroDuration() && duration <= most) return duration;
+  return absl::InvalidArgumentError(absl::StrCat(flag, " is \"", text,
+                                                 "\", expected e.g. 5s or 500ms, at most ",
+                                                 absl::ToInt64Hours(most), "h"));
 }
 
 }  // namespace eplb::cli

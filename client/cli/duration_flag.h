@@ -9,8 +9,10 @@
 
 namespace eplb::cli {
 
-// "5s", "500ms" or a number of seconds; above 0, at most 1h. errors: InvalidArgument naming `flag`.
-absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text);
+// "5s", "500ms" or a number of seconds; above 0, at most `most`. errors: InvalidArgument naming
+// `flag`.
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
+                                             absl::Duration most = absl::Hours(1));
 
 }  // namespace eplb::cli
 

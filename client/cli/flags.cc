@@ -99,8 +99,10 @@ void AddFrameOptions(CLI::App& app, FrameOptions& options) {
       ->type_name("G");
   app.add_option("--nodes", options.nodes, "NVLink domains they are on [1]")->type_name("N");
   app.add_option("--groups", options.groups, "The router's expert groups [1]")->type_name("K");
+  const std::vector<std::string_view> policies = PolicyNames();
   app.add_option("--policy", options.policy, "How to decide [" + options.policy + "]")
-      ->type_name("NAME");
+      ->type_name(absl::StrJoin(
+          policies, "|", [](std::string* out, std::string_view name) { out->append(name); }));
   AddChoice(app, "--tie-break", options.tie_break, "Order of equal loads [stable]",
             {"stable", "compat"});
   app.add_option("--hierarchy", options.hierarchy,

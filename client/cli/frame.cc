@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 #include "client/cli/text.h"
@@ -91,6 +92,14 @@ absl::StatusOr<std::vector<Number>> ReadList(const char* flag, const std::string
   return numbers;
 }
 
+// A message about a shape with the names that the user typed.
+absl::Status InFlagNames(const absl::Status& status) {
+  return {status.code(), absl::StrReplaceAll(status.message(), {{"num_gpus", "--gpus"},
+                                                                {"num_slots", "--slots"},
+                                                                {"num_nodes", "--nodes"},
+                                                                {"num_groups", "--groups"}})};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Policy>> MakeFramePolicy(const FrameOptions& options) {
@@ -108,12 +117,13 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeFramePolicy(const FrameOptions& opti
 
 absl::StatusOr<Topology> MakeFrameTopology(const FrameOptions& options, const Load& load,
                                            int32_t slots) {
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = load.num_layers(),
-                                                                 .num_experts = load.num_experts(),
-                                                                 .num_slots = slots,
-                                                                 .num_gpus = options.gpus,
-                                                                 .num_nodes = options.nodes,
-                                                                 .num_groups = options.groups}));
+  absl::StatusOr<Topology> topology = Topology::Make({.num_layers = load.num_layers(),
+                                                      .num_experts = load.num_experts(),
+                                                      .num_slots = slots,
+                                                      .num_gpus = options.gpus,
+                                                      .num_nodes = options.nodes,
+                                                      .num_groups = options.groups});
+  if (!topology.ok()) return InFlagNames(topology.status());
   // The reference looks at expert groups only in its hierarchical branch, and says so itself.
   if (options.policy != kReference && load.num_experts() % options.groups != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups,

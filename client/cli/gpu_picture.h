@@ -11,7 +11,7 @@
 namespace eplb::cli {
 
 struct GpuPicture {
-  std::string before_name;         // what `before` is of, at most 8 columns
+  std::string before_name;         // what `before` is of, at most 9 columns
   std::string after_name;          // likewise
   std::span<const double> before;  // [G]
   std::span<const double> after;   // [G]

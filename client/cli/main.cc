@@ -1,13 +1,16 @@
 // eplbctl. A command is a file of its own, with its flags and what runs it, and a row of the table.
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include <google/protobuf/stubs/logging.h>
 
 #include "client/cli/completion.h"
@@ -24,6 +27,7 @@
 #include "client/cli/daemon/set_policy.h"
 #include "client/cli/daemon/status.h"
 #include "client/cli/daemon/top.h"
+#include "client/cli/daemon/wait.h"
 #include "client/cli/flags.h"
 #include "client/cli/lint.h"
 #include "client/cli/man.h"
@@ -33,6 +37,7 @@
 #include "client/cli/report.h"
 #include "client/cli/sweep.h"
 #include "client/cli/watch.h"
+#include "placement/suggestion.h"
 
 #include <CLI/CLI.hpp>
 
@@ -40,9 +45,9 @@ namespace eplb::cli {
 namespace {
 
 constexpr void (*kCommands[])(CLI::App& root, Command& command) = {
-    &AddPlan,   &AddReplay,   &AddSweep, &AddLint,   &AddConvert,    &AddReport,    &AddStatus,
-    &AddGet,    &AddExplain,  &AddDiff,  &AddTop,    &AddDoctor,     &AddRebalance, &AddPause,
-    &AddResume, &AddRollback, &AddSet,   &AddForget, &AddCompletion, &AddMan};
+    &AddPlan,  &AddReplay,  &AddSweep,    &AddLint, &AddConvert, &AddReport,     &AddStatus,
+    &AddGet,   &AddExplain, &AddDiff,     &AddTop,  &AddDoctor,  &AddWait,       &AddRebalance,
+    &AddPause, &AddResume,  &AddRollback, &AddSet,  &AddForget,  &AddCompletion, &AddMan};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {
@@ -51,16 +56,58 @@ std::string NameOf(const CLI::App& app, const std::string& name) {
   return NameOf(*named.front(), name + " " + named.front()->get_name());
 }
 
+// The innermost subcommand that was named, or the program itself.
+const CLI::App& InnermostOf(const CLI::App& app) {
+  const std::vector<CLI::App*> named = app.get_subcommands();
+  return named.empty() ? app : InnermostOf(*named.front());
+}
+
+std::string UnknownFlag(const CLI::App& command, const std::string& word) {
+  const std::string flag = word.substr(0, word.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  return "unknown flag " + flag + Suggestion(flag, known);
+}
+
+std::string UnknownCommand(const CLI::App& parent, const std::string& word) {
+  std::vector<std::string> known;
+  for (const CLI::App* command : parent.get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(command->get_name());
+  }
+  return "unknown command \"" + word + "\"" + Suggestion(word, known);
+}
+
+// "Could not convert: --gpus = abc" in words of a user; other messages of CLI11 as they are.
+std::string ExplainConversion(const std::string& message) {
+  static const std::regex kConversion("Could not convert: (\\S+) = (.*)");
+  std::smatch parts;
+  if (!std::regex_match(message, parts, kConversion)) return message;
+  double number = 0;
+  std::string expected = "expected a number";
+  if (absl::SimpleAtod(parts[2].str(), &number) && std::isfinite(number)) {
+    expected = number == std::floor(number) ? "the number is too large" : "expected an integer";
+  }
+  return parts[1].str() + " is \"" + parts[2].str() + "\", " + expected;
+}
+
 // CLI11 calls an unknown command a missing one, and looks for required flags before unknown ones.
 std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
   const std::vector<std::string> rest = root.remaining(true);
-  std::string message = error.what();
-  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || rest.empty()) return message;
+  const CLI::App& command = InnermostOf(root);
   for (const std::string& word : rest) {
-    if (word.rfind("--", 0) == 0) return "unknown flag " + word;
+    if (word.rfind("--", 0) == 0) return UnknownFlag(command, word);
   }
+  const std::string message = error.what();
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    return ExplainConversion(message);
+  }
+  if (rest.empty()) return message;
   const bool about_commands = message.find("subcommand is required") != std::string::npos;
-  return about_commands ? "unknown command \"" + rest.front() + "\"" : message;
+  if (about_commands) return UnknownCommand(command, rest.front());
+  const bool about_rest = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  return about_rest ? "unexpected argument \"" + rest.front() + "\"" : message;
 }
 
 // --help and --version, which CLI11 ends without a newline after a footer.

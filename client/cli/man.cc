@@ -50,7 +50,7 @@ std::string CommandText(const CommandEntry& command) {
 
 constexpr char kTail[] = R"(.SH EXIT STATUS
 0 ok, 1 error, 2 usage or unusable input, 3 unreachable, 4 denied, 5 not found, 6 conflict,
-7 timeout, 8 condition not met (lint, report, diff, doctor).
+7 timeout, 8 condition not met (lint, report, diff, doctor, wait, rebalance \-\-wait).
 .SH ENVIRONMENT
 .TP
 .B EPLB_ENDPOINT
@@ -70,8 +70,9 @@ Bars are drawn with block characters when the first of them that is set names UT
 .SH FILES
 .TP
 .IR $XDG_CONFIG_HOME/eplb/eplbctl.toml ", " ~/.config/eplb/eplbctl.toml
-endpoint = "HOST:PORT", when neither the flag nor EPLB_ENDPOINT is given. The second is read only
-where XDG_CONFIG_HOME is not set.
+endpoint = "HOST:PORT", when neither the flag nor EPLB_ENDPOINT is given; and a table [tls] with ca,
+cert, key and server_name, for that endpoint, or for every one when the file has no endpoint. The
+second is read only where XDG_CONFIG_HOME is not set.
 .TP
 .IR /run/eplb/eplbd.sock ", " $XDG_RUNTIME_DIR/eplb/eplbd.sock
 Asked next; the last resort is 127.0.0.1:29610.

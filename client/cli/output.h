@@ -28,6 +28,7 @@ struct Output {
   std::string out;                           // data, for stdout
   std::string message;                       // for stderr, one line without newline; empty: none
   std::optional<absl::Duration> again = {};  // run the command anew after so long (--watch)
+  bool lines = false;  // what is printed again and again are lines for a program, not a screen
 };
 
 enum class Format { kTable, kJson };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -29,6 +30,28 @@ std::string Repeated(const char* piece, int times) {
   std::string text;
   for (int i = 0; i < times; ++i) text += piece;
   return text;
+}
+
+std::vector<int> WidthsOf(const Table& table) {
+  std::vector<int> widths;
+  for (const std::string& cell : table.heading) widths.push_back(DisplayWidth(cell));
+  for (const auto& row : table.rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+  }
+  return widths;
+}
+
+// The number of columns when there is none of this heading.
+size_t FindColumn(const Table& table, std::string_view heading) {
+  const auto at = std::find(table.heading.begin(), table.heading.end(), heading);
+  return static_cast<size_t>(at - table.heading.begin());
+}
+
+void Drop(Table& table, size_t column) {
+  const auto at = static_cast<std::ptrdiff_t>(column);
+  table.heading.erase(table.heading.begin() + at);
+  table.right.erase(table.right.begin() + at);
+  for (auto& row : table.rows) row.erase(row.begin() + at);
 }
 
 }  // namespace
@@ -122,11 +145,7 @@ std::string Shortened(std::string_view text, int width) {
 }
 
 std::string FormatTable(const Table& table, const Terminal& terminal) {
-  std::vector<int> widths;
-  for (const std::string& cell : table.heading) widths.push_back(DisplayWidth(cell));
-  for (const auto& row : table.rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
-  }
+  const std::vector<int> widths = WidthsOf(table);
   const auto line = [&](const std::vector<std::string>& row, Colour colour) {
     std::string text;
     for (size_t i = 0; i < row.size(); ++i) {
@@ -139,6 +158,27 @@ std::string FormatTable(const Table& table, const Terminal& terminal) {
   std::string text = line(table.heading, Colour::kDim);
   for (const auto& row : table.rows) text += line(row, Colour::kNone);
   return text;
+}
+
+void DropEmpty(Table& table, std::span<const std::string_view> headings) {
+  for (const std::string_view heading : headings) {
+    const size_t column = FindColumn(table, heading);
+    const bool empty =
+        column < table.heading.size() &&
+        std::all_of(table.rows.begin(), table.rows.end(),
+                    [column](const std::vector<std::string>& row) { return row[column] == "-"; });
+    if (empty) Drop(table, column);
+  }
+}
+
+void DropToFit(Table& table, std::span<const std::string_view> headings, int width) {
+  for (const std::string_view heading : headings) {
+    const std::vector<int> widths = WidthsOf(table);
+    const int spaces = 2 * (static_cast<int>(widths.size()) - 1);
+    if (std::accumulate(widths.begin(), widths.end(), spaces) <= width) return;
+    const size_t column = FindColumn(table, heading);
+    if (column < table.heading.size()) Drop(table, column);
+  }
 }
 
 std::string Bar(double value, double full, int width, const Terminal& terminal) {

@@ -37,6 +37,11 @@ struct Table {
 };
 std::string FormatTable(const Table& table, const Terminal& terminal);
 
+// Takes out each of these columns whose cells all are "-".
+void DropEmpty(Table& table, std::span<const std::string_view> headings);
+// Takes out these columns, one after the other, until a line has at most `width` columns.
+void DropToFit(Table& table, std::span<const std::string_view> headings, int width);
+
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
 std::string Bar(double value, double full, int width, const Terminal& terminal);
 

@@ -3,15 +3,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 
 #include "client/cli/duration_flag.h"
+#include "client/cli/screen.h"
 #include "client/cli/text.h"
 #include "placement/status_macros.h"
 
@@ -20,9 +28,13 @@
 namespace eplb::cli {
 namespace {
 
-constexpr char kClear[] = "\x1b[H\x1b[2J";  // cursor home, clear the screen
-
 constexpr absl::Duration kLeastInterval = absl::Milliseconds(100);  // a daemon has more to do
+
+// True for -o json, of a command that has it.
+bool WantsJson(const CLI::App& app) {
+  const CLI::Option* const format = app.get_option_no_throw("--output");
+  return format != nullptr && format->count() > 0 && format->results().back() == "json";
+}
 
 // --interval and --count.
 std::vector<CLI::Option*> AddIntervalOptions(CLI::App& app, WatchOptions& options,
@@ -44,6 +56,102 @@ absl::StatusOr<absl::Duration> ParseInterval(const std::string& text) {
                                                  absl::FormatDuration(kLeastInterval)));
 }
 
+// One run of a command on a thread of its own: keys are heard while a daemon does not answer.
+class Run {
+ public:
+  explicit Run(const Command& command) : answer_(std::make_shared<Answer>()) {
+    std::thread([command, answer = answer_] {
+      Output output;
+      try {
+        output = command(DetectTerminal());
+      } catch (const std::exception& error) {  // of a library, e.g. out of memory
+        output = {.exit_code = kError, .out = {}, .message = error.what()};
+      }
+      const absl::MutexLock lock(&answer->mutex);
+      answer->output = std::move(output);
+    }).detach();
+  }
+
+  // None while the command runs.
+  std::optional<Output> Take() {
+    const absl::MutexLock lock(&answer_->mutex);
+    return std::exchange(answer_->output, std::nullopt);
+  }
+
+ private:
+  struct Answer {
+    absl::Mutex mutex;
+    std::optional<Output> output ABSL_GUARDED_BY(mutex);
+  };
+  std::shared_ptr<Answer> answer_;
+};
+
+// What the screen shows: the newest frame that came about, and why there is no newer one.
+struct Shown {
+  Output good;
+  absl::Time since;  // of `good`
+  std::string problem;
+  bool failed = false;
+
+  std::string Problem() const {
+    if (!failed) return problem;
+    const double age = absl::ToDoubleSeconds(absl::Now() - since);
+    return absl::StrCat(problem, "; the last answer is ",
+                        age < 1 ? "less than 1 s" : Seconds(std::floor(age)), " old");
+  }
+};
+
+// The last frame stays on the terminal. A run that is under way is left to the end of the process.
+int EndScreen(Screen& screen, const Shown& shown, bool running, int exit_code) {
+  screen.Leave();
+  const int printed =
+      Print({.exit_code = exit_code, .out = shown.good.out, .message = shown.problem});
+  if (running) std::_Exit(printed);
+  return printed;
+}
+
+// Frames over each other until a key, a signal or the command ends it.
+int RunOnScreen(const Command& command, Output first) {
+  constexpr absl::Duration kLook = absl::Milliseconds(20);  // for the answer of a run
+  constexpr absl::Duration kTick = absl::Seconds(1);        // ages are shown in seconds
+  absl::Time due = absl::Now() + *first.again;
+  Shown shown{.good = std::move(first), .since = absl::Now(), .problem = {}, .failed = false};
+  Screen screen;
+  std::optional<Run> run;
+  std::string drawn;
+  while (true) {
+    if (std::optional<Output> output = run ? run->Take() : std::nullopt) {
+      run.reset();
+      due = absl::Now() + output->again.value_or(absl::ZeroDuration());
+      shown.problem = output->message;
+      const bool last = !output->again.has_value();
+      const int exit_code = output->exit_code;
+      shown.failed = exit_code != kOk;
+      if (exit_code == kOk || !output->out.empty()) {
+        shown.good = *std::move(output);
+        shown.since = absl::Now();
+      }
+      if (last) return EndScreen(screen, shown, false, exit_code);
+    }
+    if (!run && absl::Now() >= due) run.emplace(command);
+    std::string frame = FitFrame(shown.good.out, shown.Problem(), screen.window());
+    if (frame != drawn && !screen.Draw(frame)) return kError;
+    drawn = std::move(frame);
+    switch (screen.Wait(run ? kLook : std::min(due - absl::Now(), kTick))) {
+      case Screen::Event::kNothing:
+        break;
+      case Screen::Event::kQuit:
+        return EndScreen(screen, shown, run.has_value(), kOk);
+      case Screen::Event::kEnded:
+        screen.RaiseEnd();
+      case Screen::Event::kChanged:
+        drawn.clear();
+        due = absl::Now();  // the text is made for a width
+        break;
+    }
+  }
+}
+
 }  // namespace
 
 void AddWatched(CLI::App& app, Command& command, Command once) {
@@ -53,7 +161,10 @@ void AddWatched(CLI::App& app, Command& command, Command once) {
        AddIntervalOptions(app, *options, "End after so many runs [0: never]")) {
     option->needs(watch);
   }
-  app.callback([options, once = std::move(once), &command] { command = Watched(*options, once); });
+  app.callback([options, once = std::move(once), &app, &command] {
+    options->lines = WantsJson(app);
+    command = Watched(*options, once);
+  });
 }
 
 void AddLive(CLI::App& app, Command& command, Command once) {
@@ -61,7 +172,8 @@ void AddLive(CLI::App& app, Command& command, Command once) {
   const std::vector<CLI::Option*> flags = AddIntervalOptions(
       app, *options,
       "End after so many runs, 0: never [0; into a pipe 1, unless --interval is given]");
-  app.callback([options, flags, once = std::move(once), &command] {
+  app.callback([options, flags, once = std::move(once), &app, &command] {
+    options->lines = WantsJson(app);
     options->watch =
         isatty(STDOUT_FILENO) == 1 ||
         std::any_of(flags.begin(), flags.end(), [](const auto* flag) { return flag->count() > 0; });
@@ -79,6 +191,7 @@ Command Watched(const WatchOptions& options, Command once) {
     const bool first = ++*runs == 1;
     const bool last = *runs == options.count || (first && output.exit_code != kOk);
     if (!last) output.again = *interval;
+    output.lines = options.lines;
     return output;
   };
 }
@@ -94,14 +207,15 @@ int Print(const Output& output) {
 }
 
 int RunAndPrint(const Command& command) {
-  bool fresh = false;
+  Output output = command(DetectTerminal());
+  if (output.again && !output.lines && isatty(STDOUT_FILENO) == 1) {
+    return RunOnScreen(command, std::move(output));
+  }
   while (true) {
-    Output output = command(DetectTerminal());
-    fresh = fresh || output.again.has_value();
-    if (fresh && isatty(STDOUT_FILENO) == 1) output.out.insert(0, kClear);
     const int exit_code = Print(output);
     if (!output.again || exit_code == kError) return exit_code;
     absl::SleepFor(*output.again);
+    output = command(DetectTerminal());
   }
 }
 

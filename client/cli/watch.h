@@ -13,6 +13,7 @@ struct WatchOptions {
   bool watch = false;
   std::string interval = "2s";  // between two runs, at least 100ms
   int64_t count = 0;            // of runs; 0: until interrupted
+  bool lines = false;           // as Output::lines
 };
 
 // Gives the command --watch, and with it --interval and --count; `command` becomes `once`, watched
@@ -27,8 +28,10 @@ void AddLive(CLI::App& app, Command& command, Command once);
 // shown and the next run may succeed.
 Command Watched(const WatchOptions& options, Command once);
 
-// Runs `command` and prints what it gives, as often as it asks for; the exit code. A terminal is
-// cleared before each of several runs.
+// Runs `command` and prints what it gives, as often as it asks for; the exit code. On a terminal
+// several runs are frames of one screen: q or Ctrl-C ends them and gives the terminal back, with
+// the last frame on it; a run that fails leaves the frame before it and says above it why and how
+// old that is.
 int RunAndPrint(const Command& command);
 
 // Writes to stdout and stderr; the exit code, kError when stdout cannot be written.

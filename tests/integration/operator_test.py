@@ -92,7 +92,7 @@ class OperatorTest(unittest.TestCase):
             return jobs
 
         self.maxDiff = None
-        self.assertEqual(without_ages(self.ask("get", "jobs")), without_ages(fetch("")))
+        self.assertEqual(without_ages(self.ask("get", "jobs", "--ranks")), without_ages(fetch("")))
         job = self.status()["job"]
         plans = self.ask("get", "plans", "--limit", 1000)
         self.assertGreater(len(plans["plans"]), 1)

@@ -3,6 +3,7 @@
 #define EPLB_CLIENT_CLI_DAEMON_CHANGE_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "client/cli/daemon/query_client.h"
@@ -19,7 +20,8 @@ struct ChangeOptions {
 };
 
 // --job, --expect-version, --request-id, --comment and those of a query.
-void AddChangeOptions(CLI::App& app, ChangeOptions& options);
+void AddChangeOptions(CLI::App& app, ChangeOptions& options,
+                      const std::set<ExitCode>& more_exit_codes = {});
 
 }  // namespace eplb::cli
 

@@ -50,7 +50,7 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
   for (const v1::RankStatus& rank : job.ranks()) {
     if (predicate(rank)) ranks.push_back(rank.rank());
   }
-  return NameRanks(ranks);
+  return NameRanks(ranks, static_cast<size_t>(job.ranks_size()));
 }
 
 // An incarnation that failed is a finding however short ago; one that is lost may come back.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "client/files/read_file.h"
@@ -31,22 +32,54 @@ absl::StatusOr<std::string> Checked(const std::string& source, const std::string
   return checked;
 }
 
-// The `endpoint` of the config file; empty when there is no file or no such key.
-absl::StatusOr<std::string> FromConfig(const std::string& path) {
+constexpr char kExpectedKeys[] =
+    "expected endpoint, tls.ca, tls.cert, tls.key or tls.server_name, each a text";
+
+absl::Status ReadTls(const std::string& path, const toml::table& table, wire::TlsFiles& tls) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  for (const auto& [name, value] : table) {
+    const std::string key(name.str());
+    std::string* const field = key == "ca"            ? &tls.ca
+                               : key == "cert"        ? &tls.cert
+                               : key == "key"         ? &tls.key
+                               : key == "server_name" ? &tls.server_name
+                                                      : nullptr;
+    const auto* const text = value.as_string();
+    if (field == nullptr || text == nullptr || text->get().empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": tls.", key, ": ", kExpectedKeys));
+    }
+    *field = text->get();
+    if (field != &tls.server_name && !absl::StartsWith(*field, "/")) *field = folder + *field;
+  }
+  return absl::OkStatus();
+}
+
+// What the configuration file says; all is empty when there is no file.
+absl::StatusOr<DaemonAddress> FromConfig(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
-  if (absl::IsNotFound(text.status())) return "";
+  if (absl::IsNotFound(text.status())) return DaemonAddress();
   if (!text.ok()) return text.status();
   EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(path, *text));
-  std::string endpoint;
-  for (const auto& [key, value] : table) {
-    const auto* text_value = value.as_string();
-    if (key.str() != "endpoint" || text_value == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(key.str()),
-                                                     ": expected only endpoint = \"HOST:PORT\""));
+  DaemonAddress address;
+  for (const auto& [name, value] : table) {
+    const std::string key(name.str());
+    if (key == "endpoint" && value.is_string()) {
+      address.endpoint = value.as_string()->get();
+    } else if (key == "tls" && value.is_table()) {
+      EPLB_RETURN_IF_ERROR(ReadTls(path, *value.as_table(), address.tls));
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, ": ", kExpectedKeys));
     }
-    endpoint = text_value->get();
   }
-  return endpoint;
+  return address;
+}
+
+wire::TlsFiles FilledFrom(const wire::TlsFiles& more, wire::TlsFiles files) {
+  if (files.ca.empty()) files.ca = more.ca;
+  if (files.cert.empty()) files.cert = more.cert;
+  if (files.key.empty()) files.key = more.key;
+  if (files.server_name.empty()) files.server_name = more.server_name;
+  return files;
 }
 
 std::string ConfigPath() {
@@ -60,15 +93,7 @@ bool IsSocket(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ResolveEndpoint(const std::string& flag) {
-  if (!flag.empty()) return Checked("--endpoint", flag);
-  const std::string variable = Environment("EPLB_ENDPOINT");
-  if (!variable.empty()) return Checked("EPLB_ENDPOINT", variable);
-  const std::string config = ConfigPath();
-  EPLB_ASSIGN_OR_RETURN(const std::string configured, FromConfig(config));
-  if (!configured.empty()) return Checked(config, configured);
+absl::StatusOr<std::string> WithoutConfig() {
   std::vector<std::string> sockets = {kServiceSocket};
   const std::string runtime = Environment("XDG_RUNTIME_DIR");
   if (!runtime.empty()) sockets.push_back(runtime + "/eplb/eplbd.sock");
@@ -76,6 +101,28 @@ absl::StatusOr<std::string> ResolveEndpoint(const std::string& flag) {
     if (IsSocket(socket)) return absl::StrCat("unix:", socket);
   }
   return kDefaultEndpoint;
+}
+
+}  // namespace
+
+absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint,
+                                            const wire::TlsFiles& tls) {
+  const std::string path = ConfigPath();
+  EPLB_ASSIGN_OR_RETURN(const DaemonAddress config, FromConfig(path));
+  const std::string variable = Environment("EPLB_ENDPOINT");
+  const bool given = !endpoint.empty() || !variable.empty();
+  DaemonAddress address = {.endpoint = {}, .tls = wire::WithEnvironment(tls)};
+  if (!given || config.endpoint.empty()) address.tls = FilledFrom(config.tls, address.tls);
+  if (!endpoint.empty()) {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("--endpoint", endpoint));
+  } else if (!variable.empty()) {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("EPLB_ENDPOINT", variable));
+  } else if (!config.endpoint.empty()) {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked(path, config.endpoint));
+  } else {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, WithoutConfig());
+  }
+  return address;
 }
 
 }  // namespace eplb::cli

@@ -21,7 +21,7 @@ absl::Status CheckRange(const char* flag, int32_t value, int32_t count, const ch
 
 absl::Status CheckOptions(const ExplainOptions& options, const Explanation& explanation) {
   if (options.layer < 0) return absl::OkStatus();
-  if (!explanation.now) {
+  if (explanation.shown() == nullptr) {
     return absl::NotFoundError(absl::StrCat("nothing is known of the layers of job ",
                                             explanation.job.job(),
                                             " yet: no complete load window, or no placement"));

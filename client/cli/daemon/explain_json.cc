@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "client/cli/daemon/explain_text.h"
+#include "client/cli/daemon/job_json.h"
 #include "client/cli/daemon/record_json.h"
 
 #include <nlohmann/json.hpp>
@@ -12,6 +13,10 @@ namespace eplb::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Json OrNull(bool is_set, double value) {
+  return is_set && std::isfinite(value) ? Json(value) : Json(nullptr);
+}
 
 Json PlanOrNull(const v1::Plan* plan) {
   return plan == nullptr ? Json(nullptr) : Json::parse(PlanToJson(*plan));
@@ -42,7 +47,7 @@ Json GpuLoads(const Evaluation& evaluation, int32_t layer) {
 Json LoadsBefore(const Explanation& explanation, int32_t layer) {
   if (!explanation.before) return nullptr;
   const absl::StatusOr<Evaluation> before =
-      Evaluate(explanation.window->load, explanation.before->placement);
+      Evaluate(explanation.load->window.load, explanation.before->placement);
   return before.ok() ? GpuLoads(*before, layer) : Json(nullptr);
 }
 
@@ -68,7 +73,7 @@ Json GpusOf(const Placement& placement, LayerId layer, ExpertId expert) {
 
 Json ExpertOf(const Explanation& explanation, LayerId layer, ExpertId expert) {
   const Placement& placement = explanation.body->placement;
-  const LoadMatrix& counts = explanation.window->load.counts();
+  const LoadMatrix& counts = explanation.load->window.load.counts();
   const double tokens = counts.row(layer.value).cast<double>().sum();
   const auto own = static_cast<double>(counts(layer.value, expert.value));
   const bool comparable = explanation.before.has_value() &&
@@ -88,22 +93,37 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
   Json json = {
       {"job", job.job()},
       {"state", job.state()},
+      {"paused", job.paused()},
+      {"pause_reason", job.pause_reason()},
       {"waiting_for", job.waiting_for()},
       {"version", job.version()},
+      {"settings", Json::parse(PolicyToJson(job.policy()))},
       {"balancedness", nullptr},
       {"balancedness_static", nullptr},
       {"window", nullptr},
+      {"balancedness_predicted",
+       OrNull(job.has_balancedness_predicted(), job.balancedness_predicted())},
+      {"balancedness_seen", OrNull(job.has_balancedness_seen(), job.balancedness_seen())},
       {"switched", PlanOrNull(explanation.switched())},
       {"newest", PlanOrNull(explanation.plans.empty() ? nullptr : &explanation.plans.front())},
+      {"load_window", nullptr},
+      {"layers_are", nullptr},
       {"layers", LayersOf(explanation)}};
-  if (explanation.now) {
-    json["balancedness"] = explanation.now->mean_balancedness;
-    json["balancedness_static"] = explanation.unmoved->mean_balancedness;
-    json["window"] = {{"first_step", explanation.window->first_step},
-                      {"last_step", explanation.window->last_step}};
+  if (job.balancedness() > 0) {
+    json["balancedness"] = job.balancedness();
+    json["balancedness_static"] = OrNull(job.balancedness_static() > 0, job.balancedness_static());
+    json["window"] = {{"first_step", job.measured_first_step()},
+                      {"last_step", job.measured_last_step()}};
+  }
+  if (explanation.shown() != nullptr) {
+    json["load_window"] = {{"first_step", explanation.load->window.first_step},
+                           {"last_step", explanation.load->window.last_step}};
+    json["layers_are"] = explanation.shown_name();
   }
   if (layer >= 0) {
-    json["gpu_loads"] = GpuLoads(*explanation.now, layer);
+    json["gpu_loads"] =
+        explanation.measured ? GpuLoads(*explanation.measured, layer) : Json(nullptr);
+    json["gpu_loads_predicted"] = GpuLoads(*explanation.predicted, layer);
     json["gpu_loads_before"] = LoadsBefore(explanation, layer);
     json["moved"] = MovedOf(explanation, layer);
   }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/daemon/job_text.h"
 #include "client/cli/daemon/transfer_text.h"
 #include "client/cli/gpu_picture.h"
 #include "client/cli/text.h"
@@ -30,30 +32,19 @@ std::string Indented(const std::string& text, const Terminal& terminal) {
 
 std::string Summary(const Explanation& explanation, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
-  std::string text =
-      absl::StrCat(Paint(terminal, Colour::kBold, "Job " + Printable(job.job())), ": ",
-                   Printable(job.state()), " for ", Seconds(job.state_seconds()), ", step ",
-                   Grouped(static_cast<int64_t>(job.step())), ", version ", job.version(), "\n");
-  if (!job.waiting_for().empty()) {
-    absl::StrAppend(&text, Wrapped("waits for " + Printable(job.waiting_for()), terminal.width, 0),
-                    "\n");
-  }
-  if (job.paused()) {
-    absl::StrAppend(&text, Wrapped("paused: " + Printable(job.pause_reason()), terminal.width, 0),
-                    "\n");
-  }
-  if (explanation.now) {
-    absl::StrAppend(
-        &text,
-        Wrapped(
-            absl::StrFormat("balancedness (mean / max GPU load) %.4f on steps %d..%d; of the "
-                            "static layout %.4f",
-                            explanation.now->mean_balancedness, explanation.window->first_step,
-                            explanation.window->last_step, explanation.unmoved->mean_balancedness),
-            terminal.width, kIndent),
-        "\n");
-  }
-  return text;
+  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Job " + Printable(job.job())),
+                                  ": ", StateText(job), " for ", Seconds(job.state_seconds()),
+                                  ", step ", Grouped(static_cast<int64_t>(job.step())),
+                                  ", version ", job.version(), "\n", StateNotes(job, "", terminal));
+  return absl::StrCat(text,
+                      Wrapped("balancedness (mean / max GPU load): " + BalancednessText(job),
+                              terminal.width, kIndent),
+                      "\n");
+}
+
+std::string SettingsInForce(const v1::JobStatus& job, const Terminal& terminal) {
+  if (job.policy().name().empty()) return "";
+  return Heading("Settings in force", terminal) + Indented(SettingsText(job.policy()), terminal);
 }
 
 std::string SwitchedText(const v1::Plan& plan) {
@@ -66,31 +57,46 @@ std::string SwitchedText(const v1::Plan& plan) {
   return text;
 }
 
-std::string MeasuredText(const v1::Plan& plan) {
-  return absl::StrCat(
-      plan.has_received_bytes()
-          ? absl::StrFormat("%.1f MB received", static_cast<double>(plan.received_bytes()) / 1e6)
-          : "received bytes not known",
-      plan.has_pause_seconds() ? absl::StrCat(", longest pause ", Seconds(plan.pause_seconds()))
-                               : ", longest pause not known");
+// What the decision promised, and what came of it.
+std::string OutcomeText(const v1::Plan& plan) {
+  std::string text = absl::StrFormat("balancedness before %.4f, predicted %.4f, ",
+                                     plan.balancedness_before(), plan.balancedness_predicted());
+  if (plan.has_balancedness_seen()) {
+    absl::StrAppendFormat(&text, "seen %.4f on steps %d..%d", plan.balancedness_seen(),
+                          plan.seen_first_step(), plan.seen_last_step());
+  } else {
+    text += "not seen yet on a whole window";
+  }
+  absl::StrAppend(&text, "; ", Counted(static_cast<int64_t>(plan.transfers()), "transfer"));
+  if (plan.has_received_bytes()) {
+    absl::StrAppendFormat(&text, ", %.1f MB received",
+                          static_cast<double>(plan.received_bytes()) / 1e6);
+  }
+  if (plan.has_pause_seconds()) {
+    absl::StrAppend(&text, ", longest boundary ", Seconds(plan.pause_seconds()));
+  }
+  return text;
+}
+
+bool IsNewest(const Explanation& explanation, const v1::Plan& plan) {
+  return !explanation.plans.empty() && explanation.plans.front().plan() == plan.plan();
 }
 
 std::string PlacementText(const Explanation& explanation, const Terminal& terminal) {
   const v1::Plan* const plan = explanation.switched();
-  std::string text = Heading("Placement in force", terminal);
   if (plan == nullptr) {
-    return text + Indented("no plan that this daemon remembers led to it", terminal);
+    return Heading("Placement in force", terminal) +
+           Indented("no plan that this daemon remembers led to it", terminal);
   }
-  absl::StrAppend(&text, Indented(SwitchedText(*plan), terminal),
-                  Indented(Printable(plan->reason()), terminal));
-  return text +
-         Indented(absl::StrFormat("predicted balancedness %.3f -> %.3f; %s, %s",
-                                  plan->balancedness_before(), plan->balancedness_predicted(),
-                                  Counted(static_cast<int64_t>(plan->transfers()), "transfer"),
-                                  MeasuredText(*plan)),
-                  terminal);
+  const char* const heading = IsNewest(explanation, *plan)
+                                  ? "Placement in force, by the newest decision"
+                                  : "Placement in force";
+  return absl::StrCat(Heading(heading, terminal), Indented(SwitchedText(*plan), terminal),
+                      Indented(Printable(plan->reason()), terminal),
+                      Indented(OutcomeText(*plan), terminal));
 }
 
+// Empty when it is the one behind the placement in force, which stands above.
 std::string NewestText(const Explanation& explanation, const Terminal& terminal) {
   std::string text = Heading("Newest decision", terminal);
   if (explanation.plans.empty()) {
@@ -99,6 +105,8 @@ std::string NewestText(const Explanation& explanation, const Terminal& terminal)
            Indented(reason.empty() ? "nothing was decided yet" : Printable(reason), terminal);
   }
   const v1::Plan& plan = explanation.plans.front();
+  const v1::Plan* const switched = explanation.switched();
+  if (switched != nullptr && IsNewest(explanation, *switched)) return "";
   return text + Indented(absl::StrCat("plan ", plan.plan(), " ", Printable(plan.result()), ": ",
                                       Printable(plan.reason())),
                          terminal);
@@ -122,14 +130,33 @@ std::string MovedText(const Explanation& explanation, int32_t layer, const Termi
   return absl::StrCat("\n", Wrapped(text, terminal.width, kIndent), "\n");
 }
 
-// The layer's GPU loads before the newest switch, else of the static layout.
+// Two loads of a layer's GPUs that belong beside each other, and their names.
+struct Sides {
+  const char* left_name;
+  Evaluation left;
+  const char* right_name;
+  const Evaluation* right;
+};
+
+// The placement before the newest switch under the window's load; the static layout where the
+// placement before is not known.
 Evaluation LoadsBefore(const Explanation& explanation) {
   if (explanation.before) {
     absl::StatusOr<Evaluation> before =
-        Evaluate(explanation.window->load, explanation.before->placement);
+        Evaluate(explanation.load->window.load, explanation.before->placement);
     if (before.ok()) return *std::move(before);
   }
   return *explanation.unmoved;
+}
+
+// Where a part of the window ran under another placement, what happened is the left side, and the
+// placement in force is a prediction.
+Sides SidesOf(const Explanation& explanation) {
+  if (explanation.measured && !explanation.ran_in_force()) {
+    return {"measured", *explanation.measured, "predicted", &*explanation.predicted};
+  }
+  return {explanation.before ? "before" : "static", LoadsBefore(explanation),
+          explanation.shown_name(), explanation.shown()};
 }
 
 std::vector<double> RowOf(const RealMatrix& loads, int32_t layer) {
@@ -147,7 +174,7 @@ std::string GpuList(const Placement& placement, LayerId layer, ExpertId expert) 
 }
 
 double ShareOf(const Explanation& explanation, int32_t layer, int32_t expert) {
-  const LoadMatrix& counts = explanation.window->load.counts();
+  const LoadMatrix& counts = explanation.load->window.load.counts();
   const double tokens = counts.row(layer).cast<double>().sum();
   return tokens > 0 ? static_cast<double>(counts(layer, expert)) / tokens : 0;
 }
@@ -156,8 +183,8 @@ double ShareOf(const Explanation& explanation, int32_t layer, int32_t expert) {
 
 std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal) {
   if (explanation.layers.empty()) return "";
-  Table table{.heading = {"layer", "model layer", "balancedness", "GPU", "x mean", "expert",
-                          "of tokens", "replicas"},
+  Table table{.heading = {"layer", "model layer", explanation.shown_name(), "hot GPU", "x mean",
+                          "hot expert", "of tokens", "replicas"},
               .right = {true, true, true, true, true, true, true, true},
               .rows = {}};
   const size_t shown = std::min(explanation.layers.size(), most);
@@ -169,39 +196,48 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
          absl::StrFormat("%.2f", figures.hottest_gpu_load), absl::StrCat(figures.hottest_expert),
          Percent(figures.hottest_expert_share), absl::StrCat(figures.hottest_expert_replicas)});
   }
+  constexpr std::string_view kModelLayer[] = {"model layer"};  // few jobs say it
+  DropEmpty(table, kModelLayer);
   const std::string which =
       shown == explanation.layers.size()
           ? "Layers, worst first"
           : absl::StrCat("The worst ", shown, " of ", explanation.layers.size(), " layers");
-  return Heading(which + ", with their hottest GPU and hottest expert", terminal) +
+  return Heading(absl::StrFormat("%s, %s on steps %d..%d", which, explanation.shown_name(),
+                                 explanation.load->window.first_step,
+                                 explanation.load->window.last_step),
+                 terminal) +
          FormatTable(table, terminal);
 }
 
 std::string ExplainJob(const Explanation& explanation, const Terminal& terminal) {
-  return absl::StrCat(Summary(explanation, terminal), PlacementText(explanation, terminal),
-                      NewestText(explanation, terminal),
+  return absl::StrCat(Summary(explanation, terminal), SettingsInForce(explanation.job, terminal),
+                      PlacementText(explanation, terminal), NewestText(explanation, terminal),
                       WorstLayers(explanation, kLayersShown, terminal));
 }
 
 std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Terminal& terminal) {
-  const Evaluation before = LoadsBefore(explanation);
-  const std::vector<double> loads_before = RowOf(before.gpu_loads, layer);
-  const std::vector<double> loads_now = RowOf(explanation.now->gpu_loads, layer);
+  const Sides sides = SidesOf(explanation);
+  const std::vector<double> left = RowOf(sides.left.gpu_loads, layer);
+  const std::vector<double> right = RowOf(sides.right->gpu_loads, layer);
+  std::string sentence = absl::StrFormat(
+      "balancedness on steps %d..%d: %s %.4f | %s %.4f", explanation.load->window.first_step,
+      explanation.load->window.last_step, sides.right_name, sides.right->balancedness[layer],
+      sides.left_name, sides.left.balancedness[layer]);
+  if (std::string_view(sides.left_name) != "static") {
+    absl::StrAppendFormat(&sentence, " | static %.4f", explanation.unmoved->balancedness[layer]);
+  }
+  std::string text =
+      absl::StrCat(Paint(terminal, Colour::kBold,
+                         absl::StrCat("L", LayerName(explanation.job, layer).substr(1))),
+                   "\n", Indented(sentence, terminal));
   double mean = 0;
-  for (const double tokens : loads_now) mean += tokens / static_cast<double>(loads_now.size());
-  const std::string sentence =
-      absl::StrFormat("%s: balancedness %.4f on steps %d..%d, %s it was %.4f",
-                      LayerName(explanation.job, layer), explanation.now->balancedness[layer],
-                      explanation.window->first_step, explanation.window->last_step,
-                      explanation.before ? "before the newest switch" : "with the static layout",
-                      before.balancedness[layer]);
-  std::string text = Wrapped(sentence, terminal.width, kIndent) + "\n";
+  for (const double tokens : right) mean += tokens / static_cast<double>(right.size());
   if (mean > 0) {
     const Placement& placement = explanation.body->placement;
-    GpuPicture picture{.before_name = explanation.before ? "before" : "static",
-                       .after_name = "now",
-                       .before = loads_before,
-                       .after = loads_now,
+    GpuPicture picture{.before_name = sides.left_name,
+                       .after_name = sides.right_name,
+                       .before = left,
+                       .after = right,
                        .unusable = {},
                        .mean = mean};
     for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
@@ -225,12 +261,13 @@ std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t
       "\n");
   absl::StrAppend(
       &text,
-      Indented(absl::StrFormat(
-                   "takes %s of the layer's tokens on steps %d..%d, %.2f times an even "
-                   "share; a replica takes %s",
-                   Percent(share), explanation.window->first_step, explanation.window->last_step,
-                   share * placement.topology().num_experts(), Percent(share / replicas)),
-               terminal),
+      Indented(
+          absl::StrFormat("takes %s of the layer's tokens on steps %d..%d, %.2f times an even "
+                          "share; a replica takes %s",
+                          Percent(share), explanation.load->window.first_step,
+                          explanation.load->window.last_step,
+                          share * placement.topology().num_experts(), Percent(share / replicas)),
+          terminal),
       Indented(absl::StrCat("has ", Counted(replicas, "replica"), ": on GPU ",
                             GpuList(placement, layer_id, expert_id)),
                terminal));

@@ -23,18 +23,18 @@ absl::Status Keep(absl::StatusOr<T> answer, std::optional<T>& field) {
 }
 
 LayerFigures FiguresOf(const Explanation& explanation, int32_t layer) {
-  const Evaluation& now = *explanation.now;
-  LayerFigures figures{.layer = layer, .balancedness = now.balancedness[layer]};
+  const Evaluation& shown = *explanation.shown();
+  LayerFigures figures{.layer = layer, .balancedness = shown.balancedness[layer]};
   if (layer < explanation.job.model_layers_size()) {
     figures.model_layer = explanation.job.model_layers(layer);
   }
-  const auto loads = now.gpu_loads.row(layer);
+  const auto loads = shown.gpu_loads.row(layer);
   Eigen::Index gpu = 0;
   const double most = loads.maxCoeff(&gpu);
   figures.hottest_gpu = static_cast<int32_t>(gpu);
   const double mean = loads.mean();
   figures.hottest_gpu_load = mean > 0 ? most / mean : 1;
-  const auto counts = explanation.window->load.counts().row(layer).cast<double>();
+  const auto counts = explanation.load->window.load.counts().row(layer).cast<double>();
   Eigen::Index expert = 0;
   const double hottest = counts.maxCoeff(&expert);
   const double tokens = counts.sum();
@@ -64,7 +64,7 @@ absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::stri
   EPLB_RETURN_IF_ERROR(Ask(options, plans_request, &plans));
   explanation.plans.assign(plans.plans().begin(), plans.plans().end());
   EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, job), explanation.body));
-  EPLB_RETURN_IF_ERROR(Keep(AskLoad(options, job), explanation.window));
+  EPLB_RETURN_IF_ERROR(Keep(AskLoad(options, job), explanation.load));
   if (const v1::Plan* plan = explanation.switched()) {
     const auto base = static_cast<int64_t>(plan->base_version());
     EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, job, base), explanation.before));
@@ -77,17 +77,46 @@ absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::stri
   return explanation;
 }
 
-absl::Status EvaluateNow(Explanation& explanation) {
-  if (!explanation.body || !explanation.window) return absl::OkStatus();
+// What the GPUs got. A GPU without experts is in neither mean nor maximum, as in Evaluate.
+Evaluation EvaluationOf(const RealMatrix& gpu_loads, const Placement& in_force) {
+  Evaluation evaluation{.gpu_loads = gpu_loads, .max_gpu_load = {}, .balancedness = {}};
+  int32_t gpus = 0;
+  for (int32_t gpu = 0; gpu < in_force.topology().num_gpus(); ++gpu) {
+    if (in_force.Holds(GpuId{gpu})) ++gpus;
+  }
+  double sum = 0;
+  int32_t loaded = 0;
+  for (Eigen::Index layer = 0; layer < gpu_loads.rows(); ++layer) {
+    const double most = gpu_loads.row(layer).maxCoeff();
+    const double mean = gpu_loads.row(layer).sum() / gpus;
+    evaluation.max_gpu_load.push_back(most);
+    evaluation.balancedness.push_back(most > 0 ? std::min(1.0, mean / most) : 1);
+    evaluation.peak_load += most;
+    if (!(most > 0)) continue;
+    ++loaded;
+    sum += evaluation.balancedness.back();
+    evaluation.min_balancedness =
+        std::min(evaluation.min_balancedness, evaluation.balancedness.back());
+  }
+  if (loaded > 0) evaluation.mean_balancedness = sum / loaded;
+  return evaluation;
+}
+
+absl::Status EvaluateWindow(Explanation& explanation) {
+  if (!explanation.body || !explanation.load) return absl::OkStatus();
   const Placement& placement = explanation.body->placement;
-  const Load& load = explanation.window->load;
+  const Load& load = explanation.load->window.load;
   const auto fits = [&load](const Placement& one) {
     return load.num_layers() == one.topology().num_layers() &&
            load.num_experts() == one.topology().num_experts();
   };
   // Asked one after the other: a new incarnation of another shape may lie between the answers.
   if (!fits(placement)) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(explanation.now, Evaluate(load, placement));
+  EPLB_ASSIGN_OR_RETURN(explanation.predicted, Evaluate(load, placement));
+  const std::optional<RealMatrix>& gpu_loads = explanation.load->gpu_loads;
+  if (gpu_loads && gpu_loads->cols() == placement.topology().num_gpus()) {
+    explanation.measured = EvaluationOf(*gpu_loads, placement);
+  }
   EPLB_ASSIGN_OR_RETURN(explanation.unmoved,
                         Evaluate(load, Placement::Static(placement.topology())));
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
@@ -110,13 +139,22 @@ const v1::Plan* Explanation::switched() const {
   return found == plans.end() ? nullptr : &*found;
 }
 
+bool Explanation::ran_in_force() const {
+  return load && load->versions.size() == 1 && load->versions.front() == job.version();
+}
+
+const Evaluation* Explanation::shown() const {
+  if (measured) return &*measured;
+  return predicted ? &*predicted : nullptr;
+}
+
 absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const std::string& job) {
   EPLB_ASSIGN_OR_RETURN(const std::string name, ChooseJob(options, job));
   EPLB_ASSIGN_OR_RETURN(Explanation explanation, AskOnce(options, name));
   for (int attempt = 1; attempt < kAttempts && !OfOneVersion(explanation); ++attempt) {
     EPLB_ASSIGN_OR_RETURN(explanation, AskOnce(options, name));
   }
-  EPLB_RETURN_IF_ERROR(EvaluateNow(explanation));
+  EPLB_RETURN_IF_ERROR(EvaluateWindow(explanation));
   return explanation;
 }
 

@@ -1,5 +1,5 @@
-// What `eplbctl explain` and `eplbctl top` tell, as values: a job, the placement in force under the
-// newest load window, and the decision that led to it.
+// What `eplbctl explain` and `eplbctl top` show, as values: a job, its newest load window with what
+// the GPUs got, the placement in force, and the decision that led to the placement.
 #ifndef EPLB_CLIENT_CLI_DAEMON_EXPLANATION_H_
 #define EPLB_CLIENT_CLI_DAEMON_EXPLANATION_H_
 
@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 
 #include "client/cli/daemon/query_client.h"
-#include "client/files/load_window.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "proto/wire/messages.h"
@@ -20,7 +19,7 @@
 
 namespace eplb::cli {
 
-// A layer of the placement in force under the newest window.
+// A layer in the newest window, from Explanation::shown().
 struct LayerFigures {
   int32_t layer = 0;
   std::optional<uint32_t> model_layer;  // the model's number, where the ranks said it
@@ -37,13 +36,21 @@ struct Explanation {
   std::vector<v1::Plan> plans;                // newest first
   std::optional<wire::PlacementBody> body;    // in force
   std::optional<wire::PlacementBody> before;  // that this plan began from, while it is kept
-  std::optional<LoadWindow> window;           // the newest complete one
-  std::optional<Evaluation> now;              // of `body` under `window`
-  std::optional<Evaluation> unmoved;          // of the static layout under `window`
-  std::vector<LayerFigures> layers;           // worst balanced first; empty without `now`
+  std::optional<AskedLoad> load;              // the newest complete window
+  // What the GPUs got in that window; none when the daemon does not know what it ran under.
+  std::optional<Evaluation> measured;
+  std::optional<Evaluation> predicted;  // `body` under the load of that window
+  std::optional<Evaluation> unmoved;    // the static layout under the same load
+  std::vector<LayerFigures> layers;     // worst balanced first; empty without figures
 
   // The plan that led to the version in force; null when none is known.
   const v1::Plan* switched() const;
+  // True when every step of the window ran under the placement in force.
+  bool ran_in_force() const;
+  // What happened where that is known, else what is predicted; null without a window.
+  const Evaluation* shown() const;
+  // "measured" or "predicted": which of the two shown() is.
+  const char* shown_name() const { return measured ? "measured" : "predicted"; }
 };
 
 // errors: those of the questions but NotFound of placements and loads, which leave their fields

@@ -46,15 +46,13 @@ Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal) {
     return {.exit_code = kOk, .out = EventsToJson(*job, response), .message = {}};
   }
   std::string text;
-  for (int i = response.events_size() - 1; i >= 0; --i) {
-    text += Line(response.events(i), terminal);
-  }
+  for (const v1::JobEvent& event : response.events()) text += Line(event, terminal);
   return {.exit_code = kOk, .out = std::move(text), .message = {}};
 }
 
 void AddGetEvents(CLI::App& get, Command& command) {
   const auto options = std::make_shared<GetEventsOptions>();
-  CLI::App& app = *get.add_subcommand("events", "The audit log of a job");
+  CLI::App& app = *get.add_subcommand("events", "The audit log of a job, newest first");
   AddJobOption(app, options->job);
   AddLimitOption(app, options->limit);
   app.add_option("--after", options->after, "Only events after this one")

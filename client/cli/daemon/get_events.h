@@ -19,8 +19,7 @@ struct GetEventsOptions {
   int64_t after = 0;  // only events with a higher sequence
 };
 
-// The audit log of a job, oldest of the asked ones first. JSON: {"job","events":[..]}, newest
-// first.
+// The audit log of a job, newest first: {"job","events":[..]} as JSON.
 Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal);
 
 void AddGetEvents(CLI::App& get, Command& command);

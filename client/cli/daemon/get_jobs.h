@@ -2,6 +2,8 @@
 #ifndef EPLB_CLIENT_CLI_DAEMON_GET_JOBS_H_
 #define EPLB_CLIENT_CLI_DAEMON_GET_JOBS_H_
 
+#include <string>
+
 #include "client/cli/daemon/query_client.h"
 #include "client/cli/flags.h"
 #include "client/cli/output.h"
@@ -9,8 +11,15 @@
 
 namespace eplb::cli {
 
-// JSON: {"jobs":[..]}.
-Output RunGetJobs(const QueryOptions& options, const Terminal& terminal);
+struct GetJobsOptions {
+  QueryOptions query;
+  std::string job;     // empty: all
+  bool ranks = false;  // JSON: with the ranks of each job, which are megabytes at 10,000 ranks
+  bool names = false;  // only the names, one a line
+};
+
+// JSON: {"jobs":[..],"jobs_hidden"}. errors: NotFound for a job that the daemon does not know.
+Output RunGetJobs(const GetJobsOptions& options, const Terminal& terminal);
 
 void AddGetJobs(CLI::App& get, Command& command);
 

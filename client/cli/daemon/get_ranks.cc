@@ -1,6 +1,7 @@
 #include "client/cli/daemon/get_ranks.h"
 
 #include <memory>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,22 +21,31 @@ std::string Version(uint64_t version) {
 
 std::string SecondsOrNone(double seconds) { return seconds > 0 ? Seconds(seconds) : "-"; }
 
-// via: the transport; its name would be wider than all its values.
-Table RankTable(const v1::JobStatus& job) {
-  Table table{.heading = {"rank", "stream", "via", "step", "runs", "READY", "answer", "prepare",
-                          "pause", "drops"},
+// "connected", "away 12.5 s", or how the rank ended.
+std::string StateOf(const v1::RankStatus& rank) {
+  if (rank.state().empty() ? rank.connected() : rank.state() == "connected") return "connected";
+  if (!rank.state().empty() && rank.state() != "away") return Printable(rank.state());
+  return absl::StrCat("away ", Seconds(rank.away_seconds()));
+}
+
+// via: the transport; its name would be wider than all its values. boundary: how long the newest
+// switch held the rank's training.
+Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
+  Table table{.heading = {"rank", "state", "via", "step", "runs", "READY", "answer", "prepare",
+                          "boundary", "drops"},
               .right = {true, false, false, true, true, true, false, true, true, true},
               .rows = {}};
   for (const v1::RankStatus& rank : job.ranks()) {
     table.rows.push_back(
-        {absl::StrCat(rank.rank()),
-         rank.connected() ? "connected" : absl::StrCat("away ", Seconds(rank.away_seconds())),
+        {absl::StrCat(rank.rank()), StateOf(rank),
          rank.transport().name().empty() ? "-" : Printable(rank.transport().name()),
          Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
          Version(rank.ready_version()), rank.answer().empty() ? "-" : Printable(rank.answer()),
          SecondsOrNone(rank.answer_seconds()), SecondsOrNone(rank.pause_seconds()),
          Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
+  constexpr std::string_view kOptional[] = {"READY", "via"};
+  DropToFit(table, kOptional, terminal.width);
   return table;
 }
 
@@ -58,7 +68,7 @@ Output RunGetRanks(const GetRanksOptions& options, const Terminal& terminal) {
             .out = absl::StrCat("no rank of job ", *name, " has said Hello to this daemon\n"),
             .message = {}};
   }
-  return {.exit_code = kOk, .out = FormatTable(RankTable(job), terminal), .message = {}};
+  return {.exit_code = kOk, .out = FormatTable(RankTable(job, terminal), terminal), .message = {}};
 }
 
 void AddGetRanks(CLI::App& get, Command& command) {

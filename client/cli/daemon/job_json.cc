@@ -40,6 +40,7 @@ Json RankToJson(const v1::RankStatus& rank) {
           {"pause_seconds", Finite(rank.pause_seconds())},
           {"dropped_steps", rank.dropped_steps()},
           {"library_version", rank.library_version()},
+          {"state", rank.state()},
           {"transport", TransportToJson(rank.transport())}};
 }
 
@@ -49,7 +50,7 @@ Json RanksOf(const v1::JobStatus& job) {
   return ranks;
 }
 
-Json PolicyToJson(const v1::PolicySettings& policy) {
+Json SettingsOf(const v1::PolicySettings& policy) {
   return {{"name", policy.name()},
           {"mode", policy.mode()},
           {"every_steps", policy.every_steps()},
@@ -60,46 +61,63 @@ Json PolicyToJson(const v1::PolicySettings& policy) {
           {"layers_per_chunk", policy.layers_per_chunk()}};
 }
 
-Json JobToJson(const v1::JobStatus& job) {
-  const v1::Shape& shape = job.shape();
-  return {{"job", job.job()},
-          {"incarnation", job.incarnation()},
-          {"state", job.state()},
-          {"state_seconds", Finite(job.state_seconds())},
-          {"waiting_for", job.waiting_for()},
-          {"num_layers", shape.num_layers()},
-          {"num_logical_experts", shape.num_experts()},
-          {"num_slots", shape.num_slots()},
-          {"num_gpus", shape.num_gpus()},
-          {"num_nodes", shape.num_nodes()},
-          {"num_groups", shape.num_groups()},
-          {"world_size", job.world_size()},
-          {"connected_ranks", job.connected_ranks()},
-          {"step", job.step()},
-          {"version", job.version()},
-          {"digest", absl::BytesToHexString(job.digest())},
-          {"balancedness", Finite(job.balancedness())},
-          {"last_window_first_step", job.last_window_first_step()},
-          {"last_window_last_step", job.last_window_last_step()},
-          {"commits", job.commits()},
-          {"last_reason", job.last_reason()},
-          {"paused", job.paused()},
-          {"pause_reason", job.pause_reason()},
-          {"policy", PolicyToJson(job.policy())},
-          {"report_every", job.report_every()},
-          {"reduce", job.reduce()},
-          {"coverage", Finite(job.coverage())},
-          {"ending", job.ending()},
-          {"end_reason", job.end_reason()},
-          {"took_over", job.took_over()},
-          {"stuck_seconds", Finite(job.stuck_seconds())},
-          {"model_layers", job.model_layers()},
-          {"ranks", RanksOf(job)}};
+Json LayersOf(const v1::JobStatus& job) {
+  Json layers = Json::array();
+  for (const double balancedness : job.layer_balancedness()) layers.push_back(Finite(balancedness));
+  return layers;
 }
 
-Json JobsOf(const v1::GetStatusResponse& response) {
+Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
+  const v1::Shape& shape = job.shape();
+  const auto if_set = [](bool is_set, double value) {
+    return is_set ? Json(Finite(value)) : Json(nullptr);
+  };
+  Json json = {{"job", job.job()},
+               {"incarnation", job.incarnation()},
+               {"state", job.state()},
+               {"state_seconds", Finite(job.state_seconds())},
+               {"waiting_for", job.waiting_for()},
+               {"num_layers", shape.num_layers()},
+               {"num_logical_experts", shape.num_experts()},
+               {"num_slots", shape.num_slots()},
+               {"num_gpus", shape.num_gpus()},
+               {"num_nodes", shape.num_nodes()},
+               {"num_groups", shape.num_groups()},
+               {"world_size", job.world_size()},
+               {"connected_ranks", job.connected_ranks()},
+               {"step", job.step()},
+               {"version", job.version()},
+               {"digest", absl::BytesToHexString(job.digest())},
+               {"balancedness", Finite(job.balancedness())},
+               {"balancedness_static", Finite(job.balancedness_static())},
+               {"balancedness_predicted",
+                if_set(job.has_balancedness_predicted(), job.balancedness_predicted())},
+               {"balancedness_seen", if_set(job.has_balancedness_seen(), job.balancedness_seen())},
+               {"measured_first_step", job.measured_first_step()},
+               {"measured_last_step", job.measured_last_step()},
+               {"layer_balancedness", LayersOf(job)},
+               {"last_window_first_step", job.last_window_first_step()},
+               {"last_window_last_step", job.last_window_last_step()},
+               {"commits", job.commits()},
+               {"last_reason", job.last_reason()},
+               {"paused", job.paused()},
+               {"pause_reason", job.pause_reason()},
+               {"policy", SettingsOf(job.policy())},
+               {"report_every", job.report_every()},
+               {"reduce", job.reduce()},
+               {"coverage", Finite(job.coverage())},
+               {"ending", job.ending()},
+               {"end_reason", job.end_reason()},
+               {"took_over", job.took_over()},
+               {"stuck_seconds", Finite(job.stuck_seconds())},
+               {"model_layers", job.model_layers()}};
+  if (with_ranks) json["ranks"] = RanksOf(job);
+  return json;
+}
+
+Json JobsOf(const v1::GetStatusResponse& response, bool with_ranks) {
   Json jobs = Json::array();
-  for (const v1::JobStatus& job : response.jobs()) jobs.push_back(JobToJson(job));
+  for (const v1::JobStatus& job : response.jobs()) jobs.push_back(JobToJson(job, with_ranks));
   return jobs;
 }
 
@@ -110,19 +128,21 @@ std::string Dump(const Json& json) {
 
 }  // namespace
 
-std::string StatusToJson(const v1::GetStatusResponse& response) {
+std::string StatusToJson(const v1::GetStatusResponse& response, bool with_ranks) {
   return Dump({{"server_version", response.server_version()},
                {"term", response.term()},
                {"uptime_seconds", Finite(response.uptime_seconds())},
                {"ready", response.ready()},
                {"not_ready_reason", response.not_ready_reason()},
-               {"jobs", JobsOf(response)},
+               {"jobs", JobsOf(response, with_ranks)},
                {"jobs_hidden", response.jobs_hidden()}});
 }
 
-std::string JobsToJson(const v1::GetStatusResponse& response) {
-  return Dump({{"jobs", JobsOf(response)}, {"jobs_hidden", response.jobs_hidden()}});
+std::string JobsToJson(const v1::GetStatusResponse& response, bool with_ranks) {
+  return Dump({{"jobs", JobsOf(response, with_ranks)}, {"jobs_hidden", response.jobs_hidden()}});
 }
+
+std::string PolicyToJson(const v1::PolicySettings& policy) { return SettingsOf(policy).dump(); }
 
 std::string RanksToJson(const v1::JobStatus& job) {
   return Dump({{"job", job.job()}, {"incarnation", job.incarnation()}, {"ranks", RanksOf(job)}});

@@ -7,15 +7,18 @@
 namespace eplb::v1 {
 class GetStatusResponse;
 class JobStatus;
+class PolicySettings;
 }  // namespace eplb::v1
 
 namespace eplb::cli {
 
 // One line with a newline. Keys are the fields of proto/eplb/v1/query.proto; the digest is
-// hexadecimal.
-std::string StatusToJson(const v1::GetStatusResponse& response);
-// {"jobs":[..]} of it.
-std::string JobsToJson(const v1::GetStatusResponse& response);
+// hexadecimal. Jobs have their "ranks" only with_ranks.
+std::string StatusToJson(const v1::GetStatusResponse& response, bool with_ranks);
+// {"jobs":[..],"jobs_hidden"} of it.
+std::string JobsToJson(const v1::GetStatusResponse& response, bool with_ranks);
+// The settings in force, an object without a newline.
+std::string PolicyToJson(const v1::PolicySettings& policy);
 // {"job","incarnation","ranks":[..]}.
 std::string RanksToJson(const v1::JobStatus& job);
 

@@ -12,6 +12,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
+#include "client/cli/daemon/connection_error.h"
 #include "client/cli/daemon/endpoint.h"
 #include "client/cli/duration_flag.h"
 #include "client/cli/text.h"
@@ -36,14 +37,6 @@ struct Connection {
   bool plaintext = false;
 };
 
-absl::Status Unreached(const grpc::Status& status, const Connection& connection) {
-  // All that gRPC says of a daemon that wants TLS is that it hung up.
-  const bool perhaps_tls = connection.plaintext && absl::EndsWith(status.error_message(), "closed");
-  return absl::UnavailableError(absl::StrCat(
-      "cannot reach ", connection.endpoint, ": ", status.error_message(),
-      perhaps_tls ? "; does it want TLS? see --tls-ca, --tls-cert and --tls-key" : ""));
-}
-
 absl::Status TooLate(const Connection& connection) {
   const std::string within = absl::StrCat(" within ", absl::FormatDuration(connection.timeout));
   if (!connection.connected) {
@@ -64,7 +57,9 @@ bool AboutTheServer(absl::StatusCode code) {
 absl::Status Meaning(const grpc::Status& status, const Connection& connection) {
   absl::Status answer = wire::FromGrpc(status);
   if (absl::IsDeadlineExceeded(answer)) return TooLate(connection);
-  if (absl::IsUnavailable(answer) && !connection.connected) return Unreached(status, connection);
+  if (absl::IsUnavailable(answer) && !connection.connected) {
+    return ConnectionError(connection.endpoint, status.error_message(), connection.plaintext);
+  }
   // The daemon's own, e.g. that its store is full, comes over a connection that stays.
   const absl::StatusCode code =
       absl::IsUnavailable(answer) ? absl::StatusCode::kUnknown : answer.code();
@@ -82,24 +77,34 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
                   grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
                                                         Response*)) {
   EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
-  EPLB_ASSIGN_OR_RETURN(const std::string endpoint, ResolveEndpoint(options.endpoint));
-  const wire::TlsFiles tls = wire::WithEnvironment(options.tls);
+  EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon, ResolveDaemon(options.endpoint, options.tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
-                        wire::MakeChannelCredentials(tls, &arguments));
+                        wire::MakeChannelCredentials(daemon.tls, &arguments));
   const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(endpoint, credentials, arguments);
+      grpc::CreateCustomChannel(daemon.endpoint, credentials, arguments);
   const std::unique_ptr<typename Service::Stub> stub = Service::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
-  return Meaning(status, {.endpoint = endpoint,
+  return Meaning(status, {.endpoint = daemon.endpoint,
                           .timeout = timeout,
                           .connected = channel->GetState(false) == GRPC_CHANNEL_READY,
-                          .plaintext = !tls.enabled()});
+                          .plaintext = !daemon.tls.enabled()});
+}
+
+// None for no loads, and for what cannot be rows of GPUs: an answer's counts are enough to go on.
+std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
+  const auto layers = static_cast<Eigen::Index>(response.num_layers());
+  const auto cells = static_cast<Eigen::Index>(response.gpu_loads_size());
+  if (cells == 0 || layers == 0 || cells % layers != 0) return std::nullopt;
+  const RealMatrix loads =
+      Eigen::Map<const RealMatrix>(response.gpu_loads().data(), layers, cells / layers);
+  if (!loads.isFinite().all() || loads.minCoeff() < 0) return std::nullopt;
+  return loads;
 }
 
 }  // namespace
@@ -167,7 +172,7 @@ absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
       absl::StrCat("the daemon's answer is no placement: ", body.status().message()));
 }
 
-absl::StatusOr<LoadWindow> AskLoad(const QueryOptions& options, const std::string& job) {
+absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job) {
   v1::GetLoadRequest request;
   request.set_job(job);
   v1::GetLoadResponse response;
@@ -184,7 +189,11 @@ absl::StatusOr<LoadWindow> AskLoad(const QueryOptions& options, const std::strin
   if (message.ok()) {
     auto& counts = std::get<wire::LoadReport>(*message);
     absl::StatusOr<Load> load = Load::FromCounts(std::move(counts.counts));
-    if (load.ok()) return LoadWindow{counts.first_step, counts.last_step, *std::move(load)};
+    if (load.ok()) {
+      return AskedLoad{.window = {counts.first_step, counts.last_step, *std::move(load)},
+                       .gpu_loads = GpuLoadsOf(response),
+                       .versions = {response.versions().begin(), response.versions().end()}};
+    }
     message = load.status();
   }
   return absl::InternalError(

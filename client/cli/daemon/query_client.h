@@ -2,7 +2,10 @@
 #ifndef EPLB_CLIENT_CLI_DAEMON_QUERY_CLIENT_H_
 #define EPLB_CLIENT_CLI_DAEMON_QUERY_CLIENT_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -74,9 +77,17 @@ absl::Status Ask(const QueryOptions& options, const v1::ForgetRequest& request,
 absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
                                                  const std::string& job, int64_t version = -1);
 
-// The newest complete window. errors: also NotFound before the first, Internal for an answer that
-// is no load.
-absl::StatusOr<LoadWindow> AskLoad(const QueryOptions& options, const std::string& job);
+// The newest complete window, and what its GPUs got.
+struct AskedLoad {
+  LoadWindow window;
+  // [L, G] tokens, under the placements that the steps ran under; none when the daemon does not
+  // know all of these.
+  std::optional<RealMatrix> gpu_loads;
+  std::vector<uint64_t> versions;  // of those placements, rising
+};
+
+// errors: also NotFound before the first window, Internal for an answer that is no load.
+absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job);
 
 // `job`, or the only one that the daemon knows when that is empty. errors: also InvalidArgument,
 // listing the jobs, when there are several; NotFound when there is none.

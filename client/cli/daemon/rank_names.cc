@@ -7,9 +7,12 @@
 
 namespace eplb::cli {
 
-std::string NameRanks(const std::vector<uint32_t>& ranks) {
+std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all) {
   constexpr size_t kMostNamed = 8;
   if (ranks.empty()) return "";
+  if (ranks.size() > 1 && ranks.size() == of_all) {
+    return absl::StrCat("all ", of_all, " ranks");
+  }
   const size_t shown = std::min(ranks.size(), kMostNamed);
   std::string text =
       absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", ");

@@ -46,7 +46,8 @@ std::string DrawRequestId() {
 
 }  // namespace
 
-void AddChangeOptions(CLI::App& app, ChangeOptions& options) {
+void AddChangeOptions(CLI::App& app, ChangeOptions& options,
+                      const std::set<ExitCode>& more_exit_codes) {
   AddJobOption(app, options.job);
   app.add_option("--expect-version", options.expect_version,
                  "Change nothing unless this version is in force [the one just asked for]")
@@ -54,7 +55,9 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options) {
       ->type_name("V");
   AddRequestIdOption(app, options.request_id);
   app.add_option("--comment", options.comment, "Why, for the audit log")->type_name("TEXT");
-  AddQueryOptions(app, options.query, {kNotFound, kConflict});
+  std::set<ExitCode> codes = {kNotFound, kConflict};
+  codes.insert(more_exit_codes.begin(), more_exit_codes.end());
+  AddQueryOptions(app, options.query, codes);
 }
 
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {

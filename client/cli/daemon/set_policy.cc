@@ -1,17 +1,21 @@
 #include "client/cli/daemon/set_policy.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
 #include "client/cli/daemon/run_change.h"
 #include "placement/registry.h"
 #include "placement/status_macros.h"
+#include "placement/suggestion.h"
 
 #include <CLI/CLI.hpp>
 
@@ -35,15 +39,14 @@ absl::Status Wrong(const std::string& key, const std::string& value, const std::
 }
 
 absl::Status SetName(const std::string& value, v1::PolicySettings* settings) {
-  std::string names;
-  for (const std::string_view name : PolicyNames()) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", std::string(name));
-    if (name == value) {
-      settings->set_name(value);
-      return absl::OkStatus();
-    }
+  std::vector<std::string> names;
+  for (const std::string_view name : PolicyNames()) names.emplace_back(name);
+  if (std::find(names.begin(), names.end(), value) != names.end()) {
+    settings->set_name(value);
+    return absl::OkStatus();
   }
-  return Wrong("name", value, "one of " + names);
+  return Wrong("name", value,
+               absl::StrCat("one of ", absl::StrJoin(names, ", "), Suggestion(value, names)));
 }
 
 absl::Status SetMode(const std::string& value, v1::PolicySettings* settings) {
@@ -139,17 +142,21 @@ absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicyS
         absl::StrCat("\"", setting, "\": expected KEY=VALUE, e.g. every_steps=100"));
   }
   const std::string given = setting.substr(0, equals);
-  std::string known;
+  std::vector<std::string> known;
+  std::vector<std::string> short_names;
   for (const Setting& one : kSettings) {
     const std::string full = absl::StrCat(one.table, ".", one.key);
     if (given == one.key || given == full) {
       EPLB_RETURN_IF_ERROR(one.set(setting.substr(equals + 1), settings));
       return one.key;
     }
-    absl::StrAppend(&known, known.empty() ? "" : ", ", full);
+    known.push_back(full);
+    short_names.push_back(one.key);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", given, "\": unknown setting, expected ", known));
+  std::string nearest = Suggestion(given, known);
+  if (nearest.empty()) nearest = Suggestion(given, short_names);
+  return absl::InvalidArgumentError(absl::StrCat("\"", given, "\": unknown setting, expected ",
+                                                 absl::StrJoin(known, ", "), nearest));
 }
 
 Output RunSetPolicy(const SetPolicyOptions& options) {

@@ -1,12 +1,14 @@
 #include "client/cli/daemon/status.h"
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 #include "client/cli/daemon/job_json.h"
+#include "client/cli/daemon/job_text.h"
 #include "client/cli/text.h"
 #include "client/cli/watch.h"
 
@@ -17,6 +19,7 @@ namespace eplb::cli {
 namespace {
 
 constexpr int kMaxName = 24;
+constexpr int kIndent = 2;
 
 std::string Daemon(const v1::GetStatusResponse& response, const Terminal& terminal) {
   std::string text =
@@ -31,67 +34,73 @@ std::string Daemon(const v1::GetStatusResponse& response, const Terminal& termin
   return text + "\n";
 }
 
-Table JobTable(const v1::GetStatusResponse& response) {
-  Table table{
-      .heading = {"job", "state", "since", "ranks", "step", "version", "commits", "balancedness"},
-      .right = {false, false, true, true, true, true, true, true},
-      .rows = {}};
+Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  Table table{.heading = {"job", "state", "since", "ranks", "step", "version", "measured", "static",
+                          "predicted", "seen"},
+              .right = {false, false, true, true, true, true, true, true, true, true},
+              .rows = {}};
   for (const v1::JobStatus& job : response.jobs()) {
+    const auto if_set = [](bool is_set, double ratio) {
+      return RatioText(is_set ? std::optional(ratio) : std::nullopt);
+    };
     table.rows.push_back(
-        {Shortened(Printable(job.job()), kMaxName), Shortened(Printable(job.state()), kMaxName),
+        {Shortened(Printable(job.job()), kMaxName), Shortened(StateText(job), kMaxName),
          Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
          Grouped(static_cast<int64_t>(job.step())), Grouped(static_cast<int64_t>(job.version())),
-         Grouped(static_cast<int64_t>(job.commits())),
-         // 0 stands for no window yet.
-         job.balancedness() > 0 ? absl::StrFormat("%.4f", job.balancedness()) : "-"});
+         RatioText(job.balancedness()), RatioText(job.balancedness_static()),
+         if_set(job.has_balancedness_predicted(), job.balancedness_predicted()),
+         if_set(job.has_balancedness_seen(), job.balancedness_seen())});
   }
+  // All of these are in the job's notes, too, but the version and the age.
+  constexpr std::string_view kOptional[] = {"seen", "predicted", "static", "version", "since"};
+  DropToFit(table, kOptional, terminal.width);
   return table;
 }
 
 // What a row has no room for.
 std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
-  std::string text;
-  const auto add = [&](const char* what, const std::string& sentence, Colour colour) {
-    if (sentence.empty()) return;
-    const std::string name =
-        absl::StrCat(Shortened(Printable(job.job()), kMaxName), " ", what, ": ");
-    absl::StrAppend(
-        &text, "\n",
-        Paint(terminal, colour, Wrapped(name + Printable(sentence), terminal.width, 2)));
-  };
-  add("waits for", job.waiting_for(), Colour::kYellow);
-  add("is paused", job.paused() ? job.pause_reason() : "", Colour::kYellow);
-  add("last decision", job.last_reason(), Colour::kNone);
+  const std::string name = Shortened(Printable(job.job()), kMaxName) + " ";
+  std::string text = StateNotes(job, name, terminal);
+  absl::StrAppend(&text,
+                  Wrapped(name + "balancedness " + BalancednessText(job), terminal.width, kIndent),
+                  "\n");
+  if (!job.last_reason().empty()) {
+    absl::StrAppend(&text,
+                    Wrapped(absl::StrCat(name, "last decision: ", Printable(job.last_reason())),
+                            terminal.width, kIndent),
+                    "\n");
+  }
   return text;
 }
 
 }  // namespace
 
-Output RunStatus(const QueryOptions& options, const Terminal& terminal) {
+Output RunStatus(const StatusOptions& options, const Terminal& terminal) {
   v1::GetStatusResponse response;
-  if (const absl::Status status = AskStatus(options, &response); !status.ok()) {
+  if (const absl::Status status = AskStatus(options.query, &response); !status.ok()) {
     return QueryFailure(status);
   }
-  if (options.format == Format::kJson) {
-    return {.exit_code = kOk, .out = StatusToJson(response), .message = {}};
+  if (options.query.format == Format::kJson) {
+    return {.exit_code = kOk, .out = StatusToJson(response, options.ranks), .message = {}};
   }
   std::string text = Daemon(response, terminal);
   if (response.jobs().empty()) {
     absl::StrAppend(&text, "\n",
                     response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet", "\n");
-  } else {
-    std::string notes;
-    for (const v1::JobStatus& job : response.jobs()) notes += Notes(job, terminal);
-    absl::StrAppend(&text, "\n", FormatTable(JobTable(response), terminal), notes,
-                    notes.empty() ? "" : "\n");
+    return {.exit_code = kOk, .out = std::move(text), .message = {}};
+  }
+  absl::StrAppend(&text, "\n", FormatTable(JobTable(response, terminal), terminal));
+  for (const v1::JobStatus& job : response.jobs()) {
+    absl::StrAppend(&text, "\n", Notes(job, terminal));
   }
   return {.exit_code = kOk, .out = std::move(text), .message = {}};
 }
 
 void AddStatus(CLI::App& root, Command& command) {
-  const auto options = std::make_shared<QueryOptions>();
+  const auto options = std::make_shared<StatusOptions>();
   CLI::App& app = *root.add_subcommand("status", "The daemon and its jobs");
-  AddQueryOptions(app, *options);
+  app.add_flag("--ranks", options->ranks, "With -o json: every rank of every job, too");
+  AddQueryOptions(app, options->query);
   AddWatched(app, command,
              [options](const Terminal& terminal) { return RunStatus(*options, terminal); });
 }

@@ -9,7 +9,12 @@
 
 namespace eplb::cli {
 
-Output RunStatus(const QueryOptions& options, const Terminal& terminal);
+struct StatusOptions {
+  QueryOptions query;
+  bool ranks = false;  // JSON: with the ranks of each job, which are megabytes at 10,000 ranks
+};
+
+Output RunStatus(const StatusOptions& options, const Terminal& terminal);
 
 void AddStatus(CLI::App& root, Command& command);
 

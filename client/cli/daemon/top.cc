@@ -8,6 +8,7 @@
 
 #include "client/cli/daemon/explain_text.h"
 #include "client/cli/daemon/explanation.h"
+#include "client/cli/daemon/job_text.h"
 #include "client/cli/gpu_picture.h"
 #include "client/cli/text.h"
 #include "client/cli/watch.h"
@@ -18,6 +19,7 @@ namespace eplb::cli {
 namespace {
 
 constexpr size_t kLayersShown = 5;
+constexpr int kIndent = 2;
 
 // [G], summed over layers: what a GPU works in a step.
 std::vector<double> SumOverLayers(const Evaluation& evaluation) {
@@ -25,41 +27,46 @@ std::vector<double> SumOverLayers(const Evaluation& evaluation) {
   return {sums.data(), sums.data() + sums.size()};
 }
 
+// Beside the static layout what the GPUs got, or what they would get where that is not known.
 std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
   const std::vector<double> before = SumOverLayers(*explanation.unmoved);
-  const std::vector<double> now = SumOverLayers(*explanation.now);
+  const std::vector<double> after = SumOverLayers(*explanation.shown());
   double mean = 0;
-  for (const double tokens : now) mean += tokens / static_cast<double>(now.size());
+  for (const double tokens : after) mean += tokens / static_cast<double>(after.size());
   if (!(mean > 0)) return "";
   const Placement& placement = explanation.body->placement;
   GpuPicture picture{.before_name = "static",
-                     .after_name = "now",
+                     .after_name = explanation.shown_name(),
                      .before = before,
-                     .after = now,
+                     .after = after,
                      .unusable = {},
                      .mean = mean};
   for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
     picture.unusable.push_back(!placement.Holds(GpuId{gpu}));
   }
-  return absl::StrCat("\n", Paint(terminal, Colour::kBold, "GPU loads, all layers"), "\n",
+  const std::string heading =
+      absl::StrFormat("GPU loads, all layers, steps %d..%d", explanation.load->window.first_step,
+                      explanation.load->window.last_step);
+  return absl::StrCat("\n", Paint(terminal, Colour::kBold, heading), "\n",
                       DrawGpuLoads(picture, terminal));
 }
 
+// The most important first: a window too low for all of it shows the beginning.
 std::string Screen(const Explanation& explanation, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
   std::string text = absl::StrCat(
-      Paint(terminal, Colour::kBold, Printable(job.job())), "  ", Printable(job.state()), " ",
-      Seconds(job.state_seconds()), job.paused() ? "  PAUSED" : "", "  ranks ",
-      job.connected_ranks(), "/", job.world_size(), "  step ",
-      Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(), "\n");
-  if (!explanation.now) return text + "no complete load window yet\n";
-  absl::StrAppendFormat(&text, "steps %d..%d  balancedness %.4f  static layout %.4f\n",
-                        explanation.window->first_step, explanation.window->last_step,
-                        explanation.now->mean_balancedness, explanation.unmoved->mean_balancedness);
-  absl::StrAppend(&text, GpusText(explanation, terminal),
-                  WorstLayers(explanation, kLayersShown, terminal));
+      Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
+      Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/", job.world_size(),
+      "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(), "\n",
+      Wrapped(BalancednessText(job), terminal.width, kIndent), "\n", StateNotes(job, "", terminal));
+  if (explanation.shown() != nullptr) {
+    absl::StrAppend(&text, GpusText(explanation, terminal),
+                    WorstLayers(explanation, kLayersShown, terminal));
+  }
   if (!job.last_reason().empty()) {
-    absl::StrAppend(&text, "\n", Wrapped(Printable(job.last_reason()), terminal.width, 2), "\n");
+    absl::StrAppend(
+        &text, "\n",
+        Wrapped("last decision: " + Printable(job.last_reason()), terminal.width, kIndent), "\n");
   }
   return text;
 }

@@ -36,8 +36,8 @@ std::string Differences(const Ranks& ranks, Tell tell) {
   std::map<std::string, std::vector<uint32_t>> who;
   for (const v1::RankStatus* rank : ranks) who[tell(*rank)].push_back(rank->rank());
   if (who.size() < 2) return "";
-  return absl::StrJoin(who, "; ", [](std::string* out, const auto& said) {
-    absl::StrAppend(out, said.first, " on ", NameRanks(said.second));
+  return absl::StrJoin(who, "; ", [&ranks](std::string* out, const auto& said) {
+    absl::StrAppend(out, said.first, " on ", NameRanks(said.second, ranks.size()));
   });
 }
 

@@ -7,7 +7,7 @@ import unittest
 
 from command import DEADLINE, CommandTest, run
 
-COMMANDS = ("plan replay sweep lint convert report status get explain diff top doctor rebalance pause resume rollback set forget "
+COMMANDS = ("plan replay sweep lint convert report status get explain diff top doctor wait rebalance pause resume rollback set forget "
             "completion man").split()
 
 
@@ -34,11 +34,30 @@ class CompletionTest(CommandTest):
         self.assertEqual(sorted(set(self.bash(["eplbctl", ""])) & set(COMMANDS)), sorted(COMMANDS))
         self.assertEqual(self.bash(["eplbctl", "get", "pl"]), ["placement", "plans"])
         self.assertEqual(self.bash(["eplbctl", "plan", "--tie-break", ""]), ["compat", "stable"])
+        self.assertEqual(self.bash(["eplbctl", "plan", "--policy", ""]), ["balanced", "deepseek", "incremental"])
         self.assertEqual(self.bash(["eplbctl", "plan", "--gpus", ""]), [])
         self.assertEqual(self.bash(["eplbctl", "plan", "--allow-duplicates", "--tie"]), ["--tie-break"])
         load = self.write("load.json", "[[1]]")
         self.assertEqual(self.bash(["eplbctl", "plan", "--load", str(load)[:-2]]), [str(load)])
         self.assertEqual(self.bash(["eplbctl", "diff", str(load)[:-2]]), [str(load)])
+
+    def test_jobs_are_those_of_the_daemon_on_the_line(self):
+        stub = self.write("eplbctl", '#!/bin/sh\necho "$@" >> "$0.asked"\nprintf "moe-a\\nmoe-b\\ndense\\n"\n')
+        stub.chmod(0o755)
+        script = self.script("bash")
+
+        def complete(line):
+            words = " ".join(f"'{word}'" for word in line.split(" "))
+            done = shell("bash", f"PATH={self.directory}:$PATH; source {script}; COMP_LINE='{line}'; COMP_WORDS=({words}); "
+                                 f'COMP_CWORD={len(line.split(" ")) - 1}; _eplbctl; printf "%s\\n" "${{COMPREPLY[@]:-}}"')
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            return done.stdout.split()
+
+        self.assertEqual(complete("eplbctl explain --job moe"), ["moe-a", "moe-b"])
+        self.assertEqual(complete("eplbctl get plans --endpoint head:29610 --job d"), ["dense"])
+        asked = (self.directory / "eplbctl.asked").read_text().splitlines()
+        self.assertEqual(asked, ["get jobs --names --timeout 500ms",
+                                 "get jobs --names --timeout 500ms --endpoint head:29610"])
 
     def test_zsh_can_read_its_script(self):
         if not shutil.which("zsh"):
@@ -89,10 +108,34 @@ class ManTest(CommandTest):
 
 class UsageTest(CommandTest):
     def test_what_is_wrong_is_named_even_when_more_is_missing(self):
-        self.assertIn("unknown flag --laod", run("plan", "--laod", "x").stderr)
-        self.assertIn('unknown command "planet"', run("planet").stderr)
+        self.assertIn("unknown flag --laod, did you mean --load?", run("plan", "--laod", "x").stderr)
+        self.assertIn("unknown flag --endpont, did you mean --endpoint?", run("status", "--endpont=x").stderr)
+        self.assertIn("unknown flag --colour (see", run("status", "--colour").stderr)
+        self.assertIn('unknown command "planet", did you mean plan?', run("planet").stderr)
+        self.assertIn('unknown command "plasn", did you mean plans?', run("get", "plasn").stderr)
+        self.assertIn('unknown command "kubernetes" (see', run("kubernetes").stderr)
+        self.assertIn('unexpected argument "now"', run("status", "now").stderr)
         self.assertIn("--load is required", run("plan").stderr)
         self.assertTrue(run("status", "--help").stdout.endswith(".\n"))
+
+    def test_a_number_that_is_none_is_called_so_with_its_flag(self):
+        load = self.write("load.json", "[[1, 2]]")
+        for value, expected in (("abc", '--gpus is "abc", expected a number'), ("1.5", '--gpus is "1.5", expected an integer'),
+                                ("99999999999", '--gpus is "99999999999", the number is too large')):
+            self.assert_fails(run("plan", "--load", load, "--slots", 2, "--gpus", value), 2, expected)
+
+    def test_a_shape_that_cannot_be_names_the_flags_that_were_typed(self):
+        load = self.write("load.json", "[[1, 2, 3, 4]]")
+        self.assert_fails(run("plan", "--load", load, "--slots", 4, "--gpus", 0), 2, "--gpus is 0")
+        self.assert_fails(run("plan", "--load", load, "--slots", 3, "--gpus", 1), 2, "--slots is 3")
+
+    def test_policies_are_listed_and_the_nearest_is_suggested(self):
+        load = self.write("load.json", "[[1, 2]]")
+        self.assert_fails(run("plan", "--load", load, "--slots", 2, "--gpus", 1, "--policy", "balancd"), 2,
+                          "balanced, deepseek, incremental", "did you mean balanced?")
+        self.assertIn("balanced|deepseek|incremental", run("plan", "--help").stdout)
+        self.assert_fails(run("set", "policy", "every_step=3"), 2, "did you mean every_steps?")
+        self.assert_fails(run("set", "policy", "name=balancd"), 2, "did you mean balanced?")
 
     def test_watch_asks_again_and_ends_after_count(self):
         load = self.write("rank-0.jsonl", "")
@@ -116,12 +159,13 @@ class UsageTest(CommandTest):
     def test_help_tells_the_exit_codes_that_a_command_has(self):
         asks = {0, 1, 2, 3, 4, 7}
         expected = {"plan": {0, 1, 2}, "replay": {0, 1, 2}, "sweep": {0, 1, 2}, "convert": {0, 1, 2}, "lint": {0, 1, 2, 8},
-                    "report": {0, 1, 2, 8}, "completion": {0, 1, 2}, "man": {0, 1, 2}, "status": asks, "get jobs": asks,
-                    "diff": asks | {5, 8}, "doctor": asks | {5, 8}}
+                    "report": {0, 1, 2, 8}, "completion": {0, 1, 2}, "man": {0, 1, 2}, "status": asks, "get jobs": asks | {5},
+                    "diff": asks | {5, 8}, "doctor": asks | {5, 8}, "wait": asks | {5, 8}}
         for command in ("get placement", "get plans", "get events", "get ranks", "explain", "top"):
             expected[command] = asks | {5}
-        for command in ("rebalance", "pause", "resume", "rollback", "set policy"):
+        for command in ("pause", "resume", "rollback", "set policy"):
             expected[command] = asks | {5, 6}
+        expected["rebalance"] = asks | {5, 6, 8}
         for command, codes in expected.items():
             text = run(*command.split(), "--help").stdout.split("Exit codes: ")[1]
             self.assertEqual({int(number) for number in re.findall(r"\b\d\b", text)}, codes, command)

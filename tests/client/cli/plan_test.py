@@ -182,10 +182,10 @@ class PlanFlagsTest(command.CommandTest):
 
     def test_wrong_flags_are_exit_2_with_one_line(self):
         for words, message in ((("--slots", 6, "--redundant", 2), "exclude"), ((), "--slots"),
-                               (("--slots", "x"), "--slots"), (("--slots", 3), "num_slots"), (("--slots", -6), "num_slots"),
+                               (("--slots", "x"), "--slots"), (("--slots", 3), "--slots"), (("--slots", -6), "num_slots"),
                                (("--slots", 99999999999), "--slots"), (("--redundant", -1), "--redundant"),
                                (("--slots", 6, "--policy", "best"), "best"), (("--slots", 6, "--nodes", 3), "nodes"),
-                               (("--slots", 6, "--nodes", 0), "num_nodes"), (("--slots", 6, "--groups", 0), "num_groups"),
+                               (("--slots", 6, "--nodes", 0), "--nodes"), (("--slots", 6, "--groups", 0), "--groups"),
                                (("--slots", 6, "--window", "mean"), "mean"), (("--slots", 6, "-o", "xml"), "xml"),
                                (("--slots", 6, "--hierarchy", "strict", "--nodes", 2), "--hierarchy strict"),
                                (("--slots", 6, "--hierarchy", "soft", "--nodes", 2), "hierarchy soft"),

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace eplb::cli {
@@ -73,6 +75,30 @@ TEST(TextTest, ColumnsAreAlignedAndLinesEndWithoutSpaces) {
   const Table table{
       .heading = {"name", "n"}, .right = {false, true}, .rows = {{"a", "10"}, {"long", "5"}}};
   EXPECT_EQ(FormatTable(table, kPlain), "name   n\na     10\nlong   5\n");
+}
+
+TEST(TextTest, AColumnThatSaysNothingIsLeftOut) {
+  const Table table{.heading = {"a", "b", "c"},
+                    .right = {false, true, false},
+                    .rows = {{"1", "-", "-"}, {"2", "-", "3"}}};
+  Table left = table;
+  const std::vector<std::string_view> headings = {"b", "c", "no such"};
+  DropEmpty(left, headings);
+  EXPECT_EQ(FormatTable(left, kPlain), "a  c\n1  -\n2  3\n");
+}
+
+TEST(TextTest, ColumnsAreLeftOutUntilATableFits) {
+  const Table table{.heading = {"long name", "b", "c"},
+                    .right = {false, true, false},
+                    .rows = {{"1", "22", "333"}}};
+  const std::vector<std::string_view> headings = {"no such", "b", "c"};
+  for (const auto& [width, columns] : {std::pair(18, 3U), std::pair(17, 2U), std::pair(13, 1U)}) {
+    Table left = table;
+    DropToFit(left, headings, width);
+    EXPECT_EQ(left.heading.size(), columns) << width;
+    EXPECT_EQ(left.right.size(), columns);
+    EXPECT_EQ(left.rows.front().size(), columns);
+  }
 }
 
 TEST(TextTest, BarsShowTheirShare) {

@@ -41,6 +41,10 @@ class ExplainedJobTest : public FilesTest {
       cells += tokens + std::string(7, '\0');
     }
     load.set_counts_u64(cells);
+    // Half of the window ran under version 1, so that neither placement alone gives these loads.
+    for (const double tokens : {25, 25, 50, 20, 40, 20}) load.add_gpu_loads(tokens);
+    load.add_versions(1);
+    load.add_versions(3);
     daemon_.load = load;
   }
   ScriptedQuery daemon_;

@@ -17,7 +17,7 @@ class GetEventsTest : public ::testing::Test {
   ScriptedQuery daemon_;
 };
 
-TEST_F(GetEventsTest, EventsComeOldestFirstWithWhoChangedWhat) {
+TEST_F(GetEventsTest, EventsComeNewestFirstWithWhoChangedWhat) {
   v1::JobEvent change;
   change.set_sequence(9);
   change.set_name("policy_set");
@@ -30,8 +30,8 @@ TEST_F(GetEventsTest, EventsComeOldestFirstWithWhoChangedWhat) {
   older.set_name("committed");
   daemon_.events = {change, older};
   const Output output = RunGetEvents({.query = daemon_.Options(), .job = ""}, kPlain);
-  EXPECT_THAT(output.out, StartsWith("8  1970-01-01T00:00:00.000Z  committed  v0\n"));
-  EXPECT_THAT(output.out, HasSubstr("policy_set  v0  by alice?\n"));
+  EXPECT_THAT(output.out, StartsWith("9  1970-01-01T00:00:00.000Z  policy_set  v0  by alice?\n"));
+  EXPECT_THAT(output.out, HasSubstr("8  1970-01-01T00:00:00.000Z  committed  v0\n"));
   EXPECT_THAT(output.out, HasSubstr("  min_gain 0.05 -> min_gain 0.1\n"));
   const Output newer =
       RunGetEvents({.query = daemon_.Options(Format::kJson), .job = "", .after = 8}, kPlain);

@@ -41,18 +41,53 @@ TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
   daemon_.plans = {ExamplePlan(8, "partial"), ExamplePlan(7, "committed")};
   const Output output = RunGetPlans({.query = daemon_.Options(), .job = "", .limit = 20}, kPlain);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
-  for (const char* word : {"200..399", "partial 1/2", "committed 2/2", "10..11", "0.712 -> 0.981",
-                           "516", "plan 8: the predicted peak"}) {
+  for (const char* word : {"200..399", "partial 1/2", "committed ", "0.981", "7.4 MB", "58.0 ms",
+                           "11-18 11:06", "plan 8: the predicted peak"}) {
     EXPECT_THAT(output.out, HasSubstr(word));
   }
   EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
   const Terminal wide{.width = 160, .colour = false, .unicode = false};
-  EXPECT_THAT(RunGetPlans({.query = daemon_.Options(), .job = ""}, wide).out, HasSubstr("7.4 MB"));
+  const std::string all = RunGetPlans({.query = daemon_.Options(), .job = ""}, wide).out;
+  for (const char* word : {"10..11", "0.712", "516", "2026-11-18 11:06:40"}) {
+    EXPECT_THAT(all, HasSubstr(word));
+  }
   const Output one =
       RunGetPlans({.query = daemon_.Options(Format::kJson), .job = "", .limit = 1}, kPlain);
   EXPECT_THAT(one.out, HasSubstr(R"("plan":8)"));
   EXPECT_THAT(one.out, Not(HasSubstr(R"("plan":7)")));
   EXPECT_THAT(one.out, HasSubstr(R"("time":"2026-11-18T11:06:40.123Z")"));
+}
+
+TEST_F(GetPlansTest, NewestFirstAsEventsAndJson) {
+  daemon_.plans = {ExamplePlan(8, "partial"), ExamplePlan(7, "committed")};
+  const std::string text = RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out;
+  EXPECT_LT(text.find("\n   8  "), text.find("\n   7  ")) << text;
+}
+
+TEST_F(GetPlansTest, WhatFollowedAPredictionIsSeenBesideIt) {
+  v1::Plan plan = ExamplePlan(8, "committed");
+  daemon_.plans = {plan};
+  const auto text = [this] {
+    return RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out;
+  };
+  EXPECT_THAT(text(), HasSubstr("predicted  seen  "));
+  EXPECT_THAT(text(), HasSubstr("    0.981     -  "));
+  plan.set_balancedness_seen(0.8125);
+  plan.set_seen_first_step(450);
+  plan.set_seen_last_step(499);
+  daemon_.plans = {plan};
+  EXPECT_THAT(text(), HasSubstr("    0.981  0.812  "));
+  EXPECT_THAT(
+      RunGetPlans({.query = daemon_.Options(Format::kJson), .job = ""}, kPlain).out,
+      HasSubstr(R"("balancedness_seen":0.8125,"seen_first_step":450,"seen_last_step":499)"));
+}
+
+TEST_F(GetPlansTest, WhoAskedForADecisionIsNamed) {
+  v1::Plan plan = ExamplePlan(8, "committed");
+  plan.set_asked_by("alice@head (claimed)");
+  daemon_.plans = {plan};
+  EXPECT_THAT(RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out,
+              HasSubstr("plan 8 (asked for by alice@head (claimed)): the predicted"));
 }
 
 TEST_F(GetPlansTest, WhatNobodyMeasuredIsNoZero) {
@@ -63,7 +98,7 @@ TEST_F(GetPlansTest, WhatNobodyMeasuredIsNoZero) {
   const Terminal wide{.width = 160, .colour = false, .unicode = false};
   const Output table = RunGetPlans({.query = daemon_.Options(), .job = ""}, wide);
   EXPECT_THAT(table.out, Not(HasSubstr("0.0 MB")));
-  EXPECT_THAT(table.out, HasSubstr("516         -      -"));
+  EXPECT_THAT(table.out, HasSubstr("516         -         -"));
   const Output json = RunGetPlans({.query = daemon_.Options(Format::kJson), .job = ""}, wide);
   EXPECT_THAT(json.out, HasSubstr(R"("received_bytes":null)"));
   EXPECT_THAT(json.out, HasSubstr(R"("pause_seconds":null)"));

@@ -9,6 +9,7 @@ namespace eplb::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class GetRanksTest : public ::testing::Test {
  protected:
@@ -40,6 +41,7 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
     EXPECT_THAT(output.out, HasSubstr(word));
   }
   EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+  EXPECT_THAT(output.out, HasSubstr("boundary"));  // an operator's pause is another thing
   const Output json = RunGetRanks({.query = daemon_.Options(Format::kJson), .job = kJob}, kPlain);
   EXPECT_TRUE(wire::ParseJson(json.out).ok());
   EXPECT_THAT(json.out, HasSubstr(R"("away_seconds":12.5)"));
@@ -47,6 +49,25 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   EXPECT_THAT(json.out, HasSubstr(R"("settings":{"NCCL_IB_TC":"106"})"));
   EXPECT_THAT(json.out, HasSubstr(R"("transport":{"name":"","passed_over":"","device":null,)"))
       << "of a client that does not say";
+}
+
+TEST_F(GetRanksTest, ARankThatHasEndedIsNotAway) {
+  v1::RankStatus& rank = *daemon_.status.mutable_jobs(0)->mutable_ranks(0);
+  rank.set_connected(false);
+  rank.set_away_seconds(12.5);
+  const auto table = [this] {
+    return RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain).out;
+  };
+  EXPECT_THAT(table(), HasSubstr("away 12.5 s"));
+  for (const char* state : {"finished", "failed", "lost", "expected"}) {
+    rank.set_state(state);
+    EXPECT_THAT(table(), HasSubstr(std::string("  ") + state + "  "));
+    EXPECT_THAT(table(), Not(HasSubstr("away")));
+  }
+  rank.set_state("away");
+  EXPECT_THAT(table(), HasSubstr("away 12.5 s"));
+  EXPECT_THAT(RunGetRanks({.query = daemon_.Options(Format::kJson), .job = ""}, kPlain).out,
+              HasSubstr(R"("state":"away")"));
 }
 
 }  // namespace

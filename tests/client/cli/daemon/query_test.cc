@@ -27,6 +27,8 @@ class QueryTest : public FilesTest {
     job = ExampleJob();
     job.set_job("train\x1b[31m");
     job.set_stuck_seconds(12);
+    job.add_layer_balancedness(0.5);
+    job.add_layer_balancedness(1);
   }
   QueryOptions Options(Format format = Format::kTable) const { return daemon_.Options(format); }
   GetPlacementOptions Placed(const std::string& job, Format format = Format::kTable) const {
@@ -36,10 +38,10 @@ class QueryTest : public FilesTest {
 };
 
 TEST_F(QueryTest, StatusTellsTheDaemonAndEachJob) {
-  const Output output = RunStatus(Options(), kPlain);
+  const Output output = RunStatus({.query = Options()}, kPlain);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_THAT(output.out, StartsWith("eplbd 0.1.0, up 2h 05m, term 0, ready\n"));
-  for (const char* word : {"PREPARING", "7/8", "12,345", "0.7500", "waits for: ranks 3, 5",
+  for (const char* word : {"PREPARING", "7/8", "12,345", "0.7500", "0.6125", "waits for ranks 3, 5",
                            "last decision: moved 12 experts"}) {
     EXPECT_THAT(output.out, HasSubstr(word));
   }
@@ -51,35 +53,91 @@ TEST_F(QueryTest, StatusWithoutJobsOrReadinessSaysSo) {
   daemon_.status.clear_jobs();
   daemon_.status.set_ready(false);
   daemon_.status.set_not_ready_reason("the store cannot be written");
-  const Output output = RunStatus(Options(), kPlain);
+  const Output output = RunStatus({.query = Options()}, kPlain);
   EXPECT_THAT(output.out, HasSubstr("not ready\nthe store cannot be written\n"));
   EXPECT_THAT(output.out, EndsWith("no job has connected yet\n"));
 }
 
 TEST_F(QueryTest, JobsThatTheAskerMayNotSeeAreNotCalledNone) {
   daemon_.status.clear_jobs();
-  EXPECT_EQ(RunGetJobs(Options(), kPlain).message, "");
+  EXPECT_EQ(RunGetJobs({.query = Options()}, kPlain).message, "");
   daemon_.status.set_jobs_hidden(true);
-  EXPECT_THAT(RunStatus(Options(), kPlain).out, HasSubstr("\nno job that you may see"));
-  const Output jobs = RunGetJobs(Options(), kPlain);
+  EXPECT_THAT(RunStatus({.query = Options()}, kPlain).out, HasSubstr("\nno job that you may see"));
+  const Output jobs = RunGetJobs({.query = Options()}, kPlain);
   EXPECT_EQ(jobs.exit_code, kOk);
   EXPECT_EQ(jobs.message, kNoVisibleJob);
-  EXPECT_THAT(RunGetJobs(Options(Format::kJson), kPlain).out,
+  EXPECT_THAT(RunGetJobs({.query = Options(Format::kJson)}, kPlain).out,
               HasSubstr(R"({"jobs":[],"jobs_hidden":true})"));
 }
 
 TEST_F(QueryTest, StatusAndJobsAsJsonKeepEveryField) {
   const absl::StatusOr<wire::JsonValue> status =
-      wire::ParseJson(RunStatus(Options(Format::kJson), kPlain).out);
+      wire::ParseJson(RunStatus({.query = Options(Format::kJson)}, kPlain).out);
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->Find("uptime_seconds")->real, 7500);
-  const std::string jobs = RunGetJobs(Options(Format::kJson), kPlain).out;
-  for (const char* word :
-       {R"("job":"train\u001b[31m")", R"("connected_ranks":7)", R"("digest":")",
-        R"("balancedness":0.75)", R"("stuck_seconds":12.0)", R"("ranks":[{"rank")"}) {
+  const std::string jobs = RunGetJobs({.query = Options(Format::kJson)}, kPlain).out;
+  for (const char* word : {R"("job":"train\u001b[31m")", R"("connected_ranks":7)", R"("digest":")",
+                           R"("balancedness":0.75,"balancedness_static":0.6125)",
+                           R"("balancedness_predicted":0.9875,"balancedness_seen":0.8125)",
+                           R"("measured_first_step":12200,"measured_last_step":12249)",
+                           R"("layer_balancedness":[0.5,1.0])", R"("stuck_seconds":12.0)"}) {
     EXPECT_THAT(jobs, HasSubstr(word));
   }
-  EXPECT_THAT(RunGetJobs(Options(), kPlain).out, HasSubstr("incarnation"));
+}
+
+TEST_F(QueryTest, RanksAreInTheJsonOfJobsOnlyWhenTheyAreAskedFor) {
+  const std::string ranks = R"("ranks":[{"rank":0)";
+  EXPECT_THAT(RunGetJobs({.query = Options(Format::kJson)}, kPlain).out, Not(HasSubstr(ranks)));
+  EXPECT_THAT(RunStatus({.query = Options(Format::kJson)}, kPlain).out, Not(HasSubstr(ranks)));
+  EXPECT_THAT(RunGetJobs({.query = Options(Format::kJson), .job = {}, .ranks = true}, kPlain).out,
+              HasSubstr(ranks));
+  EXPECT_THAT(RunStatus({.query = Options(Format::kJson), .ranks = true}, kPlain).out,
+              HasSubstr(ranks));
+}
+
+TEST_F(QueryTest, StatusTellsMeasuredStaticPredictedAndSeen) {
+  const std::string wide = RunStatus({.query = Options()}, Terminal{.width = 160}).out;
+  EXPECT_THAT(wide, HasSubstr("measured  static  predicted    seen\n"));
+  EXPECT_THAT(wide, HasSubstr("0.7500  0.6125     0.9875  0.8125\n"));
+  const std::string narrow = RunStatus({.query = Options()}, kPlain).out;
+  EXPECT_THAT(narrow, HasSubstr("balancedness measured 0.7500 on steps 12200..12249 | static"));
+}
+
+TEST_F(QueryTest, PausedAndObserveAreInTheRowsOfStatusAndJobs) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_state("IDLE");
+  job.mutable_policy()->set_mode("observe");
+  EXPECT_THAT(RunStatus({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));
+  EXPECT_THAT(RunGetJobs({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));
+  job.set_paused(true);
+  job.set_pause_reason("paused by alice: evaluation");
+  const std::string status = RunStatus({.query = Options()}, kPlain).out;
+  EXPECT_THAT(status, HasSubstr("  IDLE (paused, observe)  "));
+  EXPECT_THAT(status, HasSubstr(" PAUSED by alice: evaluation\n"));
+  EXPECT_THAT(RunGetJobs({.query = Options()}, kPlain).out, HasSubstr("  IDLE (paused, observe)"));
+  EXPECT_TRUE(FitsInto(status, 80)) << status;
+}
+
+TEST_F(QueryTest, OneJobOrOnlyNamesCanBeAskedFor) {
+  v1::JobStatus& other = *daemon_.status.add_jobs();
+  other = HealthyJob();
+  other.set_job("other");
+  const std::string one = RunGetJobs({.query = Options(), .job = "other"}, kPlain).out;
+  EXPECT_THAT(one, HasSubstr("other"));
+  EXPECT_THAT(one, Not(HasSubstr("train")));
+  EXPECT_EQ(RunGetJobs({.query = Options(), .job = "nobody"}, kPlain).exit_code, kNotFound);
+  EXPECT_EQ(RunGetJobs({.query = Options(), .job = {}, .names = true}, kPlain).out,
+            "train?[31m\nother\n");
+}
+
+TEST_F(QueryTest, TheTableOfJobsFitsIntoATerminal) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_job(std::string(100, 'j'));
+  job.mutable_policy()->set_mode("observe");
+  const std::string jobs = RunGetJobs({.query = Options()}, kPlain).out;
+  EXPECT_TRUE(FitsInto(jobs, 100)) << jobs;
+  EXPECT_THAT(RunGetJobs({.query = Options()}, Terminal{.width = 160}).out,
+              HasSubstr("incarnation\n"));
 }
 
 TEST_F(QueryTest, APlacementComesAsTableAsJsonAndAsFile) {
@@ -144,7 +202,7 @@ TEST_F(QueryTest, ABrokenAnswerIsAnError) {
 TEST_F(QueryTest, NobodyThereIsUnreachable) {
   QueryOptions options = Options();
   options.endpoint = "unix:" + Path("no.sock");
-  const Output output = RunStatus(options, kPlain);
+  const Output output = RunStatus({.query = options}, kPlain);
   EXPECT_EQ(output.exit_code, kUnreachable);
   EXPECT_THAT(output.message, StartsWith("cannot reach unix:"));
 }
@@ -153,7 +211,7 @@ TEST_F(QueryTest, ASilentDaemonIsATimeout) {
   daemon_.answers = false;
   QueryOptions options = Options();
   options.timeout = "300ms";
-  const Output output = RunStatus(options, kPlain);
+  const Output output = RunStatus({.query = options}, kPlain);
   EXPECT_EQ(output.exit_code, kTimeout);
   EXPECT_EQ(output.message, "no answer from " + daemon_.endpoint() + " within 300ms");
 }
@@ -167,7 +225,7 @@ TEST_F(QueryTest, RefusalsHaveTheirOwnExitCodes) {
       {grpc::StatusCode::INTERNAL, kError}};
   for (const auto& [code, exit_code] : cases) {
     daemon_.failure = {code, "because"};
-    EXPECT_EQ(RunStatus(Options(), kPlain).exit_code, exit_code) << code;
+    EXPECT_EQ(RunStatus({.query = Options()}, kPlain).exit_code, exit_code) << code;
   }
 }
 
@@ -175,7 +233,7 @@ TEST_F(QueryTest, TimeoutsThatCannotBeMeantAreRefused) {
   for (const char* bad : {"", "0", "-1", "x", "5 s", "inf", "nan", "1e9", "2h"}) {
     QueryOptions options = Options();
     options.timeout = bad;
-    EXPECT_EQ(RunStatus(options, kPlain).exit_code, kUsage) << bad;
+    EXPECT_EQ(RunStatus({.query = options}, kPlain).exit_code, kUsage) << bad;
   }
 }
 

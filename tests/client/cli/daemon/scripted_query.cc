@@ -60,6 +60,20 @@ v1::JobStatus ExampleJob() {
   const Digest digest = DigestOf(ExampleAfter());
   job.set_digest(digest.bytes.data(), digest.bytes.size());
   job.set_balancedness(0.75);
+  job.set_measured_first_step(12200);
+  job.set_measured_last_step(12249);
+  job.set_balancedness_static(0.6125);
+  job.set_balancedness_predicted(0.9875);
+  job.set_balancedness_seen(0.8125);
+  v1::PolicySettings& policy = *job.mutable_policy();
+  policy.set_name("incremental");
+  policy.set_mode("apply");
+  policy.set_every_steps(200);
+  policy.set_min_gain(0.05);
+  policy.set_horizon_steps(1000);
+  policy.set_freeze_steps("0:60");
+  policy.set_max_pause_seconds(0.2);
+  policy.set_layers_per_chunk(4);
   job.set_last_reason(
       "moved 12 experts because the predicted sum of peak loads falls by 8.1 %, more than the 5 % "
       "that policy.min_gain asks for");
@@ -186,6 +200,7 @@ grpc::Status ScriptedQuery::Change(grpc::ServerContext* context, const Request& 
 grpc::Status ScriptedQuery::Rebalance(grpc::ServerContext* context,
                                       const v1::RebalanceRequest* request,
                                       v1::AdminResponse* response) {
+  plans.insert(plans.begin(), decides.begin(), decides.end());
   return Change(context, *request, response);
 }
 grpc::Status ScriptedQuery::Pause(grpc::ServerContext* context, const v1::PauseRequest* request,

@@ -59,7 +59,8 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
   std::vector<v1::JobEvent> events;  // newest first
   std::optional<v1::GetLoadResponse> load;
   v1::AdminResponse admin_answer;
-  grpc::Status failure;   // of every call, when not OK
+  std::vector<v1::Plan> decides;  // what a rebalance adds to `plans`, newest first
+  grpc::Status failure;           // of every call, when not OK
   int stale_answers = 0;  // so many changes are refused: another version is in force by then
   bool answers = true;    // else a call waits for its deadline
   bool whole = true;      // else a placement lacks its last layer

@@ -1,0 +1,47 @@
+// A job's state, settings and balancedness in words. Every view uses these, so that a figure has
+// one name everywhere: *measured* on the placements that steps ran under, *predicted* by a decision
+// with what was *seen* after it, *static* for the same steps under the layout that is never moved.
+#ifndef EPLB_CLIENT_CLI_DAEMON_JOB_TEXT_H_
+#define EPLB_CLIENT_CLI_DAEMON_JOB_TEXT_H_
+
+#include <optional>
+#include <string>
+
+#include "client/cli/terminal.h"
+
+namespace eplb::v1 {
+class JobStatus;
+class PolicySettings;
+}  // namespace eplb::v1
+
+namespace eplb::cli {
+
+// "IDLE", "IDLE (observe)", "HELD (paused)"; a run that has ended is neither.
+std::string StateText(const v1::JobStatus& job);
+
+// True once the incarnation ended. One that was lost may come back.
+bool HasEnded(const v1::JobStatus& job);
+
+// "PAUSED by alice: evaluation"; empty when the job is not paused or has ended.
+std::string PausedText(const v1::JobStatus& job);
+
+// What mode=observe means; empty when the job applies its decisions or has ended.
+std::string ObserveText(const v1::JobStatus& job);
+
+// "measured 0.7275 on steps 200..249 | static 0.6200 | predicted 0.9900, seen 0.8100".
+std::string BalancednessText(const v1::JobStatus& job);
+
+// "name=balanced mode=apply ..": the keys and values that `eplbctl set policy` takes.
+std::string SettingsText(const v1::PolicySettings& settings);
+
+// "0.7275"; "-" where there is none: not set, or the 0 that stands for no window.
+std::string RatioText(std::optional<double> ratio);
+
+// What a user needs beside the state, each a sentence of its own on a line of its own, without the
+// job's name: how the run ended, PAUSED, observe, whom it waits for.
+std::string StateNotes(const v1::JobStatus& job, const std::string& before,
+                       const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_DAEMON_JOB_TEXT_H_

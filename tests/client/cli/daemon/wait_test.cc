@@ -1,0 +1,115 @@
+#include "client/cli/daemon/wait.h"
+
+#include <gmock/gmock.h>
+
+#include "absl/time/clock.h"
+
+#include "client/cli/daemon/rebalance.h"
+#include "proto/wire/json_value.h"
+#include "tests/client/cli/daemon/scripted_query.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class WaitTest : public ::testing::Test {
+ protected:
+  WaitTest() { *daemon_.status.add_jobs() = ExampleJob(); }
+  WaitOptions Options(const std::string& condition, const std::string& timeout = "300ms",
+                      Format format = Format::kTable) const {
+    WaitOptions options = {.query = daemon_.Options(format), .job = "", .condition = condition};
+    options.query.timeout = timeout;
+    return options;
+  }
+  ScriptedQuery daemon_;
+};
+
+TEST_F(WaitTest, WhatIsTrueEndsItAtOnce) {
+  const Output output = RunWait(Options("version>=3"));
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("train: version>=3 is true after "));
+  const absl::StatusOr<wire::JsonValue> json =
+      wire::ParseJson(RunWait(Options("version>=3", "1s", Format::kJson)).out);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(*wire::GetInteger(*json, "version"), 3);
+  EXPECT_EQ(*wire::GetString(*json, "condition"), "version>=3");
+}
+
+TEST_F(WaitTest, WhatDoesNotComeIsATimeoutThatTellsWhatIs) {
+  const Output output = RunWait(Options("version>=4"));
+  EXPECT_EQ(output.exit_code, kTimeout);
+  EXPECT_EQ(output.out, "");
+  EXPECT_THAT(output.message, HasSubstr("version>=4 is not true after 300ms: job train is "
+                                        "PREPARING at step 12345, version 3, balancedness measured "
+                                        "0.7500"));
+}
+
+TEST_F(WaitTest, WhatCannotComeAnyMoreIsExit8) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_state("FAILED");
+  job.set_ending("failed");
+  job.set_end_reason("rank 2 was lost");
+  const Output output = RunWait(Options("finished", "1h"));
+  EXPECT_EQ(output.exit_code, kConditionNotMet);
+  EXPECT_EQ(output.message,
+            "job train is FAILED (rank 2 was lost): finished can no longer become true");
+}
+
+TEST_F(WaitTest, AJobThatHasNotComeIsWaitedFor) {
+  daemon_.status.clear_jobs();
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(RunWait(Options("connected")).exit_code, kTimeout);
+  EXPECT_GE(absl::Now() - begin, kAskAgain / 5);
+  WaitOptions named = Options("connected");
+  named.job = kJob;
+  EXPECT_EQ(RunWait(named).exit_code, kTimeout);
+}
+
+TEST_F(WaitTest, NobodyThereIsUnreachableAndWrongWordsAreUsage) {
+  WaitOptions options = Options("connected", "1h");
+  options.query.endpoint = "unix:/nonexistent/eplbd.sock";
+  EXPECT_EQ(RunWait(options).exit_code, kUnreachable);
+  EXPECT_EQ(RunWait(Options("soon")).exit_code, kUsage);
+  EXPECT_EQ(RunWait(Options("connected", "200h")).exit_code, kUsage);
+  *daemon_.status.add_jobs() = HealthyJob();
+  EXPECT_EQ(RunWait(Options("connected")).exit_code, kUsage) << "which of two";
+}
+
+v1::Plan EndedPlan(uint64_t number, const std::string& result) {
+  v1::Plan plan;
+  plan.set_plan(number);
+  plan.set_result(result);
+  plan.set_reason("the predicted peak falls by 27 %");
+  return plan;
+}
+
+class RebalanceWaitTest : public WaitTest {
+ protected:
+  RebalanceOptions Waiting(const std::string& timeout) const {
+    return {.change = {.query = daemon_.Options()}, .wait = true, .wait_timeout = timeout};
+  }
+};
+
+TEST_F(RebalanceWaitTest, TheDecisionThatItAskedForIsTheAnswer) {
+  daemon_.plans = {EndedPlan(6, "kept")};
+  daemon_.decides = {EndedPlan(8, "kept"), EndedPlan(7, "committed")};  // 8 came later
+  const Output output = RunRebalance(Waiting("10s"));
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_EQ(output.out, "plan 7 committed: the predicted peak falls by 27 %\n");
+}
+
+TEST_F(RebalanceWaitTest, ADecisionThatSwitchedNothingIsExit8) {
+  daemon_.decides = {EndedPlan(1, "kept")};
+  EXPECT_EQ(RunRebalance(Waiting("10s")).exit_code, kConditionNotMet);
+}
+
+TEST_F(RebalanceWaitTest, ADecisionWithoutAnEndIsATimeout) {
+  daemon_.decides = {EndedPlan(1, "proposed")};
+  const Output output = RunRebalance(Waiting("300ms"));
+  EXPECT_EQ(output.exit_code, kTimeout);
+  EXPECT_THAT(output.message, HasSubstr("no end after 300ms: see eplbctl get plans --job train"));
+}
+
+}  // namespace
+}  // namespace eplb::cli
