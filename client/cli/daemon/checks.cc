@@ -206,6 +206,15 @@ Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
               plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());
 }
 
+// A choice, not a fault; but it is why a job that looks well never switches.
+Check CheckMode(const v1::JobStatus& job) {
+  const bool observes = job.policy().mode() == "observe";
+  return Make(job, "mode", Result::kOk,
+              observes ? "observe: decisions are made and explained, none is applied; eplbctl set "
+                         "policy mode=apply ends it"
+                       : "apply: decisions that pay are carried out");
+}
+
 }  // namespace
 
 Check CheckReadiness(const v1::GetStatusResponse& status) {
@@ -233,6 +242,7 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
       CheckAgreement(job), CheckPlacement(job, placement), CheckReports(job),
       CheckLibraries(job)};
   for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
+  checks.push_back(CheckMode(job));
   checks.push_back(CheckPlans(job, plans));
   return checks;
 }

@@ -59,8 +59,11 @@ std::string SwitchedText(const v1::Plan& plan) {
 
 // What the decision promised, and what came of it.
 std::string OutcomeText(const v1::Plan& plan) {
-  std::string text = absl::StrFormat("balancedness before %.4f, predicted %.4f, ",
-                                     plan.balancedness_before(), plan.balancedness_predicted());
+  std::string text = "balancedness ";
+  if (plan.balancedness_before() > 0) {
+    absl::StrAppendFormat(&text, "measured %.4f before, ", plan.balancedness_before());
+  }
+  absl::StrAppendFormat(&text, "predicted %.4f, ", plan.balancedness_predicted());
   if (plan.has_balancedness_seen()) {
     absl::StrAppendFormat(&text, "seen %.4f on steps %d..%d", plan.balancedness_seen(),
                           plan.seen_first_step(), plan.seen_last_step());

@@ -77,29 +77,13 @@ absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::stri
   return explanation;
 }
 
-// What the GPUs got. A GPU without experts is in neither mean nor maximum, as in Evaluate.
-Evaluation EvaluationOf(const RealMatrix& gpu_loads, const Placement& in_force) {
-  Evaluation evaluation{.gpu_loads = gpu_loads, .max_gpu_load = {}, .balancedness = {}};
-  int32_t gpus = 0;
-  for (int32_t gpu = 0; gpu < in_force.topology().num_gpus(); ++gpu) {
-    if (in_force.Holds(GpuId{gpu})) ++gpus;
+// GPUs that hold experts; the others are in neither mean nor maximum.
+int32_t CountUsable(const Placement& placement) {
+  int32_t usable = 0;
+  for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
+    if (placement.Holds(GpuId{gpu})) ++usable;
   }
-  double sum = 0;
-  int32_t loaded = 0;
-  for (Eigen::Index layer = 0; layer < gpu_loads.rows(); ++layer) {
-    const double most = gpu_loads.row(layer).maxCoeff();
-    const double mean = gpu_loads.row(layer).sum() / gpus;
-    evaluation.max_gpu_load.push_back(most);
-    evaluation.balancedness.push_back(most > 0 ? std::min(1.0, mean / most) : 1);
-    evaluation.peak_load += most;
-    if (!(most > 0)) continue;
-    ++loaded;
-    sum += evaluation.balancedness.back();
-    evaluation.min_balancedness =
-        std::min(evaluation.min_balancedness, evaluation.balancedness.back());
-  }
-  if (loaded > 0) evaluation.mean_balancedness = sum / loaded;
-  return evaluation;
+  return usable;
 }
 
 absl::Status EvaluateWindow(Explanation& explanation) {
@@ -115,7 +99,7 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   EPLB_ASSIGN_OR_RETURN(explanation.predicted, Evaluate(load, placement));
   const std::optional<RealMatrix>& gpu_loads = explanation.load->gpu_loads;
   if (gpu_loads && gpu_loads->cols() == placement.topology().num_gpus()) {
-    explanation.measured = EvaluationOf(*gpu_loads, placement);
+    explanation.measured = EvaluateGpuLoads(*gpu_loads, CountUsable(placement));
   }
   EPLB_ASSIGN_OR_RETURN(explanation.unmoved,
                         Evaluate(load, Placement::Static(placement.topology())));

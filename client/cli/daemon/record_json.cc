@@ -28,6 +28,7 @@ Json ToJson(const v1::Plan& plan) {
       {"decided_first_step", plan.decided_first_step()},
       {"decided_last_step", plan.decided_last_step()},
       {"balancedness_before", Finite(plan.balancedness_before())},
+      {"balancedness_in_force", Finite(plan.balancedness_in_force())},
       {"balancedness_predicted", Finite(plan.balancedness_predicted())},
       {"balancedness_seen",
        plan.has_balancedness_seen() ? Json(Finite(plan.balancedness_seen())) : Json(nullptr)},

@@ -182,7 +182,7 @@ class PlanFlagsTest(command.CommandTest):
 
     def test_wrong_flags_are_exit_2_with_one_line(self):
         for words, message in ((("--slots", 6, "--redundant", 2), "exclude"), ((), "--slots"),
-                               (("--slots", "x"), "--slots"), (("--slots", 3), "--slots"), (("--slots", -6), "num_slots"),
+                               (("--slots", "x"), "--slots"), (("--slots", 3), "--slots"), (("--slots", -6), "--slots"),
                                (("--slots", 99999999999), "--slots"), (("--redundant", -1), "--redundant"),
                                (("--slots", 6, "--policy", "best"), "best"), (("--slots", 6, "--nodes", 3), "nodes"),
                                (("--slots", 6, "--nodes", 0), "--nodes"), (("--slots", 6, "--groups", 0), "--groups"),

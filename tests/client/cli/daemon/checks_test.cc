@@ -35,6 +35,14 @@ TEST(ChecksTest, AHealthyJobPassesAll) {
   }
 }
 
+TEST(ChecksTest, AJobThatOnlyObservesIsToldSo) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(One(job, "mode").detail, "apply: decisions that pay are carried out");
+  job.mutable_policy()->set_mode("observe");
+  EXPECT_EQ(One(job, "mode").result, Result::kOk);
+  EXPECT_THAT(One(job, "mode").detail, HasSubstr("none is applied"));
+}
+
 TEST(ChecksTest, QuarantineFails) {
   v1::JobStatus job = HealthyJob();
   job.set_state("QUARANTINE");

@@ -50,7 +50,7 @@ TEST_F(ExplainTest, APlanTellsWhatItPredictedAndWhatWasSeen) {
   plan.set_pause_seconds(0.025);
   const Terminal wide{.width = 160};
   EXPECT_THAT(RunExplain(Options(), wide).out,
-              HasSubstr("before 0.7000, predicted 0.9900, not seen yet"));
+              HasSubstr("measured 0.7000 before, predicted 0.9900, not seen yet"));
   plan.set_balancedness_seen(0.81);
   plan.set_seen_first_step(450);
   plan.set_seen_last_step(499);
