@@ -40,7 +40,6 @@ Json RankToJson(const v1::RankStatus& rank) {
           {"pause_seconds", Finite(rank.pause_seconds())},
           {"dropped_steps", rank.dropped_steps()},
           {"library_version", rank.library_version()},
-          {"state", rank.state()},
           {"transport", TransportToJson(rank.transport())}};
 }
 
