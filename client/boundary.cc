@@ -141,6 +141,9 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   result.version = propose.version;
   result.decided_first_step = propose.decided_first_step;
   result.decided_last_step = propose.decided_last_step;
+  result.decision = propose.decision;
+  result.policy = propose.policy;
+  result.asked_by = propose.asked_by;
   result.reason = propose.reason;
   const absl::Status rebuilt = RebuildDerived(derived_, proposal.plan, topology_, gpu());
   TellTransport();

@@ -299,10 +299,15 @@ void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propo
                         .version = running_.version,
                         .digest = running_.digest,
                         .placement = *running_.placement,
+                        .policy = {},
+                        .asked_by = {},
                         .reason = "first placement"};
   if (propose != nullptr) {
     entry.decided_first_step = propose->decided_first_step;
     entry.decided_last_step = propose->decided_last_step;
+    entry.decision = propose->decision;
+    entry.policy = propose->policy;
+    entry.asked_by = propose->asked_by;
     entry.reason = propose->reason;
   }
   placements_.Write(PlacementsLogLine(entry));

@@ -187,7 +187,10 @@ struct BoundaryResult {
   double pause_seconds = 0;        // time spent in this call
   int64_t decided_first_step = 0;  // of a switch: the steps whose load the daemon decided on
   int64_t decided_last_step = 0;
-  std::string reason;  // the daemon's sentence for a switch; or why a chunk was dropped
+  int64_t decision = 0;  // of a switch: the daemon's number of the decision; its chunks share it
+  std::string policy;  // of a switch: that decided; "rollback" when an operator named the placement
+  std::string asked_by;  // of a switch: the operator who asked for it; empty: the daemon's policy
+  std::string reason;    // the daemon's sentence for a switch; or why a chunk was dropped
 };
 
 struct ClientStats {

@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# Installs what building and testing needs on Debian 12: distribution packages only. Idempotent; needs root or sudo only
-# when something is missing. nvcc and a GPU are never needed.
+# Installs what this repository needs on Debian 12: distribution packages only. Idempotent; needs root or sudo only when
+# something is missing. nvcc and a GPU are never needed.
+#
+#   deploy/setup.sh [--build | --tests | --all]
+#
+#   --build  what building and the demonstration need
+#   --tests  that, and what the tests and the PyTorch example need
+#   --all    that, and what linting and the clang presets need (the default)
 set -euo pipefail
 
-packages=(
+build=(
   cmake g++ git ninja-build pkg-config                                          # build
   libabsl-dev libeigen3-dev libssl-dev                                          # values, digests
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler        # service
@@ -12,17 +18,38 @@ packages=(
   prometheus-cpp-dev libcivetweb-dev libcurl4-openssl-dev                       # metrics; the last two: its CMake files
   libsystemd-dev                                                                # telling systemd
   libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev                    # command line, files
-  libgtest-dev libgmock-dev libbenchmark-dev coinor-cbc openssl python3-numpy   # tests
+  libgtest-dev libgmock-dev libbenchmark-dev openssl python3                    # what our CMake files ask for
+)
+tests=(
+  coinor-cbc python3-numpy                                                      # exhaustive solver, arrays
   python3-torch python3-matplotlib                                              # PyTorch example
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
-  clang clang-format clang-tidy libclang-rt-14-dev python3             # lint, clang preset, checks
+)
+lint=(
+  clang clang-format clang-tidy libclang-rt-14-dev                              # lint, clang preset
 )
 
 say() { printf 'setup: %s\n' "$*"; }
 
-if [ ! -r /etc/os-release ] || ! grep -q '^ID=debian$' /etc/os-release || ! grep -q '^VERSION_ID="12"$' /etc/os-release; then
-  say "this script knows Debian 12 only. Install the equivalents of these packages, then run cmake --workflow --preset dev:" >&2
-  printf '  %s\n' "${packages[@]}" >&2
+[ $# -le 1 ] || { say "$# arguments, expected at most one of --build, --tests, --all" >&2; exit 2; }
+case "${1:---all}" in
+  --build) packages=("${build[@]}") ;;
+  --tests) packages=("${build[@]}" "${tests[@]}") ;;
+  --all) packages=("${build[@]}" "${tests[@]}" "${lint[@]}") ;;
+  -h|--help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) say "unknown argument $1, expected --build, --tests or --all" >&2; exit 2 ;;
+esac
+
+os_release=${EPLB_OS_RELEASE:-/etc/os-release}
+if ! grep -qs '^ID=debian$' "$os_release" || ! grep -qs '^VERSION_ID="12"$' "$os_release"; then
+  {
+    say "this script knows Debian 12 only. Install the equivalents of these packages:"
+    printf '  %s\n' "${packages[@]}"
+    say "then build (EPLB_WERROR=OFF: another compiler may warn of other things):"
+    say "  cmake --preset release -DEPLB_WERROR=OFF"
+    say "  cmake --build --preset release --target eplbd eplbctl eplb-trainer eplb"
+    say "and run the demonstration: deploy/demo.sh --skip-setup"
+  } >&2
   exit 1
 fi
 

@@ -27,6 +27,9 @@ struct PolicyOptions {
 };
 
 inline constexpr std::string_view kDefaultPolicyName = "balanced";
+// Of the daemon. A job decides again and again, on a load that has changed by the time it switches:
+// about the balancedness of `balanced` at a seventh of the bytes (docs/choosing-a-policy.md).
+inline constexpr std::string_view kServicePolicyName = "incremental";
 
 // errors: InvalidArgument for an unknown name; the message lists the known ones.
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,

@@ -1,13 +1,12 @@
 #include "client/cli/report.h"
 
-#include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 
+#include "client/cli/report_picture.h"
+#include "client/cli/report_text.h"
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"
 #include "client/files/atomic_write.h"
@@ -21,35 +20,103 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json ToJson(const RunRow& row) {
+  return {{"balancedness", row.balancedness},
+          {"slowdown", row.slowdown},
+          {"step_seconds", row.step_seconds},
+          {"total_seconds", row.total_seconds},
+          {"transfers", row.transfers},
+          {"bytes_moved", row.bytes.has_value() ? Json(*row.bytes) : Json(nullptr)}};
+}
+
+Json ToJson(const RunTime& time) {
+  return {{"measured_seconds", time.measured_seconds},
+          {"boundary_seconds", time.boundary_seconds},
+          {"switch_seconds", time.switch_seconds},
+          {"longest_pause_seconds", time.longest_pause_seconds},
+          {"modelled", time.modelled},
+          {"steps_over_model", time.steps_over_model}};
+}
+
+Json ToJson(const RunDecision& decision) {
+  return {{"decision", decision.decision},
+          {"policy", decision.policy},
+          {"asked_by", decision.asked_by},
+          {"reason", decision.reason},
+          {"decided_first_step", decision.decided_first_step},
+          {"decided_last_step", decision.decided_last_step},
+          {"switch_steps", decision.switch_steps},
+          {"bytes_moved", decision.bytes_moved},
+          {"pause_seconds", decision.pause_seconds},
+          {"balancedness_before", decision.before},
+          {"balancedness_predicted", decision.predicted},
+          {"balancedness_seen", decision.seen.has_value() ? Json(*decision.seen) : Json(nullptr)},
+          {"seen_first_step", decision.seen_first_step},
+          {"seen_last_step", decision.seen_last_step}};
+}
+
+Json ToJson(const OperatorReview& operators) {
+  Json actions = Json::array();
+  for (const OperatorAction& action : operators.actions) {
+    actions.push_back({{"step", action.step},
+                       {"name", action.name},
+                       {"actor", action.actor},
+                       {"reason", action.reason},
+                       {"before", action.before},
+                       {"after", action.after}});
+  }
+  Json held_back = Json::array();
+  for (const HeldBack& stretch : operators.held_back) {
+    held_back.push_back({{"first_step", stretch.first_step},
+                         {"last_step", stretch.last_step},
+                         {"why", stretch.why}});
+  }
+  return {{"actions", std::move(actions)}, {"held_back", std::move(held_back)}};
+}
+
 std::string ToJson(const RunDirectory& run, const RunReview& review) {
-  Json json = {
-      {"format", "eplb.report.v1"},
-      {"job", run.report.job},
-      {"incarnation", run.report.incarnation},
-      {"ranks", run.histories.size()},
-      {"steps", review.steps},
-      {"rebalances", review.rebalances},
-      {"first_switch_step", review.first_switch_step},
-      {"balancedness",
-       {{"formula",
-         "mean(gpu load)/max(gpu load), mean over layers and steps from the first switch on"},
-        {"run", review.run},
-        {"static", review.unmoved},
-        {"deepseek_same_windows", review.policy},
-        {"deepseek_hindsight", review.hindsight},
-        {"hindsight_window_steps", review.window_steps},
-        {"largest_difference_to_reported", review.largest_difference}}},
-      {"step_seconds", review.step_seconds},
-      {"gpu_loads",
-       {{"layer", review.worst_layer},
-        {"static", review.gpu_loads_unmoved},
-        {"run", review.gpu_loads_run}}},
-      {"bytes_verified", run.report.bytes_verified},
-      {"switches", Json::array()},
-      {"problems", review.problems}};
+  Json json = {{"format", "eplb.report.v1"},
+               {"job", run.report.job},
+               {"incarnation", run.report.incarnation},
+               {"ranks", run.histories.size()},
+               {"steps", review.steps},
+               {"rebalances", review.rebalances},
+               {"first_switch_step", review.first_switch_step},
+               {"time", ToJson(review.time)},
+               {"balancedness",
+                {{"formula",
+                  "mean(gpu load)/max(gpu load), mean over layers and steps from the first switch "
+                  "on, without "
+                  "the steps in operators.held_back"},
+                 {"run", review.run.balancedness},
+                 {"static", review.unmoved.balancedness},
+                 {"deepseek_same_windows", review.policy.balancedness},
+                 {"deepseek_hindsight", review.hindsight.balancedness},
+                 {"hindsight_window_steps", review.window_steps},
+                 {"largest_difference_to_reported", review.largest_difference}}},
+               {"comparison",
+                {{"first_step", review.compared_first_step},
+                 {"steps", review.compared_steps},
+                 {"run", ToJson(review.run)},
+                 {"static_predicted", ToJson(review.unmoved)},
+                 {"deepseek_same_windows_predicted", ToJson(review.policy)},
+                 {"deepseek_hindsight_predicted", ToJson(review.hindsight)}}},
+               {"gpu_loads",
+                {{"layer", review.worst_layer},
+                 {"static", review.gpu_loads_unmoved},
+                 {"run", review.gpu_loads_run}}},
+               {"bytes_verified", run.report.bytes_verified},
+               {"decisions", Json::array()},
+               {"operators", run.events.has_value() ? ToJson(review.operators) : Json(nullptr)},
+               {"switches", Json::array()},
+               {"problems", review.problems}};
+  for (const RunDecision& decision : review.decisions) {
+    json["decisions"].push_back(ToJson(decision));
+  }
   for (const SwitchRecord& change : run.report.switches) {
     json["switches"].push_back({{"step", change.step},
                                 {"version", change.version},
+                                {"decision", change.decision},
                                 {"reason", change.reason},
                                 {"bytes_moved", change.bytes_moved},
                                 {"pause_seconds", change.pause_seconds},
@@ -58,116 +125,13 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string Megabytes(int64_t bytes) {
-  return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);
-}
-
-std::string Heading(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
-  const Topology& shape = run.placements.front().placement.topology();
-  return absl::StrCat(Paint(terminal, Colour::kBold, absl::StrCat("Run of job ", run.report.job)),
-                      ": ", Counted(static_cast<int64_t>(run.histories.size()), "rank"), ", ",
-                      Counted(review.steps, "step"), ", ", Counted(shape.num_layers(), "layer"),
-                      " of ", Counted(shape.num_experts(), "expert"), " in ",
-                      Counted(shape.num_slots(), "slot"), "\n");
-}
-
-std::string Balancedness(const RunReview& review, const Terminal& terminal) {
-  const auto row = [&review](const std::string& name, double value) -> std::vector<std::string> {
-    return {name, absl::StrFormat("%.4f", value), absl::StrFormat("%+.4f", value - review.unmoved)};
-  };
-  const int64_t first = std::max<int64_t>(review.first_switch_step, 0);
-  std::string text =
-      absl::StrCat("\n", Paint(terminal, Colour::kBold, "Balancedness"),
-                   " (mean / max GPU load, mean of steps ", first, "..", review.steps - 1, ")\n");
-  text +=
-      FormatTable({.heading = {"", "mean", "gain"},
-                   .right = {false, true, true},
-                   .rows = {row("static layout", review.unmoved), row("this run", review.run),
-                            row("policy deepseek, same windows and switch steps", review.policy),
-                            row(absl::StrCat("upper line: each ", review.window_steps,
-                                             " steps planned in hindsight"),
-                                review.hindsight)}},
-                  terminal);
-  absl::StrAppend(&text, "\nA step took ", Seconds(review.step_seconds),
-                  " on the wall clock, checks after a switch left out.\n");
-  return text;
-}
-
-// The chunks of one decision.
-struct Rebalance {
-  std::vector<std::string> steps;
-  std::string reason;
-  int64_t bytes = 0;
-  double pause = 0;
-};
-
-std::string Rebalances(const RunReport& report, const Terminal& terminal) {
-  std::map<std::pair<int64_t, int64_t>, Rebalance> rebalances;
-  for (const SwitchRecord& change : report.switches) {
-    Rebalance& rebalance = rebalances[{change.decided_first_step, change.decided_last_step}];
-    rebalance.steps.push_back(absl::StrCat(change.step));
-    rebalance.reason = change.reason;
-    rebalance.bytes += change.bytes_moved;
-    rebalance.pause = std::max(rebalance.pause, change.pause_seconds);
-  }
-  std::string text = absl::StrCat("\n", Paint(terminal, Colour::kBold, "Rebalances"), "\n");
-  if (rebalances.empty()) return text + "none\n";
-  Table table{.heading = {"decided on steps", "switched after", "moved", "pause"},
-              .right = {false, false, true, true},
-              .rows = {}};
-  std::string reasons;
-  for (const auto& [window, rebalance] : rebalances) {
-    table.rows.push_back({absl::StrCat(window.first, "..", window.second),
-                          absl::StrJoin(rebalance.steps, ", "), Megabytes(rebalance.bytes),
-                          Seconds(rebalance.pause)});
-    absl::StrAppend(&reasons, Wrapped(rebalance.reason, terminal.width, 2), "\n");
-  }
-  return absl::StrCat(text, FormatTable(table, terminal), "\n",
-                      Paint(terminal, Colour::kBold, "Why"), "\n", reasons);
-}
-
-std::string GpuLoads(const RunReview& review, const Terminal& terminal) {
-  const double full =
-      *std::max_element(review.gpu_loads_unmoved.begin(), review.gpu_loads_unmoved.end());
-  const int64_t first = std::max<int64_t>(review.first_switch_step, 0);
-  return absl::StrCat(
-      "\n", Paint(terminal, Colour::kBold, absl::StrCat("GPU loads of layer ", review.worst_layer)),
-      " (tokens of steps ", first, "..", review.steps - 1, "; left static, right this run)\n",
-      PairedBars(review.gpu_loads_unmoved, review.gpu_loads_run, full, terminal));
-}
-
-std::string Verdict(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
-  if (review.problems.empty()) {
-    const std::string text =
-        absl::StrCat("Verified: ", Megabytes(run.report.bytes_verified),
-                     " of expert memory recomputed and equal; no invariant broken in the logs of ",
-                     Counted(static_cast<int64_t>(run.histories.size()), "rank"),
-                     "; reported balancedness equals the recomputed within ",
-                     absl::StrFormat("%.1g", review.largest_difference), ".");
-    return absl::StrCat("\n", Paint(terminal, Colour::kGreen, Wrapped(text, terminal.width, 2)),
-                        "\n");
-  }
-  std::string text =
-      absl::StrCat("\n", Paint(terminal, Colour::kRed, "Not verified"), ": ",
-                   Counted(static_cast<int64_t>(review.problems.size()), "problem"), "\n");
-  constexpr size_t kMaxProblems = 20;
-  for (size_t i = 0; i < std::min(review.problems.size(), kMaxProblems); ++i) {
-    absl::StrAppend(&text, "  ", review.problems[i], "\n");
-  }
-  if (review.problems.size() > kMaxProblems) {
-    absl::StrAppend(&text, "  and ", review.problems.size() - kMaxProblems,
-                    " more (-o json has them all)\n");
-  }
-  return text;
-}
-
 void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
   if (review.rebalances < options.min_rebalances) {
     review.problems.push_back(absl::StrCat(Counted(review.rebalances, "rebalance"),
                                            " committed, expected at least ",
                                            options.min_rebalances));
   }
-  const double gain = review.run - review.unmoved;
+  const double gain = review.run.balancedness - review.unmoved.balancedness;
   if (options.min_gain > 0 && gain < options.min_gain) {
     review.problems.push_back(
         absl::StrFormat("balancedness is %.4f above the static layout's, expected at least %.4f",
@@ -181,23 +145,27 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   if (options.window_steps < 1) {
     return UsageFailure(absl::InvalidArgumentError("--window-steps must be at least 1"));
   }
-  const absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
+  absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
   if (!run.ok()) return UsageFailure(run.status());
+  if (!options.events.empty()) {
+    absl::StatusOr<LoggedEvents> events = ReadEventsFile(options.events);
+    if (!events.ok()) return UsageFailure(events.status());
+    run->events = *std::move(events);
+  }
   absl::StatusOr<RunReview> review = ReviewRun(*run, options.window_steps);
   if (!review.ok()) return UsageFailure(review.status());
   CheckLeastFigures(options, *review);
   const std::string json = ToJson(*run, *review);
-  if (!options.out.empty()) {
-    if (const absl::Status written = WriteFileAtomically(options.out, json); !written.ok()) {
+  const std::pair<std::string, std::string> files[] = {
+      {options.out, json}, {options.picture, ReportPicture(run->report.job, *review)}};
+  for (const auto& [path, content] : files) {
+    if (path.empty()) continue;
+    if (const absl::Status written = WriteFileAtomically(path, content); !written.ok()) {
       return Failure(kError, written);
     }
   }
   Output output{.exit_code = review->problems.empty() ? kOk : kConditionNotMet};
-  output.out = options.format == Format::kJson
-                   ? json
-                   : absl::StrCat(Heading(*run, *review, terminal), Balancedness(*review, terminal),
-                                  Rebalances(run->report, terminal), GpuLoads(*review, terminal),
-                                  Verdict(*run, *review, terminal));
+  output.out = options.format == Format::kJson ? json : ReportText(*run, *review, terminal);
   return output;
 }
 
@@ -217,12 +185,17 @@ void AddReport(CLI::App& root, Command& command) {
   app.add_option("--min-gain", options->min_gain,
                  "Less balancedness gained over the static layout is a problem")
       ->type_name("X");
+  app.add_option("--events", options->events,
+                 "What operators did: `eplbctl get events -o json` [DIR/events.json]")
+      ->type_name("FILE");
   app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
+  app.add_option("--svg", options->picture, "Write a picture of the balancedness here")
+      ->type_name("FILE");
   AddFormat(app, options->format);
   app.footer(
       "Example:\n"
-      "  eplbctl report build/demo --out report.json\n"
-      "Exit codes: 0 everything holds, 1 error, as --out not written, 2 wrong flag or not a run,\n"
+      "  eplbctl report build/demo --out report.json --svg report.svg\n"
+      "Exit codes: 0 everything holds, 1 error, as a file not written, 2 wrong flag or not a run,\n"
       "  8 something does not hold.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunReportCommand(*options, terminal); };

@@ -13,7 +13,9 @@ namespace eplb::cli {
 
 struct ReportOptions {
   std::string directory;
+  std::string events;          // path of what operators did; empty: directory/events.json
   std::string out;             // path for the JSON form, may be empty
+  std::string picture;         // path for the picture, may be empty
   int64_t window_steps = 50;   // of the hindsight line
   int64_t min_rebalances = 0;  // fewer are a problem
   double min_gain = 0;         // a smaller gain over the static layout is a problem; 0: any will do
@@ -21,7 +23,7 @@ struct ReportOptions {
 };
 
 // Exit 0 when everything holds, 8 when an invariant is broken, a figure differs or a byte was not
-// verified, 2 when the directory cannot be read as a run, 1 when `out` cannot be written.
+// verified, 2 when the directory cannot be read as a run, 1 when a file cannot be written.
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);
 
 void AddReport(CLI::App& root, Command& command);

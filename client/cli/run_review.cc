@@ -19,8 +19,10 @@ std::vector<RunPlacement> RunPlacementsOf(const std::vector<LoggedPlacement>& pl
   std::vector<RunPlacement> result;
   result.reserve(placements.size());
   for (const LoggedPlacement& placement : placements) {
-    result.push_back({placement.step, placement.decided_first_step, placement.decided_last_step,
-                      placement.placement});
+    // An operator named the placement of a rollback: no policy would have.
+    const bool decided = placement.policy != kRollbackPolicy;
+    result.push_back({placement.step, decided ? placement.decided_first_step : 0,
+                      decided ? placement.decided_last_step : -1, placement.placement});
   }
   return result;
 }
@@ -30,22 +32,24 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
   const std::vector<StepRecord>& steps = run.report.steps;
   if (!run.report.error.empty())
     review.problems.push_back(absl::StrCat("the run ended early: ", run.report.error));
-  if (steps.size() != figures.run.size()) {
+  if (steps.size() != figures.run.balancedness.size()) {
     review.problems.push_back(absl::StrCat("run.json has ", steps.size(),
-                                           " steps, loads.jsonl has ", figures.run.size()));
+                                           " steps, loads.jsonl has ",
+                                           figures.run.balancedness.size()));
   }
   if (static_cast<int64_t>(steps.size()) != run.report.steps_asked) {
     review.problems.push_back(absl::StrCat("the run has ", steps.size(), " steps, ",
                                            run.report.steps_asked, " were asked for"));
   }
-  for (size_t i = 0; i < std::min(steps.size(), figures.run.size()); ++i) {
-    const double difference = std::max(std::abs(steps[i].balancedness - figures.run[i]),
-                                       std::abs(steps[i].balancedness_static - figures.unmoved[i]));
+  for (size_t i = 0; i < std::min(steps.size(), figures.run.balancedness.size()); ++i) {
+    const double difference =
+        std::max(std::abs(steps[i].balancedness - figures.run.balancedness[i]),
+                 std::abs(steps[i].balancedness_static - figures.unmoved.balancedness[i]));
     if (difference > kBalancednessTolerance &&
         review.largest_difference <= kBalancednessTolerance) {
       review.problems.push_back(absl::StrCat("step ", i, ": reported balancedness ",
                                              steps[i].balancedness, " differs from the recomputed ",
-                                             figures.run[i]));
+                                             figures.run.balancedness[i]));
     }
     review.largest_difference = std::max(review.largest_difference, difference);
   }
@@ -102,10 +106,98 @@ absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& revi
   return absl::OkStatus();
 }
 
-double MeanStepSeconds(const std::vector<StepRecord>& steps) {
-  double sum = 0;
-  for (const StepRecord& step : steps) sum += step.seconds;
-  return steps.empty() ? 0 : sum / static_cast<double>(steps.size());
+// A step without its boundary: until its expected end, and what came after.
+struct StepParts {
+  double work = 0;  // before it waited for its expected end
+  double even = 0;  // expected, had the GPUs equal loads; 0: it expected none
+  double tail = 0;  // after it
+
+  // Under a placement with this slowdown. What was done before the wait takes its time anyway.
+  double SecondsAt(double slowdown) const { return std::max(work, even * slowdown) + tail; }
+};
+
+StepParts PartsOf(const StepRecord& step, double even_seconds, double slowdown) {
+  const double expected = std::max(step.work_seconds, even_seconds * slowdown);
+  return {.work = step.work_seconds,
+          .even = even_seconds,
+          .tail = std::max(0.0, step.seconds - step.boundary_seconds - expected)};
+}
+
+RunTime TimeOf(const RunReport& report, const RunSeries& run) {
+  RunTime time{.modelled = report.even_step_seconds > 0};
+  for (size_t i = 0; i < std::min(report.steps.size(), run.slowdown.size()); ++i) {
+    const StepRecord& step = report.steps[i];
+    time.measured_seconds += step.seconds;
+    time.boundary_seconds += step.boundary_seconds;
+    const double expected = report.even_step_seconds * run.slowdown[i];
+    if (time.modelled && step.work_seconds > expected) ++time.steps_over_model;
+  }
+  for (const SwitchRecord& change : report.switches) {
+    const auto step = std::find_if(report.steps.begin(), report.steps.end(),
+                                   [&](const StepRecord& one) { return one.step == change.step; });
+    if (step != report.steps.end()) time.switch_seconds += step->boundary_seconds;
+    time.longest_pause_seconds = std::max(time.longest_pause_seconds, change.pause_seconds);
+  }
+  return time;
+}
+
+int64_t BytesMoved(const std::vector<SwitchRecord>& switches) {
+  int64_t bytes = 0;
+  for (const SwitchRecord& change : switches) bytes += change.bytes_moved;
+  return bytes;
+}
+
+// The row of `series`; `run` is the run's own, which tells what a step took and a transfer weighs.
+RunRow RowOf(const RunReport& report, const RunSeries& run, const RunSeries& series,
+             const std::vector<bool>& compared) {
+  RunRow row{.balancedness = MeanOf(series.balancedness, compared),
+             .slowdown = MeanOf(series.slowdown, compared),
+             .transfers = series.transfers,
+             .bytes = {}};
+  if (run.transfers > 0) {
+    const double bytes = static_cast<double>(BytesMoved(report.switches));
+    row.bytes = std::llround(bytes / static_cast<double>(run.transfers) *
+                             static_cast<double>(series.transfers));
+  }
+  const bool is_run = &series == &run;
+  if (report.even_step_seconds <= 0 && !is_run) return row;
+  std::vector<double> seconds;
+  for (size_t i = 0; i < std::min(report.steps.size(), run.slowdown.size()); ++i) {
+    const StepRecord& step = report.steps[i];
+    seconds.push_back(is_run ? step.seconds - step.boundary_seconds
+                             : PartsOf(step, report.even_step_seconds, run.slowdown[i])
+                                   .SecondsAt(series.slowdown[i]));
+    row.total_seconds += seconds.back();
+  }
+  row.step_seconds = seconds.empty() ? 0 : MeanOf(seconds, compared);
+  return row;
+}
+
+// The steps that rows are compared over: from `first` on, but for those held back. All from `first`
+// on when nothing else is left.
+std::vector<bool> ComparedSteps(const std::vector<bool>& decided, size_t num_steps, int64_t first) {
+  std::vector<bool> from_first(num_steps, false);
+  std::fill(from_first.begin() + std::min(first, static_cast<int64_t>(num_steps)), from_first.end(),
+            true);
+  std::vector<bool> compared = from_first;
+  for (size_t i = 0; i < std::min(num_steps, decided.size()); ++i) {
+    if (!decided[i]) compared[i] = false;
+  }
+  const bool any = std::find(compared.begin(), compared.end(), true) != compared.end();
+  return any ? compared : from_first;
+}
+
+void Compare(const RunReport& report, const RunFigures& figures, RunReview& review) {
+  const int64_t first = std::max<int64_t>(figures.first_switch_step, 0);
+  const std::vector<bool> compared =
+      ComparedSteps(review.operators.decided, figures.run.balancedness.size(), first);
+  review.compared_first_step = first;
+  review.compared_steps = std::count(compared.begin(), compared.end(), true);
+  review.run = RowOf(report, figures.run, figures.run, compared);
+  review.unmoved = RowOf(report, figures.run, figures.unmoved, compared);
+  review.policy = RowOf(report, figures.run, figures.policy, compared);
+  review.hindsight = RowOf(report, figures.run, figures.hindsight, compared);
+  review.time = TimeOf(report, figures.run);
 }
 
 }  // namespace
@@ -117,19 +209,18 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
                         EvaluateRun(run.step_loads, placements, *policy, window_steps));
   RunReview review;
   review.problems = FindViolations(run.histories, RecordsOf(run.placements));
-  review.steps = static_cast<int64_t>(figures.run.size());
+  review.steps = static_cast<int64_t>(figures.run.balancedness.size());
   review.rebalances = CountRebalances(run.report.switches);
   review.first_switch_step = figures.first_switch_step;
   review.window_steps = window_steps;
-  const int64_t first = std::max<int64_t>(figures.first_switch_step, 0);
-  review.run = MeanFrom(figures.run, first);
-  review.unmoved = MeanFrom(figures.unmoved, first);
-  review.policy = MeanFrom(figures.policy, first);
-  review.hindsight = MeanFrom(figures.hindsight, first);
+  review.operators = ReviewOperators(run.report, run.events);
+  Compare(run.report, figures, review);
   CheckReport(run, figures, review);
   CheckLogsAreWhole(run, review);
-  EPLB_RETURN_IF_ERROR(SumGpuLoads(run, first, review));
-  review.step_seconds = MeanStepSeconds(run.report.steps);
+  EPLB_RETURN_IF_ERROR(SumGpuLoads(run, review.compared_first_step, review));
+  EPLB_ASSIGN_OR_RETURN(review.decisions, ReviewDecisions(run, placements));
+  review.run_series = figures.run.balancedness;
+  review.unmoved_series = figures.unmoved.balancedness;
   return review;
 }
 

@@ -17,6 +17,15 @@ absl::Status ReadDecision(const wire::JsonValue& object, LoggedPlacement& entry)
     EPLB_ASSIGN_OR_RETURN(entry.decided_first_step, wire::GetInteger(object, "decided_first_step"));
     EPLB_ASSIGN_OR_RETURN(entry.decided_last_step, wire::GetInteger(object, "decided_last_step"));
   }
+  if (object.Find("decision") != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(entry.decision, wire::GetInteger(object, "decision"));
+  }
+  if (object.Find("policy") != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(entry.policy, wire::GetString(object, "policy"));
+  }
+  if (object.Find("asked_by") != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(entry.asked_by, wire::GetString(object, "asked_by"));
+  }
   if (object.Find("reason") != nullptr) {
     EPLB_ASSIGN_OR_RETURN(entry.reason, wire::GetString(object, "reason"));
   }
@@ -44,6 +53,8 @@ absl::StatusOr<LoggedPlacement> ParseLogLine(std::string_view text) {
                         .version = version,
                         .digest = digest,
                         .placement = std::move(placement),
+                        .policy = {},
+                        .asked_by = {},
                         .reason = {}};
   EPLB_RETURN_IF_ERROR(ReadDecision(object, entry));
   return entry;
@@ -95,6 +106,9 @@ std::string PlacementsLogLine(const LoggedPlacement& entry) {
   return absl::StrCat("{\"step\":", entry.step, ",\"version\":", entry.version, ",\"digest\":\"",
                       entry.digest.Hex(), "\",\"decided_first_step\":", entry.decided_first_step,
                       ",\"decided_last_step\":", entry.decided_last_step,
+                      ",\"decision\":", entry.decision,
+                      ",\"policy\":", wire::JsonQuote(entry.policy),
+                      ",\"asked_by\":", wire::JsonQuote(entry.asked_by),
                       ",\"reason\":", wire::JsonQuote(entry.reason),
                       ",\"placement\":", wire::PlacementToJson(entry.placement), "}");
 }

@@ -16,8 +16,8 @@
 namespace eplb {
 
 // One line of placements.jsonl: {"step":S,"version":V,"digest":"hex","decided_first_step":A,
-// "decided_last_step":B,"reason":"..","placement":{eplb.placement.v1}}. The three keys about the
-// decision are optional when reading.
+// "decided_last_step":B,"decision":N,"policy":"..","asked_by":"..","reason":"..",
+// "placement":{eplb.placement.v1}}. The six keys about the decision are optional when reading.
 struct LoggedPlacement {
   int64_t step = 0;  // the first step that ran under it
   int64_t version = 0;
@@ -26,7 +26,10 @@ struct LoggedPlacement {
   int64_t decided_first_step =
       0;  // the steps whose load was decided on; 0..-1 for the first placement
   int64_t decided_last_step = -1;
-  std::string reason;  // one sentence
+  int64_t decision = 0;  // number of the decision that it is a chunk of; 0: not known
+  std::string policy;    // that decided; "rollback" when an operator named the placement
+  std::string asked_by;  // the operator who asked for it; empty: the daemon's policy
+  std::string reason;    // one sentence
 };
 
 // errors: InvalidArgument beginning with the path and saying where; NotFound when there is no such

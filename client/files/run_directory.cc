@@ -87,6 +87,10 @@ absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory) {
   EPLB_ASSIGN_OR_RETURN(run.report, ReadRunReport(directory + "/run.json"));
   EPLB_ASSIGN_OR_RETURN(run.histories, ReadHistories(directory, run.report.world_size));
   EPLB_ASSIGN_OR_RETURN(run.placements, ReadPlacementsLog(directory + "/placements.jsonl"));
+  const std::string events = directory + "/events.json";
+  if (std::filesystem::exists(events, error)) {
+    EPLB_ASSIGN_OR_RETURN(run.events, ReadEventsFile(events));
+  }
   EPLB_ASSIGN_OR_RETURN(run.step_loads, ReadStepLoads(directory + "/loads.jsonl"));
   return run;
 }

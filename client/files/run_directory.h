@@ -3,11 +3,13 @@
 #ifndef EPLB_CLIENT_FILES_RUN_DIRECTORY_H_
 #define EPLB_CLIENT_FILES_RUN_DIRECTORY_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "client/files/events_file.h"
 #include "client/files/placement_file.h"
 #include "client/files/run_report.h"
 #include "placement/history.h"
@@ -33,6 +35,7 @@ struct RunDirectory {
   std::vector<LoggedPlacement> placements;  // placements.jsonl
   std::vector<Load> step_loads;             // loads.jsonl, [i] is step i
   RunReport report;                         // run.json
+  std::optional<LoggedEvents> events;       // events.json, where there is one
 };
 
 // errors, beginning with the file: NotFound or InvalidArgument when one is missing or unreadable,

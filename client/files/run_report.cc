@@ -1,7 +1,6 @@
 #include "client/files/run_report.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -96,6 +95,9 @@ absl::StatusOr<SwitchRecord> SwitchFrom(const Json& object, size_t index) {
   fields.Read("version", change.version);
   fields.Read("decided_first_step", change.decided_first_step);
   fields.Read("decided_last_step", change.decided_last_step);
+  fields.Read("decision", change.decision);
+  fields.Read("policy", change.policy);
+  fields.Read("asked_by", change.asked_by);
   fields.Read("reason", change.reason);
   fields.Read("bytes_moved", change.bytes_moved);
   fields.Read("pause_seconds", change.pause_seconds);
@@ -111,7 +113,10 @@ absl::StatusOr<StepRecord> StepFrom(const Json& object, size_t index) {
   fields.Read("version", step.version);
   fields.Read("balancedness", step.balancedness);
   fields.Read("balancedness_static", step.balancedness_static);
+  fields.Read("began", step.began);
   fields.Read("seconds", step.seconds);
+  fields.Read("boundary_seconds", step.boundary_seconds);
+  fields.Read("work_seconds", step.work_seconds);
   if (!fields.status().ok()) return fields.status();
   return step;
 }
@@ -129,6 +134,8 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
   fields.Read("num_slots", report.num_slots);
   fields.Read("transport", report.transport);
   fields.Read("steps_asked", report.steps_asked);
+  fields.Read("began_at", report.began_at);
+  fields.Read("even_step_seconds", report.even_step_seconds);
   fields.Read("bytes_verified", report.bytes_verified);
   fields.Read("boundary_seconds", report.boundary_seconds);
   fields.Read("session_waits_over_1ms", report.session_waits_over_1ms);
@@ -153,12 +160,26 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
 
 }  // namespace
 
-int64_t CountRebalances(const std::vector<SwitchRecord>& switches) {
-  std::set<std::pair<int64_t, int64_t>> decisions;
+std::vector<std::vector<SwitchRecord>> ByDecision(const std::vector<SwitchRecord>& switches) {
+  const auto same = [](const SwitchRecord& one, const SwitchRecord& other) {
+    if (one.decision != 0 || other.decision != 0) return one.decision == other.decision;
+    return one.decided_first_step == other.decided_first_step &&
+           one.decided_last_step == other.decided_last_step && one.reason == other.reason;
+  };
+  std::vector<std::vector<SwitchRecord>> decisions;
   for (const SwitchRecord& change : switches) {
-    decisions.emplace(change.decided_first_step, change.decided_last_step);
+    if (decisions.empty() || !same(decisions.back().back(), change)) decisions.emplace_back();
+    decisions.back().push_back(change);
   }
-  return static_cast<int64_t>(decisions.size());
+  return decisions;
+}
+
+int64_t CountRebalances(const std::vector<SwitchRecord>& switches) {
+  int64_t rebalances = 0;
+  for (const std::vector<SwitchRecord>& decision : ByDecision(switches)) {
+    rebalances += decision.front().policy == kRollbackPolicy ? 0 : 1;
+  }
+  return rebalances;
 }
 
 std::string RunReportToJson(const RunReport& report) {
@@ -171,6 +192,8 @@ std::string RunReportToJson(const RunReport& report) {
                {"num_slots", report.num_slots},
                {"transport", report.transport},
                {"steps_asked", report.steps_asked},
+               {"began_at", report.began_at},
+               {"even_step_seconds", report.even_step_seconds},
                {"steps_run", report.steps.size()},
                {"bytes_verified", report.bytes_verified},
                {"boundary_seconds", report.boundary_seconds},
@@ -184,6 +207,9 @@ std::string RunReportToJson(const RunReport& report) {
                                 {"version", change.version},
                                 {"decided_first_step", change.decided_first_step},
                                 {"decided_last_step", change.decided_last_step},
+                                {"decision", change.decision},
+                                {"policy", change.policy},
+                                {"asked_by", change.asked_by},
                                 {"reason", change.reason},
                                 {"bytes_moved", change.bytes_moved},
                                 {"pause_seconds", change.pause_seconds},
@@ -194,7 +220,10 @@ std::string RunReportToJson(const RunReport& report) {
                              {"version", step.version},
                              {"balancedness", step.balancedness},
                              {"balancedness_static", step.balancedness_static},
-                             {"seconds", step.seconds}});
+                             {"began", step.began},
+                             {"seconds", step.seconds},
+                             {"boundary_seconds", step.boundary_seconds},
+                             {"work_seconds", step.work_seconds}});
   }
   // Reasons come from the daemon: bytes that are not UTF-8 must not end the program.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -11,12 +11,19 @@
 
 namespace eplb {
 
+// SwitchRecord::policy of a switch to a placement that an operator named.
+inline constexpr char kRollbackPolicy[] = "rollback";
+
 struct StepRecord {
   int64_t step = 0;
   int64_t version = 0;
   double balancedness = 1;  // mean over layers of mean / max GPU load, from what each rank measured
   double balancedness_static = 1;  // the same for the layout that never moves
-  double seconds = 0;              // of the step with its boundary, wall clock
+  // Rank 0's wall clock.
+  double began = 0;             // since RunReport::began_at
+  double seconds = 0;           // of the step with its boundary, without the checks after a switch
+  double boundary_seconds = 0;  // of them in StepBoundary
+  double work_seconds = 0;      // of them before the step waited for its expected end
 };
 
 // One committed chunk. Bytes are summed over ranks, the pause is the longest of any rank.
@@ -25,6 +32,9 @@ struct SwitchRecord {
   int64_t version = 0;
   int64_t decided_first_step = 0;  // steps whose load the daemon decided on
   int64_t decided_last_step = 0;
+  int64_t decision = 0;  // the daemon's number; chunks of a decision share it; 0: not known
+  std::string policy;    // that decided; "rollback" when an operator named the placement
+  std::string asked_by;  // the operator who asked for it; empty: nobody
   std::string reason;
   int64_t bytes_moved = 0;  // between ranks
   double pause_seconds = 0;
@@ -40,6 +50,10 @@ struct RunReport {
   int32_t num_slots = 0;
   std::string transport;
   int64_t steps_asked = 0;
+  double began_at = 0;  // wall clock, seconds since 1970; 0: not known
+  // Of a step whose GPUs have equal loads; one whose GPUs have not lasts that times the loads of
+  // the layers' fullest GPUs / the mean loads. 0: steps do not last in proportion to their load.
+  double even_step_seconds = 0;
   std::vector<StepRecord> steps;
   std::vector<SwitchRecord> switches;
   int64_t bytes_verified = 0;          // all ranks, all verifications
@@ -51,7 +65,8 @@ struct RunReport {
 // Keys: format "eplb.run.v1", the fields above, and summary {balancedness_mean,
 // balancedness_static_mean, balancedness_mean_after_first_switch,
 // balancedness_static_mean_after_first_switch, rebalances, switches, bytes_moved,
-// pause_seconds_max}. A rebalance is one decision of the daemon, applied in one or more switches.
+// pause_seconds_max}. A rebalance is one decision of the daemon's policy, applied in one or more
+// switches; a rollback is none.
 std::string RunReportToJson(const RunReport& report);
 // Only what RunReportToJson writes. errors, beginning with the path: NotFound; InvalidArgument
 // naming the key.
@@ -59,7 +74,11 @@ absl::StatusOr<RunReport> ReadRunReport(const std::string& path);
 // errors: as WriteFileAtomically.
 absl::Status WriteRunReport(const RunReport& report, const std::string& path);
 
-// Distinct decisions among the switches.
+// `switches` by decision, in order: by its number, or where that is not known by what was decided
+// on.
+std::vector<std::vector<SwitchRecord>> ByDecision(const std::vector<SwitchRecord>& switches);
+
+// Distinct decisions of a policy among the switches.
 int64_t CountRebalances(const std::vector<SwitchRecord>& switches);
 
 }  // namespace eplb

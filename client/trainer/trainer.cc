@@ -169,6 +169,7 @@ class Trainer {
     report_.num_experts = loads_.num_experts();
     report_.num_slots = client_->placement().num_slots;
     report_.steps_asked = options_.num_steps;
+    report_.even_step_seconds = absl::ToDoubleSeconds(options_.step_time);
   }
 
   // device: of the expert memory; absent: the host's.
@@ -237,6 +238,10 @@ class Trainer {
 
   absl::Status RunStep(int64_t step) {
     const absl::Time begin = absl::Now();
+    if (report_.steps.empty()) {
+      began_at_ = begin;
+      report_.began_at = absl::ToDoubleSeconds(begin - absl::UnixEpoch());
+    }
     const LoadMatrix total = loads_.Total(step);
     const LoadMatrix own = StepLoads::OfRank(total, options_.rank, options_.world_size);
     if (step == options_.hang_at_step) absl::SleepFor(options_.hang_time);
@@ -257,6 +262,7 @@ class Trainer {
     EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
                           AllGather(*job_channel_, mine, options_.step_deadline));
     const MeasuredLoads measured = MeasureLoads(gathered, loads_.num_layers(), options_.world_size);
+    const absl::Duration work = absl::Now() - begin;
     WaitUntil(begin + options_.step_time * measured.slowdown);
 
     EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromCounts(total));
@@ -265,12 +271,14 @@ class Trainer {
                              .version = client_->placement().version,
                              .balancedness = measured.balancedness,
                              .balancedness_static = unmoved.mean_balancedness,
-                             .seconds = 0});
+                             .began = absl::ToDoubleSeconds(begin - began_at_),
+                             .work_seconds = absl::ToDoubleSeconds(work)});
     WriteLoads(step, total);
     EPLB_ASSIGN_OR_RETURN(const BoundaryResult boundary,
                           client_->StepBoundary(step, experts_.stream()));
     if (boundary.switched) EPLB_RETURN_IF_ERROR(experts_.Fetch());
     report_.boundary_seconds += boundary.pause_seconds;
+    report_.steps.back().boundary_seconds = boundary.pause_seconds;
     report_.steps.back().seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
     ShowProgress(step);
@@ -284,6 +292,9 @@ class Trainer {
                         .version = boundary.version,
                         .decided_first_step = boundary.decided_first_step,
                         .decided_last_step = boundary.decided_last_step,
+                        .decision = boundary.decision,
+                        .policy = boundary.policy,
+                        .asked_by = boundary.asked_by,
                         .reason = boundary.reason};
     const int64_t pause = static_cast<int64_t>(boundary.pause_seconds * 1e9);
     EPLB_ASSIGN_OR_RETURN(
@@ -355,6 +366,7 @@ class Trainer {
   std::unique_ptr<ControlChannel> job_channel_;
   Placement static_placement_;
   std::ofstream loads_log_;
+  absl::Time began_at_ = absl::UnixEpoch();  // of the first step
   RunReport report_;
 };
 

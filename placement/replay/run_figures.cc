@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/align.h"
 #include "placement/evaluate.h"
 #include "placement/load_average.h"
+#include "placement/migration_plan.h"
 #include "placement/status_macros.h"
 
 namespace eplb {
@@ -63,12 +65,45 @@ absl::StatusOr<std::vector<Placement>> PolicyPlacements(std::span<const Load> st
                                                     placement.decided_last_step));
     EPLB_ASSIGN_OR_RETURN(const Placement solved,
                           policy.Solve({.load = load, .topology = topology}));
+    EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(result.back(), solved));
     EPLB_ASSIGN_OR_RETURN(Placement next,
-                          ReplaceChangedLayers(result.back(), solved, placements[i - 1].placement,
+                          ReplaceChangedLayers(result.back(), aligned, placements[i - 1].placement,
                                                placement.placement));
     result.push_back(std::move(next));
   }
   return result;
+}
+
+absl::StatusOr<int64_t> TransfersOf(std::span<const Placement> placements) {
+  int64_t transfers = 0;
+  for (size_t i = 1; i < placements.size(); ++i) {
+    EPLB_ASSIGN_OR_RETURN(const MoveSummary moves,
+                          SummariseMoves(placements[i - 1], placements[i]));
+    transfers += moves.transfers;
+  }
+  return transfers;
+}
+
+absl::Status AddStep(const Load& load, const Placement& placement, RunSeries& series) {
+  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(load, placement));
+  series.balancedness.push_back(evaluation.mean_balancedness);
+  const double mean =
+      evaluation.gpu_loads.sum() / static_cast<double>(placement.topology().num_gpus());
+  series.slowdown.push_back(mean > 0 ? std::max(1.0, evaluation.peak_load / mean) : 1);
+  return absl::OkStatus();
+}
+
+// Mean over layers with load of mean / max.
+double BalancednessOf(const RealMatrix& gpu_loads) {
+  double sum = 0;
+  int64_t layers = 0;
+  for (Eigen::Index layer = 0; layer < gpu_loads.rows(); ++layer) {
+    const double most = gpu_loads.row(layer).maxCoeff();
+    if (most <= 0) continue;
+    sum += std::min(1.0, gpu_loads.row(layer).mean() / most);
+    ++layers;
+  }
+  return layers == 0 ? 1 : sum / static_cast<double>(layers);
 }
 
 }  // namespace
@@ -83,6 +118,35 @@ absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, i
     loads.push_back(&step_loads[static_cast<size_t>(step)]);
   }
   return CombineLoads(loads, std::nullopt);
+}
+
+double MeanOf(std::span<const double> series, const std::vector<bool>& included) {
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t i = 0; i < std::min(series.size(), included.size()); ++i) {
+    if (!included[i]) continue;
+    sum += series[i];
+    ++count;
+  }
+  return count == 0 ? 1 : sum / static_cast<double>(count);
+}
+
+absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
+                                            std::span<const RunPlacement> placements, int64_t first,
+                                            int64_t last) {
+  EPLB_RETURN_IF_ERROR(CheckOrder(placements, static_cast<int64_t>(step_loads.size())));
+  const Topology& topology = placements.front().placement.topology();
+  RealMatrix gpu_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
+  for (size_t i = 0; i < placements.size(); ++i) {
+    const int64_t begin = std::max(first, placements[i].step);
+    const int64_t end =
+        i + 1 < placements.size() ? std::min(last, placements[i + 1].step - 1) : last;
+    if (begin > end) continue;
+    EPLB_ASSIGN_OR_RETURN(const Load load, SumLoads(step_loads, begin, end));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation part, Evaluate(load, placements[i].placement));
+    gpu_loads += part.gpu_loads;
+  }
+  return BalancednessOf(gpu_loads);
 }
 
 double MeanFrom(std::span<const double> series, int64_t first) {
@@ -106,26 +170,32 @@ absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
   const Placement unmoved = Placement::Static(topology);
   Placement hindsight = unmoved;
   RunFigures figures;
+  EPLB_ASSIGN_OR_RETURN(figures.policy.transfers, TransfersOf(solved));
   size_t current = 0;
   for (int64_t step = 0; step < num_steps; ++step) {
     if (step % window_steps == 0) {
       EPLB_ASSIGN_OR_RETURN(
           const Load window,
           SumLoads(step_loads, step, std::min(step + window_steps, num_steps) - 1));
-      EPLB_ASSIGN_OR_RETURN(hindsight, policy.Solve({.load = window, .topology = topology}));
+      EPLB_ASSIGN_OR_RETURN(const Placement best,
+                            policy.Solve({.load = window, .topology = topology}));
+      EPLB_ASSIGN_OR_RETURN(Placement next, Align(hindsight, best));
+      EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(hindsight, next));
+      figures.hindsight.transfers += moves.transfers;
+      hindsight = std::move(next);
     }
-    while (current + 1 < placements.size() && placements[current + 1].step <= step) ++current;
+    for (; current + 1 < placements.size() && placements[current + 1].step <= step; ++current) {
+      EPLB_ASSIGN_OR_RETURN(
+          const MoveSummary moves,
+          SummariseMoves(placements[current].placement, placements[current + 1].placement));
+      figures.run.transfers += moves.transfers;
+    }
     if (current > 0 && figures.first_switch_step < 0) figures.first_switch_step = step;
     const Load& load = step_loads[static_cast<size_t>(step)];
-    const std::pair<const Placement*, std::vector<double>*> series[] = {
-        {&placements[current].placement, &figures.run},
-        {&unmoved, &figures.unmoved},
-        {&solved[current], &figures.policy},
-        {&hindsight, &figures.hindsight}};
-    for (const auto& [placement, values] : series) {
-      EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(load, *placement));
-      values->push_back(evaluation.mean_balancedness);
-    }
+    EPLB_RETURN_IF_ERROR(AddStep(load, placements[current].placement, figures.run));
+    EPLB_RETURN_IF_ERROR(AddStep(load, unmoved, figures.unmoved));
+    EPLB_RETURN_IF_ERROR(AddStep(load, solved[current], figures.policy));
+    EPLB_RETURN_IF_ERROR(AddStep(load, hindsight, figures.hindsight));
   }
   return figures;
 }

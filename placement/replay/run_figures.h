@@ -18,20 +18,29 @@ namespace eplb {
 // A placement that a run switched to, with what was decided on.
 struct RunPlacement {
   int64_t step = 0;  // the first step under it
-  int64_t decided_first_step =
-      0;  // steps whose summed load it was decided on; last < first: not decided
+  // Steps whose summed load it was decided on. last < first: by nobody's policy, as a rollback; the
+  // policy's series takes it over.
+  int64_t decided_first_step = 0;
   int64_t decided_last_step = -1;
   Placement placement;
 };
 
-// Each series has one balancedness (mean over layers with load) per step.
+// The steps of a run under one way to place its experts.
+struct RunSeries {
+  std::vector<double> balancedness;  // of each step: mean over layers with load
+  // Of each step: the loads of the layers' fullest GPUs / the layers' mean loads, both summed; >=
+  // 1, and 1 without load. What a step whose time is its experts' takes, against an even one.
+  std::vector<double> slowdown;
+  int64_t transfers = 0;  // experts copied into GPUs that did not hold them
+};
+
 struct RunFigures {
-  std::vector<double> run;        // under the run's own placements
-  std::vector<double> unmoved;    // under the static layout
-  std::vector<double> policy;     // under the policy's placements, decided on the same windows, in
-                                  // force from the same steps
-  std::vector<double> hindsight;  // under the policy's placement for each window of steps, decided
-                                  // on that very window
+  RunSeries run;        // under the run's own placements
+  RunSeries unmoved;    // under the static layout
+  RunSeries policy;     // under the policy's placements, decided on the same windows, in force from
+                        // the same steps
+  RunSeries hindsight;  // under the policy's placement for each window of steps, decided on that
+                        // very window
   int64_t first_switch_step =
       -1;  // first step under a second placement; -1: the run never switched
 };
@@ -46,6 +55,15 @@ absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
 
 // Mean of series[first..]; 1 when there is nothing.
 double MeanFrom(std::span<const double> series, int64_t first);
+
+// Mean of those values of `series` whose `included` is true; 1 when there is none. Same lengths.
+double MeanOf(std::span<const double> series, const std::vector<bool>& included);
+
+// Balancedness (mean over layers with load) of the loads that each GPU got in steps [first, last],
+// under the placements that they ran under. 1 when there is no load. errors: as EvaluateRun.
+absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
+                                            std::span<const RunPlacement> placements, int64_t first,
+                                            int64_t last);
 
 // The sum of the loads of steps [first, last]; both within the run.
 absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, int64_t last);

@@ -19,6 +19,9 @@ void ProposeToProto(const Propose& propose, v1::Propose* out) {
   out->set_reason(propose.reason);
   out->set_decided_first_step(static_cast<uint64_t>(propose.decided_first_step));
   out->set_decided_last_step(static_cast<uint64_t>(propose.decided_last_step));
+  out->set_decision(static_cast<uint64_t>(propose.decision));
+  out->set_asked_by(propose.asked_by);
+  out->set_policy(propose.policy);
 }
 
 absl::StatusOr<DownMessage> ProposeFromProto(const v1::Propose& in) {
@@ -36,6 +39,9 @@ absl::StatusOr<DownMessage> ProposeFromProto(const v1::Propose& in) {
                         GetCount("decided_first_step", in.decided_first_step()));
   EPLB_ASSIGN_OR_RETURN(propose.decided_last_step,
                         GetCount("decided_last_step", in.decided_last_step()));
+  EPLB_ASSIGN_OR_RETURN(propose.decision, GetCount("decision", in.decision()));
+  propose.asked_by = in.asked_by();
+  propose.policy = in.policy();
   return propose;
 }
 

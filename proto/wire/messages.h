@@ -167,6 +167,9 @@ struct Propose {
   std::string reason;
   int64_t decided_first_step = 0;
   int64_t decided_last_step = 0;
+  int64_t decision = 0;  // rising within a job; its chunks share it; 0: not said
+  std::string policy;    // that decided; "rollback" when an operator named the placement
+  std::string asked_by;  // an identity, when an operator asked for it
 };
 
 struct Retract {

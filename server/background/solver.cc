@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 
@@ -17,10 +18,14 @@ absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
     return absl::InternalError("a request to solve has no load or no previous placement");
   }
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(request.policy_name, {}));
+  std::vector<Load> recent;
+  recent.reserve(request.recent.size());
+  for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
   EPLB_ASSIGN_OR_RETURN(const Placement next,
                         policy->Solve({.load = *request.load,
                                        .topology = request.previous->topology(),
-                                       .previous = request.previous.get()}));
+                                       .previous = request.previous.get(),
+                                       .recent = recent}));
   return Align(*request.previous, next);
 }
 

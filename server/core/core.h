@@ -79,7 +79,7 @@ struct JobEvent {
 };
 
 struct Config {
-  std::string policy_name{kDefaultPolicyName};
+  std::string policy_name{kServicePolicyName};
   int32_t policy_every_steps = 200;  // decide at most once per so many steps
   double min_gain = 0.05;            // least fall of the predicted peak load, as a fraction of it
   int64_t freeze_first_step =
@@ -160,7 +160,8 @@ struct Solve {  // answered by Solved with the same id
   std::string job;
   int64_t solve_id = 0;
   std::string policy_name;
-  std::shared_ptr<const Load> load;
+  std::shared_ptr<const Load> load;                 // sum of `recent`
+  std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
   std::shared_ptr<const Placement> previous;
 };
 struct Record {  // appended to the audit log and to the daemon's log

@@ -91,6 +91,17 @@ void RecordLeftOut(Turn& turn, Job& job, const Verdict& verdict) {
   }
 }
 
+// The complete windows that `estimate` is the sum of, oldest first.
+std::vector<std::shared_ptr<const Load>> WindowsOf(const Job& job, const Window& estimate) {
+  std::vector<std::shared_ptr<const Load>> loads;
+  for (const Window& window : job.windows.complete) {
+    const bool inside =
+        window.first_step >= estimate.first_step && window.last_step <= estimate.last_step;
+    if (inside) loads.push_back(window.load);
+  }
+  return loads;
+}
+
 void StartSolve(Turn& turn, Job& job, Window estimate, bool force, const std::string& actor) {
   job.last_decision_step = job.windows.complete.back().last_step;
   job.solving = {.id = ++turn.state.last_solve_id,
@@ -106,6 +117,7 @@ void StartSolve(Turn& turn, Job& job, Window estimate, bool force, const std::st
                                            .solve_id = job.solving.id,
                                            .policy_name = job.settings.policy_name,
                                            .load = job.solving.load,
+                                           .recent = WindowsOf(job, estimate),
                                            .previous = job.known->placement});
   turn.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
                                       ": asking policy ", job.settings.policy_name);
@@ -266,8 +278,11 @@ void ProposeChunks(Turn& turn, Job& job, Bundle bundle) {
                 .reason = bundle.plan.reason,
                 .decided_first_step = bundle.plan.decided_first_step,
                 .decided_last_step = bundle.plan.decided_last_step,
+                .policy = bundle.plan.policy,
+                .asked_by = bundle.plan.asked_by,
                 .despite_pause = bundle.despite_pause};
   AddPlan(turn, job, std::move(bundle.plan));
+  job.chunks.decision = job.plans.back().plan;
   ProposeNextChunk(turn, job, std::move(bundle.done));
 }
 

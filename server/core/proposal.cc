@@ -172,6 +172,9 @@ void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
   message.reason = job.chunks.reason;
   message.decided_first_step = job.chunks.decided_first_step;
   message.decided_last_step = job.chunks.decided_last_step;
+  message.decision = job.chunks.decision;
+  message.policy = job.chunks.policy;
+  message.asked_by = job.chunks.asked_by;
   proposal.after = std::make_shared<const Placement>(std::move(chunk.after));
   for (Rank& rank : job.current->ranks) rank.answer = Answer::kNone;
   proposal.proposed_at = turn.now;

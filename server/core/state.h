@@ -147,6 +147,9 @@ struct Chunks {
   std::string reason;
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
+  int64_t decision = 0;  // number of its Plan
+  std::string policy;    // as in its Plan
+  std::string asked_by;
   bool despite_pause = false;  // an operator asked for them and paused the job with it
 };
 

@@ -8,7 +8,7 @@ a part of all slots of a window, and mean balancedness on the window after it, w
 below `balanced` planned from scratch for the same window. The last columns are the seconds that
 `eplbctl replay` nets with each policy over the same windows, at costs of DeepSeek-V3's size.
 
-Needs numpy (python3-numpy). Exit 1 when a row misses what README promises: balancedness .98 with 5 %
+Needs numpy (python3-numpy). Exit 1 when a row misses what docs/benchmarks.md promises: balancedness .98 with 5 %
 of transfers at sigma .05, .95 with 10 % at sigma .2, 0.012 below planning from scratch. c1 (three
 slots a GPU) is printed and not judged: it cannot be followed with so few transfers.
 

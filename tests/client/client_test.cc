@@ -102,6 +102,9 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
     EXPECT_EQ(boundary.version, 7);
     EXPECT_EQ(boundary.reason, propose_.reason);
     EXPECT_EQ(boundary.decided_last_step, 199);
+    EXPECT_EQ(boundary.decision, 5);
+    EXPECT_EQ(boundary.policy, "incremental");
+    EXPECT_EQ(boundary.asked_by, "uid 1000 (alice)");
     EXPECT_EQ(boundary.received_bytes, 2 * (96 + 40));
     EXPECT_EQ(rank.client().placement().physical_to_logical_map.data(), slots);
     EXPECT_EQ(rank.client().placement().version, 7);
@@ -125,6 +128,9 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
   EXPECT_EQ(log[1].step, steps[0] + 1);
   EXPECT_EQ(log[1].placement, second_);
   EXPECT_EQ(log[1].decided_first_step, 100);
+  EXPECT_EQ(log[1].decision, 5);
+  EXPECT_EQ(log[1].policy, "incremental");
+  EXPECT_EQ(log[1].asked_by, "uid 1000 (alice)");
 }
 
 TEST_F(ClientTest, ConnectedRanksMoveTheSameBytesOverTheHostTransport) {

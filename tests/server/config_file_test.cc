@@ -49,7 +49,7 @@ TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
   const DaemonConfig config = *LoadConfig({});
   EXPECT_EQ(config.grpc.Text(), "127.0.0.1:29610");
   EXPECT_EQ(config.http.Text(), "127.0.0.1:29611");
-  EXPECT_EQ(config.core.policy_name, "balanced");
+  EXPECT_EQ(config.core.policy_name, "incremental");
   EXPECT_EQ(config.core.policy_every_steps, 200);
   EXPECT_EQ(config.core.min_gain, 0.05);
   EXPECT_EQ(config.core.layers_per_chunk, 4);

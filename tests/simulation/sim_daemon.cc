@@ -16,10 +16,13 @@ constexpr absl::Duration kTick = absl::Seconds(1);
 
 absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(request.policy_name, {}));
+  std::vector<Load> recent;
+  for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
   EPLB_ASSIGN_OR_RETURN(const Placement next,
                         policy->Solve({.load = *request.load,
                                        .topology = request.previous->topology(),
-                                       .previous = request.previous.get()}));
+                                       .previous = request.previous.get(),
+                                       .recent = recent}));
   return Align(*request.previous, next);
 }
 

@@ -30,6 +30,9 @@ LoggedPlacement Entry(int64_t step, int64_t version, int32_t by) {
           .placement = placement,
           .decided_first_step = step - 8,
           .decided_last_step = step - 1,
+          .decision = 7,
+          .policy = "rollback",
+          .asked_by = "uid 1000 (alice)",
           .reason = "predicted peak falls by \"5 %\"\n"};
 }
 
@@ -55,6 +58,9 @@ TEST_F(PlacementFileTest, ALogComesBackInOrder) {
   EXPECT_EQ((*log)[1].version, 3);
   EXPECT_EQ((*log)[1].decided_first_step, 40);
   EXPECT_EQ((*log)[1].decided_last_step, 47);
+  EXPECT_EQ((*log)[1].decision, 7);
+  EXPECT_EQ((*log)[1].policy, "rollback");
+  EXPECT_EQ((*log)[1].asked_by, "uid 1000 (alice)");
   EXPECT_EQ((*log)[1].reason, Entry(48, 3, 1).reason);
   EXPECT_EQ((*log)[2].placement, Rotated(2));
   EXPECT_EQ((*log)[2].digest, DigestOf(Rotated(2)));
@@ -68,6 +74,9 @@ TEST_F(PlacementFileTest, ALineWithoutItsDecisionWasNotDecided) {
   ASSERT_TRUE(log.ok()) << log.status();
   EXPECT_EQ(log->front().decided_first_step, 0);
   EXPECT_EQ(log->front().decided_last_step, -1);
+  EXPECT_EQ(log->front().decision, 0);
+  EXPECT_EQ(log->front().policy, "");
+  EXPECT_EQ(log->front().asked_by, "");
   EXPECT_EQ(log->front().reason, "");
 }
 

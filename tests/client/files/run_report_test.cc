@@ -39,6 +39,21 @@ TEST(RunReportTest, ChunksOfOneDecisionAreOneRebalance) {
   EXPECT_EQ(CountRebalances({}), 0);
 }
 
+TEST(RunReportTest, DecisionsOnTheSameStepsAreToldApartByTheirNumber) {
+  RunReport report = TwoDecisionsInThreeSwitches();
+  for (SwitchRecord& change : report.switches) {
+    change.decided_first_step = 0;
+    change.decided_last_step = 0;
+    change.decision = change.step < 3 ? 7 : 8;
+  }
+  report.switches[2].policy = "rollback";
+  const auto decisions = ByDecision(report.switches);
+  ASSERT_EQ(decisions.size(), 2u);
+  EXPECT_EQ(decisions[0].size(), 2u);
+  EXPECT_EQ(decisions[1].front().step, 3);
+  EXPECT_EQ(CountRebalances(report.switches), 1);  // an operator's rollback is none
+}
+
 TEST(RunReportTest, MeansAfterTheFirstSwitchLeaveEarlierStepsOut) {
   const auto json = nlohmann::json::parse(RunReportToJson(TwoDecisionsInThreeSwitches()));
   EXPECT_EQ(json["format"], "eplb.run.v1");
@@ -63,10 +78,20 @@ class RunReportFileTest : public ::testing::Test {
 TEST_F(RunReportFileTest, WhatIsWrittenIsRead) {
   RunReport report = TwoDecisionsInThreeSwitches();
   report.switches[2].reason = "steps 1..2";
+  report.switches[2].decision = 4;
+  report.switches[2].policy = "rollback";
+  report.switches[2].asked_by = "uid 1000 (alice)";
+  report.began_at = 1.7e9;
+  report.even_step_seconds = 0.03;
+  report.steps[1].began = 0.125;
+  report.steps[1].boundary_seconds = 0.5;
+  report.steps[1].work_seconds = 0.25;
   ASSERT_TRUE(WriteRunReport(report, path_).ok());
   const absl::StatusOr<RunReport> back = ReadRunReport(path_);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(RunReportToJson(*back), RunReportToJson(report));
+  EXPECT_EQ(back->switches[2].asked_by, "uid 1000 (alice)");
+  EXPECT_EQ(back->steps[1].work_seconds, 0.25);
 }
 
 TEST_F(RunReportFileTest, AMissingKeyIsNamedWithTheFile) {

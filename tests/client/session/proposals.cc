@@ -40,6 +40,9 @@ wire::Propose ProposeTo(const RunningPlacement& running, const Placement& target
   propose.reason = "peak load falls by 12 %";
   propose.decided_first_step = 100;
   propose.decided_last_step = 199;
+  propose.decision = 5;
+  propose.policy = "incremental";
+  propose.asked_by = "uid 1000 (alice)";
   return propose;
 }
 

@@ -43,14 +43,56 @@ TEST(RunFiguresTest, EachSeriesFollowsItsOwnPlacements) {
   const auto figures = EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 4);
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->first_switch_step, 6);
-  EXPECT_EQ(figures->run.size(), static_cast<size_t>(kSteps));
-  EXPECT_DOUBLE_EQ(figures->run[5], 0.6);
-  EXPECT_DOUBLE_EQ(figures->run[6], 1.0);
-  EXPECT_DOUBLE_EQ(figures->policy[5], 0.6);
-  EXPECT_DOUBLE_EQ(figures->policy[6], 1.0);
-  EXPECT_DOUBLE_EQ(figures->unmoved[11], 0.6);
-  EXPECT_DOUBLE_EQ(figures->hindsight[0], 1.0);
-  EXPECT_DOUBLE_EQ(MeanFrom(figures->run, 6), 1.0);
+  EXPECT_EQ(figures->run.balancedness.size(), static_cast<size_t>(kSteps));
+  EXPECT_DOUBLE_EQ(figures->run.balancedness[5], 0.6);
+  EXPECT_DOUBLE_EQ(figures->run.balancedness[6], 1.0);
+  EXPECT_DOUBLE_EQ(figures->policy.balancedness[5], 0.6);
+  EXPECT_DOUBLE_EQ(figures->policy.balancedness[6], 1.0);
+  EXPECT_DOUBLE_EQ(figures->unmoved.balancedness[11], 0.6);
+  EXPECT_DOUBLE_EQ(figures->hindsight.balancedness[0], 1.0);
+  EXPECT_DOUBLE_EQ(MeanFrom(figures->run.balancedness, 6), 1.0);
+}
+
+TEST(RunFiguresTest, ASlowdownIsTheFullestGpusOverTheMean) {
+  const auto figures = EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 4);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_DOUBLE_EQ(figures->run.slowdown[5], 20.0 / 12);  // GPU loads 20 and 4
+  EXPECT_DOUBLE_EQ(figures->run.slowdown[6], 1);
+  EXPECT_DOUBLE_EQ(figures->unmoved.slowdown[6], 20.0 / 12);
+  EXPECT_EQ(figures->unmoved.transfers, 0);
+}
+
+TEST(RunFiguresTest, EachSeriesCountsTheCopiesOfItsSwitches) {
+  const auto figures = EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 4);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->run.transfers, 4);        // two experts of each of two layers change GPUs
+  EXPECT_EQ(figures->policy.transfers, 4);     // aligned, as a daemon would move it
+  EXPECT_EQ(figures->hindsight.transfers, 4);  // once, then the windows are alike
+}
+
+TEST(RunFiguresTest, APlacementThatNobodysPolicyDecidedIsTakenOver) {
+  std::vector<RunPlacement> placements = StaticThenEven(4);
+  placements.push_back({.step = 8, .placement = Placement::Static(SmallTopology())});
+  const auto figures = EvaluateRun(HotPair(), placements, *Deepseek(), 4);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_DOUBLE_EQ(figures->policy.balancedness[7], 1.0);
+  EXPECT_DOUBLE_EQ(figures->policy.balancedness[8], 0.6);
+}
+
+TEST(RunFiguresTest, WhatWasMeasuredIsOfThePlacementsThatTheStepsRanUnder) {
+  const std::vector<Load> loads = HotPair();
+  const std::vector<RunPlacement> placements = StaticThenEven(6);
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, 0, 5), 0.6);
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, 6, 11), 1.0);
+  // Steps 4..7: two with GPU loads 20 and 4, two with 12 and 12; 64 and 32 in all.
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, 4, 7), 48.0 / 64);
+  EXPECT_FALSE(MeasuredBalancedness(loads, placements, 6, kSteps).ok());
+}
+
+TEST(RunFiguresTest, AMeanIsOverTheStepsThatAreIncluded) {
+  const std::vector<double> series = {1, 2, 3, 4};
+  EXPECT_DOUBLE_EQ(MeanOf(series, {true, false, true, false}), 2);
+  EXPECT_DOUBLE_EQ(MeanOf(series, {false, false, false, false}), 1);
 }
 
 TEST(RunFiguresTest, ThePolicySwitchesOnlyTheLayersThatTheRunSwitched) {
@@ -59,7 +101,7 @@ TEST(RunFiguresTest, ThePolicySwitchesOnlyTheLayersThatTheRunSwitched) {
       *placements[0].placement.WithLayers(std::vector<LayerPlacement>{Even().Layer(LayerId{1})});
   const auto figures = EvaluateRun(HotPair(), placements, *Deepseek(), 4);
   ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_DOUBLE_EQ(figures->policy[6], 0.8);  // layer 0 still at 0.6
+  EXPECT_DOUBLE_EQ(figures->policy.balancedness[6], 0.8);  // layer 0 still at 0.6
 }
 
 TEST(RunFiguresTest, ARunWithoutASwitchSaysSo) {
@@ -67,7 +109,8 @@ TEST(RunFiguresTest, ARunWithoutASwitchSaysSo) {
       EvaluateRun(HotPair(), std::vector<RunPlacement>{StaticThenEven(6)[0]}, *Deepseek(), 5);
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->first_switch_step, -1);
-  EXPECT_EQ(figures->run, figures->unmoved);
+  EXPECT_EQ(figures->run.balancedness, figures->unmoved.balancedness);
+  EXPECT_EQ(figures->run.transfers, 0);
 }
 
 TEST(RunFiguresTest, DisorderIsRefused) {

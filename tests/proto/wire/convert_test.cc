@@ -303,7 +303,10 @@ TEST(ConvertTest, DownMessagesComeBackWhole) {
                      .num_chunks = 2,
                      .reason = "because",
                      .decided_first_step = 150,
-                     .decided_last_step = 199};
+                     .decided_last_step = 199,
+                     .decision = 12,
+                     .policy = "rollback",
+                     .asked_by = "alice@host (claimed)"};
   const Propose back = RoundTripDown(sent);
   EXPECT_EQ(back.term, 3);
   EXPECT_EQ(back.version, 8);
@@ -316,6 +319,9 @@ TEST(ConvertTest, DownMessagesComeBackWhole) {
   EXPECT_EQ(back.reason, "because");
   EXPECT_EQ(back.decided_first_step, 150);
   EXPECT_EQ(back.decided_last_step, 199);
+  EXPECT_EQ(back.decision, 12);
+  EXPECT_EQ(back.policy, "rollback");
+  EXPECT_EQ(back.asked_by, "alice@host (claimed)");
   EXPECT_EQ(RoundTripDown(Retract{8, "late"}).version, 8);
   EXPECT_EQ(RoundTripDown(Pace{100}).report_every, 100);
   EXPECT_EQ(RoundTripDown(NeedPlacement{digest}).digest, digest);

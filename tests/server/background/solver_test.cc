@@ -35,6 +35,20 @@ TEST(SolverTest, ABalancedLoadMovesNothingAfterAligning) {
   EXPECT_EQ(DigestOf(*SolveAligned(request)), DigestOf(*request.previous));
 }
 
+// Experts 0 and 1 share a GPU and are hot by turns: what evens out their sum would put both tokens
+// of a window on one GPU.
+TEST(SolverTest, ThePolicyScoresOnTheWindowsAndNotOnTheirSumAlone) {
+  LoadMatrix first(1, 4), second(1, 4);
+  first << 1000, 0, 600, 0;
+  second << 0, 1000, 0, 600;
+  core::Solve request = Request("incremental");
+  request.load = std::make_shared<Load>(*Load::FromCounts(first + second));
+  EXPECT_NE(DigestOf(*SolveAligned(request)), DigestOf(*request.previous));
+  request.recent = {std::make_shared<Load>(*Load::FromCounts(first)),
+                    std::make_shared<Load>(*Load::FromCounts(second))};
+  EXPECT_EQ(DigestOf(*SolveAligned(request)), DigestOf(*request.previous));
+}
+
 TEST(SolverTest, AnUnknownPolicyAndAMissingInputAreErrors) {
   EXPECT_EQ(SolveAligned(Request("magic")).status().code(), absl::StatusCode::kInvalidArgument);
   core::Solve request = Request("deepseek");

@@ -331,21 +331,21 @@ TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
 TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   TestJob job;
   job.ConnectAll();
-  const SettingsPatch patch{.policy_name = "incremental", .every_steps = 40, .min_gain = 0.25};
+  const SettingsPatch patch{.policy_name = "balanced", .every_steps = 40, .min_gain = 0.25};
   const absl::StatusOr<ChangeOutcome> set = job.daemon.Ask(SetPolicy{patch});
   ASSERT_TRUE(set.ok()) << set.status();
   const JobEvent& event = LastEvent(job.daemon, "set_policy");
-  EXPECT_EQ(event.before, "name=balanced every_steps=20 min_gain=0.05");
-  EXPECT_EQ(event.after, "name=incremental every_steps=40 min_gain=0.25");
+  EXPECT_EQ(event.before, "name=incremental every_steps=20 min_gain=0.05");
+  EXPECT_EQ(event.after, "name=balanced every_steps=40 min_gain=0.25");
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.5}}).ok());
   job.daemon.Restart();
   const Settings settings = job.daemon.View().settings;
-  EXPECT_EQ(settings.policy_name, "incremental");
+  EXPECT_EQ(settings.policy_name, "balanced");
   EXPECT_EQ(settings.every_steps, 40);
   EXPECT_EQ(settings.min_gain, 0.5);
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.pending_solve()->policy_name, "incremental");
+  EXPECT_EQ(job.daemon.pending_solve()->policy_name, "balanced");
 }
 
 TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {
@@ -353,7 +353,7 @@ TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {
   job.ConnectAll();
   EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{}), "settings are empty"));
   EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{{.policy_name = "magic"}}), "name is \"magic\""));
-  EXPECT_EQ(job.daemon.View().settings.policy_name, "balanced");
+  EXPECT_EQ(job.daemon.View().settings.policy_name, "incremental");
 }
 
 TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {

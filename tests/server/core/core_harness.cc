@@ -261,6 +261,7 @@ void FakeRank::Drop(wire::FailedCode code, const std::string& detail) {
 }
 
 void FakeRank::On(const wire::Propose& propose) {
+  proposals.push_back(propose);
   const auto refuse = [this, &propose](wire::NackCode code, const std::string& detail) {
     outbox.emplace_back(wire::Nack{propose.version, code, detail});
   };

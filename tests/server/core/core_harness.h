@@ -134,7 +134,8 @@ class FakeRank {
   std::optional<Candidate> computing;
   SessionId session = 0;
   std::deque<wire::UpMessage> outbox;
-  bool silent = false;  // receives and answers nothing
+  std::vector<wire::Propose> proposals;  // all that it received
+  bool silent = false;                   // receives and answers nothing
 
  private:
   void On(const wire::Propose& propose);

@@ -185,6 +185,9 @@ TEST(TriggerTest, TheFirstCompleteWindowIsDecidedOnAndTheNextOnlyAfterPolicyEver
   ASSERT_EQ(job.daemon.num_solves(), 2);
   // Both windows since the decision at step 9: 2 windows x 3 ranks x 100 tokens.
   EXPECT_EQ(job.daemon.pending_solve()->load->counts()(0, 0), 600);
+  // And one by one: a policy that scores on recent windows gets what `replay` would give it.
+  ASSERT_EQ(job.daemon.pending_solve()->recent.size(), 2u);
+  EXPECT_EQ(job.daemon.pending_solve()->recent[1]->counts()(0, 0), 300);
 }
 
 TEST(TriggerTest, NothingIsDecidedWhileTheJobIsFrozen) {

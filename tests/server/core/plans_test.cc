@@ -23,7 +23,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
   Plan plan = Newest(job);
   EXPECT_EQ(plan.result, PlanResult::kProposed);
   EXPECT_EQ(plan.plan, 1);
-  EXPECT_EQ(plan.policy, "balanced");
+  EXPECT_EQ(plan.policy, "incremental");
   EXPECT_EQ(plan.first_version, 1);
   EXPECT_EQ(plan.decided_last_step, 9);
   EXPECT_NEAR(plan.balancedness_before, 0.4, 1e-9);

@@ -52,6 +52,25 @@ TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
   EXPECT_NE(proposals[0].reason.find("predicted peak GPU load falls 45.0 %"), std::string::npos);
 }
 
+TEST(ProposalTest, TheChunksOfADecisionShareItsNumberAndARollbackHasItsOwn) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
+  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
+  job.Deliver();
+  const std::vector<wire::Propose>& proposals = job.ranks[1].proposals;
+  ASSERT_GE(proposals.size(), 3u);
+  for (const int chunk : {0, 1}) {
+    EXPECT_EQ(proposals[chunk].decision, 1);
+    EXPECT_EQ(proposals[chunk].policy, "incremental");
+    EXPECT_EQ(proposals[chunk].asked_by, "");
+  }
+  EXPECT_EQ(proposals[2].decision, 2);
+  EXPECT_EQ(proposals[2].policy, "rollback");
+  EXPECT_EQ(proposals[2].asked_by, "ann");
+}
+
 TEST(ProposalTest, VersionsGoOnAboveWhatAnyRankHasSeen) {
   TestJob job;
   job.ranks[1].identity.highest_version = 40;

@@ -70,7 +70,7 @@ TEST(SettingsTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
   StoredJob stored{kJob, 4, 9, Exchanged({1})};
   stored.settings.policy_name = "of-another-version";
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
-  EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "balanced");
+  EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
 }
 
 }  // namespace

@@ -185,7 +185,7 @@ TEST_F(AdminTest, SettingsAreSetAndTheOthersStay) {
   v1::AdminResponse response;
   ASSERT_TRUE(Call(*admin_, &v1::Admin::Stub::SetPolicy, request, &response).ok());
   const v1::PolicySettings policy = Job().policy();
-  EXPECT_EQ(policy.name(), "balanced");
+  EXPECT_EQ(policy.name(), "incremental");
   EXPECT_EQ(policy.mode(), "observe");
   EXPECT_EQ(policy.every_steps(), kReportEvery);
   EXPECT_EQ(policy.max_pause_seconds(), 0.5);

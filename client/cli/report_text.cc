@@ -1,0 +1,261 @@
+#include "client/cli/report_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+#include "client/cli/text.h"
+
+namespace eplb::cli {
+namespace {
+
+std::string Megabytes(int64_t bytes) {
+  return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);
+}
+
+// Tenths of a second below a minute of differences matter: Seconds() would round them away.
+std::string Total(double seconds) { return absl::StrFormat("%.1f s", seconds); }
+
+std::string OneDecimal(double fraction) { return absl::StrFormat("%.1f %%", 100 * fraction); }
+
+// "12.3 % less", "0.4 % more".
+std::string MoreOrLess(double part) {
+  return absl::StrCat(OneDecimal(std::abs(part)), part < 0 ? " more" : " less");
+}
+
+std::string Paragraph(const std::string& text, const Terminal& terminal) {
+  return absl::StrCat(Wrapped(text, terminal.width, 0), "\n");
+}
+
+std::string Title(const char* text, const Terminal& terminal) {
+  return absl::StrCat("\n", Paint(terminal, Colour::kBold, text));
+}
+
+std::string Heading(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
+  const Topology& shape = run.placements.front().placement.topology();
+  return absl::StrCat(
+      Paint(terminal, Colour::kBold, absl::StrCat("Run of job ", Printable(run.report.job))), ": ",
+      Counted(static_cast<int64_t>(run.histories.size()), "rank"), ", ",
+      Counted(review.steps, "step"), ", ", Counted(shape.num_layers(), "layer"), " of ",
+      Counted(shape.num_experts(), "expert"), " in ", Counted(shape.num_slots(), "slot"), "\n\n");
+}
+
+std::string Pauses(const RunReview& review) {
+  size_t switches = 0;
+  for (const RunDecision& decision : review.decisions) switches += decision.switch_steps.size();
+  if (switches == 0) return "Nothing was switched.";
+  return absl::StrCat("Of the measured time ", Seconds(review.time.switch_seconds), " went into ",
+                      Counted(static_cast<int64_t>(switches), "pause"),
+                      " to move experts (longest ", Seconds(review.time.longest_pause_seconds),
+                      ").");
+}
+
+// The lines that a reader sees first: what rebalancing was worth.
+std::string Speed(const RunReview& review, const Terminal& terminal) {
+  const RunTime& time = review.time;
+  if (!time.modelled) {
+    const double part =
+        review.unmoved.slowdown > 0 ? 1 - review.run.slowdown / review.unmoved.slowdown : 0;
+    const std::string lead = absl::StrFormat(
+        "The fullest GPUs had %s load than under the static layout (%.3f against %.3f times the "
+        "mean).",
+        MoreOrLess(part), review.run.slowdown, review.unmoved.slowdown);
+    return absl::StrCat(
+        Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
+        Paragraph(absl::StrCat("No speed-up was measured: these steps do not last in proportion to "
+                               "their load (eplb-trainer --step-ms). They took ",
+                               Total(time.measured_seconds), ". ", Pauses(review)),
+                  terminal));
+  }
+  const double unmoved = review.unmoved.total_seconds;
+  const double ratio = time.measured_seconds > 0 ? unmoved / time.measured_seconds : 1;
+  const std::string lead = absl::StrCat(
+      MoreOrLess(unmoved > 0 ? 1 - time.measured_seconds / unmoved : 0),
+      " time than the static layout: ", Total(time.measured_seconds), " measured, ", Total(unmoved),
+      " predicted for the static layout (", OneDecimal(std::abs(ratio - 1)),
+      ratio < 1 ? " fewer" : " more", " steps per second).");
+  const std::string hindsight = absl::StrCat(
+      " Planned in hindsight, which nobody can do: ", Total(review.hindsight.total_seconds),
+      ", predicted, without pauses.");
+  return absl::StrCat(Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
+                      Paragraph(absl::StrCat(Pauses(review), hindsight), terminal));
+}
+
+// What is measured, and what the predictions rest on.
+std::string Basis(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
+  if (!review.time.modelled) return "";
+  std::string text = absl::StrFormat(
+      "Measured: rank 0's wall clock over all steps, without the checks after a switch. A step of "
+      "this trainer sleeps: it lasts %s x the load of the layers' fullest GPUs / the mean load. "
+      "Predicted: the same steps with the fullest GPUs' load under the other placement. So a step "
+      "is experts alone here; where experts are half of a step, expect half of the gain.",
+      Seconds(run.report.even_step_seconds));
+  if (review.time.steps_over_model * 50 > review.steps) {
+    absl::StrAppend(&text, " In ", review.time.steps_over_model, " of ", review.steps,
+                    " steps this machine needed longer than that, whatever the placement: they "
+                    "hide a part of the gain.");
+  }
+  return absl::StrCat("\n", Paragraph(text, terminal));
+}
+
+std::string HeldBackText(const RunReview& review) {
+  std::vector<std::string> stretches;
+  for (const HeldBack& stretch : review.operators.held_back) {
+    stretches.push_back(
+        absl::StrCat(stretch.first_step, "..", stretch.last_step, " ", stretch.why));
+  }
+  return absl::StrCat(
+      "Left out of the comparison are the steps in which operators held decisions "
+      "back: ",
+      absl::StrJoin(stretches, ", "), ".");
+}
+
+std::string Comparison(const RunReview& review, const Terminal& terminal) {
+  const auto row = [&review](const std::string& name, const RunRow& one) {
+    std::vector<std::string> cells = {name, absl::StrFormat("%.4f", one.balancedness),
+                                      absl::StrFormat("%.3f", one.slowdown)};
+    if (review.time.modelled) cells.push_back(Seconds(one.step_seconds));
+    cells.push_back(one.bytes.has_value() ? Megabytes(*one.bytes) : "-");
+    return cells;
+  };
+  Table table{.heading = {"", "balancedness", "fullest GPU"},
+              .right = {false, true, true, true, true},
+              .rows = {row("static layout", review.unmoved), row("this run", review.run),
+                       row("policy deepseek, same times", review.policy),
+                       row(absl::StrCat("hindsight, ", review.window_steps, " steps each"),
+                           review.hindsight)}};
+  if (review.time.modelled) table.heading.push_back("step");
+  table.heading.push_back("moved");
+  table.right.resize(table.heading.size());
+  std::string note =
+      "Balancedness: mean / max GPU load; fullest GPU: its load / the mean load. Only the row of "
+      "this run is measured; the others are predicted from its loads, a copied expert weighing "
+      "what it weighed here.";
+  if (review.time.modelled) note += " Steps without their boundaries.";
+  if (!review.operators.held_back.empty()) absl::StrAppend(&note, " ", HeldBackText(review));
+  return absl::StrCat(Title("Comparison", terminal), " (mean of ",
+                      Counted(review.compared_steps, "step"), ", ", review.compared_first_step,
+                      "..", review.steps - 1, ")\n", FormatTable(table, terminal),
+                      Paragraph(note, terminal));
+}
+
+std::string Fraction(double value) { return absl::StrFormat("%.3f", value); }
+
+std::string StepRange(int64_t first, int64_t last) { return absl::StrCat(first, "..", last); }
+
+// Whether a reader has to be told who decided: not when it was one policy each time.
+bool NamesDeciders(const std::vector<RunDecision>& decisions) {
+  return std::any_of(decisions.begin(), decisions.end(), [&](const RunDecision& one) {
+    return !one.asked_by.empty() || one.policy != decisions.front().policy;
+  });
+}
+
+std::string Decisions(const RunReview& review, const Terminal& terminal) {
+  std::string text = absl::StrCat(Title("Decisions", terminal), ": promised and seen\n");
+  if (review.decisions.empty()) return text + "none was put in force\n";
+  const bool names = NamesDeciders(review.decisions);
+  Table table{.heading = {"#", "on steps", "after", "moved", "pause", "was", "predicted", "seen"},
+              .right = {true, false, false, true, true, true, true, true},
+              .rows = {}};
+  if (names) table.heading.emplace_back("by");
+  if (names) table.right.push_back(false);
+  for (const RunDecision& one : review.decisions) {
+    table.rows.push_back({one.decision == 0 ? "-" : absl::StrCat(one.decision),
+                          StepRange(one.decided_first_step, one.decided_last_step),
+                          absl::StrJoin(one.switch_steps, ", "), Megabytes(one.bytes_moved),
+                          Seconds(one.pause_seconds), Fraction(one.before), Fraction(one.predicted),
+                          one.seen ? Fraction(*one.seen) : "-"});
+    if (names) table.rows.back().push_back(one.policy);
+  }
+  absl::StrAppend(
+      &text, FormatTable(table, terminal),
+      Paragraph("Balancedness of summed loads. was: measured on the steps that were decided on; "
+                "predicted: of the new placement on the same load; seen: measured from the switch "
+                "to the next one. pause: longest boundary of any rank.",
+                terminal),
+      Title("Why", terminal), "\n");
+  for (const RunDecision& one : review.decisions) {
+    std::string label = one.decision == 0 ? "" : absl::StrCat(one.decision, ": ");
+    if (!one.asked_by.empty()) {
+      absl::StrAppend(&label, "asked by ", Printable(one.asked_by), ": ");
+    }
+    absl::StrAppend(&text, Wrapped(label + Printable(one.reason), terminal.width, 2), "\n");
+  }
+  return text;
+}
+
+std::string Operators(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
+  const std::string title = absl::StrCat(Title("Operators", terminal), "\n");
+  if (!run.events.has_value()) {
+    return title +
+           Paragraph(
+               "Pauses and settings are known to the daemon alone. To see them here: eplbctl get "
+               "events --limit 1000 -o json > DIR/events.json",
+               terminal);
+  }
+  if (review.operators.actions.empty()) return title + "changed nothing\n";
+  std::string text = title;
+  for (const OperatorAction& action : review.operators.actions) {
+    const std::string when =
+        action.step < 0 ? "before step 0" : absl::StrCat("after step ", action.step);
+    std::string line = absl::StrCat(when, ": ", action.name);
+    if (!action.actor.empty()) absl::StrAppend(&line, " by ", Printable(action.actor));
+    absl::StrAppend(&line, ": ", Printable(action.reason));
+    if (action.before != action.after) {
+      absl::StrAppend(&line, " (", Printable(action.before), " -> ", Printable(action.after), ")");
+    }
+    absl::StrAppend(&text, Wrapped(line, terminal.width, 2), "\n");
+  }
+  return text;
+}
+
+std::string GpuLoads(const RunReview& review, const Terminal& terminal) {
+  const double full =
+      *std::max_element(review.gpu_loads_unmoved.begin(), review.gpu_loads_unmoved.end());
+  return absl::StrCat(
+      "\n", Paint(terminal, Colour::kBold, absl::StrCat("GPU loads of layer ", review.worst_layer)),
+      " (tokens of steps ", StepRange(review.compared_first_step, review.steps - 1),
+      "; left static, right this run)\n",
+      PairedBars(review.gpu_loads_unmoved, review.gpu_loads_run, full, terminal));
+}
+
+std::string Verdict(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
+  if (review.problems.empty()) {
+    const std::string text =
+        absl::StrCat("Verified: ", Megabytes(run.report.bytes_verified),
+                     " of expert memory recomputed and equal; no invariant broken in the logs of ",
+                     Counted(static_cast<int64_t>(run.histories.size()), "rank"),
+                     "; reported balancedness equals the recomputed within ",
+                     absl::StrFormat("%.1g", review.largest_difference), ".");
+    return absl::StrCat("\n", Paint(terminal, Colour::kGreen, Wrapped(text, terminal.width, 2)),
+                        "\n");
+  }
+  std::string text =
+      absl::StrCat("\n", Paint(terminal, Colour::kRed, "Not verified"), ": ",
+                   Counted(static_cast<int64_t>(review.problems.size()), "problem"), "\n");
+  constexpr size_t kMaxProblems = 20;
+  for (size_t i = 0; i < std::min(review.problems.size(), kMaxProblems); ++i) {
+    absl::StrAppend(&text, "  ", review.problems[i], "\n");
+  }
+  if (review.problems.size() > kMaxProblems) {
+    absl::StrAppend(&text, "  and ", review.problems.size() - kMaxProblems,
+                    " more (-o json has them all)\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ReportText(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
+  return absl::StrCat(Heading(run, review, terminal), Speed(review, terminal),
+                      Basis(run, review, terminal), Comparison(review, terminal),
+                      Decisions(review, terminal), Operators(run, review, terminal),
+                      GpuLoads(review, terminal), Verdict(run, review, terminal));
+}
+
+}  // namespace eplb::cli

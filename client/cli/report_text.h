@@ -1,0 +1,20 @@
+// The report of a run as text for people.
+// threads: safe, no state.
+#ifndef EPLB_CLIENT_CLI_REPORT_TEXT_H_
+#define EPLB_CLIENT_CLI_REPORT_TEXT_H_
+
+#include <string>
+
+#include "client/cli/run_review.h"
+#include "client/cli/terminal.h"
+#include "client/files/run_directory.h"
+
+namespace eplb::cli {
+
+// Begins with the time that the run took and the time that the static layout would have taken, and
+// says of each figure whether it was measured or predicted.
+std::string ReportText(const RunDirectory& run, const RunReview& review, const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_REPORT_TEXT_H_

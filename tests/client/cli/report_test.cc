@@ -1,0 +1,156 @@
+#include "client/cli/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/cli/report_picture.h"
+#include "client/cli/report_text.h"
+#include "client/cli/run_review.h"
+#include "tests/client/cli/small_run.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr Terminal kWide{.width = 200};
+
+RunReview ReviewOf(const RunDirectory& run) { return ReviewRun(run, 4).value(); }
+
+std::string TextOf(const RunDirectory& run) { return ReportText(run, ReviewOf(run), kWide); }
+
+TEST(RunReviewTest, TheStaticLayoutsTimeIsThatOfTheSameStepsWithItsFullestGpus) {
+  const RunReview review = ReviewOf(SmallRun({{.step = 5}}));
+  // 6 steps of 50 ms and 6 of 30 ms, 11 boundaries of 2 ms and one of 10 ms.
+  EXPECT_NEAR(review.time.measured_seconds, 0.480 + 0.032, 1e-9);
+  EXPECT_NEAR(review.time.boundary_seconds, 0.032, 1e-9);
+  EXPECT_NEAR(review.time.switch_seconds, 0.010, 1e-9);
+  EXPECT_NEAR(review.unmoved.total_seconds, 12 * 0.050, 1e-9);
+  EXPECT_NEAR(review.hindsight.total_seconds, 12 * 0.030, 1e-9);
+  EXPECT_NEAR(review.run.step_seconds, 0.030, 1e-9);  // compared from the first switch on
+  EXPECT_EQ(review.compared_first_step, 6);
+}
+
+TEST(RunReviewTest, WorkThatTakesLongerThanTheModelsStepIsNotGivenToThePlacement) {
+  RunDirectory run = SmallRun({{.step = 5}});
+  for (StepRecord& step : run.report.steps) {
+    step.work_seconds = 0.060;  // whatever the placement
+    step.seconds = 0.062;
+  }
+  const RunReview review = ReviewOf(run);
+  EXPECT_EQ(review.time.steps_over_model, kSmallSteps);
+  EXPECT_NEAR(review.unmoved.total_seconds, 12 * 0.060, 1e-9);
+  EXPECT_THAT(TextOf(run), HasSubstr("In 12 of 12 steps this machine needed longer"));
+}
+
+TEST(RunReviewTest, OtherPoliciesBytesArePricedByTheRunsOwn) {
+  const RunReview review = ReviewOf(SmallRun({{.step = 5}}));
+  EXPECT_EQ(review.run.transfers, 2);
+  EXPECT_EQ(review.run.bytes, 2000000);
+  EXPECT_EQ(review.policy.bytes, 2000000);
+  EXPECT_EQ(review.unmoved.bytes, 0);
+  EXPECT_FALSE(ReviewOf(SmallRun({})).policy.bytes.has_value());
+}
+
+TEST(RunReviewTest, StepsThatOperatorsHeldBackAreNotCompared) {
+  RunDirectory run = SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}});
+  EXPECT_NEAR(ReviewOf(run).run.balancedness, (3 * 1.0 + 3 * 0.6) / 6, 1e-9);
+  run.events = LoggedEvents{"demo", {EventAt(run, 8, "pause")}};
+  const RunReview review = ReviewOf(run);
+  EXPECT_EQ(review.compared_steps, 3);
+  EXPECT_NEAR(review.run.balancedness, 1, 1e-9);
+  EXPECT_THAT(TextOf(run),
+              AllOf(HasSubstr("held decisions back: 9..11 paused"),
+                    HasSubstr("after step 8: pause by uid 1000 (alice): pause it is")));
+}
+
+TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasSeen) {
+  const RunReview review =
+      ReviewOf(SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}}));
+  ASSERT_EQ(review.decisions.size(), 2u);
+  const RunDecision& first = review.decisions[0];
+  EXPECT_NEAR(first.before, 0.6, 1e-12);
+  EXPECT_NEAR(first.predicted, 1, 1e-12);
+  EXPECT_NEAR(first.seen.value(), 1, 1e-12);
+  EXPECT_EQ(first.seen_first_step, 6);
+  EXPECT_EQ(first.seen_last_step, 8);
+  EXPECT_NEAR(review.decisions[1].seen.value(), 0.6, 1e-12);
+  EXPECT_EQ(review.decisions[1].seen_last_step, kSmallSteps - 1);
+}
+
+// Both were decided on the same steps: the operator's rollback is not the balancer's second chunk.
+TEST(RunDecisionsTest, ARollbackOnTheSameStepsIsARowOfItsOwn) {
+  const RunDirectory run = SmallRun({{.step = 5, .decision = 16},
+                                     {.step = 7,
+                                      .even = false,
+                                      .decision = 17,
+                                      .policy = "rollback",
+                                      .asked_by = "uid 1000 (alice)"}});
+  const RunReview review = ReviewOf(run);
+  ASSERT_EQ(review.decisions.size(), 2u);
+  EXPECT_THAT(review.decisions[0].switch_steps, ElementsAre(5));
+  EXPECT_THAT(review.decisions[1].switch_steps, ElementsAre(7));
+  EXPECT_EQ(review.rebalances, 1);
+  EXPECT_NEAR(review.policy.balancedness, (2 * 1.0 + 4 * 0.6) / 6, 1e-9);  // rolled back as well
+  EXPECT_THAT(TextOf(run),
+              AllOf(HasSubstr("16: because of decision 16"),
+                    HasSubstr("17: asked by uid 1000 (alice): because of decision 17")));
+}
+
+TEST(RunDecisionsTest, ChunksOfADecisionAreOneRow) {
+  const RunReview review = ReviewOf(SmallRun({{.step = 5}, {.step = 7, .even = false}}));
+  ASSERT_EQ(review.decisions.size(), 1u);
+  EXPECT_THAT(review.decisions[0].switch_steps, ElementsAre(5, 7));
+  EXPECT_EQ(review.decisions[0].bytes_moved, 4000000);
+}
+
+TEST(ReportTextTest, TheFirstLinesNameTheTimeWonAndWhatWasMeasured) {
+  const std::string text = TextOf(SmallRun({{.step = 5}}));
+  const std::string first = text.substr(text.find("\n\n") + 2, 200);
+  EXPECT_THAT(first, HasSubstr("14.7 % less time than the static layout: 0.5 s measured, 0.6 s "
+                               "predicted for the static layout (17.2 % more steps per second)."));
+  EXPECT_THAT(text, HasSubstr("Of the measured time 10.0 ms went into 1 pause to move experts "
+                              "(longest 12.0 ms). Planned in hindsight"));
+}
+
+TEST(ReportTextTest, ALossIsCalledALoss) {
+  RunDirectory run = SmallRun({{.step = 5}});
+  run.report.steps[5].boundary_seconds += 0.2;
+  run.report.steps[5].seconds += 0.2;
+  EXPECT_THAT(TextOf(run), HasSubstr("18.7 % more time than the static layout"));
+}
+
+TEST(ReportTextTest, StepsThatDoNotLastInProportionToTheirLoadHaveNoSpeedUp) {
+  RunDirectory run = SmallRun({{.step = 5}});
+  run.report.even_step_seconds = 0;
+  EXPECT_THAT(TextOf(run),
+              AllOf(HasSubstr("The fullest GPUs had 40.0 % less load than under the static layout"),
+                    HasSubstr("No speed-up was measured"), Not(HasSubstr("less time"))));
+}
+
+TEST(ReportTextTest, WithoutEventsTheReportSaysThatPausesAreNotKnown) {
+  RunDirectory run = SmallRun({{.step = 5}});
+  EXPECT_THAT(TextOf(run), HasSubstr("known to the daemon alone"));
+  run.events = LoggedEvents{"demo", {}};
+  EXPECT_THAT(TextOf(run), AllOf(HasSubstr("changed nothing"), Not(HasSubstr("daemon alone"))));
+}
+
+TEST(ReportPictureTest, SwitchesAndHeldBackStepsAreMarked) {
+  RunDirectory run = SmallRun({{.step = 5}});
+  run.events = LoggedEvents{"demo", {EventAt(run, 8, "pause")}};
+  const std::string svg = ReportPicture("a<b", ReviewOf(run));
+  EXPECT_THAT(svg, AllOf(HasSubstr("<svg xmlns"), HasSubstr("Job a&lt;b"), HasSubstr("paused"),
+                         HasSubstr("this run, mean 0.800"), HasSubstr("static layout, mean 0.600"),
+                         HasSubstr("</svg>")));
+  size_t marks = 0;
+  for (size_t at = svg.find("<path"); at != std::string::npos; at = svg.find("<path", at + 1)) {
+    ++marks;
+  }
+  EXPECT_EQ(marks, 2u);  // one switch, one in the key
+}
+
+}  // namespace
+}  // namespace eplb::cli

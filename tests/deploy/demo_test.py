@@ -1,0 +1,95 @@
+"""deploy/demo.sh and deploy/setup.sh, as a newcomer runs them, on the programs of this build."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ["EPLB_BIN"])
+
+
+def run(*command, **environment):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=240,
+                          env={**os.environ, "COLUMNS": "100", "LANG": "C.UTF-8", **environment})
+
+
+class DemoTest(unittest.TestCase):
+    def test_the_run_ends_with_a_report_that_leads_with_time_and_a_picture(self):
+        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-demo-")))
+        done = run(ROOT / "deploy/demo.sh", "--bin", BIN, "--dir", directory / "run", "--steps", 240, "--step-ms", 20)
+        self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+        report = done.stdout[done.stdout.index("Run of job demo: 8 ranks, 240 steps"):]
+        self.assertRegex(report.split("\n\n")[1], r"^\d+\.\d % (less|more) time than the static layout: \d+\.\d s measured, "
+                                                  r"\d+\.\d s\s+predicted")
+        self.assertIn("changed nothing", report)  # events.json was saved: operators are known
+        self.assertIn(f"{directory}/run/report.svg", report)
+        self.assertEqual(xml.etree.ElementTree.parse(directory / "run/report.svg").getroot().tag,
+                         "{http://www.w3.org/2000/svg}svg")
+        figures = json.loads((directory / "run/report.json").read_text())
+        self.check_figures(figures)
+        self.assertRegex(done.stdout, r"kill -9 \d+, then ")
+
+    def check_figures(self, figures):
+        """A fifth of the bytes of a policy that plans anew each time, at a balancedness that is as good."""
+        rows = figures["comparison"]
+        ours, deepseek = rows["run"], rows["deepseek_same_windows_predicted"]
+        self.assertLess(5 * ours["bytes_moved"], deepseek["bytes_moved"])
+        self.assertGreater(ours["balancedness"], deepseek["balancedness"] - 0.01)
+        self.assertGreater(ours["balancedness"], rows["static_predicted"]["balancedness"] + 0.05)
+        self.assertTrue(figures["time"]["modelled"])
+        self.assertEqual({decision["policy"] for decision in figures["decisions"]}, {"incremental"})
+        numbers = [decision["decision"] for decision in figures["decisions"]]
+        self.assertEqual(numbers, sorted(set(numbers)))
+
+    def test_wrong_flags_are_exit_2_and_name_what_was_expected(self):
+        for flags, expected in ((["--steps"], "--steps needs a value"), (["--minutes", "x"], '--minutes is "x", expected a whole'),
+                                (["--stepz", "4"], "unknown option --stepz")):
+            done = run(ROOT / "deploy/demo.sh", *flags)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(expected, done.stderr)
+
+    def test_progress_of_the_build_estimates_what_is_left_from_the_rate_so_far(self):
+        """The function of the script, fed with what ninja prints."""
+        script = (ROOT / "deploy/demo.sh").read_text()
+        function = re.search(r"^show_progress\(\) \{.*?^\}", script, re.M | re.S)[0]
+        lines = ["[0/430 0.1] Building A", "[1/430 2.0] B", "[60/430 31.5] C", "compiler says something", "[61/430 32.0] D",
+                 "[430/430 300.0] E"]
+        done = subprocess.run(["bash", "-c", f"set -euo pipefail\n{function}\nshow_progress"], input="\n".join(lines) + "\n",
+                              capture_output=True, text=True, timeout=20)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(done.stdout.splitlines(), ["[  0/430]", "[ 60/430], about 4 min left at the rate so far",
+                                                    "[430/430]"])
+
+
+class SetupTest(unittest.TestCase):
+    def test_building_alone_asks_for_no_pytorch_and_the_command_for_another_distribution_builds(self):
+        """Another distribution gets the list and the next command."""
+        with tempfile.NamedTemporaryFile("w") as release:
+            release.write('ID=ubuntu\nVERSION_ID="24.04"\n')
+            release.flush()
+            listed = {flag: run(ROOT / "deploy/setup.sh", flag, EPLB_OS_RELEASE=release.name)
+                      for flag in ("--build", "--tests", "--all")}
+        for done in listed.values():
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("--target eplbd eplbctl eplb-trainer eplb\n", done.stderr)
+            self.assertIn("deploy/demo.sh --skip-setup", done.stderr)
+            self.assertNotIn("--workflow", done.stderr)  # which would run every test
+        self.assertNotIn("torch", listed["--build"].stderr)
+        self.assertIn("libgrpc++-dev", listed["--build"].stderr)
+        self.assertIn("python3-torch", listed["--tests"].stderr)
+        self.assertNotIn("clang-tidy", listed["--tests"].stderr)
+        self.assertIn("clang-tidy", listed["--all"].stderr)
+
+    def test_an_unknown_argument_is_exit_2(self):
+        done = run(ROOT / "deploy/setup.sh", "--biuld")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("expected --build, --tests or --all", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
