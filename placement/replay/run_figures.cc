@@ -93,19 +93,6 @@ absl::Status AddStep(const Load& load, const Placement& placement, RunSeries& se
   return absl::OkStatus();
 }
 
-// Mean over layers with load of mean / max.
-double BalancednessOf(const RealMatrix& gpu_loads) {
-  double sum = 0;
-  int64_t layers = 0;
-  for (Eigen::Index layer = 0; layer < gpu_loads.rows(); ++layer) {
-    const double most = gpu_loads.row(layer).maxCoeff();
-    if (most <= 0) continue;
-    sum += std::min(1.0, gpu_loads.row(layer).mean() / most);
-    ++layers;
-  }
-  return layers == 0 ? 1 : sum / static_cast<double>(layers);
-}
-
 }  // namespace
 
 absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, int64_t last) {
@@ -146,7 +133,7 @@ absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
     EPLB_ASSIGN_OR_RETURN(const Evaluation part, Evaluate(load, placements[i].placement));
     gpu_loads += part.gpu_loads;
   }
-  return BalancednessOf(gpu_loads);
+  return EvaluateGpuLoads(std::move(gpu_loads), topology.num_gpus()).mean_balancedness;
 }
 
 double MeanFrom(std::span<const double> series, int64_t first) {
