@@ -152,8 +152,9 @@ void AddReplay(CLI::App& root, Command& command) {
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
+      "The policy of a daemon that was told of none is incremental.\n"
       "Examples:\n"
-      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
       "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
       "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
       "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
