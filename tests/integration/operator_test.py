@@ -60,6 +60,7 @@ class OperatorTest(unittest.TestCase):
         for verb in ("pause", "resume", "rollback", "set_policy", "rebalance", "refused"):
             self.assertRegex(actors.get(verb, ""), r"^[^@]+@[^@]+ \(claimed\)$", verb)
         self.both_sides_say_the_same()
+        self.the_report_tells_operators_from_the_balancer()
         self.forget()
 
     def forget(self):
@@ -102,6 +103,24 @@ class OperatorTest(unittest.TestCase):
         self.assertEqual(events, fetch(f"/{job}/events?limit=1000"))
         self.assertEqual(self.ask("get", "ranks")["ranks"][0].keys(), fetch(f"/{job}")["ranks"][0].keys())
         self.assertEqual(self.ask("get", "placement"), fetch(f"/{job}/placement"))
+
+    def the_report_tells_operators_from_the_balancer(self):
+        """A rollback is a decision of its own, and what was paused or observed is left out of the comparison."""
+        (self.directory / "events.json").write_text(json.dumps(self.ask("get", "events", "--limit", 1000)))
+        done = subprocess.run([harness.BIN / "eplbctl", "report", self.directory, "-o", "json"], capture_output=True,
+                              text=True, timeout=60 * harness.PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual({action["name"] for action in report["operators"]["actions"]},
+                         {"pause", "resume", "rollback", "set_policy", "rebalance"})
+        self.assertEqual({stretch["why"] for stretch in report["operators"]["held_back"]}, {"paused", "observed only"})
+        self.assertLess(report["comparison"]["steps"], report["steps"] - report["first_switch_step"])
+        numbers = [decision["decision"] for decision in report["decisions"]]
+        self.assertEqual(numbers, sorted(set(numbers)))
+        back = [decision for decision in report["decisions"] if decision["policy"] == "rollback"]
+        self.assertEqual(len(back), 1)
+        self.assertNotEqual(back[0]["asked_by"], "")
+        self.assertEqual(report["rebalances"], len(numbers) - 1)
 
     def look(self):
         harness.wait_for(lambda: self.ask("explain")["switched"], 60, "a plan with a committed chunk")
