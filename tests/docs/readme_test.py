@@ -95,10 +95,11 @@ class ReadmeTest(Scratch):
         # What deploy/demo.sh leaves for `report`, and a job to ask about.
         for rank in self.start_job(endpoint, "--steps", "60", "--log-dir", "build/demo", "--report-json", "build/demo/run.json"):
             self.assertEqual(rank.wait(BLOCK_SECONDS), 0)
-        # From here on it decides only when it is told to.
-        self.assertNotEqual(self.ask(endpoint, "set", "policy", "every_steps=1000000"), "")
         self.start_job(endpoint, "--steps", "1000000", "--step-ms", "20")
         self.wait_for(lambda: self.runs(endpoint), "a job that runs")
+        # From here on it decides only when it is told to; what is in flight ends first.
+        self.wait_for(lambda: self.ask(endpoint, "set", "policy", "every_steps=1000000") != "", "a policy that is set")
+        self.wait_for(lambda: self.runs(endpoint), "a job with nothing in flight")
         shell = Shell(self.directory, {**self.environment, "EPLB_ENDPOINT": endpoint})
         self.addCleanup(shell.close)
         shell.run(Block(0, f"cd {self.checkout}\n"), 10)
