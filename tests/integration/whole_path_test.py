@@ -130,6 +130,12 @@ class WholePathTest(unittest.TestCase):
                 self.assertAlmostEqual(view["balancedness"], balancedness_of(sums), delta=1e-9, msg=view)
                 self.assertEqual(len(view["layer_balancedness"]), len(sums))
                 after_a_switch += version > ran_under(last)["version"]
+        told = self.eplbctl("get", "jobs", "--endpoint", self.daemon.endpoint, "-o", "json")
+        self.assertEqual(told.returncode, 0, told.stderr)
+        job_of_command, job_of_api = json.loads(told.stdout)["jobs"][0], self.api("jobs/demo")
+        for key in ("balancedness", "balancedness_static", "balancedness_predicted", "balancedness_seen",
+                    "measured_first_step", "measured_last_step"):
+            self.assertEqual(job_of_command[key], job_of_api[key], key)
         self.assertGreater(after_a_switch, 0, "no view was taken between a switch and the next window")
         self.assertGreater(of_two_placements, 0, "no window had a switch in it")
         for plan in self.api("jobs/demo/plans")["plans"]:
