@@ -287,7 +287,8 @@ absl::Status Do(Deed& deed, const ForgetJob&) {
         absl::StrCat("job ", job.name, " has ranks connected, expected none: end its run first"));
   }
   deed.before = StateName(job);
-  deed.outcome = absl::StrCat("job ", job.name, " was forgotten", deed.By());
+  deed.after = "forgotten";
+  deed.outcome = absl::StrCat("forgotten", deed.By());
   deed.turn.decision.effects.emplace_back(Forget{job.name, /*required=*/job.known.has_value()});
   Audit(deed);
   return absl::OkStatus();

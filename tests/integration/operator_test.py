@@ -73,7 +73,7 @@ class OperatorTest(unittest.TestCase):
             self.assertEqual(again[key], ended[key], key)
         job = ended["job"]
         self.assertIn("no job is named", self.ask("forget", code=2))
-        self.assertIn("was forgotten", self.ask("forget", job, "--comment", "done with it")["outcome"])
+        self.assertIn("forgotten by ", self.ask("forget", job, "--comment", "done with it")["outcome"])
         self.ask("forget", "--job", job, code=5)
         self.assertEqual(self.ask("get", "jobs")["jobs"], [])
         self.assertEqual(self.ask("get", "events", "--job", job)["events"][0]["name"], "forget")

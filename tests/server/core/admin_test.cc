@@ -407,7 +407,7 @@ TEST(AdminTest, ForgetRemovesAJobWithoutRanksAndLeavesItsAuditLog) {
   EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{}, 7)), absl::StatusCode::kAborted);
   const absl::StatusOr<ChangeOutcome> forgotten = job.daemon.Ask(ForgetJob{});
   ASSERT_TRUE(forgotten.ok()) << forgotten.status();
-  EXPECT_EQ(forgotten->outcome, "job train was forgotten by ann: why not");
+  EXPECT_EQ(forgotten->outcome, "forgotten by ann: why not");
   EXPECT_EQ(forgotten->state, "FINISHED");
   EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());
   EXPECT_TRUE(job.daemon.stored().empty());
