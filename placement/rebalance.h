@@ -26,10 +26,26 @@ struct RebalanceQuestion {
   const TrackRecord& record;  // looked at when the costs are priced
 };
 
+// What a decision came down to.
+enum class RebalanceRule {
+  kNoChange,    // kept: the policy's placement is the one in force
+  kMinGain,     // kept: the gain is below min_gain
+  kNoEvidence,  // kept: no later window has confirmed a saving yet
+  kCost,        // kept: the confirmed saving is no more than the cost
+  kRisk,        // kept: more is at stake than the loss budget and the confirmed saving allow
+  kPays,        // rebalance
+  kReturn,      // back to the placement that the record began with
+};
+
+// "no_change", "min_gain", ..: for JSON.
+const char* NameOf(RebalanceRule rule);
+
 struct RebalanceVerdict {
   bool rebalance = false;
+  RebalanceRule rule = RebalanceRule::kMinGain;
   // "rebalance saves 1.9 s over 1000 steps for 0.21 s of migration: peak GPU load falls 12.3 %
   // (balancedness 0.842 -> 0.951)", or "kept, ..": the caller puts what it knows before and after.
+  // A reason that the prices decided against ends with kSeeCosts.
   std::string reason;
   MigrationCost migration;  // zero where it was not looked at: kept before it came to that
 };
@@ -43,13 +59,17 @@ struct RebalanceVerdict {
 //             incumbent's.
 //   The loss of staying was already as large as the price of going (ski rental); a gain that drift
 //   eats up sooner never gets there, and one that is only noise has no record at all.
-// - and within the means: kCertain times earned by a trial that loses in no ordinary window; or
-//   else there and back, and what two standard deviations cost until the next decision, together
-//   are no more than the account has: what was saved so far, less what was spent, plus kAllowance
-//   of the time without any move. So being wrong costs about kAllowance, not more.
+// - and what is at stake must be affordable. At stake are the migration, the same migration back,
+//   and what an interval of two standard deviations below the mean loses until the next decision.
+//   It is affordable when it is no more than
+//   - the loss budget: kAllowance of the time without any move, plus what was saved so far, less
+//     what was spent. So being wrong costs about kAllowance, not more; or
+//   - 1 / kTimesEarned of net = saved - replicas: waiting for the budget would lose more. Both
+//     grow with time, and without this the first move of a job waits for kAllowance alone.
 // errors: InvalidArgument when shapes differ; those of PlanMigration. threads: safe, no state.
 inline constexpr double kAllowance = 0.003;
-inline constexpr double kCertain = 10;
+inline constexpr double kTimesEarned = 3;
+inline constexpr char kSeeCosts[] = "; see: eplbctl help costs";
 absl::StatusOr<RebalanceVerdict> JudgeRebalance(const RebalanceQuestion& question);
 
 // With prices, after the candidate was kept: whether to go back to where the record began (the
@@ -60,6 +80,12 @@ absl::StatusOr<RebalanceVerdict> JudgeReturn(const RebalanceQuestion& question);
 
 // "12 s", "1.9 s", "0.21 s", "3.4 ms", "12 us": for the sentences.
 std::string SecondsText(double seconds);
+// `of` and `than` for one sentence: with so many digits that the texts differ where the numbers do.
+struct ComparedText {
+  std::string of;
+  std::string than;
+};
+ComparedText CompareSeconds(double of, double than);
 // "812 B", "1.8 GB".
 std::string BytesText(int64_t bytes);
 // "1 transfer", "2 transfers".

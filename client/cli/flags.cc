@@ -123,7 +123,8 @@ void AddCostOptions(CLI::App& app, CostOptions& options) {
                  "Bytes that a transfer moves [" + std::to_string(options.expert_bytes) + "]")
       ->type_name("B");
   app.add_option("--link-gbps", options.link_gbps,
-                 "GB/s of a GPU inside a node and between nodes [" + options.link_gbps + "]")
+                 "Of a GPU inside a node and between nodes, in GB/s or with a unit, 400Gb/s [" +
+                     options.link_gbps + "]")
       ->type_name("INTRA,INTER");
   app.add_option("--token-ns", options.token_ns,
                  "Time of a token on the fullest GPU [176, with --training 528]")

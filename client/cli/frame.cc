@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
+#include "client/cli/links.h"
 #include "client/cli/text.h"
 #include "placement/status_macros.h"
 
@@ -17,30 +18,10 @@ namespace {
 constexpr std::string_view kReference = "deepseek";
 constexpr int64_t kMaxBytes = int64_t{1} << 50;  // 1 PiB
 constexpr double kMaxTokenNs = 1e9;
-constexpr double kMinGbps = 1e-6;
-constexpr double kMaxGbps = 1e6;
 
 absl::Status CheckBytes(const char* flag, int64_t bytes) {
   if (bytes >= 0 && bytes <= kMaxBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(flag, " is ", bytes, ", expected 0..2^50"));
-}
-
-// "intra,inter" in GB/s.
-absl::Status ReadLinks(const std::string& text, Costs& costs) {
-  const std::vector<std::string> parts = absl::StrSplit(text, ',');
-  double intra = 0;
-  double inter = 0;
-  const bool read =
-      parts.size() == 2 && absl::SimpleAtod(parts[0], &intra) && absl::SimpleAtod(parts[1], &inter);
-  const auto in_range = [](double gbps) { return gbps >= kMinGbps && gbps <= kMaxGbps; };
-  if (!read || !in_range(intra) || !in_range(inter)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--link-gbps is \"", text,
-                     "\", expected two numbers INTRA,INTER in GB/s, each in 1e-6..1e6"));
-  }
-  costs.intra_bytes_per_s = intra * 1e9;
-  costs.inter_bytes_per_s = inter * 1e9;
-  return absl::OkStatus();
 }
 
 absl::Status NotTaken(const FrameOptions& options, const char* flag) {

@@ -29,6 +29,7 @@
 #include "client/cli/daemon/top.h"
 #include "client/cli/daemon/wait.h"
 #include "client/cli/flags.h"
+#include "client/cli/help.h"
 #include "client/cli/lint.h"
 #include "client/cli/man.h"
 #include "client/cli/output.h"
@@ -45,9 +46,10 @@ namespace eplb::cli {
 namespace {
 
 constexpr void (*kCommands[])(CLI::App& root, Command& command) = {
-    &AddPlan,  &AddReplay,  &AddSweep,    &AddLint, &AddConvert, &AddReport,     &AddStatus,
-    &AddGet,   &AddExplain, &AddDiff,     &AddTop,  &AddDoctor,  &AddWait,       &AddRebalance,
-    &AddPause, &AddResume,  &AddRollback, &AddSet,  &AddForget,  &AddCompletion, &AddMan};
+    &AddPlan,   &AddReplay,    &AddSweep,      &AddLint,   &AddConvert,  &AddReport,
+    &AddStatus, &AddGet,       &AddExplain,    &AddDiff,   &AddTop,      &AddDoctor,
+    &AddWait,   &AddRebalance, &AddPause,      &AddResume, &AddRollback, &AddSet,
+    &AddForget, &AddHelp,      &AddCompletion, &AddMan};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {

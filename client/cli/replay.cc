@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "client/cli/links.h"
 #include "client/cli/progress.h"
 #include "client/files/load_file.h"
 #include "client/files/load_window.h"
@@ -92,6 +93,7 @@ std::string ReplayToJson(const ReplayResult& result) {
                     {"balancedness_static", row.balancedness_static},
                     {"balancedness", row.balancedness},
                     {"rebalanced", row.rebalanced},
+                    {"decided_by", row.rule ? NameOf(*row.rule) : "nothing_due"},
                     {"reason", row.reason},
                     {"transfers", row.transfers},
                     {"bytes", row.bytes},
@@ -113,6 +115,16 @@ std::string ReplayToJson(const ReplayResult& result) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// For stderr: what makes the answer worth less than it looks.
+std::string Notes(const ReplayCommandOptions& options, const ReplayResult& result) {
+  std::string note = LinksNote(options.costs);
+  if (result.rows.size() == 1) {
+    absl::StrAppend(&note, note.empty() ? "note: " : "; ", options.trace,
+                    " has 1 window, which runs the starting layout: nothing was decided");
+  }
+  return note;
+}
+
 }  // namespace
 
 Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) {
@@ -122,7 +134,7 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) 
           .out = options.format == Format::kJson
                      ? ReplayToJson(replayed->result)
                      : ReplayToTable(options, replayed->topology, replayed->result, terminal),
-          .message = replayed->note};
+          .message = JoinMessages(replayed->note, Notes(options, replayed->result))};
 }
 
 void AddReplay(CLI::App& root, Command& command) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "client/cli/links.h"
 #include "client/cli/replay.h"
 #include "client/cli/text.h"
 #include "placement/rebalance.h"
@@ -31,9 +32,8 @@ std::string Heading(const ReplayCommandOptions& options, const Topology& topolog
                                   Wrapped(ShapeText(topology), terminal.width, 2), "\n");
   std::string prices = "Costs: none, every gain of --min-gain is taken";
   if (options.costs.expert_bytes > 0) {
-    prices =
-        absl::StrCat("Costs: ", BytesText(options.costs.expert_bytes), " an expert over links of ",
-                     options.costs.link_gbps, " GB/s inside a node and between nodes");
+    prices = absl::StrCat("Costs: ", BytesText(options.costs.expert_bytes),
+                          " an expert over links of ", LinksText(options.costs));
     if (options.costs.training) absl::StrAppend(&prices, ", replicas priced as in training");
   }
   return absl::StrCat(text, Wrapped(prices, terminal.width, 2), "\n");
@@ -106,29 +106,77 @@ std::string Rebalances(const ReplayResult& result, const Terminal& terminal) {
   Table table{.heading = {"before window", "transfers", "moved", "migration", "balancedness"},
               .right = {true, true, true, true, true},
               .rows = {}};
-  std::vector<std::string> reasons;
   for (size_t t = 0; t < result.rows.size(); ++t) {
     const ReplayRow& row = result.rows[t];
-    if (!row.rebalanced || reasons.size() == kMaxRows) continue;
+    if (!row.rebalanced || table.rows.size() == kMaxRows) continue;
     table.rows.push_back({Grouped(static_cast<int64_t>(t)), Grouped(row.transfers),
                           BytesText(row.bytes), SecondsText(row.migration_seconds),
                           Fraction(row.balancedness)});
-    reasons.push_back(row.reason);
   }
-  if (reasons.empty()) {
-    return absl::StrCat(
-        text,
-        Wrapped(absl::StrCat("none; the last decision: ", result.rows.back().reason),
-                terminal.width, 2),
-        "\n");
-  }
-  absl::StrAppend(&text, FormatTable(table, terminal), "\n", Paint(terminal, Colour::kBold, "Why"),
-                  "\n");
-  for (const std::string& reason : reasons) {
-    absl::StrAppend(&text, Wrapped(reason, terminal.width, 2), "\n");
-  }
-  const int64_t more = result.summary.rebalances - static_cast<int64_t>(reasons.size());
+  if (table.rows.empty()) return text + "none\n";
+  text += FormatTable(table, terminal);
+  const int64_t more = result.summary.rebalances - static_cast<int64_t>(table.rows.size());
   if (more > 0) absl::StrAppend(&text, "and ", Grouped(more), " more (-o json has them all)\n");
+  return text;
+}
+
+// Neighbouring windows whose decisions came down to the same, or one rebalance.
+struct Stretch {
+  size_t first = 0;
+  size_t last = 0;
+  RebalanceRule rule = RebalanceRule::kNoChange;
+  bool rebalanced = false;
+  const std::string* reason = nullptr;  // of the last decision
+};
+
+std::vector<Stretch> StretchesOf(const ReplayResult& result) {
+  std::vector<Stretch> stretches;
+  for (size_t t = 0; t < result.rows.size(); ++t) {
+    const ReplayRow& row = result.rows[t];
+    if (!row.rule) {  // no decision was due: as the one before
+      if (!stretches.empty() && !stretches.back().rebalanced) stretches.back().last = t;
+      continue;
+    }
+    const bool joins = !stretches.empty() && !row.rebalanced && !stretches.back().rebalanced &&
+                       stretches.back().rule == *row.rule;
+    if (!joins) {
+      stretches.push_back({.first = t, .rule = *row.rule, .rebalanced = row.rebalanced});
+    }
+    stretches.back().last = t;
+    stretches.back().reason = &row.reason;
+  }
+  return stretches;
+}
+
+// The stretches that explain most of the chart, in its order: the longest, then the earliest.
+std::vector<Stretch> MostTelling(std::vector<Stretch> stretches) {
+  if (stretches.size() <= kMaxRows) return stretches;
+  std::stable_sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
+    return a.last - a.first > b.last - b.first;
+  });
+  stretches.resize(kMaxRows);
+  std::sort(stretches.begin(), stretches.end(),
+            [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
+  return stretches;
+}
+
+std::string Why(const ReplayResult& result, const Terminal& terminal) {
+  const std::vector<Stretch> all = StretchesOf(result);
+  if (all.empty()) return "";
+  std::string text = absl::StrCat("\n", Paint(terminal, Colour::kBold, "Why"), "\n");
+  const std::vector<Stretch> shown = MostTelling(all);
+  for (const Stretch& stretch : shown) {
+    const std::string windows =
+        stretch.first == stretch.last
+            ? absl::StrCat("window ", stretch.first)
+            : absl::StrCat("windows ", stretch.first, "..", stretch.last, ", the last");
+    absl::StrAppend(&text, Wrapped(absl::StrCat(windows, ": ", *stretch.reason), terminal.width, 2),
+                    "\n");
+  }
+  const auto more = static_cast<int64_t>(all.size() - shown.size());
+  if (more > 0) {
+    absl::StrAppend(&text, "and ", Counted(more, "shorter row"), " (-o json has every decision)\n");
+  }
   return text;
 }
 
@@ -138,7 +186,7 @@ std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& t
                           const ReplayResult& result, const Terminal& terminal) {
   return absl::StrCat(Heading(options, topology, result, terminal), "\n",
                       Summary(result.summary, terminal), "\n", Chart(result, terminal), "\n",
-                      Rebalances(result, terminal));
+                      Rebalances(result, terminal), Why(result, terminal));
 }
 
 }  // namespace eplb::cli

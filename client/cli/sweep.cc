@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 
 #include "client/cli/bound_gap.h"
+#include "client/cli/links.h"
 #include "client/cli/progress.h"
 #include "client/files/load_file.h"
 #include "client/files/load_window.h"
@@ -141,7 +142,7 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
                      ? SweepToJson(options, sweep->rows)
                      : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
           .message = JoinMessages(
-              sweep->note,
+              JoinMessages(sweep->note, LinksNote(options.costs)),
               options.frame.max_moves_per_gpu.has_value()
                   ? "note: --max-moves-per-gpu has no effect, there is no placement to move from"
                   : "")};

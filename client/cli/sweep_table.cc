@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "client/cli/links.h"
 #include "client/cli/sweep.h"
 #include "client/cli/text.h"
 #include "placement/rebalance.h"
@@ -61,7 +62,7 @@ std::string SweepToTable(const SweepOptions& options, const Topology& smallest,
                     SecondsText(best.token_seconds), " for tokens on the fullest GPUs, ",
                     SecondsText(best.replica_seconds), " for replicas of ",
                     BytesText(options.costs.weight_bytes.value_or(options.costs.expert_bytes)),
-                    " over links of ", options.costs.link_gbps, " GB/s.");
+                    " over links of ", LinksText(options.costs), ".");
   }
   return absl::StrCat(text, "\n", Wrapped(note, terminal.width, 2), "\n");
 }

@@ -125,6 +125,7 @@ class Replayer {
     const std::string range =
         absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
     if (candidate == in_force_) {
+      row.rule = RebalanceRule::kNoChange;
       row.reason = absl::StrCat(range, "kept, the policy changes nothing");
       return absl::OkStatus();
     }
@@ -143,6 +144,7 @@ class Replayer {
       Adopt(std::move(candidate), verdict, range, row);
       return absl::OkStatus();
     }
+    row.rule = verdict.rule;
     row.reason = absl::StrCat(range, verdict.reason);
     if (!costs.priced()) return absl::OkStatus();
     return ConsiderReturn(question, range, row, candidate);
@@ -173,6 +175,7 @@ class Replayer {
   void Adopt(Placement next, const RebalanceVerdict& verdict, const std::string& range,
              ReplayRow& row) {
     row.rebalanced = true;
+    row.rule = verdict.rule;
     row.transfers = verdict.migration.transfers;
     row.bytes = verdict.migration.bytes;
     row.migration_seconds = verdict.migration.seconds;

@@ -15,6 +15,7 @@
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/policy.h"
+#include "placement/rebalance.h"
 #include "placement/topology.h"
 
 namespace eplb {
@@ -47,6 +48,8 @@ struct ReplayRow {
   double balancedness_static = 1;  // mean over layers with load, under the starting layout
   double balancedness = 1;         // under the placement in force
   bool rebalanced = false;
+  // Of the decision just before the window; none: no decision was due.
+  std::optional<RebalanceRule> rule;
   std::string reason;  // a sentence
   int64_t transfers = 0;
   int64_t bytes = 0;

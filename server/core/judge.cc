@@ -72,7 +72,7 @@ void SayWhatIsLeftOut(const Question& question, const Affordable& affordable, Ve
   }
   if (!affordable.too_long.empty()) {
     verdict.too_long = absl::StrFormat(
-        "%s: %s left out, a boundary of %s is predicted and at most %s is allowed", Steps(question),
+        "%s: %s left out, a pause of %s is predicted and migration.max_pause is %s", Steps(question),
         Layers(affordable.too_long), SecondsText(affordable.longest_seconds),
         SecondsText(question.max_pause_seconds));
   }
@@ -104,7 +104,7 @@ absl::Status Settle(const Question& question, const Affordable& affordable,
   if (judged.rebalance) return Take(question, affordable, judged, verdict);
   if (!question.force) return absl::OkStatus();
   verdict.reason =
-      absl::StrCat(Steps(question), ": forced, where it would have been: ", judged.reason);
+      absl::StrCat(Steps(question), ": forced; the rule alone says: ", judged.reason);
   return Take(question, affordable, judged, verdict);
 }
 
@@ -169,7 +169,7 @@ absl::StatusOr<Verdict> Judge(const Question& question) {
   EPLB_RETURN_IF_ERROR(Measure(rebalance, affordable, verdict));
   if (affordable.moves.empty()) {
     verdict.reason =
-        absl::StrCat(Steps(question), ": kept, the policy changes nothing it may move");
+        absl::StrCat(Steps(question), ": kept, the policy changes nothing that may move");
   } else {
     EPLB_RETURN_IF_ERROR(Settle(question, affordable, judged, verdict));
   }

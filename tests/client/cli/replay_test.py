@@ -116,6 +116,54 @@ class ReplayTest(command.CommandTest):
         torn = self.write("torn.jsonl", lines([[[1, 2]]] * 2)[:-9])
         self.assert_fails(command.run("replay", "--trace", torn, "--gpus", 2, "--slots", 2), 2, "torn.jsonl", "line 2")
 
+    def test_links_take_units_and_say_how_they_were_read(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(20)))
+        good = ["--trace", trace, "--gpus", 8, "--slots", 64, "--expert-bytes", 1000000]
+        bare = self.replay(*good[1:], "--link-gbps", "450,50")
+        self.assertEqual(self.replay(*good[1:], "--link-gbps", "450 GB/s,400Gb/s"), bare)
+        self.assertNotEqual(self.replay(*good[1:], "--link-gbps", "450,400Gb/s", "--nodes", 2),
+                            self.replay(*good[1:], "--link-gbps", "450,400 GB/s", "--nodes", 2))
+        table = command.run("replay", *good, "--link-gbps", "450,400Gb/s", environment={"COLUMNS": "160"})
+        self.assertIn("links of 450 GB/s inside a node and 50 GB/s between nodes", table.stdout)
+        self.assertEqual(table.stderr, "")
+        doubtful = command.run("replay", *good, "--link-gbps", "450,400")
+        self.assertEqual(doubtful.returncode, 0)
+        self.assertEqual(doubtful.stderr, "eplbctl: note: --link-gbps: INTER is read as 400 GB/s; did you mean 400Gb/s = "
+                                          "50 GB/s?\n")
+        self.assert_fails(command.run("replay", *good, "--link-gbps", "450,50 gb/s"), 2, "400Gb/s", "--link-gbps")
+
+    def test_one_window_is_said_to_decide_nothing(self):
+        result = command.run("replay", "--trace", self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4)
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, "^eplbctl: note: .*one.json has 1 window, .*nothing was decided\n$")
+
+    def test_the_table_explains_every_flat_stretch(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(100)))
+        arguments = ["--trace", trace, "--gpus", 8, "--slots", 64, "--expert-bytes", 44040192]
+        rows = json.loads(command.run("replay", *arguments, "-o", "json").stdout)["windows"]
+        self.assertEqual(rows[0]["decided_by"], "nothing_due")
+        rules = {row["decided_by"] for row in rows[1:]}
+        self.assertLessEqual(rules, {"no_change", "min_gain", "no_evidence", "cost", "risk", "pays", "return"})
+        self.assertIn("pays", rules)
+        why = command.run("replay", *arguments, environment={"COLUMNS": "200"}).stdout.split("\nWhy\n")[1]
+        longest = max((len(run), run) for run in self.stretches(rows))[1]
+        self.assertIn(f"windows {longest[0]}..{longest[-1]}, the last: {rows[longest[-1]]['reason'][:60]}", why)
+        self.assertIn("see: eplbctl help costs", why)
+        still = command.run("replay", "--trace", trace, "--gpus", 8, "--slots", 64, "--min-gain", 1,
+                            environment={"COLUMNS": "200"}).stdout
+        self.assertIn("\nRebalances\nnone\n\nWhy\nwindows 1..99, the last: steps ", still)
+
+    @staticmethod
+    def stretches(rows):
+        """Windows whose decisions came down to the same rule."""
+        runs, before = [], None
+        for row in rows[1:]:
+            if row["rebalanced"] or row["decided_by"] != before:
+                runs.append([])
+            runs[-1].append(row["window"])
+            before = None if row["rebalanced"] else row["decided_by"]
+        return [run for run in runs if not rows[run[0]]["rebalanced"]]
+
     def test_a_refused_shape_names_policy_and_window(self):
         trace = self.write("trace.jsonl", lines([[[1, 2, 3, 4]]] * 3))
         self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 5, "--policy", "deepseek"), 2,

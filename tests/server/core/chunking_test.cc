@@ -64,8 +64,8 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
   Verdict verdict = Judge(question).value();
   EXPECT_TRUE(verdict.chunks.empty());
   EXPECT_EQ(verdict.too_long,
-            "steps 0..9: layers 0, 1 left out, a boundary of 1 ms is predicted and at most 0.5 ms "
-            "is allowed");
+            "steps 0..9: layers 0, 1 left out, a pause of 1 ms is predicted and migration.max_pause "
+            "is 0.5 ms");
   // What was measured only makes chunks shorter.
   question.max_pause_seconds = 0.5;
   question.seconds_per_byte = 1;

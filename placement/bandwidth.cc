@@ -1,0 +1,113 @@
+#include "placement/bandwidth.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace eplb {
+namespace {
+
+constexpr double kGiga = 1e9;
+constexpr double kLeast = 1e-6 * kGiga;
+constexpr double kMost = 1e6 * kGiga;
+constexpr double kBitsPerByte = 8;
+constexpr double kMostNvlink = 1800;
+constexpr double kNicRates[] = {100, 200, 400, 800, 1600};
+
+std::string_view Stripped(std::string_view text) {
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.front()))) {
+    text.remove_prefix(1);
+  }
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) {
+    text.remove_suffix(1);
+  }
+  return text;
+}
+
+// A number and what follows it.
+struct Quantity {
+  double number = 0;
+  std::string_view unit;
+};
+
+std::optional<Quantity> Split(std::string_view text) {
+  text = Stripped(text);
+  Quantity quantity;
+  const std::from_chars_result end =
+      std::from_chars(text.data(), text.data() + text.size(), quantity.number);
+  if (end.ec != std::errc()) return std::nullopt;
+  quantity.unit = Stripped(text.substr(static_cast<size_t>(end.ptr - text.data())));
+  return quantity;
+}
+
+bool TakePrefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// Bytes per second of one unit.
+std::optional<double> BytesOf(std::string_view unit) {
+  if (unit.empty()) return kGiga;
+  double scale = 1;
+  if (TakePrefix(unit, "k")) {
+    scale = 1e3;
+  } else if (TakePrefix(unit, "M")) {
+    scale = 1e6;
+  } else if (TakePrefix(unit, "G")) {
+    scale = kGiga;
+  } else if (TakePrefix(unit, "T")) {
+    scale = 1e12;
+  }
+  if (TakePrefix(unit, "bit") || TakePrefix(unit, "b")) {
+    scale /= kBitsPerByte;
+  } else if (!TakePrefix(unit, "B")) {
+    return std::nullopt;
+  }
+  if (unit != "/s" && unit != "ps") return std::nullopt;
+  return scale;
+}
+
+std::string Shortest(double value) {
+  constexpr size_t kEnough = 32;
+  std::string text(kEnough, '\0');
+  const std::to_chars_result end = std::to_chars(text.data(), text.data() + text.size(), value);
+  text.resize(static_cast<size_t>(end.ptr - text.data()));
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<double> ParseBandwidth(std::string_view text) {
+  const std::optional<Quantity> quantity = Split(text);
+  const std::optional<double> unit = quantity ? BytesOf(quantity->unit) : std::nullopt;
+  if (unit) {
+    const double bytes_per_s = quantity->number * *unit;
+    if (bytes_per_s >= kLeast && bytes_per_s <= kMost) return bytes_per_s;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("expected ", kBandwidthExpected));
+}
+
+std::string BandwidthText(double bytes_per_s) {
+  return absl::StrCat(Shortest(bytes_per_s / kGiga), " GB/s");
+}
+
+std::string BandwidthNote(std::string_view text, LinkClass link) {
+  const std::optional<Quantity> quantity = Split(text);
+  if (!quantity || !quantity->unit.empty()) return "";
+  const double number = quantity->number;
+  const bool is_nic =
+      std::find(std::begin(kNicRates), std::end(kNicRates), number) != std::end(kNicRates);
+  const bool doubtful = number > kMostNvlink || (link == LinkClass::kInterNode && is_nic);
+  if (!doubtful) return "";
+  const std::string given = Shortest(number);
+  return absl::StrCat("is read as ", given, " GB/s; did you mean ", given,
+                      "Gb/s = ", BandwidthText(number / kBitsPerByte * kGiga), "?");
+}
+
+}  // namespace eplb

@@ -1,0 +1,40 @@
+"""eplbctl help: its pages explain the words of the reasons, and the manual has them."""
+import pathlib
+import re
+import unittest
+
+import command
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+class HelpTest(unittest.TestCase):
+    def test_the_page_on_costs_explains_the_words_of_the_reasons(self):
+        page = command.run("help", "costs")
+        self.assertEqual((page.returncode, page.stderr), (0, ""))
+        self.assertLessEqual(max(map(len, page.stdout.splitlines())), 80)
+        reasons = (ROOT / "placement" / "rebalance.cc").read_text(encoding="utf-8")
+        for word in ("peak GPU load", "migration", "replicas", "confirmed saving", "net saving", "bad interval", "at stake",
+                     "loss budget", "min_gain"):
+            self.assertIn(word, page.stdout)
+            self.assertIn(word, reasons)
+
+    def test_its_numbers_are_those_of_the_rule(self):
+        page = command.run("help", "costs").stdout
+        header = (ROOT / "placement" / "rebalance.h").read_text(encoding="utf-8")
+        allowance = float(re.search(r"kAllowance = ([\d.]+);", header).group(1))
+        self.assertIn(f"{100 * allowance:g} % of the time", page)
+        self.assertEqual(float(re.search(r"kTimesEarned = ([\d.]+);", header).group(1)), 3)
+        self.assertIn("a third", page)
+
+    def test_another_topic_is_refused_with_the_topics(self):
+        other = command.run("help", "weather")
+        self.assertEqual((other.returncode, other.stdout), (2, ""))
+        self.assertIn('no page on "weather", expected one of: costs', other.stderr)
+
+    def test_the_manual_has_it(self):
+        self.assertIn("eplbctl help", command.run("man").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
