@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
+#include "placement/bandwidth.h"
 #include "placement/status_macros.h"
 #include "placement/suggestion.h"
 #include "server/config_file.h"
@@ -18,6 +19,7 @@ namespace eplb {
 namespace {
 
 constexpr std::string_view kPrefix = "EPLB_";
+constexpr char kCommandLine[] = "command line";
 
 absl::Status At(const std::string& source, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
@@ -44,7 +46,7 @@ absl::Status ApplyVariable(const std::string& variable, const std::string& value
   if (IsOfClients(variable)) return absl::OkStatus();
   for (const ConfigKey& key : ConfigKeys()) {
     if (VariableOf(key.name) != variable) continue;
-    const absl::Status status = SetConfigKey(key.name, {.text = value}, config);
+    const absl::Status status = SetConfigKeyFrom(variable, key.name, {.text = value}, config);
     return status.ok() ? status : At(variable, status);
   }
   if (!HasKnownTable(variable)) return absl::OkStatus();  // UnknownVariables tells
@@ -101,12 +103,27 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
     }
   }
   for (const auto& [key, value] : sources.flags) {
-    const absl::Status status = SetConfigKey(key, {.text = value}, &config);
-    if (!status.ok()) return At("command line", status);
+    const absl::Status status = SetConfigKeyFrom(kCommandLine, key, {.text = value}, &config);
+    if (!status.ok()) return At(kCommandLine, status);
   }
   EPLB_RETURN_IF_ERROR(CheckTls(config.tls));
   EPLB_RETURN_IF_ERROR(CheckUnixSocket(config));
   return config;
+}
+
+std::vector<std::string> DoubtfulValues(const DaemonConfig& config) {
+  constexpr std::pair<const char*, LinkClass> kLinks[] = {
+      {"cost.intra_gbps", LinkClass::kIntraNode}, {"cost.inter_gbps", LinkClass::kInterNode}};
+  std::vector<std::string> told;
+  for (const auto& [key, link] : kLinks) {
+    const auto origin = config.origins.find(key);
+    if (origin == config.origins.end()) continue;
+    const std::string note = BandwidthNote(origin->second.given, link);
+    if (note.empty()) continue;
+    told.push_back(
+        absl::StrCat(origin->second.source, ": ", key, " = ", origin->second.given, " ", note));
+  }
+  return told;
 }
 
 std::vector<std::string> UnknownVariables(

@@ -3,6 +3,7 @@
 #define EPLB_SERVER_CONFIG_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,12 @@
 #include "server/tls_options.h"
 
 namespace eplb {
+
+// Where a value comes from.
+struct ConfigOrigin {
+  std::string source;      // "eplbd.toml:12", "EPLB_POLICY_NAME", "command line"
+  std::string given = {};  // the value as it was written
+};
 
 struct DaemonLimits {
   int32_t max_sessions = 20000;              // open streams of all jobs
@@ -38,7 +45,7 @@ inline constexpr char kAutoSocket[] = "auto";
 inline constexpr char kNoSocket[] = "none";
 
 struct DaemonConfig {
-  core::Config core = {.report_every_steps = 50};
+  core::Config core = {.report_every_steps = 50, .vote_every_steps = 8};
   DaemonLimits limits;
   TlsOptions tls;
   Address grpc = {.host = "127.0.0.1", .port = 29610};
@@ -51,6 +58,9 @@ struct DaemonConfig {
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
   absl::Duration drain_grace = absl::Seconds(10);
   std::string log_level = "info";
+  std::string log_format = "auto";  // json, text; auto: text on a terminal
+  // By key, "policy.name" and "jobs.NAME.KEY": who set it. A key that is not here has its default.
+  std::map<std::string, ConfigOrigin> origins;
 };
 
 struct ConfigSources {
@@ -66,6 +76,9 @@ struct ConfigSources {
 // only clients read (EPLB_ENDPOINT, EPLB_LIBRARY, EPLB_DISABLE, EPLB_TLS_SERVER_NAME) are not
 // looked at.
 absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources);
+
+// One line for each value that is taken and was probably meant otherwise, with its source.
+std::vector<std::string> DoubtfulValues(const DaemonConfig& config);
 
 // One line for each EPLB_* variable that neither LoadConfig nor a client reads, with the nearest
 // one that LoadConfig does. They stop nothing, for other programs may have variables of that name.

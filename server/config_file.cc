@@ -93,19 +93,23 @@ absl::Status CheckTable(std::string_view name) {
       absl::StrCat(OnOneLine(name), ": unknown table", Suggestion(name, known)));
 }
 
+std::string Place(const std::string& file, const toml::node& node) {
+  return absl::StrCat(file, ":", node.source().begin.line);
+}
+
 absl::Status At(const std::string& file, const toml::node& node, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(file, ":", node.source().begin.line, ": ", status.message()));
+  return absl::InvalidArgumentError(absl::StrCat(Place(file, node), ": ", status.message()));
 }
 
 absl::Status ApplyKey(const std::string& file, const std::string& name, const toml::node& node,
                       DaemonConfig* config) {
   const toml::table* const table = node.as_table();
   if (table == nullptr || name != "tls.identity") {
-    return At(file, node, SetConfigKey(name, ValueOf(node), config));
+    return At(file, node, SetConfigKeyFrom(Place(file, node), name, ValueOf(node), config));
   }
   EPLB_ASSIGN_OR_RETURN(config->tls.identities, ReadIdentityRules(file, *table));
+  config->origins[name] = {.source = Place(file, node), .given = "a table"};
   return absl::OkStatus();
 }
 

@@ -8,7 +8,8 @@
 
 namespace eplb {
 
-// Every key with its variable, what is expected and the default, in lines of at most 80 columns.
+// Every key with its variable, what it does, what is expected and the default, in lines of at most
+// 80 columns.
 std::string ConfigHelp();
 
 // The manual page in roff, for section 8. version: as --version; flags: each with what it does.

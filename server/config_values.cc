@@ -12,6 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "placement/bandwidth.h"
+
 namespace eplb {
 namespace {
 
@@ -48,6 +50,13 @@ bool SetReal(const ConfigValue& value, double low, double high, double* out) {
   if (!absl::SimpleAtod(value.text, &number) || !(number >= low && number <= high)) return false;
   *out = number;
   return true;
+}
+
+bool SetBandwidth(const ConfigValue& value, double* out) {
+  if (value.kind == Kind::kTexts || value.kind == Kind::kOther) return false;
+  const absl::StatusOr<double> bytes_per_s = ParseBandwidth(value.text);
+  if (bytes_per_s.ok()) *out = *bytes_per_s;
+  return bytes_per_s.ok();
 }
 
 bool SetScaled(const ConfigValue& value, double low, double high, double scale, double* out) {

@@ -27,6 +27,8 @@ struct ConfigValue {
 std::optional<int64_t> Integer(const ConfigValue& value, int64_t low, int64_t high);
 bool SetInteger(const ConfigValue& value, int64_t low, int64_t high, int32_t* out);
 bool SetReal(const ConfigValue& value, double low, double high, double* out);
+// A bandwidth as ParseBandwidth reads it, in bytes per second.
+bool SetBandwidth(const ConfigValue& value, double* out);
 // `value` times `scale`.
 bool SetScaled(const ConfigValue& value, double low, double high, double scale, double* out);
 bool SetDuration(const ConfigValue& value, absl::Duration low, absl::Duration high,

@@ -1,4 +1,5 @@
-// The daemon's log: one JSON object a line on stderr, keys ts, level, event, then the event's own.
+// The daemon's log on stderr: one JSON object a line, keys ts, level, event, then the event's own;
+// or the same as text for people.
 #ifndef EPLB_SERVER_LOG_H_
 #define EPLB_SERVER_LOG_H_
 
@@ -22,8 +23,17 @@ struct LogField {
 std::string LogLine(int64_t micros, LogLevel level, std::string_view event,
                     std::initializer_list<LogField> fields);
 
-// Lines below the level are not written. name: debug, info, warn or error. Call once, at start.
-void StartLog(std::string_view name);
+// "04:53:02.123 warn  refused  kind=denied peer=\"a b\": no rule fits": the time in UTC, then the
+// fields, and `reason` last. A text with spaces is quoted; there is no newline in the line.
+std::string LogText(int64_t micros, LogLevel level, std::string_view event,
+                    std::initializer_list<LogField> fields);
+
+enum class LogFormat { kJson, kText };
+// name: auto, json or text; auto: text when stderr is a terminal.
+LogFormat LogFormatOf(std::string_view name);
+
+// Lines below the level are not written. level: debug, info, warn or error. Call once, at start.
+void StartLog(std::string_view level, LogFormat format);
 // Writes what is queued.
 void StopLog();
 

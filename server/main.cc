@@ -22,6 +22,7 @@
 #include "proto/wire/json_value.h"
 #include "proto/wire/tls_files.h"
 #include "server/config.h"
+#include "server/config_print.h"
 #include "server/daemon.h"
 #include "server/log.h"
 #include "server/options.h"
@@ -196,10 +197,13 @@ int Serve(DaemonConfig config, bool insecure_network) {
     return Fail(kFailed, status);
   }
   ChooseUnixSocket(&config);
-  StartLog(config.log_level);
+  StartLog(config.log_level, LogFormatOf(config.log_format));
   RouteGrpcLog();
   for (std::string& unknown : UnknownVariables(Environment())) {
     Log(LogLevel::kWarn, "unknown_variable", {{"reason", std::move(unknown)}});
+  }
+  for (std::string& doubtful : DoubtfulValues(config)) {
+    Log(LogLevel::kWarn, "doubtful_value", {{"reason", std::move(doubtful)}});
   }
   const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config);
   if (!daemon.ok()) return Fail(kFailed, daemon.status());
@@ -230,6 +234,25 @@ int Serve(DaemonConfig config, bool insecure_network) {
   std::_Exit(EXIT_SUCCESS);
 }
 
+// --check-config and --print-config: what is in force on stdout, what is doubtful on stderr.
+int Show(const Options& options, DaemonConfig config) {
+  std::vector<std::string> warnings = UnknownVariables(Environment());
+  for (std::string& doubtful : DoubtfulValues(config)) warnings.push_back(std::move(doubtful));
+  for (const std::string& warning : warnings) {
+    (void)std::fprintf(stderr, "eplbd: warning: %s\n", warning.c_str());
+  }
+  if (options.check_config) {
+    (void)std::printf("%s\n", ConfigSummary(config, options.sources.file).c_str());
+    return EXIT_SUCCESS;
+  }
+  if (config.store_path.empty()) {
+    const absl::StatusOr<std::string> path = DefaultStorePath(Environment());
+    if (path.ok()) config.store_path = *path;
+  }
+  (void)std::fputs(ConfigToml(config).c_str(), stdout);
+  return EXIT_SUCCESS;
+}
+
 int Main(int argc, char** argv) {
   const ParsedOptions parsed = ParseOptions(
       argc, argv, absl::StrCat("eplbd ", DaemonVersion(), " (gRPC ", GrpcVersion(), ")"));
@@ -238,11 +261,8 @@ int Main(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
   if (!config.ok()) return Fail(kUsageError, config.status());
-  if (parsed.options->check_config) {
-    for (const std::string& unknown : UnknownVariables(Environment())) {
-      (void)std::fprintf(stderr, "eplbd: warning: %s\n", unknown.c_str());
-    }
-    return EXIT_SUCCESS;
+  if (parsed.options->check_config || parsed.options->print_config) {
+    return Show(*parsed.options, *config);
   }
   return Serve(*config, parsed.options->insecure_network);
 }

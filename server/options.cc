@@ -1,10 +1,14 @@
 #include "server/options.h"
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "server/config_help.h"
+#include "server/config_names.h"
 
 #include <CLI/CLI.hpp>
 
@@ -20,6 +24,23 @@ std::vector<std::pair<std::string, std::string>> FlagsOf(const CLI::App& app) {
     flags.emplace_back(option->get_name(false, true), option->get_description());
   }
   return flags;
+}
+
+// The library names all arguments that it could not take, in another order; the first is enough.
+std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> extras = app.remaining();
+  if (extras.empty()) return error.what();
+  const auto flag = std::find_if(extras.begin(), extras.end(),
+                                 [](const std::string& extra) { return extra.rfind('-', 0) == 0; });
+  if (flag == extras.end()) {
+    return absl::StrCat("\"", OnOneLine(extras.front()), "\": not expected, there are flags only");
+  }
+  const std::string name = flag->substr(0, flag->find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& one : option->get_lnames()) known.push_back("--" + one);
+  }
+  return absl::StrCat(OnOneLine(name), ": unknown flag", Suggestion(name, known));
 }
 
 }  // namespace
@@ -43,6 +64,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
   app.add_option("--set", settings, "any key of the configuration, KEY=VALUE; may be repeated")
       ->allow_extra_args(false);
   app.add_flag("--check-config", options.check_config, "check the configuration and exit: 0 or 2");
+  app.add_flag("--print-config", options.print_config,
+               "print the configuration in force as TOML, with the source of each value");
   app.add_flag("--insecure-network", options.insecure_network,
                "listen on addresses that other machines reach, without encryption");
   bool help_config = false;
@@ -59,7 +82,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
     if (code == 0) return {.options = {}, .exit_code = 0, .stdout_text = out.str()};
     return {.options = {},
             .exit_code = kUsageError,
-            .stderr_text = "eplbd: " + std::string(error.what()) + "\n"};
+            .stderr_text = absl::StrCat("eplbd: ", WhatIsWrong(app, error), "\n")};
   }
   if (help_config) return {.options = {}, .stdout_text = ConfigHelp()};
   if (manual) return {.options = {}, .stdout_text = ManualPage(version, FlagsOf(app))};

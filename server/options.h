@@ -12,6 +12,7 @@ namespace eplb {
 struct Options {
   ConfigSources sources;          // file and flags; the environment is the caller's
   bool check_config = false;      // read the configuration, say what is wrong, do nothing else
+  bool print_config = false;      // read the configuration, print it, do nothing else
   bool insecure_network = false;  // listen off loopback without encryption
 };
 

@@ -18,14 +18,42 @@ using ::testing::StartsWith;
 TEST(ConfigKeysTest, StepsOfWindowsAndVotesReachTheCore) {
   DaemonConfig config;
   EXPECT_EQ(config.core.report_every_steps, 50);
-  EXPECT_EQ(config.core.vote_every_steps, 0);
+  EXPECT_EQ(config.core.vote_every_steps, 8) << "as the client library chooses";
   for (const char* key : {"report.every_steps", "vote.every_steps"}) {
     EXPECT_TRUE(SetConfigKey(key, {.text = "12"}, &config).ok()) << key;
-    EXPECT_FALSE(SetConfigKey(key, {.text = "0"}, &config).ok()) << key;
+    EXPECT_FALSE(SetConfigKey(key, {.text = "-1"}, &config).ok()) << key;
     EXPECT_FALSE(SetConfigKey(key, {.text = "1048577"}, &config).ok()) << key;
   }
   EXPECT_EQ(config.core.report_every_steps, 12);
   EXPECT_EQ(config.core.vote_every_steps, 12);
+  EXPECT_FALSE(SetConfigKey("report.every_steps", {.text = "0"}, &config).ok());
+  EXPECT_TRUE(SetConfigKey("vote.every_steps", {.text = "0"}, &config).ok()) << "not compared";
+}
+
+TEST(ConfigTest, ABandwidthHasAUnitOrIsGigabytes) {
+  const auto inter_of = [](const std::string& text) {
+    const absl::StatusOr<DaemonConfig> config = LoadConfig({.flags = {{"cost.inter_gbps", text}}});
+    return config.ok() ? config->core.costs.inter_bytes_per_s : -1;
+  };
+  EXPECT_EQ(inter_of("50"), 50e9);
+  EXPECT_EQ(inter_of("400Gb/s"), 50e9);
+  EXPECT_EQ(inter_of("50 GB/s"), 50e9);
+  EXPECT_EQ(inter_of("50 parsecs"), -1);
+}
+
+TEST(ConfigTest, ABandwidthThatLooksLikeBitsIsToldWithItsSource) {
+  const auto told = [](const std::string& key, const std::string& text) {
+    return DoubtfulValues(*LoadConfig({.flags = {{key, text}}}));
+  };
+  EXPECT_EQ(
+      told("cost.inter_gbps", "400"),
+      (std::vector<std::string>{"command line: cost.inter_gbps = 400 is read as 400 GB/s; did "
+                                "you mean 400Gb/s = 50 GB/s?"}));
+  EXPECT_TRUE(told("cost.inter_gbps", "50").empty());
+  EXPECT_TRUE(told("cost.inter_gbps", "400 GB/s").empty());
+  EXPECT_TRUE(told("cost.intra_gbps", "400").empty());
+  EXPECT_EQ(told("cost.intra_gbps", "3600").size(), 1U);
+  EXPECT_TRUE(DoubtfulValues(*LoadConfig({})).empty());
 }
 
 TEST(ConfigTest, AMissingFileAndAFolderAreRefusedByName) {

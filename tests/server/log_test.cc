@@ -19,6 +19,19 @@ TEST(LogTest, QuotesNewlinesAndBrokenUtf8StayInsideTheLine) {
   EXPECT_EQ(line.find('\xff'), std::string::npos);
 }
 
+TEST(LogTest, ForPeopleALineIsTimeLevelEventFieldsAndReason) {
+  EXPECT_EQ(
+      LogText(1'700'000'000'123'456, LogLevel::kWarn, "kept",
+              {{"reason", "it does\nnot pay"},
+               {"job", "a"},
+               {"version", int64_t{7}},
+               {"peer", "a \"b\""},
+               {"none", ""}}),
+      "22:13:20.123 warn  kept job=a version=7 peer=\"a \\\"b\\\"\" none=\"\": it does\\nnot pay");
+  EXPECT_EQ(LogFormatOf("json"), LogFormat::kJson);
+  EXPECT_EQ(LogFormatOf("text"), LogFormat::kText);
+}
+
 TEST(LogTest, BeforeTheStartNothingHappens) { Log(LogLevel::kError, "early"); }
 
 }  // namespace

@@ -1,0 +1,91 @@
+"""eplbd's command line: what it says of its configuration, of wrong flags, and how its log looks."""
+
+import json
+import os
+import pathlib
+import pty
+import select
+import subprocess
+import tempfile
+import time
+import tomllib
+import unittest
+
+import job as harness
+
+
+class DaemonOptionsTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-options-")))
+        self.config = self.directory / "eplbd.toml"
+        self.config.write_text('[policy]\nmin_gain = 0.125\nmode = "observe"\n[cost]\ninter_gbps = "400Gb/s"\n'
+                               '[jobs.a]\nevery_steps = 7\n')
+
+    def run_daemon(self, *arguments):
+        return subprocess.run([harness.BIN / "eplbd", *map(str, arguments)], capture_output=True, text=True,
+                              timeout=60 * harness.PATIENCE, check=False,
+                              env={"PATH": os.environ["PATH"], "HOME": str(self.directory)})
+
+    def test_a_mistyped_flag_is_named_with_the_nearest(self):
+        for given, said in ((["--lisen", "x"], "--lisen: unknown flag, did you mean --listen?"),
+                            (["--chek-config"], "--chek-config: unknown flag, did you mean --check-config?"),
+                            (["--wibble"], "--wibble: unknown flag"),
+                            (["serve"], '"serve": not expected, there are flags only')):
+            result = self.run_daemon(*given)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", f"eplbd: {said}\n"))
+
+    def test_a_right_configuration_is_called_ok(self):
+        result = self.run_daemon("--check-config", "--config", self.config, "--log-level", "warn")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stdout, f"{self.config}: ok, 4 keys; 1 key from variables and flags\n")
+
+    def test_the_printed_configuration_is_read_as_itself(self):
+        first = self.run_daemon("--print-config", "--config", self.config, "--set", "limits.max_jobs=3")
+        self.assertEqual((first.returncode, first.stderr), (0, ""))
+        self.assertIn(f'\ninter_gbps = "50 GB/s"  # {self.config}:5\n', first.stdout)
+        self.assertIn("\nmax_jobs = 3  # command line\n", first.stdout)
+        self.assertIn(f'\npath = "{self.directory}/.local/state/eplb/eplbd.db"  # default\n', first.stdout)
+        again = self.directory / "again.toml"
+        again.write_text(first.stdout)
+        second = self.run_daemon("--print-config", "--config", again)
+        self.assertEqual((second.returncode, second.stderr), (0, ""))
+        self.assertEqual(tomllib.loads(second.stdout), tomllib.loads(first.stdout))
+        self.assertEqual(tomllib.loads(first.stdout)["jobs"], {"a": {"every_steps": 7}})
+
+    def test_a_bandwidth_in_bits_without_its_unit_is_a_warning(self):
+        result = self.run_daemon("--check-config", "--set", "cost.inter_gbps=400")
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stderr, "eplbd: warning: command line: cost.inter_gbps = 400 is read as 400 GB/s; did you "
+                                        "mean 400Gb/s = 50 GB/s?\n")
+
+    def start(self, stderr, *flags):
+        daemon = subprocess.Popen(
+            [harness.BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory", *flags],
+            stdout=subprocess.PIPE, stderr=stderr, text=True)
+        self.addCleanup(lambda: (daemon.kill(), daemon.wait(10), daemon.stdout.close()))
+        json.loads(daemon.stdout.readline())
+        return daemon
+
+    def lines_on_a_terminal(self, *flags):
+        mine, its = pty.openpty()
+        self.addCleanup(os.close, mine)
+        self.start(its, *flags)
+        os.close(its)
+        text, deadline = "", time.monotonic() + 20 * harness.PATIENCE
+        while "listening" not in text and time.monotonic() < deadline:
+            if select.select([mine], [], [], 0.1)[0]:
+                text += os.read(mine, 4096).decode()
+        return [line for line in text.splitlines() if "listening" in line]
+
+    def test_on_a_terminal_the_log_is_text_and_in_a_pipe_json(self):
+        self.assertRegex(self.lines_on_a_terminal()[0], r"^\d\d:\d\d:\d\d\.\d{3} info  listening grpc=127.0.0.1:\d+ http=")
+        self.assertEqual(json.loads(self.lines_on_a_terminal("--set", "log.format=json")[0])["event"], "listening")
+        with open(self.directory / "log", "w", encoding="utf-8") as log:
+            self.start(log)
+        path = self.directory / "log"
+        harness.wait_for(lambda: "listening" in path.read_text(), 20, "a line about the address")
+        self.assertTrue(all(json.loads(line)["event"] for line in path.read_text().splitlines()))
+
+
+if __name__ == "__main__":
+    unittest.main()
