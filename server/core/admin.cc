@@ -273,7 +273,7 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   job.patch = Merged(std::move(job.patch), set.settings);
   job.settings = Patched(std::move(job.settings), set.settings);
   deed.after = SettingsText(job.settings, set.settings);
-  deed.outcome = absl::StrCat("set ", deed.after, deed.By());
+  deed.outcome = absl::StrCat("set ", deed.after, " (was ", deed.before, ")", deed.By());
   Write(deed);
   Audit(deed);
   return absl::OkStatus();
@@ -330,11 +330,14 @@ void HandleChange(Turn& turn, const Change& change) {
     status = std::visit([&deed](const auto& verb) { return Do(deed, verb); }, change.verb);
     if (status.ok()) {
       ++state.counters.changes;
+      const bool is_set = std::holds_alternative<SetPolicy>(change.verb);
       state.undo = std::move(undo);
       turn.decision.effects.emplace_back(
-          Reply{change.ticket,
-                ChangeOutcome{
-                    .version = VersionOf(job), .state = StateName(job), .outcome = deed.outcome}});
+          Reply{change.ticket, ChangeOutcome{.version = VersionOf(job),
+                                             .state = StateName(job),
+                                             .outcome = deed.outcome,
+                                             .before = is_set ? deed.before : "",
+                                             .after = is_set ? deed.after : ""}});
       if (std::holds_alternative<ForgetJob>(change.verb)) state.jobs.erase(found);
       return;
     }

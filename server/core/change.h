@@ -44,6 +44,10 @@ struct ChangeOutcome {
   int64_t version = 0;  // in force
   std::string state;    // of the job, after the change
   std::string outcome;  // one sentence
+  // Of SetPolicy: the settings that it changed, "min_gain=0.05", as they were and as they are in
+  // force.
+  std::string before = {};
+  std::string after = {};
 };
 
 // A change that was done: its id is never used again.

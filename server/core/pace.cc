@@ -38,17 +38,21 @@ void Announce(Turn& turn, Job& job, int32_t wanted) {
   incarnation.pace = {.report_every = wanted, .from_step = from_step};
   SendToAll(turn, incarnation, wire::Pace{.report_every = wanted, .from_step = from_step});
   if (incarnation.told_report_every == wanted) return;  // said before, without effect
+  // A run begins before it can hear of another length: its ranks train without the daemon.
+  const char* const began =
+      incarnation.told_report_every == 0 ? ", the report_every that they began with" : "";
   incarnation.told_report_every = wanted;
   const int32_t factor = turn.state.pace_load.factor;
   const std::string why = factor > 1 ? absl::StrCat("; the daemon drops reports, so windows are ",
                                                     factor, " times as long as configured")
                                      : "";
-  turn.decision.effects.emplace_back(Record{
-      {.job = job.name,
-       .name = "pace",
-       .version = job.known ? job.known->version : 0,
-       .reason = absl::StrCat("the ranks are asked for windows of ", wanted, " steps from step ",
-                              from_step, " on, until now ", incarnation.report_every, why)}});
+  turn.decision.effects.emplace_back(
+      Record{{.job = job.name,
+              .name = "pace",
+              .version = job.known ? job.known->version : 0,
+              .reason = absl::StrCat("the ranks are asked for windows of ", wanted,
+                                     " steps from step ", from_step, " on, until now ",
+                                     incarnation.report_every, began, why)}});
 }
 
 bool HasChanged(const Windows& windows, const PaceChange& change) {

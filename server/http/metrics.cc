@@ -15,6 +15,9 @@
 namespace eplb {
 namespace {
 
+// Prometheus itself gives every sample the label `job`, of the scrape, and would rename ours.
+constexpr char kJobLabel[] = "training_job";
+
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
@@ -146,7 +149,7 @@ void PerJob(const MetricsSnapshot& s, MetricType type, const char* name, const c
             Value value, Page& page) {
   page.Family(type, name, help);
   for (const core::JobView& job : s.jobs) {
-    page.Sample(static_cast<double>(value(job)), {{"job", job.job}});
+    page.Sample(static_cast<double>(value(job)), {{kJobLabel, job.job}});
   }
 }
 
@@ -157,7 +160,7 @@ void PerJobWithValue(const MetricsSnapshot& s, const char* name, const char* hel
   page.Family(MetricType::Gauge, name, help);
   for (const core::JobView& job : s.jobs) {
     const std::optional<double> known = value(job);
-    if (known) page.Sample(*known, {{"job", job.job}});
+    if (known) page.Sample(*known, {{kJobLabel, job.job}});
   }
 }
 
@@ -173,7 +176,7 @@ void AddLayers(const MetricsSnapshot& s, Page& page) {
     if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
     for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
       page.Sample(job.layer_balancedness[layer],
-                  {{"job", job.job}, {"layer", absl::StrCat(layer)}});
+                  {{kJobLabel, job.job}, {"layer", absl::StrCat(layer)}});
     }
   }
   page.Family(MetricType::Gauge, "eplb_balancedness_worst_ratio",
@@ -181,7 +184,7 @@ void AddLayers(const MetricsSnapshot& s, Page& page) {
   for (const core::JobView& job : s.jobs) {
     if (job.layer_balancedness.empty()) continue;
     page.Sample(*std::min_element(job.layer_balancedness.begin(), job.layer_balancedness.end()),
-                {{"job", job.job}});
+                {{kJobLabel, job.job}});
   }
 }
 
@@ -223,7 +226,7 @@ void AddPolicy(const MetricsSnapshot& s, Page& page) {
               "Always 1; the labels say which policy decides for the job, and its mode: apply, or "
               "observe.");
   for (const core::JobView& job : s.jobs) {
-    page.Sample(1, {{"job", job.job},
+    page.Sample(1, {{kJobLabel, job.job},
                     {"policy", job.settings.policy_name},
                     {"mode", job.settings.observe ? "observe" : "apply"}});
   }
@@ -260,7 +263,8 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
   page.Family(MetricType::Gauge, "eplb_plan_state",
               "1 for the state that the job is in: HELD, IDLE, SOLVING, PREPARING, RESOLVING, "
               "RETRACTING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
-  for (const core::JobView& job : s.jobs) page.Sample(1, {{"job", job.job}, {"state", job.state}});
+  for (const core::JobView& job : s.jobs)
+    page.Sample(1, {{kJobLabel, job.job}, {"state", job.state}});
   gauge("eplb_plan_state_seconds", "Time in that state.",
         [](const core::JobView& job) { return absl::ToDoubleSeconds(job.state_age); });
   gauge("eplb_stuck_plan_seconds",

@@ -86,6 +86,8 @@ class ChangeReactor : public grpc::ServerUnaryReactor {
       response_->set_version(static_cast<uint64_t>(outcome->version));
       response_->set_state(outcome->state);
       response_->set_outcome(outcome->outcome);
+      response_->set_before(outcome->before);
+      response_->set_after(outcome->after);
     }
     Finish(wire::ToGrpc(outcome.status()));
   }

@@ -44,6 +44,13 @@ std::string DrawRequestId() {
   return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
 }
 
+// Of `set policy`: what was in force, and what is.
+std::string SettingsLines(const v1::AdminResponse& response) {
+  if (response.after().empty()) return "";
+  return absl::StrCat("  before    ", Printable(response.before()), "\n  in force  ",
+                      Printable(response.after()), "\n");
+}
+
 }  // namespace
 
 void AddChangeOptions(CLI::App& app, ChangeOptions& options,
@@ -96,12 +103,15 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
                                 ",\"request_id\":", wire::JsonQuote(change.request_id()),
                                 ",\"version\":", response.version(),
                                 ",\"state\":", wire::JsonQuote(response.state()),
-                                ",\"outcome\":", wire::JsonQuote(response.outcome()), "}\n"),
+                                ",\"outcome\":", wire::JsonQuote(response.outcome()),
+                                ",\"before\":", wire::JsonQuote(response.before()),
+                                ",\"after\":", wire::JsonQuote(response.after()), "}\n"),
             .message = {}};
   }
   return {.exit_code = kOk,
           .out = absl::StrCat(Printable(change.job()), ": ", Printable(response.outcome()), " (",
-                              Printable(response.state()), ", version ", response.version(), ")\n"),
+                              Printable(response.state()), ", version ", response.version(), ")\n",
+                              SettingsLines(response)),
           .message = {}};
 }
 

@@ -15,8 +15,8 @@ namespace eplb::cli {
 // Fills a request's head. errors: those of ChooseJob and of asking for the job.
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change);
 
-// JSON: {"job","request_id","version","state","outcome"}. A timeout's message says that the outcome
-// is not known and how to learn it.
+// JSON: {"job","request_id","version","state","outcome","before","after"}. A timeout's message says
+// that the outcome is not known and how to learn it.
 Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
                     const absl::Status& status, const v1::AdminResponse& response);
 

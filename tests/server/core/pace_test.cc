@@ -1,5 +1,6 @@
 #include "server/core/pace.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -97,6 +98,10 @@ TEST(PaceTest, RanksThatGetThePaceAtDifferentMomentsChangeTogetherAndEveryWindow
   EXPECT_EQ(paced.job.daemon.CountEvents("report_short"), 0);
   EXPECT_EQ(paced.job.daemon.View().last_window_first_step, 275);
   EXPECT_EQ(paced.job.daemon.CountEvents("pace"), 1);
+  EXPECT_THAT(
+      paced.job.daemon.LastReason("pace"),
+      ::testing::MatchesRegex("the ranks are asked for windows of 25 steps from step [0-9]+ on, "
+                              "until now 10, the report_every that they began with"));
 }
 
 TEST(PaceTest, AShorterLengthIsReachedToo) {

@@ -34,16 +34,25 @@ TEST(MetricsTest, EveryFamilyHasHelpAndType) {
   const std::string text = MetricsText(TestSnapshot());
   EXPECT_THAT(text, HasSubstr("# TYPE eplb_sessions gauge\neplb_sessions 0\n"));
   EXPECT_THAT(text, HasSubstr("# TYPE eplb_commits_total counter\n"
-                              "eplb_commits_total{job=\"train\"} 5\n"));
+                              "eplb_commits_total{training_job=\"train\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("eplb_refusals_total{kind=\"denied\"} 4\n"));
-  EXPECT_THAT(text, HasSubstr("eplb_plan_state{job=\"train\",state=\"PREPARING\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("eplb_stuck_plan_seconds{job=\"train\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_plan_state{training_job=\"train\",state=\"PREPARING\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_stuck_plan_seconds{training_job=\"train\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("(mean GPU load / max GPU load)")) << "the formula";
+}
+
+// Prometheus gives every sample the labels `job` and `instance` of the scrape.
+TEST(MetricsTest, NoSampleHasALabelThatPrometheusGivesItself) {
+  for (const char* label : {"job", "instance"}) {
+    for (const char* before : {"{", ","}) {
+      EXPECT_THAT(MetricsText(TestSnapshot()), Not(HasSubstr(absl::StrCat(before, label, "=\""))));
+    }
+  }
 }
 
 TEST(MetricsTest, ValuesAreFinite) {
   const std::string text = MetricsText(TestSnapshot());
-  EXPECT_THAT(text, HasSubstr("eplb_balancedness_mean_ratio{job=\"train\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_balancedness_mean_ratio{training_job=\"train\"} 0\n"));
   EXPECT_THAT(text, Not(HasSubstr(" Inf\n")));
   EXPECT_THAT(text, Not(HasSubstr(" +Inf\n")));
   EXPECT_THAT(text, Not(HasSubstr(" NaN\n")));
@@ -78,26 +87,27 @@ TEST(MetricsTest, WhatIsNotKnownIsNotShown) {
   job.balancedness_seen = 0.75;
   job.saved_seconds = -2;
   const std::string more = MetricsText(snapshot);
-  EXPECT_THAT(more, HasSubstr("eplb_last_commit_step{job=\"train\"} 77\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_last_commit_step{training_job=\"train\"} 77\n"));
   EXPECT_THAT(more, HasSubstr("eplb_tls_cert_expiry_timestamp_seconds 1900000000\n"));
-  EXPECT_THAT(more, HasSubstr("eplb_balancedness_ratio{job=\"train\",layer=\"1\"} 0.25\n"));
-  EXPECT_THAT(more, HasSubstr("eplb_balancedness_worst_ratio{job=\"train\"} 0.25\n"));
-  EXPECT_THAT(more, HasSubstr("eplb_static_balancedness_ratio{job=\"train\"} 0.125\n"));
-  EXPECT_THAT(more, HasSubstr("eplb_seen_balancedness_ratio{job=\"train\"} 0.75\n"));
-  EXPECT_THAT(more, HasSubstr("eplb_saved_seconds{job=\"train\"} -2\n"));
+  EXPECT_THAT(more,
+              HasSubstr("eplb_balancedness_ratio{training_job=\"train\",layer=\"1\"} 0.25\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_balancedness_worst_ratio{training_job=\"train\"} 0.25\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_static_balancedness_ratio{training_job=\"train\"} 0.125\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_seen_balancedness_ratio{training_job=\"train\"} 0.75\n"));
+  EXPECT_THAT(more, HasSubstr("eplb_saved_seconds{training_job=\"train\"} -2\n"));
 }
 
 TEST(MetricsTest, AJobsPolicyAndModeAreLabels) {
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.jobs.front().settings.policy_name = "incremental";
   const std::string applies = MetricsText(snapshot);
-  EXPECT_THAT(applies, HasSubstr("eplb_job_info{job=\"train\",policy=\"incremental\",mode="
+  EXPECT_THAT(applies, HasSubstr("eplb_job_info{training_job=\"train\",policy=\"incremental\",mode="
                                  "\"apply\"} 1\n"));
-  EXPECT_THAT(applies, HasSubstr("eplb_observed_only{job=\"train\"} 0\n"));
+  EXPECT_THAT(applies, HasSubstr("eplb_observed_only{training_job=\"train\"} 0\n"));
   snapshot.jobs.front().settings.observe = true;
   const std::string observes = MetricsText(snapshot);
   EXPECT_THAT(observes, HasSubstr("mode=\"observe\"} 1\n"));
-  EXPECT_THAT(observes, HasSubstr("eplb_observed_only{job=\"train\"} 1\n"));
+  EXPECT_THAT(observes, HasSubstr("eplb_observed_only{training_job=\"train\"} 1\n"));
 }
 
 TEST(MetricsTest, CountersOfTheCoreHaveTheirNames) {
@@ -204,9 +214,9 @@ TEST(MetricsTest, NoNameIsLost) {
 TEST(MetricsTest, AForgottenJobHasNoSeries) {
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.jobs.front().layer_balancedness = {0.5};
-  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_coverage_ratio{job=\"train\"} 0\n"));
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_coverage_ratio{training_job=\"train\"} 0\n"));
   snapshot.jobs.clear();
-  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("job=")));
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("training_job=")));
 }
 
 TEST(MetricsTest, WhatHttpRefusesIsCounted) {
@@ -224,7 +234,7 @@ TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
   snapshot.jobs.front().layer_balancedness.assign(kMaxLayerLabels + 1, 0.5);
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, Not(HasSubstr("layer=")));
-  EXPECT_THAT(text, HasSubstr("eplb_balancedness_worst_ratio{job=\"train\"} 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_balancedness_worst_ratio{training_job=\"train\"} 0.5\n"));
 }
 
 TEST(MetricsTest, TheProcessIsAlive) {

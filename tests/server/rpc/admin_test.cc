@@ -184,6 +184,8 @@ TEST_F(AdminTest, SettingsAreSetAndTheOthersStay) {
   request.mutable_settings()->set_freeze_steps("3:9");
   v1::AdminResponse response;
   ASSERT_TRUE(Call(*admin_, &v1::Admin::Stub::SetPolicy, request, &response).ok());
+  EXPECT_EQ(response.before(), "mode=apply freeze_steps= max_pause=200ms");
+  EXPECT_EQ(response.after(), "mode=observe freeze_steps=3:9 max_pause=500ms");
   const v1::PolicySettings policy = Job().policy();
   EXPECT_EQ(policy.name(), "incremental");
   EXPECT_EQ(policy.mode(), "observe");

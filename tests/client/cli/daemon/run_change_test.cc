@@ -93,6 +93,20 @@ TEST_F(ChangeTest, SettingsAreSentAsTheyWereGivenAndOnlyThey) {
   EXPECT_THAT(daemon_.last_admin_request, Not(HasSubstr("min_gain")));
 }
 
+TEST_F(ChangeTest, SetPolicyShowsWhatWasAndWhatIsInForce) {
+  daemon_.admin_answer.set_outcome("set min_gain=0.1 (was min_gain=0.05) by local");
+  daemon_.admin_answer.set_before("min_gain=0.05");
+  daemon_.admin_answer.set_after("min_gain=0.1");
+  EXPECT_EQ(RunSetPolicy({.change = Options(), .settings = {"min_gain=0.1"}}).out,
+            "train: set min_gain=0.1 (was min_gain=0.05) by local (IDLE, version 3)\n"
+            "  before    min_gain=0.05\n"
+            "  in force  min_gain=0.1\n");
+  const Output json =
+      RunSetPolicy({.change = Options(Format::kJson), .settings = {"min_gain=0.1"}});
+  EXPECT_EQ(*wire::GetString(*wire::ParseJson(json.out), "before"), "min_gain=0.05");
+  EXPECT_EQ(*wire::GetString(*wire::ParseJson(json.out), "after"), "min_gain=0.1");
+}
+
 TEST_F(ChangeTest, ASettingThatCannotBeMeantIsRefusedBeforeAnythingIsAsked) {
   for (const char* bad : {"",
                           "=",
