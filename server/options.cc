@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/suggestion.h"
 #include "server/config_help.h"
 #include "server/config_names.h"
 
