@@ -18,10 +18,10 @@ using core::State;
 static_assert(sizeof(Rank) == 376, "core::Rank changed: look at BytesOf and Simplify");
 static_assert(sizeof(Incarnation) == 464,
               "core::Incarnation changed: look at BytesOf and Simplify");
-static_assert(sizeof(core::Proposal) == 328,
+static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 5664, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 3616, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 5808, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 3760, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -72,11 +72,13 @@ void Simplify(Job& job) {
   if (job.solving.id != 0) job.solving.id = 1;
   job.solving.seconds = 0;
   job.chunks.reason.clear();
+  job.chunks.decision = 0;  // for the ranks' logs
   if (job.asked.session != 0) job.asked.at = kNow;
   if (job.proposal) {
     core::Proposal& proposal = *job.proposal;
     proposal.turn = 0;
     proposal.message.reason.clear();
+    proposal.message.decision = 0;
     proposal.received_bytes = 0;
     proposal.most_received_bytes = 0;
     proposal.proposed_at = kNow;
