@@ -21,7 +21,7 @@ BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 BIN = BUILD / "bin"
 BLOCK_SECONDS = 240
 RANKS = 8
-LANGUAGES = ("toml", "cpp", "python", "text")
+LANGUAGES = ("toml", "yaml", "cpp", "python", "text")
 PAGES = sorted([ROOT / "README.md", ROOT / "client/python/README.md", *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "deploy/examples").glob("*/README.md")])
 
@@ -65,9 +65,13 @@ class Scratch(unittest.TestCase):
         return json.loads(daemon.stdout.readline())["grpc"]
 
     def start_job(self, endpoint, *more):
-        return [self.start(BIN / "eplb-trainer", "--job", "demo", "--rank", str(rank), "--world", str(RANKS), "--endpoint",
-                           endpoint, "--trace", "tests/data/moe64_aux.jsonl", "--slots", "72", "--report-every", "10", *more)
+        return [self.start(BIN / "eplb-trainer", "--rank", str(rank), "--world", str(RANKS), "--endpoint", endpoint, "--trace",
+                           "tests/data/moe64_aux.jsonl", "--slots", "72", "--report-every", "10", *more)
                 for rank in range(RANKS)]
+
+    def run_to_its_end(self, endpoint, *more):
+        for rank in self.start_job(endpoint, *more):
+            self.assertEqual(rank.wait(BLOCK_SECONDS), 0)
 
     def wait_for(self, condition, what, seconds=BLOCK_SECONDS):
         deadline = time.monotonic() + seconds
@@ -93,9 +97,9 @@ class ReadmeTest(Scratch):
         blocks = blocks_of((ROOT / "README.md").read_text(encoding="utf-8"), LANGUAGES)
         endpoint = self.start_daemon()
         # What deploy/demo.sh leaves for `report`, and a job to ask about.
-        for rank in self.start_job(endpoint, "--steps", "60", "--log-dir", "build/demo", "--report-json", "build/demo/run.json"):
-            self.assertEqual(rank.wait(BLOCK_SECONDS), 0)
-        self.start_job(endpoint, "--steps", "1000000", "--step-ms", "20")
+        self.run_to_its_end(endpoint, "--job", "demo", "--steps", "60", "--log-dir", "build/demo", "--report-json",
+                            "build/demo/run.json")
+        self.start_job(endpoint, "--job", "demo", "--steps", "1000000", "--step-ms", "20")
         self.wait_for(lambda: self.runs(endpoint), "a job that runs")
         # From here on it decides only when it is told to; what is in flight ends first.
         self.wait_for(lambda: self.ask(endpoint, "set", "policy", "every_steps=1000000") != "", "a policy that is set")
@@ -107,6 +111,8 @@ class ReadmeTest(Scratch):
         for block in blocks:
             if block.language != "sh" or block.not_run:
                 continue
+            if "old-job" in block.code:
+                self.run_to_its_end(endpoint, "--job", "old-job", "--steps", "4")
             begin = time.monotonic()
             said = shell.run(Block(block.line, with_expected_exits(block.code)), BLOCK_SECONDS)
             print(f"README.md:{block.line}: {time.monotonic() - begin:.1f} s\n{said}", flush=True)
