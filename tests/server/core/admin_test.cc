@@ -334,8 +334,8 @@ TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   const SettingsPatch patch{.policy_name = "balanced", .every_steps = 40, .min_gain = 0.25};
   const absl::StatusOr<ChangeOutcome> set = job.daemon.Ask(SetPolicy{patch});
   ASSERT_TRUE(set.ok()) << set.status();
-  EXPECT_EQ(set->before, "name=balanced every_steps=20 min_gain=0.05");
-  EXPECT_EQ(set->after, "name=incremental every_steps=40 min_gain=0.25");
+  EXPECT_EQ(set->before, "name=incremental every_steps=20 min_gain=0.05");
+  EXPECT_EQ(set->after, "name=balanced every_steps=40 min_gain=0.25");
   const JobEvent& event = LastEvent(job.daemon, "set_policy");
   EXPECT_EQ(event.before, "name=incremental every_steps=20 min_gain=0.05");
   EXPECT_EQ(event.after, "name=balanced every_steps=40 min_gain=0.25");
