@@ -83,9 +83,9 @@ std::string UnknownCommand(const CLI::App& parent, const std::string& word) {
 
 // "Could not convert: --gpus = abc" in words of a user; other messages of CLI11 as they are.
 std::string ExplainConversion(const std::string& message) {
-  static const std::regex kConversion("Could not convert: (\\S+) = (.*)");
+  static const std::regex conversion("Could not convert: (\\S+) = (.*)");
   std::smatch parts;
-  if (!std::regex_match(message, parts, kConversion)) return message;
+  if (!std::regex_match(message, parts, conversion)) return message;
   double number = 0;
   std::string expected = "expected a number";
   if (absl::SimpleAtod(parts[2].str(), &number) && std::isfinite(number)) {
@@ -101,7 +101,7 @@ std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
   for (const std::string& word : rest) {
     if (word.rfind("--", 0) == 0) return UnknownFlag(command, word);
   }
-  const std::string message = error.what();
+  std::string message = error.what();
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
     return ExplainConversion(message);
   }
