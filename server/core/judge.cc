@@ -72,8 +72,8 @@ void SayWhatIsLeftOut(const Question& question, const Affordable& affordable, Ve
   }
   if (!affordable.too_long.empty()) {
     verdict.too_long = absl::StrFormat(
-        "%s: %s left out, a pause of %s is predicted and migration.max_pause is %s", Steps(question),
-        Layers(affordable.too_long), SecondsText(affordable.longest_seconds),
+        "%s: %s left out, a pause of %s is predicted and migration.max_pause is %s",
+        Steps(question), Layers(affordable.too_long), SecondsText(affordable.longest_seconds),
         SecondsText(question.max_pause_seconds));
   }
 }
@@ -103,8 +103,7 @@ absl::Status Settle(const Question& question, const Affordable& affordable,
   verdict.reason = absl::StrCat(Steps(question), ": ", judged.reason);
   if (judged.rebalance) return Take(question, affordable, judged, verdict);
   if (!question.force) return absl::OkStatus();
-  verdict.reason =
-      absl::StrCat(Steps(question), ": forced; the rule alone says: ", judged.reason);
+  verdict.reason = absl::StrCat(Steps(question), ": forced; the rule alone says: ", judged.reason);
   return Take(question, affordable, judged, verdict);
 }
 

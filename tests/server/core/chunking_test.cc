@@ -63,9 +63,10 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
                     .max_pause_seconds = 0.0005};
   Verdict verdict = Judge(question).value();
   EXPECT_TRUE(verdict.chunks.empty());
-  EXPECT_EQ(verdict.too_long,
-            "steps 0..9: layers 0, 1 left out, a pause of 1 ms is predicted and migration.max_pause "
-            "is 0.5 ms");
+  EXPECT_EQ(
+      verdict.too_long,
+      "steps 0..9: layers 0, 1 left out, a pause of 1 ms is predicted and migration.max_pause "
+      "is 0.5 ms");
   // What was measured only makes chunks shorter.
   question.max_pause_seconds = 0.5;
   question.seconds_per_byte = 1;

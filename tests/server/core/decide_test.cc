@@ -139,7 +139,8 @@ TEST(TriggerTest, WithPricesAJobWatchesItsCandidatesBeforeItMoves) {
     job.Report(first, first + 9);
     if (job.daemon.state() == "SOLVING") job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
     if (first == 0) {
-      EXPECT_NE(job.daemon.LastReason("kept").find("no later window has confirmed"), std::string::npos);
+      EXPECT_NE(job.daemon.LastReason("kept").find("no later window has confirmed"),
+                std::string::npos);
     }
   }
   EXPECT_NE(job.daemon.LastReason("proposed").find("rebalance saves"), std::string::npos);
