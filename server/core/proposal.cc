@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "placement/rebalance.h"
 #include "server/core/held.h"
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
@@ -55,15 +56,15 @@ void Commit(Turn& turn, Job& job) {
   job.back_off = {};
   ++job.commits;
   StoreJob(turn, job);
-  RecordEvent(turn, job, "committed", message.version,
-              absl::StrFormat(
-                  "version %d (chunk %d of %d) was committed at step %s: %s bytes received, "
-                  "longest pause %.3f s",
-                  message.version, message.chunk + 1, message.num_chunks,
-                  proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
-                  proposal.received_bytes == kNotMeasured ? "an unknown number of"
-                                                          : absl::StrCat(proposal.received_bytes),
-                  proposal.longest_pause_seconds));
+  RecordEvent(
+      turn, job, "committed", message.version,
+      absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %s received, "
+                      "longest boundary %.3f s",
+                      message.version, message.chunk + 1, message.num_chunks,
+                      proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
+                      proposal.received_bytes == kNotMeasured ? "an unknown number of bytes"
+                                                              : BytesText(proposal.received_bytes),
+                      proposal.longest_pause_seconds));
   NoteCommitted(turn, job, proposal);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);
   if (proposal.longest_pause_seconds > most) {

@@ -22,7 +22,7 @@ TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
   ASSERT_TRUE(job.Vote(12));
   job.Deliver();
   EXPECT_EQ(job.daemon.LastReason("committed"),
-            "version 1 (chunk 1 of 2) was committed at step 12: 300 bytes received, longest pause "
+            "version 1 (chunk 1 of 2) was committed at step 12: 300 B received, longest boundary "
             "0.250 s");
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
