@@ -167,15 +167,17 @@ void EndQuarantine(Turn& turn, Job& job, const std::string& why) {
 absl::Status Do(Deed& deed, const Resume&) {
   Job& job = deed.job;
   const bool quarantined = job.phase == Phase::kQuarantine;
-  if (!job.paused && !quarantined) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "job ", job.name, " is neither paused nor in QUARANTINE, it is ", StateName(job)));
+  const char* did = "resumed";
+  if (quarantined) {
+    did = "the quarantine was ended";
+  } else if (!job.paused) {
+    did = "was not paused; resume was asked for";  // as a second pause: no error
   }
   deed.before = absl::StrCat(PauseText(job), quarantined ? ", QUARANTINE" : "");
   job.paused = false;
   job.pause_reason.clear();
   deed.after = PauseText(job);
-  deed.outcome = absl::StrCat(quarantined ? "the quarantine was ended" : "resumed", deed.By());
+  deed.outcome = absl::StrCat(did, deed.By());
   Write(deed);
   Audit(deed);
   if (quarantined) EndQuarantine(deed.turn, job, deed.outcome);

@@ -374,7 +374,16 @@ TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
   job.Connect(1);
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(CodeOf(job.daemon.Ask(Resume{})), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(AdminTest, ResumeOfAJobThatIsNotPausedIsNoErrorAndSaysSo) {
+  TestJob job;
+  job.ConnectAll();
+  const absl::StatusOr<ChangeOutcome> resumed = job.daemon.Ask(Resume{});
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->outcome, "was not paused; resume was asked for by ann: why not");
+  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_EQ(LastEvent(job.daemon, "resume").before, "not paused");
 }
 
 TEST(AdminTest, AJobThatHasNotSaidWhatItRunsRefusesChanges) {
