@@ -13,20 +13,20 @@ using ::testing::HasSubstr;
 using EventsFileTest = FilesTest;
 
 TEST_F(EventsFileTest, EventsAreReadOldestFirstWhateverTheirOrder) {
-  const std::string path = Write("events.json", R"({"job":"demo","events":[
+  const std::string path = Write("events.json", R"json({"job":"demo","events":[
     {"sequence":9,"unix_micros":200,"time":"x","job":"demo","name":"resume","version":3,"reason":"on",
      "actor":"uid 0 (root)","before":"paused: tea","after":"not paused"},
     {"sequence":8,"unix_micros":100,"time":"x","job":"demo","name":"pause","version":3,"reason":"tea",
      "actor":"uid 0 (root)","before":"not paused","after":"paused: tea"}]
-})");
+})json");
   const auto events = ReadEventsFile(path);
-ASSERT_TRUE(events.ok()) << events.status();
-EXPECT_EQ(events->job, "demo");
-ASSERT_EQ(events->events.size(), 2u);
-EXPECT_EQ(events->events[0].name, "pause");
-EXPECT_EQ(events->events[0].unix_micros, 100);
-EXPECT_EQ(events->events[1].before, "paused: tea");
-EXPECT_EQ(events->events[1].actor, "uid 0 (root)");
+  ASSERT_TRUE(events.ok()) << events.status();
+  EXPECT_EQ(events->job, "demo");
+  ASSERT_EQ(events->events.size(), 2u);
+  EXPECT_EQ(events->events[0].name, "pause");
+  EXPECT_EQ(events->events[0].unix_micros, 100);
+  EXPECT_EQ(events->events[1].before, "paused: tea");
+  EXPECT_EQ(events->events[1].actor, "uid 0 (root)");
 }
 
 TEST_F(EventsFileTest, AJobWithoutEventsHasNone) {
