@@ -76,10 +76,10 @@ std::string RiskText(const Prospect& prospect, double price, double budget) {
   // The one that needs more digits is the nearer miss.
   const std::string& shown =
       with_budget.of.size() > with_saving.of.size() ? with_budget.of : with_saving.of;
-  static_assert(kTimesEarned == 3, "the sentence says a third");
+  static_assert(kTimesEarned == 5, "the sentence says a fifth");
   return absl::StrFormat(
       "%s are at stake (migration and return %s, a bad interval %s), more than the loss budget of "
-      "%s and a third of the net saving, %s",
+      "%s and a fifth of the net saving, %s",
       shown, SecondsText(2 * price), SecondsText(prospect.at_risk), with_budget.than,
       with_saving.than);
 }

@@ -35,14 +35,14 @@ seconds. Without them only min_gain decides.
 A new placement is applied when all of this holds:
   1. the peak GPU load is predicted to fall by at least min_gain;
   2. the net saving is more than the migration;
-  3. what is at stake is no more than the loss budget, or no more than a third
+  3. what is at stake is no more than the loss budget, or no more than a fifth
      of the net saving.
 
 Example. The confirmed saving is 530 ms over 350 steps, the migration takes
 20 ms, a bad interval 6.2 ms, the loss budget is 46 ms. There are no replicas.
   2. 530 ms > 20 ms: it pays.
   3. At stake are 20 + 20 + 6.2 = 46.2 ms. The budget of 46 ms is less, but a
-     third of the net saving is 177 ms, which is more: it is applied.
+     fifth of the net saving is 106 ms, which is more: it is applied.
 
 More: docs/costs.md.
 )";

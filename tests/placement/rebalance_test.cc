@@ -82,7 +82,7 @@ TEST_F(RebalanceTest, ItIsPaidWhenItHasBeenEarnedManyTimes) {
   record_.BeginTrial(apart_, together_);
   Watch(2);
   EXPECT_FALSE(Ask().rebalance);
-  Watch(20);  // a third of 22 windows * 0.9 ms is well above the way there and back
+  Watch(20);  // a fifth of 22 windows * 0.9 ms is above the way there and back
   const RebalanceVerdict verdict = Ask();
   EXPECT_TRUE(verdict.rebalance) << verdict.reason;
   EXPECT_EQ(verdict.rule, RebalanceRule::kPays);

@@ -24,8 +24,8 @@ class HelpTest(unittest.TestCase):
         header = (ROOT / "placement" / "rebalance.h").read_text(encoding="utf-8")
         allowance = float(re.search(r"kAllowance = ([\d.]+);", header).group(1))
         self.assertIn(f"{100 * allowance:g} % of the time", page)
-        self.assertEqual(float(re.search(r"kTimesEarned = ([\d.]+);", header).group(1)), 3)
-        self.assertIn("a third", page)
+        self.assertEqual(float(re.search(r"kTimesEarned = ([\d.]+);", header).group(1)), 5)
+        self.assertIn("a fifth", page)
 
     def test_another_topic_is_refused_with_the_topics(self):
         other = command.run("help", "weather")
