@@ -274,7 +274,7 @@ class LoadFormatTest(command.CommandTest):
         self.assertEqual(result["max_gpu_load_per_layer"], [2 * peak for peak in single["max_gpu_load_per_layer"]])
 
     def test_dense_rows_of_sglang_are_left_out_or_said(self):
-        model = self.write("s.json", json.dumps({"logical_count": [[[0] * 3] * 3 + LOAD]}))
+        model = self.write("s.json", json.dumps({"logical_count": [[[0] * 3] * 3 + LOAD] * 2}))
         expected = self.expected()
         result = self.plan(model, "--first-layer", 3)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
