@@ -29,6 +29,11 @@ void CheckWindows(const absl::StatusOr<std::vector<LoadWindow>>& windows) {
   }
 }
 
+void CheckFile(const absl::StatusOr<LoadFile>& file) {
+  if (!file.ok()) return CheckWindows(file.status());
+  CheckWindows(file->windows);
+}
+
 }  // namespace
 }  // namespace eplb
 
@@ -37,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   eplb::CheckWindows(eplb::ParseLoadJson("in", bytes));
   eplb::CheckWindows(eplb::ParseLoadNpy(bytes));
   eplb::CheckWindows(eplb::ParseDeepseekLoad("in", bytes));
-  eplb::CheckWindows(eplb::ParseVllmLoad("in", bytes));
+  eplb::CheckFile(eplb::ParseVllmLoad("in", bytes));
   const absl::StatusOr<eplb::wire::JsonValue> value = eplb::wire::ParseJson(bytes);
   if (value.ok()) eplb::CheckWindows(eplb::SglangLoad(*value));
   eplb::fuzz::RequireOneLine(eplb::ParseSafetensors(bytes).status());
