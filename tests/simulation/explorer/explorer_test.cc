@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(
         ExplorerRun{
             "RetractCrashUnknownTransfer",
             {.retracts = 1, .launches = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
-            6081594,
+            5863087,
             0},
         ExplorerRun{"TwoFaults",
                     {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 2},
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"FaultRetract",
                     {.retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 1},
-                    2508415,
+                    2525679,
                     6174},
         ExplorerRun{"FaultUnknown",
                     {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 1, .faults = 1},
