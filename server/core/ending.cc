@@ -91,17 +91,19 @@ std::string FailureReason(const Incarnation& incarnation) {
                       " did not answer the vote", why);
 }
 
-std::string LossReason(const Incarnation& incarnation, absl::Duration grace) {
+std::string LossReason(const Incarnation& incarnation, absl::Duration grace, absl::Time now) {
   const std::vector<int32_t> cut = RanksCut(incarnation, absl::InfiniteFuture());
   const std::string back = absl::StrCat("did not come back within ", absl::FormatDuration(grace));
-  if (!cut.empty()) {
+  const absl::Time since = now - grace;
+  if (!cut.empty() && incarnation.ranks[cut.front()].away_since < since) {
     return absl::StrCat(FirstLost(incarnation, cut.front()), " and ", back,
                         LostLater(incarnation, cut));
   }
   std::vector<int32_t> away;
   for (int32_t index = 0; index < incarnation.world_size(); ++index) {
     const Rank& rank = incarnation.ranks[index];
-    if (rank.said_hello && rank.session == 0 && !rank.finished) away.push_back(index);
+    const bool is_away = rank.said_hello && rank.session == 0 && !rank.finished;
+    if (is_away && rank.away_since < since) away.push_back(index);
   }
   return absl::StrCat(RankList(away), ", whose streams the daemon ended, ", back);
 }

@@ -29,7 +29,7 @@ Failure FailureOf(Speaker speaker, const wire::Goodbye& goodbye, absl::Time now)
 std::string FailureReason(const Incarnation& incarnation);
 
 // Of a run with a rank that was away for longer than `grace`.
-std::string LossReason(const Incarnation& incarnation, absl::Duration grace);
+std::string LossReason(const Incarnation& incarnation, absl::Duration grace, absl::Time now);
 
 // What was learned after the run had failed: amends its reason and audits that; the next Tick
 // stores it.

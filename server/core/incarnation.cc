@@ -195,12 +195,12 @@ void EndLostIncarnations(Turn& turn, Job& job) {
   const absl::Duration grace = turn.state.config.session_grace;
   const absl::Time since = turn.now - grace;
   if (job.candidate && IsAwaySince(*job.candidate, since)) {
-    DropCandidate(turn, job, LossReason(*job.candidate, grace));
+    DropCandidate(turn, job, LossReason(*job.candidate, grace, turn.now));
   }
   // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
   if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&
       IsAwaySince(*job.current, since)) {
-    EndIncarnation(turn, job, RunEnding::kLost, LossReason(*job.current, grace));
+    EndIncarnation(turn, job, RunEnding::kLost, LossReason(*job.current, grace, turn.now));
   }
 }
 

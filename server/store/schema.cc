@@ -2,10 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <utility>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
@@ -86,61 +82,6 @@ absl::Status CreateDatabase(sqlite::Connection& connection) {
   return transaction.Commit();
 }
 
-// What the tables of version 1 hold.
-struct Version1 {
-  int64_t term = 0;
-  std::vector<core::StoredJob> jobs;
-  std::vector<StoredEvent> events;  // rising
-};
-
-absl::StatusOr<Version1> ReadVersion1(sqlite::Connection& connection) {
-  Version1 content;
-  EPLB_ASSIGN_OR_RETURN(content.term, connection.FirstInteger("SELECT term FROM leadership"));
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement jobs,
-      connection.Prepare("SELECT job, version, next_version, placement, digest FROM jobs"));
-  for (;;) {
-    EPLB_ASSIGN_OR_RETURN(const bool more, jobs.Step());
-    if (!more) break;
-    EPLB_ASSIGN_OR_RETURN(Placement placement,
-                          PlacementOf(jobs.Bytes(3), jobs.Bytes(4), jobs.path(), jobs.Bytes(0)));
-    content.jobs.push_back({.job = jobs.Bytes(0),
-                            .version = jobs.Integer(1),
-                            .next_version = jobs.Integer(2),
-                            .placement = std::move(placement)});
-  }
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement events,
-      connection.Prepare("SELECT sequence, unix_micros, job, name, version, reason FROM events"));
-  for (;;) {
-    EPLB_ASSIGN_OR_RETURN(const bool more, events.Step());
-    if (!more) return content;
-    content.events.push_back({.sequence = events.Integer(0),
-                              .time = absl::FromUnixMicros(events.Integer(1)),
-                              .event = {.job = events.Bytes(2),
-                                        .name = events.Bytes(3),
-                                        .version = events.Integer(4),
-                                        .reason = events.Bytes(5)}});
-  }
-}
-
-absl::Status MigrateFrom1(sqlite::Connection& connection) {
-  EPLB_ASSIGN_OR_RETURN(const Version1 content, ReadVersion1(connection));
-  EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&connection));
-  EPLB_RETURN_IF_ERROR(
-      connection.Execute("DROP TABLE leadership; DROP TABLE jobs; DROP TABLE events"));
-  EPLB_RETURN_IF_ERROR(CreateTables(connection));
-  EPLB_RETURN_IF_ERROR(InsertTerm(connection, content.term));
-  for (const core::StoredJob& job : content.jobs) {
-    EPLB_RETURN_IF_ERROR(InsertJob(connection, job));
-    EPLB_RETURN_IF_ERROR(InsertPlacement(connection, job, 1));
-  }
-  for (const StoredEvent& event : content.events) {
-    EPLB_RETURN_IF_ERROR(InsertEvent(connection, event));
-  }
-  return transaction.Commit();
-}
-
 absl::Status CheckSchemaText(sqlite::Connection& connection, const std::string& path) {
   std::string expected;
   for (const Entry& entry : kEntries) {
@@ -173,8 +114,12 @@ absl::Status CheckVersion(sqlite::Connection& connection, const std::string& pat
     if (version != kStoreSchema || !current) return Damaged(path, "its schema version");
     return CheckSchemaText(connection, path);
   }
-  if (version == 1) return MigrateFrom1(connection);
   if (version < 1) return Damaged(path, absl::StrCat("schema version ", version));
+  if (version < kStoreSchema) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": written by an eplbd before the first release (schema ", version,
+                     ", this one knows ", kStoreSchema, "); move the file away to start anew"));
+  }
   return absl::FailedPreconditionError(absl::StrCat(path, ": written by a newer eplbd (schema ",
                                                     version, ", this one knows ", kStoreSchema,
                                                     ")"));

@@ -12,13 +12,12 @@
 namespace eplb {
 
 // Makes an empty file ours; else checks that it is ours and sound (SQLite's integrity check, the
-// text of the schema), and brings an older schema up to date in one transaction.
+// text of the schema).
 // errors: DataLoss for a damaged file or one that is no database, FailedPrecondition for another
-// program's or a newer eplbd's, those of Connection.
+// program's or one of another schema, those of Connection.
 absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& path);
 
-// Only checks: for a database that cannot be written. errors: likewise; FailedPrecondition also for
-// an older schema.
+// Only checks: for a database that cannot be written. errors: likewise.
 absl::Status CheckDatabase(sqlite::Connection& connection, const std::string& path);
 
 }  // namespace eplb

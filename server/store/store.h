@@ -63,10 +63,10 @@ std::unique_ptr<Store> MakeMemoryStore(StoreLimits limits = {});
 // every row) and holds `path`.lock while it is open, so that two daemons never write one database.
 // A database of ours that is damaged, and a file that is no database, are moved aside to
 // `path`.corrupt-<UTC time>, with an error in the log, and the store starts empty: the ranks then
-// say what runs. An older schema is brought up to date. A disk that is full does not matter yet.
+// say what runs. A disk that is full does not matter yet.
 // One that cannot be written is read; every write then tries again, and fails until it can be.
 // errors: Unavailable when the file can neither be written nor read or another process holds it,
-// FailedPrecondition when it is another program's or a newer eplbd's. Each names the path.
+// FailedPrecondition when it is another program's or has another schema. Each names the path.
 absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits = {});
 

@@ -20,7 +20,7 @@ namespace eplb {
 // that no writer of ours wrote.
 
 // The schema of this eplbd, in user_version and in the row of leadership.
-inline constexpr int64_t kStoreSchema = 2;
+inline constexpr int64_t kStoreSchema = 3;
 
 struct Leadership {
   int64_t term = 0;

@@ -1,7 +1,10 @@
 #include "client/cli/daemon/endpoint.h"
 
-#include <sys/stat.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -88,9 +91,19 @@ std::string ConfigPath() {
   return Environment("HOME") + "/.config/eplb/eplbctl.toml";
 }
 
-bool IsSocket(const std::string& path) {
-  struct stat info = {};
-  return stat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+// A daemon that was killed leaves its socket behind: one that nobody serves does not count. One
+// that this user may not use does, so that the error names it.
+bool IsServed(const std::string& path) {
+  sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+  if (path.size() >= sizeof(address.sun_path)) return false;
+  path.copy(address.sun_path, path.size());
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (probe < 0) return false;
+  const bool reached =
+      connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  const bool served = reached || errno == EAGAIN || errno == EACCES;
+  (void)close(probe);
+  return served;
 }
 
 absl::StatusOr<std::string> WithoutConfig() {
@@ -98,7 +111,7 @@ absl::StatusOr<std::string> WithoutConfig() {
   const std::string runtime = Environment("XDG_RUNTIME_DIR");
   if (!runtime.empty()) sockets.push_back(runtime + "/eplb/eplbd.sock");
   for (const std::string& socket : sockets) {
-    if (IsSocket(socket)) return absl::StrCat("unix:", socket);
+    if (IsServed(socket)) return absl::StrCat("unix:", socket);
   }
   return kDefaultEndpoint;
 }
@@ -108,19 +121,24 @@ absl::StatusOr<std::string> WithoutConfig() {
 absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint,
                                             const wire::TlsFiles& tls) {
   const std::string path = ConfigPath();
-  EPLB_ASSIGN_OR_RETURN(const DaemonAddress config, FromConfig(path));
   const std::string variable = Environment("EPLB_ENDPOINT");
   const bool given = !endpoint.empty() || !variable.empty();
+  absl::StatusOr<DaemonAddress> config = FromConfig(path);
+  // Who names a daemon is not held up by a broken file.
+  if (!config.ok() && given) config = DaemonAddress();
+  EPLB_RETURN_IF_ERROR(config.status());
   DaemonAddress address = {.endpoint = {}, .tls = wire::WithEnvironment(tls)};
-  if (!given || config.endpoint.empty()) address.tls = FilledFrom(config.tls, address.tls);
+  if (!given || config->endpoint.empty()) address.tls = FilledFrom(config->tls, address.tls);
   if (!endpoint.empty()) {
     EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("--endpoint", endpoint));
   } else if (!variable.empty()) {
     EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("EPLB_ENDPOINT", variable));
-  } else if (!config.endpoint.empty()) {
-    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked(path, config.endpoint));
+  } else if (!config->endpoint.empty()) {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked(path, config->endpoint));
   } else {
     EPLB_ASSIGN_OR_RETURN(address.endpoint, WithoutConfig());
+    // The sockets that a daemon opens by itself speak no TLS: the kernel knows the peer.
+    if (absl::StartsWith(address.endpoint, "unix:")) address.tls = {};
   }
   return address;
 }

@@ -9,6 +9,7 @@
 #include "client/cli/daemon/job_text.h"
 #include "client/cli/text.h"
 #include "client/cli/watch.h"
+#include "proto/wire/names.h"
 
 #include "eplb/v1/query.pb.h"
 #include <CLI/CLI.hpp>
@@ -39,10 +40,13 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
   return table;
 }
 
+// For scripts and completion: a shell may expand what it reads, so only names that a daemon of ours
+// can have are told.
 std::string Names(const v1::GetStatusResponse& response) {
   std::string text;
   for (const v1::JobStatus& job : response.jobs()) {
-    absl::StrAppend(&text, Printable(job.job()), "\n");
+    if (!wire::CheckPlainName("job", job.job()).ok()) continue;
+    absl::StrAppend(&text, job.job(), "\n");
   }
   return text;
 }

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/digest.h"
-#include "server/store/placement_bytes.h"
 #include "server/store/sqlite.h"
 #include "tests/server/store/folder.h"
 #include "tests/server/store/store_contract.h"
@@ -209,68 +208,20 @@ TEST_F(DamageTest, AnAlteredCellIsFoundByItsChecksum) {
   }
 }
 
-// The schema of version 1, as eplbd 0.1 created it.
-constexpr char kVersion1[] = R"(
-CREATE TABLE leadership(only INTEGER PRIMARY KEY CHECK (only = 0), term INTEGER NOT NULL) STRICT;
-CREATE TABLE jobs(
-  job TEXT PRIMARY KEY, version INTEGER NOT NULL, next_version INTEGER NOT NULL,
-  placement BLOB NOT NULL, digest BLOB NOT NULL) STRICT;
-CREATE TABLE events(
-  sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_micros INTEGER NOT NULL, job TEXT NOT NULL,
-  name TEXT NOT NULL, version INTEGER NOT NULL, reason TEXT NOT NULL) STRICT;
-CREATE INDEX events_of_job ON events(job, sequence);
-INSERT INTO leadership VALUES (0, 12);
-INSERT INTO events VALUES (7, 1000, 'a', 'kept', 4, 'old');
-INSERT INTO events VALUES (9, 2000, 'a', 'committed', 5, 'newer');
-PRAGMA application_id=1162890306;
-PRAGMA user_version=1;
-)";
-
-void MakeVersion1(const std::string& path) {
-  sqlite::Connection connection = *sqlite::Connection::Open(path, false);
-  ASSERT_TRUE(connection.Execute("PRAGMA journal_mode=WAL").ok());
-  ASSERT_TRUE(connection.Execute(kVersion1).ok());
-  const Placement placement = ReversedPlacement(2);
-  const Digest digest = DigestOf(placement);
-  sqlite::Statement insert = *connection.Prepare("INSERT INTO jobs VALUES ('a', 5, 9, ?, ?)");
-  insert.BindBytes(PlacementToBytes(placement));
-  ASSERT_TRUE(insert.BindBytes({digest.bytes.begin(), digest.bytes.end()}).Run().ok());
-}
-
-TEST(MigrationTest, ADatabaseOfVersion1KeepsItsContent) {
+TEST(OldSchemaTest, ADatabaseBeforeTheFirstReleaseIsRefusedAndStaysAsItIs) {
   const Folder folder;
   const std::string path = folder.File("eplbd.db");
-  MakeVersion1(path);
-  for (int opening = 0; opening < 2; ++opening) {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-    EXPECT_EQ(store->opening_note(), "");
-    EXPECT_EQ(*store->ReadTerm(), 12);
-    const std::vector<core::StoredJob> jobs = *store->ReadJobs();
-    ASSERT_EQ(jobs.size(), 1);
-    EXPECT_EQ(jobs[0].version, 5);
-    EXPECT_EQ(jobs[0].next_version, 9);
-    EXPECT_EQ(jobs[0].placement, ReversedPlacement(2));
-    EXPECT_FALSE(jobs[0].paused);
-    EXPECT_EQ(*store->ReadPlacement("a", 5), ReversedPlacement(2));
-    const std::vector<StoredEvent> events = *store->ReadEvents("a", 9, 0);
-    ASSERT_EQ(events.size(), 2);
-    EXPECT_EQ(events[0].sequence, 9);
-    EXPECT_EQ(events[1].event.reason, "old");
+  ASSERT_TRUE(MakeSqliteStore(path).ok());
+  for (const int schema : {1, 2}) {
+    ASSERT_TRUE(sqlite::Connection::Open(path, false)
+                    ->Execute(absl::StrCat("PRAGMA user_version=", schema,
+                                           "; UPDATE leadership SET schema = ", schema))
+                    .ok());
+    const absl::Status status = MakeSqliteStore(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("(schema ", schema, ", this one knows 3)")));
   }
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-  ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 6)).ok());
-  EXPECT_EQ(store->ReadEvents("a", 1, 0)->front().sequence, 10);
-}
-
-TEST(MigrationTest, ADamagedPlacementOfVersion1IsMovedAside) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
-  MakeVersion1(path);
-  ASSERT_TRUE(
-      sqlite::Connection::Open(path, false)->Execute("UPDATE jobs SET digest = zeroblob(32)").ok());
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-  EXPECT_THAT(store->opening_note(), HasSubstr("job \"a\": the stored placement's digest"));
-  EXPECT_EQ(*store->ReadTerm(), 0);
 }
 
 // No file of this process may grow beyond `bytes` while it lives.

@@ -47,8 +47,14 @@ TEST_F(EndpointTest, EachSourceYieldsToTheOneBefore) {
     ASSERT_LT(path.size(), sizeof(address.sun_path));
     std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
     ASSERT_EQ(bind(socket_fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(socket_fd, 1), 0);
     EXPECT_EQ(ResolveDaemon("", {})->endpoint, "unix:" + path);
+    // The kernel knows who connects there; certificates are for daemons on the network.
+    EXPECT_FALSE(ResolveDaemon("", {.ca = "/etc/ca.pem"})->tls.enabled());
     close(socket_fd);
+    // What a killed daemon leaves behind is passed over.
+    ASSERT_TRUE(std::filesystem::exists(path));
+    EXPECT_EQ(ResolveDaemon("", {})->endpoint, "127.0.0.1:29610");
   }
   Write("config/eplb/eplbctl.toml", "endpoint = \"head:1\"\n");
   EXPECT_EQ(ResolveDaemon("", {})->endpoint, "head:1");
@@ -85,6 +91,7 @@ TEST_F(EndpointTest, ABrokenConfigFileIsNamed) {
   for (const auto& [content, message] : cases) {
     const std::string path = Write("config/eplb/eplbctl.toml", content);
     EXPECT_THAT(Error(""), AllOf(StartsWith(path + ":"), HasSubstr(message)));
+    EXPECT_EQ(ResolveDaemon("flag:3", {})->endpoint, "flag:3");
   }
 }
 

@@ -126,8 +126,9 @@ TEST_F(QueryTest, OneJobOrOnlyNamesCanBeAskedFor) {
   EXPECT_THAT(one, HasSubstr("other"));
   EXPECT_THAT(one, Not(HasSubstr("train")));
   EXPECT_EQ(RunGetJobs({.query = Options(), .job = "nobody"}, kPlain).exit_code, kNotFound);
-  EXPECT_EQ(RunGetJobs({.query = Options(), .job = {}, .names = true}, kPlain).out,
-            "train?[31m\nother\n");
+  // A shell may expand what completion reads: a name that no job can have is left out.
+  daemon_.status.add_jobs()->set_job("$(touch x)");
+  EXPECT_EQ(RunGetJobs({.query = Options(), .job = {}, .names = true}, kPlain).out, "other\n");
 }
 
 TEST_F(QueryTest, TheTableOfJobsFitsIntoATerminal) {
