@@ -50,9 +50,10 @@ Json ToJson(const RunDecision& decision) {
           {"pause_seconds", decision.pause_seconds},
           {"balancedness_before", decision.before},
           {"balancedness_predicted", decision.predicted},
-          {"balancedness_seen", decision.seen.has_value() ? Json(*decision.seen) : Json(nullptr)},
-          {"seen_first_step", decision.seen_first_step},
-          {"seen_last_step", decision.seen_last_step}};
+          {"balancedness_until_next",
+           decision.until_next.has_value() ? Json(*decision.until_next) : Json(nullptr)},
+          {"until_next_first_step", decision.until_next_first_step},
+          {"until_next_last_step", decision.until_next_last_step}};
 }
 
 Json ToJson(const OperatorReview& operators) {
@@ -74,6 +75,12 @@ Json ToJson(const OperatorReview& operators) {
   return {{"actions", std::move(actions)}, {"held_back", std::move(held_back)}};
 }
 
+std::string FormulaOf(const RunReview& review) {
+  return absl::StrCat(
+      "mean(gpu load)/max(gpu load), mean over layers and steps from the first switch on",
+      review.leaves_steps_out() ? ", without the steps in operators.held_back" : "");
+}
+
 std::string ToJson(const RunDirectory& run, const RunReview& review) {
   Json json = {{"format", "eplb.report.v1"},
                {"job", run.report.job},
@@ -84,10 +91,7 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
                {"first_switch_step", review.first_switch_step},
                {"time", ToJson(review.time)},
                {"balancedness",
-                {{"formula",
-                  "mean(gpu load)/max(gpu load), mean over layers and steps from the first switch "
-                  "on, without "
-                  "the steps in operators.held_back"},
+                {{"formula", FormulaOf(review)},
                  {"run", review.run.balancedness},
                  {"static", review.unmoved.balancedness},
                  {"deepseek_same_windows", review.policy.balancedness},

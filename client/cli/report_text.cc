@@ -137,7 +137,7 @@ std::string Comparison(const RunReview& review, const Terminal& terminal) {
       "this run is measured; the others are predicted from its loads, a copied expert weighing "
       "what it weighed here.";
   if (review.time.modelled) note += " Steps without their boundaries.";
-  if (!review.operators.held_back.empty()) absl::StrAppend(&note, " ", HeldBackText(review));
+  if (review.leaves_steps_out()) absl::StrAppend(&note, " ", HeldBackText(review));
   return absl::StrCat(Title("Comparison", terminal), " (mean of ",
                       Counted(review.compared_steps, "step"), ", ", review.compared_first_step,
                       "..", review.steps - 1, ")\n", FormatTable(table, terminal),
@@ -156,12 +156,13 @@ bool NamesDeciders(const std::vector<RunDecision>& decisions) {
 }
 
 std::string Decisions(const RunReview& review, const Terminal& terminal) {
-  std::string text = absl::StrCat(Title("Decisions", terminal), ": promised and seen\n");
+  std::string text = absl::StrCat(Title("Decisions", terminal), ": promised and measured\n");
   if (review.decisions.empty()) return text + "none was put in force\n";
   const bool names = NamesDeciders(review.decisions);
-  Table table{.heading = {"#", "on steps", "after", "moved", "pause", "was", "predicted", "seen"},
-              .right = {true, false, false, true, true, true, true, true},
-              .rows = {}};
+  Table table{
+      .heading = {"#", "on steps", "after", "moved", "pause", "was", "predicted", "until next"},
+      .right = {true, false, false, true, true, true, true, true},
+      .rows = {}};
   if (names) table.heading.emplace_back("by");
   if (names) table.right.push_back(false);
   for (const RunDecision& one : review.decisions) {
@@ -169,14 +170,14 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
                           StepRange(one.decided_first_step, one.decided_last_step),
                           absl::StrJoin(one.switch_steps, ", "), Megabytes(one.bytes_moved),
                           Seconds(one.pause_seconds), Fraction(one.before), Fraction(one.predicted),
-                          one.seen ? Fraction(*one.seen) : "-"});
+                          one.until_next ? Fraction(*one.until_next) : "-"});
     if (names) table.rows.back().push_back(one.policy);
   }
   absl::StrAppend(
       &text, FormatTable(table, terminal),
       Paragraph("Balancedness of summed loads. was: measured on the steps that were decided on; "
-                "predicted: of the new placement on the same load; seen: measured from the switch "
-                "to the next one. pause: longest boundary of any rank.",
+                "predicted: of the new placement on the same load; until next: measured from the "
+                "switch to the next one. pause: longest boundary of any rank.",
                 terminal),
       Title("Why", terminal), "\n");
   for (const RunDecision& one : review.decisions) {

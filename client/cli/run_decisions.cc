@@ -29,7 +29,7 @@ RunDecision DecisionOf(const std::vector<SwitchRecord>& chunks) {
                      .decided_first_step = first.decided_first_step,
                      .decided_last_step = first.decided_last_step,
                      .switch_steps = {},
-                     .seen = {}};
+                     .until_next = {}};
   for (const SwitchRecord& chunk : chunks) {
     result.switch_steps.push_back(chunk.step);
     result.bytes_moved += chunk.bytes_moved;
@@ -56,12 +56,14 @@ absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
                           MeasuredBalancedness(run.step_loads, placements, first, last));
     EPLB_ASSIGN_OR_RETURN(const Evaluation predicted, Evaluate(load, *target));
     decision.predicted = predicted.mean_balancedness;
-    decision.seen_first_step = decision.switch_steps.back() + 1;
-    decision.seen_last_step = i + 1 < chunks.size() ? chunks[i + 1].front().step : num_steps - 1;
-    if (decision.seen_first_step <= decision.seen_last_step) {
+    decision.until_next_first_step = decision.switch_steps.back() + 1;
+    decision.until_next_last_step =
+        i + 1 < chunks.size() ? chunks[i + 1].front().step : num_steps - 1;
+    if (decision.until_next_first_step <= decision.until_next_last_step) {
       EPLB_ASSIGN_OR_RETURN(
-          decision.seen, MeasuredBalancedness(run.step_loads, placements, decision.seen_first_step,
-                                              decision.seen_last_step));
+          decision.until_next,
+          MeasuredBalancedness(run.step_loads, placements, decision.until_next_first_step,
+                               decision.until_next_last_step));
     }
     decisions.push_back(std::move(decision));
   }

@@ -29,9 +29,9 @@ struct RunDecision {
   double before = 1;                  // measured on the steps that it was decided on
   double predicted = 1;               // of its last placement, on their load
   // Measured from its last switch to the next decision's first, or to the end; absent: no step.
-  std::optional<double> seen;
-  int64_t seen_first_step = 0;
-  int64_t seen_last_step = -1;
+  std::optional<double> until_next;
+  int64_t until_next_first_step = 0;
+  int64_t until_next_last_step = -1;
 };
 
 // placements: of run.placements. errors: InvalidArgument when a switch has no placement in

@@ -31,14 +31,22 @@ void Apply(const LoggedEvent& event, Brakes& brakes) {
   if (absl::StrContains(event.after, "mode=apply")) brakes.observing = false;
 }
 
+bool SetsPause(const LoggedEvent& event) {
+  return event.name == "pause" || event.name == "resume" || event.name == "rollback";
+}
+
+// Before a change of the pause. A rollback names the version first: "version 12, not paused".
+bool WasPaused(const LoggedEvent& event) {
+  return event.name == "rollback" ? absl::StrContains(event.before, ", paused")
+                                  : absl::StartsWith(event.before, "paused");
+}
+
 // The brakes before the first event of a log, which may begin in the middle: what the first changes
 // say was in force before them.
 Brakes BrakesBefore(const std::vector<LoggedEvent>& events) {
   Brakes brakes;
-  const auto pause = std::find_if(events.begin(), events.end(), [](const LoggedEvent& event) {
-    return event.name == "pause" || event.name == "resume";
-  });
-  if (pause != events.end()) brakes.paused = absl::StartsWith(pause->before, "paused");
+  const auto pause = std::find_if(events.begin(), events.end(), SetsPause);
+  if (pause != events.end()) brakes.paused = WasPaused(*pause);
   const auto mode = std::find_if(events.begin(), events.end(), [](const LoggedEvent& event) {
     return event.name == "set_policy" && absl::StrContains(event.before, "mode=");
   });

@@ -48,7 +48,7 @@ struct RunReview {
   int64_t first_switch_step = -1;  // first step under a second placement; -1: never
   double largest_difference = 0;   // between reported and recomputed balancedness of a step
   // Compared are the steps from the first switch on (from step 0 when there was none), but for
-  // those in which operators held decisions back.
+  // those in which operators held decisions back. Where that would leave none, they stay.
   int64_t compared_first_step = 0;
   int64_t compared_steps = 0;
   RunRow run;
@@ -67,6 +67,9 @@ struct RunReview {
   int32_t worst_layer = 0;
   std::vector<double> gpu_loads_unmoved;  // [G]
   std::vector<double> gpu_loads_run;      // [G]
+
+  // Whether the comparison lacks steps in which operators held decisions back.
+  bool leaves_steps_out() const { return compared_steps < steps - compared_first_step; }
 };
 
 // A figure that differs by more than this from what the run reported is a problem.

@@ -43,6 +43,9 @@ class DemoTest(unittest.TestCase):
         # A short run on a busy machine: the first decisions come late, and half of the trace is not reached.
         self.assertGreater(ours["balancedness"], rows["static_predicted"]["balancedness"] + 0.02)
         self.assertTrue(figures["time"]["modelled"])
+        self.assertNotIn("held_back", figures["balancedness"]["formula"])  # nobody held a step back
+        self.assertGreater(figures["decisions"][0]["balancedness_until_next"], 0)
+        self.assertEqual(figures["decisions"][-1]["until_next_last_step"], figures["steps"] - 1)
         self.assertEqual({decision["policy"] for decision in figures["decisions"]}, {"incremental"})
         numbers = [decision["decision"] for decision in figures["decisions"]]
         self.assertEqual(numbers, sorted(set(numbers)))

@@ -67,18 +67,36 @@ TEST(RunReviewTest, StepsThatOperatorsHeldBackAreNotCompared) {
                     HasSubstr("after step 8: pause by uid 1000 (alice): pause it is")));
 }
 
-TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasSeen) {
+TEST(RunReviewTest, WhereAllStepsWereHeldBackNoneIsLeftOut) {
+  RunDirectory run = SmallRun({{.step = 5}});
+  LoggedEvent resume = EventAt(run, 11, "resume");
+  resume.before = "paused: paused by bob";
+  run.events = LoggedEvents{"demo", {resume}};
+  EXPECT_EQ(ReviewOf(run).operators.held_back.size(), 1u);
+  EXPECT_EQ(ReviewOf(run).compared_steps, 6);
+  EXPECT_FALSE(ReviewOf(run).leaves_steps_out());
+  EXPECT_THAT(TextOf(run), Not(HasSubstr("Left out of the comparison")));
+}
+
+TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasMeasuredUntilTheNext) {
   const RunReview review =
       ReviewOf(SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}}));
   ASSERT_EQ(review.decisions.size(), 2u);
   const RunDecision& first = review.decisions[0];
   EXPECT_NEAR(first.before, 0.6, 1e-12);
   EXPECT_NEAR(first.predicted, 1, 1e-12);
-  EXPECT_NEAR(first.seen.value(), 1, 1e-12);
-  EXPECT_EQ(first.seen_first_step, 6);
-  EXPECT_EQ(first.seen_last_step, 8);
-  EXPECT_NEAR(review.decisions[1].seen.value(), 0.6, 1e-12);
-  EXPECT_EQ(review.decisions[1].seen_last_step, kSmallSteps - 1);
+  EXPECT_NEAR(first.until_next.value(), 1, 1e-12);
+  EXPECT_EQ(first.until_next_first_step, 6);
+  EXPECT_EQ(first.until_next_last_step, 8);
+  EXPECT_NEAR(review.decisions[1].until_next.value(), 0.6, 1e-12);
+  EXPECT_EQ(review.decisions[1].until_next_last_step, kSmallSteps - 1);
+}
+
+TEST(ReportTextTest, TheDecisionsColumnSaysUntilWhenItWasMeasured) {
+  EXPECT_THAT(TextOf(SmallRun({{.step = 5}})),
+              AllOf(HasSubstr("predicted  until next\n"),
+                    HasSubstr("until next: measured from the switch to the next one."),
+                    Not(HasSubstr("seen"))));
 }
 
 // Both were decided on the same steps: the operator's rollback is not the balancer's second chunk.

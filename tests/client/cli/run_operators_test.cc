@@ -63,6 +63,23 @@ TEST(RunOperatorsTest, WhatWasInForceBeforeTheRunHoldsItBackAndIsNoRow) {
   EXPECT_EQ(review.held_back[0].last_step, 4);
 }
 
+TEST(RunOperatorsTest, ARollbackTellsWhatWasInForceBeforeIt) {
+  const RunDirectory run = SmallRun({});
+  LoggedEvent rollback = EventAt(run, 4, "rollback");
+  rollback.before = "version 3, not paused";
+  LoggedEvent resume = EventAt(run, 7, "resume");
+  resume.before = "paused: rolled back";
+  OperatorReview review = ReviewOperators(run.report, LoggedEvents{"demo", {rollback, resume}});
+  ASSERT_EQ(review.held_back.size(), 1u);
+  EXPECT_EQ(review.held_back[0].first_step, 5);
+  EXPECT_EQ(review.held_back[0].last_step, 7);
+  rollback.before = "version 3, paused: paused by bob";
+  review = ReviewOperators(run.report, LoggedEvents{"demo", {rollback, resume}});
+  ASSERT_EQ(review.held_back.size(), 1u);
+  EXPECT_EQ(review.held_back[0].first_step, 0);
+  EXPECT_EQ(review.held_back[0].last_step, 7);
+}
+
 TEST(RunOperatorsTest, WhatTheDaemonDidAndWhatWasRefusedIsNoAction) {
   const RunDirectory run = SmallRun({});
   const LoggedEvents events{
