@@ -132,14 +132,16 @@ absl::StatusOr<RebalanceVerdict> JudgeRebalance(const RebalanceQuestion& questio
   EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(question.load, question.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(question.load, question.candidate));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
-  const std::string how_far = absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * gain,
-                                              before.mean_balancedness, after.mean_balancedness);
+  const std::string how_far =
+      absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * std::abs(gain),
+                      before.mean_balancedness, after.mean_balancedness);
   RebalanceVerdict verdict;
   if (gain <= 0 || gain < question.min_gain) {
     const std::string too_little =
         gain <= 0 ? std::string()
                   : absl::StrFormat(", less than min_gain, %.1f %%", 100 * question.min_gain);
-    verdict.reason = absl::StrCat("kept, predicted peak GPU load would fall ", how_far, too_little);
+    verdict.reason = absl::StrCat("kept, predicted peak GPU load would ",
+                                  gain < 0 ? "rise " : "fall ", how_far, too_little);
     return verdict;
   }
   EPLB_ASSIGN_OR_RETURN(verdict.migration,

@@ -69,6 +69,21 @@ TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
   EXPECT_EQ(verdict.migration.transfers, 2);
 }
 
+TEST_F(RebalanceTest, APlacementThatIsWorseWouldMakeTheLoadRise) {
+  const RebalanceVerdict verdict = JudgeRebalance({.load = hot_,
+                                                   .num_steps = 10,
+                                                   .incumbent = apart_,
+                                                   .candidate = together_,
+                                                   .min_gain = 0.05,
+                                                   .steps_to_next = 10,
+                                                   .costs = costs_,
+                                                   .record = record_})
+                                       .value();
+  EXPECT_FALSE(verdict.rebalance);
+  EXPECT_EQ(verdict.reason,
+            "kept, predicted peak GPU load would rise 81.8 % (balancedness 1.000 -> 0.550)");
+}
+
 TEST_F(RebalanceTest, AGainThatNoLaterWindowProvedIsNotPaidFor) {
   EXPECT_FALSE(Ask().rebalance);
   EXPECT_THAT(Ask().reason, EndsWith(" for 1 ms of migration, but no later window has confirmed a "

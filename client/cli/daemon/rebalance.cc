@@ -31,7 +31,8 @@ absl::StatusOr<v1::ListPlansResponse> AskPlans(const ChangeOptions& change, uint
   return response;
 }
 
-// The first decision after `number`, once it has an end: a job decides one thing at a time.
+// The first decision after `number` that an operator asked for, once it has an end: a job decides
+// one thing at a time.
 absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t number,
                                        absl::Duration timeout) {
   constexpr uint32_t kLookedAt = 20;  // decisions between two questions
@@ -40,7 +41,7 @@ absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t
     EPLB_ASSIGN_OR_RETURN(const v1::ListPlansResponse plans, AskPlans(options.change, kLookedAt));
     const v1::Plan* next = nullptr;
     for (const v1::Plan& plan : plans.plans()) {  // newest first
-      if (plan.plan() > number) next = &plan;
+      if (plan.plan() > number && !plan.asked_by().empty()) next = &plan;
     }
     if (next != nullptr && next->result() != "proposed") return *next;
     if (absl::Now() + kAskAgain >= end) {

@@ -114,7 +114,8 @@ void AddWait(CLI::App& root, Command& command) {
       absl::StrCat("Examples:\n"
                    "  eplbctl wait --for connected && eplbctl rebalance\n"
                    "  eplbctl wait --for 'balanced>=0.9' --timeout 30m\n"
-                   "8: the run has ended, and the condition can no longer become true.\n",
+                   "8: the run has ended, but FAILED when FINISHED was asked for, or the reverse.\n"
+                   "Any other condition may be met by a new launch of the job.\n",
                    app.get_footer()));
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunWait(*options); };

@@ -95,9 +95,14 @@ bool WaitCondition::IsMet(const v1::JobStatus& job) const {
   return false;
 }
 
+bool WaitCondition::IsOfEndedRun() const {
+  return kind_ == Kind::kFinished || kind_ == Kind::kEnded ||
+         (kind_ == Kind::kState && (state_ == "FINISHED" || state_ == "FAILED"));
+}
+
 WaitCondition::Answer WaitCondition::Ask(const v1::JobStatus& job) const {
   if (IsMet(job)) return Answer::kMet;
-  return HasEnded(job) ? Answer::kNever : Answer::kNotYet;
+  return HasEnded(job) && IsOfEndedRun() ? Answer::kNever : Answer::kNotYet;
 }
 
 }  // namespace eplb::cli

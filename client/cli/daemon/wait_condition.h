@@ -18,7 +18,7 @@ class WaitCondition {
   enum class Answer {
     kMet,
     kNotYet,
-    kNever,  // the run has ended without it
+    kNever,  // the run has ended in another way
   };
 
   // "connected" (every rank is), "finished", "ended" (finished or failed), "state=NAME",
@@ -26,7 +26,8 @@ class WaitCondition {
   // errors: InvalidArgument naming --for.
   static absl::StatusOr<WaitCondition> Parse(const std::string& text);
 
-  // A run that was lost may come back: it is not at its end.
+  // A run that was lost may come back: it is not at its end. One that has ended makes kNever only
+  // what asks how it ended: a new launch of the job may meet everything else.
   Answer Ask(const v1::JobStatus& job) const;
 
   // As given.
@@ -36,6 +37,7 @@ class WaitCondition {
   enum class Kind { kConnected, kFinished, kEnded, kState, kVersion, kStep, kBalanced };
 
   bool IsMet(const v1::JobStatus& job) const;
+  bool IsOfEndedRun() const;  // asks how a run has ended
 
   std::string text_;
   Kind kind_ = Kind::kConnected;

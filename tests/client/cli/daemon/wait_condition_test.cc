@@ -27,7 +27,7 @@ TEST(WaitConditionTest, EachConditionIsMetByItsField) {
   }
 }
 
-TEST(WaitConditionTest, ARunThatHasEndedMeetsNothingMore) {
+TEST(WaitConditionTest, ARunThatHasEndedMayBeReplacedButItsEndStays) {
   v1::JobStatus job = ExampleJob();
   EXPECT_EQ(Ask("finished", job), Answer::kNotYet);
   EXPECT_EQ(Ask("ended", job), Answer::kNotYet);
@@ -35,12 +35,17 @@ TEST(WaitConditionTest, ARunThatHasEndedMeetsNothingMore) {
   job.set_state("FAILED");
   EXPECT_EQ(Ask("finished", job), Answer::kNever);
   EXPECT_EQ(Ask("ended", job), Answer::kMet);
-  EXPECT_EQ(Ask("version>=4", job), Answer::kNever);
+  EXPECT_EQ(Ask("state=FINISHED", job), Answer::kNever);
+  for (const char* condition :
+       {"connected", "state=IDLE", "state=LOST", "version>=4", "step>=12346", "balanced>=0.9"}) {
+    EXPECT_EQ(Ask(condition, job), Answer::kNotYet) << condition << ": of a new launch";
+  }
   EXPECT_EQ(Ask("version>=3", job), Answer::kMet);
   EXPECT_EQ(Ask("state=FAILED", job), Answer::kMet);
   job.set_ending("finished");
   job.set_state("FINISHED");
   EXPECT_EQ(Ask("finished", job), Answer::kMet);
+  EXPECT_EQ(Ask("state=FAILED", job), Answer::kNever);
   job.set_ending("lost");  // its ranks may come back
   job.set_state("LOST");
   EXPECT_EQ(Ask("finished", job), Answer::kNotYet);

@@ -56,6 +56,16 @@ TEST_F(WaitTest, WhatCannotComeAnyMoreIsExit8) {
             "job train is FAILED (rank 2 was lost): finished can no longer become true");
 }
 
+TEST_F(WaitTest, ANewLaunchOfAnEndedJobIsWaitedFor) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_state("FINISHED");
+  job.set_ending("finished");
+  const Output output = RunWait(Options("connected"));
+  EXPECT_EQ(output.exit_code, kTimeout);
+  EXPECT_THAT(output.message,
+              HasSubstr("connected is not true after 300ms: job train is FINISHED"));
+}
+
 TEST_F(WaitTest, AJobThatHasNotComeIsWaitedFor) {
   daemon_.status.clear_jobs();
   const absl::Time begin = absl::Now();
@@ -81,6 +91,7 @@ v1::Plan EndedPlan(uint64_t number, const std::string& result) {
   plan.set_plan(number);
   plan.set_result(result);
   plan.set_reason("the predicted peak falls by 27 %");
+  plan.set_asked_by("uid 1000 (alice)");
   return plan;
 }
 
@@ -97,6 +108,19 @@ TEST_F(RebalanceWaitTest, TheDecisionThatItAskedForIsTheAnswer) {
   const Output output = RunRebalance(Waiting("10s"));
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_EQ(output.out, "plan 7 committed: the predicted peak falls by 27 %\n");
+}
+
+TEST_F(RebalanceWaitTest, ADecisionThatNobodyAskedForIsNotTheAnswer) {
+  v1::Plan automatic = EndedPlan(7, "kept");
+  automatic.clear_asked_by();
+  daemon_.plans = {EndedPlan(6, "kept")};
+  daemon_.decides = {EndedPlan(8, "committed"), automatic};
+  const Output output = RunRebalance(Waiting("10s"));
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("plan 8 committed"));
+  daemon_.plans.clear();
+  daemon_.decides = {automatic};
+  EXPECT_EQ(RunRebalance(Waiting("300ms")).exit_code, kTimeout);
 }
 
 TEST_F(RebalanceWaitTest, ADecisionThatSwitchedNothingIsExit8) {
