@@ -69,6 +69,8 @@ std::vector<wire::UpMessage> Member::OnDown(const wire::DownMessage& message) {
     return OnRetract(*retract);
   } else if (const auto* need = std::get_if<wire::NeedPlacement>(&message)) {
     return OnNeedPlacement(*need);
+  } else if (const auto* keep = std::get_if<wire::Keep>(&message)) {
+    keep_ = *keep;
   }
   return {};  // Pace and Drain are the session's
 }
@@ -127,6 +129,8 @@ wire::Hello Member::MakeHello() const {
   hello.highest_term = highest_term_;
   hello.highest_version = highest_version_;
   hello.step = FinishedStep();
+  hello.launch = keep_.launch;
+  hello.memory = keep_.memory;
   return hello;
 }
 

@@ -138,6 +138,7 @@ class Member {
   wire::Applied last_applied_;            // how running_ came about
   int64_t highest_term_ = 0;              // ever seen
   int64_t highest_version_ = 0;           // ever seen
+  wire::Keep keep_;                       // for the daemons to come
   int64_t step_ = 0;                      // last finished, -1 before any
   int32_t report_every_ = 0;              // steps in a load window, in force
   bool transport_changed_ = false;

@@ -3,6 +3,8 @@
 #ifndef EPLB_PROTO_WIRE_CONVERT_H_
 #define EPLB_PROTO_WIRE_CONVERT_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 
 #include "proto/wire/messages.h"
@@ -27,6 +29,19 @@ absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement);
 void ToProto(const TransportInfo& transport, v1::TransportInfo* out);
 // Cuts what is too long, as the message says. errors: InvalidArgument for a device above 2^31-1.
 absl::StatusOr<TransportInfo> FromProto(const v1::TransportInfo& transport);
+
+void ToProto(const PolicyPatch& patch, v1::PolicySettings* out);
+// errors: InvalidArgument for a number that is not finite or above 2^31-1, naming the field; what
+// the settings may be is the daemon's to check.
+absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& settings);
+
+void ToProto(const JobMemory& memory, v1::JobMemory* out);
+// errors: InvalidArgument, naming the field.
+absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& memory);
+// As the store and Keep have it: a serialized v1::JobMemory.
+std::string MemoryBytes(const JobMemory& memory);
+// errors: InvalidArgument.
+absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes);
 
 void ToProto(const UpMessage& message, v1::Up* out);
 void ToProto(const DownMessage& message, v1::Down* out);

@@ -49,6 +49,7 @@ absl::StatusOr<DownMessage> WelcomeFromProto(const v1::Welcome& in) {
   Welcome welcome;
   EPLB_ASSIGN_OR_RETURN(welcome.term, GetCount("term", in.term()));
   welcome.server_version = in.server_version();
+  welcome.waits = in.waits();
   return welcome;
 }
 
@@ -66,6 +67,7 @@ void ToProto(const DownMessage& message, v1::Down* out) {
       Overloaded{[&](const Welcome& m) {
                    out->mutable_welcome()->set_term(static_cast<uint64_t>(m.term));
                    out->mutable_welcome()->set_server_version(m.server_version);
+                   out->mutable_welcome()->set_waits(m.waits);
                  },
                  [&](const Propose& m) { ProposeToProto(m, out->mutable_propose()); },
                  [&](const Retract& m) {
@@ -81,6 +83,10 @@ void ToProto(const DownMessage& message, v1::Down* out) {
                  },
                  [&](const Drain& m) {
                    out->mutable_drain()->set_grace_ms(static_cast<uint32_t>(m.grace_ms));
+                 },
+                 [&](const Keep& m) {
+                   out->mutable_keep()->set_launch(static_cast<uint64_t>(m.launch));
+                   ToProto(m.memory, out->mutable_keep()->mutable_memory());
                  }},
       message);
 }
@@ -108,6 +114,10 @@ absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
     case v1::Down::kDrain: {
       EPLB_ASSIGN_OR_RETURN(const int32_t grace, GetSmall("grace_ms", message.drain().grace_ms()));
       return Drain{grace};
+    }
+    case v1::Down::kKeep: {
+      EPLB_ASSIGN_OR_RETURN(const int64_t launch, GetCount("launch", message.keep().launch()));
+      return Keep{launch, CarriedFromBytes(message.keep().memory())};
     }
     case v1::Down::MESSAGE_NOT_SET:
       break;

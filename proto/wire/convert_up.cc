@@ -49,6 +49,9 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
   ToProto(hello.transport, out->mutable_transport());
   out->set_num_pipeline_ranks(static_cast<uint32_t>(hello.num_pipeline_ranks));
   out->set_expert_tensor_parallel(static_cast<uint32_t>(hello.expert_tensor_parallel));
+  out->set_launch(static_cast<uint64_t>(hello.launch));
+  out->set_take_over(hello.take_over);
+  ToProto(hello.memory, out->mutable_memory());
 }
 
 // 0 is what a peer says that does not know the field.
@@ -85,6 +88,9 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
                         GetSmallOrOne("num_pipeline_ranks", in.num_pipeline_ranks()));
   EPLB_ASSIGN_OR_RETURN(hello.expert_tensor_parallel,
                         GetSmallOrOne("expert_tensor_parallel", in.expert_tensor_parallel()));
+  EPLB_ASSIGN_OR_RETURN(hello.launch, GetCount("launch", in.launch()));
+  hello.take_over = in.take_over();
+  hello.memory = CarriedFromBytes(in.memory());
   hello.library_version = Clipped(in.library_version());
   EPLB_ASSIGN_OR_RETURN(hello.transport, FromProto(in.transport()));
   hello.model_layers.reserve(static_cast<size_t>(in.model_layers_size()));
@@ -203,6 +209,10 @@ void ToProto(const UpMessage& message, v1::Up* out) {
                    goodbye->mutable_missing_ranks()->Assign(m.missing_ranks.begin(),
                                                             m.missing_ranks.end());
                    goodbye->set_failed(m.failed);
+                 },
+                 [&](const Moved& m) {
+                   out->mutable_moved()->set_term(static_cast<uint64_t>(m.term));
+                   out->mutable_moved()->set_endpoint(m.endpoint);
                  }},
       message);
 }
@@ -227,6 +237,10 @@ absl::StatusOr<UpMessage> FromProto(v1::Up message) {
     }
     case v1::Up::kGoodbye:
       return GoodbyeFromProto(message.goodbye());
+    case v1::Up::kMoved: {
+      EPLB_ASSIGN_OR_RETURN(const int64_t term, GetCount("term", message.moved().term()));
+      return Moved{term, Clipped(message.moved().endpoint())};
+    }
     case v1::Up::MESSAGE_NOT_SET:
       break;
   }

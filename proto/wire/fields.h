@@ -11,6 +11,7 @@
 
 #include "placement/digest.h"
 #include "placement/topology.h"
+#include "proto/wire/job_memory.h"
 
 #include "eplb/v1/types.pb.h"
 
@@ -31,6 +32,9 @@ absl::StatusOr<Digest> GetDigest(const char* field, std::string_view bytes);
 absl::StatusOr<int64_t> GetCount(const char* field, uint64_t value);
 // errors: InvalidArgument above 2^31-1.
 absl::StatusOr<int32_t> GetSmall(const char* field, uint32_t value);
+// Bytes that are too many, or say nothing to this version, are no memory of the daemon's.
+void ToProto(const CarriedMemory& memory, std::string* out);
+CarriedMemory CarriedFromBytes(const std::string& bytes);
 // Numbers only; Topology::Make checks what they mean.
 absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape);
 

@@ -12,6 +12,7 @@
 #include "placement/digest.h"
 #include "placement/load.h"
 #include "placement/placement.h"
+#include "proto/wire/job_memory.h"
 #include "proto/wire/layer_list.h"
 
 namespace eplb::wire {
@@ -63,6 +64,9 @@ struct Hello {
   TransportInfo transport;
   int32_t num_pipeline_ranks = 1;
   int32_t expert_tensor_parallel = 1;
+  int64_t launch = 0;  // 0: no daemon has numbered this launch yet
+  bool take_over = false;
+  CarriedMemory memory = {};
 };
 
 // Counts as they came: little-endian u32, row by row.
@@ -147,12 +151,23 @@ struct Goodbye {
   bool failed = false;
 };
 
+struct Moved {
+  int64_t term = 0;
+  std::string endpoint;
+};
+
 using UpMessage =
-    std::variant<Hello, LoadReport, Ready, Nack, Applied, Failed, PlacementBody, Goodbye>;
+    std::variant<Hello, LoadReport, Ready, Nack, Applied, Failed, PlacementBody, Goodbye, Moved>;
 
 struct Welcome {
   int64_t term = 0;
   std::string server_version;
+  std::string waits = {};  // why this launch is not balanced yet; empty: it is
+};
+
+struct Keep {
+  int64_t launch = 0;
+  CarriedMemory memory = {};
 };
 
 struct Propose {
@@ -190,7 +205,7 @@ struct Drain {
   int32_t grace_ms = 0;
 };
 
-using DownMessage = std::variant<Welcome, Propose, Retract, Pace, NeedPlacement, Drain>;
+using DownMessage = std::variant<Welcome, Propose, Retract, Pace, NeedPlacement, Drain, Keep>;
 
 }  // namespace eplb::wire
 

@@ -59,6 +59,9 @@ absl::Status Check(const wire::Applied& applied) {
 }
 absl::Status Check(const wire::PlacementBody&) { return absl::OkStatus(); }
 absl::Status Check(const wire::Goodbye&) { return absl::OkStatus(); }
+absl::Status Check(const wire::Moved& moved) {
+  return CheckNumber("moved: term", moved.term, kMaxNumber);
+}
 
 void Dispatch(Turn& turn, Speaker speaker, const wire::Ready& ready) {
   HandleReady(turn, speaker, ready);
@@ -77,6 +80,9 @@ void Dispatch(Turn& turn, Speaker speaker, const wire::PlacementBody& body) {
 }
 void Dispatch(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   HandleGoodbye(turn, speaker, goodbye);
+}
+void Dispatch(Turn& turn, Speaker speaker, const wire::Moved& moved) {
+  HandleMoved(turn, speaker, moved);
 }
 
 template <class Message>

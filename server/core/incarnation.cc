@@ -191,6 +191,13 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   }
 }
 
+void HandleMoved(Turn& turn, Speaker speaker, const wire::Moved& moved) {
+  RecordEvent(turn, speaker.job, "moved", speaker.job.known ? speaker.job.known->version : 0,
+              absl::StrCat("rank ", speaker.index, " goes on with eplbd at ", moved.endpoint,
+                           ", which leads with term ", moved.term));
+  CloseRank(turn, speaker.incarnation, speaker.rank, absl::OkStatus());
+}
+
 void EndLostIncarnations(Turn& turn, Job& job) {
   const absl::Duration grace = turn.state.config.session_grace;
   const absl::Time since = turn.now - grace;

@@ -36,6 +36,8 @@ void DropCandidate(Turn& turn, Job& job, const std::string& reason);
 // The session ended without Goodbye.
 void HandleAway(Turn& turn, Speaker speaker, const std::string& reason);
 void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye);
+// The rank goes on with another daemon.
+void HandleMoved(Turn& turn, Speaker speaker, const wire::Moved& moved);
 
 // Ends incarnations with a rank away for longer than session_grace.
 void EndLostIncarnations(Turn& turn, Job& job);

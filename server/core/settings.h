@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "proto/wire/job_memory.h"
+
 namespace eplb::core {
 
 // Both included; a range that ends before it begins holds no step.
@@ -39,20 +41,7 @@ struct Settings {
   friend bool operator==(const Settings&, const Settings&) = default;
 };
 
-// The settings that somebody gave; the others stay.
-struct SettingsPatch {
-  std::optional<std::string> policy_name;
-  std::optional<std::string> mode;  // apply, observe
-  std::optional<int32_t> every_steps;
-  std::optional<double> min_gain;
-  std::optional<int64_t> horizon_steps;
-  std::optional<std::string> freeze_steps;  // as ParseSteps
-  std::optional<absl::Duration> max_pause;
-  std::optional<int32_t> layers_per_chunk;
-
-  bool empty() const { return *this == SettingsPatch(); }
-  friend bool operator==(const SettingsPatch&, const SettingsPatch&) = default;
-};
+using SettingsPatch = wire::PolicyPatch;  // those that somebody gave; the others stay
 
 // errors: InvalidArgument, naming the field, its value and what is expected.
 absl::Status CheckPatch(const SettingsPatch& patch);

@@ -198,6 +198,9 @@ struct Job {
   std::optional<Incarnation> candidate;  // gathers while `current` is live
   std::deque<Gone> gone;                 // incarnations that are over, newest last
 
+  int64_t launch = 0;         // number of the newest launch that became the job's own; 0: none did
+  int64_t memory_serial = 0;  // of the newest memory
+
   std::optional<Known> known;
   std::optional<StoreStamp> stored;
   int64_t next_version = 1;

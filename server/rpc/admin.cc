@@ -1,13 +1,13 @@
 #include "server/rpc/admin.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/convert.h"
 #include "proto/wire/status.h"
 #include "server/rpc/authorize.h"
 
@@ -17,14 +17,6 @@ namespace {
 int64_t Clamped(uint64_t number) {
   return static_cast<int64_t>(
       std::min<uint64_t>(number, static_cast<uint64_t>(std::numeric_limits<int64_t>::max())));
-}
-
-absl::StatusOr<int32_t> SmallOf(const char* field, uint32_t number) {
-  if (number <= static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
-    return static_cast<int32_t>(number);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", number, ", expected at most ",
-                                                 std::numeric_limits<int32_t>::max()));
 }
 
 absl::StatusOr<core::Verb> VerbOf(const v1::RebalanceRequest& request) {
@@ -38,26 +30,7 @@ absl::StatusOr<core::Verb> VerbOf(const v1::RollbackRequest& request) {
   return rollback;
 }
 absl::StatusOr<core::Verb> VerbOf(const v1::SetPolicyRequest& request) {
-  const v1::PolicySettings& in = request.settings();
-  core::SettingsPatch patch;
-  if (in.has_name()) patch.policy_name = in.name();
-  if (in.has_mode()) patch.mode = in.mode();
-  if (in.has_every_steps()) {
-    EPLB_ASSIGN_OR_RETURN(patch.every_steps, SmallOf("every_steps", in.every_steps()));
-  }
-  if (in.has_min_gain()) patch.min_gain = in.min_gain();
-  if (in.has_horizon_steps()) patch.horizon_steps = Clamped(in.horizon_steps());
-  if (in.has_freeze_steps()) patch.freeze_steps = in.freeze_steps();
-  if (in.has_max_pause_seconds()) {
-    if (!std::isfinite(in.max_pause_seconds())) {
-      return absl::InvalidArgumentError("max_pause_seconds is not finite");
-    }
-    patch.max_pause = absl::Seconds(in.max_pause_seconds());
-  }
-  if (in.has_layers_per_chunk()) {
-    EPLB_ASSIGN_OR_RETURN(patch.layers_per_chunk,
-                          SmallOf("layers_per_chunk", in.layers_per_chunk()));
-  }
+  EPLB_ASSIGN_OR_RETURN(core::SettingsPatch patch, wire::FromProto(request.settings()));
   return core::SetPolicy{std::move(patch)};
 }
 

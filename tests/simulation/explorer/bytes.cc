@@ -48,6 +48,11 @@ void Add(const wire::Retract& retract, Bytes& bytes) { bytes.Add(retract.version
 void Add(const wire::Pace& pace, Bytes& bytes) { bytes.Add(int64_t{pace.report_every}); }
 void Add(const wire::NeedPlacement& need, Bytes& bytes) { bytes.Add(need.digest); }
 void Add(const wire::Drain& drain, Bytes& bytes) { bytes.Add(int64_t{drain.grace_ms}); }
+void Add(const wire::Keep& keep, Bytes& bytes) {
+  bytes.Add(keep.launch);
+  bytes.Add(keep.memory.value ? keep.memory.value->serial : -1);
+}
+void Add(const wire::Moved& moved, Bytes& bytes) { bytes.Add(moved.term); }
 
 std::string Name(const wire::Hello& hello) {
   return absl::StrCat("Hello running v", hello.running_version, " ready v", hello.ready_version,
@@ -80,6 +85,8 @@ std::string Name(const wire::Retract& retract) {
 std::string Name(const wire::Pace&) { return "Pace"; }
 std::string Name(const wire::NeedPlacement&) { return "NeedPlacement"; }
 std::string Name(const wire::Drain&) { return "Drain"; }
+std::string Name(const wire::Keep& keep) { return absl::StrCat("Keep launch ", keep.launch); }
+std::string Name(const wire::Moved& moved) { return absl::StrCat("Moved term ", moved.term); }
 
 }  // namespace
 

@@ -20,8 +20,8 @@ static_assert(sizeof(Incarnation) == 464,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 5808, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 3760, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 5824, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 3776, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 

@@ -36,6 +36,8 @@ struct MemberPeer {
     bytes.Add(member.highest_term_);
     bytes.Add(member.highest_version_);
     bytes.Add(member.step_);
+    bytes.Add(member.keep_.launch);
+    bytes.Add(member.keep_.memory.value ? member.keep_.memory.value->serial : -1);
     bytes.Add(int64_t{member.ended_});
     return std::move(bytes).Take();
   }
@@ -44,7 +46,7 @@ struct MemberPeer {
   static const VoteSnapshot& Frozen(const Member& member) { return member.frozen_; }
 };
 
-static_assert(MemberPeer::kStateBytes == 352, "Member changed: look at MemberPeer::BytesOf");
+static_assert(MemberPeer::kStateBytes == 816, "Member changed: look at MemberPeer::BytesOf");
 
 }  // namespace eplb
 
