@@ -309,6 +309,11 @@ void FakeRank::On(const wire::Welcome& welcome) {
   identity.highest_term = std::max(identity.highest_term, welcome.term);
 }
 
+void FakeRank::On(const wire::Keep& keep) {
+  identity.launch = keep.launch;
+  identity.memory = keep.memory;
+}
+
 TestJob::TestJob(Config config) : daemon(std::move(config)) {
   for (int32_t rank = 0; rank < kWorldSize; ++rank) ranks.emplace_back(rank);
 }

@@ -142,6 +142,7 @@ class FakeRank {
   void On(const wire::Retract& retract);
   void On(const wire::NeedPlacement& need);
   void On(const wire::Welcome& welcome);
+  void On(const wire::Keep& keep);
   void On(const wire::Pace&) {}
   void On(const wire::Drain&) {}
 };
