@@ -1,0 +1,207 @@
+"""Two daemons and the launches of one job, with what a test needs to hurt them and to look at them.
+
+Needs the binaries of EPLB_BIN and the trace of EPLB_DATA, as tests/integration/job.py, which starts the processes.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
+
+import job as harness  # noqa: E402
+
+JOB = "demo"
+STORE_SUFFIXES = ("", "-wal", "-shm")
+# Frequent decisions on short windows, so that commits tell soon whether balancing works.
+CONFIG = """min_gain = 0.001
+[report]
+every_steps = 5
+[limits]
+prepare_deadline = "5s"
+resolve_deadline = "8s"
+retract_deadline = "5s"
+"""
+
+
+class FaultyDaemon(harness.Daemon):
+    """A daemon whose store can be lost, damaged or replaced by an old copy."""
+
+    def __init__(self, directory, name):
+        super().__init__(directory, policy_every=5, name=name, config=CONFIG)
+        self.store = self.directory / f"{name}.db"
+        self.copy = self.directory / f"{name}.copy"
+        self.stopped = False
+
+    def serves(self):
+        return self.process is not None and self.process.poll() is None
+
+    def start(self):
+        if not self.serves():
+            super().start()
+
+    def kill(self):
+        self.stopped = False
+        if self.serves():
+            super().kill()
+
+    def stop_process(self):
+        """SIGSTOP: the process lives and does nothing."""
+        if self.serves():
+            os.kill(self.process.pid, signal.SIGSTOP)
+            self.stopped = True
+
+    def continue_process(self):
+        if self.serves() and self.stopped:
+            os.kill(self.process.pid, signal.SIGCONT)
+        self.stopped = False
+
+    def store_files(self):
+        return [pathlib.Path(f"{self.store}{suffix}") for suffix in STORE_SUFFIXES]
+
+    def keep_copy(self):
+        """Of a daemon that does not run: what an operator's backup holds."""
+        shutil.rmtree(self.copy, ignore_errors=True)
+        self.copy.mkdir()
+        for path in self.store_files():
+            if path.exists():
+                shutil.copy(path, self.copy / path.name)
+
+    def restore_copy(self):
+        """False when there is no copy."""
+        if not self.copy.exists():
+            return False
+        self.lose_store()
+        for path in self.copy.iterdir():
+            shutil.copy(path, self.directory / path.name)
+        return True
+
+    def lose_store(self):
+        for path in self.store_files():
+            path.unlink(missing_ok=True)
+
+    def damage_store(self):
+        """False when there is no store."""
+        if not self.store.exists():
+            return False
+        with open(self.store, "r+b") as file:  # the schema's page
+            file.seek(100)
+            file.write(os.urandom(800))
+        for path in self.store_files()[1:]:
+            path.unlink(missing_ok=True)
+        return True
+
+    def job_status(self):
+        """The job as this daemon shows it, or None."""
+        if not self.serves() or self.stopped:
+            return None
+        done = self.ctl("get", "jobs")
+        if done.returncode != 0:
+            return None
+        return next((job for job in json.loads(done.stdout)["jobs"] if job["job"] == JOB), None)
+
+    def ctl(self, *words):
+        return subprocess.run([harness.BIN / "eplbctl", *map(str, words), "--endpoint", self.endpoint, "-o", "json"],
+                              capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+
+
+class Commits:
+    """The commits in the growing log of rank 0, and whether the rank has started."""
+
+    def __init__(self, path):
+        self.path = path
+        self.at = 0
+        self.commits = []
+        self.incarnation = None
+        self.last_step = -1
+
+    def read(self):
+        if not self.path.exists():
+            return self
+        with open(self.path) as file:
+            file.seek(self.at)
+            text = file.read()
+        end = text.rfind("\n") + 1
+        self.at += len(text[:end].encode())
+        for line in map(json.loads, text[:end].splitlines()):
+            self.incarnation = line["incarnation"]
+            self.last_step = max(self.last_step, line.get("last_step", 0))
+            if line["event"] == "commit":
+                self.commits.append((line["version"], line["digest"], line["step"]))
+        return self
+
+
+class Launch:
+    """The processes of one launch, each behind doors of its own to both daemons."""
+
+    def __init__(self, number, directory, doors, daemons, world, take_over=False):
+        self.number = number
+        self.directory = pathlib.Path(directory) / f"launch-{number}"
+        self.directory.mkdir()
+        self.doors = [[doors.open(daemon.grpc_port) for daemon in daemons] for _ in range(world)]
+        endpoints = {rank: ",".join(door.endpoint for door in own) for rank, own in enumerate(self.doors)}
+        self.job = harness.Job(
+            self.directory, "", world=world, steps=1000000, step_ms=20, slots=64 + world, parameters=2,
+            endpoints=endpoints, environment={"EPLB_LAUNCH_ID": f"launch-{number}"},
+            extra=("--report-every", "5", "--vote-every", "4", "--stop-file", str(self.directory / "stop"),
+                   "--rendezvous", f"127.0.0.1:{harness.free_port()}", *(("--take-over",) if take_over else ())))
+        self.log = Commits(self.directory / "rank-0.jsonl")
+        self.stopped = set()
+        self.started_at = None
+
+    @property
+    def world(self):
+        return len(self.job.ranks)
+
+    def has_started(self):
+        """Every rank wrote its first line; remembers when that was seen."""
+        if self.started_at is None:
+            paths = [self.directory / f"rank-{rank}.jsonl" for rank in range(self.world)]
+            if all(path.exists() and path.stat().st_size > 0 for path in paths):
+                self.started_at = time.monotonic()
+        return self.started_at is not None
+
+    def lives(self):
+        return all(rank.poll() is None for rank in self.job.ranks)
+
+    def stop_ranks(self, ranks):
+        """SIGSTOP. The others then wait for these in their next vote: the launch hangs."""
+        for rank in ranks:
+            if self.job.ranks[rank].poll() is None:
+                os.kill(self.job.ranks[rank].pid, signal.SIGSTOP)
+                self.stopped.add(rank)
+
+    def continue_ranks(self):
+        for rank in self.stopped:
+            if self.job.ranks[rank].poll() is None:
+                os.kill(self.job.ranks[rank].pid, signal.SIGCONT)
+        self.stopped = set()
+
+    def end(self):
+        """Kills what lives and closes the doors."""
+        self.job.kill_all()
+        for own in self.doors:
+            for door in own:
+                door.close()
+        self.doors = []
+
+    def finish(self):
+        """The launch ends well; returns the exit codes."""
+        self.continue_ranks()
+        (self.directory / "stop").write_text("")
+        return self.job.wait(120)
+
+    def problems(self, ended_well):
+        """What the validator finds wrong in the ranks' logs, as text; for a launch that ended well, in its report too."""
+        found = ""
+        for words in [("doctor", "--run")] + [("report",)] * ended_well:
+            done = subprocess.run([harness.BIN / "eplbctl", *words, self.directory], capture_output=True, text=True,
+                                  timeout=300 * harness.PATIENCE)
+            if done.returncode != 0:
+                found += f"eplbctl {words[0]}: exit {done.returncode}: {done.stdout[-2000:]}{done.stderr}"
+        return found

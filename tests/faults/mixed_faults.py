@@ -1,0 +1,441 @@
+#!/usr/bin/env python3
+"""Mixed faults against two daemons and two launches of one job: is the job sound, and does it heal?
+
+  EPLB_BIN=build/release/bin EPLB_DATA=tests/data tests/faults/mixed_faults.py --faults 300 [--seed S] [--keep DIR]
+
+Faults come in bursts. Inside a burst they overlap: each is lifted after a moment of its own. Behind each burst the
+clock runs: the newest launch must own the job and commit again within --heal-seconds, counted from the end of the last
+fault (for a new launch: from the first line in the log of its last rank). At the end the newest launch ends with exit
+code 0, and the validator (`eplbctl report`) finds nothing in the logs of any launch. Exit code 0: all of this holds.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+import time
+
+import cluster
+import doors
+
+harness = cluster.harness
+
+
+class Failed(Exception):
+    """What did not hold, as a sentence."""
+
+
+class Scenario:
+    """What runs, what is broken at the moment, and when it will be lifted."""
+
+    def __init__(self, directory, seed, world, num_daemons, given):
+        """given: names of faults to begin with; the others are drawn."""
+        self.random = random.Random(seed)
+        self.given = [getattr(Scenario, name) for name in given]
+        self.directory = pathlib.Path(directory)
+        self.world = world
+        self.doors = doors.Doors()
+        self.daemons = [cluster.FaultyDaemon(directory, name) for name in ("first", "second")[:num_daemons]]
+        self.launches = []
+        self.older_alive = None   # the launch before the newest, while its processes live
+        self.older_commits = {}   # launch number: its commits when the next one had healed
+        self.trusted = False      # the newest launch has committed since the last fault against memory
+        self.paused = None        # the daemon at which an operator paused the job
+        self.lifts = []           # (when, what)
+        self.last_lift = 0.0
+        self.counts = collections.Counter()
+        self.heals = []
+
+    @property
+    def newest(self):
+        return self.launches[-1]
+
+    def say(self, *words):
+        print(f"{time.monotonic() - self.begin:8.2f}", *words, flush=True)
+
+    def start(self):
+        self.begin = time.monotonic()
+        self.daemons[0].start()
+        self.launch()
+
+    def launch(self, take_over=False):
+        self.launches.append(cluster.Launch(len(self.launches) + 1, self.directory, self.doors, self.daemons, self.world,
+                                            take_over))
+        self.trusted = False
+
+    def after(self, seconds, what):
+        self.lifts.append((time.monotonic() + seconds, what))
+
+    def lift_due(self, everything=False):
+        """Lifts what is due; with `everything` waits for all of it."""
+        while self.lifts:
+            self.lifts.sort(key=lambda lift: lift[0])
+            left = self.lifts[0][0] - time.monotonic()
+            if left > 0 and not everything:
+                return
+            time.sleep(max(0.0, left))
+            self.lifts.pop(0)[1]()
+            self.last_lift = time.monotonic()
+
+    def between(self, least, most):
+        return self.random.uniform(least, most)
+
+    def some_daemon(self):
+        return self.random.choice([daemon for daemon in self.daemons if daemon.serves()] or self.daemons)
+
+    def serving(self):
+        """The daemon that most ranks of the newest launch are connected to, or None, and the job as it shows it."""
+        best = (None, None)
+        for daemon in self.daemons:
+            job = daemon.job_status()
+            if job is None or self.newest.log.read().incarnation != job["incarnation"]:
+                continue
+            if best[0] is None or job["connected_ranks"] > best[1]["connected_ranks"]:
+                best = (daemon, job)
+        return best
+
+    # ---- daemons ----
+
+    def restart(self, daemon, least=0.0, most=1.5):
+        daemon.kill()
+        self.after(self.between(least, most), daemon.start)
+
+    def kill_daemon(self):
+        daemon = self.some_daemon()
+        self.restart(daemon)
+        if self.random.random() < 0.5:
+            daemon.keep_copy()
+
+    def kill_daemon_twice(self):
+        daemon = self.some_daemon()
+        daemon.kill()
+        daemon.start()
+        time.sleep(self.between(0, 0.5))
+        self.restart(daemon)
+
+    def stop_daemon(self):
+        daemon = self.some_daemon()
+        daemon.stop_process()
+        self.after(self.between(0.3, 5), daemon.continue_process)
+
+    def fail_over(self):
+        """The daemon is away long enough for the ranks to go to the other one, then returns."""
+        if len(self.daemons) < 2:
+            return self.kill_daemon()
+        first, second = self.random.sample(self.daemons, 2)
+        second.continue_process()
+        second.start()
+        self.restart(first, 2, 6)
+
+    def split_brain(self):
+        """A second daemon on an empty, an old or its own store, and some ranks that cannot reach the first."""
+        if len(self.daemons) < 2 or not self.trusted:
+            return self.kill_daemon()
+        serving = self.serving()[0] or self.daemons[0]
+        other = self.daemons[1 - self.daemons.index(serving)]
+        other.kill()
+        self.random.choice((other.lose_store, other.restore_copy, lambda: None))()
+        other.start()
+        ranks = self.random.sample(range(self.world), self.random.randrange(1, self.world))
+        for rank in ranks:
+            self.newest.doors[rank][self.daemons.index(serving)].refuse()
+        self.after(self.between(1, 4), lambda launch=self.newest: self.heal_doors(launch))
+
+    # ---- stores ----
+
+    def lose_store(self):
+        self.forgetful(lambda daemon: daemon.lose_store())
+
+    def restore_copy(self):
+        self.forgetful(lambda daemon: daemon.restore_copy())
+
+    def forgetful(self, what):
+        """The daemon forgets. The ranks remember, once they have heard from a daemon that knew."""
+        if not self.trusted:
+            return self.kill_daemon()
+        daemon = self.serving()[0] or self.some_daemon()
+        daemon.kill()
+        what(daemon)
+        self.after(self.between(0, 1), daemon.start)
+
+    def damage_store(self):
+        """The job comes back paused, so that an operator looks at it: here he resumes it."""
+        if not self.trusted:
+            return self.kill_daemon()
+        daemon = self.serving()[0] or self.daemons[0]
+        daemon.kill()
+        daemon.damage_store()
+        daemon.start()
+        self.paused = self.paused or "store"
+
+    def delete_store_of_running_daemon(self):
+        if not self.trusted:
+            return self.kill_daemon()
+        daemon = self.serving()[0] or self.some_daemon()
+        daemon.lose_store()
+        self.after(self.between(0.2, 2), lambda: (daemon.kill(), daemon.start()))
+
+    def pause(self):
+        """An operator's pause outlives the daemon, with its store and without."""
+        daemon, job = self.serving()
+        if daemon is None or not self.trusted or self.paused or job["connected_ranks"] < self.world:
+            return self.kill_daemon()
+        if daemon.ctl("pause", "--job", cluster.JOB, "--comment", "hands off").returncode != 0:
+            return self.kill_daemon()
+        self.paused = "operator"
+        time.sleep(1)  # the ranks hear of it
+        self.random.choice((lambda: self.restart(daemon), self.lose_store))()
+
+    # ---- connections ----
+
+    def some_doors(self):
+        """Of one, some or all ranks of a launch that lives, to one daemon or to all."""
+        launch = self.random.choice([launch for launch in (self.older_alive, self.newest) if launch is not None])
+        ranks = self.random.sample(range(self.world), self.random.choice((1, self.world // 2, self.world)))
+        daemons = self.random.choice([[index] for index in range(len(self.daemons))] + [range(len(self.daemons))])
+        return launch, [launch.doors[rank][daemon] for rank in ranks for daemon in daemons]
+
+    def heal_doors(self, launch):
+        for own in launch.doors:
+            for door in own:
+                door.heal()
+
+    def hurt_doors(self, what, least, most):
+        launch, hurt = self.some_doors()
+        for door in hurt:
+            what(door)
+        self.after(self.between(least, most), lambda: self.heal_doors(launch))
+
+    def cut(self):
+        for door in self.some_doors()[1]:
+            door.cut()
+
+    def refuse(self):
+        self.hurt_doors(lambda door: door.refuse(), 0.5, 4)
+
+    def black_hole(self):
+        self.hurt_doors(lambda door: door.freeze(), 0.5, 6)
+
+    def slow(self):
+        seconds = self.between(0.05, 0.4)
+        self.hurt_doors(lambda door: door.slow(seconds), 0.5, 4)
+
+    # ---- ranks and launches ----
+
+    def stop_rank(self):
+        launch = self.newest
+        launch.stop_ranks(self.random.sample(range(self.world), self.random.choice((1, 2))))
+        self.after(self.between(0.3, 5), launch.continue_ranks)
+
+    def end_older(self):
+        if self.older_alive is not None:
+            self.older_alive.end()
+            self.older_alive = None
+
+    def relaunch(self, prepare, take_over=False):
+        """A new launch of the same name. `prepare` says what becomes of the one before."""
+        if not self.trusted:  # a launch that has not owned the job yet: one at a time
+            return self.kill_daemon()
+        self.end_older()
+        before = self.newest
+        prepare(before)
+        self.launch(take_over)
+        self.older_alive = before if before.doors else None
+
+    def relaunch_after_kill(self):
+        self.relaunch(lambda before: before.end())
+
+    def relaunch_beside_hung(self):
+        """The old launch hangs in a vote: some of its ranks are stopped, the sessions of the others live on."""
+        self.relaunch(lambda before: before.stop_ranks(
+            self.random.sample(range(self.world), self.random.randrange(1, self.world + 1))))
+        if self.older_alive is not None and self.random.random() < 0.5:
+            older = self.older_alive
+            self.after(self.between(4, 9), older.continue_ranks)
+
+    def relaunch_and_take_over(self):
+        """The old launch trains on and is replaced because the new one says so."""
+        self.relaunch(lambda before: None, take_over=True)
+
+    def relaunch_and_wait(self):
+        """The new launch waits while the old one trains, and owns the job once that is killed."""
+        self.relaunch(lambda before: None)
+        if self.older_alive is not None:
+            older = self.older_alive
+            self.after(self.between(2, 6), lambda: (older.end(), setattr(self, "older_alive", None)))
+
+    def kill_rank(self):
+        def kill_one(before):
+            before.job.ranks[self.random.randrange(self.world)].kill()
+        self.relaunch(kill_one)
+
+    FAULTS = {  # weight
+        kill_daemon: 10, kill_daemon_twice: 5, stop_daemon: 6, fail_over: 6, split_brain: 8, lose_store: 5, restore_copy: 5,
+        damage_store: 3, delete_store_of_running_daemon: 3, pause: 4, cut: 12, refuse: 8, black_hole: 8, slow: 5,
+        stop_rank: 8, relaunch_after_kill: 3, relaunch_beside_hung: 5, relaunch_and_take_over: 3, relaunch_and_wait: 3,
+        kill_rank: 3}
+    FORGETFUL = (split_brain, lose_store, restore_copy, damage_store, delete_store_of_running_daemon)
+
+    def next_fault(self):
+        if self.given:
+            return self.given.pop(0)
+        return self.random.choices(list(self.FAULTS), list(self.FAULTS.values()))[0]
+
+    def hurt(self):
+        fault = self.next_fault()
+        self.say(fault.__name__)
+        self.counts[fault.__name__] += 1
+        fault(self)
+        self.last_lift = time.monotonic()
+        if fault in self.FORGETFUL:
+            self.trusted = False
+
+    # ---- what must hold ----
+
+    def burst(self, num_faults):
+        for _ in range(num_faults):
+            self.hurt()
+            end = time.monotonic() + self.between(0.05, 1.5)
+            while time.monotonic() < end:
+                self.lift_due()
+                time.sleep(0.05)
+        self.lift_due(everything=True)
+        for daemon in self.daemons[:1]:
+            daemon.start()  # one at least runs; whether the second one does is up to the faults
+
+    def await_start(self):
+        harness.wait_for(self.newest.has_started, 60, f"the ranks of launch {self.newest.number} start: "
+                         + "".join(path.read_text()[-300:] for path in self.newest.job.errors))
+
+    def heal(self, seconds):
+        """The newest launch owns the job and commits; how long that took."""
+        self.await_start()
+        begin = max(self.last_lift, self.newest.started_at)
+        if self.paused:
+            begin = max(begin, self.resume(begin + seconds * harness.PATIENCE))
+        commits = len(self.newest.log.read().commits)
+        while len(self.newest.log.read().commits) < commits + 2:  # the first may have been agreed on before
+            if time.monotonic() > begin + seconds * harness.PATIENCE:
+                raise Failed(f"launch {self.newest.number} has not committed {seconds} s after the last fault: "
+                             + self.describe())
+            if not self.newest.lives():
+                raise Failed(f"launch {self.newest.number} ended: {self.describe()}")
+            time.sleep(0.05)
+        self.heals.append(time.monotonic() - begin)
+        self.check_owner()
+        self.trusted = True
+
+    def resume(self, deadline):
+        """The operator looks at the paused job and resumes it. Returns when that was done."""
+        while time.monotonic() < deadline:
+            for daemon in self.daemons:
+                job = daemon.job_status()
+                if job is None or job["incarnation"] != self.newest.log.read().incarnation or job["state"] != "IDLE":
+                    continue
+                if self.paused == "operator" and not job["paused"]:
+                    raise Failed(f"the operator's pause was forgotten: {job}")
+                if not job["paused"] or daemon.ctl("resume", "--job", cluster.JOB).returncode == 0:
+                    self.paused = None
+                    return time.monotonic()
+            time.sleep(0.1)
+        raise Failed(f"the paused job is nowhere IDLE with launch {self.newest.number}: {self.describe()}")
+
+    def check_owner(self):
+        daemon, job = self.serving()
+        if daemon is None:
+            raise Failed(f"no daemon says that launch {self.newest.number} owns the job: {self.describe()}")
+        for launch in self.launches[:-1]:
+            commits = len(launch.log.read().commits)
+            before = self.older_commits.setdefault(launch.number, commits)
+            if commits != before:
+                raise Failed(f"launch {launch.number} committed after launch {self.newest.number} owned the job")
+
+    def describe(self):
+        shown = [f"{daemon.name}: {daemon.job_status() if daemon.serves() else 'down'}" for daemon in self.daemons]
+        errors = "".join(path.read_text()[-300:] for path in self.newest.job.errors[:2])
+        return f"incarnation {self.newest.log.read().incarnation}; " + "; ".join(shown) + "; " + errors
+
+    def finish(self):
+        """Exit codes and the validator."""
+        self.end_older()
+        codes = self.newest.finish()
+        if codes != [0] * self.world:
+            raise Failed(f"the newest launch ended with exit codes {codes}: {self.describe()}")
+        for launch in self.launches:
+            problems = launch.problems(ended_well=launch is self.newest)
+            if problems:
+                raise Failed(f"the validator finds in launch {launch.number}: {problems}")
+
+    def close(self):
+        for launch in self.launches:
+            if launch.doors:
+                launch.end()
+        for daemon in self.daemons:
+            daemon.kill()
+        self.doors.close()
+
+    def summary(self):
+        commits = sum(len(launch.log.read().commits) for launch in self.launches)
+        steps = sum(launch.log.last_step + 1 for launch in self.launches)
+        print(f"faults     {sum(self.counts.values())}: "
+              + ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items())))
+        print(f"launches   {len(self.launches)}, {steps * self.world} rank-steps, {commits * self.world} rank-commits")
+        if self.heals:
+            print(f"healed     {len(self.heals)} times, median {statistics.median(self.heals):.1f} s, longest "
+                  f"{max(self.heals):.1f} s after the last fault")
+
+
+def run(scenario, faults, burst, heal_seconds):
+    scenario.start()
+    scenario.last_lift = time.monotonic()
+    scenario.heal(60)  # the first commit
+    scenario.heals.clear()
+    while faults > 0:
+        scenario.burst(min(burst, faults))
+        faults -= burst
+        scenario.heal(heal_seconds)
+        scenario.say(f"healed in {scenario.heals[-1]:.1f} s")
+    scenario.finish()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--burst", type=int, default=5, help="faults between two looks at the job")
+    parser.add_argument("--world", type=int, default=8, help="ranks of a launch")
+    parser.add_argument("--daemons", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--heal-seconds", type=float, default=10)
+    parser.add_argument("--begin-with", default="", metavar="A,B,..",
+                        help="these faults first: " + ", ".join(fault.__name__ for fault in Scenario.FAULTS))
+    parser.add_argument("--keep", type=pathlib.Path, help="directory for logs and stores; default: a temporary one")
+    arguments = parser.parse_args()
+    given = [name for name in arguments.begin_with.split(",") if name]
+    known = [fault.__name__ for fault in Scenario.FAULTS]
+    for name in given:
+        if name not in known:
+            parser.error(f"--begin-with: {name} is no fault; expected some of {', '.join(known)}")
+    print(f"{arguments.faults} faults, seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="eplb-mixed-") as temporary:
+        directory = arguments.keep or pathlib.Path(temporary)
+        os.makedirs(directory, exist_ok=True)
+        scenario = Scenario(directory, arguments.seed, arguments.world, arguments.daemons, given)
+        failed = ""
+        try:
+            run(scenario, arguments.faults, arguments.burst, arguments.heal_seconds)
+        except (Failed, AssertionError) as error:
+            failed = str(error)
+        finally:
+            scenario.close()
+        scenario.summary()
+    if failed:
+        print(f"FAILED     {failed}\n           replay the same choices with --seed {arguments.seed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
