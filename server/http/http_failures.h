@@ -7,10 +7,11 @@
 
 namespace eplb {
 
-// Connections that were closed without an answer.
+// Connections that were closed without an answer, or in the middle of it.
 struct HttpDrops {
-  int64_t crowded = 0;  // the oldest, because too many waited
-  int64_t late = 0;     // the request's head did not end in time
+  int64_t crowded = 0;  // too many waited
+  int64_t late = 0;     // the request's head did not end before its deadline
+  int64_t slow = 0;     // the peer did not take its answer before the deadline
 };
 
 struct HttpFailures {

@@ -1,9 +1,7 @@
 #include "server/http/http_server.h"
 
 #include <httplib.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,16 +16,14 @@
 
 #include "placement/status_macros.h"
 #include "server/http/allowed_hosts.h"
-#include "server/http/deadline_stream.h"
+#include "server/http/answer_stream.h"
 #include "server/http/intake.h"
-#include "server/runner/monotonic_clock.h"
+#include "server/http/outlet.h"
 
 namespace eplb {
 namespace {
 
-constexpr int kThreads = 4;
-constexpr absl::Duration kAnswerDeadline =
-    absl::Seconds(10);               // a peer that does not read is dropped
+constexpr int kThreads = 4;          // that make answers, beside that of the probes
 constexpr size_t kMaxBodyBytes = 0;  // nothing that is asked has a body
 constexpr char kEmptyRequest[] = "GET / HTTP/1.1\r\n\r\n";
 
@@ -117,16 +113,12 @@ class Exchange : public httplib::Server {
     });
   }
 
-  void Serve(HttpArrival arrival) {
-    const int socket = arrival.descriptor.get();
-    DeadlineStream stream(socket, WithoutRange(arrival.head), MonotonicNow() + kAnswerDeadline);
+  // All bytes of the answer to a request's head.
+  std::string AnswerTo(const std::string& head) {
+    AnswerStream stream(WithoutRange(head));
     bool closed = false;
     (void)process_request(stream, /*close_connection=*/true, closed, nullptr);
-    (void)shutdown(socket, SHUT_WR);
-    // What the peer still sent would make the kernel throw our answer away.
-    std::array<char, 4096> rest;
-    constexpr int kMaxReads = 16;
-    for (int i = 0; i < kMaxReads && recv(socket, rest.data(), rest.size(), MSG_DONTWAIT) > 0;) ++i;
+    return stream.TakeAnswer();
   }
 
   // Answers by status code, 400 and above.
@@ -144,7 +136,8 @@ class Exchange : public httplib::Server {
 }  // namespace
 
 struct HttpServer::Parts {
-  Parts(Sources given, Descriptor listener, Address bound, std::vector<std::string> names)
+  Parts(Sources given, Descriptor listener, Address bound, std::vector<std::string> names,
+        size_t max_connections)
       : sources(std::move(given)),
         address(std::move(bound)),
         hosts(std::move(names)),
@@ -153,7 +146,8 @@ struct HttpServer::Parts {
           return ErrorResponse(431, absl::StrCat("the request's head is larger than ",
                                                  Intake::Limits().max_head_bytes, " bytes"));
         }),
-        intake(std::move(listener), {}) {}
+        intake(std::move(listener), {.max_connections = max_connections}),
+        outlet({.max_answers = max_connections}) {}
 
   HttpResponse Answer(const httplib::Request& request) const {
     if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
@@ -165,14 +159,20 @@ struct HttpServer::Parts {
 
   HttpFailures Failures() const {
     HttpFailures failures{.answers = exchange.errors(), .drops = intake.drops()};
+    failures.drops.crowded += outlet.drops().crowded;
+    failures.drops.slow = outlet.drops().slow;
     for (const auto& [code, count] : too_large.errors()) failures.answers[code] += count;
     return failures;
   }
 
-  void Serve(HttpArrival arrival) {
-    if (!arrival.too_large) return exchange.Serve(std::move(arrival));
-    arrival.head = kEmptyRequest;  // what there is of its own need not end anywhere
-    too_large.Serve(std::move(arrival));
+  // Until the end.
+  void ServeLane(HttpLane lane) {
+    while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
+      // What there is of a head that is too large need not end anywhere.
+      std::string answer =
+          arrival->too_large ? too_large.AnswerTo(kEmptyRequest) : exchange.AnswerTo(arrival->head);
+      outlet.Post(std::move(arrival->descriptor), std::move(answer));
+    }
   }
 
   const Sources sources;
@@ -181,11 +181,13 @@ struct HttpServer::Parts {
   Exchange exchange;
   Exchange too_large;
   Intake intake;
+  Outlet outlet;
   std::vector<std::thread> threads;
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const Address& listen, Sources sources, std::vector<std::string> allowed_hosts) {
+    const Address& listen, Sources sources, std::vector<std::string> allowed_hosts,
+    size_t max_connections) {
   if (listen.is_unix()) {
     return absl::InvalidArgumentError(
         absl::StrCat("HTTP cannot listen on ", listen.Text(), ", expected ADDR:PORT"));
@@ -193,15 +195,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   EPLB_ASSIGN_OR_RETURN(auto listener, ListenHttp(listen));
   allowed_hosts.push_back(listen.host);
   auto parts = std::make_unique<Parts>(std::move(sources), std::move(listener.first),
-                                       std::move(listener.second), std::move(allowed_hosts));
+                                       std::move(listener.second), std::move(allowed_hosts),
+                                       max_connections);
   Parts* raw = parts.get();
   parts->threads.emplace_back([raw] { raw->intake.Run(); });
+  parts->threads.emplace_back([raw] { raw->outlet.Run(); });
+  parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kProbe); });
   for (int i = 0; i < kThreads; ++i) {
-    parts->threads.emplace_back([raw] {
-      while (std::optional<HttpArrival> arrival = raw->intake.Next()) {
-        raw->Serve(*std::move(arrival));
-      }
-    });
+    parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kQuestion); });
   }
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
 }
@@ -210,6 +211,7 @@ HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) 
 
 HttpServer::~HttpServer() {
   parts_->intake.Stop();
+  parts_->outlet.Stop();
   for (std::thread& thread : parts_->threads) thread.join();
 }
 

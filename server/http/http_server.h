@@ -5,13 +5,16 @@
 //   /metrics       text format of Prometheus
 //   /version       {"version", "grpc_version"}
 //   /api/v1/...    see api.h
-// GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, and
-// the time of its head and of its answer. Errors are {"error": "one sentence"}: 421 for a Host that
-// is not allowed (allowed_hosts.h; the probes too, an IP address always passes), 431 for a head
-// above 8 KiB, 400 for what is no HTTP. Ranges are not looked at: an answer comes whole.
+// GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, the
+// time of its head and of its answer, and the memory of answers that peers have not taken. The
+// probes have a thread that no question and no slow peer can hold up. Errors are {"error": "one
+// sentence"}: 421 for a Host that is not allowed (allowed_hosts.h; the probes too, an IP address
+// always passes), 431 for a head above 8 KiB, 400 for what is no HTTP. Ranges are not looked at: an
+// answer comes whole.
 #ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_
 #define EPLB_SERVER_HTTP_HTTP_SERVER_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,7 +31,7 @@ namespace eplb {
 
 class HttpServer {
  public:
-  // All are called on the server's threads. What is not set is 404.
+  // All are called on the server's threads. What is not set is 404. alive and ready must not wait.
   struct Sources {
     std::function<absl::Status()> alive = {};
     std::function<absl::Status()> ready = {};
@@ -36,10 +39,13 @@ class HttpServer {
     std::function<std::string()> version = {};  // JSON
     ApiSources api = {};
   };
-  // allowed_hosts: names besides localhost and that of `listen`.
+  // allowed_hosts: names besides localhost and that of `listen`. max_connections: that send their
+  // heads, that wait for an answer in each of two lanes, and that take their answers; so four times
+  // as many in all.
   // errors: InvalidArgument for a Unix socket, Unavailable when the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
-      const Address& listen, Sources sources, std::vector<std::string> allowed_hosts = {});
+      const Address& listen, Sources sources, std::vector<std::string> allowed_hosts = {},
+      size_t max_connections = 256);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -68,6 +68,15 @@ absl::StatusOr<std::pair<Descriptor, Address>> ListenHttp(const Address& address
   return std::pair(std::move(listener), address.WithPort(port));
 }
 
+HttpLane LaneOf(std::string_view head) {
+  head = head.substr(0, head.find_first_of("\r\n"));
+  const size_t space = head.find(' ');
+  if (space == head.npos) return HttpLane::kQuestion;
+  const std::string_view target = head.substr(space + 1);
+  const std::string_view path = target.substr(0, target.find_first_of(" ?"));
+  return path == "/livez" || path == "/readyz" ? HttpLane::kProbe : HttpLane::kQuestion;
+}
+
 Intake::Intake(Descriptor listener, Limits limits)
     : limits_(limits),
       listener_(std::move(listener)),
@@ -141,23 +150,25 @@ void Intake::Accept(absl::Time now) {
 }
 
 void Intake::Arrive(HttpArrival arrival) {
+  Lane& lane = LaneFor(LaneOf(arrival.head));
   {
     const std::lock_guard lock(mutex_);
-    if (arrivals_.size() >= limits_.max_connections) {
+    if (lane.arrivals.size() >= limits_.max_connections) {
       ++crowded_;
-      arrivals_.pop_front();
+      lane.arrivals.pop_front();
     }
-    arrivals_.push_back(std::move(arrival));
+    lane.arrivals.push_back(std::move(arrival));
   }
-  changed_.notify_one();
+  lane.changed.notify_one();
 }
 
-std::optional<HttpArrival> Intake::Next() {
+std::optional<HttpArrival> Intake::Next(HttpLane which) {
+  Lane& lane = LaneFor(which);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stopped_ || !arrivals_.empty(); });
+  lane.changed.wait(lock, [this, &lane] { return stopped_ || !lane.arrivals.empty(); });
   if (stopped_) return std::nullopt;
-  HttpArrival arrival = std::move(arrivals_.front());
-  arrivals_.pop_front();
+  HttpArrival arrival = std::move(lane.arrivals.front());
+  lane.arrivals.pop_front();
   return arrival;
 }
 
@@ -166,7 +177,7 @@ void Intake::Stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
   }
-  changed_.notify_all();
+  for (Lane& lane : lanes_) lane.changed.notify_all();
   const uint64_t one = 1;
   (void)write(wake_.get(), &one, sizeof(one));
 }

@@ -3,6 +3,7 @@
 #ifndef EPLB_SERVER_HTTP_INTAKE_H_
 #define EPLB_SERVER_HTTP_INTAKE_H_
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -50,10 +52,17 @@ struct HttpArrival {
   bool too_large = false;
 };
 
+// Probes wait for their own thread: what makes large answers may take seconds.
+enum class HttpLane { kProbe, kQuestion };
+inline constexpr size_t kNumHttpLanes = 2;
+// By the head's first line: kProbe for /livez and /readyz.
+HttpLane LaneOf(std::string_view head);
+
 class Intake {
  public:
   struct Limits {
-    size_t max_connections = 256;                     // that wait; above it the oldest is dropped
+    // That send their heads, and as many in each lane; above it the oldest is dropped.
+    size_t max_connections = 256;
     size_t max_head_bytes = 8192;                     // else too_large
     absl::Duration head_deadline = absl::Seconds(5);  // from the connection to the head's end
   };
@@ -61,8 +70,8 @@ class Intake {
 
   // Serves until Stop. threads: one; the other calls are for any.
   void Run();
-  // The oldest arrival; none after Stop.
-  std::optional<HttpArrival> Next();
+  // The oldest arrival of the lane; none after Stop.
+  std::optional<HttpArrival> Next(HttpLane lane);
   void Stop();
   HttpDrops drops() const { return {.crowded = crowded_, .late = late_}; }
 
@@ -83,9 +92,13 @@ class Intake {
   std::atomic<int64_t> crowded_ = 0;
   std::atomic<int64_t> late_ = 0;
   absl::Time accept_from_ = absl::InfinitePast();  // of Run's thread
-  std::mutex mutex_;                               // guards what follows
-  std::condition_variable changed_;
-  std::deque<HttpArrival> arrivals_;
+  struct Lane {
+    std::condition_variable changed;
+    std::deque<HttpArrival> arrivals;
+  };
+  Lane& LaneFor(HttpLane lane) { return lanes_[static_cast<size_t>(lane)]; }
+  std::mutex mutex_;  // guards what follows
+  std::array<Lane, kNumHttpLanes> lanes_;
   bool stopped_ = false;
 };
 

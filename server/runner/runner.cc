@@ -43,6 +43,7 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       sessions_(options.sessions),
       queue_(options.queue),
       core_(std::move(options.core), stored_term, std::move(jobs), MonotonicNow()),
+      core_readiness_(core_.Readiness()),
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
@@ -133,6 +134,8 @@ void Runner::Handle(core::Event event) {
     {
       const std::lock_guard lock(core_mutex_);
       decision = core_.Handle(event, MonotonicNow());
+      const std::lock_guard publish(readiness_mutex_);
+      core_readiness_ = core_.Readiness();
     }
     if (!decision.reason.empty()) {
       Log(LogLevel::kDebug, "decided", {{"reason", decision.reason}});
@@ -223,8 +226,8 @@ absl::Status Runner::Readiness() const {
   if (!executor_.store_works()) {
     return absl::UnavailableError("the store does not take writes; the log says why");
   }
-  const std::lock_guard lock(core_mutex_);
-  return core_.Readiness();
+  const std::lock_guard lock(readiness_mutex_);
+  return core_readiness_;
 }
 
 }  // namespace eplb

@@ -86,7 +86,8 @@ class Runner {
 
   // Ok while the core's thread turns; else Unavailable with a sentence.
   absl::Status Alive() const;
-  // Ok when proposals can be made: alive, the store takes writes, the core is ready.
+  // Ok when proposals can be made: alive, the store takes writes, the core is ready. As of the core
+  // thread's last turn: never waits for a decision.
   absl::Status Readiness() const;
 
   // Stops the core's thread; what is queued is dropped, and changes that wait are answered. Then
@@ -105,8 +106,10 @@ class Runner {
   Sessions sessions_;
   EventQueue queue_;
   ChangeDesk changes_;
-  mutable std::mutex core_mutex_;      // held while the core decides, never while effects happen
-  core::Core core_;                    // guarded by core_mutex_
+  mutable std::mutex core_mutex_;  // held while the core decides, never while effects happen
+  core::Core core_;                // guarded by core_mutex_
+  mutable std::mutex readiness_mutex_;
+  absl::Status core_readiness_;        // after the last decision; guarded by readiness_mutex_
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
   std::atomic<bool> stopping_ = false;
   int64_t logged_drops_ = 0;          // of the core's thread

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -151,6 +152,44 @@ TEST_F(HttpServerTest, SilentAndSlowConnectionsHoldNobodyUp) {
   }
   for (RawConnection& one : slow) one.Send("a");
   EXPECT_EQ(Get("/readyz").first, 200);
+}
+
+TEST_F(HttpServerTest, ProbesAnswerWhileEveryThreadThatMakesAnswersIsHeldUp) {
+  std::mutex held_up;
+  held_up.lock();
+  server_ = *HttpServer::Start({.host = "127.0.0.1"}, {.alive = [this] { return alive_; },
+                                                       .ready = [this] { return ready_; },
+                                                       .version =
+                                                           [&held_up] {
+                                                             const std::lock_guard lock(held_up);
+                                                             return std::string("{}");
+                                                           }});
+  std::vector<RawConnection> questions;
+  for (int i = 0; i < 40; ++i) {
+    questions.emplace_back(server_->address().port);
+    questions.back().Send("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
+  EXPECT_EQ(Get("/livez").first, 200);
+  EXPECT_EQ(Get("/readyz").first, 200);
+  held_up.unlock();
+  for (RawConnection& one : questions) EXPECT_THAT(one.ReadAll(), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, PeersThatDoNotReadTheirLargeAnswersHoldNobodyUp) {
+  server_ =
+      *HttpServer::Start({.host = "127.0.0.1"},
+                         {.alive = [this] { return alive_; },
+                          .metrics = [](const HttpFailures&) { return std::string(8 << 20, '#'); },
+                          .version = [] { return std::string("{}"); }});
+  std::vector<RawConnection> silent;
+  for (int i = 0; i < 40; ++i) {
+    silent.emplace_back(server_->address().port);
+    silent.back().Send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
+  EXPECT_EQ(Get("/livez").first, 200);
+  // Behind the 40 questions, of which none may take a thread for longer than its making.
+  EXPECT_EQ(Get("/version").first, 200);
+  for (RawConnection& one : silent) EXPECT_TRUE(one.ReadToTheEnd());
 }
 
 TEST_F(HttpServerTest, ANameThatNobodyListedIs421AndCounted) {

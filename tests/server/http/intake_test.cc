@@ -22,7 +22,18 @@ TEST(IntakeTest, AHeadThatDoesNotEndInTimeIsDroppedAndCounted) {
   EXPECT_EQ(intake.drops().crowded, 0);
   intake.Stop();
   turns.join();
-  EXPECT_FALSE(intake.Next().has_value());
+  EXPECT_FALSE(intake.Next(HttpLane::kQuestion).has_value());
+}
+
+TEST(IntakeTest, TheProbesHaveALaneOfTheirOwn) {
+  for (const char* head :
+       {"GET /livez HTTP/1.1\r\n", "HEAD /readyz HTTP/1.0\r\n", "GET /livez?x=1 HTTP/1.1\r\n"}) {
+    EXPECT_EQ(LaneOf(head), HttpLane::kProbe) << head;
+  }
+  for (const char* head : {"GET /metrics HTTP/1.1\r\nX: /livez\r\n", "GET /livezz HTTP/1.1\r\n",
+                           "GET\r\n/livez ", "", "GET /api/v1/jobs?x= /livez"}) {
+    EXPECT_EQ(LaneOf(head), HttpLane::kQuestion) << head;
+  }
 }
 
 }  // namespace

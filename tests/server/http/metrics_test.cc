@@ -221,12 +221,13 @@ TEST(MetricsTest, AForgottenJobHasNoSeries) {
 
 TEST(MetricsTest, WhatHttpRefusesIsCounted) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4}};
+  snapshot.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4, .slow = 5}};
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"421\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"431\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"crowded\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"late\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"slow\"} 5\n"));
 }
 
 TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
