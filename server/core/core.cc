@@ -318,7 +318,7 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   job.stored = StoreStamp{stored.version, job.next_version, digest, stored.end};
   // Its stragglers are refused after a restart as they were before.
   if (stored.end && stored.end->how != RunEnding::kLost) {
-    job.gone.push_back({.name = stored.end->incarnation, .replaced = false});
+    job.gone.push_back({.incarnation = stored.end->incarnation});
   }
   job.ended_before = std::move(stored.end);
   job.patch = std::move(stored.settings);

@@ -44,6 +44,14 @@ namespace eplb::core {
 // A stream of a rank, numbered by the caller from 1; never used twice.
 using SessionId = int64_t;
 
+// What a job ran as a version.
+struct RanVersion {
+  int64_t version = 0;
+  Digest digest;
+
+  friend bool operator==(const RanVersion&, const RanVersion&) = default;
+};
+
 // What a restart must not lose of a job.
 struct StoredJob {
   std::string job;
@@ -59,6 +67,7 @@ struct StoredJob {
   // As read, oldest first; empty in what is written.
   std::vector<DoneRequest> requests = {};
   std::vector<Plan> plans = {};
+  std::vector<RanVersion> history = {};
 };
 
 // One line of the audit log.
@@ -202,6 +211,15 @@ struct RankView {
   std::string library_version;
   wire::TransportInfo transport;
 };
+// A launch that gathers its ranks, or waits for the one in force.
+struct LaunchView {
+  std::string incarnation;
+  int32_t world_size = 0;
+  int32_t registered = 0;  // ranks that said Hello
+  int32_t connected = 0;
+  absl::Duration since;  // its first rank came
+  std::string waits;     // for what, as a sentence
+};
 struct JobView {
   std::string job;
   std::string incarnation;
@@ -243,6 +261,20 @@ struct JobView {
   std::string took_over;     // as Incarnation
   double stuck_seconds = 0;  // age of a state that is older than three times its deadline, else 0
   std::vector<RankView> ranks;
+  int64_t launch = 0;  // number of the launch in force, rising within the job; 0: none yet
+  int64_t term = 0;    // that this daemon leads the job with
+  std::optional<LaunchView> candidate;
+  bool take_over_refused = false;  // it waits because the steps of the launch in force advance
+  std::string refusal;             // of the newest Hello that was refused, within kRefusalShown
+  int64_t refused_hellos = 0;      // of this job, since the daemon started
+};
+
+// Ranks of a job that were refused before the daemon knew the job.
+struct RefusedJob {
+  std::string job;
+  std::string reason;  // of the newest
+  int64_t count = 0;
+  absl::Time at;  // the newest
 };
 
 struct WindowView {

@@ -138,10 +138,8 @@ absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
 }
 
 bool MayNotComeBack(const Job& job, const std::string& incarnation) {
-  const auto gone = std::find_if(job.gone.begin(), job.gone.end(),
-                                 [&](const Gone& one) { return one.name == incarnation; });
-  if (gone == job.gone.end()) return false;
-  return !gone->replaced || job.current->num_connected > 0;
+  return std::any_of(job.gone.begin(), job.gone.end(),
+                     [&](const wire::GoneLaunch& one) { return one.incarnation == incarnation; });
 }
 
 // A process that was taken for lost is alive after all: it only lost its stream.

@@ -14,9 +14,9 @@
 namespace eplb::core {
 namespace {
 
-void RememberGone(Job& job, const std::string& name, bool replaced) {
-  job.gone.push_back({name, replaced});
-  if (static_cast<int>(job.gone.size()) > kMaxGone) job.gone.pop_front();
+void RememberGone(Job& job, const std::string& name, int64_t launch) {
+  job.gone.push_back({.incarnation = name, .launch = launch});
+  if (job.gone.size() > wire::kMaxGoneLaunches) job.gone.pop_front();
 }
 
 // What was decided for the current incarnation no longer counts. Ranks are asked to forget the
@@ -83,12 +83,11 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   }
   if (job.current) {
     AbandonWork(turn, job, reason);
-    if (job.current->ending != Ending::kFinal) RememberGone(job, job.current->name, true);
+    if (job.current->ending != Ending::kFinal) RememberGone(job, job.current->name, job.launch);
     CloseAll(turn, *job.current,
              absl::FailedPreconditionError(absl::StrCat("incarnation ", job.current->name,
                                                         " was replaced by ", incarnation.name)));
   }
-  std::erase_if(job.gone, [&](const Gone& gone) { return gone.name == incarnation.name; });
   job.current = std::move(incarnation);
   job.windows = {};
   job.account = {};
@@ -129,7 +128,7 @@ void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reas
                      .incarnation = incarnation.name,
                      .world_size = incarnation.world_size(),
                      .step = job.step};
-  if (how != RunEnding::kLost) RememberGone(job, incarnation.name, false);
+  if (how != RunEnding::kLost) RememberGone(job, incarnation.name, job.launch);
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
@@ -173,7 +172,7 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
     speaker.incarnation.failure = FailureOf(speaker, goodbye, turn.now);
     const std::string reason = FailureReason(speaker.incarnation);
     if (!speaker.is_current()) {
-      RememberGone(job, speaker.incarnation.name, false);
+      RememberGone(job, speaker.incarnation.name, 0);
       DropCandidate(turn, job, reason);
     } else {
       EndIncarnation(turn, job, RunEnding::kFailed, reason);

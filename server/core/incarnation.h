@@ -11,9 +11,6 @@
 
 namespace eplb::core {
 
-// Names of ended incarnations kept per job, so that their stragglers are refused.
-inline constexpr int kMaxGone = 16;
-
 // Where the job's ranks stand. errors: as RankGrid::Make.
 absl::StatusOr<RankGrid> GridOf(const wire::Hello& hello);
 

@@ -9,7 +9,7 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.serial = job.memory_serial;
   memory.launch = job.launch;
   if (job.current) memory.incarnation = job.current->name;
-  for (const Gone& gone : job.gone) memory.gone.push_back({.incarnation = gone.name});
+  memory.gone.assign(job.gone.begin(), job.gone.end());
   memory.paused = job.paused;
   memory.pause_reason = job.pause_reason;
   memory.settings = job.patch;
@@ -27,6 +27,7 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   if (memory.serial <= job.memory_serial) return;
   job.memory_serial = memory.serial;
   job.launch = std::max(job.launch, memory.launch);
+  job.gone.assign(memory.gone.begin(), memory.gone.end());
   job.paused = memory.paused;
   job.pause_reason = memory.pause_reason;
   job.patch = memory.settings;

@@ -178,14 +178,6 @@ struct Asked {
   absl::Time at = absl::InfinitePast();
 };
 
-// An incarnation that is over. One that failed or finished never comes back. One that another
-// replaced may, once no rank of that other is connected: late Hellos of dead processes can make an
-// older launch replace a newer one.
-struct Gone {
-  std::string name;
-  bool replaced = false;
-};
-
 struct Job {
   std::string name;
   Phase phase = Phase::kHeld;
@@ -196,7 +188,9 @@ struct Job {
 
   std::optional<Incarnation> current;
   std::optional<Incarnation> candidate;  // gathers while `current` is live
-  std::deque<Gone> gone;                 // incarnations that are over, newest last
+  // Launches that never come back, newest last, at most wire::kMaxGoneLaunches: they failed, or
+  // finished, or another replaced them.
+  std::deque<wire::GoneLaunch> gone;
 
   int64_t launch = 0;         // number of the newest launch that became the job's own; 0: none did
   int64_t memory_serial = 0;  // of the newest memory

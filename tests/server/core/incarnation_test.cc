@@ -207,25 +207,6 @@ TEST(IncarnationTest, ANewShapeUnderANumberThatWasInUseIsToldOnce) {
   EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 3);
 }
 
-// Late Hellos of dead processes made an older launch replace the newer one.
-TEST(IncarnationTest, OneThatWasReplacedComesBackWhenNobodyOfTheOtherIsConnected) {
-  TestJob job;
-  job.ConnectAll();
-  Relaunch(job, "launch-2");
-  job.ConnectAll();
-  ASSERT_EQ(job.daemon.View().incarnation, "launch-2");
-  for (int32_t rank = 1; rank < 3; ++rank) job.Disconnect(rank);
-  const SessionId last = job.ranks[0].session;
-  Relaunch(job, "launch-1");
-  job.Connect(0);
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(),
-            absl::StatusCode::kFailedPrecondition);
-  job.daemon.Disconnect(last);
-  job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
-  EXPECT_EQ(job.daemon.state(), "IDLE");
-}
-
 TEST(IncarnationTest, ARankOfAFailedOneIsToldWhyItIsRefused) {
   TestJob job;
   job.ConnectAll();

@@ -132,9 +132,9 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(static_cast<int64_t>(job.phase));
   Add(job.current, bytes);
   Add(job.candidate, bytes);
-  for (const core::Gone& gone : job.gone) {
-    bytes.Add(gone.name);
-    bytes.Add(int64_t{gone.replaced});
+  for (const wire::GoneLaunch& gone : job.gone) {
+    bytes.Add(gone.incarnation);
+    bytes.Add(gone.launch);
   }
   bytes.Add(int64_t{job.known.has_value()});
   if (job.known) {
