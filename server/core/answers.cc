@@ -8,6 +8,7 @@
 #include "server/core/held.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
+#include "server/core/step_rate.h"
 
 namespace eplb::core {
 namespace {
@@ -17,9 +18,11 @@ bool IsOurs(const Speaker& speaker, int64_t version) {
          speaker.job.proposal->message.version == version;
 }
 
-void UpdateStep(Speaker& speaker, int64_t step) {
+void UpdateStep(Turn& turn, Speaker& speaker, int64_t step) {
   speaker.rank.step = std::max(speaker.rank.step, step);
-  if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, step);
+  if (!speaker.is_current()) return;
+  speaker.job.step = std::max(speaker.job.step, step);
+  NoteStep(speaker.incarnation, step, turn.now);
 }
 
 // How long all ranks were READY before their vote let them switch. Not counted when an Applied
@@ -178,7 +181,7 @@ void HandleNack(Turn& turn, Speaker speaker, const wire::Nack& nack) {
 }
 
 void HandleApplied(Turn& turn, Speaker speaker, const wire::Applied& applied) {
-  UpdateStep(speaker, applied.step);
+  UpdateStep(turn, speaker, applied.step);
   if (!applied.transport.empty()) {
     speaker.rank.transport.name = applied.transport;
     speaker.rank.transport.passed_over = applied.passed_over;
@@ -192,7 +195,7 @@ void HandleApplied(Turn& turn, Speaker speaker, const wire::Applied& applied) {
 
 void HandleFailed(Turn& turn, Speaker speaker, const wire::Failed& failed) {
   Job& job = speaker.job;
-  UpdateStep(speaker, failed.step);
+  UpdateStep(turn, speaker, failed.step);
   if (speaker.rank.ready_version == failed.version) speaker.rank.ready_version = 0;
   if (!IsOurs(speaker, failed.version)) {
     if (speaker.is_current() && !job.proposal) Recheck(turn, job, speaker.index);

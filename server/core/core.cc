@@ -19,6 +19,7 @@
 #include "server/core/pace.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
+#include "server/core/step_rate.h"
 #include "server/core/turn.h"
 #include "server/core/watchdog.h"
 #include "server/core/windows.h"
@@ -151,6 +152,7 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   speaker.rank.step = std::max(speaker.rank.step, report.last_step);
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
   job.step = std::max(job.step, report.last_step);
+  NoteStep(incarnation, report.last_step, turn.now);
   const ReportOutcome outcome =
       AddReport(job.windows, report, speaker.index, LimitsOf(turn.state.config, incarnation));
   for (const Note& note : outcome.notes) {

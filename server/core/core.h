@@ -256,10 +256,15 @@ struct JobView {
   std::string reduce;        // rank, root; empty before the first Hello
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
-  std::string ending;        // of the newest run: finished, failed, lost; empty while it lives
-  std::string end_reason;    // one sentence; empty while it lives
-  std::string took_over;     // as Incarnation
-  double stuck_seconds = 0;  // age of a state that is older than three times its deadline, else 0
+  std::string ending;          // of the newest run: finished, failed, lost; empty while it lives
+  std::string end_reason;      // one sentence; empty while it lives
+  std::string took_over;       // as Incarnation
+  double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
+  std::string stalled;         // why balancing has stopped, a name; empty: it has not
+  std::string stalled_reason;  // one sentence; empty when it has not
+  double step_seconds = 0;     // measured time of a step; 0: not known yet
+  // Share of reporters that told the newest window that should be complete; 0: no such window yet.
+  double coverage_now = 0;
   std::vector<RankView> ranks;
   int64_t launch = 0;  // number of the launch in force, rising within the job; 0: none yet
   int64_t term = 0;    // that this daemon leads the job with

@@ -19,6 +19,7 @@
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
 #include "server/core/pace.h"
+#include "server/core/step_rate.h"
 
 namespace eplb::core {
 namespace {
@@ -286,7 +287,9 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.transport = hello.transport;
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
-  if (speaker.is_current()) speaker.job.step = std::max(speaker.job.step, rank.step);
+  if (!speaker.is_current()) return;
+  speaker.job.step = std::max(speaker.job.step, rank.step);
+  NoteHelloStep(incarnation, rank.step, turn.now);
 }
 
 void SetRunning(Rank& rank, const wire::Hello& hello) {

@@ -10,6 +10,7 @@
 #include "server/core/ending.h"
 #include "server/core/held.h"
 #include "server/core/plans.h"
+#include "server/core/step_rate.h"
 
 namespace eplb::core {
 namespace {
@@ -99,6 +100,8 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.refusal.clear();
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
+  BeginSteps(*job.current, turn.state.config.prepare_deadline, turn.now);
+  if (job.current->num_hello > 0) NoteHelloStep(*job.current, job.step, turn.now);
   const int32_t votes = turn.state.config.vote_every_steps;
   if (votes != 0 && votes != job.current->vote_every) {
     RecordEvent(

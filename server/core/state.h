@@ -22,6 +22,7 @@
 #include "placement/track_record.h"
 #include "server/core/core.h"
 #include "server/core/measured.h"
+#include "server/core/step_rate.h"
 #include "server/core/windows.h"
 
 namespace eplb::core {
@@ -87,6 +88,7 @@ struct Incarnation {
   int32_t vote_every = 0;
   int32_t report_every = 0;  // in force
   PaceChange pace;
+  StepRate rate;
   int32_t told_report_every = 0;  // of the newest "pace" event
   wire::Reduce reduce = wire::Reduce::kRank;
   MigrationOptions migration;

@@ -14,6 +14,7 @@
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
 #include "server/core/state.h"
+#include "server/core/step_rate.h"
 #include "server/core/watchdog.h"
 
 namespace eplb::core {
@@ -102,6 +103,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.world_size = job.current->world_size();
     view.connected_ranks = job.current->num_connected;
     view.report_every = job.current->report_every;
+    view.step_seconds = SecondsPerStep(job.current->rate);
     view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
     view.model_layers = job.current->model_layers;
     view.took_over = job.current->took_over;

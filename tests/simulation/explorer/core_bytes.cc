@@ -16,12 +16,12 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 376, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 464,
+static_assert(sizeof(Incarnation) == 560,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 5824, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 3776, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6016, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 3968, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -37,6 +37,7 @@ void Simplify(Incarnation& incarnation) {
   if (incarnation.ending == core::Ending::kLive) incarnation.end = {};
   incarnation.failure.reset();  // words only
   incarnation.took_over.clear();
+  incarnation.rate = {};  // of time, which stands still
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     rank.failed = false;  // words only, like the next

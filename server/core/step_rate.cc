@@ -1,0 +1,77 @@
+#include "server/core/step_rate.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "server/core/state.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int kPatienceIntervals = 3;
+
+absl::Duration Patience(const Incarnation& incarnation) {
+  return std::max(kLeastPatience, kPatienceIntervals * ReportInterval(incarnation));
+}
+
+}  // namespace
+
+void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Time now) {
+  incarnation.rate = {.due = now + std::max(patience, kLeastPatience)};
+}
+
+void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
+  StepRate& rate = incarnation.rate;
+  if (!rate.told.empty() && step <= rate.told.back().step) return;
+  rate.told.push_back({.step = step, .at = now});
+  if (std::ssize(rate.told) > kMaxToldSteps) rate.told.pop_front();
+  const absl::Time due = now + Patience(incarnation);
+  // The first rise of a launch is slow, and its second may follow at once.
+  rate.due = rate.told.size() > 2 ? due : std::max(rate.due, due);
+}
+
+void NoteHelloStep(Incarnation& incarnation, int64_t step, absl::Time now) {
+  StepRate& rate = incarnation.rate;
+  if (rate.told.empty()) {
+    rate.told.push_back({.step = step, .at = now});
+  } else if (step - rate.told.back().step >= incarnation.report_every) {
+    NoteStep(incarnation, step, now);
+  }
+}
+
+double SecondsPerStep(const StepRate& rate) {
+  std::vector<double> seconds;
+  for (size_t index = 1; index < rate.told.size(); ++index) {
+    const ToldStep& before = rate.told[index - 1];
+    const ToldStep& after = rate.told[index];
+    const double elapsed = absl::ToDoubleSeconds(after.at - before.at);
+    if (elapsed > 0) seconds.push_back(elapsed / static_cast<double>(after.step - before.step));
+  }
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+absl::Duration ReportInterval(const Incarnation& incarnation) {
+  const int32_t steps = std::max(incarnation.report_every, incarnation.pace.report_every);
+  return absl::Seconds(SecondsPerStep(incarnation.rate) * steps);
+}
+
+absl::Duration LongestGap(const StepRate& rate) {
+  absl::Duration longest;
+  for (size_t index = 1; index < rate.told.size(); ++index) {
+    longest = std::max(longest, rate.told[index].at - rate.told[index - 1].at);
+  }
+  return longest;
+}
+
+absl::Time LastRise(const StepRate& rate) {
+  return rate.told.empty() ? absl::InfinitePast() : rate.told.back().at;
+}
+
+bool StepsAdvance(const Job& job, absl::Time now) {
+  return job.current && job.current->ending == Ending::kLive && now <= job.current->rate.due;
+}
+
+}  // namespace eplb::core

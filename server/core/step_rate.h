@@ -1,0 +1,56 @@
+// How fast a launch trains, and whether it still does: from the times at which its ranks told their
+// steps. Every rank trains in step with the others, so the highest step of any rank speaks for all.
+#ifndef EPLB_SERVER_CORE_STEP_RATE_H_
+#define EPLB_SERVER_CORE_STEP_RATE_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/time/time.h"
+
+namespace eplb::core {
+
+struct Incarnation;
+struct Job;
+
+// A step above all that were told before, and when it was told.
+struct ToldStep {
+  int64_t step = 0;
+  absl::Time at;
+};
+
+struct StepRate {
+  std::deque<ToldStep> told;              // newest last, at most kMaxToldSteps
+  absl::Time due = absl::InfinitePast();  // the next is expected by then
+};
+
+inline constexpr int kMaxToldSteps = 17;  // 16 rises
+// Windows of a few milliseconds come unevenly: no launch stands still for less than this.
+inline constexpr absl::Duration kLeastPatience = absl::Seconds(5);
+
+// The launch became the job's own. Its first two rises may take as long as `patience`: nothing says
+// yet how long a step takes.
+void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Time now);
+// A rank trained up to `step`, as it reported.
+void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now);
+// The same, as a rank said when it connected. Ranks differ by a few steps when they stand still, so
+// only a whole window above all others says that they train. The first one is where the launch
+// stands.
+void NoteHelloStep(Incarnation& incarnation, int64_t step, absl::Time now);
+
+// The median of the newest rises; 0: not known yet.
+double SecondsPerStep(const StepRate& rate);
+// The expected time between two windows' reports; zero: not known yet.
+absl::Duration ReportInterval(const Incarnation& incarnation);
+// The longest time between two of the newest rises: a checkpoint or an evaluation included.
+absl::Duration LongestGap(const StepRate& rate);
+// When a step was told last; InfinitePast before the first.
+absl::Time LastRise(const StepRate& rate);
+
+// True when the launch in force is alive and a rank's step rose within three report intervals, at
+// least kLeastPatience; of a new launch, within the patience of BeginSteps.
+bool StepsAdvance(const Job& job, absl::Time now);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STEP_RATE_H_
