@@ -57,6 +57,14 @@ void TrackRecord::BeginTrial(const Placement& candidate, const Placement& incumb
   if (trials_.size() > kMaxTrials) ThinOut();
 }
 
+TrackRecord TrackRecord::Continue(const Sums& sums) {
+  TrackRecord record;
+  record.start_tokens_ = Finite(sums.start_tokens);
+  record.saved_tokens_ = Finite(sums.saved_tokens);
+  record.spent_seconds_ = Finite(sums.spent_seconds);
+  return record;
+}
+
 void TrackRecord::Spend(double seconds) { spent_seconds_ = Finite(spent_seconds_ + seconds); }
 
 std::vector<SavedTokens> TrackRecord::Trials(const Placement& incumbent) const {

@@ -50,6 +50,16 @@ class TrackRecord {
   // `candidate` was computed and not taken. A candidate that is the incumbent has nothing to try.
   void BeginTrial(const Placement& candidate, const Placement& incumbent);
 
+  // The account, as another record of the same launch goes on with it.
+  struct Sums {
+    double start_tokens = 0;
+    double saved_tokens = 0;
+    double spent_seconds = 0;
+  };
+  // Goes on with an account whose trials are lost. It begins at the placement of the next window:
+  // what the sums were counted against is not known any more.
+  static TrackRecord Continue(const Sums& sums);
+
   // For a migration, or for replicas.
   void Spend(double seconds);
 

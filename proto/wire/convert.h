@@ -38,10 +38,6 @@ absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& settings);
 void ToProto(const JobMemory& memory, v1::JobMemory* out);
 // errors: InvalidArgument, naming the field.
 absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& memory);
-// As the store and Keep have it: a serialized v1::JobMemory.
-std::string MemoryBytes(const JobMemory& memory);
-// errors: InvalidArgument.
-absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes);
 
 void ToProto(const UpMessage& message, v1::Up* out);
 void ToProto(const DownMessage& message, v1::Down* out);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 namespace eplb::wire {
@@ -64,6 +65,11 @@ struct CarriedMemory {
   std::optional<JobMemory> value = std::nullopt;  // none: there is none, or the bytes say nothing
 };
 inline constexpr size_t kMaxMemoryBytes = size_t{16} << 10;
+
+// As the store and Keep have it: a serialized JobMemory of proto/eplb/v1/types.proto.
+std::string MemoryBytes(const JobMemory& memory);
+// errors: InvalidArgument, naming the field.
+absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes);
 
 }  // namespace eplb::wire
 

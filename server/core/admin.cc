@@ -16,6 +16,7 @@
 #include "server/core/decide.h"
 #include "server/core/expiry.h"
 #include "server/core/held.h"
+#include "server/core/memory.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
@@ -77,7 +78,9 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
                                            ", the version in force is ", version));
   }
   if (state.draining) return absl::FailedPreconditionError("the daemon drains");
-  if (!job.known && !std::holds_alternative<ForgetJob>(change.verb)) {
+  const bool needs_placement = !std::holds_alternative<ForgetJob>(change.verb) &&
+                               !std::holds_alternative<Resume>(change.verb);
+  if (!job.known && needs_placement) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", job.name, " has not said what it runs yet, it waits for ", WaitingFor(job)));
   }
@@ -85,15 +88,19 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
 }
 
 // The id is used up from here on; goes out with the Store of the change.
-DoneRequest Remember(Deed& deed) {
+DoneRequest UseUp(Deed& deed) {
   DoneRequest done{.request_id = deed.change.request_id, .outcome = deed.outcome};
   deed.job.requests.push_back(done);
   if (std::ssize(deed.job.requests) > kMaxDoneRequests) deed.job.requests.pop_front();
   return done;
 }
 
-// Stores what was changed and audits it. Nothing else may have been emitted before.
-void Write(Deed& deed) { StoreJob(deed.turn, deed.job, Remember(deed)); }
+// Stores what was changed. Nothing else may have been emitted before. Of a job that has not said
+// what it runs nothing can be stored yet.
+void Write(Deed& deed) {
+  DoneRequest done = UseUp(deed);
+  if (deed.job.known) StoreJob(deed.turn, deed.job, std::move(done));
+}
 
 void Audit(Deed& deed) {
   RecordChange(deed.turn, {.job = deed.job.name,
@@ -132,6 +139,7 @@ absl::Status Do(Deed& deed, const Pause&) {
   if (!again) job.pause_reason = absl::StrCat("paused", deed.By());
   job.paused = true;
   job.chunks.despite_pause = false;
+  Remember(deed.turn, job);
   deed.after = PauseText(job);
   if (again) {
     deed.outcome =
@@ -176,6 +184,8 @@ absl::Status Do(Deed& deed, const Resume&) {
   deed.before = absl::StrCat(PauseText(job), quarantined ? ", QUARANTINE" : "");
   job.paused = false;
   job.pause_reason.clear();
+  job.quarantine.clear();
+  Remember(deed.turn, job);
   deed.after = PauseText(job);
   deed.outcome = absl::StrCat(did, deed.By());
   Write(deed);
@@ -260,7 +270,7 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
                 {.chunks = std::move(chunks),
                  .plan = std::move(plan),
                  .despite_pause = true,
-                 .done = Remember(deed)});
+                 .done = UseUp(deed)});
   Audit(deed);
   return absl::OkStatus();
 }
@@ -274,6 +284,7 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   deed.before = SettingsText(job.settings, set.settings);
   job.patch = Merged(std::move(job.patch), set.settings);
   job.settings = Patched(std::move(job.settings), set.settings);
+  Remember(deed.turn, job);
   deed.after = SettingsText(job.settings, set.settings);
   deed.outcome = absl::StrCat("set ", deed.after, " (was ", deed.before, ")", deed.By());
   Write(deed);

@@ -16,6 +16,7 @@
 #include "server/core/held.h"
 #include "server/core/hello.h"
 #include "server/core/incarnation.h"
+#include "server/core/memory.h"
 #include "server/core/pace.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
@@ -183,9 +184,11 @@ void On(Turn& turn, const SessionMessage& event) {
     const Speaker speaker = SpeakerOf(turn.state, event.session, found->second);
     Job& job = speaker.job;
     std::visit([&](const auto& message) { OnMessage(turn, speaker, message); }, event.message);
-    if (job.write_due && job.store_error.ok() && !job.proposal) StoreJob(turn, job);
+    StoreJobIfDue(turn, job);
   } else if (const auto* hello = std::get_if<wire::Hello>(&event.message)) {
     HandleHello(turn, event.session, *hello);
+    const auto job = turn.state.jobs.find(hello->job);
+    if (job != turn.state.jobs.end()) StoreJobIfDue(turn, job->second);
   } else {
     CloseRefused(turn, event.session, absl::StrCat("session ", event.session),
                  absl::InvalidArgumentError("the first message of a session must be Hello"));
@@ -198,7 +201,11 @@ void On(Turn& turn, const SessionClosed& event) {
   HandleAway(turn, SpeakerOf(turn.state, event.session, found->second), event.reason);
 }
 
-void On(Turn& turn, const Solved& event) { HandleSolved(turn, event); }
+void On(Turn& turn, const Solved& event) {
+  HandleSolved(turn, event);
+  const auto job = turn.state.jobs.find(event.job);
+  if (job != turn.state.jobs.end()) StoreJobIfDue(turn, job->second);
+}
 
 // The Welcome behind the StoreTerm was not sent: that rank tries again later.
 void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& status) {
@@ -215,6 +222,7 @@ void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& statu
 void DropUnsent(Turn& turn, Job& job, const absl::Status& status) {
   job.store_error = status;
   job.stored.reset();
+  job.tell_memory = Tell::kAll;  // those that it was sent to behind the write did not get it
   if (!job.proposal || job.proposal->turn + 1 != turn.state.turn) return;
   job.proposal.reset();
   job.chunks = {};
@@ -263,7 +271,7 @@ void StoreWhatIsDue(Turn& turn) {
     return;
   }
   for (auto& [name, job] : turn.state.jobs) {
-    if (!job.known || job.proposal) continue;
+    if (!job.known || !MayStore(job)) continue;
     const bool retry =
         !job.store_error.ok() && turn.now - job.store_attempt >= turn.state.config.store_retry;
     if (!retry && !(job.write_due && job.store_error.ok())) continue;
@@ -323,10 +331,10 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
     job.gone.push_back({.incarnation = stored.end->incarnation});
   }
   job.ended_before = std::move(stored.end);
-  job.patch = std::move(stored.settings);
-  job.settings = SettingsOf(state.config, job.name, job.patch);
-  job.paused = stored.paused;
-  job.pause_reason = std::move(stored.pause_reason);
+  Recall(state, job, stored.memory);
+  job.memory_is_ours = true;
+  // How a run ended says more than that it had been stopped.
+  if (!job.quarantine.empty()) job.phase = Phase::kQuarantine;
   job.requests.assign(std::make_move_iterator(stored.requests.begin()),
                       std::make_move_iterator(stored.requests.end()));
   job.plans.assign(std::make_move_iterator(stored.plans.begin()),

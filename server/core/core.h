@@ -31,6 +31,7 @@
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/registry.h"
+#include "proto/wire/job_memory.h"
 #include "proto/wire/messages.h"
 #include "server/core/change.h"
 #include "server/core/counters.h"
@@ -58,16 +59,14 @@ struct StoredJob {
   int64_t version = 0;          // of `placement`
   int64_t next_version = 1;     // no proposal below this was ever sent
   Placement placement;          // the newest one known to run
-  SettingsPatch settings = {};  // as operators set them
-  bool paused = false;          // no proposals but those of operators
-  std::string pause_reason = {};
+  wire::JobMemory memory = {};  // what operators set, and what the launch in force has earned
   std::optional<RunEnd> end = std::nullopt;  // of its newest run; none while that lives
   // To write: the change that this write is part of. Not read.
   std::optional<DoneRequest> done = std::nullopt;
   // As read, oldest first; empty in what is written.
   std::vector<DoneRequest> requests = {};
   std::vector<Plan> plans = {};
-  std::vector<RanVersion> history = {};
+  std::vector<RanVersion> history = {};  // placements that are kept
 };
 
 // One line of the audit log.
@@ -78,7 +77,8 @@ struct JobEvent {
                      // left_out, freeze_over, proposed, nacked, retracting, withdrawn, committed,
                      // pause_exceeded, quarantined, stuck, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
-                     // store_failed, expired, pace, vote_every_differs; of operators: rebalance,
+                     // store_failed, expired, pace, vote_every_differs, memory_recalled,
+                     // unknown_job_paused; of operators: rebalance,
                      // pause, resume, rollback, set_policy, forget, refused
   int64_t version = 0;
   std::string reason;       // one sentence
@@ -118,6 +118,8 @@ struct Config {
   absl::Duration job_expiry = absl::Hours(24);
   int32_t max_jobs = 64;
   int32_t max_ranks_per_job = 16384;
+  // When the store's database was found damaged and moved aside; none when it never was.
+  std::optional<absl::Time> store_moved_aside;
   std::string server_version;
 };
 

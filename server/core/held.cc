@@ -104,6 +104,7 @@ void EnterHeld(Turn& turn, Job& job, const std::string& reason) {
   job.asked = {};
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "held", job.known ? job.known->version : 0, reason);
+  if (!job.current) return;  // it was restored, and no rank has come yet
   RetractLeftovers(turn, job);
   TryRelease(turn, job);
 }

@@ -18,6 +18,7 @@
 #include "server/core/expiry.h"
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
+#include "server/core/memory.h"
 #include "server/core/pace.h"
 #include "server/core/step_rate.h"
 
@@ -331,6 +332,7 @@ absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
   EPLB_RETURN_IF_ERROR(CheckHello(hello, turn.state.config));
   EPLB_RETURN_IF_ERROR(CheckRaises(turn.state, hello));
   EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(turn, hello.job));
+  RecallFrom(turn, *job, hello);
   EPLB_ASSIGN_OR_RETURN(Incarnation * incarnation, FindOrAddIncarnation(turn, *job, hello));
   EPLB_RETURN_IF_ERROR(CheckFits(*incarnation, hello));
   EPLB_RETURN_IF_ERROR(CheckSeat(*incarnation, hello));
@@ -348,6 +350,7 @@ absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
   SendTo(turn, speaker.rank, wire::Welcome{turn.state.term, turn.state.config.server_version});
   turn.state.last_hello = session;
   if (turn.state.first_hello == 0) turn.state.first_hello = session;
+  if (speaker.is_current()) TellMemory(turn, *job, speaker.rank);
   RepeatPace(turn, speaker);
   Follow(turn, speaker, hello);
   return absl::OkStatus();

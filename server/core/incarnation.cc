@@ -9,6 +9,7 @@
 #include "server/core/answers.h"
 #include "server/core/ending.h"
 #include "server/core/held.h"
+#include "server/core/memory.h"
 #include "server/core/plans.h"
 #include "server/core/step_rate.h"
 
@@ -91,11 +92,8 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   }
   job.current = std::move(incarnation);
   job.windows = {};
-  job.account = {};
-  job.record = {};
   job.seconds_per_byte.clear();
-  job.last_decision_step.reset();
-  job.back_off = {};
+  BeginLaunch(job, job.current->name);
   job.ended_before.reset();
   job.refusal.clear();
   job.step = 0;
@@ -112,7 +110,7 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   const int64_t version = job.known ? job.known->version : 0;
   if (!taken.empty()) RecordEvent(turn, job, "taken_over", version, taken);
   RecordEvent(turn, job, "incarnation_started", version, reason);
-  SetPhase(turn, job, Phase::kHeld);
+  SetPhase(turn, job, job.quarantine.empty() ? Phase::kHeld : Phase::kQuarantine);
 }
 
 void StartCandidate(Turn& turn, Job& job) {
@@ -131,7 +129,11 @@ void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reas
                      .incarnation = incarnation.name,
                      .world_size = incarnation.world_size(),
                      .step = job.step};
-  if (how != RunEnding::kLost) RememberGone(job, incarnation.name, job.launch);
+  if (how != RunEnding::kLost) {
+    RememberGone(job, incarnation.name, job.launch);
+    job.quarantine.clear();  // nothing of that launch goes on
+    Remember(turn, job);
+  }
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));

@@ -3,6 +3,8 @@
 #ifndef EPLB_SERVER_CORE_MEMORY_H_
 #define EPLB_SERVER_CORE_MEMORY_H_
 
+#include <string>
+
 #include "proto/wire/job_memory.h"
 #include "server/core/turn.h"
 
@@ -11,12 +13,26 @@ namespace eplb::core {
 // What the job remembers now.
 wire::JobMemory MemoryOf(const Job& job);
 
-// After a change of what MemoryOf tells: it is newer than all before it, written when the placement
-// in force is known, and told to the ranks that carry it.
-void Remember(Turn& turn, Job& job);
+// After a change of what MemoryOf tells. The memory is newer than all before it; the next write of
+// the job holds it, at the latest the one at the end of this decision. Behind that write the ranks
+// get it: all that are connected, or few of them, since one that comes back is enough.
+void Remember(Turn& turn, Job& job, Tell tell = Tell::kFew);
 
-// Takes over what a store or a rank held, when it is newer than what the job remembers.
+// Sends the newest memory to the ranks that are to carry it. Goes behind its Store.
+void TellMemory(Turn& turn, Job& job);
+// Sends it to one rank, which has been welcomed.
+void TellMemory(Turn& turn, const Job& job, const Rank& rank);
+
+// Takes over what the store held. Before any rank of the job has come.
 void Recall(State& state, Job& job, const wire::JobMemory& memory);
+
+// Takes over what a rank carried, when it is newer than what the job remembers and fits its Hello.
+// It stops a job, but never lifts what the store or this daemon remembers as stopped. A job that is
+// new to a store which was moved aside, but had a launch before, is paused.
+void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello);
+
+// A launch begins. What another one earned ends with it; what was recalled of this one stays.
+void BeginLaunch(Job& job, const std::string& incarnation);
 
 }  // namespace eplb::core
 

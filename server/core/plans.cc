@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
+#include "server/core/memory.h"
+
 namespace eplb::core {
 namespace {
 
@@ -21,7 +23,7 @@ void Count(Turn& turn, PlanResult result) {
 }
 
 // The pause of a rollback outlives it: its reason must not speak of what did not come.
-void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
+void TellFailedRollback(Turn& turn, Job& job, const Plan& plan, const std::string& why) {
   absl::string_view rest = job.pause_reason;
   if (plan.policy != kRollbackPolicy || !job.paused || !absl::ConsumePrefix(&rest, kForRollback)) {
     return;
@@ -33,7 +35,7 @@ void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
           : absl::StrCat(plan.chunks_committed, " of ", plan.num_chunks, " chunks were moved");
   job.pause_reason = absl::StrCat("rollback to version ", rest.substr(0, end), " failed: ", why,
                                   "; ", moved, "; it was asked for", rest.substr(end));
-  job.write_due = true;  // at the end of the decision, which may be about several jobs
+  Remember(turn, job);
 }
 
 void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
@@ -43,7 +45,7 @@ void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
   if (plan.result != PlanResult::kCommitted) absl::StrAppend(&plan.reason, "; ", why);
   Count(turn, plan.result);
   Write(turn, job, plan);
-  if (plan.result != PlanResult::kCommitted) TellFailedRollback(job, plan, why);
+  if (plan.result != PlanResult::kCommitted) TellFailedRollback(turn, job, plan, why);
 }
 
 void Add(int64_t& sum, int64_t bytes) {

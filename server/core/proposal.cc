@@ -9,6 +9,7 @@
 
 #include "placement/rebalance.h"
 #include "server/core/held.h"
+#include "server/core/memory.h"
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
 
@@ -55,6 +56,7 @@ void Commit(Turn& turn, Job& job) {
   job.known = Known{message.version, message.digest, proposal.after};
   job.back_off = {};
   ++job.commits;
+  Remember(turn, job);
   StoreJob(turn, job);
   RecordEvent(
       turn, job, "committed", message.version,
@@ -97,7 +99,7 @@ void Withdraw(Turn& turn, Job& job) {
   job.proposal.reset();
   job.chunks = {};
   const bool retracted = job.phase == Phase::kRetracting;
-  if (!retracted) BackOffMore(job);
+  if (!retracted) BackOffMore(turn, job);
   const int64_t version = proposal.message.version;
   RecordEvent(turn, job, "withdrawn", version,
               absl::StrCat("version ", version,
@@ -191,7 +193,7 @@ void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
 void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off) {
   job.chunks = {};
   job.proposal->withdrawal = reason;
-  if (back_off) BackOffMore(job);
+  if (back_off) BackOffMore(turn, job);
   SetPhase(turn, job, Phase::kRetracting);
   RecordEvent(turn, job, "retracting", job.proposal->message.version, reason);
   Resend(turn, job);
@@ -204,6 +206,8 @@ void Quarantine(Turn& turn, Job& job, const std::string& reason) {
   job.chunks = {};
   job.asked = {};
   SetPhase(turn, job, Phase::kQuarantine);
+  job.quarantine = reason;
+  Remember(turn, job);
   const int64_t known = job.known ? job.known->version : 0;
   RecordEvent(turn, job, "quarantined", job.proposal ? job.proposal->message.version : known,
               reason);
@@ -212,9 +216,10 @@ void Quarantine(Turn& turn, Job& job, const std::string& reason) {
   Resend(turn, job);
 }
 
-void BackOffMore(Job& job) {
+void BackOffMore(Turn& turn, Job& job) {
   job.back_off.length = std::clamp(2 * job.back_off.length, 1, kMaxSkippedDecisions);
   job.back_off.to_skip = job.back_off.length;
+  Remember(turn, job);
 }
 
 void CheckProposalDeadline(Turn& turn, Job& job) {

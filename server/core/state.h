@@ -180,6 +180,9 @@ struct Asked {
   absl::Time at = absl::InfinitePast();
 };
 
+// Which connected ranks are to carry the newest memory.
+enum class Tell { kNobody, kFew, kAll };
+
 struct Job {
   std::string name;
   Phase phase = Phase::kHeld;
@@ -195,7 +198,15 @@ struct Job {
   std::deque<wire::GoneLaunch> gone;
 
   int64_t launch = 0;         // number of the newest launch that became the job's own; 0: none did
-  int64_t memory_serial = 0;  // of the newest memory
+  int64_t memory_term = 0;    // of the newest memory, and
+  int64_t memory_serial = 0;  // its serial
+  // The memory is the store's or this daemon's own: a rank may add to what stops the job, not lift
+  // it.
+  bool memory_is_ours = false;
+  Tell tell_memory = Tell::kNobody;  // whom the newest memory was not yet sent to
+  // The launch whose quarantine, account, record, back-off and last decision follow.
+  std::string remembered;
+  std::string quarantine;  // why nothing is proposed until an operator resumes; empty: none
 
   std::optional<Known> known;
   std::optional<StoreStamp> stored;

@@ -5,6 +5,7 @@
 
 #include "proto/wire/clipped.h"
 #include "server/core/ending.h"
+#include "server/core/memory.h"
 
 namespace eplb::core {
 namespace {
@@ -99,14 +100,23 @@ void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done) {
                                                      .version = known.version,
                                                      .next_version = job.next_version,
                                                      .placement = *known.placement,
-                                                     .settings = job.patch,
-                                                     .paused = job.paused,
-                                                     .pause_reason = job.pause_reason,
+                                                     .memory = MemoryOf(job),
                                                      .end = job.stored->end,
                                                      .done = std::move(done)}});
   job.store_attempt = turn.now;
   job.write_due = false;
   turn.state.last_stored_job = job.name;
+  TellMemory(turn, job);
+}
+
+bool MayStore(const Job& job) { return !job.proposal || job.phase == Phase::kQuarantine; }
+
+void StoreJobIfDue(Turn& turn, Job& job) {
+  if (!job.known) {
+    TellMemory(turn, job);
+  } else if (job.write_due && job.store_error.ok() && MayStore(job)) {
+    StoreJob(turn, job);
+  }
 }
 
 void StoreJobIfChanged(Turn& turn, Job& job) {

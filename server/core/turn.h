@@ -60,6 +60,11 @@ void StoreTermIfNeeded(Turn& turn);
 // Writes the job's record, with the change that it is part of. REQUIRES: job.known.
 void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done = std::nullopt);
 void StoreJobIfChanged(Turn& turn, Job& job);
+// At the end of a decision about this job alone: writes what it changed and has not written, and
+// hands the memory to the ranks.
+void StoreJobIfDue(Turn& turn, Job& job);
+// No write of this job may come before the answers to what is in flight.
+bool MayStore(const Job& job);
 
 // No proposal below or equal to `version` will be made.
 void RaiseNextVersion(Job& job, int64_t version);

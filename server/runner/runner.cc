@@ -22,6 +22,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
                                                       std::unique_ptr<Store> store) {
   EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
+  EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
   Log(LogLevel::kDebug, "store_read",
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/digest.h"
 #include "placement/status_macros.h"
 #include "server/store/store.h"
 
@@ -38,6 +39,9 @@ class MemoryStore : public Store {
       jobs.push_back(kept.job);
       jobs.back().requests.assign(kept.requests.begin(), kept.requests.end());
       for (const auto& [number, plan] : kept.plans) jobs.back().plans.push_back(plan);
+      for (const auto& [version, placement] : kept.history) {
+        jobs.back().history.push_back({version, DigestOf(placement)});
+      }
     }
     return jobs;
   }
@@ -129,7 +133,6 @@ class MemoryStore : public Store {
     for (const auto& [version, placement] : kept.history) {
       if (version == job.version && placement == job.placement) return;
     }
-    std::erase_if(kept.history, [&job](const auto& one) { return one.first == job.version; });
     kept.history.emplace_back(job.version, job.placement);
     if (std::ssize(kept.history) > limits_.max_history) kept.history.pop_front();
   }

@@ -1,5 +1,6 @@
 #include "server/store/opening.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -20,6 +21,9 @@ namespace eplb {
 namespace {
 
 constexpr int kMaxAside = 100;  // damaged files that one second may leave
+constexpr char kCorrupt[] = ".corrupt-";
+constexpr char kStamp[] = "%Y%m%dT%H%M%SZ";
+constexpr size_t kStampLength = 16;
 
 bool HasWriteAheadLog(const std::string& path) {
   std::error_code none;
@@ -70,12 +74,32 @@ absl::StatusOr<sqlite::Connection> OpenToRead(const std::string& path) {
   return reader;
 }
 
+std::optional<absl::Time> MovedAsideAt(const std::string& path) {
+  const std::filesystem::path database(path);
+  const std::string begin = database.filename().string() + kCorrupt;
+  const std::filesystem::path folder =
+      database.has_parent_path() ? database.parent_path() : std::filesystem::path(".");
+  std::optional<absl::Time> newest;
+  std::error_code none;
+  std::filesystem::directory_iterator entry(folder, none);
+  for (; !none && entry != std::filesystem::directory_iterator(); entry.increment(none)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(begin)) continue;
+    absl::Time at;
+    std::string error;
+    const std::string stamp = name.substr(begin.size(), kStampLength);
+    if (!absl::ParseTime(kStamp, stamp, absl::UTCTimeZone(), &at, &error)) continue;
+    newest = std::max(at, newest.value_or(at));
+  }
+  return newest;
+}
+
 absl::StatusOr<std::string> MoveAside(const std::string& path) {
-  const std::string stamp = absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now(), absl::UTCTimeZone());
-  std::string aside = absl::StrCat(path, ".corrupt-", stamp);
+  const std::string stamp = absl::FormatTime(kStamp, absl::Now(), absl::UTCTimeZone());
+  std::string aside = absl::StrCat(path, kCorrupt, stamp);
   std::error_code ignored;
   for (int n = 2; n <= kMaxAside && std::filesystem::exists(aside, ignored); ++n) {
-    aside = absl::StrCat(path, ".corrupt-", stamp, "-", n);
+    aside = absl::StrCat(path, kCorrupt, stamp, "-", n);
   }
   for (const char* suffix : {"", "-wal", "-shm"}) {
     const std::string from = path + suffix;

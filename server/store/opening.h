@@ -2,9 +2,11 @@
 #ifndef EPLB_SERVER_STORE_OPENING_H_
 #define EPLB_SERVER_STORE_OPENING_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "server/store/sqlite.h"
 
@@ -23,6 +25,10 @@ absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path);
 // room for what SQLite keeps beside a database. errors: Unavailable when it cannot be read, or its
 // write-ahead log cannot; those of CheckDatabase and CheckEveryRow.
 absl::StatusOr<sqlite::Connection> OpenToRead(const std::string& path);
+
+// When the newest damaged database of this path was moved aside, as its copy's name tells; none
+// without a copy.
+std::optional<absl::Time> MovedAsideAt(const std::string& path);
 
 // Renames the database and what SQLite keeps beside it; the new name of the database.
 absl::StatusOr<std::string> MoveAside(const std::string& path);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "server/store/opening.h"
 #include "server/store/transaction.h"
 #include "server/store/value_rows.h"
 
@@ -29,22 +30,23 @@ constexpr Entry kEntries[] = {
      " actor TEXT NOT NULL, was TEXT NOT NULL, became TEXT NOT NULL, checksum INTEGER NOT NULL)"
      " STRICT"},
     {"index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
+    // version, digest: of its placement. memory: a JobMemory of proto/eplb/v1/types.proto.
     {"table", "jobs", "jobs",
-     "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL,"
+     "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL,"
      " next_version INTEGER NOT NULL, ending TEXT NOT NULL, end_reason TEXT NOT NULL,"
      " ended_unix_micros INTEGER NOT NULL, ended_incarnation TEXT NOT NULL,"
-     " ended_world_size INTEGER NOT NULL, ended_step INTEGER NOT NULL, paused INTEGER NOT NULL,"
-     " pause_reason TEXT NOT NULL, policy_name TEXT, mode TEXT, every_steps INTEGER, min_gain REAL,"
-     " horizon_steps INTEGER, freeze_steps TEXT, max_pause_nanos INTEGER, layers_per_chunk INTEGER,"
+     " ended_world_size INTEGER NOT NULL, ended_step INTEGER NOT NULL, memory BLOB NOT NULL,"
      " checksum INTEGER NOT NULL) STRICT"},
+    // moved_aside_unix_micros: when a damaged database was, in whose place this one is.
     {"table", "leadership", "leadership",
      "CREATE TABLE leadership(only INTEGER PRIMARY KEY CHECK (only = 0), term INTEGER NOT NULL,"
-     " schema INTEGER NOT NULL, checksum INTEGER NOT NULL) STRICT"},
+     " schema INTEGER NOT NULL, moved_aside_unix_micros INTEGER, checksum INTEGER NOT NULL)"
+     " STRICT"},
     {"table", "placements", "placements",
      "CREATE TABLE placements(job TEXT NOT NULL, version INTEGER NOT NULL, written INTEGER NOT "
      "NULL,"
      " placement BLOB NOT NULL, digest BLOB NOT NULL, checksum INTEGER NOT NULL,"
-     " PRIMARY KEY (job, version)) STRICT"},
+     " PRIMARY KEY (job, version, digest)) STRICT"},
     {"table", "plans", "plans",
      "CREATE TABLE plans(job TEXT NOT NULL, plan INTEGER NOT NULL, unix_nanos INTEGER NOT NULL,"
      " policy TEXT NOT NULL, result TEXT NOT NULL, base_version INTEGER NOT NULL,"
@@ -75,10 +77,10 @@ absl::Status CreateTables(sqlite::Connection& connection) {
                                          "; PRAGMA user_version=", kStoreSchema));
 }
 
-absl::Status CreateDatabase(sqlite::Connection& connection) {
+absl::Status CreateDatabase(sqlite::Connection& connection, const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&connection));
   EPLB_RETURN_IF_ERROR(CreateTables(connection));
-  EPLB_RETURN_IF_ERROR(InsertTerm(connection, 0));
+  EPLB_RETURN_IF_ERROR(InsertLeadership(connection, {.moved_aside = MovedAsideAt(path)}));
   return transaction.Commit();
 }
 
@@ -146,7 +148,7 @@ absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& 
   EPLB_RETURN_IF_ERROR(
       connection.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
                          "PRAGMA foreign_keys=ON;"));
-  if (tables == 0 && id == 0) return CreateDatabase(connection);
+  if (tables == 0 && id == 0) return CreateDatabase(connection, path);
   EPLB_RETURN_IF_ERROR(CheckIntegrity(connection, path));
   if (id != kApplicationId) return Damaged(path, "its application id");
   return CheckVersion(connection, path);

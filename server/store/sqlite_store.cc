@@ -69,9 +69,17 @@ class SqliteStore : public Store {
     const std::lock_guard lock(writer_mutex_);
     EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
-    EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*writer_));
-    EPLB_RETURN_IF_ERROR(InsertTerm(*writer_, std::max(term, leadership.term)));
+    EPLB_ASSIGN_OR_RETURN(Leadership leadership, ReadLeadership(*writer_));
+    if (term > leadership.term) leadership.term = term;
+    EPLB_RETURN_IF_ERROR(InsertLeadership(*writer_, leadership));
     return transaction.Commit();
+  }
+
+  absl::StatusOr<std::optional<absl::Time>> ReadMovedAside() override {
+    const std::lock_guard lock(reader_mutex_);
+    if (!reader_) return Closed();
+    EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*reader_));
+    return leadership.moved_aside;
   }
 
   absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() override {
@@ -185,7 +193,8 @@ class SqliteStore : public Store {
                      ", was ", unlocked_term_, "); restart this one"));
   }
 
-  // Adds the placement to the history unless it is there. The one in force stays, however old.
+  // Adds the placement to the history unless it is there, beside another one of the same number if
+  // there is one. The one in force stays, however old.
   absl::Status WritePlacement(const core::StoredJob& job) {
     const Digest digest = DigestOf(job.placement);
     EPLB_ASSIGN_OR_RETURN(

@@ -1,9 +1,10 @@
-// What survives the daemon: term, and per job placements, version counter, settings, changes, plans
+// What survives the daemon: term, and per job placements, version counter, memory, changes, plans
 // and audit events.
 #ifndef EPLB_SERVER_STORE_STORE_H_
 #define EPLB_SERVER_STORE_STORE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,16 +37,20 @@ class Store {
   // The highest term ever written; 0 in a new store.
   virtual absl::StatusOr<int64_t> ReadTerm() = 0;
   virtual absl::Status WriteTerm(int64_t term) = 0;
-  // By name, with their newest requests and plans.
+  // When a damaged database was moved aside, in whose place this store began; none when it never
+  // was.
+  virtual absl::StatusOr<std::optional<absl::Time>> ReadMovedAside() { return std::nullopt; }
+  // By name, with their newest requests and plans, and what the history holds, oldest first.
   virtual absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() = 0;
   // Durable when it returns OK: a crash right after loses nothing. Replaces the job's record, adds
-  // its placement to the history and job.done to the changes that were done; all or nothing.
+  // its placement to the history and job.done to the changes that were done; all or nothing. A
+  // second placement of one version takes the place of none.
   virtual absl::Status WriteJob(const core::StoredJob& job) = 0;
   // Replaces the plan of this number.
   virtual absl::Status WritePlan(const std::string& job, const core::Plan& plan) = 0;
   // Removes everything of the job but its audit events.
   virtual absl::Status ForgetJob(const std::string& job) = 0;
-  // The placement that the job ran as `version`. errors: NotFound when it is not kept.
+  // The placement that the job first ran as `version`. errors: NotFound when it is not kept.
   virtual absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) = 0;
   virtual absl::Status AppendEvent(absl::Time time, const core::JobEvent& event) = 0;
   // Newest first, at most `limit`, only those above `after_sequence`.

@@ -9,6 +9,7 @@
 
 #include "placement/digest.h"
 #include "placement/status_macros.h"
+#include "proto/wire/job_memory.h"
 #include "server/store/placement_bytes.h"
 
 namespace eplb {
@@ -39,7 +40,6 @@ class Reader {
 
   int64_t Integer() { return Take<int64_t>(); }
   int32_t Small() { return static_cast<int32_t>(Take<int64_t>()); }
-  bool Flag() { return Take<int64_t>() != 0; }
   double Real() { return Take<double>(); }
   std::string Text() { return Take<std::string>(); }
   std::string Bytes() { return Take<sqlite::Bytes>().bytes; }
@@ -50,11 +50,6 @@ class Reader {
       return std::nullopt;
     }
     return Take<T>();
-  }
-  std::optional<int32_t> MaybeSmall() {
-    const std::optional<int64_t> number = Maybe<int64_t>();
-    if (!number) return std::nullopt;
-    return static_cast<int32_t>(*number);
   }
   absl::Status Done(const std::string& what) const {
     if (good_ && next_ == row_.size()) return absl::OkStatus();
@@ -81,10 +76,9 @@ struct JobRow {
   std::string job;
   int64_t version = 0;
   int64_t next_version = 0;
+  std::string digest;
   std::optional<core::RunEnd> end;
-  bool paused = false;
-  std::string pause_reason;
-  core::SettingsPatch settings;
+  wire::JobMemory memory;
 };
 
 // The six cells of how a job's newest run ended; an empty name while it lives.
@@ -108,21 +102,17 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
   JobRow job;
   job.job = reader.Text();
   job.version = reader.Integer();
+  job.digest = reader.Bytes();
   job.next_version = reader.Integer();
   EPLB_ASSIGN_OR_RETURN(job.end, EndOf(reader));
-  job.paused = reader.Flag();
-  job.pause_reason = reader.Text();
-  job.settings.policy_name = reader.Maybe<std::string>();
-  job.settings.mode = reader.Maybe<std::string>();
-  job.settings.every_steps = reader.MaybeSmall();
-  job.settings.min_gain = reader.Maybe<double>();
-  job.settings.horizon_steps = reader.Maybe<int64_t>();
-  job.settings.freeze_steps = reader.Maybe<std::string>();
-  if (const auto nanos = reader.Maybe<int64_t>()) {
-    job.settings.max_pause = absl::Nanoseconds(*nanos);
-  }
-  job.settings.layers_per_chunk = reader.MaybeSmall();
+  const std::string bytes = reader.Bytes();
   EPLB_RETURN_IF_ERROR(reader.Done("jobs"));
+  absl::StatusOr<wire::JobMemory> memory = wire::MemoryFromBytes(bytes);
+  if (!memory.ok()) {
+    return absl::DataLossError(
+        absl::StrCat("a row of jobs: ", std::string(memory.status().message())));
+  }
+  job.memory = *std::move(memory);
   return job;
 }
 
@@ -207,17 +197,73 @@ absl::Status ReadPlans(sqlite::Connection& connection, core::StoredJob* job) {
   });
 }
 
+// Which placements are kept, in the order in which they were written.
+absl::Status ReadHistory(sqlite::Connection& connection, core::StoredJob* job) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement rows,
+      connection.Prepare("SELECT version, digest FROM placements WHERE job = ? ORDER BY written"));
+  rows.BindText(job->job);
+  for (;;) {
+    EPLB_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return absl::OkStatus();
+    core::RanVersion ran{.version = rows.Integer(0)};
+    const std::string digest = rows.Bytes(1);
+    if (digest.size() != ran.digest.bytes.size()) {
+      return absl::DataLossError("a row of placements is not one of ours");
+    }
+    std::copy(digest.begin(), digest.end(), ran.digest.bytes.begin());
+    job->history.push_back(ran);
+  }
+}
+
+// The first in the order of writing that the query gives.
+absl::StatusOr<Placement> FirstPlacement(sqlite::Statement rows, const std::string& job,
+                                         int64_t version) {
+  const std::string path = rows.path();
+  std::optional<Placement> result;
+  const absl::Status read = ForEachRow(std::move(rows), "placements", 0, [&](const Row& row) {
+    if (result) return absl::OkStatus();
+    Reader reader(row);
+    (void)reader.Text();
+    (void)reader.Integer();
+    (void)reader.Integer();
+    const std::string bytes = reader.Bytes();
+    const std::string digest = reader.Bytes();
+    EPLB_RETURN_IF_ERROR(reader.Done("placements"));
+    EPLB_ASSIGN_OR_RETURN(result, PlacementOf(bytes, digest, path, job));
+    return absl::OkStatus();
+  });
+  EPLB_RETURN_IF_ERROR(read);
+  if (result) return *std::move(result);
+  return absl::NotFoundError(absl::StrCat("version ", version, " of job ", job, " is not kept"));
+}
+
+// The one that the job's own row names.
+absl::StatusOr<Placement> PlacementInForce(sqlite::Connection& connection, const JobRow& job) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement rows,
+      connection.Prepare("SELECT * FROM placements WHERE job = ? AND version = ? AND digest = ?"));
+  rows.BindText(job.job).Bind(job.version).BindBytes(job.digest);
+  absl::StatusOr<Placement> placement = FirstPlacement(std::move(rows), job.job, job.version);
+  if (!absl::IsNotFound(placement.status())) return placement;
+  return absl::DataLossError(std::string(placement.status().message()));
+}
+
 }  // namespace
 
 absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection) {
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
-                        connection.Prepare("SELECT term, schema, checksum FROM leadership"));
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement rows,
+      connection.Prepare("SELECT term, schema, moved_aside_unix_micros, checksum FROM leadership"));
   std::vector<Leadership> found;
   EPLB_RETURN_IF_ERROR(ForEachRow(std::move(rows), "leadership", 0, [&found](const Row& row) {
     Reader reader(row);
     Leadership leadership;
     leadership.term = reader.Integer();
     leadership.schema = reader.Integer();
+    if (const auto micros = reader.Maybe<int64_t>()) {
+      leadership.moved_aside = absl::FromUnixMicros(*micros);
+    }
     found.push_back(leadership);
     return reader.Done("leadership");
   }));
@@ -225,24 +271,20 @@ absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection) {
   return absl::DataLossError(absl::StrCat("leadership has ", found.size(), " rows, expected 1"));
 }
 
-absl::Status InsertTerm(sqlite::Connection& connection, int64_t term) {
-  return Insert(connection, "leadership", "only, term, schema, checksum",
-                {int64_t{0}, term, kStoreSchema}, 1);
+absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& leadership) {
+  std::optional<int64_t> moved_aside;
+  if (leadership.moved_aside) moved_aside = absl::ToUnixMicros(*leadership.moved_aside);
+  return Insert(connection, "leadership", "only, term, schema, moved_aside_unix_micros, checksum",
+                {int64_t{0}, leadership.term, kStoreSchema, CellOf(moved_aside)}, 1);
 }
 
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
-  const core::SettingsPatch& settings = job.settings;
-  std::optional<int64_t> pause;
-  if (settings.max_pause) pause = absl::ToInt64Nanoseconds(*settings.max_pause);
   const core::RunEnd end = job.end.value_or(core::RunEnd{});
   const std::string ending = job.end ? std::string(core::RunEndingName(end.how)) : "";
-  return Insert(
-      connection, "jobs", "",
-      {job.job, job.version, job.next_version, ending, end.reason, absl::ToUnixMicros(end.at),
-       end.incarnation, int64_t{end.world_size}, end.step, int64_t{job.paused}, job.pause_reason,
-       CellOf(settings.policy_name), CellOf(settings.mode), CellOf(settings.every_steps),
-       CellOf(settings.min_gain), CellOf(settings.horizon_steps), CellOf(settings.freeze_steps),
-       CellOf(pause), CellOf(settings.layers_per_chunk)});
+  return Insert(connection, "jobs", "",
+                {job.job, job.version, sqlite::Bytes{BytesOf(DigestOf(job.placement))},
+                 job.next_version, ending, end.reason, absl::ToUnixMicros(end.at), end.incarnation,
+                 int64_t{end.world_size}, end.step, sqlite::Bytes{wire::MemoryBytes(job.memory)}});
 }
 
 absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
@@ -314,21 +356,16 @@ absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& con
   EPLB_RETURN_IF_ERROR(read);
   std::vector<core::StoredJob> jobs;
   for (JobRow& row : found) {
-    absl::StatusOr<Placement> placement = ReadOnePlacement(connection, row.job, row.version);
-    if (absl::IsNotFound(placement.status())) {
-      return absl::DataLossError(std::string(placement.status().message()));
-    }
-    EPLB_RETURN_IF_ERROR(placement.status());
+    EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementInForce(connection, row));
     jobs.push_back({.job = std::move(row.job),
                     .version = row.version,
                     .next_version = row.next_version,
-                    .placement = *std::move(placement),
-                    .settings = std::move(row.settings),
-                    .paused = row.paused,
-                    .pause_reason = std::move(row.pause_reason),
+                    .placement = std::move(placement),
+                    .memory = std::move(row.memory),
                     .end = std::move(row.end)});
     EPLB_RETURN_IF_ERROR(ReadRequests(connection, &jobs.back()));
     EPLB_RETURN_IF_ERROR(ReadPlans(connection, &jobs.back()));
+    EPLB_RETURN_IF_ERROR(ReadHistory(connection, &jobs.back()));
   }
   return jobs;
 }
@@ -356,26 +393,11 @@ absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& conn
 
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
                                            int64_t version) {
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement rows,
-      connection.Prepare("SELECT * FROM placements WHERE job = ? AND version = ?"));
+  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
+                        connection.Prepare("SELECT * FROM placements WHERE job = ? AND version = ? "
+                                           "ORDER BY written LIMIT 1"));
   rows.BindText(job).Bind(version);
-  const std::string path = rows.path();
-  absl::StatusOr<Placement> result =
-      absl::NotFoundError(absl::StrCat("version ", version, " of job ", job, " is not kept"));
-  const absl::Status read = ForEachRow(std::move(rows), "placements", 0, [&](const Row& row) {
-    Reader reader(row);
-    (void)reader.Text();
-    (void)reader.Integer();
-    (void)reader.Integer();
-    const std::string bytes = reader.Bytes();
-    const std::string digest = reader.Bytes();
-    EPLB_RETURN_IF_ERROR(reader.Done("placements"));
-    result = PlacementOf(bytes, digest, path, job);
-    return result.status();
-  });
-  EPLB_RETURN_IF_ERROR(read);
-  return result;
+  return FirstPlacement(std::move(rows), job, version);
 }
 
 absl::Status CheckEveryRow(sqlite::Connection& connection) {

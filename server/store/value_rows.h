@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "server/store/row.h"
 #include "server/store/sqlite.h"
@@ -20,14 +22,15 @@ namespace eplb {
 // that no writer of ours wrote.
 
 // The schema of this eplbd, in user_version and in the row of leadership.
-inline constexpr int64_t kStoreSchema = 3;
+inline constexpr int64_t kStoreSchema = 4;
 
 struct Leadership {
   int64_t term = 0;
-  int64_t schema = 0;
+  int64_t schema = kStoreSchema;
+  std::optional<absl::Time> moved_aside = std::nullopt;  // as Store
 };
 absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection);
-absl::Status InsertTerm(sqlite::Connection& connection, int64_t term);
+absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& leadership);
 
 // The job's record, without its placement.
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job);
@@ -46,7 +49,7 @@ absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& con
 absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& connection,
                                                         const std::string& job, int32_t limit,
                                                         int64_t after_sequence);
-// errors: also NotFound.
+// The first that was kept under this number. errors: also NotFound.
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
                                            int64_t version);
 // Reads every row of every table.

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ class FailingStore : public Store {
   absl::StatusOr<int64_t> ReadTerm() override { return store_->ReadTerm(); }
   absl::Status WriteTerm(int64_t term) override {
     return fail_terms ? Full() : store_->WriteTerm(term);
+  }
+  absl::StatusOr<std::optional<absl::Time>> ReadMovedAside() override {
+    return store_->ReadMovedAside();
   }
   absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() override { return store_->ReadJobs(); }
   absl::Status WriteJob(const core::StoredJob& job) override {

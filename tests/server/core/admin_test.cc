@@ -302,7 +302,7 @@ TEST(AdminTest, ThePauseOfARollbackThatStoppedHalfWaySaysHowFarItCame) {
   const std::string half = job.daemon.View().pause_reason;
   EXPECT_NE(half.find("rollback to version 0 failed: "), std::string::npos) << half;
   EXPECT_NE(half.find("; 1 of 2 chunks were moved; "), std::string::npos) << half;
-  EXPECT_EQ(job.daemon.stored().at(kJob).pause_reason, half);
+  EXPECT_EQ(job.daemon.stored().at(kJob).memory.pause_reason, half);
 }
 
 TEST(AdminTest, APauseThatCameAfterTheRollbackKeepsItsReason) {

@@ -68,7 +68,7 @@ TEST(SettingsTest, AJobsOwnConfigurationIsOverTheDaemonsAndUnderTheOperators) {
 
 TEST(SettingsTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
   StoredJob stored{kJob, 4, 9, Exchanged({1})};
-  stored.settings.policy_name = "of-another-version";
+  stored.memory.settings.policy_name = "of-another-version";
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
   EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
 }

@@ -44,9 +44,9 @@ std::string ContentOf(Store& store) {
   std::string text = absl::StrCat("term ", *term);
   for (const core::StoredJob& job : *jobs) {
     absl::StrAppend(&text, "\njob ", job.job, " ", job.version, " ", job.next_version, " ",
-                    job.paused, job.pause_reason, job.end.has_value(), " ",
+                    job.memory.paused, job.memory.pause_reason, job.end.has_value(), " ",
                     DigestOf(job.placement).Hex(),
-                    core::SettingsText(core::Patched({}, job.settings), {}));
+                    core::SettingsText(core::Patched({}, job.memory.settings), {}));
     for (const core::DoneRequest& done : job.requests) {
       absl::StrAppend(&text, "\n", done.request_id, done.outcome);
     }
@@ -72,10 +72,10 @@ void Fill(Store& store) {
   for (const char* name : {"a", "job-b"}) {
     for (int64_t version = 1; version <= 3; ++version) {
       core::StoredJob job = JobOf(name, version, static_cast<int32_t>(version));
-      job.settings.min_gain = 0.25;
-      job.settings.policy_name = "balanced";
-      job.paused = true;
-      job.pause_reason = "for the night";
+      job.memory.settings.min_gain = 0.25;
+      job.memory.settings.policy_name = "balanced";
+      job.memory.paused = true;
+      job.memory.pause_reason = "for the night";
       job.done = core::DoneRequest{absl::StrCat("id-", version), "paused by ann"};
       ASSERT_TRUE(store.WriteJob(job).ok());
       ASSERT_TRUE(store.WritePlan(name, PlanOf(version)).ok());
@@ -212,7 +212,7 @@ TEST(OldSchemaTest, ADatabaseBeforeTheFirstReleaseIsRefusedAndStaysAsItIs) {
   const Folder folder;
   const std::string path = folder.File("eplbd.db");
   ASSERT_TRUE(MakeSqliteStore(path).ok());
-  for (const int schema : {1, 2}) {
+  for (const int schema : {1, 2, 3}) {
     ASSERT_TRUE(sqlite::Connection::Open(path, false)
                     ->Execute(absl::StrCat("PRAGMA user_version=", schema,
                                            "; UPDATE leadership SET schema = ", schema))
@@ -220,7 +220,7 @@ TEST(OldSchemaTest, ADatabaseBeforeTheFirstReleaseIsRefusedAndStaysAsItIs) {
     const absl::Status status = MakeSqliteStore(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::StrCat("(schema ", schema, ", this one knows 3)")));
+                HasSubstr(absl::StrCat("(schema ", schema, ", this one knows 4)")));
   }
 }
 

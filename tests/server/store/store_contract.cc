@@ -172,18 +172,33 @@ core::Plan PlanOf(int64_t number) {
   return plan;
 }
 
-TEST_P(StoreContractTest, SettingsPauseAndEndComeBackAsWritten) {
+TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
   core::StoredJob job = JobOf("a", 4);
-  job.settings = {.policy_name = "incremental",
-                  .mode = "observe",
-                  .every_steps = 7,
-                  .min_gain = 0.1,
-                  .horizon_steps = 9,
-                  .freeze_steps = "",
-                  .max_pause = absl::Nanoseconds(123456789),
-                  .layers_per_chunk = 2};
-  job.paused = true;
-  job.pause_reason = "by ann";
+  job.memory = {.term = 3,
+                .serial = 12,
+                .launch = 2,
+                .incarnation = "launch-2",
+                .gone = {{.incarnation = "launch-1", .launch = 1}},
+                .paused = true,
+                .pause_reason = "by ann",
+                .settings = {.policy_name = "incremental",
+                             .mode = "observe",
+                             .every_steps = 7,
+                             .min_gain = 0.1,
+                             .horizon_steps = 9,
+                             .freeze_steps = "",
+                             .max_pause = absl::Nanoseconds(123456789),
+                             .layers_per_chunk = 2},
+                .quarantine = "two plans",
+                .last_decision_step = 0,
+                .back_off_length = 4,
+                .back_off_to_skip = 3,
+                .account_windows = 5,
+                .account_saved_peak_tokens = 1e9,
+                .account_pause_seconds = 0.1,
+                .record_spent_seconds = 0.25,
+                .record_saved_tokens = -7,
+                .record_start_tokens = 1e12};
   job.end = core::RunEnd{.how = core::RunEnding::kFailed,
                          .reason = "rank 2 was lost",
                          .at = absl::FromUnixMicros(1234567),
@@ -192,12 +207,10 @@ TEST_P(StoreContractTest, SettingsPauseAndEndComeBackAsWritten) {
                          .step = 19};
   ASSERT_TRUE(store_->WriteJob(job).ok());
   const core::StoredJob read = store_->ReadJobs()->front();
-  EXPECT_EQ(read.settings, job.settings);
-  EXPECT_TRUE(read.paused);
-  EXPECT_EQ(read.pause_reason, "by ann");
+  EXPECT_EQ(read.memory, job.memory);
   EXPECT_EQ(read.end, job.end);
   ASSERT_TRUE(store_->WriteJob(JobOf("a", 4)).ok());
-  EXPECT_TRUE(store_->ReadJobs()->front().settings.empty());
+  EXPECT_EQ(store_->ReadJobs()->front().memory, wire::JobMemory());
   EXPECT_FALSE(store_->ReadJobs()->front().end.has_value());
 }
 

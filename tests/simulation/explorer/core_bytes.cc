@@ -32,6 +32,15 @@ void Simplify(core::RunEnd& end) {
   end.step = 0;
 }
 
+// Of what a launch earned only its quarantine is looked at here, and that there is one.
+void Simplify(std::string& launch, std::string& quarantine) {
+  if (quarantine.empty()) {
+    launch.clear();
+  } else {
+    quarantine = "why";
+  }
+}
+
 void Simplify(Incarnation& incarnation) {
   Simplify(incarnation.end);
   if (incarnation.ending == core::Ending::kLive) incarnation.end = {};
@@ -66,6 +75,11 @@ void Simplify(Job& job) {
   job.seconds_per_byte.clear();                   // shortens chunks, which have one layer here
   job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
   job.windows = {};
+  job.memory_term = 0;  // ranks of this world carry none: only the store's is ever read
+  job.memory_serial = 0;
+  job.memory_is_ours = false;
+  job.tell_memory = core::Tell::kNobody;
+  Simplify(job.remembered, job.quarantine);
   job.account = {};
   job.record = {};
   job.last_decision_step.reset();
@@ -137,6 +151,8 @@ void Add(const Job& job, Bytes& bytes) {
     bytes.Add(gone.incarnation);
     bytes.Add(gone.launch);
   }
+  bytes.Add(job.remembered);
+  bytes.Add(job.quarantine);
   bytes.Add(int64_t{job.known.has_value()});
   if (job.known) {
     bytes.Add(job.known->version);
@@ -200,6 +216,21 @@ class Renamer {
 };
 
 }  // namespace
+
+void Simplify(wire::JobMemory& memory) {
+  memory.term = 0;
+  memory.serial = 0;
+  Simplify(memory.incarnation, memory.quarantine);
+  memory.last_decision_step.reset();
+  memory.back_off_length = 0;
+  memory.back_off_to_skip = 0;
+  memory.account_windows = 0;
+  memory.account_saved_peak_tokens = 0;
+  memory.account_pause_seconds = 0;
+  memory.record_spent_seconds = 0;
+  memory.record_saved_tokens = 0;
+  memory.record_start_tokens = 0;
+}
 
 void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes) {
   bytes.Add(end ? static_cast<int64_t>(end->how) : int64_t{-1});

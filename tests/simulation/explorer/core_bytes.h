@@ -22,6 +22,8 @@ namespace eplb::explorer {
 
 // Takes out what cannot change a decision; see CoreTable.
 void Simplify(core::State& state);
+// Likewise of what the store holds.
+void Simplify(wire::JobMemory& memory);
 // Equal for equal simplified states, and only for these. Does not cover the configuration.
 std::string BytesOf(const core::State& state);
 // How a run ended, as far as decisions look at it.

@@ -61,6 +61,10 @@ uint32_t Messages::Add(StoredJob job) {
   Bytes bytes;
   bytes.Add(int64_t{job.has_value()});
   if (job) {
+    Simplify(job->memory);
+    bytes.Add(job->memory.incarnation);
+    bytes.Add(job->memory.quarantine);
+    for (const wire::GoneLaunch& gone : job->memory.gone) bytes.Add(gone.incarnation);
     bytes.Add(job->version);
     bytes.Add(job->next_version);
     AddEnd(job->end, bytes);
@@ -171,6 +175,8 @@ void CoreTable::Run(core::Core& core, const core::Event& event, absl::Time now, 
 void CoreTable::AddEffect(const core::Effect& effect, Turned& turned) {
   CoreEffect added;
   if (const auto* send = std::get_if<core::Send>(&effect)) {
+    // Ranks carry no memory: the store of this world is never lost.
+    if (std::holds_alternative<wire::Keep>(send->message)) return;
     turned.asks_for_body |= std::holds_alternative<wire::NeedPlacement>(send->message);
     added.session = CoreTable::NameOf(send->session);
     added.message = messages_.Add(send->message);
