@@ -20,8 +20,8 @@ static_assert(sizeof(Incarnation) == 560,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 6016, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 3968, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6120, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 4048, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
