@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "placement/status_macros.h"
+#include "server/descriptors.h"
 #include "server/http/http_server.h"
 #include "server/log.h"
 #include "server/observe.h"
@@ -15,14 +16,16 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-RunnerOptions RunnerOptionsOf(const DaemonConfig& config) {
+RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& descriptors) {
   RunnerOptions options;
   options.core = config.core;
   options.core.server_version = DaemonVersion();
   options.queue = {.max_events = static_cast<size_t>(config.limits.max_queued_events),
                    .max_bytes = kMiB * static_cast<size_t>(config.limits.max_queued_mib)};
-  options.sessions = {.max_sessions = config.limits.max_sessions,
+  options.sessions = {.max_sessions = descriptors.max_sessions,
+                      .no_more = descriptors.no_more_sessions,
                       .hello_deadline = config.limits.hello_deadline};
+  if (!descriptors.warning.empty()) options.warnings.push_back(descriptors.warning);
   return options;
 }
 
@@ -43,7 +46,12 @@ Daemon::Daemon() = default;
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenStore(config));
   auto daemon = std::unique_ptr<Daemon>(new Daemon());
-  EPLB_ASSIGN_OR_RETURN(daemon->runner_, Runner::Start(RunnerOptionsOf(config), std::move(store)));
+  const DescriptorPlan descriptors = PlanDescriptors(DescriptorLimit(), config.limits.max_sessions);
+  if (!descriptors.warning.empty()) {
+    Log(LogLevel::kWarn, "descriptors_short", {{"reason", descriptors.warning}});
+  }
+  EPLB_ASSIGN_OR_RETURN(daemon->runner_,
+                        Runner::Start(RunnerOptionsOf(config, descriptors), std::move(store)));
   Runner* runner = daemon->runner_.get();
   EPLB_ASSIGN_OR_RETURN(
       daemon->rpc_,
@@ -63,13 +71,16 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
            .max_streams_per_connection = config.limits.max_streams_per_connection,
            .max_memory_bytes = kMiB * static_cast<size_t>(config.limits.max_rpc_memory_mib),
            .handshake_deadline = config.limits.handshake_deadline,
+           .tcp_below = descriptors.tcp_below,
+           .unix_below = descriptors.unix_below,
            .server_version = DaemonVersion()}));
-  EPLB_ASSIGN_OR_RETURN(daemon->http_, HttpServer::Start(config.http,
-                                                         SourcesOf({.runner = runner,
-                                                                    .rpc = daemon->rpc_.get(),
-                                                                    .tls_cert = config.tls.cert,
-                                                                    .version = DaemonVersion()}),
-                                                         config.http_allowed_hosts));
+  EPLB_ASSIGN_OR_RETURN(daemon->http_,
+                        HttpServer::Start(config.http,
+                                          SourcesOf({.runner = runner,
+                                                     .rpc = daemon->rpc_.get(),
+                                                     .tls_cert = config.tls.cert,
+                                                     .version = DaemonVersion()}),
+                                          config.http_allowed_hosts, descriptors.http_connections));
   return daemon;
 }
 

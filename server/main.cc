@@ -24,6 +24,7 @@
 #include "server/config.h"
 #include "server/config_print.h"
 #include "server/daemon.h"
+#include "server/descriptors.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/rpc/grpc_log.h"
@@ -205,6 +206,7 @@ int Serve(DaemonConfig config, bool insecure_network) {
   for (std::string& doubtful : DoubtfulValues(config)) {
     Log(LogLevel::kWarn, "doubtful_value", {{"reason", std::move(doubtful)}});
   }
+  (void)RaiseDescriptorLimit();
   const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config);
   if (!daemon.ok()) return Fail(kFailed, daemon.status());
   const std::string grpc = (*daemon)->grpc_address().Text();

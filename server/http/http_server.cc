@@ -19,11 +19,13 @@
 #include "server/http/answer_stream.h"
 #include "server/http/intake.h"
 #include "server/http/outlet.h"
+#include "server/runner/tcp_listeners.h"
 
 namespace eplb {
 namespace {
 
-constexpr int kThreads = 4;          // that make answers, beside that of the probes
+constexpr int kThreads = 4;  // that make answers, beside that of the probes
+constexpr int kBacklog = 128;
 constexpr size_t kMaxBodyBytes = 0;  // nothing that is asked has a body
 constexpr char kEmptyRequest[] = "GET / HTTP/1.1\r\n\r\n";
 
@@ -192,11 +194,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     return absl::InvalidArgumentError(
         absl::StrCat("HTTP cannot listen on ", listen.Text(), ", expected ADDR:PORT"));
   }
-  EPLB_ASSIGN_OR_RETURN(auto listener, ListenHttp(listen));
+  EPLB_ASSIGN_OR_RETURN(TcpListeners bound, ListenTcp(listen, kBacklog, /*most=*/1));
   allowed_hosts.push_back(listen.host);
-  auto parts = std::make_unique<Parts>(std::move(sources), std::move(listener.first),
-                                       std::move(listener.second), std::move(allowed_hosts),
-                                       max_connections);
+  auto parts =
+      std::make_unique<Parts>(std::move(sources), std::move(bound.sockets.front()),
+                              std::move(bound.address), std::move(allowed_hosts), max_connections);
   Parts* raw = parts.get();
   parts->threads.emplace_back([raw] { raw->intake.Run(); });
   parts->threads.emplace_back([raw] { raw->outlet.Run(); });

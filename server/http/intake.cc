@@ -1,6 +1,5 @@
 #include "server/http/intake.h"
 
-#include <netdb.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -9,64 +8,20 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
-
-#include "absl/strings/str_cat.h"
 
 #include "server/runner/monotonic_clock.h"
 
 namespace eplb {
 namespace {
 
-constexpr int kBacklog = 128;
+constexpr int kMaxAccepts = 128;  // in one turn
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
-absl::Status CannotListen(const Address& address, const char* why) {
-  return absl::UnavailableError(absl::StrCat("cannot listen on ", address.Text(), ": ", why));
-}
-
-int PortOf(int descriptor) {
-  sockaddr_storage bound{};
-  socklen_t size = sizeof(bound);
-  std::array<char, NI_MAXSERV> port{};
-  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &size) != 0 ||
-      getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, nullptr, 0, port.data(), port.size(),
-                  NI_NUMERICSERV) != 0) {
-    return 0;
-  }
-  return static_cast<int>(std::strtol(port.data(), nullptr, 10));
-}
-
 }  // namespace
-
-Descriptor::~Descriptor() {
-  if (value_ >= 0) (void)close(value_);
-}
-
-absl::StatusOr<std::pair<Descriptor, Address>> ListenHttp(const Address& address) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (error != 0) return CannotListen(address, gai_strerror(error));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &freeaddrinfo);
-  Descriptor listener(
-      socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, found->ai_protocol));
-  const int yes = 1;
-  if (listener.get() < 0 ||
-      setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
-      bind(listener.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      listen(listener.get(), kBacklog) != 0) {
-    return CannotListen(address, std::strerror(errno));
-  }
-  const int port = PortOf(listener.get());
-  return std::pair(std::move(listener), address.WithPort(port));
-}
 
 HttpLane LaneOf(std::string_view head) {
   head = head.substr(0, head.find_first_of("\r\n"));
@@ -131,9 +86,9 @@ bool Intake::Read(Waiting& waiting) {
   return false;
 }
 
-// All that wait in the backlog; a flood of them ends with the next turn's poll.
+// What waits in the backlog; a flood goes on in the next turn.
 void Intake::Accept(absl::Time now) {
-  for (int i = 0; i < kBacklog; ++i) {
+  for (int i = 0; i < kMaxAccepts; ++i) {
     Descriptor accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (accepted.get() < 0) {
       // Without descriptors the connection stays in the backlog, and poll would not wait.

@@ -13,37 +13,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "server/address.h"
 #include "server/http/http_failures.h"
+#include "server/runner/descriptor.h"
 
 namespace eplb {
-
-// Owns a file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  ~Descriptor();
-
-  int get() const { return value_; }
-
- private:
-  int value_ = -1;
-};
-
-// A listening socket and the address with its real port. errors: Unavailable, with the system's
-// reason.
-absl::StatusOr<std::pair<Descriptor, Address>> ListenHttp(const Address& address);
 
 // A connection whose request's head is complete, or longer than it may be.
 struct HttpArrival {

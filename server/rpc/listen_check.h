@@ -1,15 +1,11 @@
-// Why an address cannot be listened on: gRPC itself does not say.
+// Whether a Unix socket is another daemon's: of use to both that take one over, gRPC and the
+// acceptor.
 #ifndef EPLB_SERVER_RPC_LISTEN_CHECK_H_
 #define EPLB_SERVER_RPC_LISTEN_CHECK_H_
 
 #include <string>
 
-#include "server/address.h"
-
 namespace eplb {
-
-// The system's reason, found by trying. For an address that gRPC could not bind.
-std::string WhyNotListening(const Address& address);
 
 // True when a process accepts connections on this Unix socket. gRPC would take the path away from
 // it without a word.

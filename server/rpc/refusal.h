@@ -11,13 +11,14 @@ enum class Refusal {
   kDenied,           // role or job
   kLimited,          // sessions or calls of one address, messages of one stream
   kMalformed,        // a message that breaks the protocol
-  kHandshake,        // no connection: plaintext, no certificate, or one that is not trusted
+  kHandshake,        // no connection: silent, plaintext, no certificate, or one that is not trusted
+  kCrowded,          // a connection more than the limit of open files has room for
 };
-inline constexpr int kNumRefusals = 5;
+inline constexpr int kNumRefusals = 6;
 
 constexpr std::string_view NameOf(Refusal refusal) {
-  constexpr std::string_view kNames[kNumRefusals] = {"unauthenticated", "denied", "limited",
-                                                     "malformed", "handshake"};
+  constexpr std::string_view kNames[kNumRefusals] = {"unauthenticated", "denied",    "limited",
+                                                     "malformed",       "handshake", "crowded"};
   return kNames[static_cast<int>(refusal)];
 }
 

@@ -1,5 +1,8 @@
 #include "server/rpc/rpc_server.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -18,16 +21,17 @@
 #include "server/background/ticker.h"
 #include "server/log.h"
 #include "server/rpc/admin.h"
+#include "server/rpc/connection_acceptor.h"
 #include "server/rpc/credentials.h"
 #include "server/rpc/exchange.h"
 #include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
-#include "server/rpc/listen_check.h"
 #include "server/rpc/query.h"
 #include "server/rpc/session.h"
 #include "server/rpc/unix_acceptor.h"
 #include "server/rpc/unix_socket.h"
 #include "server/runner/monotonic_clock.h"
+#include "server/runner/tcp_listeners.h"
 
 namespace eplb {
 namespace {
@@ -36,6 +40,11 @@ constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr int kKeepaliveMs = 30000;         // an idle connection is asked for life
 constexpr int kKeepaliveTimeoutMs = 10000;  // and dropped without an answer: a frozen rank
 constexpr int kMinClientPingMs = 10000;
+// A connection without a call, of a peer that was refused or has its answer, ends after so long. A
+// rank's stream is a call.
+constexpr int kMaxIdleMs = 60000;
+constexpr int kBacklog = 1024;
+constexpr size_t kMaxListeners = 8;      // addresses that a host's name stands for
 constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
 // A socket is made with 0777 less its mask.
 constexpr mode_t kOwnerMask = 0177;
@@ -96,6 +105,18 @@ class ScopedUmask {
   const mode_t before_;
 };
 
+// What gRPC's own listener sets.
+void HandToGrpc(Descriptor connection, grpc::experimental::ExternalConnectionAcceptor& door) {
+  const int yes = 1;
+  const unsigned int unanswered_ms = kKeepaliveTimeoutMs;
+  (void)setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  (void)setsockopt(connection.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms,
+                   sizeof(unanswered_ms));
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = connection.Release();
+  door.HandleNewConnection(&parameters);
+}
+
 void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(RpcServer::kMaxReceiveBytes);
   builder->SetResourceQuota(grpc::ResourceQuota("eplbd").Resize(options.max_memory_bytes));
@@ -107,6 +128,7 @@ void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
       static_cast<int>(absl::ToInt64Milliseconds(options.handshake_deadline)));
   // Otherwise a second daemon binds the same port and gets every other rank.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -157,9 +179,47 @@ struct RpcServer::Parts {
       paths.push_back(options.listen.unix_path);
     if (!unix_socket.empty()) paths.push_back(unix_socket);
     for (const std::string& path : paths) {
-      EPLB_ASSIGN_OR_RETURN(acceptors.emplace_back(), UnixAcceptor::Listen(path, &unix_peers));
+      EPLB_ASSIGN_OR_RETURN(acceptors.emplace_back(),
+                            UnixAcceptor::Listen(path, {.peers = &unix_peers,
+                                                        .descriptors_below = options.unix_below,
+                                                        .silence = options.handshake_deadline}));
     }
     return absl::OkStatus();
+  }
+
+  // Accepts of TCP are ours, so that connections leave descriptors for everything else.
+  absl::Status ListenOnTcp() {
+    EPLB_ASSIGN_OR_RETURN(TcpListeners bound, ListenTcp(options.listen, kBacklog, kMaxListeners));
+    address = bound.address;
+    for (Descriptor& listener : bound.sockets) {
+      tcp_acceptors.push_back(std::make_unique<ConnectionAcceptor>(
+          std::move(listener), ConnectionAcceptor::Options{.address = address.Text(),
+                                                           .descriptors_below = options.tcp_below,
+                                                           .silence = options.handshake_deadline,
+                                                           .serve = [this](Descriptor one) {
+                                                             HandToGrpc(std::move(one), *tcp_door);
+                                                           }}));
+    }
+    return absl::OkStatus();
+  }
+
+  void Serve() {
+    for (const auto& acceptor : acceptors) acceptor->Serve(server.get());
+    for (const auto& acceptor : tcp_acceptors) acceptor->Start();
+  }
+
+  // Sums over the acceptors.
+  int64_t crowded() const {
+    int64_t sum = 0;
+    for (const auto& acceptor : acceptors) sum += acceptor->connections().crowded();
+    for (const auto& acceptor : tcp_acceptors) sum += acceptor->crowded();
+    return sum;
+  }
+  int64_t silent() const {
+    int64_t sum = 0;
+    for (const auto& acceptor : acceptors) sum += acceptor->connections().silent();
+    for (const auto& acceptor : tcp_acceptors) sum += acceptor->silent();
+    return sum;
   }
 
   // Takes the path of options.unix_socket, or goes without it when that is allowed.
@@ -193,6 +253,8 @@ struct RpcServer::Parts {
   std::unique_ptr<v1::Admin::CallbackService> admin;
   std::unique_ptr<grpc::Server> server;
   std::vector<std::unique_ptr<UnixAcceptor>> acceptors;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tcp_door;
+  std::vector<std::unique_ptr<ConnectionAcceptor>> tcp_acceptors;
   std::unique_ptr<Ticker> ticker;
 };
 
@@ -212,8 +274,15 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> observers;
   observers.push_back(parts->times.MakeObserver());
   builder.experimental().SetInterceptorCreators(std::move(observers));
-  const bool own_listener = listen.is_unix() && !parts->options.tls.enabled();
+  // gRPC listens itself only on a Unix socket with TLS.
+  const bool own_listener = !listen.is_unix() || !parts->options.tls.enabled();
   if (!own_listener) builder.AddListeningPort(listen.Text(), credentials, &port);
+  if (!listen.is_unix()) {
+    EPLB_RETURN_IF_ERROR(parts->ListenOnTcp());
+    using Door = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    parts->tcp_door =
+        builder.experimental().AddExternalConnectionAcceptor(Door::FROM_FD, credentials);
+  }
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
   builder.RegisterService(parts->admin.get());
@@ -229,12 +298,12 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
     if (parts->server != nullptr) EPLB_RETURN_IF_ERROR(parts->ListenOnUnix());
   }
   if (parts->server == nullptr || (port <= 0 && !own_listener)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen.Text(), ": ", WhyNotListening(listen)));
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen.Text(),
+                                               ": it is no place in which a socket can be made"));
   }
-  for (const auto& acceptor : parts->acceptors) acceptor->Serve(parts->server.get());
+  parts->Serve();
   GrpcErrorsAreWarnings();
-  parts->address = listen.is_unix() ? listen : listen.WithPort(port);
+  if (listen.is_unix()) parts->address = listen;
   parts->ticker = std::make_unique<Ticker>(kTick, [raw = parts.get()](absl::Time now) {
     raw->options.runner->sessions().Expire(now);
     raw->options.runner->changes().Expire(now);
@@ -266,7 +335,8 @@ void RpcServer::Shutdown(absl::Duration grace) {
   // Server::Shutdown with a live stream waits for its whole deadline, so wait for the streams
   // first.
   (void)sessions.WaitUntilEmpty(grace);
-  parts_->acceptors.clear();
+  for (const auto& acceptor : parts_->tcp_acceptors) acceptor->Stop();
+  for (const auto& acceptor : parts_->acceptors) acceptor->Stop();
   parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(200)));
   parts_->server->Wait();
 }
@@ -274,7 +344,9 @@ void RpcServer::Shutdown(absl::Duration grace) {
 bool RpcServer::draining() const { return parts_->balancer.draining(); }
 
 int64_t RpcServer::refusals(Refusal refusal) const {
-  return refusal == Refusal::kHandshake ? FailedHandshakes() : parts_->gate.refusals(refusal);
+  if (refusal == Refusal::kCrowded) return parts_->crowded();
+  if (refusal == Refusal::kHandshake) return FailedHandshakes() + parts_->silent();
+  return parts_->gate.refusals(refusal);
 }
 
 StreamEnds RpcServer::stream_ends() const {

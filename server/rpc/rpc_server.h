@@ -2,6 +2,8 @@
 #ifndef EPLB_SERVER_RPC_RPC_SERVER_H_
 #define EPLB_SERVER_RPC_RPC_SERVER_H_
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,8 +43,11 @@ struct RpcOptions {
   TlsOptions tls = {};
   PeerLimits::Options peers = {};
   int32_t max_streams_per_connection = 128;
-  size_t max_memory_bytes = size_t{1} << 30;  // gRPC's buffers of all connections
-  absl::Duration handshake_deadline = absl::Seconds(10);
+  size_t max_memory_bytes = size_t{1} << 30;              // gRPC's buffers of all connections
+  absl::Duration handshake_deadline = absl::Seconds(10);  // also for a connection's first byte
+  // Connections whose descriptors are not below these are closed; see ConnectionAcceptor.
+  int32_t tcp_below = std::numeric_limits<int32_t>::max();
+  int32_t unix_below = std::numeric_limits<int32_t>::max();
   std::string server_version = {};
 };
 

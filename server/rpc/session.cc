@@ -49,7 +49,12 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
     counted_ = true;
     const absl::StatusOr<core::SessionId> session =
         runner_->sessions().Open(mailbox_, MonotonicNow());
-    if (!session.ok()) return mailbox_->Close(session.status());
+    if (!session.ok()) {
+      if (absl::IsResourceExhausted(session.status())) {
+        return Refuse(Refusal::kLimited, session.status());
+      }
+      return mailbox_->Close(session.status());
+    }
     session_ = *session;
     ReadNext();
   }

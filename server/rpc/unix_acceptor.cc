@@ -1,9 +1,7 @@
 #include "server/rpc/unix_acceptor.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pwd.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -19,13 +17,10 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_posix.h>
 
-#include "server/log.h"
-
 namespace eplb {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr int kRetryMs = 100;  // after an accept that failed for want of descriptors or memory
 constexpr size_t kUserRecordBytes = 16384;
 // Numbers that connections get, one after the other and then from the first again. They lie in the
 // usual limit of 1024 descriptors, above what the daemon itself has open.
@@ -40,11 +35,10 @@ absl::Status NotListening(const std::string& path) {
 // Moves a descriptor to the next of the numbers. gRPC tells a call only the number of its
 // connection: were that reused at once, a call of a connection that has just ended could be taken
 // for one of the connection after it.
-int Renumbered(int descriptor, int connection) {
-  const int number = fcntl(descriptor, F_DUPFD_CLOEXEC, kFirstNumber + connection % kNumNumbers);
-  if (number < 0) return descriptor;
-  (void)close(descriptor);
-  return number;
+Descriptor Renumbered(Descriptor descriptor, int connection, int32_t below) {
+  Descriptor number(
+      fcntl(descriptor.get(), F_DUPFD_CLOEXEC, kFirstNumber + connection % kNumNumbers));
+  return number.get() < 0 || number.get() >= below ? std::move(descriptor) : std::move(number);
 }
 
 }  // namespace
@@ -78,7 +72,7 @@ std::string DescribeUser(uid_t user) {
 }
 
 absl::StatusOr<std::unique_ptr<UnixAcceptor>> UnixAcceptor::Listen(const std::string& path,
-                                                                   UnixPeers* peers) {
+                                                                   Options options) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -86,71 +80,47 @@ absl::StatusOr<std::unique_ptr<UnixAcceptor>> UnixAcceptor::Listen(const std::st
     return NotListening(path);
   }
   path.copy(address.sun_path, path.size());
-  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (listener < 0) return NotListening(path);
+  Descriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (listener.get() < 0) return NotListening(path);
   (void)unlink(path.c_str());
-  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      listen(listener, kBacklog) != 0) {
-    const absl::Status status = NotListening(path);
-    (void)close(listener);
-    return status;
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return NotListening(path);
   }
-  const int stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (stop < 0) {
-    const absl::Status status = NotListening(path);
-    (void)unlink(path.c_str());
-    (void)close(listener);
-    return status;
-  }
-  return std::unique_ptr<UnixAcceptor>(new UnixAcceptor(path, listener, stop, peers));
+  return std::unique_ptr<UnixAcceptor>(new UnixAcceptor(path, std::move(listener), options));
 }
 
-UnixAcceptor::UnixAcceptor(std::string path, int listener, int stop, UnixPeers* peers)
-    : path_(std::move(path)), listener_(listener), stop_(stop), peers_(peers) {}
+UnixAcceptor::UnixAcceptor(std::string path, Descriptor listener, Options options)
+    : path_(std::move(path)),
+      options_(options),
+      acceptor_(std::move(listener), {.address = absl::StrCat("unix:", path_),
+                                      .descriptors_below = options_.descriptors_below,
+                                      .silence = options_.silence,
+                                      .serve = [this](Descriptor one) { Hand(std::move(one)); }}) {}
 
-UnixAcceptor::~UnixAcceptor() {
-  const uint64_t one = 1;
-  (void)!write(stop_, &one, sizeof(one));
-  if (thread_.joinable()) thread_.join();
+UnixAcceptor::~UnixAcceptor() { Stop(); }
+
+void UnixAcceptor::Stop() {
+  if (stopped_) return;
+  stopped_ = true;
   // Before the listener is closed: a daemon that finds the path served does not take it.
   (void)unlink(path_.c_str());
-  (void)close(listener_);
-  (void)close(stop_);
+  acceptor_.Stop();
 }
 
 void UnixAcceptor::Serve(grpc::Server* server) {
-  thread_ = std::thread([this, server] { Loop(server); });
+  server_ = server;
+  acceptor_.Start();
 }
 
-void UnixAcceptor::Loop(grpc::Server* server) {
-  for (;;) {
-    std::array<pollfd, 2> waits = {{{.fd = stop_, .events = POLLIN, .revents = 0},
-                                    {.fd = listener_, .events = POLLIN, .revents = 0}}};
-    (void)poll(waits.data(), waits.size(), -1);
-    if (waits[0].revents != 0) return;
-    if (waits[1].revents != 0) AcceptOne(server);
-  }
-}
-
-void UnixAcceptor::AcceptOne(grpc::Server* server) {
-  const int accepted = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (accepted < 0) {
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-    Log(LogLevel::kWarn, "connection_not_accepted",
-        {{"socket", path_}, {"reason", std::string(std::strerror(errno))}});
-    pollfd stop{.fd = stop_, .events = POLLIN, .revents = 0};
-    (void)poll(&stop, 1, kRetryMs);
-    return;
-  }
+void UnixAcceptor::Hand(Descriptor connection) {
   ucred user{};
   socklen_t size = sizeof(user);
-  if (getsockopt(accepted, SOL_SOCKET, SO_PEERCRED, &user, &size) != 0) {
-    (void)close(accepted);
-    return;
-  }
-  const int descriptor = Renumbered(accepted, connections_++);
-  peers_->Note(descriptor, user.uid);
-  grpc::AddInsecureChannelFromFd(server, descriptor);
+  if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &user, &size) != 0) return;
+  Descriptor numbered =
+      Renumbered(std::move(connection), connections_++, options_.descriptors_below);
+  options_.peers->Note(numbered.get(), user.uid);
+  grpc::AddInsecureChannelFromFd(server_, numbered.Release());
 }
 
 }  // namespace eplb

@@ -1,20 +1,24 @@
 // The listener of a Unix socket without TLS. It accepts the connections itself and hands them to
 // gRPC, because the kernel knows the user at the other end and gRPC's own listener does not ask.
-// limits.handshake_deadline does not count here: a connection that sends nothing ends by keepalive.
 #ifndef EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_
 #define EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/rpc/connection_acceptor.h"
+#include "server/runner/descriptor.h"
 
 namespace grpc {
 class Server;
@@ -42,31 +46,41 @@ class UnixPeers {
 // directory service of the machine, so it is for rare calls.
 std::string DescribeUser(uid_t user);
 
-// threads: those of one thread, but for the thread that it owns.
+// threads: those of one thread, but for the thread that it owns and the counters.
 class UnixAcceptor {
  public:
-  // Replaces a socket that nobody serves. The umask says who may connect. peers: outlives it.
+  struct Options {
+    UnixPeers* peers = nullptr;  // outlives the acceptor
+    // See ConnectionAcceptor::Options.
+    int32_t descriptors_below = std::numeric_limits<int32_t>::max();
+    absl::Duration silence = absl::Seconds(10);
+  };
+  // Replaces a socket that nobody serves. The umask says who may connect.
   // errors: Unavailable with the system's reason.
   static absl::StatusOr<std::unique_ptr<UnixAcceptor>> Listen(const std::string& path,
-                                                              UnixPeers* peers);
+                                                              Options options);
   // Accepts from now on. server: started; shut down only after this object's end. Once.
   void Serve(grpc::Server* server);
-  // Accepts no more, and removes the socket.
+  // As Stop.
   ~UnixAcceptor();
   UnixAcceptor(const UnixAcceptor&) = delete;
   UnixAcceptor& operator=(const UnixAcceptor&) = delete;
 
+  // Accepts no more, and removes the socket.
+  void Stop();
+
+  const ConnectionAcceptor& connections() const { return acceptor_; }
+
  private:
-  UnixAcceptor(std::string path, int listener, int stop, UnixPeers* peers);
-  void Loop(grpc::Server* server);
-  void AcceptOne(grpc::Server* server);
+  UnixAcceptor(std::string path, Descriptor listener, Options options);
+  void Hand(Descriptor connection);
 
   const std::string path_;
-  const int listener_;
-  const int stop_;  // an eventfd, readable once the thread must end
-  UnixPeers* const peers_;
-  int connections_ = 0;  // accepted so far; of the thread
-  std::thread thread_;
+  const Options options_;
+  grpc::Server* server_ = nullptr;
+  bool stopped_ = false;
+  int connections_ = 0;  // handed over so far; of the acceptor's thread
+  ConnectionAcceptor acceptor_;
 };
 
 }  // namespace eplb

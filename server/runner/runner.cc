@@ -40,8 +40,9 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
 
 Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
                std::vector<core::StoredJob> jobs)
-    : store_(std::move(store)),
-      sessions_(options.sessions),
+    : warnings_(std::move(options.warnings)),
+      store_(std::move(store)),
+      sessions_(std::move(options.sessions)),
       queue_(options.queue),
       core_(std::move(options.core), stored_term, std::move(jobs), MonotonicNow()),
       core_readiness_(core_.Readiness()),

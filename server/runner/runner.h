@@ -28,6 +28,7 @@ struct RunnerOptions {
   core::Config core;
   EventQueue::Limits queue;
   Sessions::Limits sessions;
+  std::vector<std::string> warnings = {};  // of the daemon itself, a sentence each
 };
 
 // What the daemon has done since its start, for the metrics.
@@ -69,6 +70,8 @@ class Runner {
   core::Buckets store_write_seconds() const { return executor_.write_seconds(); }
   int64_t store_errors() const { return executor_.write_errors(); }
 
+  // What is wrong with the daemon as it was started, a sentence each.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   int64_t term() const;
   std::vector<core::JobView> Jobs() const;
   absl::StatusOr<core::JobView> Job(const std::string& job) const;
@@ -102,6 +105,7 @@ class Runner {
   void LookUp(core::Change& change) const;
   void Tick();
 
+  const std::vector<std::string> warnings_;
   const std::unique_ptr<Store> store_;
   Sessions sessions_;
   EventQueue queue_;

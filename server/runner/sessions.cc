@@ -11,6 +11,7 @@ absl::StatusOr<core::SessionId> Sessions::Open(std::shared_ptr<Mailbox> mailbox,
   const std::lock_guard lock(mutex_);
   if (!accepting_) return absl::UnavailableError("the daemon drains, come back later");
   if (std::ssize(sessions_) >= limits_.max_sessions) {
+    if (!limits_.no_more.empty()) return absl::ResourceExhaustedError(limits_.no_more);
     return absl::ResourceExhaustedError(
         absl::StrCat("limits.max_sessions = ", limits_.max_sessions, " streams are open"));
   }

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,12 +25,13 @@ class Sessions {
  public:
   struct Limits {
     int32_t max_sessions = 20000;
+    std::string no_more = {};  // what a refusal says; empty: limits.max_sessions
     absl::Duration hello_deadline = absl::Seconds(10);  // from Open to Spoke
   };
   // From Close to the end of the stream; after it the stream is cancelled.
   static constexpr absl::Duration kCloseDeadline = absl::Seconds(5);
 
-  explicit Sessions(Limits limits) : limits_(limits) {}
+  explicit Sessions(Limits limits) : limits_(std::move(limits)) {}
 
   // errors: ResourceExhausted above max_sessions, Unavailable after StopAccepting.
   absl::StatusOr<core::SessionId> Open(std::shared_ptr<Mailbox> mailbox, absl::Time now);

@@ -4,16 +4,17 @@
 
 #include <thread>
 
+#include "server/runner/tcp_listeners.h"
 #include "tests/support/raw_connection.h"
 
 namespace eplb {
 namespace {
 
 TEST(IntakeTest, AHeadThatDoesNotEndInTimeIsDroppedAndCounted) {
-  absl::StatusOr<std::pair<Descriptor, Address>> listener = ListenHttp({.host = "127.0.0.1"});
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  const int port = listener->second.port;
-  Intake intake(std::move(listener->first), {.head_deadline = absl::Milliseconds(50)});
+  absl::StatusOr<TcpListeners> bound = ListenTcp({.host = "127.0.0.1"}, /*backlog=*/8, /*most=*/1);
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  const int port = bound->address.port;
+  Intake intake(std::move(bound->sockets.front()), {.head_deadline = absl::Milliseconds(50)});
   std::thread turns([&intake] { intake.Run(); });
   RawConnection slow(port);
   slow.Send("GET /livez HTTP/1.1\r\n");

@@ -1,0 +1,77 @@
+"""A daemon with few file descriptors: connections that take all they can leave probes and queries alive."""
+
+import json
+import pathlib
+import resource
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import job as harness
+
+LIMIT = 80
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty settings
+SOON = 1.0  # seconds
+
+
+class DescriptorsTest(unittest.TestCase):
+    def setUp(self):
+        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-files-")))
+        self.unix = f"unix:{directory}/eplbd.sock"
+        self.log = directory / "log"
+        self.daemon = subprocess.Popen(
+            [harness.BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", directory / "db",
+             "--set", f"listen.unix={directory}/eplbd.sock"],
+            stdout=subprocess.PIPE, stderr=self.enterContext(open(self.log, "w")), text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)))
+        self.addCleanup(lambda: (self.daemon.kill(), self.daemon.wait(10), self.daemon.stdout.close()))
+        listening = json.loads(self.daemon.stdout.readline())
+        self.grpc, self.http = listening["grpc"], listening["http"]
+
+    def connect(self, count, address, first=b""):
+        host, port = address.rsplit(":", 1)
+        for _ in range(count):
+            one = self.enterContext(socket.create_connection((host, int(port)), timeout=10 * harness.PATIENCE))
+            if first:
+                try:
+                    one.sendall(first)
+                except OSError:
+                    pass  # it was closed at once
+
+    def assert_probes_answer(self):
+        for path in ("livez", "readyz"):
+            started = time.monotonic()
+            with urllib.request.urlopen(f"http://{self.http}/{path}", timeout=10 * harness.PATIENCE) as answer:
+                self.assertEqual(answer.status, 200)
+            self.assertLess(time.monotonic() - started, SOON * harness.PATIENCE, path)
+
+    def assert_status_answers(self, endpoint):
+        result = subprocess.run([harness.BIN / "eplbctl", "status", "--endpoint", endpoint, "--timeout", "5s"],
+                                capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr + self.log.read_text())
+
+    def test_silent_connections_make_room_for_those_that_speak(self):
+        self.connect(96, self.grpc)
+        self.assert_probes_answer()
+        self.assert_status_answers(self.grpc)
+        self.assert_status_answers(self.unix)
+
+    def test_connections_that_stay_leave_probes_and_operators_alive(self):
+        self.connect(96, self.grpc, PREFACE)
+        self.connect(96, self.http)
+        self.assert_probes_answer()
+        self.assert_status_answers(self.unix)
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10 * harness.PATIENCE) as answer:
+            crowded = [line for line in answer.read().decode().splitlines() if 'kind="crowded"' in line]
+        self.assertGreater(float(crowded[0].split()[-1]), 0)
+
+    def test_what_does_not_fit_is_told_at_the_start(self):
+        self.assertIn("limits.max_sessions is 20000, but the limit of 80 open files has room for 16 streams",
+                      self.log.read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
