@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "placement/status_macros.h"
-#include "server/descriptors.h"
+#include "server/descriptor_plan.h"
 #include "server/http/http_server.h"
 #include "server/log.h"
 #include "server/observe.h"

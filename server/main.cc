@@ -24,7 +24,7 @@
 #include "server/config.h"
 #include "server/config_print.h"
 #include "server/daemon.h"
-#include "server/descriptors.h"
+#include "server/descriptor_plan.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/rpc/grpc_log.h"

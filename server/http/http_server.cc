@@ -19,7 +19,7 @@
 #include "server/http/answer_stream.h"
 #include "server/http/intake.h"
 #include "server/http/outlet.h"
-#include "server/runner/tcp_listeners.h"
+#include "server/tcp_listeners.h"
 
 namespace eplb {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "absl/time/time.h"
 
+#include "server/descriptor.h"
 #include "server/http/http_failures.h"
-#include "server/runner/descriptor.h"
 
 namespace eplb {
 

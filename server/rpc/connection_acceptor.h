@@ -17,7 +17,7 @@
 
 #include "absl/time/time.h"
 
-#include "server/runner/descriptor.h"
+#include "server/descriptor.h"
 
 namespace eplb {
 

@@ -31,7 +31,7 @@
 #include "server/rpc/unix_acceptor.h"
 #include "server/rpc/unix_socket.h"
 #include "server/runner/monotonic_clock.h"
-#include "server/runner/tcp_listeners.h"
+#include "server/tcp_listeners.h"
 
 namespace eplb {
 namespace {

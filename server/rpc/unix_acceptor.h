@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "server/descriptor.h"
 #include "server/rpc/connection_acceptor.h"
-#include "server/runner/descriptor.h"
 
 namespace grpc {
 class Server;

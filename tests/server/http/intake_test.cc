@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "server/runner/tcp_listeners.h"
+#include "server/tcp_listeners.h"
 #include "tests/support/raw_connection.h"
 
 namespace eplb {

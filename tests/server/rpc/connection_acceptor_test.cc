@@ -1,21 +1,55 @@
 #include "server/rpc/connection_acceptor.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "server/runner/tcp_listeners.h"
+#include "server/tcp_listeners.h"
 #include "tests/support/raw_connection.h"
 
 namespace eplb {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
+
+constexpr int kOwn = 2;  // descriptors of an acceptor: its listener and what ends its thread
+
+// A peer whose descriptor is far above those that the acceptor gives out.
+class FarPeer {
+ public:
+  FarPeer() {
+    const Descriptor low(socket(AF_INET, SOCK_STREAM, 0));
+    descriptor_ = Descriptor(fcntl(low.get(), F_DUPFD_CLOEXEC, 600));
+    EXPECT_GE(descriptor_.get(), 600);
+  }
+  void Connect(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(descriptor_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+              0);
+  }
+  void Send() { EXPECT_EQ(send(descriptor_.get(), "x", 1, MSG_NOSIGNAL), 1); }
+  // Waits until the other end has closed.
+  bool IsClosed() {
+    pollfd one{.fd = descriptor_.get(), .events = POLLRDHUP, .revents = 0};
+    return poll(&one, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))) == 1;
+  }
+
+ private:
+  Descriptor descriptor_;
+};
 
 // An acceptor at work that keeps what it hands over.
 class ConnectionAcceptorTest : public ::testing::Test {
@@ -42,10 +76,11 @@ class ConnectionAcceptorTest : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     return served_.size();
   }
-  // The number that the next descriptor of this process gets.
-  static int NextNumber() {
-    const Descriptor one(dup(0));
-    return one.get();
+  // Above the numbers that the next `count` descriptors of this process get.
+  static int NumberAfter(int count) {
+    std::vector<Descriptor> taken;
+    for (int i = 0; i < count; ++i) taken.emplace_back(eventfd(0, EFD_CLOEXEC));
+    return taken.back().get() + 1;
   }
 
   int port_ = 0;
@@ -74,35 +109,32 @@ TEST_F(ConnectionAcceptorTest, ASilentConnectionIsClosedAndCounted) {
   EXPECT_EQ(acceptor_->crowded(), 0);
 }
 
-// A connection takes two numbers here: one of each end.
 TEST_F(ConnectionAcceptorTest, WhenDescriptorsAreShortTheOldestSilentConnectionMakesRoom) {
-  const int free = NextNumber();
-  Start({.descriptors_below = free + 30, .silence = absl::Hours(1)});
-  std::vector<RawConnection> silent;
-  for (int i = 0; i < 40; ++i) silent.emplace_back(port_);
-  EXPECT_TRUE(silent.front().ReadToTheEnd());
-  silent.back().Send("x");
+  const int below = NumberAfter(kOwn + 8);
+  Start({.descriptors_below = below, .silence = absl::Hours(1)});
+  std::vector<FarPeer> silent(12);
+  for (FarPeer& one : silent) one.Connect(port_);
+  EXPECT_TRUE(silent.front().IsClosed());
+  silent.back().Send();
   ASSERT_TRUE(WaitUntilServed(1));
-  EXPECT_LT(served_[0].get(), free + 30);
-  EXPECT_GE(acceptor_->crowded(), 1);
+  EXPECT_LT(served_[0].get(), below);
+  EXPECT_EQ(acceptor_->crowded(), 4);
   EXPECT_EQ(acceptor_->silent(), 0);
 }
 
 TEST_F(ConnectionAcceptorTest, WhenAllSpokeTheNewcomerIsClosed) {
-  const int free = NextNumber();
-  Start({.descriptors_below = free + 12, .silence = absl::Hours(1)});
-  std::vector<RawConnection> speakers;
-  size_t count = 0;
-  while (acceptor_->crowded() == 0) {
-    ASSERT_LT(count, 12U);
-    speakers.emplace_back(port_);
-    speakers.back().Send("x");
-    if (NextNumber() > free + 12) break;
-    ASSERT_TRUE(WaitUntilServed(++count));
+  Start({.descriptors_below = NumberAfter(kOwn + 8), .silence = absl::Hours(1)});
+  std::vector<FarPeer> speakers(8);
+  for (size_t i = 0; i < speakers.size(); ++i) {
+    speakers[i].Connect(port_);
+    speakers[i].Send();
+    ASSERT_TRUE(WaitUntilServed(i + 1));
   }
-  RawConnection newcomer(port_);
-  EXPECT_TRUE(newcomer.ReadToTheEnd());
-  EXPECT_EQ(served(), count);
+  FarPeer newcomer;
+  newcomer.Connect(port_);
+  EXPECT_TRUE(newcomer.IsClosed());
+  EXPECT_EQ(served(), 8U);
+  EXPECT_EQ(acceptor_->crowded(), 1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "server/runner/tcp_listeners.h"
+#include "server/tcp_listeners.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

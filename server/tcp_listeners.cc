@@ -1,4 +1,4 @@
-#include "server/runner/tcp_listeners.h"
+#include "server/tcp_listeners.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

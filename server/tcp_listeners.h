@@ -1,6 +1,6 @@
 // Sockets that listen on an address of TCP, for gRPC and for HTTP.
-#ifndef EPLB_SERVER_RUNNER_TCP_LISTENERS_H_
-#define EPLB_SERVER_RUNNER_TCP_LISTENERS_H_
+#ifndef EPLB_SERVER_TCP_LISTENERS_H_
+#define EPLB_SERVER_TCP_LISTENERS_H_
 
 #include <cstddef>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 
 #include "server/address.h"
-#include "server/runner/descriptor.h"
+#include "server/descriptor.h"
 
 namespace eplb {
 
@@ -24,4 +24,4 @@ absl::StatusOr<TcpListeners> ListenTcp(const Address& address, int backlog, size
 
 }  // namespace eplb
 
-#endif  // EPLB_SERVER_RUNNER_TCP_LISTENERS_H_
+#endif  // EPLB_SERVER_TCP_LISTENERS_H_

@@ -1,6 +1,6 @@
 // How many file descriptors the daemon may have, and what they are for.
-#ifndef EPLB_SERVER_DESCRIPTORS_H_
-#define EPLB_SERVER_DESCRIPTORS_H_
+#ifndef EPLB_SERVER_DESCRIPTOR_PLAN_H_
+#define EPLB_SERVER_DESCRIPTOR_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -30,4 +30,4 @@ DescriptorPlan PlanDescriptors(int64_t limit, int32_t wanted);
 
 }  // namespace eplb
 
-#endif  // EPLB_SERVER_DESCRIPTORS_H_
+#endif  // EPLB_SERVER_DESCRIPTOR_PLAN_H_

@@ -1,4 +1,4 @@
-#include "server/descriptors.h"
+#include "server/descriptor_plan.h"
 
 #include <sys/resource.h>
 

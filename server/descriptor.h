@@ -1,6 +1,6 @@
 // Owns a file descriptor.
-#ifndef EPLB_SERVER_RUNNER_DESCRIPTOR_H_
-#define EPLB_SERVER_RUNNER_DESCRIPTOR_H_
+#ifndef EPLB_SERVER_DESCRIPTOR_H_
+#define EPLB_SERVER_DESCRIPTOR_H_
 
 #include <unistd.h>
 
@@ -31,4 +31,4 @@ class Descriptor {
 
 }  // namespace eplb
 
-#endif  // EPLB_SERVER_RUNNER_DESCRIPTOR_H_
+#endif  // EPLB_SERVER_DESCRIPTOR_H_
