@@ -115,13 +115,34 @@ absl::Status EffectExecutor::Noted(const std::function<absl::Status(Store&)>& wr
   absl::Status status = write(*sinks_.store);
   write_seconds_.Observe(absl::ToDoubleSeconds(MonotonicNow() - began));
   if (!status.ok()) ++write_errors_;
+  NoteStore(status);
+  return status;
+}
+
+void EffectExecutor::NoteStore(const absl::Status& status) {
   const bool worked = store_works_.exchange(status.ok());
-  if (worked && !status.ok()) {
+  if (worked == status.ok()) return;
+  {
+    const std::lock_guard lock(status_mutex_);
+    store_status_ = status;
+  }
+  if (worked) {
     Log(LogLevel::kError, "store_takes_no_writes", {{"reason", std::string(status.message())}});
-  } else if (!worked && status.ok()) {
+  } else {
     Log(LogLevel::kInfo, "store_takes_writes_again", {});
   }
-  return status;
+}
+
+void EffectExecutor::CheckStore() {
+  const absl::Status status = sinks_.store->CheckFile();
+  if (status.ok()) return;  // whether writes work is for a write to tell
+  if (store_works()) ++write_errors_;
+  NoteStore(status);
+}
+
+absl::Status EffectExecutor::store_status() const {
+  const std::lock_guard lock(status_mutex_);
+  return store_status_;
 }
 
 }  // namespace eplb

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -36,13 +37,17 @@ class EffectExecutor {
   // logged and skips nothing: the audit log must not stop what it describes.
   std::optional<core::StoreFailed> Execute(const core::Decision& decision);
 
-  // False while the newest write failed.
+  // False while the newest write failed, or the store's file is not what it was.
   bool store_works() const { return store_works_; }
+  // Why it does not; OK while it does. Threads: any.
+  absl::Status store_status() const;
   // Threads: any.
   core::Buckets write_seconds() const { return write_seconds_.view(); }
   int64_t write_errors() const { return write_errors_; }
   // Writes `term` again, to find out whether a failing store has recovered.
   void ProbeStore(int64_t term);
+  // Looks whether the store's file is still there, which no write would tell.
+  void CheckStore();
 
  private:
   std::optional<core::StoreFailed> Write(const core::Store& effect);
@@ -54,12 +59,15 @@ class EffectExecutor {
   std::optional<core::StoreFailed> Forget(const core::Forget& effect);
   // Runs a write, and keeps how long it took and whether it worked.
   absl::Status Noted(const std::function<absl::Status(Store&)>& write);
+  void NoteStore(const absl::Status& status);
 
   static constexpr int32_t kLogsPerSecond = 10;
 
   const Sinks sinks_;
   int64_t term_;
   std::atomic<bool> store_works_ = true;
+  mutable std::mutex status_mutex_;
+  absl::Status store_status_;  // guarded by status_mutex_
   std::atomic<int64_t> write_errors_ = 0;
   Histogram write_seconds_;
   RateLimit log_rate_;

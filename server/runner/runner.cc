@@ -109,9 +109,10 @@ void Runner::Loop() {
 void Runner::Tick() {
   Handle(core::Tick{.dropped_reports = dropped_reports()});
   const absl::Time now = MonotonicNow();
-  if (!executor_.store_works() && now >= probed_ + kProbePeriod) {
+  if (now >= probed_ + kProbePeriod) {
     probed_ = now;
-    executor_.ProbeStore(term());
+    executor_.CheckStore();
+    if (!executor_.store_works()) executor_.ProbeStore(term());
   }
   const int64_t drops = dropped_reports();
   if (drops > logged_drops_ && now >= drops_logged_ + kDropLogPeriod) {
@@ -226,7 +227,8 @@ absl::Status Runner::Alive() const {
 absl::Status Runner::Readiness() const {
   EPLB_RETURN_IF_ERROR(Alive());
   if (!executor_.store_works()) {
-    return absl::UnavailableError("the store does not take writes; the log says why");
+    return absl::UnavailableError(absl::StrCat("the store does not take writes: ",
+                                               std::string(executor_.store_status().message())));
   }
   const std::lock_guard lock(readiness_mutex_);
   return core_readiness_;

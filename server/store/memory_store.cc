@@ -1,6 +1,7 @@
 // The store of a daemon that keeps nothing, and the twin of the SQLite store in tests.
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -94,7 +95,15 @@ class MemoryStore : public Store {
     EPLB_RETURN_IF_ERROR(CheckOpen());
     std::deque<StoredEvent>& events = events_[event.job];
     events.push_front({.sequence = ++sequence_, .time = time, .event = event});
-    if (std::ssize(events) > limits_.max_events) events.pop_back();
+    const bool of_operators = IsOfOperator(events.front());
+    const auto alike = std::count_if(events.begin(), events.end(), [&](const StoredEvent& one) {
+      return IsOfOperator(one) == of_operators;
+    });
+    if (alike <= KeptOf(of_operators)) return absl::OkStatus();
+    const auto oldest = std::find_if(events.rbegin(), events.rend(), [&](const StoredEvent& one) {
+      return IsOfOperator(one) == of_operators;
+    });
+    events.erase(std::next(oldest).base());
     return absl::OkStatus();
   }
 
@@ -141,19 +150,29 @@ class MemoryStore : public Store {
     return open_ ? absl::OkStatus() : absl::UnavailableError("the store is closed");
   }
 
+  static bool IsOfOperator(const StoredEvent& stored) { return !stored.event.actor.empty(); }
+  int32_t KeptOf(bool operators) const {
+    return operators ? limits_.max_operator_events : limits_.max_events;
+  }
+
   // The oldest events of jobs that are not known any more go first.
   void TrimOrphans() {
-    std::vector<int64_t> sequences;
-    for (const auto& [job, events] : events_) {
-      if (jobs_.contains(job)) continue;
-      for (const StoredEvent& event : events) sequences.push_back(event.sequence);
-    }
-    if (std::ssize(sequences) <= limits_.max_events) return;
-    std::sort(sequences.rbegin(), sequences.rend());
-    const int64_t newest_to_go = sequences[static_cast<size_t>(limits_.max_events)];
-    for (auto& [job, events] : events_) {
-      while (!jobs_.contains(job) && !events.empty() && events.back().sequence <= newest_to_go) {
-        events.pop_back();
+    for (const bool of_operators : {false, true}) {
+      std::vector<int64_t> sequences;
+      for (const auto& [job, events] : events_) {
+        if (jobs_.contains(job)) continue;
+        for (const StoredEvent& event : events) {
+          if (IsOfOperator(event) == of_operators) sequences.push_back(event.sequence);
+        }
+      }
+      if (std::ssize(sequences) <= KeptOf(of_operators)) continue;
+      std::sort(sequences.rbegin(), sequences.rend());
+      const int64_t newest_to_go = sequences[static_cast<size_t>(KeptOf(of_operators))];
+      for (auto& [job, events] : events_) {
+        if (jobs_.contains(job)) continue;
+        std::erase_if(events, [&](const StoredEvent& event) {
+          return IsOfOperator(event) == of_operators && event.sequence <= newest_to_go;
+        });
       }
     }
     std::erase_if(events_, [](const auto& one) { return one.second.empty(); });

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kMaxAside = 100;  // damaged files that one second may leave
 constexpr char kCorrupt[] = ".corrupt-";
-constexpr char kStamp[] = "%Y%m%dT%H%M%SZ";
+constexpr char kStamp[] = "%E4Y%m%dT%H%M%SZ";
 constexpr size_t kStampLength = 16;
 
 bool HasWriteAheadLog(const std::string& path) {

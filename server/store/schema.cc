@@ -29,6 +29,8 @@ constexpr Entry kEntries[] = {
      " job TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, reason TEXT NOT NULL,"
      " actor TEXT NOT NULL, was TEXT NOT NULL, became TEXT NOT NULL, checksum INTEGER NOT NULL)"
      " STRICT"},
+    {"index", "events_by_actor", "events",
+     "CREATE INDEX events_by_actor ON events(job, (actor <> ''), sequence)"},
     {"index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
     // version, digest: of its placement. memory: a JobMemory of proto/eplb/v1/types.proto.
     {"table", "jobs", "jobs",

@@ -8,6 +8,7 @@
 
 #include "placement/digest.h"
 #include "placement/status_macros.h"
+#include "server/store/database_file.h"
 #include "server/store/file_lock.h"
 #include "server/store/opening.h"
 #include "server/store/sqlite.h"
@@ -31,32 +32,49 @@ absl::Status Trim(sqlite::Connection& connection, const std::string& table,
   return statement.BindText(job).Bind(keep).Run();
 }
 
-// The audit log of jobs that are not known (any more) has one bound for all of them.
-absl::Status TrimOrphans(sqlite::Connection& connection, int32_t keep) {
+// Of a job's events those of operators and the others are kept apart.
+absl::Status TrimEvents(sqlite::Connection& connection, const core::JobEvent& event, int32_t keep) {
   EPLB_ASSIGN_OR_RETURN(
       sqlite::Statement statement,
-      connection.Prepare("DELETE FROM events WHERE job NOT IN (SELECT job FROM jobs) AND sequence "
-                         "<= (SELECT sequence FROM events WHERE job NOT IN (SELECT job FROM jobs) "
-                         "ORDER BY sequence DESC LIMIT 1 OFFSET ?)"));
-  return statement.Bind(keep).Run();
+      connection.Prepare("DELETE FROM events WHERE job = ?1 AND (actor <> '') = ?2 AND sequence <= "
+                         "(SELECT sequence FROM events WHERE job = ?1 AND (actor <> '') = ?2 "
+                         "ORDER BY sequence DESC LIMIT 1 OFFSET ?3)"));
+  return statement.BindText(event.job).Bind(int64_t{!event.actor.empty()}).Bind(keep).Run();
+}
+
+// The audit log of jobs that are not known (any more) has one bound for all of them.
+absl::Status TrimOrphans(sqlite::Connection& connection, bool of_operators, int32_t keep) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement statement,
+      connection.Prepare(
+          "DELETE FROM events WHERE job NOT IN (SELECT job FROM jobs) AND (actor <> '') = ?1 AND "
+          "sequence <= (SELECT sequence FROM events WHERE job NOT IN (SELECT job FROM jobs) AND "
+          "(actor <> '') = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2)"));
+  return statement.Bind(int64_t{of_operators}).Bind(keep).Run();
 }
 
 class SqliteStore : public Store {
  public:
   // writer: none for a database that can only be read by now. lock: none where none can be made.
-  SqliteStore(std::string path, std::optional<FileLock> lock,
+  SqliteStore(std::string path, std::optional<FileLock> lock, DatabaseFile file,
               std::optional<sqlite::Connection> writer, sqlite::Connection reader,
               StoreLimits limits, std::string note)
       : path_(std::move(path)),
         lock_(std::move(lock)),
+        file_(std::move(file)),
         limits_(limits),
         note_(std::move(note)),
         writer_(std::move(writer)),
         reader_(std::move(reader)) {}
 
   // A database that can only be read, where no lock can be made. term: the one in it.
-  SqliteStore(std::string path, sqlite::Connection reader, int64_t term, StoreLimits limits)
-      : path_(std::move(path)), unlocked_term_(term), limits_(limits), reader_(std::move(reader)) {}
+  SqliteStore(std::string path, DatabaseFile file, sqlite::Connection reader, int64_t term,
+              StoreLimits limits)
+      : path_(std::move(path)),
+        unlocked_term_(term),
+        file_(std::move(file)),
+        limits_(limits),
+        reader_(std::move(reader)) {}
 
   absl::StatusOr<int64_t> ReadTerm() override {
     const std::lock_guard lock(reader_mutex_);
@@ -120,7 +138,8 @@ class SqliteStore : public Store {
           writer_->Prepare(absl::StrCat("DELETE FROM ", table, " WHERE job = ?")));
       EPLB_RETURN_IF_ERROR(statement.BindText(job).Run());
     }
-    EPLB_RETURN_IF_ERROR(TrimOrphans(*writer_, limits_.max_events));
+    EPLB_RETURN_IF_ERROR(TrimOrphans(*writer_, false, limits_.max_events));
+    EPLB_RETURN_IF_ERROR(TrimOrphans(*writer_, true, limits_.max_operator_events));
     return transaction.Commit();
   }
 
@@ -135,7 +154,8 @@ class SqliteStore : public Store {
     EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
     EPLB_RETURN_IF_ERROR(InsertEvent(*writer_, {.time = time, .event = event}));
-    EPLB_RETURN_IF_ERROR(Trim(*writer_, "events", "sequence", event.job, limits_.max_events));
+    EPLB_RETURN_IF_ERROR(TrimEvents(
+        *writer_, event, event.actor.empty() ? limits_.max_events : limits_.max_operator_events));
     return transaction.Commit();
   }
 
@@ -148,6 +168,8 @@ class SqliteStore : public Store {
   }
 
   std::string opening_note() const override { return note_; }
+
+  absl::Status CheckFile() override { return file_.CheckPath(); }
 
   // The last connection that closes moves the write-ahead log into the database.
   void Close() override {
@@ -167,17 +189,25 @@ class SqliteStore : public Store {
   // ours, for that was never given up. REQUIRES: writer_mutex_.
   absl::Status EnsureWriter() {
     if (closed_) return Closed();
+    EPLB_RETURN_IF_ERROR(file_.CheckPath());
     if (writer_) return absl::OkStatus();
-    std::optional<FileLock> late_lock;
-    if (!lock_) {
-      absl::StatusOr<FileLock> lock = FileLock::Acquire(path_, kHasIt);
-      if (!lock.ok()) return absl::UnavailableError(lock.status().message());
-      late_lock.emplace(*std::move(lock));
+    if (lock_) return OpenWriter();
+    absl::StatusOr<FileLock> lock = FileLock::Acquire(path_, kHasIt);
+    if (!lock.ok()) return absl::UnavailableError(lock.status().message());
+    EPLB_RETURN_IF_ERROR(file_.Lock());
+    if (absl::Status opened = OpenWriter(); !opened.ok()) {
+      file_.Unlock();
+      return opened;
     }
+    lock_.emplace(*std::move(lock));
+    return absl::OkStatus();
+  }
+
+  // REQUIRES: writer_mutex_, and both locks are held.
+  absl::Status OpenWriter() {
     EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, OpenToWrite(path_));
-    if (late_lock) EPLB_RETURN_IF_ERROR(CheckNobodyLed(writer));
+    if (!lock_) EPLB_RETURN_IF_ERROR(CheckNobodyLed(writer));
     EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path_, true));
-    if (late_lock) lock_.emplace(*std::move(late_lock));
     writer_.emplace(std::move(writer));
     const std::lock_guard lock(reader_mutex_);
     reader_.emplace(std::move(reader));  // the one before may not look for changes
@@ -215,6 +245,7 @@ class SqliteStore : public Store {
   const std::string path_;
   std::optional<FileLock> lock_;     // given up last; guarded by writer_mutex_
   const int64_t unlocked_term_ = 0;  // as it was read without a lock
+  DatabaseFile file_;                // closed behind the connections
   const StoreLimits limits_;
   const std::string note_;
   std::mutex writer_mutex_;
@@ -227,21 +258,33 @@ class SqliteStore : public Store {
 // A database in a folder that takes no lock: only to be read. why: there is no lock.
 absl::StatusOr<std::unique_ptr<Store>> OpenUnlocked(const std::string& path, StoreLimits limits,
                                                     const absl::Status& why) {
+  absl::StatusOr<DatabaseFile> file = DatabaseFile::Open(path);
+  if (!file.ok()) return absl::UnavailableError(why.message());
   absl::StatusOr<sqlite::Connection> reader = OpenToRead(path);
   if (absl::IsUnavailable(reader.status())) return absl::UnavailableError(why.message());
   EPLB_RETURN_IF_ERROR(reader.status());
   EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(*reader));
-  return std::make_unique<SqliteStore>(path, *std::move(reader), leadership.term, limits);
+  return std::make_unique<SqliteStore>(path, *std::move(file), *std::move(reader), leadership.term,
+                                       limits);
+}
+
+absl::StatusOr<DatabaseFile> HoldFile(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(DatabaseFile file, DatabaseFile::Open(path));
+  EPLB_RETURN_IF_ERROR(file.Lock());
+  RestrictToOwner(path);
+  return file;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
+absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& given_path,
                                                        StoreLimits limits) {
+  const std::string path = CanonicalPath(given_path);
   EPLB_RETURN_IF_ERROR(CheckNotForeign(path));
   absl::StatusOr<FileLock> lock = FileLock::Acquire(path, kHasIt);
   if (absl::IsPermissionDenied(lock.status())) return OpenUnlocked(path, limits, lock.status());
   EPLB_RETURN_IF_ERROR(lock.status());
+  EPLB_ASSIGN_OR_RETURN(DatabaseFile file, HoldFile(path));
   std::string note;
   absl::StatusOr<sqlite::Connection> writer = OpenToWrite(path);
   if (absl::IsDataLoss(writer.status())) {
@@ -249,17 +292,18 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
     EPLB_ASSIGN_OR_RETURN(const std::string aside, MoveAside(path));
     note = absl::StrCat(damage, "; moved aside to ", aside,
                         ", the store starts empty and the ranks will say what runs");
+    EPLB_ASSIGN_OR_RETURN(file, HoldFile(path));
     writer = OpenToWrite(path);
   }
   if (absl::IsUnavailable(writer.status())) {
     absl::StatusOr<sqlite::Connection> reader = OpenToRead(path);
     if (!reader.ok()) return writer.status();
-    return std::make_unique<SqliteStore>(path, *std::move(lock), std::nullopt, *std::move(reader),
-                                         limits, std::move(note));
+    return std::make_unique<SqliteStore>(path, *std::move(lock), std::move(file), std::nullopt,
+                                         *std::move(reader), limits, std::move(note));
   }
   EPLB_RETURN_IF_ERROR(writer.status());
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path, true));
-  return std::make_unique<SqliteStore>(path, *std::move(lock), *std::move(writer),
+  return std::make_unique<SqliteStore>(path, *std::move(lock), std::move(file), *std::move(writer),
                                        std::move(reader), limits, std::move(note));
 }
 

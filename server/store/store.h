@@ -22,10 +22,11 @@ struct StoredEvent {
 };
 
 // What is kept of a job, each >= 1; older ones are removed. The audit log of jobs that are not
-// known (any more) is bounded by max_events for all of them together.
+// known (any more) is bounded by max_events and max_operator_events for all of them together.
 struct StoreLimits {
-  int32_t max_events = 10000;
-  int32_t max_history = 64;  // placements
+  int32_t max_events = 10000;           // of the daemon and the ranks
+  int32_t max_operator_events = 10000;  // those with an actor: ranks cannot push them out
+  int32_t max_history = 64;             // placements
   int32_t max_plans = core::Core::kMaxPlans;
   int32_t max_requests = core::kMaxDoneRequests;
 };
@@ -56,6 +57,9 @@ class Store {
   // Newest first, at most `limit`, only those above `after_sequence`.
   virtual absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
                                                               int64_t after_sequence) = 0;
+  // Whether what is written still goes where the next daemon will read; to be asked once a second.
+  // errors: Unavailable, with what to do; writes are refused until it is well again.
+  virtual absl::Status CheckFile() { return absl::OkStatus(); }
   // Everything written is in the database's own file afterwards; every later call is Unavailable.
   virtual void Close() = 0;
   // What an operator must know of the opening, one sentence; empty when there is nothing.
@@ -65,13 +69,15 @@ class Store {
 std::unique_ptr<Store> MakeMemoryStore(StoreLimits limits = {});
 
 // Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version, a checksum in
-// every row) and holds `path`.lock while it is open, so that two daemons never write one database.
+// every row) and holds `path`.lock and the file itself while it is open, so that two daemons never
+// write one database, by whatever name. Its files can be read by their owner alone.
 // A database of ours that is damaged, and a file that is no database, are moved aside to
 // `path`.corrupt-<UTC time>, with an error in the log, and the store starts empty: the ranks then
 // say what runs. A disk that is full does not matter yet.
 // One that cannot be written is read; every write then tries again, and fails until it can be.
 // errors: Unavailable when the file can neither be written nor read or another process holds it,
-// FailedPrecondition when it is another program's or has another schema. Each names the path.
+// FailedPrecondition when it is another program's or has another schema. Each names the path,
+// without symbolic links.
 absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits = {});
 

@@ -251,6 +251,42 @@ TEST_P(StoreContractTest, WhatNobodyMeasuredOfAPlanStaysUnknown) {
   EXPECT_EQ(store_->ReadJobs()->front().plans.front(), plan);
 }
 
+TEST_P(StoreContractTest, OperatorsEventsAreNotPushedOutByOthers) {
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
+  core::JobEvent pause = EventOf("a", 7);
+  pause.actor = "ann";
+  for (int i = 0; i < kContractMaxOperatorEvents + 1; ++i) {
+    ASSERT_TRUE(store_->AppendEvent(absl::FromUnixSeconds(i), pause).ok());
+  }
+  core::JobEvent report = EventOf("a", 8);
+  report.actor.clear();
+  for (int i = 0; i < 3 * kContractMaxEvents; ++i) {
+    ASSERT_TRUE(store_->AppendEvent(absl::FromUnixSeconds(100 + i), report).ok());
+  }
+  ASSERT_TRUE(store_->AppendEvent(absl::FromUnixSeconds(200), pause).ok());
+  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 1000, 0);
+  const auto of_ann = std::count_if(events.begin(), events.end(), [](const StoredEvent& stored) {
+    return stored.event.actor == "ann";
+  });
+  EXPECT_EQ(of_ann, kContractMaxOperatorEvents);
+  EXPECT_EQ(std::ssize(events) - of_ann, kContractMaxEvents);
+  ASSERT_TRUE(store_->ForgetJob("a").ok());
+  EXPECT_EQ(std::ssize(*store_->ReadEvents("a", 1000, 0)),
+            kContractMaxOperatorEvents + kContractMaxEvents);
+}
+
+TEST_P(StoreContractTest, ASecondPlacementOfAVersionReplacesNothing) {
+  core::StoredJob job = JobOf("a", 3, 1);
+  ASSERT_TRUE(store_->WriteJob(job).ok());
+  const core::StoredJob other = JobOf("a", 3, 2);
+  ASSERT_TRUE(store_->WriteJob(other).ok());
+  EXPECT_EQ(*store_->ReadPlacement("a", 3), job.placement);
+  const core::StoredJob read = store_->ReadJobs()->front();
+  EXPECT_EQ(read.placement, other.placement) << "the job runs the one that was written last";
+  EXPECT_EQ(read.history, (std::vector<core::RanVersion>{{3, DigestOf(job.placement)},
+                                                         {3, DigestOf(other.placement)}}));
+}
+
 TEST_P(StoreContractTest, ThePlacementsOfTheNewestVersionsAreKept) {
   for (int64_t version = 1; version <= kContractMaxHistory + 1; ++version) {
     ASSERT_TRUE(store_->WriteJob(JobOf("a", version, static_cast<int32_t>(version))).ok());

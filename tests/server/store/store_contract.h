@@ -14,10 +14,12 @@
 namespace eplb {
 
 inline constexpr int32_t kContractMaxEvents = 5;
+inline constexpr int32_t kContractMaxOperatorEvents = 3;
 inline constexpr int32_t kContractMaxHistory = 4;
 inline constexpr int32_t kContractMaxPlans = 3;
 inline constexpr int32_t kContractMaxRequests = 6;
 inline constexpr StoreLimits kContractLimits = {.max_events = kContractMaxEvents,
+                                                .max_operator_events = kContractMaxOperatorEvents,
                                                 .max_history = kContractMaxHistory,
                                                 .max_plans = kContractMaxPlans,
                                                 .max_requests = kContractMaxRequests};
