@@ -139,7 +139,7 @@ absl::Status Do(Deed& deed, const Pause&) {
   if (!again) job.pause_reason = absl::StrCat("paused", deed.By());
   job.paused = true;
   job.chunks.despite_pause = false;
-  Remember(deed.turn, job);
+  Remember(job);
   deed.after = PauseText(job);
   if (again) {
     deed.outcome =
@@ -185,7 +185,7 @@ absl::Status Do(Deed& deed, const Resume&) {
   job.paused = false;
   job.pause_reason.clear();
   job.quarantine.clear();
-  Remember(deed.turn, job);
+  Remember(job);
   deed.after = PauseText(job);
   deed.outcome = absl::StrCat(did, deed.By());
   Write(deed);
@@ -284,7 +284,7 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   deed.before = SettingsText(job.settings, set.settings);
   job.patch = Merged(std::move(job.patch), set.settings);
   job.settings = Patched(std::move(job.settings), set.settings);
-  Remember(deed.turn, job);
+  Remember(job);
   deed.after = SettingsText(job.settings, set.settings);
   deed.outcome = absl::StrCat("set ", deed.after, " (was ", deed.before, ")", deed.By());
   Write(deed);

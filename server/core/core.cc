@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -16,19 +17,21 @@
 #include "server/core/held.h"
 #include "server/core/hello.h"
 #include "server/core/incarnation.h"
+#include "server/core/launch.h"
 #include "server/core/memory.h"
+#include "server/core/numbers.h"
 #include "server/core/pace.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/step_rate.h"
 #include "server/core/turn.h"
+#include "server/core/versions.h"
 #include "server/core/watchdog.h"
 #include "server/core/windows.h"
 
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxNumber = int64_t{1} << 62;   // versions and steps: room to add
 constexpr int64_t kMaxDropped = int64_t{1} << 32;  // steps, in one report
 constexpr int64_t kMaxBytes = int64_t{1} << 48;    // received by a rank; 2^14 ranks sum below 2^63
 
@@ -65,6 +68,21 @@ absl::Status Check(const wire::Moved& moved) {
   return CheckNumber("moved: term", moved.term, kMaxNumber);
 }
 
+// Of what a rank says about a proposal.
+template <class Message>
+absl::Status CheckProposed(const Job& job, const Message& message) {
+  if constexpr (std::is_same_v<Message, wire::Ready>) {
+    return CheckGivenOut(job, "ready", message.version);
+  } else if constexpr (std::is_same_v<Message, wire::Nack>) {
+    return CheckGivenOut(job, "nack", message.version);
+  } else if constexpr (std::is_same_v<Message, wire::Failed>) {
+    return CheckGivenOut(job, "failed", message.version);
+  } else if constexpr (std::is_same_v<Message, wire::Applied>) {
+    return CheckGivenOut(job, "applied", message.version);
+  }
+  return absl::OkStatus();
+}
+
 void Dispatch(Turn& turn, Speaker speaker, const wire::Ready& ready) {
   HandleReady(turn, speaker, ready);
 }
@@ -89,7 +107,9 @@ void Dispatch(Turn& turn, Speaker speaker, const wire::Moved& moved) {
 
 template <class Message>
 void OnMessage(Turn& turn, Speaker speaker, const Message& message) {
-  if (absl::Status status = Check(message); !status.ok()) {
+  absl::Status status = Check(message);
+  status.Update(CheckProposed(speaker.job, message));
+  if (!status.ok()) {
     CloseRank(turn, speaker.incarnation, speaker.rank, std::move(status));
     return;
   }
@@ -210,10 +230,10 @@ void On(Turn& turn, const Solved& event) {
 // The Welcome behind the StoreTerm was not sent: that rank tries again later.
 void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& status) {
   turn.state.term_stored = false;
-  if (turn.state.first_hello == last_hello) turn.state.first_hello = 0;
   const auto found = turn.state.seats.find(last_hello);
   if (found == turn.state.seats.end()) return;
   const Speaker speaker = SpeakerOf(turn.state, last_hello, found->second);
+  if (speaker.job.first_hello == last_hello) speaker.job.first_hello = 0;
   CloseRank(turn, speaker.incarnation, speaker.rank,
             absl::UnavailableError(absl::StrCat("the term cannot be stored: ", status.ToString())));
 }
@@ -254,6 +274,17 @@ void On(Turn& turn, const StoreFailed& event) {
 }
 
 void On(Turn& turn, const Change& event) { HandleChange(turn, event); }
+
+void On(Turn& turn, const ReserveVersion& event) { HandleReserveVersion(turn, event); }
+
+// One in a Tick, behind all that the Tick is about: it may write.
+void ServeOneCandidate(Turn& turn) {
+  for (auto& [name, job] : turn.state.jobs) {
+    const bool waits = job.candidate.has_value();
+    ServeCandidate(turn, job);
+    if (waits && !job.candidate) return;
+  }
+}
 
 // Writes the term or one job whose write failed or was left for later, as the last effect of a
 // Tick: its failure drops nothing else. Waits while the same decision writes already: were that to
@@ -298,6 +329,7 @@ void On(Turn& turn, const Tick& tick) {
     CheckPace(turn, job);
   }
   ExpireJobs(turn);
+  ServeOneCandidate(turn);
   StoreWhatIsDue(turn);
 }
 
@@ -325,6 +357,8 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   const Digest digest = DigestOf(stored.placement);
   job.known =
       Known{stored.version, digest, std::make_shared<const Placement>(std::move(stored.placement))};
+  for (const RanVersion& ran : stored.history) NoteRan(job, ran.version, ran.digest);
+  NoteRan(job, stored.version, digest);
   job.stored = StoreStamp{stored.version, job.next_version, digest, stored.end};
   // Its stragglers are refused after a restart as they were before.
   if (stored.end && stored.end->how != RunEnding::kLost) {
@@ -333,6 +367,8 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   job.ended_before = std::move(stored.end);
   Recall(state, job, stored.memory);
   job.memory_is_ours = true;
+  job.term = std::max(state.term, job.memory_term + 1);
+  if (job.launch > 0 && !job.ended_before) job.owner_due = now + state.config.session_grace;
   // How a run ended says more than that it had been stopped.
   if (!job.quarantine.empty()) job.phase = Phase::kQuarantine;
   job.requests.assign(std::make_move_iterator(stored.requests.begin()),

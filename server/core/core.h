@@ -73,9 +73,9 @@ struct StoredJob {
 struct JobEvent {
   std::string job;
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, end_amended,
-                     // taken_over, held, released, version_reused, chunks_limited, kept, observed,
-                     // left_out, freeze_over, proposed, nacked, retracting, withdrawn, committed,
-                     // pause_exceeded, quarantined, stuck, window_incomplete,
+                     // taken_over, stepped_down, held, released, version_reused, chunks_limited,
+                     // kept, observed, left_out, freeze_over, proposed, nacked, retracting,
+                     // withdrawn, committed, pause_exceeded, quarantined, stuck, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
                      // store_failed, expired, pace, vote_every_differs, memory_recalled,
                      // unknown_job_paused; of operators: rebalance,
@@ -148,8 +148,14 @@ struct Tick {
 struct DrainRequested {
   absl::Duration grace;
 };
-using Event =
-    std::variant<SessionMessage, SessionClosed, Solved, StoreFailed, Tick, DrainRequested, Change>;
+// A starting rank 0 brings a placement of its own and wants a number for it. Answered by a Reply
+// whose version is the number.
+struct ReserveVersion {
+  int64_t ticket = 0;  // of the caller, as a Change's
+  std::string job;
+};
+using Event = std::variant<SessionMessage, SessionClosed, Solved, StoreFailed, Tick, DrainRequested,
+                           Change, ReserveVersion>;
 
 // ---- effects ----
 struct Send {
@@ -186,7 +192,7 @@ struct Forget {  // removes all of a job from the store but its audit log
   std::string job;
   bool required = false;  // an operator asked: a failure is a StoreFailed; else it stops nothing
 };
-struct Reply {  // to the Change of this ticket: exactly one each
+struct Reply {  // to the Change or ReserveVersion of this ticket: exactly one each
   int64_t ticket = 0;
   absl::StatusOr<ChangeOutcome> outcome;
 };
@@ -272,8 +278,15 @@ struct JobView {
   int64_t term = 0;    // that this daemon leads the job with
   std::optional<LaunchView> candidate;
   bool take_over_refused = false;  // it waits because the steps of the launch in force advance
-  std::string refusal;             // of the newest Hello that was refused, within kRefusalShown
+  std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
   int64_t refused_hellos = 0;      // of this job, since the daemon started
+};
+
+// How this daemon leads a launch.
+struct LeaderView {
+  int64_t term = 0;
+  int32_t connected_ranks = 0;
+  int32_t world_size = 0;
 };
 
 // Ranks of a job that were refused before the daemon knew the job.
@@ -322,6 +335,10 @@ class Core {
   // to what is in force. NotFound for an unknown job, FailedPrecondition when that is not known.
   absl::StatusOr<int64_t> RollbackTarget(const std::string& job,
                                          std::optional<int64_t> to_version) const;
+  // NotFound unless this is the launch in force of a job that is known.
+  absl::StatusOr<LeaderView> Leader(const std::string& job, const std::string& incarnation) const;
+  // Of jobs that the daemon does not know, newest first, at most 16.
+  std::vector<RefusedJob> Refusals() const;
   const Counters& counters() const;
   // Ok when proposals can be made; else the reason in one sentence: the daemon drains, or what must
   // be stored first cannot be stored. A job that is HELD does not count: its ranks still have to

@@ -79,7 +79,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason, const 
 
 // IDLE, with the decision on record.
 void EndSolve(Turn& turn, Job& job, const char* event, Plan plan) {
-  Remember(turn, job);
+  Remember(job);
   const std::string reason = plan.reason;
   job.solving = {};
   SetPhase(turn, job, Phase::kIdle);
@@ -222,7 +222,7 @@ void MaybeSolve(Turn& turn, Job& job) {
   job.last_decision_step = step;
   if (job.back_off.to_skip > 0) {
     --job.back_off.to_skip;
-    Remember(turn, job);
+    Remember(job);
     RecordEvent(turn, job, "kept", job.known->version,
                 absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ",
                              "commit; ", CountText(job.back_off.to_skip, "more decision"),
@@ -231,7 +231,7 @@ void MaybeSolve(Turn& turn, Job& job) {
   }
   absl::StatusOr<Window> estimate = SumSince(job.windows, after_step, WindowsPerDecision(job));
   if (!estimate.ok()) {
-    Remember(turn, job);
+    Remember(job);
     RecordEvent(turn, job, "kept", job.known->version,
                 absl::StrCat("step ", step, ": kept, ", estimate.status().ToString()));
     return;
@@ -286,7 +286,7 @@ void ProposeChunks(Turn& turn, Job& job, Bundle bundle) {
                 .asked_by = bundle.plan.asked_by,
                 .despite_pause = bundle.despite_pause};
   AddPlan(turn, job, std::move(bundle.plan));
-  Remember(turn, job);
+  Remember(job);
   job.chunks.decision = job.plans.back().plan;
   ProposeNextChunk(turn, job, std::move(bundle.done));
 }

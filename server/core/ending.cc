@@ -105,6 +105,8 @@ std::string LossReason(const Incarnation& incarnation, absl::Duration grace, abs
     const bool is_away = rank.said_hello && rank.session == 0 && !rank.finished;
     if (is_away && rank.away_since < since) away.push_back(index);
   }
+  if (!incarnation.moved.empty())
+    return absl::StrCat(RankList(away), " ", back, "; ", incarnation.moved);
   return absl::StrCat(RankList(away), ", whose streams the daemon ended, ", back);
 }
 

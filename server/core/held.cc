@@ -7,10 +7,12 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/rebalance.h"
+#include "server/core/memory.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
 #include "server/core/staging.h"
+#include "server/core/versions.h"
 
 namespace eplb::core {
 namespace {
@@ -82,13 +84,14 @@ void RetractLeftovers(Turn& turn, const Job& job) {
   }
 }
 
-// A layout of another shape under a number that an earlier layout had: rank 0 could not ask for a
-// fresh one. The ranks are the authority on what runs, so it is told, once, and not refused.
-void TellReusedVersion(Turn& turn, Job& job) {
+// A layout of another shape under a number that was given out before, for which no placement is
+// kept: rank 0 could not ask for a fresh one. The ranks are the authority on what runs, so it is
+// told, once, and not refused.
+void TellUsedNumber(Turn& turn, Job& job) {
   Incarnation& incarnation = *job.current;
   const int64_t running = incarnation.ranks.front().running_version;
   const int64_t fresh = std::exchange(incarnation.fresh_version, 0);
-  if (running >= fresh) return;
+  if (running >= fresh || std::exchange(incarnation.reuse_told, true)) return;
   RecordEvent(turn, job, "version_reused", running,
               absl::StrCat("incarnation ", incarnation.name, " has another shape than the one ",
                            "before and began under version ", running,
@@ -127,8 +130,10 @@ void TryRelease(Turn& turn, Job& job) {
   }
   job.asked = {};
   job.refusal.clear();
+  NoteRan(job, job.known->version, job.known->digest);
   job.windows.placements.Add(job.known->version, job.known->placement);
   SetPhase(turn, job, Phase::kIdle);
+  if (job.memory_term < job.term) Remember(job);  // that this daemon leads it is stored
   StoreJobIfChanged(turn, job);
   SettleOldPlan(turn, job);
   RecordEvent(turn, job, "released", first.running_version,
@@ -140,7 +145,7 @@ void TryRelease(Turn& turn, Job& job) {
                              job.settings.layers_per_chunk,
                              " as the settings allow: a rank's staging holds no more"));
   }
-  TellReusedVersion(turn, job);
+  TellUsedNumber(turn, job);
 }
 
 void EnterIdleOrHeld(Turn& turn, Job& job) {

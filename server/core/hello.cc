@@ -18,17 +18,16 @@
 #include "server/core/expiry.h"
 #include "server/core/held.h"
 #include "server/core/incarnation.h"
+#include "server/core/launch.h"
 #include "server/core/memory.h"
+#include "server/core/numbers.h"
 #include "server/core/pace.h"
 #include "server/core/step_rate.h"
+#include "server/core/versions.h"
 
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxNumber = int64_t{1} << 62;  // versions, terms and steps: room to add
-// What a rank may raise the daemon's own terms and versions to. Far below kMaxNumber, or they would
-// come back in every later Hello as numbers that are refused.
-constexpr int64_t kMaxRaised = int64_t{1} << 61;
 constexpr int64_t kMaxSlotsOfAllLayers = int64_t{1} << 20;  // four times 128 layers of 2048 slots
 constexpr int64_t kMaxBytes = int64_t{1} << 40;             // of one expert of one layer
 constexpr int32_t kMaxEvery = 1 << 20;                      // steps
@@ -56,7 +55,8 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"state_bytes", hello.state_bytes, 0, kMaxBytes},
                              Field{"staging_rows", hello.staging_rows, 0, kMaxNumber},
                              Field{"staging_layers", hello.staging_layers, 0, kMaxNumber},
-                             Field{"session_number", hello.session_number, 0, kMaxNumber}}) {
+                             Field{"session_number", hello.session_number, 0, kMaxNumber},
+                             Field{"launch", hello.launch, 0, kMaxNumber}}) {
     if (field.value >= field.least && field.value <= field.most) continue;
     return absl::InvalidArgumentError(absl::StrCat("hello: ", field.name, " is ", field.value,
                                                    ", it must be in ", field.least, "..",
@@ -84,19 +84,23 @@ absl::Status CheckSize(const TopologyOptions& shape) {
 }
 
 absl::Status CheckRaise(const char* name, int64_t value, int64_t known) {
-  if (value <= std::max(known, kMaxRaised)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("hello: ", name, " is ", value, ", above ",
-                                                 kMaxRaised, " and all that the daemon knows"));
+  if (value <= known + kMaxJump) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("hello: ", name, " is ", value, ", it must be at most ", kMaxJump,
+                   " above what the daemon knows of this job, ", known));
 }
 
-// Terms and versions that this daemon did not give out itself.
+// Numbers of this job that this daemon did not give out itself.
 absl::Status CheckRaises(const State& state, const wire::Hello& hello) {
-  const auto job = state.jobs.find(hello.job);
-  const int64_t next_version = job == state.jobs.end() ? 0 : job->second.next_version;
-  EPLB_RETURN_IF_ERROR(CheckRaise("highest_term", hello.highest_term, state.term));
-  EPLB_RETURN_IF_ERROR(CheckRaise("highest_version", hello.highest_version, next_version));
-  EPLB_RETURN_IF_ERROR(CheckRaise("running_version", hello.running_version, next_version));
-  return CheckRaise("ready_version", hello.ready_version, next_version);
+  const auto found = state.jobs.find(hello.job);
+  const Job* job = found == state.jobs.end() ? nullptr : &found->second;
+  const int64_t term = job == nullptr ? state.term : job->term;
+  const int64_t version = job == nullptr ? 0 : job->next_version;
+  EPLB_RETURN_IF_ERROR(CheckRaise("highest_term", hello.highest_term, term));
+  EPLB_RETURN_IF_ERROR(CheckRaise("highest_version", hello.highest_version, version));
+  EPLB_RETURN_IF_ERROR(CheckRaise("running_version", hello.running_version, version));
+  EPLB_RETURN_IF_ERROR(CheckRaise("ready_version", hello.ready_version, version));
+  return CheckRaise("launch", hello.launch, job == nullptr ? 0 : job->launch);
 }
 
 absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
@@ -129,57 +133,17 @@ absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
   const auto limit = static_cast<size_t>(state.config.max_jobs);
   if (state.jobs.size() >= limit) MakeRoom(turn);
   if (state.jobs.size() >= limit) {
-    return absl::ResourceExhaustedError(absl::StrCat("the daemon already knows ", state.jobs.size(),
-                                                     " jobs that have not ended, its limit"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the daemon already knows ", state.jobs.size(),
+                     " jobs whose ranks are connected, its limit; raise limits.max_jobs"));
   }
   Job& job = state.jobs[name];
   job.name = name;
   job.settings = SettingsOf(state.config, name, {});
+  job.term = state.term;
+  std::erase_if(state.refusals, [&name](const RefusedJob& one) { return one.job == name; });
   SetPhase(turn, job, Phase::kHeld);
   return &job;
-}
-
-bool MayNotComeBack(const Job& job, const std::string& incarnation) {
-  return std::any_of(job.gone.begin(), job.gone.end(),
-                     [&](const wire::GoneLaunch& one) { return one.incarnation == incarnation; });
-}
-
-// A process that was taken for lost is alive after all: it only lost its stream.
-void NoteAlive(Turn& turn, Job& job, const wire::Hello& hello) {
-  if (!job.current || job.current->name != hello.incarnation) return;
-  if (hello.rank >= job.current->world_size()) return;
-  Rank& rank = job.current->ranks[hello.rank];
-  if (!rank.cut || rank.nonce != hello.nonce) return;
-  rank.cut = false;
-  AmendEnding(turn, job);
-}
-
-absl::StatusOr<Incarnation*> FindOrAddIncarnation(Turn& turn, Job& job, const wire::Hello& hello) {
-  if (MayNotComeBack(job, hello.incarnation)) {
-    NoteAlive(turn, job, hello);
-    const RunEnd* end = EndOf(job);
-    const bool is_newest = end != nullptr && end->incarnation == hello.incarnation;
-    return absl::FailedPreconditionError(
-        absl::StrCat("incarnation ", hello.incarnation, " of job ", job.name, " has ended",
-                     is_newest ? absl::StrCat(": ", end->reason) : ""));
-  }
-  if (job.current && job.current->name == hello.incarnation) return &*job.current;
-  if (job.candidate && job.candidate->name == hello.incarnation) return &*job.candidate;
-  EPLB_ASSIGN_OR_RETURN(Incarnation fresh, MakeIncarnation(hello));
-  if (job.known && !(job.known->placement->topology() == fresh.topology)) {
-    fresh.fresh_version = job.next_version;
-  }
-  if (!job.current || job.current->ending != Ending::kLive) {
-    StartIncarnation(turn, job, std::move(fresh));
-    return &*job.current;
-  }
-  if (job.candidate && job.candidate->num_connected > 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "incarnation ", job.candidate->name, " of job ", job.name, " is gathering its ranks (",
-        job.candidate->num_hello, " of ", job.candidate->world_size(), "); come back later"));
-  }
-  job.candidate = std::move(fresh);
-  return &*job.candidate;
 }
 
 std::string ShapeText(const TopologyOptions& shape) {
@@ -288,7 +252,11 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.transport = hello.transport;
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
-  if (!speaker.is_current()) return;
+  if (!speaker.is_current()) {
+    incarnation.take_over |= hello.take_over;
+    incarnation.claimed = std::max(incarnation.claimed, hello.launch);
+    return;
+  }
   speaker.job.step = std::max(speaker.job.step, rank.step);
   NoteHelloStep(incarnation, rank.step, turn.now);
 }
@@ -304,9 +272,7 @@ void Follow(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   Incarnation& incarnation = speaker.incarnation;
   if (!speaker.is_current()) {
     SetRunning(speaker.rank, hello);
-    if (incarnation.num_hello < incarnation.world_size()) return;
-    StartCandidate(turn, job);
-    EnterHeld(turn, job, "every rank of the new incarnation said Hello");
+    ServeCandidate(turn, job);
     return;
   }
   if (job.proposal) {
@@ -321,10 +287,39 @@ void Follow(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   if (incarnation.ending == Ending::kLost &&
       incarnation.num_connected == incarnation.world_size()) {
     incarnation.ending = Ending::kLive;
+    incarnation.moved.clear();
     RecordEvent(turn, job, "incarnation_resumed", job.known ? job.known->version : 0,
                 absl::StrCat("all ranks of incarnation ", incarnation.name, " are back"));
   }
   Recheck(turn, job, speaker.index);
+}
+
+// Whoever has seen a term of this job sees a higher one here. It needs no write: the ranks that it
+// reaches tell it to the daemons to come.
+void RaiseTerm(Job& job, const wire::Hello& hello) {
+  // Until this daemon has welcomed a rank of the job, its own number is another daemon's.
+  const bool outbid =
+      hello.highest_term > job.term || (hello.highest_term == job.term && job.first_hello == 0);
+  if (!outbid) return;
+  job.term = hello.highest_term + 1;
+  Remember(job);
+}
+
+void Welcome(Turn& turn, Speaker speaker) {
+  Job& job = speaker.job;
+  std::string waits;
+  if (!speaker.is_current()) {
+    waits = CandidateWaitsFor(job, turn.now);
+    if (!waits.empty()) waits = absl::StrCat("waits for ", waits);
+  }
+  StoreTermIfNeeded(turn);
+  SendTo(turn, speaker.rank,
+         wire::Welcome{job.term, turn.state.config.server_version, std::move(waits)});
+  turn.state.last_hello = speaker.session;
+  if (job.first_hello == 0) job.first_hello = speaker.session;
+  if (!speaker.is_current()) return;
+  TellMemory(turn, job, speaker.rank);
+  RepeatPace(turn, speaker);
 }
 
 absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
@@ -333,27 +328,50 @@ absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
   EPLB_RETURN_IF_ERROR(CheckRaises(turn.state, hello));
   EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(turn, hello.job));
   RecallFrom(turn, *job, hello);
-  EPLB_ASSIGN_OR_RETURN(Incarnation * incarnation, FindOrAddIncarnation(turn, *job, hello));
+  EPLB_ASSIGN_OR_RETURN(Incarnation * incarnation, FindOrAddLaunch(turn, *job, hello));
   EPLB_RETURN_IF_ERROR(CheckFits(*incarnation, hello));
   EPLB_RETURN_IF_ERROR(CheckSeat(*incarnation, hello));
   Speaker speaker{*job, *incarnation, incarnation->ranks[hello.rank], hello.rank, session};
   TakeSeat(turn, speaker, hello);
   RaiseNextVersion(*job,
                    std::max({hello.highest_version, hello.running_version, hello.ready_version}));
-  // Until this daemon has welcomed somebody, its own number seen by a rank is another daemon's.
-  if (hello.highest_term > turn.state.term ||
-      (hello.highest_term == turn.state.term && turn.state.first_hello == 0)) {
-    turn.state.term = hello.highest_term + 1;
-    turn.state.term_stored = false;
-  }
-  StoreTermIfNeeded(turn);
-  SendTo(turn, speaker.rank, wire::Welcome{turn.state.term, turn.state.config.server_version});
-  turn.state.last_hello = session;
-  if (turn.state.first_hello == 0) turn.state.first_hello = session;
-  if (speaker.is_current()) TellMemory(turn, *job, speaker.rank);
-  RepeatPace(turn, speaker);
+  RaiseTerm(*job, hello);
+  Welcome(turn, speaker);
+  TellReusedVersion(turn, *job, *incarnation, hello);
   Follow(turn, speaker, hello);
   return absl::OkStatus();
+}
+
+void NoteRefusedJob(Turn& turn, const std::string& name, const std::string& why) {
+  if (!wire::CheckPlainName("job", name).ok()) return;
+  std::deque<RefusedJob>& refusals = turn.state.refusals;
+  const auto found = std::find_if(refusals.begin(), refusals.end(),
+                                  [&name](const RefusedJob& one) { return one.job == name; });
+  RefusedJob refused{.job = name, .reason = why, .count = 1, .at = turn.now};
+  if (found != refusals.end()) {
+    refused.count += found->count;
+    refusals.erase(found);
+  }
+  refusals.push_front(std::move(refused));
+  if (refusals.size() > kMaxRefusedJobs) refusals.pop_back();
+}
+
+// Who is only asked to come back later is shown as well: the job waits for it.
+void NoteRefusal(Turn& turn, const wire::Hello& hello, const absl::Status& status) {
+  const bool later = absl::IsUnavailable(status) || absl::IsAborted(status);
+  const std::string why = absl::StrCat(
+      "rank ", hello.rank,
+      " was refused: ", wire::Clipped({status.message().data(), status.message().size()}));
+  const auto found = turn.state.jobs.find(hello.job);
+  if (found == turn.state.jobs.end()) {
+    if (!later) NoteRefusedJob(turn, hello.job, why);
+    return;
+  }
+  Job& job = found->second;
+  if (WasReplaced(job, hello)) return;
+  job.refusal = why;
+  job.refused_at = turn.now;
+  if (!later) ++job.refused_hellos;
 }
 
 }  // namespace
@@ -372,13 +390,8 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config) {
 void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello) {
   const absl::Status status = Admit(turn, session, hello);
   if (status.ok()) return;
-  const auto job = turn.state.jobs.find(hello.job);
-  const std::string who = absl::StrCat("rank ", hello.rank);
-  if (job != turn.state.jobs.end()) {
-    job->second.refusal = absl::StrCat(
-        who, " was refused: ", wire::Clipped({status.message().data(), status.message().size()}));
-  }
-  CloseRefused(turn, session, absl::StrCat(who, " of job ", hello.job), status);
+  NoteRefusal(turn, hello, status);
+  CloseRefused(turn, session, absl::StrCat("rank ", hello.rank, " of job ", hello.job), status);
 }
 
 }  // namespace eplb::core

@@ -16,7 +16,8 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config);
 
 // Answers Welcome, then whatever the state of the job asks of this rank; or closes the session:
 // ALREADY_EXISTS for another process of a live rank, FAILED_PRECONDITION for a shape or incarnation
-// that does not fit, UNAVAILABLE while the daemon drains or another incarnation gathers.
+// that does not fit or never comes back, UNAVAILABLE while the daemon drains or another incarnation
+// gathers.
 void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello);
 
 }  // namespace eplb::core

@@ -6,9 +6,11 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/status_macros.h"
+#include "proto/wire/clipped.h"
 #include "server/core/answers.h"
 #include "server/core/ending.h"
 #include "server/core/held.h"
+#include "server/core/launch.h"
 #include "server/core/memory.h"
 #include "server/core/plans.h"
 #include "server/core/step_rate.h"
@@ -16,10 +18,7 @@
 namespace eplb::core {
 namespace {
 
-void RememberGone(Job& job, const std::string& name, int64_t launch) {
-  job.gone.push_back({.incarnation = name, .launch = launch});
-  if (job.gone.size() > wire::kMaxGoneLaunches) job.gone.pop_front();
-}
+constexpr size_t kMaxEndpoint = 256;  // bytes of what a rank says
 
 // What was decided for the current incarnation no longer counts. Ranks are asked to forget the
 // proposal; their answers, or their next Hello, say what became of it.
@@ -85,17 +84,23 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   }
   if (job.current) {
     AbandonWork(turn, job, reason);
-    if (job.current->ending != Ending::kFinal) RememberGone(job, job.current->name, job.launch);
     CloseAll(turn, *job.current,
              absl::FailedPreconditionError(absl::StrCat("incarnation ", job.current->name,
                                                         " was replaced by ", incarnation.name)));
   }
+  if (job.current) RememberGone(job, job.current->name, job.current->launch);
+  // The launch that owned the job before this daemon started did not come back in time.
+  if (!job.remembered.empty() && job.remembered != incarnation.name) {
+    RememberGone(job, job.remembered, job.launch);
+  }
+  incarnation.launch = NumberOf(job, incarnation);
+  job.launch = incarnation.launch;
   job.current = std::move(incarnation);
+  Remember(job, Tell::kAll);
   job.windows = {};
   job.seconds_per_byte.clear();
   BeginLaunch(job, job.current->name);
   job.ended_before.reset();
-  job.refusal.clear();
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
   BeginSteps(*job.current, turn.state.config.prepare_deadline, turn.now);
@@ -130,15 +135,18 @@ void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reas
                      .world_size = incarnation.world_size(),
                      .step = job.step};
   if (how != RunEnding::kLost) {
-    RememberGone(job, incarnation.name, job.launch);
+    RememberGone(job, incarnation.name, incarnation.launch);
     job.quarantine.clear();  // nothing of that launch goes on
-    Remember(turn, job);
+    Remember(job);
   }
   SetPhase(turn, job, Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
-  // The next launch already gathers: from here on it is what the job waits for.
-  if (job.candidate && job.candidate->num_connected > 0) StartCandidate(turn, job);
+  // The next launch already gathers: from here on it is what the job waits for. With all its ranks
+  // it is served by the next Tick.
+  const bool gathers = job.candidate && job.candidate->num_connected > 0 &&
+                       job.candidate->num_hello < job.candidate->world_size();
+  if (gathers) StartCandidate(turn, job);
   if (!job.known) return;
   if (how == RunEnding::kLost) {
     job.write_due = true;  // a Tick is about all jobs: it stores last
@@ -147,10 +155,11 @@ void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reas
   }
 }
 
-void DropCandidate(Turn& turn, Job& job, const std::string& reason) {
-  const std::string sentence = absl::StrCat("incarnation ", job.candidate->name,
-                                            " ended while its ranks gathered: ", reason);
-  CloseAll(turn, *job.candidate, absl::FailedPreconditionError(sentence));
+void DropCandidate(Turn& turn, Job& job, const absl::Status& why) {
+  CloseAll(turn, *job.candidate, why);
+  const std::string sentence =
+      absl::StrCat("incarnation ", job.candidate->name,
+                   " ended before it was served: ", std::string(why.message()));
   job.candidate.reset();
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0, sentence);
 }
@@ -178,7 +187,7 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
     const std::string reason = FailureReason(speaker.incarnation);
     if (!speaker.is_current()) {
       RememberGone(job, speaker.incarnation.name, 0);
-      DropCandidate(turn, job, reason);
+      DropCandidate(turn, job, absl::FailedPreconditionError(reason));
     } else {
       EndIncarnation(turn, job, RunEnding::kFailed, reason);
     }
@@ -186,27 +195,45 @@ void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye) {
   }
   speaker.rank.finished = true;
   ++speaker.incarnation.num_finished;
-  if (!speaker.is_current() || speaker.incarnation.ending == Ending::kFinal) return;
-  if (speaker.incarnation.num_finished == speaker.incarnation.world_size()) {
-    EndIncarnation(turn, job, RunEnding::kFinished,
-                   absl::StrCat("all ", speaker.incarnation.world_size(), " ranks finished"));
+  if (speaker.incarnation.ending == Ending::kFinal) return;
+  const bool all = speaker.incarnation.num_finished == speaker.incarnation.world_size();
+  const std::string finished =
+      absl::StrCat("all ", speaker.incarnation.world_size(), " ranks finished");
+  if (!speaker.is_current()) {
+    if (!all) return;
+    RememberGone(job, speaker.incarnation.name, 0);
+    DropCandidate(turn, job, absl::FailedPreconditionError(finished));
+  } else if (all) {
+    EndIncarnation(turn, job, RunEnding::kFinished, finished);
   } else if (job.proposal) {
     HandleRankFinished(turn, speaker);
   }
 }
 
 void HandleMoved(Turn& turn, Speaker speaker, const wire::Moved& moved) {
-  RecordEvent(turn, speaker.job, "moved", speaker.job.known ? speaker.job.known->version : 0,
-              absl::StrCat("rank ", speaker.index, " goes on with eplbd at ", moved.endpoint,
-                           ", which leads with term ", moved.term));
-  CloseRank(turn, speaker.incarnation, speaker.rank, absl::OkStatus());
+  Job& job = speaker.job;
+  Incarnation& incarnation = speaker.incarnation;
+  if (incarnation.moved.empty()) {
+    incarnation.moved = absl::StrCat(
+        "its ranks went on with eplbd at ", wire::Clipped(moved.endpoint, kMaxEndpoint),
+        ", which leads with term ", moved.term, "; this one led with term ", job.term);
+    RecordEvent(turn, job, "stepped_down", job.known ? job.known->version : 0,
+                absl::StrCat("incarnation ", incarnation.name, ": ", incarnation.moved));
+  }
+  CloseRank(turn, incarnation, speaker.rank, absl::OkStatus());
+  // Those that are away have gone too, or would have said more.
+  if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
+  if (incarnation.num_connected == 0) {
+    EndIncarnation(turn, job, RunEnding::kLost, incarnation.moved);
+  }
 }
 
 void EndLostIncarnations(Turn& turn, Job& job) {
   const absl::Duration grace = turn.state.config.session_grace;
   const absl::Time since = turn.now - grace;
   if (job.candidate && IsAwaySince(*job.candidate, since)) {
-    DropCandidate(turn, job, LossReason(*job.candidate, grace, turn.now));
+    // Its other ranks come back and gather again.
+    DropCandidate(turn, job, absl::UnavailableError(LossReason(*job.candidate, grace, turn.now)));
   }
   // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
   if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "proto/wire/messages.h"
@@ -27,13 +28,14 @@ void StartCandidate(Turn& turn, Job& job);
 // may stay, unless a candidate is there to replace it.
 void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reason);
 
-// Forgets an incarnation that was still gathering and ends its sessions.
-void DropCandidate(Turn& turn, Job& job, const std::string& reason);
+// Forgets an incarnation that was not served yet and ends its sessions with this status:
+// Unavailable when its ranks may come back.
+void DropCandidate(Turn& turn, Job& job, const absl::Status& why);
 
 // The session ended without Goodbye.
 void HandleAway(Turn& turn, Speaker speaker, const std::string& reason);
 void HandleGoodbye(Turn& turn, Speaker speaker, const wire::Goodbye& goodbye);
-// The rank goes on with another daemon.
+// The rank goes on with another daemon. Once nobody is left the incarnation is lost to this one.
 void HandleMoved(Turn& turn, Speaker speaker, const wire::Moved& moved);
 
 // Ends incarnations with a rank away for longer than session_grace.

@@ -8,14 +8,13 @@
 #include "absl/time/time.h"
 
 #include "proto/wire/names.h"
+#include "server/core/numbers.h"
 #include "server/core/settings.h"
 
 namespace eplb::core {
 namespace {
 
 constexpr int kCarriers = 4;  // connected ranks that get a change: that all of them go is unlikely
-// How far a rank may raise serial and launch above what is known, in one Hello.
-constexpr int64_t kMaxJump = int64_t{1} << 32;
 constexpr int64_t kMaxWindows = int64_t{1} << 40;  // of an account
 constexpr int32_t kMaxSkip = 64;                   // decisions, of a back-off
 
@@ -104,11 +103,11 @@ wire::JobMemory MemoryOf(const Job& job) {
   return memory;
 }
 
-void Remember(Turn& turn, Job& job, Tell tell) {
+void Remember(Job& job, Tell tell) {
   ++job.memory_serial;
   // Until all ranks have come one of them may hold what is newer than the store's.
   if (AllSaidHello(job)) {
-    job.memory_term = turn.state.term;
+    job.memory_term = job.term;
     job.memory_is_ours = true;
   }
   job.write_due = true;
@@ -128,7 +127,7 @@ void TellMemory(Turn& turn, Job& job) {
 
 void TellMemory(Turn& turn, const Job& job, const Rank& rank) {
   if (job.memory_serial == 0) return;
-  SendTo(turn, rank, wire::Keep{job.launch, {.value = MemoryOf(job)}});
+  SendTo(turn, rank, wire::Keep{job.current->launch, {.value = MemoryOf(job)}});
 }
 
 void Recall(State& state, Job& job, const wire::JobMemory& memory) {

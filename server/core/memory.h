@@ -16,7 +16,7 @@ wire::JobMemory MemoryOf(const Job& job);
 // After a change of what MemoryOf tells. The memory is newer than all before it; the next write of
 // the job holds it, at the latest the one at the end of this decision. Behind that write the ranks
 // get it: all that are connected, or few of them, since one that comes back is enough.
-void Remember(Turn& turn, Job& job, Tell tell = Tell::kFew);
+void Remember(Job& job, Tell tell = Tell::kFew);
 
 // Sends the newest memory to the ranks that are to carry it. Goes behind its Store.
 void TellMemory(Turn& turn, Job& job);

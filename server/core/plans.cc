@@ -23,7 +23,7 @@ void Count(Turn& turn, PlanResult result) {
 }
 
 // The pause of a rollback outlives it: its reason must not speak of what did not come.
-void TellFailedRollback(Turn& turn, Job& job, const Plan& plan, const std::string& why) {
+void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
   absl::string_view rest = job.pause_reason;
   if (plan.policy != kRollbackPolicy || !job.paused || !absl::ConsumePrefix(&rest, kForRollback)) {
     return;
@@ -35,7 +35,7 @@ void TellFailedRollback(Turn& turn, Job& job, const Plan& plan, const std::strin
           : absl::StrCat(plan.chunks_committed, " of ", plan.num_chunks, " chunks were moved");
   job.pause_reason = absl::StrCat("rollback to version ", rest.substr(0, end), " failed: ", why,
                                   "; ", moved, "; it was asked for", rest.substr(end));
-  Remember(turn, job);
+  Remember(job);
 }
 
 void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
@@ -45,7 +45,7 @@ void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
   if (plan.result != PlanResult::kCommitted) absl::StrAppend(&plan.reason, "; ", why);
   Count(turn, plan.result);
   Write(turn, job, plan);
-  if (plan.result != PlanResult::kCommitted) TellFailedRollback(turn, job, plan, why);
+  if (plan.result != PlanResult::kCommitted) TellFailedRollback(job, plan, why);
 }
 
 void Add(int64_t& sum, int64_t bytes) {

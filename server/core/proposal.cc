@@ -12,6 +12,7 @@
 #include "server/core/memory.h"
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
+#include "server/core/versions.h"
 
 namespace eplb::core {
 namespace {
@@ -54,9 +55,10 @@ void Commit(Turn& turn, Job& job) {
   const wire::Propose& message = proposal.message;
   Measure(turn, job, proposal);
   job.known = Known{message.version, message.digest, proposal.after};
+  NoteRan(job, message.version, message.digest);
   job.back_off = {};
   ++job.commits;
-  Remember(turn, job);
+  Remember(job);
   StoreJob(turn, job);
   RecordEvent(
       turn, job, "committed", message.version,
@@ -99,7 +101,7 @@ void Withdraw(Turn& turn, Job& job) {
   job.proposal.reset();
   job.chunks = {};
   const bool retracted = job.phase == Phase::kRetracting;
-  if (!retracted) BackOffMore(turn, job);
+  if (!retracted) BackOffMore(job);
   const int64_t version = proposal.message.version;
   RecordEvent(turn, job, "withdrawn", version,
               absl::StrCat("version ", version,
@@ -164,7 +166,7 @@ void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
   Proposal proposal;
   proposal.turn = turn.state.turn;
   wire::Propose& message = proposal.message;
-  message.term = turn.state.term;
+  message.term = job.term;
   message.version = job.next_version++;
   message.base_version = job.known->version;
   message.base_digest = job.known->digest;
@@ -193,7 +195,7 @@ void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
 void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off) {
   job.chunks = {};
   job.proposal->withdrawal = reason;
-  if (back_off) BackOffMore(turn, job);
+  if (back_off) BackOffMore(job);
   SetPhase(turn, job, Phase::kRetracting);
   RecordEvent(turn, job, "retracting", job.proposal->message.version, reason);
   Resend(turn, job);
@@ -207,7 +209,7 @@ void Quarantine(Turn& turn, Job& job, const std::string& reason) {
   job.asked = {};
   SetPhase(turn, job, Phase::kQuarantine);
   job.quarantine = reason;
-  Remember(turn, job);
+  Remember(job);
   const int64_t known = job.known ? job.known->version : 0;
   RecordEvent(turn, job, "quarantined", job.proposal ? job.proposal->message.version : known,
               reason);
@@ -216,10 +218,10 @@ void Quarantine(Turn& turn, Job& job, const std::string& reason) {
   Resend(turn, job);
 }
 
-void BackOffMore(Turn& turn, Job& job) {
+void BackOffMore(Job& job) {
   job.back_off.length = std::clamp(2 * job.back_off.length, 1, kMaxSkippedDecisions);
   job.back_off.to_skip = job.back_off.length;
-  Remember(turn, job);
+  Remember(job);
 }
 
 void CheckProposalDeadline(Turn& turn, Job& job) {

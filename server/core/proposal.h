@@ -32,7 +32,7 @@ void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off
 void Quarantine(Turn& turn, Job& job, const std::string& reason);
 
 // Skips twice as many decisions as the last time, at most 64.
-void BackOffMore(Turn& turn, Job& job);
+void BackOffMore(Job& job);
 
 // Acts on the deadlines of PREPARING, RESOLVING and RETRACTING.
 void CheckProposalDeadline(Turn& turn, Job& job);

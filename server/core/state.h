@@ -82,6 +82,10 @@ struct Incarnation {
       : topology(frame), grid(ranks_grid) {}
 
   std::string name;
+  int64_t launch = 0;      // its number, once it is the job's own
+  int64_t claimed = 0;     // the number that an earlier daemon gave it; 0: none did
+  bool take_over = false;  // it replaces one whose steps advance
+  absl::Time since;        // its first rank came
   TopologyOptions shape;
   Topology topology;
   RankGrid grid;
@@ -100,7 +104,9 @@ struct Incarnation {
   // With another shape than what was known when it came: the least version that was not given out.
   // 0: nothing to look at, or it was looked at.
   int64_t fresh_version = 0;
-  std::string took_over;  // the one that still had ranks connected when this one replaced it
+  bool reuse_told = false;  // that it began under a number which another placement had
+  std::string moved;        // where its ranks went on, once a rank has said so
+  std::string took_over;    // the one that still had ranks connected when this one replaced it
   Ending ending = Ending::kLive;
   RunEnd end;                      // of one that is not live
   std::optional<Failure> failure;  // of one that ended by it
@@ -183,6 +189,9 @@ struct Asked {
 // Which connected ranks are to carry the newest memory.
 enum class Tell { kNobody, kFew, kAll };
 
+inline constexpr size_t kMaxRan = 64;
+inline constexpr size_t kMaxRefusedJobs = 16;
+
 struct Job {
   std::string name;
   Phase phase = Phase::kHeld;
@@ -197,24 +206,31 @@ struct Job {
   // finished, or another replaced them.
   std::deque<wire::GoneLaunch> gone;
 
-  int64_t launch = 0;         // number of the newest launch that became the job's own; 0: none did
+  int64_t launch = 0;  // number of the newest launch that became the job's own; 0: none did
+  // Until then the launch that owned the job when the daemon started may come back.
+  absl::Time owner_due = absl::InfinitePast();
+  int64_t term = 0;           // that this daemon leads the job with
+  SessionId first_hello = 0;  // the first that was welcomed under it; 0: none was
   int64_t memory_term = 0;    // of the newest memory, and
   int64_t memory_serial = 0;  // its serial
   // The memory is the store's or this daemon's own: a rank may add to what stops the job, not lift
   // it.
   bool memory_is_ours = false;
   Tell tell_memory = Tell::kNobody;  // whom the newest memory was not yet sent to
-  // The launch whose quarantine, account, record, back-off and last decision follow.
+  // Name of that launch, whose quarantine, account, record, back-off and last decision follow.
   std::string remembered;
   std::string quarantine;  // why nothing is proposed until an operator resumes; empty: none
 
   std::optional<Known> known;
   std::optional<StoreStamp> stored;
   int64_t next_version = 1;
+  std::map<int64_t, Digest> ran;  // what ran under a number first; the newest kMaxRan numbers
   // How the newest run ended before the daemon started; none once a rank has said Hello since.
   std::optional<RunEnd> ended_before;
   absl::Status store_error;
-  std::string refusal;  // of the newest Hello that was refused since ranks were released
+  std::string refusal;  // of the newest Hello that was refused; empty: none was
+  absl::Time refused_at = absl::InfinitePast();
+  int64_t refused_hellos = 0;
   absl::Time store_attempt = absl::InfinitePast();
   bool write_due = false;  // changed by a decision that did not write it
 
@@ -278,13 +294,13 @@ struct State {
   int64_t last_solve_id = 0;
   PaceLoad pace_load;
   SessionId last_hello = 0;     // welcomed by the decision before this one, or 0
-  SessionId first_hello = 0;    // the first that was welcomed, or 0
   std::string last_stored_job;  // written by the decision before this one, or empty
   absl::Time term_attempt = absl::InfinitePast();
   std::optional<Undo> undo;
   Counters counters;
   std::map<SessionId, Seat> seats;  // sessions that said Hello; ordered, so that effects are too
   std::map<std::string, Job> jobs;
+  std::deque<RefusedJob> refusals;  // of jobs that are not in `jobs`, newest first
 };
 
 // What is in force for a job: the daemon's defaults, the configuration's own for this job, then

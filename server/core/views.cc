@@ -10,6 +10,7 @@
 #include "server/core/core.h"
 #include "server/core/decide.h"
 #include "server/core/ending.h"
+#include "server/core/launch.h"
 #include "server/core/measured.h"
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
@@ -19,6 +20,8 @@
 
 namespace eplb::core {
 namespace {
+
+constexpr absl::Duration kRefusalShown = absl::Minutes(10);
 
 const char* NameOf(Answer answer) {
   switch (answer) {
@@ -96,6 +99,12 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.paused = job.paused;
   view.pause_reason = job.pause_reason;
   view.settings = job.settings;
+  view.launch = job.current ? job.current->launch : job.launch;
+  view.term = job.term;
+  view.candidate = CandidateOf(job, now);
+  view.take_over_refused = TakeOverRefused(job, now);
+  if (now - job.refused_at < kRefusalShown) view.refusal = job.refusal;
+  view.refused_hellos = job.refused_hellos;
   view.stuck_seconds = absl::ToDoubleSeconds(StuckFor(state.config, job, now));
   if (job.current) {
     view.incarnation = job.current->name;
@@ -186,6 +195,24 @@ absl::StatusOr<int64_t> Core::RollbackTarget(const std::string& job,
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
   return RollbackTargetOf(found->second, to_version);
+}
+
+absl::StatusOr<LeaderView> Core::Leader(const std::string& job,
+                                        const std::string& incarnation) const {
+  const auto found = state_->jobs.find(job);
+  if (found == state_->jobs.end()) return NoSuchJob(job);
+  const std::optional<Incarnation>& current = found->second.current;
+  if (!current || current->name != incarnation) {
+    return absl::NotFoundError(
+        absl::StrCat("job ", job, " does not run incarnation ", incarnation, " here"));
+  }
+  return LeaderView{.term = found->second.term,
+                    .connected_ranks = current->num_connected,
+                    .world_size = current->world_size()};
+}
+
+std::vector<RefusedJob> Core::Refusals() const {
+  return {state_->refusals.begin(), state_->refusals.end()};
 }
 
 const Counters& Core::counters() const { return state_->counters; }

@@ -27,6 +27,7 @@
 #include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/query.h"
+#include "server/rpc/reserve_version.h"
 #include "server/rpc/session.h"
 #include "server/rpc/unix_acceptor.h"
 #include "server/rpc/unix_socket.h"
@@ -61,7 +62,8 @@ absl::Duration PatienceOf(const grpc::CallbackServerContext& context) {
 }
 
 using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
-    v1::Balancer::WithCallbackMethod_Exchange<v1::Balancer::Service>>;
+    v1::Balancer::WithCallbackMethod_Exchange<v1::Balancer::WithCallbackMethod_ReserveVersion<
+        v1::Balancer::WithCallbackMethod_GetLeader<v1::Balancer::Service>>>>;
 
 class BalancerService : public BalancerBase {
  public:
@@ -75,20 +77,52 @@ class BalancerService : public BalancerBase {
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
                                      const v1::ExchangeRequest* request,
                                      v1::ExchangeResponse* response) override {
-    absl::Status status = session_.gate->Admit(*context, Verb::kExchange, request->job());
-    if (status.ok() && draining_) status = absl::UnavailableError(kDrains);
-    if (status.ok()) {
-      return StartExchange(*request, response, PatienceOf(*context), rendezvous_);
+    const absl::Status status = Admit(*context, request->job());
+    if (!status.ok()) return Done(context, status);
+    return StartExchange(*request, response, PatienceOf(*context), rendezvous_);
+  }
+
+  grpc::ServerUnaryReactor* ReserveVersion(grpc::CallbackServerContext* context,
+                                           const v1::ReserveVersionRequest* request,
+                                           v1::ReserveVersionResponse* response) override {
+    const absl::Status status = Admit(*context, request->job());
+    if (!status.ok()) return Done(context, status);
+    return StartReserveVersion(*request, response, session_.runner);
+  }
+
+  grpc::ServerUnaryReactor* GetLeader(grpc::CallbackServerContext* context,
+                                      const v1::GetLeaderRequest* request,
+                                      v1::GetLeaderResponse* response) override {
+    const absl::Status status = Admit(*context, request->job());
+    if (!status.ok()) return Done(context, status);
+    const absl::StatusOr<core::LeaderView> leader =
+        session_.runner->Leader(request->job(), request->incarnation());
+    if (leader.ok()) {
+      response->set_term(static_cast<uint64_t>(leader->term));
+      response->set_connected_ranks(static_cast<uint32_t>(leader->connected_ranks));
+      response->set_world_size(static_cast<uint32_t>(leader->world_size));
     }
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(wire::ToGrpc(status));
-    return reactor;
+    return Done(context, leader.status());
   }
 
   void Drain() { draining_ = true; }
   bool draining() const { return draining_; }
 
  private:
+  // Of a call of a starting or training rank that is no stream.
+  absl::Status Admit(const grpc::CallbackServerContext& context, const std::string& job) {
+    absl::Status status = session_.gate->Admit(context, Verb::kExchange, job);
+    if (status.ok() && draining_) status = absl::UnavailableError(kDrains);
+    return status;
+  }
+
+  static grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context,
+                                        const absl::Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(wire::ToGrpc(status));
+    return reactor;
+  }
+
   const SessionServices session_;
   Rendezvous* const rendezvous_;
   std::atomic<bool> draining_ = false;

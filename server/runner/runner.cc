@@ -79,6 +79,14 @@ absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
   return absl::ResourceExhaustedError("too much waits for the core already, come back later");
 }
 
+absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t ticket, changes_.Take(std::move(done), MonotonicNow()));
+  const core::ReserveVersion ask{.ticket = ticket, .job = std::move(job)};
+  if (queue_.Push(ask) == Admission::kQueued) return absl::OkStatus();
+  if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
+  return absl::ResourceExhaustedError("too much waits for the core already, come back later");
+}
+
 // Nothing changes the core between this and its decision, so the version stays the right one.
 void Runner::LookUp(core::Change& change) const {
   auto* rollback = std::get_if<core::Rollback>(&change.verb);
@@ -169,6 +177,17 @@ absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
 absl::StatusOr<wire::PlacementBody> Runner::PlacementInForce(const std::string& job) const {
   const std::lock_guard lock(core_mutex_);
   return core_.PlacementInForce(job);
+}
+
+absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
+                                                const std::string& incarnation) const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.Leader(job, incarnation);
+}
+
+std::vector<core::RefusedJob> Runner::Refusals() const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.Refusals();
 }
 
 absl::StatusOr<int64_t> Runner::NextVersion(const std::string& job) const {

@@ -62,6 +62,8 @@ class Runner {
   // cannot be taken. `change.ticket` and a Rollback's placement are filled in here.
   // errors: ResourceExhausted when too many wait, Unavailable after Stop.
   absl::Status Ask(core::Change change, ChangeDesk::Done done);
+  // Hands out a version number of the job, as `version` of the outcome. `done` and errors: as Ask.
+  absl::Status ReserveVersion(std::string job, ChangeDesk::Done done);
   ChangeDesk& changes() { return changes_; }
   // A report that was dropped before it was pushed.
   void CountDroppedReport() { queue_.CountDroppedReport(); }
@@ -77,6 +79,9 @@ class Runner {
   absl::StatusOr<core::JobView> Job(const std::string& job) const;
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;
+  absl::StatusOr<core::LeaderView> Leader(const std::string& job,
+                                          const std::string& incarnation) const;
+  std::vector<core::RefusedJob> Refusals() const;
   // What the job ran as `version`. errors: NotFound for one that is not kept, those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
   absl::StatusOr<std::vector<core::Plan>> Plans(const std::string& job, int32_t limit) const;

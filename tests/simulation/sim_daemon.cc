@@ -190,15 +190,13 @@ bool SimDaemon::Execute(const core::Effect& effect, std::optional<core::StoreFai
 
 // I6: what goes out is on the disk.
 void SimDaemon::Send(const core::Send& send) {
-  const auto* welcome = std::get_if<wire::Welcome>(&send.message);
-  if (welcome != nullptr && welcome->term > disk.term) {
-    context_.Violation("I6: ", name_, " sent term ", welcome->term, ", stored is ", disk.term);
-  }
   if (const auto* propose = std::get_if<wire::Propose>(&send.message)) {
-    const bool stored = std::any_of(disk.jobs.begin(), disk.jobs.end(), [propose](const auto& job) {
-      return job.second.next_version > propose->version;
-    });
-    if (!stored || propose->term > disk.term) {
+    const bool stored =
+        std::any_of(disk.jobs.begin(), disk.jobs.end(), [this, propose](const auto& job) {
+          return job.second.next_version > propose->version &&
+                 std::max(disk.term, job.second.memory.term) >= propose->term;
+        });
+    if (!stored) {
       context_.Violation("I6: ", name_, " proposed version ", propose->version,
                          " before it was stored");
     }

@@ -68,6 +68,10 @@ void CoreHarness::Restart() {
   for (const auto& [name, job] : stored_) {
     jobs.push_back(job);
     for (const auto& [number, plan] : plans_) jobs.back().plans.push_back(plan);
+    if (name != kJob) continue;
+    for (const auto& [version, placement] : history_) {
+      jobs.back().history.push_back({version, DigestOf(placement)});
+    }
   }
   core_ = std::make_unique<Core>(config_, stored_term_, std::move(jobs), now_);
   EXPECT_GT(core_->term(), stored_term_);
@@ -76,8 +80,19 @@ void CoreHarness::Restart() {
   pending_solve_.reset();
 }
 
+void CoreHarness::LoseStore() {
+  stored_.clear();
+  plans_.clear();
+  history_.clear();
+  stored_term_ = 0;
+  Restart();
+}
+
 void CoreHarness::Say(SessionId session, wire::UpMessage message) {
   if (closed_.count(session) > 0) return;
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+    highest_term_said_ = std::max(highest_term_said_, hello->highest_term);
+  }
   Handle(SessionMessage{session, std::move(message)});
 }
 
@@ -160,7 +175,7 @@ void CoreHarness::Keep(const StoredJob& job) {
   }
   if (kept.done) kept.requests.push_back(*std::exchange(kept.done, std::nullopt));
   stored_.insert_or_assign(job.job, std::move(kept));
-  if (job.job == kJob) history_.insert_or_assign(job.version, job.placement);
+  if (job.job == kJob) history_.emplace(job.version, job.placement);
 }
 
 absl::StatusOr<ChangeOutcome> CoreHarness::Ask(Verb verb, std::optional<int64_t> expect_version,
@@ -188,7 +203,8 @@ absl::StatusOr<ChangeOutcome> CoreHarness::Ask(Verb verb, std::optional<int64_t>
 
 void CoreHarness::CheckSend(const Send& send) {
   if (const auto* welcome = std::get_if<wire::Welcome>(&send.message)) {
-    EXPECT_LE(welcome->term, stored_term_) << "I6: the term was sent before it was stored";
+    EXPECT_LE(welcome->term, std::max(stored_term_, highest_term_said_ + 1))
+        << "I6: the term was sent before it was stored, and no rank has seen the one below it";
   }
   if (const auto* propose = std::get_if<wire::Propose>(&send.message)) {
     const auto found = stored_.find(kJob);

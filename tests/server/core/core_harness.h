@@ -40,6 +40,8 @@ class CoreHarness {
 
   // The daemon is killed and starts again from what was stored. All sessions are gone.
   void Restart();
+  // The same, on an empty store.
+  void LoseStore();
   SessionId Open() { return ++last_session_; }
   void Say(SessionId session, wire::UpMessage message);
   void Disconnect(SessionId session);
@@ -104,6 +106,7 @@ class CoreHarness {
   int64_t num_solves_ = 0;
   SessionId last_session_ = 0;
   int64_t highest_proposed_ = 0;
+  int64_t highest_term_said_ = 0;  // by a rank
 };
 
 // One rank's member: what it runs, what it is READY for, and what it has to say.

@@ -79,17 +79,65 @@ TEST(ExpiryTest, AFullTableMakesRoomByTheJobThatEndedLongestAgo) {
   EXPECT_TRUE(daemon.core().Job("live", daemon.now()).ok());
 }
 
-TEST(ExpiryTest, AJobWhoseRanksAreAwayIsNoRoomForAnother) {
+TEST(ExpiryTest, AJobWhoseRanksMayBeOnTheWayBackIsNoRoomForAnother) {
   Config config = TestConfig();
   config.max_jobs = 1;
   CoreHarness daemon(config);
   for (const SessionId session : Join(daemon, kJob)) daemon.Disconnect(session);
-  daemon.Advance(absl::Minutes(1));
+  daemon.Advance(absl::Seconds(1));
+  daemon.Advance(absl::Seconds(9));
   EXPECT_EQ(daemon.ClosedWith(Join(daemon, "other")[0])->code(),
             absl::StatusCode::kResourceExhausted);
   daemon.Restart();
   EXPECT_EQ(daemon.ClosedWith(Join(daemon, "other")[0])->code(),
             absl::StatusCode::kResourceExhausted);
+  daemon.Advance(absl::Seconds(1));
+  daemon.Advance(absl::Seconds(11));
+  EXPECT_FALSE(daemon.ClosedWith(Join(daemon, "other")[0]).has_value());
+}
+
+TEST(ExpiryTest, AFullTableOfKilledJobsMakesRoomByTheOneAwayLongest) {
+  Config config = TestConfig();
+  config.max_jobs = 3;
+  CoreHarness daemon(config);
+  for (const char* name : {"b", "a", "c"}) {
+    for (const SessionId session : Join(daemon, name)) daemon.Disconnect(session);
+    daemon.Advance(absl::Seconds(11));
+  }
+  daemon.Advance(absl::Seconds(11));
+  ASSERT_EQ(daemon.core().Job("b", daemon.now())->ending, "lost");
+  EXPECT_FALSE(daemon.ClosedWith(Join(daemon, "fourth")[0]).has_value());
+  EXPECT_FALSE(daemon.core().Job("b", daemon.now()).ok());
+  EXPECT_TRUE(daemon.core().Job("a", daemon.now()).ok());
+  EXPECT_EQ(daemon.LastReason("expired"),
+            "job b is forgotten: the table of jobs is full and its ranks have been away for 33s");
+}
+
+// Pauses or observes the job, whose ranks are gone.
+void Stop(CoreHarness& daemon, Verb verb) {
+  const std::vector<SessionId> sessions = Join(daemon, kJob);
+  ASSERT_TRUE(daemon.Ask(std::move(verb)).ok());
+  Finish(daemon, sessions);
+}
+
+TEST(ExpiryTest, AJobThatSomebodyStoppedIsForgottenByNoTimeAndLastUnderPressure) {
+  const Verb verbs[] = {Pause{}, SetPolicy{{.mode = "observe"}}};
+  for (const Verb& verb : verbs) {
+    Config config = TestConfig();
+    config.max_jobs = 2;
+    config.job_expiry = absl::Minutes(10);
+    CoreHarness daemon(config);
+    Stop(daemon, verb);
+    for (int hour = 0; hour < 24; ++hour) daemon.Advance(absl::Hours(1));
+    EXPECT_TRUE(daemon.core().Job(kJob, daemon.now()).ok());
+    Finish(daemon, Join(daemon, "ended-later"));
+    Join(daemon, "third");
+    EXPECT_TRUE(daemon.core().Job(kJob, daemon.now()).ok());
+    EXPECT_FALSE(daemon.core().Job("ended-later", daemon.now()).ok());
+    Join(daemon, "fourth");
+    EXPECT_FALSE(daemon.core().Job(kJob, daemon.now()).ok());
+    EXPECT_NE(daemon.LastReason("expired").find("although it was stopped"), std::string::npos);
+  }
 }
 
 TEST(ExpiryTest, AJobThatEndedBeforeTheRestartMakesRoom) {

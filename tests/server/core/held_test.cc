@@ -84,8 +84,13 @@ TEST(HeldTest, RanksAreTheAuthorityOverTheStoredVersion) {
   ASSERT_EQ(job.daemon.stored().at(kJob).version, 1);
   job.daemon.Restart();
   StartWith(job, Exchanged({}), 0);  // restored from an older checkpoint
-  for (FakeRank& rank : job.ranks) rank.identity.incarnation = "launch-2";
+  for (FakeRank& rank : job.ranks) {
+    rank.identity.incarnation = "launch-2";
+    rank.identity.launch = 0;
+    rank.identity.memory = {};
+  }
   job.ConnectAll();
+  job.daemon.Advance(absl::Seconds(11));  // launch-1 does not come back
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 0);
   EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 2);
@@ -152,6 +157,7 @@ TEST(HeldTest, OneVersionWithTwoDigestsIsQuarantined) {
 
 TEST(HeldTest, ALateReadyForAnEarlierDaemonsProposalHoldsTheJobAgain) {
   TestJob job;
+  job.ranks[1].identity.highest_version = 5;
   job.ConnectAll();
   ASSERT_EQ(job.daemon.state(), "IDLE");
   job.daemon.Say(job.ranks[1].session, wire::Ready{5, Sha256("x"), Sha256("plan")});
@@ -166,6 +172,7 @@ TEST(HeldTest, ANewShapeStartsFromItsStaticPlacement) {
   job.ConnectAll();
   wire::Hello grown = TestHello(0);
   grown.incarnation = "launch-2";
+  grown.take_over = true;
   grown.shape.num_slots = 9;
   grown.running_digest = DigestOf(Placement::Static(Topology::Make(grown.shape).value()));
   for (int32_t rank = 0; rank < 3; ++rank) {

@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -102,15 +104,32 @@ TEST(HelloTest, WelcomeCarriesTheTermAndTheDaemonsVersion) {
   EXPECT_EQ(welcome[0].server_version, "test");
 }
 
-TEST(HelloTest, AHigherTermSeenByARankIsOutbidAndStoredBeforeWelcome) {
+TEST(HelloTest, AHigherTermSeenByARankIsOutbidForItsJobAlone) {
   CoreHarness daemon(TestConfig());
   wire::Hello hello = TestHello(0);
   hello.highest_term = 41;
   const SessionId session = daemon.Open();
   daemon.Say(session, hello);
   EXPECT_EQ(Only<wire::Welcome>(daemon.Take(session))[0].term, 42);
-  EXPECT_EQ(daemon.stored_term(), 42);
-  EXPECT_EQ(daemon.core().term(), 42);
+  EXPECT_EQ(daemon.View().term, 42);
+  EXPECT_EQ(daemon.core().term(), 1);
+  hello.job = "other";
+  hello.highest_term = 0;
+  const SessionId other = daemon.Open();
+  daemon.Say(other, hello);
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(other))[0].term, 1);
+}
+
+TEST(HelloTest, AJobsTermRisesAtARestartAndIsThatOfItsProposals) {
+  TestJob job;
+  for (FakeRank& rank : job.ranks) rank.identity.highest_term = 41;
+  job.ConnectAll();
+  ASSERT_EQ(job.daemon.View().term, 42);
+  job.daemon.Restart();
+  EXPECT_EQ(job.daemon.View().term, 43);
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  EXPECT_EQ(job.ranks[2].proposals.at(0).term, 43);
 }
 
 TEST(HelloTest, AnEqualTermIsOutbidByADaemonThatWelcomedNobodyYet) {
@@ -126,33 +145,56 @@ TEST(HelloTest, AnEqualTermIsOutbidByADaemonThatWelcomedNobodyYet) {
   const SessionId again = daemon.Open();
   daemon.Say(again, hello);
   EXPECT_EQ(Only<wire::Welcome>(daemon.Take(again))[0].term, 2);
-  EXPECT_EQ(daemon.stored_term(), 2);
 }
 
 TEST(HelloTest, NoTermOrVersionOfARankLocksOthersOutLater) {
-  constexpr int64_t kHalf = int64_t{1} << 61;
+  constexpr int64_t kStep = int64_t{1} << 32;
   CoreHarness daemon(TestConfig());
-  for (int64_t wire::Hello::*number :
-       {&wire::Hello::highest_term, &wire::Hello::highest_version, &wire::Hello::running_version}) {
+  for (int64_t wire::Hello::*number : {&wire::Hello::highest_term, &wire::Hello::highest_version,
+                                       &wire::Hello::running_version, &wire::Hello::launch}) {
     wire::Hello hello = TestHello(0);
     hello.job = "other";
-    hello.*number = kHalf + 1;
-    EXPECT_NE(std::string(Refusal(daemon, hello).message()).find("above 2305843009213693952"),
+    hello.*number = kStep + 2;
+    EXPECT_NE(std::string(Refusal(daemon, hello).message()).find("at most 4294967296 above what"),
               std::string::npos);
   }
   EXPECT_TRUE(daemon.core().Jobs(daemon.now()).empty());
   wire::Hello hello = TestHello(0);
-  hello.highest_term = kHalf;
-  hello.highest_version = kHalf;
+  hello.highest_term = kStep;
+  hello.highest_version = kStep;
   for (int restarts = 0; restarts < 3; ++restarts) {
     const SessionId session = daemon.Open();
     daemon.Say(session, hello);
     const auto welcome = Only<wire::Welcome>(daemon.Take(session));
     ASSERT_EQ(welcome.size(), 1U) << *daemon.ClosedWith(session);
-    EXPECT_GT(welcome[0].term, kHalf);
+    EXPECT_GT(welcome[0].term, kStep);
     hello.highest_term = welcome[0].term;
     daemon.Restart();
   }
+}
+
+TEST(HelloTest, RefusedJobsThatTheDaemonDoesNotKnowAreKeptNewestFirstWithTheirCount) {
+  Config config = TestConfig();
+  config.max_jobs = 1;
+  CoreHarness daemon(config);
+  ASSERT_TRUE(Refusal(daemon, TestHello(0)).ok());
+  for (int job = 0; job < 20; ++job) {
+    wire::Hello hello = TestHello(0);
+    hello.job = absl::StrCat("job-", job);
+    EXPECT_EQ(Refusal(daemon, hello).code(), absl::StatusCode::kResourceExhausted);
+  }
+  wire::Hello again = TestHello(1);
+  again.job = "job-10";
+  EXPECT_FALSE(Refusal(daemon, again).ok());
+  const std::vector<RefusedJob> refused = daemon.core().Refusals();
+  ASSERT_EQ(refused.size(), 16U);
+  EXPECT_EQ(refused[0].job, "job-10");
+  EXPECT_EQ(refused[0].count, 2);
+  EXPECT_EQ(refused[0].reason,
+            "rank 1 was refused: the daemon already knows 1 jobs whose ranks are connected, its "
+            "limit; raise limits.max_jobs");
+  EXPECT_EQ(refused[1].job, "job-19");
+  EXPECT_EQ(refused[15].job, "job-4");
 }
 
 TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
@@ -217,17 +259,16 @@ TEST(HelloTest, WhoIsAskedToComeBackIsNotRefused) {
 TEST(HelloTest, ATermThatCannotBeStoredIsNotWelcomedAndIsStoredByTheNextHello) {
   CoreHarness daemon(TestConfig());
   daemon.term_store_works = false;
-  wire::Hello hello = TestHello(0);
-  hello.highest_term = 41;
+  daemon.Handle(StoreFailed{"", absl::UnavailableError("disk full")});
   const SessionId first = daemon.Open();
-  daemon.Say(first, hello);
+  daemon.Say(first, TestHello(0));
   EXPECT_EQ(daemon.ClosedWith(first)->code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(daemon.Take(first).empty());
   EXPECT_FALSE(daemon.core().Readiness().ok());
   daemon.term_store_works = true;
   const SessionId second = daemon.Open();
-  daemon.Say(second, hello);
-  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(second))[0].term, 42);
+  daemon.Say(second, TestHello(0));
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(second))[0].term, 1);
   EXPECT_TRUE(daemon.core().Readiness().ok());
 }
 

@@ -14,16 +14,25 @@ void Relaunch(TestJob& job, const std::string& name) {
   for (FakeRank& rank : job.ranks) {
     rank.identity.incarnation = name;
     rank.identity.nonce += 1000;
+    rank.identity.launch = 0;
+    rank.identity.memory = {};
+    rank.identity.take_over = false;
     rank.ready.reset();
     rank.session = 0;
   }
+}
+
+// As Relaunch; it replaces what trains.
+void TakeOver(TestJob& job, const std::string& name) {
+  Relaunch(job, name);
+  for (FakeRank& rank : job.ranks) rank.identity.take_over = true;
 }
 
 TEST(IncarnationTest, ANewOneReplacesTheOldWhenAllItsRanksSaidHello) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   const SessionId old_session = job.ranks[0].session;
-  Relaunch(job, "launch-2");
+  TakeOver(job, "launch-2");
   job.Connect(0);
   job.Connect(1);
   EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
@@ -41,13 +50,14 @@ TEST(IncarnationTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().took_over, "");
   job.Disconnect(2);
-  Relaunch(job, "launch-2");
+  TakeOver(job, "launch-2");
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().took_over, "launch-1");
   EXPECT_EQ(job.daemon.LastReason("taken_over"),
             "incarnation launch-2 took over from launch-1 while 2 of its 3 ranks were still "
             "connected: a restart, or two jobs of one name");
   for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.daemon.Advance(absl::Seconds(11));
   Relaunch(job, "launch-3");
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().incarnation, "launch-3");
@@ -85,7 +95,7 @@ TEST(IncarnationTest, TheViewTellsHowItEnded) {
 TEST(IncarnationTest, AStragglerOfTheReplacedOneIsRefused) {
   TestJob job;
   job.ConnectAll();
-  Relaunch(job, "launch-2");
+  TakeOver(job, "launch-2");
   job.ConnectAll();
   const SessionId session = job.daemon.Open();
   job.daemon.Say(session, TestHello(0));
@@ -115,8 +125,7 @@ TEST(IncarnationTest, AGatheringOneWithADeadRankIsForgotten) {
   job.Connect(1);
   job.Disconnect(1);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
@@ -198,9 +207,10 @@ TEST(IncarnationTest, ANewShapeUnderANumberThatWasInUseIsToldOnce) {
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.LastReason("version_reused"),
-            "incarnation launch-2 has another shape than the one before and began under version 0, "
-            "which was in use before it, because its rank 0 was not told a fresh number; the next "
-            "version is 3");
+            "incarnation launch-2 runs version 0 with digest " +
+                DigestOf(job.ranks[0].placement).Hex().substr(0, 12) + ", the job ran digest " +
+                DigestOf(Exchanged({})).Hex().substr(0, 12) +
+                " under that number before, which stays in the history; the next version is 3");
   job.Disconnect(1);
   job.Connect(1);
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
@@ -295,6 +305,55 @@ TEST(IncarnationTest, ALostOneWhoseRanksAllFinishHasFinished) {
   }
   EXPECT_EQ(job.daemon.LastReason("incarnation_ended"),
             "incarnation launch-1 ended: all 3 ranks finished");
+}
+
+TEST(IncarnationTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
+  TestJob job;
+  job.ConnectAll();
+  for (const int32_t rank : {0, 1, 2}) {
+    EXPECT_EQ(job.daemon.View().ending, "");
+    job.daemon.Say(job.ranks[rank].session, wire::Moved{7, "10.0.0.2:7750"});
+    EXPECT_TRUE(job.daemon.ClosedWith(job.ranks[rank].session)->ok());
+  }
+  EXPECT_EQ(job.daemon.state(), "LOST");
+  EXPECT_EQ(job.daemon.View().end_reason,
+            "its ranks went on with eplbd at 10.0.0.2:7750, which leads with term 7; this one led "
+            "with term 1");
+  EXPECT_EQ(job.daemon.CountEvents("stepped_down"), 1);
+  EXPECT_EQ(job.daemon.LastReason("stepped_down"),
+            "incarnation launch-1: its ranks went on with eplbd at 10.0.0.2:7750, which leads with "
+            "term 7; this one led with term 1");
+  job.daemon.Advance(absl::Minutes(10));
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
+  // The other daemon is gone: they come back, and this one leads with a higher term.
+  for (FakeRank& rank : job.ranks) rank.identity.highest_term = 7;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().term, 8);
+}
+
+TEST(IncarnationTest, ARankThatMovedAloneAndStaysAwayIsNamedWithWhereItWent) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.Say(job.ranks[1].session, wire::Moved{7, "b:1"});
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(job.daemon.View().end_reason,
+            "rank 1 did not come back within 10s; its ranks went on with eplbd at b:1, which leads "
+            "with term 7; this one led with term 1");
+}
+
+TEST(IncarnationTest, TheLeaderIsTheDaemonThatRunsThisLaunch) {
+  TestJob job;
+  job.ConnectAll();
+  job.Disconnect(2);
+  const absl::StatusOr<LeaderView> leader = job.daemon.core().Leader(kJob, "launch-1");
+  ASSERT_TRUE(leader.ok());
+  EXPECT_EQ(leader->term, 1);
+  EXPECT_EQ(leader->connected_ranks, 2);
+  EXPECT_EQ(leader->world_size, 3);
+  EXPECT_EQ(job.daemon.core().Leader(kJob, "launch-2").status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(job.daemon.core().Leader("x", "launch-1").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(IncarnationTest, ItEndsNormallyWhenAllRanksFinished) {

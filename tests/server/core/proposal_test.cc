@@ -380,6 +380,7 @@ TEST(RejoinTest, ARankThatGoesBackAfterItAppliedIsQuarantined) {
 
 TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalRetractsOursAndIsAdopted) {
   TestJob job;
+  for (FakeRank& rank : job.ranks) rank.identity.highest_version = 9;
   job.Propose(Exchanged({0, 1}));
   for (FakeRank& rank : job.ranks) {
     rank.ready = FakeRank::Candidate{9, DigestOf(Exchanged({3})), Exchanged({3})};
@@ -389,7 +390,7 @@ TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalRetractsOursAndIsAdopted) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 9);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({3}));
-  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 10);
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 11);
 }
 
 TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {

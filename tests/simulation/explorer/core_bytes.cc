@@ -16,12 +16,12 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 376, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 560,
+static_assert(sizeof(Incarnation) == 640,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 6120, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 4048, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6456, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 4312, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -32,13 +32,9 @@ void Simplify(core::RunEnd& end) {
   end.step = 0;
 }
 
-// Of what a launch earned only its quarantine is looked at here, and that there is one.
-void Simplify(std::string& launch, std::string& quarantine) {
-  if (quarantine.empty()) {
-    launch.clear();
-  } else {
-    quarantine = "why";
-  }
+// Of why a job is in QUARANTINE only that it is.
+void Simplify(std::string& quarantine) {
+  if (!quarantine.empty()) quarantine = "why";
 }
 
 void Simplify(Incarnation& incarnation) {
@@ -46,6 +42,9 @@ void Simplify(Incarnation& incarnation) {
   if (incarnation.ending == core::Ending::kLive) incarnation.end = {};
   incarnation.failure.reset();  // words only
   incarnation.took_over.clear();
+  incarnation.moved.clear();
+  incarnation.reuse_told = false;
+  incarnation.since = kNow;
   incarnation.rate = {};  // of time, which stands still
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
@@ -62,6 +61,11 @@ void Simplify(Incarnation& incarnation) {
 
 void Simplify(Job& job) {
   job.phase_since = kNow;
+  if (job.owner_due > kNow) job.owner_due = kAfterDeadlines;
+  if (job.first_hello != 0) job.first_hello = 1;
+  job.ran.clear();  // that a number had two placements is an event
+  job.refused_at = kNow;
+  job.refused_hellos = 0;
   job.nudged_at = kNow;
   job.stuck_recorded = false;
   job.watched = false;
@@ -75,11 +79,10 @@ void Simplify(Job& job) {
   job.seconds_per_byte.clear();                   // shortens chunks, which have one layer here
   job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
   job.windows = {};
-  job.memory_term = 0;  // ranks of this world carry none: only the store's is ever read
-  job.memory_serial = 0;
+  job.memory_serial = 0;  // ranks of this world carry none: only the store's is ever read
   job.memory_is_ours = false;
   job.tell_memory = core::Tell::kNobody;
-  Simplify(job.remembered, job.quarantine);
+  Simplify(job.quarantine);
   job.account = {};
   job.record = {};
   job.last_decision_step.reset();
@@ -129,6 +132,8 @@ void Add(const std::optional<Incarnation>& incarnation, Bytes& bytes) {
   bytes.Add(int64_t{incarnation->num_hello});
   bytes.Add(int64_t{incarnation->num_connected});
   bytes.Add(int64_t{incarnation->num_finished});
+  bytes.Add(incarnation->launch);
+  bytes.Add(incarnation->claimed);
   bytes.Add(static_cast<int64_t>(incarnation->ending));
   bytes.Add(static_cast<int64_t>(incarnation->end.how));
   for (const Rank& rank : incarnation->ranks) Add(rank, bytes);
@@ -151,6 +156,11 @@ void Add(const Job& job, Bytes& bytes) {
     bytes.Add(gone.incarnation);
     bytes.Add(gone.launch);
   }
+  bytes.Add(job.launch);
+  bytes.Add(job.term);
+  bytes.Add(job.memory_term);
+  bytes.Add(job.first_hello);
+  bytes.Add(int64_t{job.owner_due > kNow});
   bytes.Add(job.remembered);
   bytes.Add(job.quarantine);
   bytes.Add(int64_t{job.known.has_value()});
@@ -218,9 +228,8 @@ class Renamer {
 }  // namespace
 
 void Simplify(wire::JobMemory& memory) {
-  memory.term = 0;
   memory.serial = 0;
-  Simplify(memory.incarnation, memory.quarantine);
+  Simplify(memory.quarantine);
   memory.last_decision_step.reset();
   memory.back_off_length = 0;
   memory.back_off_to_skip = 0;
@@ -242,7 +251,7 @@ void Simplify(State& state) {
   state.last_solve_id = 0;
   state.term_turn = -1;
   state.last_hello = 0;
-  if (state.first_hello != 0) state.first_hello = 1;
+  state.refusals.clear();
   state.last_stored_job.clear();
   state.term_attempt = absl::InfinitePast();
   state.undo.reset();
@@ -254,7 +263,6 @@ std::string BytesOf(const State& state) {
   Bytes bytes;
   bytes.Add(state.term);
   bytes.Add(int64_t{state.term_stored});
-  bytes.Add(state.first_hello);
   bytes.Add(int64_t{state.draining});
   for (const auto& [session, seat] : state.seats) {
     bytes.Add(session);

@@ -62,6 +62,8 @@ uint32_t Messages::Add(StoredJob job) {
   bytes.Add(int64_t{job.has_value()});
   if (job) {
     Simplify(job->memory);
+    bytes.Add(job->memory.term);
+    bytes.Add(job->memory.launch);
     bytes.Add(job->memory.incarnation);
     bytes.Add(job->memory.quarantine);
     for (const wire::GoneLaunch& gone : job->memory.gone) bytes.Add(gone.incarnation);

@@ -140,14 +140,10 @@ std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) co
   switch (effect.kind) {
     case CoreEffect::Kind::kSend: {
       const wire::DownMessage& message = model.messages_.down[effect.message];
-      const auto* welcome = std::get_if<wire::Welcome>(&message);
-      if (welcome != nullptr && welcome->term > stored.term) {
-        return "I6: a term was sent before it was stored";
-      }
       const auto* propose = std::get_if<wire::Propose>(&message);
       const StoredJob& job = model.messages_.jobs[stored.job];
-      if (propose != nullptr &&
-          (propose->term > stored.term || !job || job->next_version <= propose->version)) {
+      if (propose != nullptr && (!job || propose->term > std::max(stored.term, job->memory.term) ||
+                                 job->next_version <= propose->version)) {
         return "I6: a version was proposed before it was stored";
       }
       cell = model.ranks_.PushDown(cell, effect.session.number, effect.message).cell;

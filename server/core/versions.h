@@ -1,0 +1,33 @@
+// The numbers of a job's placements: each is given out once, and stands for what ran under it
+// first.
+#ifndef EPLB_SERVER_CORE_VERSIONS_H_
+#define EPLB_SERVER_CORE_VERSIONS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "placement/digest.h"
+#include "proto/wire/messages.h"
+#include "server/core/turn.h"
+
+namespace eplb::core {
+
+// Keeps what the job ran as `version`, for the newest kMaxRan numbers.
+void NoteRan(Job& job, int64_t version, const Digest& digest);
+
+// Audits, once for each launch, that it runs a placement under a number which had another one.
+void TellReusedVersion(Turn& turn, Job& job, Incarnation& incarnation, const wire::Hello& hello);
+
+// errors: InvalidArgument for a version that nobody can have proposed: a rank says in its Hello
+// which ones it has seen, and every other is this daemon's own.
+absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version);
+
+// Stores a next_version above the number that it replies with; the caller of the event owns it.
+// A job that has not said what it runs is in no store: its ranks bring their numbers back.
+// errors: NotFound for an unknown job, Unavailable while the daemon drains or cannot store it.
+void HandleReserveVersion(Turn& turn, const ReserveVersion& ask);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_VERSIONS_H_
