@@ -41,7 +41,8 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& memory);
 
 void ToProto(const UpMessage& message, v1::Up* out);
 void ToProto(const DownMessage& message, v1::Down* out);
-// errors: InvalidArgument, naming the field: no message set, a digest that is not 32 bytes, counts
+// errors: Unimplemented for a message of a kind that this version does not know, which the reader
+// skips. InvalidArgument, naming the field: no message set, a digest that is not 32 bytes, counts
 // of the wrong length or above 2^63-1, a version above 2^63-1, an unknown code, a job name with
 // other characters.
 // Takes the bytes of packed counts out of the message, so hand it in with std::move.

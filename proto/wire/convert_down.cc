@@ -122,7 +122,7 @@ absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
     case v1::Down::MESSAGE_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("the stream message is empty or of an unknown kind");
+  return NoKnownKind(message);
 }
 
 }  // namespace eplb::wire

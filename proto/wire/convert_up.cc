@@ -244,7 +244,7 @@ absl::StatusOr<UpMessage> FromProto(v1::Up message) {
     case v1::Up::MESSAGE_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("the stream message is empty or of an unknown kind");
+  return NoKnownKind(message);
 }
 
 }  // namespace eplb::wire

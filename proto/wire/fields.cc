@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include <google/protobuf/unknown_field_set.h>
 
 #include "placement/status_macros.h"
 
@@ -46,6 +47,14 @@ absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape) {
   EPLB_ASSIGN_OR_RETURN(options.num_nodes, GetSmall("shape.num_nodes", shape.num_nodes()));
   EPLB_ASSIGN_OR_RETURN(options.num_groups, GetSmall("shape.num_groups", shape.num_groups()));
   return options;
+}
+
+absl::Status NoKnownKind(const google::protobuf::Message& message) {
+  const google::protobuf::UnknownFieldSet& unknown =
+      message.GetReflection()->GetUnknownFields(message);
+  if (unknown.empty()) return absl::InvalidArgumentError("the stream message is empty");
+  return absl::UnimplementedError(absl::StrCat("the stream message is of the unknown kind ",
+                                               unknown.field(0).number(), ", of a later version"));
 }
 
 }  // namespace eplb::wire

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include <google/protobuf/message.h>
 
 #include "placement/digest.h"
 #include "placement/topology.h"
@@ -35,6 +36,10 @@ absl::StatusOr<int32_t> GetSmall(const char* field, uint32_t value);
 // Bytes that are too many, or say nothing to this version, are no memory of the daemon's.
 void ToProto(const CarriedMemory& memory, std::string* out);
 CarriedMemory CarriedFromBytes(const std::string& bytes);
+// What a message of the stream is in which no kind that we know is set. Unimplemented, naming the
+// field's number, for a kind of a later version: the reader skips it. InvalidArgument for an empty
+// message.
+absl::Status NoKnownKind(const google::protobuf::Message& message);
 // Numbers only; Topology::Make checks what they mean.
 absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape);
 

@@ -89,7 +89,8 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
   }
   page.Family(MetricType::Counter, "eplb_refusals_total",
               "Connections, streams and calls that were refused, by kind: unauthenticated, denied "
-              "(role or job), limited, malformed, handshake, rank (its Hello or a report of it).");
+              "(role or job), limited, malformed, handshake, unknown_message (skipped), rank (its "
+              "Hello or a report of it).");
   for (const auto& [kind, count] : s.refusals_by_kind) {
     page.Sample(static_cast<double>(count), {{"kind", kind}});
   }

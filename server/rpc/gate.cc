@@ -96,6 +96,11 @@ void Gate::Refuse(Refusal refusal, std::string_view who, std::string_view why) {
        {"reason", std::string(why)}});
 }
 
+void Gate::Count(Refusal refusal) {
+  const std::lock_guard lock(mutex_);
+  ++refusals_[static_cast<size_t>(refusal)];
+}
+
 int64_t Gate::refusals(Refusal refusal) const {
   const std::lock_guard lock(mutex_);
   return refusals_[static_cast<size_t>(refusal)];

@@ -54,6 +54,8 @@ class Gate {
 
   // Counts, and logs at most kLogsPerSecond lines a second; who: an identity or an address.
   void Refuse(Refusal refusal, std::string_view who, std::string_view why);
+  // Counts without a log line, for what was logged once before.
+  void Count(Refusal refusal);
   int64_t refusals(Refusal refusal) const;
 
  private:

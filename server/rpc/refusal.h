@@ -13,12 +13,13 @@ enum class Refusal {
   kMalformed,        // a message that breaks the protocol
   kHandshake,        // no connection: silent, plaintext, no certificate, or one that is not trusted
   kCrowded,          // a connection more than the limit of open files has room for
+  kUnknownMessage,   // a message of a kind of a later version: skipped, its stream goes on
 };
-inline constexpr int kNumRefusals = 6;
+inline constexpr int kNumRefusals = 7;
 
 constexpr std::string_view NameOf(Refusal refusal) {
-  constexpr std::string_view kNames[kNumRefusals] = {"unauthenticated", "denied",    "limited",
-                                                     "malformed",       "handshake", "crowded"};
+  constexpr std::string_view kNames[kNumRefusals] = {
+      "unauthenticated", "denied", "limited", "malformed", "handshake", "crowded", "unknown_message"};
   return kNames[static_cast<int>(refusal)];
 }
 

@@ -166,6 +166,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
     }
     if (up.has_placement_body() && !asked_.exchange(false)) return;  // nobody asked for it
     absl::StatusOr<wire::UpMessage> message = wire::FromProto(std::move(up));
+    if (absl::IsUnimplemented(message.status())) return Skip(message.status());
     if (!message.ok()) return Refuse(Refusal::kMalformed, message.status());
     // Any Hello: a later one might name another job.
     if (const auto* hello = std::get_if<wire::Hello>(&*message)) {
@@ -186,6 +187,13 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   void Refuse(Refusal refusal, const absl::Status& status) {
     gate_->Refuse(refusal, host_, {status.message().data(), status.message().size()});
     mailbox_->Close(status);
+  }
+
+  // A rank of a later version says more than this daemon knows. Logged once per stream.
+  void Skip(const absl::Status& unknown) {
+    if (std::exchange(skipped_, true)) return gate_->Count(Refusal::kUnknownMessage);
+    gate_->Refuse(Refusal::kUnknownMessage, host_,
+                  absl::StrCat(unknown.message(), "; it is skipped and the session goes on"));
   }
 
   void Cancel() {
@@ -216,11 +224,12 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   const PeerIdentity peer_;
   const std::string host_;
   bool counted_ = false;  // among the host's sessions
-  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next six
+  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next seven
   core::SessionId session_ = 0;
   bool spoke_ = false;
   bool said_goodbye_ = false;
   bool lost_ = false;                // the peer ended it first
+  bool skipped_ = false;             // a message of an unknown kind
   std::atomic<bool> asked_ = false;  // for the body of its placement
   grpc::ByteBuffer up_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone

@@ -358,7 +358,7 @@ v1::LoadReport* ReportIn(v1::Up* up) {
 INSTANTIATE_TEST_SUITE_P(
     Fields, BrokenUpTest,
     ::testing::Values(
-        BrokenUp{"empty", [](v1::Up*) {}, "empty or of an unknown kind"},
+        BrokenUp{"empty", [](v1::Up*) {}, "the stream message is empty"},
         BrokenUp{"job", [](v1::Up* up) { HelloIn(up)->set_job("a b"); }, "job has a character"},
         BrokenUp{"no_job", [](v1::Up* up) { HelloIn(up)->clear_job(); }, "job has 0 characters"},
         BrokenUp{"long_job", [](v1::Up* up) { HelloIn(up)->set_job(std::string(129, 'a')); },
@@ -405,6 +405,29 @@ INSTANTIATE_TEST_SUITE_P(
                  "failed code 0"},
         BrokenUp{"body", [](v1::Up* up) { up->mutable_placement_body(); }, "num_layers is 0"}),
     [](const auto& param) { return param.param.name; });
+
+// Field 40 with the bytes "later": what a version with more kinds sends.
+TEST(ConvertTest, AMessageOfALaterKindIsToldFromOneThatIsWrong) {
+  const std::string later("\xc2\x02\x05later", 8);
+  v1::Up up;
+  ASSERT_TRUE(up.ParseFromString(later));
+  EXPECT_EQ(
+      FromProto(up).status(),
+      absl::UnimplementedError("the stream message is of the unknown kind 40, of a later version"));
+  v1::Down down;
+  ASSERT_TRUE(down.ParseFromString(later));
+  EXPECT_EQ(FromProto(down).status(), FromProto(up).status());
+  EXPECT_EQ(FromProto(v1::Down()).status(),
+            absl::InvalidArgumentError("the stream message is empty"));
+}
+
+TEST(ConvertTest, AKnownMessageMayHaveAFieldOfALaterVersionBesideIt) {
+  v1::Up up;
+  ASSERT_TRUE(up.ParseFromString(std::string("\x42\x00\xc2\x02\x05later", 10)));
+  const absl::StatusOr<UpMessage> message = FromProto(up);
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_TRUE(std::holds_alternative<Goodbye>(*message));
+}
 
 TEST(ConvertTest, PlacementWithAWrongDigestIsRefused) {
   v1::Placement proto;

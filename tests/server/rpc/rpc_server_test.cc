@@ -75,6 +75,32 @@ TEST_F(RpcServerTest, AnEmptyMessageAndAFirstMessageOtherThanHelloAreRefused) {
   EXPECT_FALSE(eager->End().ok());
 }
 
+// A rank of a later version: field 40 with the bytes "later".
+TEST_F(RpcServerTest, MessagesOfALaterKindAreSkippedAndCountedAndTheStreamGoesOn) {
+  Start();
+  const std::unique_ptr<RankStream> ranks[] = {Join(0), Join(1)};
+  v1::Up later;
+  ASSERT_TRUE(later.ParseFromString(std::string("\xc2\x02\x05later", 8)));
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(ranks[0]->stream()->Write(later));
+  for (const std::unique_ptr<RankStream>& rank : ranks) ASSERT_TRUE(rank->Say(ReportOf(0)));
+  EXPECT_TRUE(ranks[0]->Hear<wire::Propose>().has_value());
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(server_->refusals(Refusal::kUnknownMessage), 3);
+  const size_t told = log.find("of the unknown kind 40");
+  EXPECT_NE(told, std::string::npos) << log;
+  EXPECT_EQ(log.find("of the unknown kind 40", told + 1), std::string::npos) << log;
+}
+
+TEST_F(RpcServerTest, AMessageOfALaterKindIsNoHello) {
+  Start();
+  const std::unique_ptr<RankStream> rank = Connect();
+  v1::Up later;
+  ASSERT_TRUE(later.ParseFromString(std::string("\xc2\x02\x05later", 8)));
+  ASSERT_TRUE(rank->stream()->Write(later));
+  EXPECT_THAT(rank->End().error_message(), HasSubstr("must be Hello"));
+}
+
 TEST_F(RpcServerTest, AMessageAboveTheSizeLimitIsResourceExhausted) {
   Start();
   const std::unique_ptr<RankStream> rank = Connect();
