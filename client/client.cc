@@ -4,6 +4,8 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/str_join.h"
+
 #include "client/client_impl.h"
 #include "client/files/placement_file.h"
 #include "client/forks.h"
@@ -14,7 +16,6 @@
 #include "client/session/log_line.h"
 #include "client/start.h"
 #include "placement/status_macros.h"
-#include "proto/wire/endpoint.h"
 
 namespace eplb {
 namespace {
@@ -42,7 +43,7 @@ absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
 absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool inproc) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
   if (!options.endpoint.empty()) {
-    EPLB_ASSIGN_OR_RETURN(options.endpoint, wire::CheckEndpoint(options.endpoint));
+    options.endpoint = absl::StrJoin(EndpointsOf(options), ",");
   }
   EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(options));
   EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, NcclSettingsOf(options.nccl));
@@ -236,6 +237,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
   hello.staging_rows = topology_.max_slots_per_gpu();
   hello.staging_layers = options_.layers_per_chunk;
   hello.library_version = kLibraryVersion;
+  hello.take_over = TakesOver(options_);
   hello.reduce = options_.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;
   hello.transport = {.name = transport.name,
                      .passed_over = transport.passed_over,
@@ -268,7 +270,10 @@ void Client::Impl::StartSession(wire::Hello identity) {
                                            options_.report_max_steps, on_ready);
   if (options_.endpoint.empty()) return;
   SessionOptions session;
-  session.connection.endpoint = options_.endpoint;
+  session.endpoints = EndpointsOf(options_);
+  // So that the ranks together ask at most 200 questions a second.
+  session.connection.leader_every =
+      std::max(session.connection.leader_every, absl::Seconds(options_.world_size / 200.0));
   session.connection.tls = TlsFilesOf(options_.tls);
   session.seed = nonce;
   session.rank = options_.rank;
@@ -356,23 +361,27 @@ ClientStats Client::Impl::Stats() const {
   stats.reconnects = session.reconnects;
   stats.reports_sent = session.reports_sent;
   stats.refusals = session.refusals;
+  stats.unknown_messages = session.unknown_messages;
   stats.disconnected_seconds = session.disconnected_seconds;
   stats.dropped_steps = member_->dropped_steps();
   stats.session_waits_over_1ms = member_->long_waits();
   return stats;
 }
 
-Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
-                            absl::Duration timeout, const DaemonTls& tls) {
-  const absl::StatusOr<std::string> checked = wire::CheckEndpoint(endpoint);
-  absl::Status refused = checked.status();
+Exchange MakeDaemonExchange(const ClientOptions& options) {
+  absl::Status refused = CheckDaemonExchange(options);
   if (refused.ok()) refused = EnterGrpc();
   if (!refused.ok()) {
     using Answers = absl::StatusOr<std::vector<std::string>>;
     return [refused](std::string_view) { return Answers(refused); };
   }
-  return MakeExchangeThroughDaemon(*checked, std::move(job), rank, world_size, timeout,
-                                   TlsFilesOf(tls));
+  return MakeExchangeThroughDaemon({.endpoints = EndpointsOf(options),
+                                    .tls = TlsFilesOf(options.tls),
+                                    .job = options.job,
+                                    .launch_id = LaunchIdOf(options),
+                                    .rank = options.rank,
+                                    .world_size = options.world_size,
+                                    .timeout = options.start_deadline});
 }
 
 }  // namespace eplb

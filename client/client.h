@@ -97,15 +97,23 @@ struct NcclTuning {
 
 struct ClientOptions {
   std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
-  // Empty: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count, else drawn by rank 0.
+  // What this launch is called, 1..111 of [A-Za-z0-9._-], equal on all ranks. Empty:
+  // EPLB_LAUNCH_ID, or torchrun's run or SLURM's job and step, each with its count of restarts; or
+  // nothing. Rank 0 adds what it draws, so that Client::incarnation() is that of no other launch.
   std::string incarnation;
+  // Replaces a launch of this job although its steps advance; also EPLB_TAKE_OVER=1. Else this one
+  // is balanced once the other has ended or stands still. Equal on all ranks.
+  bool take_over = false;
   int32_t rank = 0;
   // num_pipeline_ranks * data-parallel copies * num_gpus * expert_tensor_parallel, in the order of
   // Megatron's tp-ep-dp-pp; see docs/registering-tensors.md.
   int32_t world_size = 1;
   int32_t num_pipeline_ranks = 1;      // each registers, moves and counts layers of its own
   int32_t expert_tensor_parallel = 1;  // ranks that share every expert; the first counts for all
-  std::string endpoint;  // of eplbd, HOST:PORT or unix:PATH; empty: the job runs without a daemon
+  // Of eplbd, HOST:PORT or unix:PATH, or a list of at most 8, "A,B", of daemons that stand in for
+  // each other, in the same order on all ranks (docs/endpoints.md). Empty: the job runs without
+  // one.
+  std::string endpoint;
   // Whether Connect fails on all ranks when no daemon answers rank 0; else the job starts without.
   bool require_daemon = false;
   DaemonTls tls;  // of the connections to it
@@ -199,7 +207,8 @@ struct ClientStats {
   int64_t reports_sent = 0;
   // Times the daemon refused this rank, e.g. because another process speaks for it.
   int64_t refusals = 0;
-  int64_t dropped_steps = 0;  // steps whose counts were dropped because the daemon was away
+  int64_t unknown_messages = 0;  // of a later daemon, which this library does not know; skipped
+  int64_t dropped_steps = 0;     // steps whose counts were dropped because the daemon was away
   int64_t votes = 0;
   int64_t commits = 0;
   int64_t dropped_chunks = 0;  // second vote said no
@@ -312,11 +321,15 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
-// An Exchange through the daemon, for launchers without a collective of their own. `endpoint` as in
-// ClientOptions. Each exchange fails on every rank with DeadlineExceeded after `timeout`, naming
-// the ranks that did not come; with Unavailable within seconds where nobody listens.
-Exchange MakeDaemonExchange(std::string endpoint, std::string job, int32_t rank, int32_t world_size,
-                            absl::Duration timeout, const DaemonTls& tls = {});
+// An Exchange through the daemon, for launchers without a collective of their own. It takes job,
+// incarnation, rank, world_size, endpoint, tls and start_deadline of the options; the job needs a
+// name of its own, and the launch one, by `incarnation`, EPLB_LAUNCH_ID, torchrun or SLURM. A
+// daemon that restarts is waited for; should it die between the answers to the last exchange of a
+// start, ranks that did not get theirs fail at the deadline.
+// Each exchange fails on every rank with DeadlineExceeded after start_deadline, naming the ranks
+// that did not come; with FailedPrecondition when two launches have one name; with Unavailable
+// within seconds where nobody listens. errors of the options: InvalidArgument, by the first call.
+Exchange MakeDaemonExchange(const ClientOptions& options);
 
 }  // namespace eplb
 

@@ -44,10 +44,28 @@ absl::StatusOr<RunningPlacement> FromFile(const std::string& path, const Topolog
   return Running(version, *std::move(placement));
 }
 
-// What the daemon knows of the job, asked with a deadline.
+absl::Duration QueryDeadline(const ClientOptions& options) {
+  return std::min(kQueryDeadline, options.start_deadline);
+}
+
+// What the daemons know of the job, each asked with a deadline.
 absl::StatusOr<StoredPlacement> Ask(const ClientOptions& options) {
-  return FetchPlacement(options.endpoint, TlsFilesOf(options.tls), options.job,
-                        std::min(kQueryDeadline, options.start_deadline));
+  return FetchPlacement(EndpointsOf(options), TlsFilesOf(options.tls), options.job,
+                        QueryDeadline(options));
+}
+
+// A version that stands for nothing else. A number that was only read could be given to two
+// launches that start at the same time; one that was reserved is this launch's alone.
+int64_t FreshVersion(const ClientOptions& options, const StoredPlacement& stored) {
+  const absl::StatusOr<int64_t> reserved = ReserveVersion(
+      EndpointsOf(options), TlsFilesOf(options.tls), options.job, QueryDeadline(options));
+  if (reserved.ok()) return std::max(*reserved, stored.next_version);
+  if (!absl::IsUnimplemented(reserved.status()) && !absl::IsNotFound(reserved.status())) {
+    LogLine(absl::StrCat("eplbd at ", stored.endpoint, " reserves no version for job ", options.job,
+                         ": ", reserved.status().message(), "; the first placement is version ",
+                         stored.next_version, ", which another launch may use too"));
+  }
+  return stored.next_version;
 }
 
 // NotFound is an answer: the daemon does not know the job yet.
@@ -65,7 +83,8 @@ absl::StatusOr<RunningPlacement> Numbered(RunningPlacement first, const ClientOp
   EPLB_RETURN_IF_ERROR(CheckRequired(options, stored.status()));
   if (stored.ok()) {
     const bool known = stored->body.digest == first.digest;
-    first.version = std::max(first.version, known ? stored->body.version : stored->next_version);
+    first.version =
+        std::max(first.version, known ? stored->body.version : FreshVersion(options, *stored));
   } else if (!absl::IsNotFound(stored.status())) {
     LogLine(absl::StrCat("no answer from eplbd at ", options.endpoint, ": ",
                          stored.status().message(), "; the placement of ",
@@ -75,8 +94,7 @@ absl::StatusOr<RunningPlacement> Numbered(RunningPlacement first, const ClientOp
 }
 
 StartFields ExtraOf(const RunningPlacement& running, size_t num_bytes) {
-  std::string incarnation = DrawHex(16);
-  return {{"drawn_incarnation", std::move(incarnation)},
+  return {{"drawn_incarnation", DrawHex(static_cast<int>(kDrawnLength / 2))},
           {"secret", DrawHex(32)},
           {"version", absl::StrCat(running.version)},
           {"digest", running.digest.Hex()},
@@ -124,10 +142,11 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
     return Running(stored->body.version, std::move(stored->body.placement));
   }
   if (stored.ok()) {
-    LogLine(absl::StrCat("eplbd at ", options.endpoint,
+    const int64_t version = FreshVersion(options, *stored);
+    LogLine(absl::StrCat("eplbd at ", stored->endpoint,
                          " has a placement of another shape for job ", options.job,
-                         "; starting from the static one as version ", stored->next_version));
-    return Running(stored->next_version, Placement::Static(topology));
+                         "; starting from the static one as version ", version));
+    return Running(version, Placement::Static(topology));
   }
   if (!absl::IsNotFound(stored.status())) {
     LogLine(absl::StrCat("no stored placement from eplbd at ", options.endpoint, ": ",
@@ -156,10 +175,8 @@ absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& 
   const StartFields& rank0 = extras.front();
   JobStart start;
   EPLB_ASSIGN_OR_RETURN(start.secret, FindField(rank0, "secret"));
-  start.incarnation = KnownIncarnation(options);
-  if (start.incarnation.empty()) {
-    EPLB_ASSIGN_OR_RETURN(start.incarnation, FindField(rank0, "drawn_incarnation"));
-  }
+  EPLB_ASSIGN_OR_RETURN(const std::string drawn, FindField(rank0, "drawn_incarnation"));
+  start.incarnation = IncarnationOf(LaunchIdOf(options), drawn);
   EPLB_ASSIGN_OR_RETURN(start.running, Receive(rank0, bytes, options.rank, topology, exchange));
   return start;
 }

@@ -21,8 +21,9 @@ struct JobStart {
 
 // Rank 0's choice: the file of options.initial_placement, else the daemon's stored placement when
 // it answers within 5 s (and start_deadline) and has the job's shape, else the static one. That has
-// version 0 unless the daemon has the job in another shape: then the first version that it never
-// gave out, for 0 was the static layout of the old shape.
+// version 0 unless the daemon has the job in another shape: then a version that the daemon reserves
+// for this launch, for 0 was the static layout of the old shape. A file's placement that the daemon
+// does not know gets one as well.
 // errors: InvalidArgument or NotFound for the file, naming it; with require_daemon why the daemon
 // did not answer. Without it, a daemon that is away is none.
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,

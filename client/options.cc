@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <random>
 #include <string_view>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,21 +20,30 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What a launcher's environment says, and the variable that says it; empty without a launcher.
+bool IsOn(const char* name) {
+  const std::string value = Environment(name);
+  return !value.empty() && value != "0";
+}
+
+// What the environment calls this launch, and the variable that does; empty without one.
 struct Launch {
   const char* variable = "";
-  std::string incarnation = {};
+  std::string id = {};
 };
 
-Launch FromLauncher() {
-  for (const auto& [id_name, restarts_name] :
-       {std::pair{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
-        {"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}}) {
+Launch FromEnvironment() {
+  if (std::string id = Environment("EPLB_LAUNCH_ID"); !id.empty()) return {"EPLB_LAUNCH_ID", id};
+  // Each srun inside an allocation is a step, and a launch of its own.
+  for (const auto& [id_name, step_name, restarts_name] :
+       {std::tuple{"TORCHELASTIC_RUN_ID", "", "TORCHELASTIC_RESTART_COUNT"},
+        {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}}) {
     const std::string id = Environment(id_name);
-    const std::string restarts = Environment(restarts_name);
     if (id.empty() || id == "none") continue;
+    const std::string step = *step_name == '\0' ? "" : Environment(step_name);
+    const std::string restarts = Environment(restarts_name);
     return {.variable = id_name,
-            .incarnation = absl::StrCat(id, "-", restarts.empty() ? "0" : restarts)};
+            .id = absl::StrCat(id, step.empty() ? "" : ".", step, "-",
+                               restarts.empty() ? "0" : restarts)};
   }
   return {};
 }
@@ -42,21 +52,23 @@ absl::Status Bad(std::string_view field, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(std::string(field), ": ", std::string(what)));
 }
 
-absl::Status CheckName(std::string_view field, const std::string& text, bool may_be_empty) {
-  if ((may_be_empty && text.empty()) || wire::CheckPlainName(field, text).ok()) {
-    return absl::OkStatus();
-  }
-  return Bad(field, absl::StrCat("\"", text.substr(0, 140),
-                                 "\", expected 1..128 characters of [A-Za-z0-9._-]"));
+absl::Status CheckName(std::string_view field, const std::string& text, size_t max_length) {
+  if (wire::CheckPlainName(field, text, max_length).ok()) return absl::OkStatus();
+  return Bad(field, absl::StrCat("\"", text.substr(0, 140), "\", expected 1..", max_length,
+                                 " characters of [A-Za-z0-9._-]"));
 }
 
-absl::Status CheckIncarnation(const ClientOptions& o) {
-  if (!o.incarnation.empty()) return CheckName("incarnation", o.incarnation, false);
-  const Launch launch = FromLauncher();
-  absl::Status status = CheckName(launch.variable, launch.incarnation, true);
+absl::Status CheckLaunchId(const ClientOptions& o) {
+  constexpr size_t kMaxLaunchId = wire::kMaxNameLength - 1 - kDrawnLength;
+  if (!o.incarnation.empty()) return CheckName("incarnation", o.incarnation, kMaxLaunchId);
+  const Launch launch = FromEnvironment();
+  if (launch.id.empty()) return absl::OkStatus();
+  const absl::Status status = CheckName(launch.variable, launch.id, kMaxLaunchId);
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(status.message(), " with its count of restarts; or set incarnation"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      status.message(), std::string_view(launch.variable) == "EPLB_LAUNCH_ID"
+                            ? ""
+                            : ", its step and count of restarts included; or set EPLB_LAUNCH_ID"));
 }
 
 absl::Status CheckRanks(const ClientOptions& o) {
@@ -88,7 +100,7 @@ absl::Status CheckDaemon(const ClientOptions& o) {
     return o.require_daemon ? Bad("require_daemon", "there is no endpoint of a daemon")
                             : absl::OkStatus();
   }
-  return wire::CheckEndpoint(o.endpoint).status();
+  return wire::SplitEndpoints(o.endpoint).status();
 }
 
 absl::Status CheckDeadlines(const ClientOptions& o) {
@@ -122,8 +134,9 @@ absl::StatusOr<RankGrid> GridOf(const ClientOptions& o) {
 }
 
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
-  if (absl::Status status = CheckName("job", o.job, false); !status.ok()) return status;
-  if (absl::Status status = CheckIncarnation(o); !status.ok()) return status;
+  if (absl::Status status = CheckName("job", o.job, wire::kMaxNameLength); !status.ok())
+    return status;
+  if (absl::Status status = CheckLaunchId(o); !status.ok()) return status;
   absl::StatusOr<Topology> topology = Topology::Make(ShapeOf(o));
   if (!topology.ok()) return topology;
   if (absl::Status status = CheckRanks(o); !status.ok()) return status;
@@ -150,9 +163,39 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   return topology;
 }
 
-std::string KnownIncarnation(const ClientOptions& options) {
-  return options.incarnation.empty() ? FromLauncher().incarnation : options.incarnation;
+std::string LaunchIdOf(const ClientOptions& options) {
+  return options.incarnation.empty() ? FromEnvironment().id : options.incarnation;
 }
+
+std::string IncarnationOf(const std::string& launch_id, const std::string& drawn) {
+  return launch_id.empty() ? drawn : absl::StrCat(launch_id, ".", drawn);
+}
+
+absl::Status CheckDaemonExchange(const ClientOptions& o) {
+  if (o.job == ClientOptions().job) {
+    return Bad("job", absl::StrCat("\"", o.job,
+                                   "\" is the name of every job without one, whose ranks could "
+                                   "meet at the daemon; give the job a name"));
+  }
+  if (absl::Status status = CheckName("job", o.job, wire::kMaxNameLength); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = CheckLaunchId(o); !status.ok()) return status;
+  if (LaunchIdOf(o).empty()) {
+    return Bad("incarnation",
+               "empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this launch: two "
+               "launches of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal on all "
+               "ranks and different for each launch");
+  }
+  if (o.endpoint.empty()) return Bad("endpoint", "empty, expected that of an eplbd");
+  return wire::SplitEndpoints(o.endpoint).status();
+}
+
+std::vector<std::string> EndpointsOf(const ClientOptions& options) {
+  return wire::SplitEndpoints(options.endpoint).value();
+}
+
+bool TakesOver(const ClientOptions& options) { return options.take_over || IsOn("EPLB_TAKE_OVER"); }
 
 wire::TlsFiles TlsFilesOf(const DaemonTls& tls) {
   return wire::WithEnvironment(
@@ -169,10 +212,7 @@ absl::StatusOr<NcclSettings> NcclSettingsOf(const NcclTuning& tuning) {
   return WithNcclEnvironment(settings);
 }
 
-bool DisabledByEnvironment() {
-  const std::string value = Environment("EPLB_DISABLE");
-  return !value.empty() && value != "0";
-}
+bool DisabledByEnvironment() { return IsOn("EPLB_DISABLE"); }
 
 std::string DrawHex(int num_bytes) {
   std::random_device device;

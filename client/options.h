@@ -3,6 +3,7 @@
 #define EPLB_CLIENT_OPTIONS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,10 +29,25 @@ absl::StatusOr<RankGrid> GridOf(const ClientOptions& options);
 // the caller brought its own channels, the only case for transport "inproc".
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& options, bool inproc);
 
-// The incarnation that options or launcher give: the option, else
+// What options or launcher call this launch: options.incarnation, else EPLB_LAUNCH_ID, else
 // TORCHELASTIC_RUN_ID-TORCHELASTIC_RESTART_COUNT (torchrun's "none" is no id), else
-// SLURM_JOB_ID-SLURM_RESTART_COUNT; empty when there is none and rank 0 has to draw one.
-std::string KnownIncarnation(const ClientOptions& options);
+// SLURM_JOB_ID.SLURM_STEP_ID-SLURM_RESTART_COUNT; empty when none of them is set.
+std::string LaunchIdOf(const ClientOptions& options);
+
+// The incarnation: the launch id and what rank 0 drew, for a launcher may give an id twice.
+// drawn: kDrawnLength characters. An empty launch id: the drawn ones alone.
+std::string IncarnationOf(const std::string& launch_id, const std::string& drawn);
+inline constexpr size_t kDrawnLength = 16;
+
+// Whether ranks with these options can meet through a daemon, where launches that start at the same
+// time must be told apart. errors: InvalidArgument naming the field and what to set.
+absl::Status CheckDaemonExchange(const ClientOptions& options);
+
+// The daemons in the order of the list. REQUIRES: CheckOptions passed; options.endpoint not empty.
+std::vector<std::string> EndpointsOf(const ClientOptions& options);
+
+// options.take_over, or EPLB_TAKE_OVER is set and neither empty nor 0.
+bool TakesOver(const ClientOptions& options);
 
 // With what the environment adds.
 wire::TlsFiles TlsFilesOf(const DaemonTls& tls);

@@ -100,6 +100,8 @@ say "eplbd (process $daemon) listens on $endpoint; $ranks ranks, $slots slots, $
 say "to watch it from another terminal: $bin/eplbctl top --endpoint $endpoint"
 say "to see training outlive it: kill -9 $daemon, then $bin/eplbd --config deploy/demo/eplbd.toml --listen $endpoint --http 127.0.0.1:0 --store $run/eplbd.db"
 
+# The ranks meet through the daemon, which tells launches apart by this.
+export EPLB_LAUNCH_ID="demo-$$"
 trainers=()
 for rank in $(seq 0 $((ranks - 1))); do
   progress=()

@@ -135,11 +135,7 @@ int32_t eplb_client_connect_through_daemon(eplb_client* client,
   return Act(client, "connect_through_daemon", Needs::kNothing, [&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::RefuseSecondConnect(*client));
     EPLB_ASSIGN_OR_RETURN(eplb::ClientOptions known, eplb::c::ReadClientOptions(options));
-    if (known.endpoint.empty()) {
-      return absl::InvalidArgumentError("endpoint: empty, expected that of an eplbd");
-    }
-    eplb::Exchange exchange = eplb::MakeDaemonExchange(
-        known.endpoint, known.job, known.rank, known.world_size, known.start_deadline, known.tls);
+    eplb::Exchange exchange = eplb::MakeDaemonExchange(known);
     return eplb::c::Connect(*client, std::move(known), std::move(exchange));
   });
 }

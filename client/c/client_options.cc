@@ -38,14 +38,14 @@ ClientOptions Strings(const eplb_client_options& given) {
 int32_t OneForZero(int32_t number) { return number == 0 ? 1 : number; }
 
 absl::Status CheckNumbers(const eplb_client_options& given) {
-  for (const auto& [name, number] :
-       {std::pair{"reserved", given.reserved}, {"reserved_2", given.reserved_2}}) {
-    if (number == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("options.", name, ": ", number, ", expected 0"));
-  }
-  if (given.require_daemon != 0 && given.require_daemon != 1) {
+  if (given.reserved != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("require_daemon: ", given.require_daemon, ", expected 0 or 1"));
+        absl::StrCat("options.reserved: ", given.reserved, ", expected 0"));
+  }
+  for (const auto& [name, number] :
+       {std::pair{"require_daemon", given.require_daemon}, {"take_over", given.take_over}}) {
+    if (number == 0 || number == 1) continue;
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, ", expected 0 or 1"));
   }
   if (given.state_placement != EPLB_STATE_WITH_PRIMARY &&
       given.state_placement != EPLB_STATE_IN_EVERY_REPLICA) {
@@ -119,6 +119,7 @@ absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* point
                                 ? StatePlacement::kWithPrimary
                                 : StatePlacement::kEveryReplica;
   options.require_daemon = given.require_daemon == 1;
+  options.take_over = given.take_over == 1;
   options.nccl = {.max_ctas = given.nccl_max_ctas,
                   .channels_per_net_peer = given.nccl_channels_per_net_peer,
                   .traffic_class = given.nccl_traffic_class,

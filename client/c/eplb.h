@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 3
+#define EPLB_ABI_VERSION 4
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -101,8 +101,8 @@ typedef enum eplb_state_placement {
 typedef struct eplb_client_options {
   size_t struct_size;
   const char* job;         /* 1..128 of [A-Za-z0-9._-]; default "default" */
-  const char* incarnation; /* default: the launcher's, else drawn by rank 0 */
-  const char* endpoint;    /* of eplbd, HOST:PORT or unix:PATH; default: without a daemon */
+  const char* incarnation; /* this launch; default: EPLB_LAUNCH_ID, torchrun's or SLURM's */
+  const char* endpoint;    /* of eplbd, HOST:PORT or unix:PATH, or "A,B"; default: no daemon */
   const char* tls_ca;      /* PEM files: all three or none; default EPLB_TLS_CA and so on */
   const char* tls_cert;
   const char* tls_key;
@@ -139,7 +139,7 @@ typedef struct eplb_client_options {
   int32_t expert_tensor_parallel; /* ranks that share every expert, the first counts; 0: 1 */
   int32_t reserved;               /* 0 */
   int32_t require_daemon;         /* 1: connect fails on all ranks when no daemon answers; 0: not */
-  int32_t reserved_2;             /* 0 */
+  int32_t take_over; /* 1: replace a launch of this job although its steps advance; 0: not */
 } eplb_client_options;
 
 /* Fills in the defaults. struct_size: sizeof(eplb_client_options). */
@@ -172,9 +172,12 @@ EPLB_API const char* eplb_client_message(const eplb_client* client) EPLB_NOEXCEP
  */
 EPLB_API int32_t eplb_client_connect(eplb_client* client, const eplb_client_options* options,
                                      eplb_exchange exchange, void* user) EPLB_NOEXCEPT;
-/* The same with the daemon at options->endpoint as the exchange, for launchers without one. Each
- * exchange fails on every rank after start_deadline_s, naming the ranks that did not come, and
- * within seconds, with Unavailable, where nobody listens. */
+/* The same with the daemon at options->endpoint as the exchange, for launchers without one. The job
+ * needs a name other than "default", and the launch one of its own: incarnation, EPLB_LAUNCH_ID,
+ * torchrun's or SLURM's. Each exchange fails on every rank after start_deadline_s, naming the ranks
+ * that did not come, and within seconds, with Unavailable, where nobody listens. A launch whose
+ * name is that of another one that is starting is FailedPrecondition on all ranks of both; a name
+ * is free again 5 s after the last call of its start. */
 EPLB_API int32_t eplb_client_connect_through_daemon(
     eplb_client* client, const eplb_client_options* options) EPLB_NOEXCEPT;
 

@@ -12,6 +12,7 @@
 #include <grpcpp/support/async_stream.h>
 
 #include "client/session/channel.h"
+#include "client/session/leader_watch.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
 
@@ -30,11 +31,14 @@ Clock::time_point In(absl::Duration duration) {
 // after the last Read. Every operation started comes out of the queue exactly once.
 class Connection {
  public:
-  Connection(const ConnectionOptions& options, const std::shared_ptr<grpc::Channel>& channel,
-             SharedMember& member, ConnectionFigures& figures)
+  Connection(const ConnectionOptions& options, const EndpointChoice& choice,
+             const std::shared_ptr<grpc::Channel>& channel, SharedMember& member,
+             ConnectionFigures& figures)
       : options_(options),
         member_(member),
         figures_(figures),
+        leaders_(choice.endpoints(), choice.position(), options.tls, options.leader_every,
+                 options.seed),
         stub_(v1::Balancer::NewStub(channel)) {}
 
   ConnectionEnd Run(const std::function<bool()>& give_up) {
@@ -64,18 +68,23 @@ class Connection {
   }
 
  private:
-  enum Operation : intptr_t { kStart = 1, kRead, kWrite, kWritesDone, kFinish };
+  enum Operation : intptr_t { kStart = 1, kRead, kWrite, kWritesDone, kFinish, kLeader };
+
+  static void* TagOf(Operation operation) {
+    return reinterpret_cast<void*>(static_cast<intptr_t>(operation));  // NOLINT: a tag, no pointer
+  }
 
   void* Begin(Operation operation) {
     ++pending_;
-    return reinterpret_cast<void*>(static_cast<intptr_t>(operation));  // NOLINT: a tag, no pointer
+    return TagOf(operation);
   }
 
   void OnDone(Operation operation, bool ok) {
     switch (operation) {
       case kStart:
         if (!ok) return Finish();
-        Write(member_.Connect());
+        hello_ = member_.Connect();
+        Write(hello_);
         return Read();
       case kRead:
         return ok ? OnMessage() : Finish();
@@ -89,28 +98,47 @@ class Connection {
       case kFinish:
         end_.status = wire::FromGrpc(status_);
         return;
+      case kLeader:
+        if (std::optional<wire::Moved> leader = leaders_.OnAnswer(); leader.has_value()) {
+          end_.moved = std::move(leader);
+        }
+        return;
     }
   }
 
   void OnMessage() {
     const absl::StatusOr<wire::DownMessage> message = wire::FromProto(down_);
-    if (!message.ok()) {
+    if (absl::IsUnimplemented(message.status())) {
+      OnUnknown(message.status());
+    } else if (!message.ok()) {
       Cancel(absl::InternalError(
           absl::StrCat("a message that it does not understand: ", message.status().message())));
-    } else if (std::holds_alternative<wire::Welcome>(*message)) {
-      member_.OnDown(*message);
-      end_.welcomed = true;
-      deadline_ = Clock::time_point::max();
-      figures_.OnWelcome();
-      if (options_.on_welcome) options_.on_welcome();
+    } else if (const auto* welcome = std::get_if<wire::Welcome>(&*message)) {
+      OnWelcome(*welcome);
     } else if (!end_.welcomed) {
       Cancel(absl::InternalError("its first message is not Welcome"));
     } else if (std::holds_alternative<wire::Drain>(*message)) {
       end_.drained = true;
     } else {
       member_.OnDown(*message);
+      if (std::holds_alternative<wire::Keep>(*message) && options_.on_keep) options_.on_keep();
     }
     Read();
+  }
+
+  void OnWelcome(const wire::Welcome& welcome) {
+    member_.OnDown(welcome);
+    end_.welcomed = true;
+    deadline_ = Clock::time_point::max();
+    figures_.OnWelcome();
+    leaders_.Begin(hello_, welcome.term);
+    if (options_.on_welcome) options_.on_welcome(welcome);
+  }
+
+  void OnUnknown(const absl::Status& unknown) {
+    figures_.OnUnknown();
+    if (std::exchange(told_unknown_, true) || !options_.on_unknown) return;
+    options_.on_unknown(std::string(unknown.message()));
   }
 
   void OnTurn(const std::function<bool()>& give_up) {
@@ -125,10 +153,18 @@ class Connection {
     } else if (end_.welcomed && !writing_ && !half_closed_ && !broken_) {
       WriteNext();
     }
+    if (end_.welcomed && !half_closed_ && !broken_ && leaders_.Due(Clock::now()) &&
+        leaders_.Ask(&queue_, TagOf(kLeader))) {
+      ++pending_;
+    }
   }
 
   void WriteNext() {
-    if (end_.said_goodbye) return HalfClose();
+    if (end_.said_goodbye || said_moved_) return HalfClose();
+    if (end_.moved.has_value()) {
+      said_moved_ = true;
+      return Write(*end_.moved);
+    }
     const std::optional<wire::UpMessage> message = member_.Next(/*with_windows=*/!end_.drained);
     if (!message.has_value()) {
       if (end_.drained) HalfClose();
@@ -148,6 +184,7 @@ class Connection {
 
   void HalfClose() {
     half_closed_ = true;
+    leaders_.Cancel();
     deadline_ = In(options_.goodbye_deadline);
     stream_->WritesDone(Begin(kWritesDone));
   }
@@ -156,6 +193,7 @@ class Connection {
 
   void Finish() {
     finishing_ = true;
+    leaders_.Cancel();
     stream_->Finish(&status_, Begin(kFinish));
   }
 
@@ -171,9 +209,11 @@ class Connection {
   const ConnectionOptions& options_;
   SharedMember& member_;
   ConnectionFigures& figures_;
+  LeaderWatch leaders_;
   std::unique_ptr<v1::Balancer::Stub> stub_;
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;
+  wire::Hello hello_;
   std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::Up, v1::Down>> stream_;
   v1::Up up_;
   v1::Down down_;
@@ -184,6 +224,8 @@ class Connection {
   int pending_ = 0;
   bool writing_ = false;
   bool writing_goodbye_ = false;
+  bool said_moved_ = false;
+  bool told_unknown_ = false;
   bool half_closed_ = false;
   bool broken_ = false;
   bool finishing_ = false;
@@ -208,6 +250,11 @@ void ConnectionFigures::OnRefusal() {
   ++refusals_;
 }
 
+void ConnectionFigures::OnUnknown() {
+  const absl::MutexLock lock(&mutex_);
+  ++unknown_;
+}
+
 void ConnectionFigures::OnEnd() {
   const absl::MutexLock lock(&mutex_);
   if (connected_) away_since_ = Clock::now();
@@ -221,16 +268,18 @@ SessionStats ConnectionFigures::stats() const {
           .reconnects = std::max<int64_t>(0, welcomes_ - 1),
           .reports_sent = reports_,
           .refusals = refusals_,
+          .unknown_messages = unknown_,
           .disconnected_seconds = std::chrono::duration<double>(away).count()};
 }
 
-ConnectionEnd RunConnection(const ConnectionOptions& options, SharedMember& member,
-                            const std::function<bool()>& give_up, ConnectionFigures& figures) {
+ConnectionEnd RunConnection(const ConnectionOptions& options, const EndpointChoice& choice,
+                            SharedMember& member, const std::function<bool()>& give_up,
+                            ConnectionFigures& figures) {
   const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-      MakeChannel(options.endpoint, options.tls);
+      MakeChannel(choice.current(), options.tls);
   // Files are renewed while a job runs: the next attempt may find them right.
   if (!channel.ok()) return {.status = absl::UnavailableError(channel.status().message())};
-  return Connection(options, *channel, member, figures).Run(give_up);
+  return Connection(options, choice, *channel, member, figures).Run(give_up);
 }
 
 }  // namespace eplb

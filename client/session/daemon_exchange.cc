@@ -1,12 +1,16 @@
 #include "client/session/daemon_exchange.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "client/session/channel.h"
+#include "client/session/endpoint_choice.h"
 #include "placement/status_macros.h"
 #include "proto/wire/status.h"
 
@@ -18,63 +22,117 @@ namespace {
 // The daemon answers at the deadline it sees, naming who did not come; this much later the rank
 // stops waiting for that answer.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50);  // between two attempts
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
+
+// Nothing was ever sent: the daemon may not have been started.
+bool NeverConnected(const absl::Status& status) {
+  return absl::StrContains(status.message(), "failed to connect") ||
+         absl::StrContains(status.message(), "DNS resolution failed");
+}
 
 class DaemonExchange {
  public:
-  DaemonExchange(std::string endpoint, wire::TlsFiles tls, v1::ExchangeRequest request,
-                 absl::Duration timeout)
-      : endpoint_(std::move(endpoint)),
-        tls_(std::move(tls)),
-        request_(std::move(request)),
-        timeout_(timeout) {}
+  explicit DaemonExchange(DaemonExchangeOptions options)
+      : options_(std::move(options)),
+        choice_(options_.endpoints, absl::ToChronoNanoseconds(kListenGrace)) {
+    request_.set_job(options_.job);
+    request_.set_launch_id(options_.launch_id);
+    request_.set_rank(static_cast<uint32_t>(options_.rank));
+    request_.set_world_size(static_cast<uint32_t>(options_.world_size));
+    std::random_device device;
+    request_.set_nonce(uint64_t{device()} << 32 | device());
+  }
 
   absl::StatusOr<std::vector<std::string>> Run(std::string_view bytes) {
-    if (stub_ == nullptr) {
-      EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                            MakeChannel(endpoint_, tls_));
-      stub_ = v1::Balancer::NewStub(channel);
-    }
-    const std::string key = absl::StrCat(next_key_++);
+    const std::string key = absl::StrCat(next_key_);
     request_.set_key(key);
     request_.set_blob(bytes.data(), bytes.size());
     v1::ExchangeResponse response;
-    const absl::Status status =
-        CallDaemon(timeout_, timeout_ + kAnswerGrace, [&](grpc::ClientContext* context) {
-          return stub_->Exchange(context, request_, &response);
-        });
+    const absl::Status status = CallUntilAnswered(&response);
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("exchange ", key, " through eplbd at ",
-                                                      endpoint_, ": ", status.message()));
+                                                      choice_.current(), ": ", status.message()));
     }
-    if (response.blobs_size() != static_cast<int>(request_.world_size())) {
+    if (response.blobs_size() != options_.world_size) {
       return absl::InternalError(absl::StrCat("exchange ", key, ": ", response.blobs_size(),
-                                              " answers, expected ", request_.world_size()));
+                                              " answers, expected ", options_.world_size));
     }
+    if (next_key_ > 0 && response.token() != request_.token()) {
+      return absl::InternalError(absl::StrCat(
+          "exchange ", key, ": the answer is to other ranks than those of exchange 0"));
+    }
+    request_.set_token(response.token());
+    request_.set_previous_blob(bytes.data(), bytes.size());
+    ++next_key_;
     return std::vector<std::string>(response.blobs().begin(), response.blobs().end());
   }
 
  private:
-  std::string endpoint_;
-  wire::TlsFiles tls_;
-  v1::ExchangeRequest request_;
-  absl::Duration timeout_;
-  std::unique_ptr<v1::Balancer::Stub> stub_;  // from the first exchange on
+  // A daemon that was reached and goes away, e.g. to restart, is waited for until the deadline: the
+  // one that follows knows this rank by its nonce. One that nobody has seen yet is not.
+  absl::Status CallUntilAnswered(v1::ExchangeResponse* response) {
+    const absl::Time begin = absl::Now();
+    std::string cause;  // that of any attempt: a later one may end before the system has said why
+    absl::Duration pause = kFirstPause;
+    size_t tried = 0;  // daemons that nobody has seen, each for kListenGrace
+    while (true) {
+      const absl::Status status = Call(begin, response);
+      reached_ = reached_ || status.ok() || !NeverConnected(status);
+      if (!absl::IsUnavailable(status)) {
+        choice_.OnAnswer();
+        return Told(status);
+      }
+      const std::string_view words(status.message().data(), status.message().size());
+      if (cause.empty()) cause = wire::SystemCause(words);
+      if (choice_.OnFailure(EndpointChoice::Clock::now())) {
+        ++tried;
+        pause = kFirstPause;
+      }
+      const absl::Time next = absl::Now() + pause;
+      const bool nobody_there = options_.endpoints.size() == 1 ? next > begin + kListenGrace
+                                                               : tried == options_.endpoints.size();
+      if (next > begin + options_.timeout || (!reached_ && nobody_there)) {
+        return absl::UnavailableError(cause.empty() ? wire::ConnectionCause(words) : cause);
+      }
+      absl::SleepFor(pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+  }
+
+  absl::Status Call(absl::Time begin, v1::ExchangeResponse* response) {
+    std::unique_ptr<v1::Balancer::Stub>& stub = stubs_[choice_.position()];
+    if (stub == nullptr) {
+      EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                            MakeChannel(choice_.current(), options_.tls));
+      stub = v1::Balancer::NewStub(channel);
+    }
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(begin + options_.timeout + kAnswerGrace));
+    response->Clear();
+    return wire::FromGrpc(stub->Exchange(&context, request_, response));
+  }
+
+  absl::Status Told(const absl::Status& status) const {
+    if (!absl::IsDeadlineExceeded(status) || status.message() != "Deadline Exceeded") return status;
+    return absl::DeadlineExceededError(
+        absl::StrCat("no answer within ", absl::FormatDuration(options_.timeout)));
+  }
+
+  const DaemonExchangeOptions options_;
+  EndpointChoice choice_;
+  // By endpoint, from its first call on.
+  std::vector<std::unique_ptr<v1::Balancer::Stub>> stubs_ =
+      std::vector<std::unique_ptr<v1::Balancer::Stub>>(options_.endpoints.size());
+  v1::ExchangeRequest request_;  // with the token and the blob of the last answer
+  bool reached_ = false;         // a daemon was
   int64_t next_key_ = 0;
 };
 
 }  // namespace
 
-DaemonExchangeFunction MakeExchangeThroughDaemon(std::string endpoint, std::string job,
-                                                 int32_t rank, int32_t world_size,
-                                                 absl::Duration timeout, wire::TlsFiles tls) {
-  v1::ExchangeRequest request;
-  request.set_job(std::move(job));
-  request.set_rank(static_cast<uint32_t>(rank));
-  request.set_world_size(static_cast<uint32_t>(world_size));
-  std::random_device device;
-  request.set_nonce(uint64_t{device()} << 32 | device());
-  auto exchange = std::make_shared<DaemonExchange>(std::move(endpoint), std::move(tls),
-                                                   std::move(request), timeout);
+DaemonExchangeFunction MakeExchangeThroughDaemon(DaemonExchangeOptions options) {
+  auto exchange = std::make_shared<DaemonExchange>(std::move(options));
   return [exchange](std::string_view bytes) { return exchange->Run(bytes); };
 }
 

@@ -18,10 +18,18 @@ namespace eplb {
 using DaemonExchangeFunction =
     std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
+struct DaemonExchangeOptions {
+  std::vector<std::string> endpoints;  // of daemons that stand in for each other, at least one
+  wire::TlsFiles tls;
+  std::string job;
+  std::string launch_id;
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  absl::Duration timeout = absl::Seconds(60);  // of each exchange
+};
+
 // What MakeDaemonExchange of client/client.h promises. threads: one caller of the result.
-DaemonExchangeFunction MakeExchangeThroughDaemon(std::string endpoint, std::string job,
-                                                 int32_t rank, int32_t world_size,
-                                                 absl::Duration timeout, wire::TlsFiles tls = {});
+DaemonExchangeFunction MakeExchangeThroughDaemon(DaemonExchangeOptions options);
 
 }  // namespace eplb
 

@@ -21,7 +21,10 @@ constexpr int64_t kMaxTimesTold = 64;
 }  // namespace
 
 Session::Session(SessionOptions options, SharedMember& member)
-    : options_(std::move(options)), member_(member), jitter_(options_.seed) {
+    : options_(std::move(options)),
+      member_(member),
+      choice_(options_.endpoints, /*grace=*/{}),
+      jitter_(options_.seed) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -38,25 +41,66 @@ void Session::Close() {
 
 void Session::Run() {
   ConnectionOptions connection = options_.connection;
-  connection.on_welcome = [this] { TellBack(); };
+  connection.on_welcome = [this](const wire::Welcome& welcome) { OnWelcome(welcome); };
+  connection.on_keep = [this] { OnKeep(); };
+  connection.on_unknown = [this](const std::string& what) {
+    log_.Log(absl::StrCat("eplbd at ", choice_.current(), " is of a later version: ", what,
+                          "; rank ", options_.rank, " skips it"));
+  };
   int32_t failures = 0;  // since the last Welcome
   while (true) {
     const bool was_closing = closing();
+    connection.seed = jitter_();
     const ConnectionEnd end = RunConnection(
-        connection, member_, [this] { return GiveUp(); }, figures_);
+        connection, choice_, member_, [this] { return GiveUp(); }, figures_);
     // While closing, one connection is tried: what it could not say stays unsaid.
     if (end.said_goodbye || was_closing || GiveUp()) return;
     if (!closing()) Tell(end);
     failures = end.welcomed ? 0 : failures + 1;
-    const double uniform = std::uniform_real_distribution<double>(0, 1)(jitter_);
-    Wait(IsRefusal(end.status) ? options_.backoff.longest * (0.5 + uniform / 2)
-                               : BackoffDelay(options_.backoff, failures, uniform));
+    if (end.moved.has_value()) {
+      choice_.GoTo(end.moved->endpoint);
+    } else if (!IsRefusal(end.status)) {
+      (void)choice_.OnFailure(Clock::now());
+    }
+    Wait(DelayAfter(end, failures));
   }
 }
 
+absl::Duration Session::DelayAfter(const ConnectionEnd& end, int32_t failures) {
+  const double uniform = std::uniform_real_distribution<double>(0, 1)(jitter_);
+  if (end.moved.has_value()) return options_.backoff.first * uniform;
+  if (IsRefusal(end.status)) return options_.backoff.longest * (0.5 + uniform / 2);
+  // Each daemon of the list is tried before the delay grows.
+  const auto rounds = failures / static_cast<int32_t>(options_.endpoints.size());
+  return BackoffDelay(options_.backoff, rounds, uniform);
+}
+
+void Session::OnWelcome(const wire::Welcome& welcome) {
+  choice_.OnAnswer();
+  TellBack();
+  if (!options_.speaks_for_all) return;
+  if (!welcome.waits.empty()) {
+    told_waits_ = true;
+    log_.Log(absl::StrCat("eplbd at ", choice_.current(),
+                          ": this launch is not balanced yet: ", welcome.waits));
+  } else if (std::exchange(told_waits_, false)) {
+    LogLine(absl::StrCat("eplbd at ", choice_.current(), ": this launch is balanced now"));
+  }
+}
+
+void Session::OnKeep() {
+  if (!std::exchange(told_waits_, false)) return;
+  LogLine(absl::StrCat("eplbd at ", choice_.current(), ": this launch is balanced now"));
+}
+
 void Session::Tell(const ConnectionEnd& end) {
-  const std::string& endpoint = options_.connection.endpoint;
-  if (IsRefusal(end.status)) {
+  const std::string& endpoint = choice_.current();
+  if (end.moved.has_value()) {
+    if (!options_.speaks_for_all) return;
+    log_.Log(absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ", end.moved->endpoint,
+                          " leads this launch with term ", end.moved->term,
+                          "; the ranks leave eplbd at ", endpoint, " for it"));
+  } else if (IsRefusal(end.status)) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
                           end.status.message(), "; training goes on without it"));
     figures_.OnRefusal();
@@ -71,11 +115,12 @@ void Session::Tell(const ConnectionEnd& end) {
 void Session::TellAway(const std::string& why) {
   if (away_since_.has_value() || !options_.speaks_for_all) return;
   away_since_ = Clock::now();
+  away_ = choice_.current();
   if (++times_away_ > kMaxTimesTold) return;
-  LogLine(absl::StrCat(
-      "rank ", options_.rank, " for all ranks: eplbd at ", options_.connection.endpoint, " ", why,
-      "; training goes on with the placement in force, connecting in the background",
-      times_away_ == kMaxTimesTold ? "; nothing more is said of this" : ""));
+  LogLine(
+      absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ", away_, " ", why,
+                   "; training goes on with the placement in force, connecting in the background",
+                   times_away_ == kMaxTimesTold ? "; nothing more is said of this" : ""));
 }
 
 void Session::TellBack() {
@@ -83,9 +128,11 @@ void Session::TellBack() {
   const absl::Duration away = absl::FromChrono(Clock::now() - *away_since_);
   away_since_.reset();
   if (times_away_ > kMaxTimesTold) return;
-  LogLine(absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ",
-                       options_.connection.endpoint, " is back after ",
-                       absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)))));
+  const std::string time = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
+  LogLine(absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ", choice_.current(),
+                       choice_.current() == away_
+                           ? absl::StrCat(" is back after ", time)
+                           : absl::StrCat(" answers after ", time, " in the place of ", away_)));
 }
 
 bool Session::GiveUp() const {

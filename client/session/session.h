@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -21,17 +22,20 @@
 namespace eplb {
 
 struct SessionOptions {
+  std::vector<std::string> endpoints;  // at least one, each HOST:PORT or unix:PATH
   ConnectionOptions connection;
   BackoffOptions backoff;
   absl::Duration close_deadline = absl::Seconds(2);  // of Close
   uint64_t seed = 0;                                 // of the jitter
   int32_t rank = 0;                                  // for what is told
-  // Whether this rank tells when the daemon goes away and when it is back: one rank of a job does.
+  // Whether this rank tells when the daemon goes away, when it is back, whether it balances this
+  // launch, and when the ranks go to another one: one rank of a job does.
   bool speaks_for_all = true;
 };
 
 // A refused session (ALREADY_EXISTS, FAILED_PRECONDITION, INVALID_ARGUMENT, PERMISSION_DENIED,
 // UNAUTHENTICATED) is logged once per reason, by each rank, and tried again at the longest delay.
+// Of several endpoints one is spoken to, by EndpointChoice, until another daemon leads this launch.
 // The training thread never waits for this one, except in Close. Threads: safe.
 class Session {
  public:
@@ -50,6 +54,10 @@ class Session {
 
   void Run();
   void Tell(const ConnectionEnd& end);
+  void OnWelcome(const wire::Welcome& welcome);
+  void OnKeep();
+  // How long until the next stream. failures: streams since the last Welcome.
+  absl::Duration DelayAfter(const ConnectionEnd& end, int32_t failures);
   // Once for each time that the daemon is away. why: begins a sentence's second half.
   void TellAway(const std::string& why);
   void TellBack();
@@ -62,11 +70,15 @@ class Session {
   const SessionOptions options_;
   SharedMember& member_;
   ConnectionFigures figures_;
-  LogOnce log_;  // the session's thread only
-  // Of the time that was told that the daemon is away; the session's thread only.
+  // The session's thread only, up to the mutex.
+  EndpointChoice choice_;
+  LogOnce log_;
+  // Of the time that was told that a daemon is away, and which.
   std::optional<Clock::time_point> away_since_;
-  int64_t times_away_ = 0;  // the session's thread only
-  std::mt19937_64 jitter_;  // the session's thread only
+  std::string away_;
+  int64_t times_away_ = 0;
+  bool told_waits_ = false;  // this launch is not balanced yet
+  std::mt19937_64 jitter_;
   mutable absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   Clock::time_point close_by_ ABSL_GUARDED_BY(mutex_);

@@ -21,7 +21,8 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--rank", options.rank, "This process, 0..world-1")->required();
   app.add_option("--world", options.world_size, "Processes of the job, one GPU position each")
       ->required();
-  app.add_option("--endpoint", options.endpoint, "Of eplbd, HOST:PORT or unix:PATH");
+  app.add_option("--endpoint", options.endpoint,
+                 "Of eplbd, HOST:PORT or unix:PATH, or several, \"A,B\"");
   app.add_option("--tls-ca", options.tls.ca, "PEM file; who signed eplbd's certificate");
   app.add_option("--tls-cert", options.tls.cert, "PEM file; this rank's certificate");
   app.add_option("--tls-key", options.tls.key, "PEM file; its key");
@@ -30,6 +31,11 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--rendezvous", options.rendezvous,
                  "HOST:PORT that rank 0 listens on; default: through the daemon");
   app.add_option("--job", options.job, "Name of the job")->capture_default_str();
+  app.add_option("--launch-id", options.launch_id,
+                 "Name of this launch, equal on all ranks and different for each launch; default: "
+                 "EPLB_LAUNCH_ID, else torchrun's or SLURM's. Without --rendezvous it is needed");
+  app.add_flag("--take-over", options.take_over,
+               "Replace a launch of this job although its steps advance");
   app.add_option("--trace", options.trace_path,
                  "Recorded router trace (JSON lines of load windows)")
       ->required();

@@ -53,13 +53,13 @@ absl::StatusOr<StepLoads> ReadTrace(const std::string& path) {
   return loads;
 }
 
-absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options) {
+absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options,
+                                        const ClientOptions& client) {
   if (options.rendezvous.empty()) {
     if (options.endpoint.empty()) {
       return absl::InvalidArgumentError("without --endpoint, --rendezvous HOST:PORT is needed");
     }
-    return MakeDaemonExchange(options.endpoint, options.job, options.rank, options.world_size,
-                              options.start_deadline, options.tls);
+    return MakeDaemonExchange(client);
   }
   const size_t colon = options.rendezvous.rfind(':');
   uint32_t port = 0;
@@ -78,6 +78,8 @@ absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options) {
 ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& loads) {
   ClientOptions client;
   client.job = options.job;
+  client.incarnation = options.launch_id;
+  client.take_over = options.take_over;
   client.rank = options.rank;
   client.world_size = options.world_size;
   client.endpoint = options.endpoint;
@@ -376,9 +378,9 @@ absl::Status RunTrainer(const TrainerOptions& options) {
   EPLB_ASSIGN_OR_RETURN(StepLoads loads, ReadTrace(options.trace_path));
   EPLB_RETURN_IF_ERROR(CheckMemory(options, loads));
   EPLB_ASSIGN_OR_RETURN(const std::optional<int32_t> device, ExpertDevice(options));
-  EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeRendezvous(options));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
-                        Client::Connect(ClientOptionsOf(options, loads), exchange));
+  const ClientOptions client_options = ClientOptionsOf(options, loads);
+  EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeRendezvous(options, client_options));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Connect(client_options, exchange));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> job_channel,
                         MakeJobChannel(options, exchange));
   return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run(device);

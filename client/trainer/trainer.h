@@ -16,10 +16,12 @@ namespace eplb {
 struct TrainerOptions {
   int32_t rank = 0;
   int32_t world_size = 1;  // one GPU position per rank
-  std::string endpoint;    // of eplbd; empty: no daemon, --rendezvous is then needed
+  std::string endpoint;    // of eplbd, or a list; empty: no daemon, --rendezvous is then needed
   DaemonTls tls;           // of the connections to eplbd
   std::string rendezvous;  // HOST:PORT of rank 0; empty: through the daemon
   std::string job = "demo";
+  std::string launch_id;   // ClientOptions::incarnation
+  bool take_over = false;  // as ClientOptions
   std::string trace_path;
   int64_t num_steps = 0;
   int32_t num_slots = 0;  // 0: as many as experts

@@ -1,14 +1,20 @@
 #include "proto/wire/endpoint.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+#include "placement/status_macros.h"
 
 namespace eplb::wire {
 namespace {
@@ -31,6 +37,22 @@ absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
   if (plain_host && endpoint.find_first_of(" /\t\n") == std::string::npos) return endpoint;
   return absl::InvalidArgumentError(absl::StrCat("endpoint is \"", endpoint.substr(0, 200),
                                                  "\", expected HOST:PORT or unix:PATH"));
+}
+
+absl::StatusOr<std::vector<std::string>> SplitEndpoints(const std::string& list) {
+  std::vector<std::string> endpoints;
+  for (const absl::string_view part : absl::StrSplit(list, ',')) {
+    EPLB_ASSIGN_OR_RETURN(std::string endpoint,
+                          CheckEndpoint(std::string(absl::StripAsciiWhitespace(part))));
+    if (std::find(endpoints.begin(), endpoints.end(), endpoint) != endpoints.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("endpoint is \"", list.substr(0, 200), "\": ", endpoint, " stands twice"));
+    }
+    endpoints.push_back(std::move(endpoint));
+  }
+  if (endpoints.size() <= kMaxEndpoints) return endpoints;
+  return absl::InvalidArgumentError(absl::StrCat("endpoint is a list of ", endpoints.size(),
+                                                 " daemons, expected at most ", kMaxEndpoints));
 }
 
 std::string SystemCause(std::string_view message) {

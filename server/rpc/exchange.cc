@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "absl/strings/numbers.h"
+
 #include "proto/wire/status.h"
 #include "server/runner/monotonic_clock.h"
 
@@ -15,6 +17,12 @@ int32_t Narrow(uint32_t number) {
              : static_cast<int32_t>(number);
 }
 
+// What is no number becomes -1, which the rendezvous refuses.
+int32_t NumberOf(const std::string& key) {
+  int32_t number = -1;
+  return absl::SimpleAtoi(key, &number) ? number : -1;
+}
+
 class ExchangeReactor : public grpc::ServerUnaryReactor {
  public:
   ExchangeReactor(v1::ExchangeResponse* response, Rendezvous* rendezvous)
@@ -23,13 +31,16 @@ class ExchangeReactor : public grpc::ServerUnaryReactor {
   void Join(const v1::ExchangeRequest& request, absl::Duration patience) {
     rendezvous_->Join(
         {.job = request.job(),
-         .key = request.key(),
+         .launch_id = request.launch_id(),
+         .token = request.token(),
+         .number = NumberOf(request.key()),
          .rank = Narrow(request.rank()),
          .world_size = Narrow(request.world_size()),
          .nonce = request.nonce(),
          .patience = patience,
-         .blob = request.blob()},
-        this, [this](const absl::StatusOr<Rendezvous::Blobs>& blobs) { End(blobs); },
+         .blob = request.blob(),
+         .previous = request.previous_blob()},
+        this, [this](const absl::StatusOr<Rendezvous::Result>& result) { End(result); },
         MonotonicNow());
   }
 
@@ -43,11 +54,12 @@ class ExchangeReactor : public grpc::ServerUnaryReactor {
   void OnDone() override { delete this; }
 
  private:
-  void End(const absl::StatusOr<Rendezvous::Blobs>& blobs) {
-    if (blobs.ok()) {
-      for (const std::string& blob : **blobs) response_->add_blobs(blob);
+  void End(const absl::StatusOr<Rendezvous::Result>& result) {
+    if (result.ok()) {
+      for (const std::string& blob : (*result)->blobs) response_->add_blobs(blob);
+      response_->set_token((*result)->token);
     }
-    Finish(wire::ToGrpc(blobs.status()));
+    Finish(wire::ToGrpc(result.status()));
   }
 
   v1::ExchangeResponse* const response_;

@@ -18,8 +18,9 @@ enum class Refusal {
 inline constexpr int kNumRefusals = 7;
 
 constexpr std::string_view NameOf(Refusal refusal) {
-  constexpr std::string_view kNames[kNumRefusals] = {
-      "unauthenticated", "denied", "limited", "malformed", "handshake", "crowded", "unknown_message"};
+  constexpr std::string_view kNames[kNumRefusals] = {"unauthenticated", "denied",    "limited",
+                                                     "malformed",       "handshake", "crowded",
+                                                     "unknown_message"};
   return kNames[static_cast<int>(refusal)];
 }
 

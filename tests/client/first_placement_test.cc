@@ -151,12 +151,49 @@ TEST_F(FirstPlacementTest, AMissingDaemonIsToldByItsCause) {
                                ": connection refused; starting from the static one\n"));
 }
 
-TEST_F(FirstPlacementTest, IncarnationIsDrawnByRankZeroWhenNobodyKnowsOne) {
+TEST_F(FirstPlacementTest, IncarnationIsDrawnByRankZeroWhenNobodyNamesTheLaunch) {
   TestJob job("", {.options = [](ClientOptions& o) { o.incarnation = ""; }});
   ASSERT_TRUE(job.started().ok()) << job.started();
   const std::string& drawn = job.rank(0).client().incarnation();
-  EXPECT_EQ(drawn.size(), 32U);
+  EXPECT_EQ(drawn.size(), 16U);
   EXPECT_EQ(job.rank(3).client().incarnation(), drawn);
+}
+
+// A launcher may give the same id twice, as each srun of an allocation without steps.
+TEST_F(FirstPlacementTest, TwoLaunchesOfOneIdHaveTwoIncarnations) {
+  std::string first;
+  for (int launch = 0; launch < 2; ++launch) {
+    TestJob job("", {.options = [](ClientOptions& o) { o.incarnation = "4711-0"; }});
+    ASSERT_TRUE(job.started().ok()) << job.started();
+    const std::string& name = job.rank(0).client().incarnation();
+    EXPECT_THAT(name, ::testing::MatchesRegex("4711-0\\.[0-9a-f]+"));
+    EXPECT_EQ(job.rank(2).client().incarnation(), name);
+    EXPECT_NE(name, first);
+    first = name;
+  }
+}
+
+TEST_F(FirstPlacementTest, TheVersionOfAFileIsReservedForThisLaunch) {
+  std::ofstream(directory_ + "/p.json") << wire::PlacementToJson(second_);
+  const Placement fixed = Placement::Static(testing::SmallTopology());
+  ScriptedDaemon daemon({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed},
+                         .next_version = 9,
+                         .reserved = 12});
+  TestJob job(daemon.endpoint(),
+              {.options = [&](ClientOptions& o) { o.initial_placement = directory_ + "/p.json"; }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  EXPECT_EQ(job.rank(1).client().placement().version, 12);
+}
+
+// A daemon that was away may have an older placement than the one that stood in for it.
+TEST_F(FirstPlacementTest, OfTwoDaemonsTheOneWithTheHigherVersionsIsBelieved) {
+  const Placement fixed = Placement::Static(testing::SmallTopology());
+  ScriptedDaemon older({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed}});
+  ScriptedDaemon newer({.stored = wire::PlacementBody{41, DigestOf(second_), second_}});
+  ScriptedDaemon fresh({});
+  TestJob job(absl::StrCat(fresh.endpoint(), ",", older.endpoint(), ",", newer.endpoint()));
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  EXPECT_EQ(job.rank(2).client().placement().version, 41);
 }
 
 }  // namespace

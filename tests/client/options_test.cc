@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -25,9 +27,11 @@ ClientOptions Good() {
 class OptionsTest : public ::testing::Test {
  protected:
   static constexpr const char* kNames[] = {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                           "SLURM_JOB_ID",        "SLURM_RESTART_COUNT",
-                                           "EPLB_DISABLE",        "EPLB_TLS_CA",
-                                           "EPLB_TLS_CERT",       "EPLB_TLS_KEY"};
+                                           "SLURM_JOB_ID",        "SLURM_STEP_ID",
+                                           "SLURM_RESTART_COUNT", "EPLB_LAUNCH_ID",
+                                           "EPLB_TAKE_OVER",      "EPLB_DISABLE",
+                                           "EPLB_TLS_CA",         "EPLB_TLS_CERT",
+                                           "EPLB_TLS_KEY"};
   void SetUp() override {
     for (const char* name : kNames) unsetenv(name);
   }
@@ -74,7 +78,7 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.job = "a b"; }),
             "job: \"a b\", expected 1..128 characters of [A-Za-z0-9._-]");
   EXPECT_EQ(ErrorOf([](auto& o) { o.incarnation = "x/y"; }),
-            "incarnation: \"x/y\", expected 1..128 characters of [A-Za-z0-9._-]");
+            "incarnation: \"x/y\", expected 1..111 characters of [A-Za-z0-9._-]");
   EXPECT_EQ(ErrorOf([](auto& o) { o.world_size = 3; }),
             "world_size: 3, expected a positive multiple of num_gpus 2");
   EXPECT_EQ(ErrorOf([](auto& o) { o.num_pipeline_ranks = 3; }),
@@ -135,30 +139,89 @@ TEST_F(OptionsTest, NcclSettingsAreThoseOfTheOptions) {
   EXPECT_EQ(NcclSettingsOf({.max_ctas = 0}).status().message(), "nccl.max_ctas: 0, expected 1..64");
 }
 
-TEST_F(OptionsTest, IncarnationComesFromOptionThenTorchThenSlurm) {
+TEST_F(OptionsTest, LaunchIdComesFromOptionThenItsVariableThenTorchThenSlurm) {
   ClientOptions options = Good();
-  EXPECT_EQ(KnownIncarnation(options), "");
+  EXPECT_EQ(LaunchIdOf(options), "");
   setenv("SLURM_JOB_ID", "4711", 1);
-  EXPECT_EQ(KnownIncarnation(options), "4711-0");
+  EXPECT_EQ(LaunchIdOf(options), "4711-0");
   setenv("SLURM_RESTART_COUNT", "2", 1);
-  EXPECT_EQ(KnownIncarnation(options), "4711-2");
+  EXPECT_EQ(LaunchIdOf(options), "4711-2");
+  setenv("SLURM_STEP_ID", "3", 1);  // each srun of an allocation is a launch
+  EXPECT_EQ(LaunchIdOf(options), "4711.3-2");
   setenv("TORCHELASTIC_RUN_ID", "none", 1);
-  EXPECT_EQ(KnownIncarnation(options), "4711-2");
+  EXPECT_EQ(LaunchIdOf(options), "4711.3-2");
   setenv("TORCHELASTIC_RUN_ID", "abc", 1);
   setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
-  EXPECT_EQ(KnownIncarnation(options), "abc-1");
+  EXPECT_EQ(LaunchIdOf(options), "abc-1");
+  setenv("EPLB_LAUNCH_ID", "try-7", 1);
+  EXPECT_EQ(LaunchIdOf(options), "try-7");
   options.incarnation = "mine";
-  EXPECT_EQ(KnownIncarnation(options), "mine");
+  EXPECT_EQ(LaunchIdOf(options), "mine");
 }
 
 TEST_F(OptionsTest, LaunchersIdThatIsNoIncarnationIsNamedWithItsVariable) {
   setenv("TORCHELASTIC_RUN_ID", "my run/1", 1);
-  EXPECT_EQ(ErrorOf([](auto&) {}),
-            "TORCHELASTIC_RUN_ID: \"my run/1-0\", expected 1..128 characters of [A-Za-z0-9._-] "
-            "with its count of restarts; or set incarnation");
+  EXPECT_EQ(
+      ErrorOf([](auto&) {}),
+      "TORCHELASTIC_RUN_ID: \"my run/1-0\", expected 1..111 characters of [A-Za-z0-9._-], its "
+      "step and count of restarts included; or set EPLB_LAUNCH_ID");
   ClientOptions options = Good();
   options.incarnation = "mine";
   EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+}
+
+TEST_F(OptionsTest, AnIncarnationIsTheLaunchIdAndWhatWasDrawnAndFitsWhereItTravels) {
+  EXPECT_EQ(IncarnationOf("4711-0", "0123456789abcdef"), "4711-0.0123456789abcdef");
+  EXPECT_EQ(IncarnationOf("", "0123456789abcdef"), "0123456789abcdef");
+  ClientOptions options = Good();
+  options.incarnation = std::string(111, 'x');
+  EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+  EXPECT_EQ(IncarnationOf(options.incarnation, std::string(kDrawnLength, 'f')).size(), 128U);
+  options.incarnation += 'x';
+  EXPECT_FALSE(CheckOptions(options, /*inproc=*/false).ok());
+}
+
+TEST_F(OptionsTest, RanksMeetThroughTheDaemonOnlyWhenJobAndLaunchHaveNames) {
+  ClientOptions options = Good();
+  options.endpoint = "127.0.0.1:1";
+  EXPECT_EQ(CheckDaemonExchange(options).message(),
+            "job: \"default\" is the name of every job without one, whose ranks could meet at the "
+            "daemon; give the job a name");
+  options.job = "mine";
+  EXPECT_EQ(CheckDaemonExchange(options).message(),
+            "incarnation: empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this "
+            "launch: two launches of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal "
+            "on all ranks and different for each launch");
+  setenv("EPLB_LAUNCH_ID", "a b", 1);
+  EXPECT_EQ(CheckDaemonExchange(options).message(),
+            "EPLB_LAUNCH_ID: \"a b\", expected 1..111 characters of [A-Za-z0-9._-]");
+  setenv("EPLB_LAUNCH_ID", "7", 1);
+  EXPECT_TRUE(CheckDaemonExchange(options).ok());
+  options.endpoint = "";
+  EXPECT_EQ(CheckDaemonExchange(options).message(), "endpoint: empty, expected that of an eplbd");
+  options.job = "";
+  EXPECT_FALSE(CheckDaemonExchange(options).ok());
+}
+
+TEST_F(OptionsTest, SeveralEndpointsAreAList) {
+  ClientOptions options = Good();
+  options.endpoint = "a:1, b:2,/run/c.sock";
+  EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+  EXPECT_EQ(EndpointsOf(options), (std::vector<std::string>{"a:1", "b:2", "unix:/run/c.sock"}));
+  EXPECT_EQ(ErrorOf([](auto& o) { o.endpoint = "a:1,b"; }),
+            "endpoint is \"b\", expected HOST:PORT or unix:PATH");
+}
+
+TEST_F(OptionsTest, TakeOverIsAnOptionOrAVariable) {
+  ClientOptions options = Good();
+  EXPECT_FALSE(TakesOver(options));
+  setenv("EPLB_TAKE_OVER", "0", 1);
+  EXPECT_FALSE(TakesOver(options));
+  setenv("EPLB_TAKE_OVER", "1", 1);
+  EXPECT_TRUE(TakesOver(options));
+  unsetenv("EPLB_TAKE_OVER");
+  options.take_over = true;
+  EXPECT_TRUE(TakesOver(options));
 }
 
 TEST_F(OptionsTest, DisableIsAnythingButEmptyAndZero) {

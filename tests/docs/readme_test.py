@@ -42,6 +42,7 @@ class Scratch(unittest.TestCase):
             if entry.name not in ("build", ".git"):
                 (self.checkout / entry.name).symlink_to(entry)
         (self.checkout / "build" / "demo").mkdir(parents=True)
+        self.launches = 0
         self.environment = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(self.directory), "LANG": "C.UTF-8",
                             "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -65,7 +66,8 @@ class Scratch(unittest.TestCase):
         return json.loads(daemon.stdout.readline())["grpc"]
 
     def start_job(self, endpoint, *more):
-        return [self.start(BIN / "eplb-trainer", "--rank", str(rank), "--world", str(RANKS), "--endpoint", endpoint, "--trace",
+        self.launches += 1
+        return [self.start(BIN / "eplb-trainer", "--launch-id", str(self.launches), "--rank", str(rank), "--world", str(RANKS), "--endpoint", endpoint, "--trace",
                            "tests/data/moe64_aux.jsonl", "--slots", "72", "--report-every", "10", *more)
                 for rank in range(RANKS)]
 

@@ -3,6 +3,7 @@
 Binaries come from the directory in EPLB_BIN, test data from EPLB_DATA; ctest sets both.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ TRAINER = pathlib.Path(os.environ.get("EPLB_TRAINER", BIN / "eplb-trainer"))
 os.environ.setdefault("EPLB_LISTEN_UNIX", "none")
 # Sanitizer builds are slower; their preset raises this.
 PATIENCE = float(os.environ.get("EPLB_TEST_PATIENCE", "1"))
+LAUNCHES = itertools.count()
 
 
 def free_port():
@@ -133,6 +135,7 @@ class Job:
         """endpoints: of the daemon for single ranks; rank_extra, rank_environment: more of single ranks."""
         self.directory = pathlib.Path(directory)
         self.world = world
+        self.launch_id = f"{os.getpid()}-{next(LAUNCHES)}"
         self.errors = [self.directory / f"rank-{rank}.err" for rank in range(world)]
         self.ranks = []
         for rank in range(world):
@@ -141,7 +144,7 @@ class Job:
                        "--step-ms", str(step_ms), "--parameters", str(parameters), "--log-dir", self.directory,
                        "--report-json", self.directory / "run.json", *extra, *(rank_extra or {}).get(rank, ())]
             self.ranks.append(subprocess.Popen(command, stderr=open(self.errors[rank], "w"),
-                                               env={**os.environ, **(environment or {}),
+                                               env={**os.environ, "EPLB_LAUNCH_ID": self.launch_id, **(environment or {}),
                                                     **(rank_environment or {}).get(rank, {})}))
 
     def wait(self, seconds):

@@ -87,6 +87,8 @@ TEST(ConfigTest, UnknownVariablesAreToldWithTheNearest) {
   EXPECT_EQ(UnknownVariables({{"EPLB_POLICY_NAME", "x"},
                               {"EPLB_ENDPOINT", "x"},
                               {"EPLB_LIBRARY", "x"},
+                              {"EPLB_LAUNCH_ID", "x"},
+                              {"EPLB_TAKE_OVER", "1"},
                               {"EPLB_DISABLE", "1"},
                               {"EPLB_TLS_SERVER_NAME", "x"},
                               {"PATH", "x"}}),

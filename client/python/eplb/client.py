@@ -80,7 +80,8 @@ class Client:
         """Agrees with all ranks on the first placement. Collective; before weights exist.
 
         exchange: bytes -> the bytes of all ranks, in rank order, such as torch_exchange(); without one the ranks meet
-        through the daemon at `endpoint`, and a job of one rank needs neither. options: the fields of eplb.Options.
+        through the daemon at `endpoint`, which needs names of the job and of the launch (incarnation, or EPLB_LAUNCH_ID,
+        torchrun's or SLURM's); a job of one rank needs neither. options: the fields of eplb.Options.
         errors: InvalidArgument naming the option; FailedPrecondition when ranks differ, naming field and ranks;
         DeadlineExceeded naming the ranks that did not come; LibraryNotFound. No daemon is no error, but with require_daemon:
         then Unavailable on rank 0 and FailedPrecondition on the others. Unavailable too where the ranks meet through a

@@ -23,12 +23,16 @@ class Options:
     """The options of a client. None takes the library's default.
 
     job: 1..128 of [A-Za-z0-9._-]; default "default".
-    incarnation: one launch of the job; default: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its restart count, else drawn.
+    incarnation: names this launch, 1..111 of [A-Za-z0-9._-]; default: EPLB_LAUNCH_ID, else torchrun's run or SLURM's job and
+        step, each with its count of restarts, else nothing. Rank 0 adds what it draws. Without an exchange it is needed, and
+        so is a job's name.
+    take_over: replaces a launch of this job although its steps advance; also EPLB_TAKE_OVER=1.
     rank, world_size: of this process, in the order of Megatron's tp-ep-dp-pp (docs/registering-tensors.md); world_size is
         a multiple of num_pipeline_ranks * num_gpus * expert_tensor_parallel. Default: those of the exchange, else 0 and 1.
     num_pipeline_ranks: each registers, moves and records layers of its own; 1 by default.
     expert_tensor_parallel: ranks that share every expert and see the same tokens, of which the first counts; 1 by default.
-    endpoint: of eplbd, HOST:PORT or unix:PATH; default: the job runs without a daemon.
+    endpoint: of eplbd, HOST:PORT or unix:PATH, or of several that stand in for each other, "A,B" (docs/endpoints.md);
+        default: the job runs without a daemon.
     require_daemon: connect fails on all ranks when no daemon answers rank 0; by default the job starts without.
     tls_ca, tls_cert, tls_key: PEM files, all three or none; default EPLB_TLS_CA and so on.
     num_layers, num_experts, num_slots, num_gpus: MoE layers, experts and slots of a layer, GPUs of a lane. num_slots is
@@ -52,6 +56,7 @@ class Options:
     world_size: Optional[int] = None
     endpoint: Optional[str] = None
     require_daemon: Optional[bool] = None
+    take_over: Optional[bool] = None
     tls_ca: Optional[Text] = None
     tls_cert: Optional[Text] = None
     tls_key: Optional[Text] = None
@@ -86,6 +91,7 @@ class Options:
     transfer_deadline: Optional[Seconds] = None
 
 
+_SWITCHES = ("require_daemon", "take_over")
 _DEADLINES = ("start_deadline", "vote_deadline", "transfer_deadline")
 
 
@@ -126,10 +132,10 @@ def to_struct(options: Options) -> structs.ClientOptions:
             setattr(struct, field.name + "_s", _number(field.name, seconds))
         elif field.name == "state_placement":
             struct.state_placement = _choice(field.name, value)
-        elif field.name == "require_daemon":
+        elif field.name in _SWITCHES:
             if not isinstance(value, bool):
-                raise InvalidArgument(f"require_daemon: {value!r}, expected True or False")
-            struct.require_daemon = int(value)
+                raise InvalidArgument(f"{field.name}: {value!r}, expected True or False")
+            setattr(struct, field.name, int(value))
         elif types[field.name] is ctypes.c_char_p:
             setattr(struct, field.name, text(field.name, value))
         else:

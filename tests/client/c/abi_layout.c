@@ -51,7 +51,7 @@ static void print_client_options(void) {
   FIELD(eplb_client_options, expert_tensor_parallel);
   FIELD(eplb_client_options, reserved);
   FIELD(eplb_client_options, require_daemon);
-  FIELD(eplb_client_options, reserved_2);
+  FIELD(eplb_client_options, take_over);
 }
 
 static void print_tensor_and_boundary(void) {

@@ -133,6 +133,7 @@ static int come_as_twin(const char* endpoint) {
   int32_t code;
   if (eplb_client_options_init(&options, sizeof(options)) != EPLB_OK) return failed("init");
   options.job = "twins";
+  options.incarnation = "both";
   options.endpoint = endpoint;
   options.world_size = options.num_gpus = 2;
   options.num_layers = LAYERS;

@@ -125,8 +125,8 @@ TEST(ClientOptionsTest, WhatIsNoSuchStructIsNamed) {
   };
   EXPECT_EQ(refusal([](eplb_client_options& options) { options.reserved = 1; }),
             "options.reserved: 1, expected 0");
-  EXPECT_EQ(refusal([](eplb_client_options& options) { options.reserved_2 = 7; }),
-            "options.reserved_2: 7, expected 0");
+  EXPECT_EQ(refusal([](eplb_client_options& options) { options.take_over = 7; }),
+            "take_over: 7, expected 0 or 1");
   EXPECT_EQ(refusal([](eplb_client_options& options) { options.require_daemon = 2; }),
             "require_daemon: 2, expected 0 or 1");
   EXPECT_THAT(refusal([](eplb_client_options& options) { options.state_placement = 2; }),

@@ -73,7 +73,7 @@ def jobs_of_groups(rank, world, directory):
 
 
 def daemon_meeting(rank, world, directory, endpoint):
-    with eplb.Client.connect(endpoint=endpoint, job="meeting", rank=rank, world_size=world, num_layers=2, num_experts=8,
+    with eplb.Client.connect(endpoint=endpoint, job="meeting", incarnation="one", rank=rank, world_size=world, num_layers=2, num_experts=8,
                              vote_every=2, report_every=4) as client:
         experts = ranks.Experts(client, ranks.numpy_zeros)
         return len(ranks.train(client, experts, STEPS, enough=1, counts=np.ndarray.tolist))

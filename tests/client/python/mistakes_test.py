@@ -146,7 +146,22 @@ def required_daemon_that_is_not_there(rank, directory):
 
 
 def meeting_where_nobody_listens(rank, directory):
-    eplb.Client.connect(endpoint="127.0.0.1:1", rank=rank, world_size=2, num_layers=2, num_experts=8)
+    eplb.Client.connect(endpoint="127.0.0.1:1", job="alone", incarnation="one", rank=rank, world_size=2, num_layers=2,
+                        num_experts=8)
+
+
+def meeting_without_a_name(rank, directory, **names):
+    for variable in ("EPLB_LAUNCH_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        os.environ.pop(variable, None)
+    eplb.Client.connect(endpoint="127.0.0.1:1", rank=rank, world_size=2, num_layers=2, num_experts=8, **names)
+
+
+def meeting_of_the_default_job(rank, directory):
+    meeting_without_a_name(rank, directory, incarnation="one")
+
+
+def meeting_of_a_launch_without_a_name(rank, directory):
+    meeting_without_a_name(rank, directory, job="mine")
 
 
 def shown(rank, directory):
@@ -204,9 +219,17 @@ class MistakesTest(ranks.RankTest):
         self.assert_all_raised(self.run_ranks(2, meeting_where_nobody_listens, self.directory, seconds=50), "Unavailable",
                                "exchange 0 through eplbd at 127.0.0.1:1: connection refused")
 
-    def test_require_daemon_takes_a_truth_value(self):
+    def test_ranks_meet_through_a_daemon_only_under_names(self):
+        self.assert_all_raised(self.run_ranks(2, meeting_of_the_default_job, self.directory), "InvalidArgument",
+                               'job: "default" is the name of every job without one', "give the job a name")
+        self.assert_all_raised(self.run_ranks(2, meeting_of_a_launch_without_a_name, self.directory), "InvalidArgument",
+                               "set EPLB_LAUNCH_ID, equal on all ranks and different for each launch")
+
+    def test_switches_take_a_truth_value(self):
         with self.assertRaisesRegex(eplb.InvalidArgument, "require_daemon: 'yes', expected True or False"):
             eplb.Client.connect(endpoint="127.0.0.1:1", require_daemon="yes", num_layers=1, num_experts=4)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "take_over: 1, expected True or False"):
+            eplb.Client.connect(take_over=1, num_layers=1, num_experts=4)
 
     def test_a_placement_shows_itself_in_a_line(self):
         self.assertEqual(self.run_ranks(2, shown, self.directory),

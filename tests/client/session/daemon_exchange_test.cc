@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 
 #include "client/client.h"
@@ -18,11 +20,23 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::ScriptedDaemon;
 
+ClientOptions OptionsOf(const std::string& endpoint, int32_t rank, int32_t world_size,
+                        absl::Duration timeout) {
+  ClientOptions options;
+  options.job = "job";
+  options.incarnation = "launch";
+  options.endpoint = endpoint;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.start_deadline = timeout;
+  return options;
+}
+
 TEST(DaemonExchangeTest, DaemonCarriesTheExchange) {
   ScriptedDaemon daemon({});
   testing::RunRanks(2, [&](int32_t rank) {
     const Exchange exchange =
-        MakeDaemonExchange(daemon.endpoint(), "job", rank, 2, absl::Seconds(20));
+        MakeDaemonExchange(OptionsOf(daemon.endpoint(), rank, 2, absl::Seconds(20)));
     EXPECT_THAT(exchange(absl::StrCat("first ", rank)).value(), ElementsAre("first 0", "first 1"));
     EXPECT_THAT(exchange(absl::StrCat("second ", rank)).value(),
                 ElementsAre("second 0", "second 1"));
@@ -32,7 +46,7 @@ TEST(DaemonExchangeTest, DaemonCarriesTheExchange) {
 TEST(DaemonExchangeTest, ExchangeOfAMissingRankEndsAtItsDeadline) {
   ScriptedDaemon daemon({});
   const Exchange exchange =
-      MakeDaemonExchange(daemon.endpoint(), "job", 0, 2, absl::Milliseconds(300));
+      MakeDaemonExchange(OptionsOf(daemon.endpoint(), 0, 2, absl::Milliseconds(300)));
   const absl::Status status = exchange("alone").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
@@ -41,7 +55,8 @@ TEST(DaemonExchangeTest, ExchangeOfAMissingRankEndsAtItsDeadline) {
 TEST(DaemonExchangeTest, ADaemonThatListensAMomentLaterIsReached) {
   auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
   const int port = daemon->port();
-  const Exchange exchange = MakeDaemonExchange(daemon->endpoint(), "job", 0, 1, absl::Seconds(20));
+  const Exchange exchange =
+      MakeDaemonExchange(OptionsOf(daemon->endpoint(), 0, 1, absl::Seconds(20)));
   daemon.reset();
   std::thread later([&] {
     absl::SleepFor(absl::Milliseconds(200));
@@ -51,10 +66,50 @@ TEST(DaemonExchangeTest, ADaemonThatListensAMomentLaterIsReached) {
   later.join();
 }
 
+// Rank 0 waits in the second exchange when the daemon dies; rank 1 comes when the next one is
+// there.
+TEST(DaemonExchangeTest, ADaemonThatRestartsInTheMiddleLosesNothing) {
+  auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+  const int port = daemon->port();
+  const std::string endpoint = daemon->endpoint();
+  absl::Notification restarted;
+  testing::RunRanks(3, [&](int32_t rank) {
+    if (rank == 2) {  // the machine
+      daemon->WaitForExchanges(3);
+      daemon.reset();
+      daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port});
+      restarted.Notify();
+      return;
+    }
+    const Exchange exchange = MakeDaemonExchange(OptionsOf(endpoint, rank, 2, absl::Seconds(20)));
+    EXPECT_THAT(exchange(absl::StrCat("first ", rank)).value(), ElementsAre("first 0", "first 1"));
+    if (rank == 1) restarted.WaitForNotification();
+    EXPECT_THAT(exchange(absl::StrCat("second ", rank)).value(),
+                ElementsAre("second 0", "second 1"));
+  });
+}
+
+TEST(DaemonExchangeTest, WithoutANameOfTheLaunchNobodyIsAsked) {
+  ClientOptions options = OptionsOf("127.0.0.1:1", 0, 2, absl::Seconds(60));
+  options.incarnation = "";
+  unsetenv("EPLB_LAUNCH_ID");
+  const absl::Status status = MakeDaemonExchange(options)("alone").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("set EPLB_LAUNCH_ID"));
+}
+
+TEST(DaemonExchangeTest, TheNextDaemonOfTheListCarriesTheExchange) {
+  const std::string gone = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  ScriptedDaemon daemon({});
+  const Exchange exchange = MakeDaemonExchange(
+      OptionsOf(absl::StrCat(gone, ",", daemon.endpoint()), 0, 1, absl::Seconds(20)));
+  EXPECT_THAT(exchange("here").value(), ElementsAre("here"));
+}
+
 // Nobody listens: that is known at once, and is no deadline that passed.
 TEST(DaemonExchangeTest, ARefusedConnectionIsCalledSoAtOnce) {
   const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
-  const Exchange exchange = MakeDaemonExchange(endpoint, "job", 0, 2, absl::Seconds(60));
+  const Exchange exchange = MakeDaemonExchange(OptionsOf(endpoint, 0, 2, absl::Seconds(60)));
   const absl::Time begin = absl::Now();
   const absl::Status status = exchange("alone").status();
   EXPECT_LT(absl::Now() - begin, absl::Seconds(20));

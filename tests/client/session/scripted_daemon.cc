@@ -46,7 +46,8 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
       return wire::ToGrpc(options.refusal);
     }
     v1::Down welcome;
-    wire::ToProto(wire::DownMessage(wire::Welcome{options.term, "scripted"}), &welcome);
+    wire::ToProto(wire::DownMessage(wire::Welcome{options.term, "scripted", options.waits}),
+                  &welcome);
     stream->Write(welcome);
     {
       const std::lock_guard<std::mutex> lock(mutex);
@@ -68,15 +69,39 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
                         v1::ExchangeResponse* response) override {
     std::unique_lock<std::mutex> lock(mutex);
     std::map<uint32_t, std::string>& blobs =
-        rounds[absl::StrCat(request->job(), "/", request->key())];
+        rounds[absl::StrCat(request->launch_id(), "/", request->token(), "/", request->key())];
     blobs[request->rank()] = request->blob();
+    ++num_exchanges;
+    ++num_said;
     more.notify_all();
     const auto all_here = [&] { return blobs.size() == request->world_size(); };
-    // Before the caller stops waiting for the answer.
-    if (!more.wait_until(lock, context->deadline() - std::chrono::seconds(2), all_here)) {
+    // Before the caller stops waiting for the answer, or when the daemon is killed.
+    const auto until = context->deadline() - std::chrono::seconds(2);
+    while (!more.wait_for(lock, std::chrono::milliseconds(20), all_here)) {
+      if (context->IsCancelled()) return grpc::Status::CANCELLED;
+      if (std::chrono::system_clock::now() < until) continue;
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "rank 1 did not come"};
     }
     for (const auto& [rank, blob] : blobs) response->add_blobs(blob);
+    response->set_token("token");
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ReserveVersion(grpc::ServerContext* /*context*/,
+                              const v1::ReserveVersionRequest* /*request*/,
+                              v1::ReserveVersionResponse* response) override {
+    if (!options.reserved.has_value()) return {grpc::StatusCode::UNIMPLEMENTED, "an old daemon"};
+    response->set_version(static_cast<uint64_t>(*options.reserved));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetLeader(grpc::ServerContext* /*context*/, const v1::GetLeaderRequest* request,
+                         v1::GetLeaderResponse* response) override {
+    const std::lock_guard<std::mutex> lock(mutex);
+    asked_for = request->incarnation();
+    if (!options.leads_with.has_value()) return {grpc::StatusCode::NOT_FOUND, "no such launch"};
+    response->set_term(static_cast<uint64_t>(options.term));
+    response->set_connected_ranks(static_cast<uint32_t>(*options.leads_with));
     return grpc::Status::OK;
   }
 
@@ -105,6 +130,8 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
   std::map<int32_t, Stream*> streams;
   std::map<int32_t, std::vector<wire::UpMessage>> said;
   std::map<std::string, std::map<uint32_t, std::string>> rounds;
+  std::string asked_for;
+  int num_exchanges = 0;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -124,9 +151,27 @@ void ScriptedDaemon::WaitForRanks(int32_t num_ranks) const {
   for (int32_t rank = 0; rank < num_ranks; ++rank) WaitFor<wire::Hello>(rank);
 }
 
+void ScriptedDaemon::WaitForExchanges(int count) const {
+  Await([&] {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    return impl_->num_exchanges >= count;
+  });
+}
+
 bool ScriptedDaemon::Send(int32_t rank, const wire::DownMessage& message) {
   v1::Down down;
   wire::ToProto(message, &down);
+  return SendBytes(rank, down.SerializeAsString());
+}
+
+std::string ScriptedDaemon::asked_for() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->asked_for;
+}
+
+bool ScriptedDaemon::SendBytes(int32_t rank, const std::string& bytes) {
+  v1::Down down;
+  EXPECT_TRUE(down.ParseFromString(bytes));
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   Stream* const stream = impl_->streams[rank];
   return stream != nullptr && stream->Write(down);

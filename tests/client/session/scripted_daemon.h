@@ -27,6 +27,10 @@ class ScriptedDaemon {
     std::optional<wire::PlacementBody> stored =
         std::nullopt;          // what Query.GetPlacement answers; else NOT_FOUND
     int64_t next_version = 0;  // answered with it
+    std::optional<int64_t> reserved = std::nullopt;  // by ReserveVersion; else UNIMPLEMENTED
+    std::string waits = "";                          // in Welcome
+    // Ranks that GetLeader says are connected, with `term`; else NOT_FOUND.
+    std::optional<int32_t> leads_with = std::nullopt;
   };
   explicit ScriptedDaemon(const Options& options);
   // Ends all streams at once, as a killed daemon does.
@@ -38,9 +42,17 @@ class ScriptedDaemon {
   // Waits for the first Hello of ranks 0..num_ranks-1.
   void WaitForRanks(int32_t num_ranks) const;
 
+  // Waits until so many calls of Exchange came.
+  void WaitForExchanges(int count) const;
+
   // To one rank, or to each that has an open session. False when that rank has none.
   bool Send(int32_t rank, const wire::DownMessage& message);
   void SendAll(const wire::DownMessage& message);
+  // A message as it stands on the wire.
+  bool SendBytes(int32_t rank, const std::string& bytes);
+
+  // The incarnation that GetLeader was asked for last; empty: it was not.
+  std::string asked_for() const;
 
   // Everything that a rank said so far, over all its sessions.
   std::vector<wire::UpMessage> Said(int32_t rank) const;

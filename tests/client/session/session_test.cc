@@ -63,7 +63,9 @@ TEST_F(SessionTest, HelloDescribesTheRank) {
   const auto hello = daemon.WaitFor<wire::Hello>(3);
   ASSERT_TRUE(hello.has_value());
   EXPECT_EQ(hello->job, "job");
-  EXPECT_EQ(hello->incarnation, "run-0");
+  EXPECT_EQ(hello->incarnation, job.rank(3).client().incarnation());
+  EXPECT_THAT(hello->incarnation, ::testing::StartsWith("run-0."));
+  EXPECT_FALSE(hello->take_over);
   EXPECT_EQ(hello->world_size, 4);
   EXPECT_EQ(hello->gpu, 1);
   EXPECT_EQ(hello->lane, 1);
@@ -199,6 +201,85 @@ TEST_F(SessionTest, OneRankTellsThatTheDaemonIsAwayAndThatItIsBack) {
   EXPECT_THAT(told, HasSubstr(who + "is away: "));
   EXPECT_THAT(told, ContainsRegex(who + "is back after [0-9.ms]+\n"));
   EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 2) << told;
+}
+
+TEST_F(SessionTest, AnOperatorMayLetALaunchTakeOver) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.options = [](ClientOptions& o) { o.take_over = true; }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  EXPECT_TRUE(daemon.WaitFor<wire::Hello>(2).value().take_over);
+}
+
+TEST_F(SessionTest, OneRankTellsThatALaunchWaitsAndThatItIsBalanced) {
+  ::testing::internal::CaptureStderr();
+  std::string endpoint;
+  {
+    ScriptedDaemon daemon({.waits = "launch 3 of job job trains"});
+    endpoint = daemon.endpoint();
+    TestJob job(endpoint);
+    ASSERT_TRUE(job.started().ok()) << job.started();
+    daemon.WaitForRanks(kTestRanks);
+    daemon.SendAll(wire::Keep{.launch = 4});
+    daemon.SendAll(wire::Keep{.launch = 4});
+    daemon.SendAll(propose_);
+    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+      EXPECT_TRUE(daemon.WaitFor<wire::Ready>(rank).has_value());
+    }
+    job.Run([](int32_t /*r*/, TestRank& rank) { rank.Stop(); });
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            absl::StrCat("eplb: eplbd at ", endpoint,
+                         ": this launch is not balanced yet: launch 3 of job job trains\n"
+                         "eplb: eplbd at ",
+                         endpoint, ": this launch is balanced now\n"));
+}
+
+// Field 40 with the bytes "later": what a daemon with more kinds of messages sends.
+TEST_F(SessionTest, AMessageOfALaterDaemonIsSkippedAndTheStreamGoesOn) {
+  ::testing::internal::CaptureStderr();
+  {
+    ScriptedDaemon daemon({});
+    TestJob job(daemon.endpoint());
+    ASSERT_TRUE(job.started().ok()) << job.started();
+    daemon.WaitForRanks(kTestRanks);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(daemon.SendBytes(1, std::string("\xc2\x02\x05later", 8)));
+    }
+    ASSERT_TRUE(daemon.Send(1, propose_));
+    EXPECT_TRUE(daemon.WaitFor<wire::Ready>(1).has_value());
+    EXPECT_EQ(job.rank(1).client().stats().unknown_messages, 3);
+    EXPECT_EQ(job.rank(1).client().stats().reconnects, 0);
+    job.Run([](int32_t /*r*/, TestRank& rank) { rank.Stop(); });
+  }
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, HasSubstr("of the unknown kind 40, of a later version; rank 1 skips it\n"));
+  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+}
+
+TEST_F(SessionTest, AnotherDaemonOfTheListStandsInForOneThatIsGone) {
+  auto first = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+  ScriptedDaemon second({.term = 2});
+  TestJob job(absl::StrCat(first->endpoint(), ",", second.endpoint()));
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  first->WaitForRanks(kTestRanks);
+  EXPECT_TRUE(second.Said(0).empty());
+  first.reset();
+  second.WaitForRanks(kTestRanks);
+  EXPECT_EQ(second.WaitFor<wire::Hello>(3).value().highest_term, 1);
+}
+
+TEST_F(SessionTest, ARankGoesToTheDaemonThatLeadsItsLaunch) {
+  ScriptedDaemon left({.term = 7});
+  ScriptedDaemon leading({.term = 8, .leads_with = 3});
+  TestJob job(absl::StrCat(left.endpoint(), ",", leading.endpoint()));
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  left.WaitForRanks(kTestRanks);
+  leading.WaitForRanks(kTestRanks);
+  const auto moved = left.WaitFor<wire::Moved>(2);
+  ASSERT_TRUE(moved.has_value());
+  EXPECT_EQ(moved->term, 8);
+  EXPECT_EQ(moved->endpoint, leading.endpoint());
+  EXPECT_EQ(leading.asked_for(), job.rank(0).client().incarnation());
 }
 
 TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {

@@ -21,6 +21,19 @@ TEST(EndpointTest, AnAddressWithoutAPortIsRefused) {
   }
 }
 
+TEST(EndpointTest, AListIsSplitAndEachOfItIsChecked) {
+  EXPECT_EQ(*SplitEndpoints("a:1"), std::vector<std::string>{"a:1"});
+  EXPECT_EQ(*SplitEndpoints("a:1, unix:/x ,[::1]:2"),
+            (std::vector<std::string>{"a:1", "unix:/x", "[::1]:2"}));
+  const auto error = [](const std::string& list) {
+    return std::string(SplitEndpoints(list).status().message());
+  };
+  EXPECT_EQ(error("a:1,"), "endpoint is \"\", expected HOST:PORT or unix:PATH");
+  EXPECT_EQ(error("a:1,/x,unix:/x"), "endpoint is \"a:1,/x,unix:/x\": unix:/x stands twice");
+  EXPECT_EQ(error("a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8,a:9"),
+            "endpoint is a list of 9 daemons, expected at most 8");
+}
+
 TEST(EndpointTest, TheSystemsWordsAreFoundInThoseOfGrpc) {
   EXPECT_EQ(ConnectionCause("failed to connect to all addresses; last error: UNKNOWN: "
                             "ipv4:127.0.0.1:21999: Failed to connect to remote host: Connection "

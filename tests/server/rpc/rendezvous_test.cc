@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
+#include <optional>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,11 +23,11 @@ class RendezvousTest : public ::testing::Test {
   // Call `call` of a rank; its answers are kept under that number.
   void Join(int call, Rendezvous::Member member, absl::Time now = kStart) {
     if (member.job.empty()) member.job = "job";
-    if (member.key.empty()) member.key = "start";
+    if (member.launch_id.empty()) member.launch_id = "launch";
     rendezvous_.Join(
         std::move(member), &callers_[call],
-        [this, call](const absl::StatusOr<Rendezvous::Blobs>& blobs) {
-          answers_[call].push_back(blobs);
+        [this, call](const absl::StatusOr<Rendezvous::Result>& result) {
+          answers_[call].push_back(result);
         },
         now);
   }
@@ -34,14 +37,27 @@ class RendezvousTest : public ::testing::Test {
             .nonce = nonce,
             .blob = absl::StrCat("blob", rank, "/", nonce)};
   }
+  // Of exchange `number` under a token.
+  static Rendezvous::Member Later(Rendezvous::Member member, const std::string& token,
+                                  int32_t number = 1) {
+    member.token = token;
+    member.number = number;
+    return member;
+  }
+  std::vector<std::string> BlobsOf(int call) {
+    return StatusOf(call).ok() ? (*answers_[call][0])->blobs : std::vector<std::string>();
+  }
+  std::string TokenOf(int call) {
+    return StatusOf(call).ok() ? (*answers_[call][0])->token : "none";
+  }
   absl::Status StatusOf(int call) {
     EXPECT_EQ(answers_[call].size(), 1) << "call " << call;
     return answers_[call].empty() ? absl::UnknownError("no answer") : answers_[call][0].status();
   }
 
-  Rendezvous rendezvous_{{.deadline = absl::Seconds(60), .max_bytes = 3 << 20}};
+  Rendezvous rendezvous_{{.deadline = absl::Seconds(60), .settle = {}, .max_bytes = 3 << 20}};
   char callers_[32] = {};
-  std::map<int, std::vector<absl::StatusOr<Rendezvous::Blobs>>> answers_;
+  std::map<int, std::vector<absl::StatusOr<Rendezvous::Result>>> answers_;
 };
 
 TEST_F(RendezvousTest, EverybodyGetsAllBlobsInRankOrder) {
@@ -51,7 +67,7 @@ TEST_F(RendezvousTest, EverybodyGetsAllBlobsInRankOrder) {
   Join(2, MemberOf(1, 3));
   for (int call = 0; call < 3; ++call) {
     ASSERT_TRUE(StatusOf(call).ok());
-    EXPECT_THAT(**answers_[call][0], ElementsAre("blob0/1", "blob1/1", "blob2/1"));
+    EXPECT_THAT(BlobsOf(call), ElementsAre("blob0/1", "blob1/1", "blob2/1"));
   }
 }
 
@@ -62,8 +78,8 @@ TEST_F(RendezvousTest, TheDeadlineNamesTheMissingRanks) {
   Join(1, MemberOf(2, 3), kStart + absl::Seconds(59));
   rendezvous_.Expire(kStart + absl::Seconds(60));
   EXPECT_EQ(StatusOf(0), absl::DeadlineExceededError(
-                             "rank 1 of 3 did not come to exchange \"start\" of job \"job\" "
-                             "within 1m"));
+                             "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
+                             "\"launch\", within 1m"));
   EXPECT_EQ(StatusOf(1), StatusOf(0));
 }
 
@@ -76,8 +92,8 @@ TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
   EXPECT_TRUE(answers_.empty());
   rendezvous_.Expire(kStart + absl::Seconds(6));
   EXPECT_EQ(StatusOf(1), absl::DeadlineExceededError(
-                             "rank 1 of 3 did not come to exchange \"start\" of job \"job\" "
-                             "within 6s"));
+                             "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
+                             "\"launch\", within 6s"));
   EXPECT_EQ(StatusOf(0), StatusOf(1));
 }
 
@@ -88,14 +104,221 @@ TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
   EXPECT_THAT(std::string(StatusOf(0).message()), HasSubstr("16 and 983 more of 1000"));
 }
 
-TEST_F(RendezvousTest, ANewerProcessReplacesTheEarlierCallOfItsRank) {
-  Join(0, MemberOf(0, 2, 1));
-  Join(1, MemberOf(0, 2, 2));
-  EXPECT_EQ(StatusOf(0),
-            absl::AbortedError("another process came as rank 0, which replaces this one"));
-  Join(2, MemberOf(1, 2, 1));
-  ASSERT_TRUE(StatusOf(1).ok());
-  EXPECT_THAT(**answers_[2][0], ElementsAre("blob0/2", "blob1/1"));
+TEST_F(RendezvousTest, ARankThatComesAgainReplacesItsEarlierCall) {
+  Join(0, MemberOf(0, 2));
+  Join(1, MemberOf(0, 2));
+  EXPECT_EQ(StatusOf(0), absl::AbortedError("rank 0 came again, this call is replaced"));
+  Join(2, MemberOf(1, 2));
+  EXPECT_THAT(BlobsOf(1), ElementsAre("blob0/1", "blob1/1"));
+}
+
+const absl::Status kShared = absl::FailedPreconditionError(
+    "two launches share the launch id launch: rank 0 came from two processes; give each launch its "
+    "own EPLB_LAUNCH_ID");
+
+TEST_F(RendezvousTest, TwoLaunchesOfOneIdAreEndedOnAllTheirRanks) {
+  Join(0, MemberOf(0, 3, 10));
+  Join(1, MemberOf(2, 3, 11));  // of either launch
+  Join(2, MemberOf(0, 3, 20), kStart + absl::Seconds(30));
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(StatusOf(call), kShared) << call;
+  Join(3, MemberOf(1, 3, 12), kStart + absl::Seconds(34));
+  EXPECT_EQ(StatusOf(3), kShared);
+}
+
+// Ranks of two launches make up a whole one before the others come.
+TEST_F(RendezvousTest, AMomentAfterTheLastRankTheOtherLaunchIsStillFoundBeforeAnybodyMet) {
+  Rendezvous settling({.settle = absl::Seconds(1)});
+  std::vector<absl::StatusOr<Rendezvous::Result>> results;
+  const auto join = [&](int32_t rank, uint64_t nonce, absl::Duration at) {
+    Rendezvous::Member member = MemberOf(rank, 2, nonce);
+    member.job = "job";
+    member.launch_id = "launch";
+    settling.Join(
+        std::move(member), &callers_[nonce],
+        [&](const absl::StatusOr<Rendezvous::Result>& result) { results.push_back(result); },
+        kStart + at);
+  };
+  join(0, 10, absl::ZeroDuration());
+  join(1, 21, absl::ZeroDuration());
+  settling.Expire(kStart + absl::Milliseconds(999));
+  EXPECT_TRUE(results.empty());
+  join(0, 20, absl::Milliseconds(999));
+  ASSERT_EQ(results.size(), 3U);
+  for (const auto& result : results) EXPECT_EQ(result.status(), kShared);
+  results.clear();
+  join(0, 30, absl::Seconds(8));
+  join(1, 31, absl::Seconds(9));
+  settling.Expire(kStart + absl::Seconds(10));
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_TRUE(results[0].ok() && results[1].ok());
+}
+
+TEST_F(RendezvousTest, LaunchesOfTwoIdsNeverMeet) {
+  for (const char* id : {"A", "B"}) {
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      Rendezvous::Member member = MemberOf(rank, 2);
+      member.launch_id = id;
+      member.blob = absl::StrCat(id, rank);
+      Join((id[0] - 'A') * 2 + rank, std::move(member));
+    }
+  }
+  EXPECT_THAT(BlobsOf(0), ElementsAre("A0", "A1"));
+  EXPECT_THAT(BlobsOf(3), ElementsAre("B0", "B1"));
+}
+
+// It may be that the ranks that met were of two launches: what came afterwards tells.
+TEST_F(RendezvousTest, ASecondLaunchRightBehindTheFirstEndsTheLaterExchangesToo) {
+  Join(0, MemberOf(0, 2, 10));
+  Join(1, MemberOf(1, 2, 21));
+  const std::string token = TokenOf(0);
+  Join(2, Later(MemberOf(0, 2, 10), token), kStart + absl::Seconds(3));
+  Join(3, MemberOf(0, 2, 20), kStart + absl::Seconds(7));
+  EXPECT_EQ(StatusOf(3), kShared);
+  EXPECT_EQ(StatusOf(2), kShared);
+  Join(4, Later(MemberOf(1, 2, 21), token), kStart + absl::Seconds(40));
+  EXPECT_EQ(StatusOf(4), kShared);
+}
+
+TEST_F(RendezvousTest, ALaunchIdIsFreeOnceItsStartWasQuietForFiveSeconds) {
+  Join(0, MemberOf(0, 2, 10));
+  Join(1, MemberOf(1, 2, 11));
+  const std::string token = TokenOf(0);
+  Join(2, MemberOf(0, 2, 20), kStart + Rendezvous::kQuiet);
+  EXPECT_TRUE(answers_[2].empty());
+  Join(3, MemberOf(1, 2, 21), kStart + Rendezvous::kQuiet);
+  EXPECT_THAT(BlobsOf(2), ElementsAre("blob0/20", "blob1/21"));
+  EXPECT_NE(TokenOf(3), token);
+  // What the first launch has yet to exchange stays its own.
+  Join(4, Later(MemberOf(0, 2, 10), token), kStart + absl::Seconds(20));
+  Join(5, Later(MemberOf(1, 2, 21), TokenOf(3)), kStart + absl::Seconds(20));
+  Join(6, Later(MemberOf(1, 2, 11), token), kStart + absl::Seconds(20));
+  EXPECT_THAT(BlobsOf(4), ElementsAre("blob0/10", "blob1/11"));
+  EXPECT_TRUE(answers_[5].empty());
+}
+
+TEST_F(RendezvousTest, ARefusedLaunchIdIsFreeAfterFiveSeconds) {
+  Join(0, MemberOf(0, 1, 10));
+  Join(1, MemberOf(0, 1, 20), kStart + absl::Seconds(1));
+  EXPECT_EQ(StatusOf(1), kShared);
+  Join(2, MemberOf(0, 1, 30), kStart + absl::Seconds(5));
+  EXPECT_EQ(StatusOf(2), kShared);
+  Join(3, MemberOf(0, 1, 40), kStart + absl::Seconds(6));
+  EXPECT_THAT(BlobsOf(3), ElementsAre("blob0/40"));
+}
+
+TEST_F(RendezvousTest, UnderATokenOnlyItsProcessesMeet) {
+  Join(0, MemberOf(0, 2, 10));
+  Join(1, MemberOf(1, 2, 11));
+  const std::string token = TokenOf(0);
+  rendezvous_.Expire(kStart + absl::Seconds(60));
+  const absl::Time later = kStart + absl::Seconds(100);
+  Join(2, Later(MemberOf(0, 2, 20), token), later);
+  Join(3, Later(MemberOf(1, 2, 11), token), later);
+  EXPECT_THAT(std::string(StatusOf(2).message()),
+              HasSubstr("the processes of exchange 1 of launch launch are not those that began"));
+  EXPECT_EQ(StatusOf(3), StatusOf(2));
+}
+
+// Ranks of a start whose first exchange ended at an earlier daemon, with one that missed its end.
+TEST_F(RendezvousTest, AnotherLaunchDoesNotTakeThePlaceOfWhatAnEarlierDaemonAnswered) {
+  const std::string token = Rendezvous::TokenOf("launch", {{0, 10}, {1, 11}});
+  Join(0, Later(MemberOf(0, 2, 10), token));
+  Join(1, MemberOf(0, 2, 20));
+  EXPECT_EQ(StatusOf(1), kShared);
+  EXPECT_EQ(StatusOf(0), kShared);
+}
+
+// Ranks that give their blobs in some order, lose answers, and speak to a daemon that restarts.
+class RestartedStart {
+ public:
+  static constexpr int32_t kRanks = 3;
+  static constexpr int32_t kExchanges = 3;
+  explicit RestartedStart(uint32_t seed) : random_(seed) {}
+
+  // Every rank's answers to all exchanges.
+  std::vector<std::vector<Rendezvous::Result>> Run() {
+    for (int turn = 0; turn < 10000 && !AllDone(); ++turn) Turn();
+    std::vector<std::vector<Rendezvous::Result>> answers;
+    for (const Rank& rank : ranks_) answers.push_back(rank.answers);
+    return answers;
+  }
+
+ private:
+  struct Rank {
+    bool calls = false;
+    std::optional<Rendezvous::Result> arrives;  // on its way
+    std::vector<Rendezvous::Result> answers;
+  };
+
+  void Turn() {
+    const uint32_t choice = random_() % 8;
+    Rank& rank = ranks_[random_() % kRanks];
+    const auto number = static_cast<int32_t>(rank.answers.size());
+    if (choice == 0 && !AnyDone()) {  // the answer to the last exchange is the one that may be lost
+      for (Rank& each : ranks_) each.calls = false;
+      for (Rank& each : ranks_) each.arrives.reset();
+      rendezvous_ = std::make_unique<Rendezvous>(Rendezvous::Limits{.settle = {}});
+    } else if (rank.arrives.has_value()) {
+      rank.answers.push_back(*std::exchange(rank.arrives, std::nullopt));
+      rank.calls = false;
+    } else if (!rank.calls && number < kExchanges) {
+      rank.calls = true;
+      Join(rank, static_cast<int32_t>(&rank - ranks_), number);
+    }
+  }
+
+  static std::string Blob(int32_t rank, int32_t number) {
+    return absl::StrCat("rank ", rank, " exchange ", number);
+  }
+
+  void Join(Rank& rank, int32_t r, int32_t number) {
+    rendezvous_->Join(
+        {.job = "job",
+         .launch_id = "launch",
+         .token = number == 0 ? "" : rank.answers[0]->token,
+         .number = number,
+         .rank = r,
+         .world_size = kRanks,
+         .nonce = static_cast<uint64_t>(r) + 100,
+         .blob = Blob(r, number),
+         .previous = number == 0 ? "" : Blob(r, number - 1)},
+        &rank,
+        [&rank](const absl::StatusOr<Rendezvous::Result>& result) {
+          ASSERT_TRUE(result.ok()) << result.status();
+          rank.arrives = *result;
+        },
+        kStart);
+  }
+
+  bool AllDone() const {
+    return std::ranges::all_of(ranks_,
+                               [](const Rank& rank) { return rank.answers.size() == kExchanges; });
+  }
+  bool AnyDone() const {
+    return std::ranges::any_of(ranks_,
+                               [](const Rank& rank) { return rank.answers.size() == kExchanges; });
+  }
+
+  std::mt19937 random_;
+  Rank ranks_[kRanks];
+  std::unique_ptr<Rendezvous> rendezvous_ =
+      std::make_unique<Rendezvous>(Rendezvous::Limits{.settle = {}});
+};
+
+TEST(RestartedStartTest, ADaemonThatRestartsAtAnyMomentOfAStartLosesNothing) {
+  for (uint32_t seed = 0; seed < 2000; ++seed) {
+    const auto answers = RestartedStart(seed).Run();
+    for (const std::vector<Rendezvous::Result>& rank : answers) {
+      ASSERT_EQ(rank.size(), 3) << "seed " << seed;
+      for (size_t number = 0; number < rank.size(); ++number) {
+        ASSERT_THAT(rank[number]->blobs, ElementsAre(absl::StrCat("rank 0 exchange ", number),
+                                                     absl::StrCat("rank 1 exchange ", number),
+                                                     absl::StrCat("rank 2 exchange ", number)))
+            << "seed " << seed;
+        ASSERT_EQ(rank[number]->token, answers[0][0]->token) << "seed " << seed;
+      }
+    }
+  }
 }
 
 TEST_F(RendezvousTest, ARankThatLostTheAnswerGetsItAgain) {
@@ -103,26 +326,16 @@ TEST_F(RendezvousTest, ARankThatLostTheAnswerGetsItAgain) {
   Join(1, MemberOf(1, 2));
   Join(2, MemberOf(0, 2));
   ASSERT_TRUE(StatusOf(2).ok());
-  EXPECT_THAT(**answers_[2][0], ElementsAre("blob0/1", "blob1/1"));
-}
-
-TEST_F(RendezvousTest, AnotherProcessAfterTheEndStartsAnew) {
-  Join(0, MemberOf(0, 2));
-  Join(1, MemberOf(1, 2));
-  Join(2, MemberOf(0, 2, 9));
-  EXPECT_TRUE(answers_[2].empty());
-  Join(3, MemberOf(1, 2, 9));
-  EXPECT_THAT(**answers_[2][0], ElementsAre("blob0/9", "blob1/9"));
+  EXPECT_THAT(BlobsOf(2), ElementsAre("blob0/1", "blob1/1"));
 }
 
 TEST_F(RendezvousTest, ARankThatLeftIsMissingAndIsNotCalled) {
   Join(0, MemberOf(0, 2));
-  Join(1, MemberOf(0, 3, 2));
   EXPECT_TRUE(rendezvous_.Leave(&callers_[0]));
   EXPECT_FALSE(rendezvous_.Leave(&callers_[0]));
-  Join(2, MemberOf(0, 3));  // nobody waits any more, so another world size is fine
+  Join(1, MemberOf(0, 3));  // nobody waits any more, so another world size is fine
   EXPECT_TRUE(answers_[0].empty());
-  EXPECT_TRUE(answers_[2].empty());
+  EXPECT_TRUE(answers_[1].empty());
 }
 
 TEST_F(RendezvousTest, AnsweredCallsCannotLeave) {
@@ -138,9 +351,22 @@ TEST_F(RendezvousTest, MembersThatMakeNoSenseAreRefused) {
   Join(3, MemberOf(0, 1 << 30));
   Join(4, {.job = std::string(129, 'x'), .rank = 0, .world_size = 1});
   Join(5, {.rank = 0, .world_size = 1, .blob = std::string((1 << 20) + 1, 'x')});
-  for (int call = 0; call < 6; ++call) {
+  Join(6, {.number = -1, .rank = 0, .world_size = 1});
+  Join(7, {.token = "early", .rank = 0, .world_size = 1});
+  Join(8, {.number = 1, .rank = 0, .world_size = 1});
+  Join(9, {.launch_id = "two\nlines", .rank = 0, .world_size = 1});
+  for (int call = 0; call < 10; ++call) {
     EXPECT_EQ(StatusOf(call).code(), absl::StatusCode::kInvalidArgument) << call;
   }
+}
+
+TEST_F(RendezvousTest, WithoutALaunchIdARankIsToldWhatToSet) {
+  absl::Status status;
+  rendezvous_.Join(
+      {.job = "job", .rank = 0, .world_size = 2}, this,
+      [&](const absl::StatusOr<Rendezvous::Result>& result) { status = result.status(); }, kStart);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("set EPLB_LAUNCH_ID"));
 }
 
 TEST_F(RendezvousTest, AnotherWorldSizeIsRefusedByNumbers) {

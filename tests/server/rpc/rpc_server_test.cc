@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/log.h"
 #include "tests/server/rpc/health_stub.h"
 #include "tests/server/rpc/served_test.h"
 
@@ -82,9 +83,11 @@ TEST_F(RpcServerTest, MessagesOfALaterKindAreSkippedAndCountedAndTheStreamGoesOn
   v1::Up later;
   ASSERT_TRUE(later.ParseFromString(std::string("\xc2\x02\x05later", 8)));
   ::testing::internal::CaptureStderr();
+  StartLog("warn", LogFormat::kJson);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(ranks[0]->stream()->Write(later));
   for (const std::unique_ptr<RankStream>& rank : ranks) ASSERT_TRUE(rank->Say(ReportOf(0)));
   EXPECT_TRUE(ranks[0]->Hear<wire::Propose>().has_value());
+  StopLog();
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(server_->refusals(Refusal::kUnknownMessage), 3);
   const size_t told = log.find("of the unknown kind 40");

@@ -115,6 +115,7 @@ class SecurityTest : public ::testing::Test {
     context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
     v1::ExchangeRequest request;
     request.set_job(job);
+    request.set_launch_id("launch");
     request.set_key("0");
     request.set_world_size(1);
     v1::ExchangeResponse response;

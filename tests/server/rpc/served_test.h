@@ -98,7 +98,8 @@ class ServedTest : public ::testing::Test {
     SetDeadline(&context);
     v1::ExchangeRequest request;
     request.set_job("job");
-    request.set_key("start");
+    request.set_launch_id("launch");
+    request.set_key("0");
     request.set_rank(static_cast<uint32_t>(rank));
     request.set_world_size(static_cast<uint32_t>(world_size));
     request.set_nonce(7);
