@@ -115,10 +115,10 @@ absl::StatusOr<Incarnation*> AddCandidate(Turn& turn, Job& job, Incarnation fres
   if (job.candidate && job.candidate->num_connected > 0) {
     const std::string why = WhyGivesWay(turn, *job.candidate, fresh, take_over);
     if (why.empty()) {
+      const std::string waits = CandidateWaitsFor(job, turn.now);
       return absl::UnavailableError(absl::StrCat(
-          "incarnation ", job.candidate->name, " of job ", job.name, " is gathering its ranks (",
-          job.candidate->num_hello, " of ", job.candidate->world_size(), ") or waits for ",
-          CandidateWaitsFor(job, turn.now), "; come back later"));
+          "incarnation ", job.candidate->name, " of job ", job.name, " came before and waits for ",
+          waits.empty() ? "its turn" : waits, "; come back later"));
     }
     DropCandidate(turn, job,
                   absl::UnavailableError(absl::StrCat("incarnation ", fresh.name, " of job ",

@@ -140,6 +140,19 @@ TEST(ExpiryTest, AJobThatSomebodyStoppedIsForgottenByNoTimeAndLastUnderPressure)
   }
 }
 
+TEST(ExpiryTest, AJobInQuarantineIsForgottenByNoTime) {
+  Config config = TestConfig();
+  config.job_expiry = absl::Minutes(10);
+  TestJob job(config);
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
+  ASSERT_EQ(job.daemon.state(), "QUARANTINE");
+  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  for (int hour = 0; hour < 24; ++hour) job.daemon.Advance(absl::Hours(1));
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
 TEST(ExpiryTest, AJobThatEndedBeforeTheRestartMakesRoom) {
   Config config = TestConfig();
   config.max_jobs = 1;
