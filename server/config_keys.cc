@@ -227,7 +227,7 @@ constexpr ConfigKey kKeys[] = {
      },
      [](const DaemonConfig& c) { return c.log_level; }},
     {"limits.max_jobs", "an integer in 1..100000",
-     "Most jobs that are known at once; a rank of one more is refused.",
+     "Most jobs that are known at once; one more is refused while all have ranks.",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetInteger(v, 1, 100000, &c->core.max_jobs);
      },
@@ -257,7 +257,7 @@ constexpr ConfigKey kKeys[] = {
      },
      [](const DaemonConfig& c) { return ValueText(c.core.session_grace); }},
     {"limits.job_expiry", "a duration such as \"24h\" in 1s..8760h",
-     "A job without a connected rank is forgotten after this time.",
+     "A job without a rank is forgotten then, unless somebody stopped it.",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Seconds(1), absl::Hours(8760), &c->core.job_expiry);
      },

@@ -223,9 +223,9 @@ void HandleMoved(Turn& turn, Speaker speaker, const wire::Moved& moved) {
   CloseRank(turn, incarnation, speaker.rank, absl::OkStatus());
   // Those that are away have gone too, or would have said more.
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
-  if (incarnation.num_connected == 0) {
-    EndIncarnation(turn, job, RunEnding::kLost, incarnation.moved);
-  }
+  if (incarnation.num_connected > 0) return;
+  const std::string reason = incarnation.moved;  // the incarnation may be replaced meanwhile
+  EndIncarnation(turn, job, RunEnding::kLost, reason);
 }
 
 void EndLostIncarnations(Turn& turn, Job& job) {
