@@ -312,6 +312,14 @@ constexpr ConfigKey kKeys[] = {
        return SetInteger(v, 1, 65536, &c->limits.max_queued_mib);
      },
      [](const DaemonConfig& c) { return ValueText(c.limits.max_queued_mib); }},
+    {"limits.max_window_mib", "an integer in 1..1048576",
+     "Most MiB of the load windows of all jobs; the job that holds most loses its oldest first, "
+     "but "
+     "each keeps two.",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 1048576, &c->limits.max_window_mib);
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_window_mib); }},
     {"limits.messages_per_second", "an integer in 1..1000000",
      "Most messages a second from one rank on average, twice that in a burst.",
      [](const ConfigValue& v, DaemonConfig* c) {

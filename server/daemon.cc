@@ -16,16 +16,20 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& descriptors) {
+RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& descriptors,
+                              const Store& store) {
   RunnerOptions options;
   options.core = config.core;
   options.core.server_version = DaemonVersion();
+  options.core.max_window_bytes = static_cast<int64_t>(kMiB) * config.limits.max_window_mib;
   options.queue = {.max_events = static_cast<size_t>(config.limits.max_queued_events),
                    .max_bytes = kMiB * static_cast<size_t>(config.limits.max_queued_mib)};
   options.sessions = {.max_sessions = descriptors.max_sessions,
                       .no_more = descriptors.no_more_sessions,
                       .hello_deadline = config.limits.hello_deadline};
-  if (!descriptors.warning.empty()) options.warnings.push_back(descriptors.warning);
+  for (const std::string& warning : {descriptors.warning, store.opening_note()}) {
+    if (!warning.empty()) options.warnings.push_back(warning);
+  }
   return options;
 }
 
@@ -50,8 +54,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
   if (!descriptors.warning.empty()) {
     Log(LogLevel::kWarn, "descriptors_short", {{"reason", descriptors.warning}});
   }
-  EPLB_ASSIGN_OR_RETURN(daemon->runner_,
-                        Runner::Start(RunnerOptionsOf(config, descriptors), std::move(store)));
+  RunnerOptions options = RunnerOptionsOf(config, descriptors, *store);
+  EPLB_ASSIGN_OR_RETURN(daemon->runner_, Runner::Start(std::move(options), std::move(store)));
   Runner* runner = daemon->runner_.get();
   EPLB_ASSIGN_OR_RETURN(
       daemon->rpc_,

@@ -151,6 +151,16 @@ WindowLimits LimitsOf(const Config& config, const Incarnation& incarnation) {
   return limits;
 }
 
+// Looks at all jobs only when the windows of this one have grown.
+void BoundLoads(State& state, Job& job) {
+  const int64_t bytes = BytesOf(job.windows);
+  if (bytes > std::exchange(job.window_bytes, bytes)) {
+    std::vector<Windows*> windows;
+    for (auto& [name, one] : state.jobs) windows.push_back(&one.windows);
+    state.counters.windows_given_up += BoundBytes(windows, state.config.max_window_bytes);
+  }
+}
+
 void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   Job& job = speaker.job;
   Incarnation& incarnation = speaker.incarnation;
@@ -176,6 +186,7 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   NoteStep(incarnation, report.last_step, turn.now);
   const ReportOutcome outcome =
       AddReport(job.windows, report, speaker.index, LimitsOf(turn.state.config, incarnation));
+  BoundLoads(turn.state, job);
   for (const Note& note : outcome.notes) {
     RecordEvent(turn, job, note.name, job.known ? job.known->version : 0, note.reason);
   }
@@ -189,6 +200,12 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   }
   WatchWindow(turn.state, job);
   MaybeSolve(turn, job);
+}
+
+// Loads of a job without ranks are of no use: its next decision needs new ones.
+void DropUnusedLoads(const State& state, Job& job, absl::Time now) {
+  if (HasSession(job) || now - job.unattended_since < state.config.session_grace) return;
+  DropLoads(job.windows);
 }
 
 Speaker SpeakerOf(State& state, SessionId session, const Seat& seat) {
@@ -327,6 +344,7 @@ void On(Turn& turn, const Tick& tick) {
     NudgeHeld(turn, job);
     WatchState(turn, job);
     CheckPace(turn, job);
+    DropUnusedLoads(turn.state, job, turn.now);
   }
   ExpireJobs(turn);
   ServeOneCandidate(turn);

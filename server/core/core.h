@@ -105,6 +105,7 @@ struct Config {
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
+  int64_t max_window_bytes = int64_t{512} << 20;  // of the loads in windows, all jobs together
   absl::Duration solve_deadline = absl::Seconds(60);
   absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last Ready
   absl::Duration resolve_deadline =
@@ -340,6 +341,8 @@ class Core {
   // Of jobs that the daemon does not know, newest first, at most 16.
   std::vector<RefusedJob> Refusals() const;
   const Counters& counters() const;
+  // Of the loads in the windows of all jobs, now.
+  int64_t window_bytes() const;
   // Ok when proposals can be made; else the reason in one sentence: the daemon drains, or what must
   // be stored first cannot be stored. A job that is HELD does not count: its ranks still have to
   // reach this daemon.

@@ -32,8 +32,9 @@ struct Counters {
   Buckets gate_wait_seconds;       // the last READY to the first Applied, less that rank's boundary
   int64_t changes = 0;             // of operators, done
   int64_t changes_refused = 0;
-  int64_t stuck = 0;         // states that became older than three times their deadline
-  int64_t jobs_expired = 0;  // forgotten, or evicted by a new job
+  int64_t stuck = 0;            // states that became older than three times their deadline
+  int64_t jobs_expired = 0;     // forgotten, or evicted by a new job
+  int64_t events_left_out = 0;  // that ranks caused above their job's budget
 };
 
 }  // namespace eplb::core

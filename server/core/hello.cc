@@ -302,7 +302,8 @@ void RaiseTerm(Job& job, const wire::Hello& hello) {
       hello.highest_term > job.term || (hello.highest_term == job.term && job.first_hello == 0);
   if (!outbid) return;
   job.term = hello.highest_term + 1;
-  Remember(job);
+  // Else the release does: until then a rank may bring a memory that is newer than what is known.
+  if (job.current && job.current->num_hello == job.current->world_size()) Remember(job);
 }
 
 void Welcome(Turn& turn, Speaker speaker) {

@@ -94,9 +94,11 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
     RememberGone(job, job.remembered, job.launch);
   }
   incarnation.launch = NumberOf(job, incarnation);
+  // Of a launch that goes on a rank may still bring what is newer than all that is known here.
+  const bool goes_on = job.remembered == incarnation.name && job.launch == incarnation.launch;
   job.launch = incarnation.launch;
   job.current = std::move(incarnation);
-  Remember(job, Tell::kAll);
+  if (!goes_on) Remember(job, Tell::kAll);
   job.windows = {};
   job.seconds_per_byte.clear();
   BeginLaunch(job, job.current->name);

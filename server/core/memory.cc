@@ -117,11 +117,12 @@ void Remember(Job& job, Tell tell) {
 void TellMemory(Turn& turn, Job& job) {
   const Tell tell = std::exchange(job.tell_memory, Tell::kNobody);
   if (!job.current || tell == Tell::kNobody) return;
+  const wire::Keep keep{job.current->launch, {.value = MemoryOf(job)}};
   int told = 0;
   for (const Rank& rank : job.current->ranks) {
     if (rank.session == 0) continue;
     if (tell == Tell::kFew && ++told > kCarriers) return;
-    TellMemory(turn, job, rank);
+    SendTo(turn, rank, keep);
   }
 }
 

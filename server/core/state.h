@@ -186,6 +186,17 @@ struct Asked {
   absl::Time at = absl::InfinitePast();
 };
 
+// Events that ranks can cause as often as they like cost a durable write each, so a job gets so
+// many of them; the others are counted.
+struct EventBudget {
+  static constexpr double kBurst = 64;
+  static constexpr double kPerSecond = 0.1;
+
+  double left = kBurst;
+  absl::Time filled = absl::InfinitePast();
+  int64_t left_out = 0;  // since the newest that was recorded
+};
+
 // Which connected ranks are to carry the newest memory.
 enum class Tell { kNobody, kFew, kAll };
 
@@ -245,6 +256,7 @@ struct Job {
   absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
   Windows windows;
+  int64_t window_bytes = 0;  // of `windows`, when they were last bounded
   Account account;
   TrackRecord record;  // of this incarnation; kept when the costs are priced
   std::optional<int64_t> last_decision_step;
@@ -257,6 +269,7 @@ struct Job {
   int64_t step = 0;  // highest step of any rank of `current`
   int64_t commits = 0;
   std::string last_reason;
+  EventBudget event_budget;
 };
 
 // The change that the newest decision made: taken back should its Store fail.

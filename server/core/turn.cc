@@ -1,7 +1,11 @@
 #include "server/core/turn.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "proto/wire/clipped.h"
 #include "server/core/ending.h"
@@ -11,6 +15,47 @@ namespace eplb::core {
 namespace {
 
 constexpr size_t kMaxReason = 2048;  // bytes of an event's
+
+// Each is caused by one message of one rank, or by a stream that it opens or ends.
+constexpr std::string_view kRepeatable[] = {"report_short",
+                                            "window_dropped",
+                                            "window_incomplete",
+                                            "window_complete_again",
+                                            "placements_differ",
+                                            "nacked",
+                                            "retracting",
+                                            "withdrawn",
+                                            "held",
+                                            "released",
+                                            "chunks_limited",
+                                            "version_reused",
+                                            "incarnation_started",
+                                            "incarnation_ended",
+                                            "incarnation_resumed",
+                                            "end_amended",
+                                            "taken_over",
+                                            "moved",
+                                            "memory_recalled",
+                                            "vote_every_differs"};
+
+// False when the budget is used up; the event is counted then.
+bool MayRecord(Turn& turn, Job& job, const std::string& name) {
+  const auto* const end = std::end(kRepeatable);
+  if (std::find(std::begin(kRepeatable), end, name) == end) return true;
+  EventBudget& budget = job.event_budget;
+  if (budget.filled != absl::InfinitePast()) {
+    const double seconds = absl::ToDoubleSeconds(turn.now - budget.filled);
+    budget.left = std::min(EventBudget::kBurst, budget.left + seconds * EventBudget::kPerSecond);
+  }
+  budget.filled = turn.now;
+  if (budget.left < 1) {
+    ++budget.left_out;
+    ++turn.state.counters.events_left_out;
+    return false;
+  }
+  budget.left -= 1;
+  return true;
+}
 
 StoreStamp StampOf(const Job& job) {
   StoreStamp stamp{
@@ -64,11 +109,16 @@ void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status) 
 
 void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
                  const std::string& whole_reason) {
-  const std::string reason = wire::Clipped(whole_reason, kMaxReason);
-  turn.decision.effects.emplace_back(
-      Record{JobEvent{.job = job.name, .name = name, .version = version, .reason = reason}});
+  std::string reason = wire::Clipped(whole_reason, kMaxReason);
   turn.decision.reason = reason;
   job.last_reason = reason;
+  if (!MayRecord(turn, job, name)) return;
+  if (const int64_t left_out = std::exchange(job.event_budget.left_out, 0); left_out > 0) {
+    absl::StrAppend(&reason, "; ", left_out,
+                    " events that ranks caused were left out of this log before this one");
+  }
+  turn.decision.effects.emplace_back(Record{
+      JobEvent{.job = job.name, .name = name, .version = version, .reason = std::move(reason)}});
 }
 
 void RecordChange(Turn& turn, JobEvent event) {

@@ -44,7 +44,8 @@ void CloseRank(Turn& turn, Incarnation& incarnation, Rank& rank, absl::Status st
 // Ends all sessions of an incarnation.
 void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status);
 
-// Audits, and becomes the job's and the decision's reason.
+// Audits, and becomes the job's and the decision's reason. Of events that ranks can repeat at will
+// only as many are audited as the job's budget allows; the next one tells how many were not.
 void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
                  const std::string& reason);
 

@@ -129,11 +129,9 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.version = job.known->version;
     view.digest = job.known->digest;
   }
-  if (!job.windows.complete.empty()) {
-    view.last_window_first_step = job.windows.complete.back().first_step;
-    view.last_window_last_step = job.windows.complete.back().last_step;
-    view.coverage = job.windows.complete.back().coverage;
-  }
+  view.last_window_first_step = job.windows.newest.first_step;
+  view.last_window_last_step = job.windows.newest.last_step;
+  view.coverage = job.windows.newest.coverage;
   return view;
 }
 
@@ -216,6 +214,12 @@ std::vector<RefusedJob> Core::Refusals() const {
 }
 
 const Counters& Core::counters() const { return state_->counters; }
+
+int64_t Core::window_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, job] : state_->jobs) bytes += BytesOf(job.windows);
+  return bytes;
+}
 
 absl::Status Core::Readiness() const {
   if (state_->draining) return absl::UnavailableError("the daemon drains");

@@ -15,6 +15,7 @@ namespace {
 // A peer may merge windows, e.g. while the daemon is away; more than so many are no longer one
 // estimate.
 constexpr int64_t kMaxMergedWindows = 1024;
+constexpr size_t kLeastComplete = 2;  // kept of a job, however many bytes they are
 
 bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {
   if (report_every == 0) return false;
@@ -142,6 +143,21 @@ void MeasureNewest(Windows& windows, ReportOutcome& outcome) {
   outcome.measured = true;
 }
 
+bool HasSpare(const Windows& windows) {
+  return windows.complete.size() > kLeastComplete || windows.pending.size() > 1;
+}
+
+// True when that was a pending one.
+bool DropOldest(Windows& windows) {
+  if (windows.complete.size() > kLeastComplete) {
+    windows.complete.pop_front();
+    return false;
+  }
+  windows.given_up_through = std::max(windows.given_up_through, windows.pending.front().last_step);
+  windows.pending.pop_front();
+  return true;
+}
+
 int32_t ReportersPerPipelineRank(const WindowLimits& limits) {
   return limits.num_reporters / limits.num_pipeline_ranks;
 }
@@ -187,10 +203,13 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
   const int64_t first_step = window.first_step;
   const int64_t last_step = window.last_step;
   const auto num_reported = std::count(window.reported.begin(), window.reported.end(), true);
+  windows.newest = {.first_step = first_step,
+                    .last_step = last_step,
+                    .coverage = static_cast<double>(num_reported) / limits.num_reporters};
   windows.complete.push_back({.first_step = first_step,
                               .last_step = last_step,
                               .load = std::make_shared<const Load>(*std::move(load)),
-                              .coverage = static_cast<double>(num_reported) / limits.num_reporters,
+                              .coverage = windows.newest.coverage,
                               .on_gpus = std::move(on_gpus)});
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
@@ -332,6 +351,55 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     windows.pending.pop_front();
   }
   return outcome;
+}
+
+int64_t BytesOf(const Windows& windows) {
+  int64_t cells = 0;
+  for (const PendingWindow& window : windows.pending) {
+    cells += window.sum.size();
+    for (const PendingPart& part : window.earlier) cells += part.sum.size();
+  }
+  for (const Window& window : windows.complete) {
+    cells += window.load->counts().size();
+    if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
+  }
+  static_assert(sizeof(LoadMatrix::Scalar) == sizeof(RealMatrix::Scalar));
+  return cells * static_cast<int64_t>(sizeof(LoadMatrix::Scalar));
+}
+
+void DropLoads(Windows& windows) {
+  if (windows.newest.coverage > 0) {
+    windows.given_up_through = std::max(windows.given_up_through, windows.newest.last_step);
+  }
+  windows.pending.clear();
+  windows.complete.clear();
+}
+
+int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes) {
+  struct Held {
+    Windows* windows;
+    int64_t bytes;
+  };
+  std::vector<Held> held;
+  int64_t total = 0;
+  for (Windows* windows : jobs) {
+    held.push_back({windows, BytesOf(*windows)});
+    total += held.back().bytes;
+  }
+  int64_t num_given_up = 0;
+  while (total > max_bytes) {
+    Held* most = nullptr;
+    for (Held& one : held) {
+      if (!HasSpare(*one.windows)) continue;
+      if (most == nullptr || one.bytes > most->bytes) most = &one;
+    }
+    if (most == nullptr) break;
+    if (DropOldest(*most->windows)) ++num_given_up;
+    const int64_t bytes = BytesOf(*most->windows);
+    total -= most->bytes - bytes;
+    most->bytes = bytes;
+  }
+  return num_given_up;
 }
 
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows) {

@@ -50,6 +50,13 @@ struct PendingWindow {
   bool parts_known = true;  // false: a report does not tell, or two do not agree
 };
 
+// What stays of a window whose load was dropped.
+struct Figures {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  double coverage = 0;  // 0: there was no complete window yet
+};
+
 struct Windows {
   std::deque<PendingWindow> pending;  // by last_step, rising; at most max_pending
   std::deque<Window> complete;        // rising; at most max_complete
@@ -58,6 +65,7 @@ struct Windows {
   int64_t last_short_step = -1;       // newest window for which a short report was noted
   RunPlacements placements;           // that the ranks ran
   std::optional<Measured> measured;   // the newest complete window that could be
+  Figures newest;                     // of the newest complete window, also once it was dropped
   bool differing_noted = false;       // that ranks do not agree on which placements they ran
 };
 
@@ -99,6 +107,18 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
 // one. cost: O(L * E).
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
                         const WindowLimits& limits);
+
+// Of the loads that are held; what else a window has is small.
+int64_t BytesOf(const Windows& windows);
+
+// Gives up the pending windows and forgets the complete ones; the figures stay. Reports that come
+// again of their steps are ignored.
+void DropLoads(Windows& windows);
+
+// Windows of all jobs hold at most so many bytes together, as far as each job keeps its two newest
+// complete windows and its newest pending one: the job that holds most gives its oldest first.
+// Returns how many pending windows were given up. cost: O(windows).
+int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes);
 
 // The cells' sum over the newest `max_windows` complete windows that end after `after_step`, and of
 // their tokens on GPUs where all are known.

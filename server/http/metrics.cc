@@ -345,6 +345,12 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
           counters.stuck);
   counter("eplb_jobs_expired_total", "Jobs that were forgotten or made room for a new one.",
           counters.jobs_expired);
+  page.Family(MetricType::Gauge, "eplb_window_bytes",
+              "Bytes of load windows that are held, of all jobs.");
+  page.Sample(static_cast<double>(s.window_bytes));
+  page.Family(MetricType::Counter, "eplb_events_left_out_total",
+              "Events that ranks caused faster than the audit log takes them.");
+  page.Sample(static_cast<double>(s.counters.events_left_out));
   page.Family(MetricType::Gauge, "eplb_queued_events", "Events that wait for the core.");
   page.Sample(static_cast<double>(s.queued_events));
 }

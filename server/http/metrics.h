@@ -53,6 +53,7 @@ struct MetricsSnapshot {
   std::vector<core::JobView> jobs;
   core::Counters counters;  // of all jobs, since the daemon started
   int64_t queued_events = 0;
+  int64_t window_bytes = 0;
   core::Buckets solve_seconds;
   core::Buckets store_write_seconds;
   int64_t store_errors = 0;

@@ -229,6 +229,7 @@ RunnerCounters Runner::Counters() const {
   {
     const std::lock_guard lock(core_mutex_);
     counters.core = core_.counters();
+    counters.window_bytes = core_.window_bytes();
   }
   counters.dropped_reports = dropped_reports();
   counters.queued_events = static_cast<int64_t>(queue_.size());

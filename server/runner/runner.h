@@ -36,6 +36,7 @@ struct RunnerCounters {
   core::Counters core;
   int64_t dropped_reports = 0;  // that came faster than they are counted
   int64_t queued_events = 0;    // now
+  int64_t window_bytes = 0;     // of loads in windows, now
   int32_t sessions = 0;         // now
 };
 

@@ -22,6 +22,7 @@ class FailingStore : public Store {
   std::atomic<bool> fail_terms = false;
   std::atomic<bool> fail_jobs = false;
   std::atomic<bool> fail_events = false;
+  std::atomic<bool> fail_file = false;
 
   absl::StatusOr<int64_t> ReadTerm() override { return store_->ReadTerm(); }
   absl::Status WriteTerm(int64_t term) override {
@@ -59,6 +60,9 @@ class FailingStore : public Store {
   }
   absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) override {
     return store_->ReadPlacement(job, version);
+  }
+  absl::Status CheckFile() override {
+    return fail_file ? absl::UnavailableError("store: replaced") : absl::OkStatus();
   }
   void Close() override {}  // tests look into it after the daemon has ended
 

@@ -80,7 +80,8 @@ void CoreHarness::Restart() {
   pending_solve_.reset();
 }
 
-void CoreHarness::LoseStore() {
+void CoreHarness::LoseStore(std::optional<absl::Time> moved_aside) {
+  config_.store_moved_aside = moved_aside;
   stored_.clear();
   plans_.clear();
   history_.clear();
@@ -169,6 +170,7 @@ bool CoreHarness::Execute(const Effect& effect) {
 }
 
 void CoreHarness::Keep(const StoredJob& job) {
+  ++num_job_writes_;
   StoredJob kept = job;
   if (const auto old = stored_.find(job.job); old != stored_.end()) {
     kept.requests = old->second.requests;

@@ -40,8 +40,8 @@ class CoreHarness {
 
   // The daemon is killed and starts again from what was stored. All sessions are gone.
   void Restart();
-  // The same, on an empty store.
-  void LoseStore();
+  // Likewise with a new store, which may stand in the place of a damaged one.
+  void LoseStore(std::optional<absl::Time> moved_aside = std::nullopt);
   SessionId Open() { return ++last_session_; }
   void Say(SessionId session, wire::UpMessage message);
   void Disconnect(SessionId session);
@@ -66,6 +66,7 @@ class CoreHarness {
   std::string LastReason(const std::string& name) const;
   int64_t CountEvents(const std::string& name) const;
   int64_t num_solves() const { return num_solves_; }
+  int64_t num_job_writes() const { return num_job_writes_; }
   const std::optional<Solve>& pending_solve() const { return pending_solve_; }
   const std::map<std::string, StoredJob>& stored() const { return stored_; }
   int64_t stored_term() const { return stored_term_; }
@@ -104,6 +105,7 @@ class CoreHarness {
   std::vector<JobEvent> events_;
   std::optional<Solve> pending_solve_;
   int64_t num_solves_ = 0;
+  int64_t num_job_writes_ = 0;
   SessionId last_session_ = 0;
   int64_t highest_proposed_ = 0;
   int64_t highest_term_said_ = 0;  // by a rank

@@ -322,5 +322,74 @@ TEST(WindowsTest, TheSumOfWindowsIsMeasuredWhenAllOfThemAre) {
   EXPECT_EQ(windows.measured->last_step, 19);
 }
 
+// 4 x 6 cells of 8 bytes.
+constexpr int64_t kLoadBytes = 192;
+
+TEST(WindowsTest, TheJobThatHoldsMostGivesItsOldestWindowFirst) {
+  WindowLimits limits = kThreeRanks;
+  limits.max_complete = 64;
+  Windows large;
+  Windows small;
+  for (int64_t step = 0; step < 60; step += 10) {
+    for (int32_t rank = 0; rank < 3; ++rank) Add(large, rank, step, step + 9, limits);
+  }
+  Complete(small, 0, 9);
+  Complete(small, 10, 19);
+  Complete(small, 20, 29);
+  EXPECT_EQ(BytesOf(large), 6 * kLoadBytes);
+  EXPECT_EQ(BoundBytes({&large, &small}, 6 * kLoadBytes), 0);
+  EXPECT_EQ(large.complete.size(), 3u);
+  EXPECT_EQ(large.complete.front().first_step, 30);
+  EXPECT_EQ(small.complete.size(), 3u);
+  EXPECT_EQ(BoundBytes({&large, &small}, 0), 0);
+  EXPECT_EQ(large.complete.size(), 2u) << "two windows are kept, however little there is room";
+  EXPECT_EQ(small.complete.size(), 2u);
+}
+
+TEST(WindowsTest, PendingWindowsAreGivenUpWhenNothingElseIsLeft) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  EXPECT_EQ(BytesOf(windows), 2 * kLoadBytes);
+  EXPECT_EQ(BoundBytes({&windows}, kLoadBytes), 1);
+  ASSERT_EQ(windows.pending.size(), 1u);
+  EXPECT_EQ(windows.pending.front().first_step, 10);
+  Add(windows, 1, 0, 9);
+  EXPECT_EQ(windows.pending.size(), 1u) << "it is not begun again";
+}
+
+TEST(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.Report(10, 19);
+  EXPECT_GT(job.daemon.core().window_bytes(), 0);
+  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_GT(job.daemon.core().window_bytes(), 0) << "they may come back";
+  job.daemon.Advance(absl::Seconds(11));
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.core().window_bytes(), 0);
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 19);
+  EXPECT_EQ(job.daemon.View().coverage, 1);
+  EXPECT_GT(job.daemon.View().balancedness, 0);
+  job.ConnectAll();
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.core().window_bytes(), 0) << "reports of those steps are old";
+  job.Report(20, 29);
+  EXPECT_GT(job.daemon.core().window_bytes(), 0);
+}
+
+TEST(WindowsTest, TheDaemonHoldsNoMoreBytesThanItsLimit) {
+  Config config = TestConfig();
+  config.max_window_bytes = 10 * kLoadBytes;
+  TestJob job(config);
+  job.ConnectAll();
+  for (int64_t step = 0; step < 600; step += 10) {
+    job.Report(step, step + 9);
+    EXPECT_LE(job.daemon.core().window_bytes(), config.max_window_bytes);
+  }
+}
+
 }  // namespace
 }  // namespace eplb::core

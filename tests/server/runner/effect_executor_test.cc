@@ -116,5 +116,23 @@ TEST_F(EffectExecutorTest, EveryWriteIsTimedAndFailuresAreCounted) {
   EXPECT_EQ(executor_.write_errors(), 1);
 }
 
+TEST_F(EffectExecutorTest, AFileThatWasReplacedIsAStoreThatDoesNotWorkUntilAWriteDoes) {
+  executor_.CheckStore();
+  EXPECT_TRUE(executor_.store_works());
+  EXPECT_TRUE(executor_.store_status().ok());
+  store_.fail_file = true;
+  executor_.CheckStore();
+  executor_.CheckStore();
+  EXPECT_FALSE(executor_.store_works());
+  EXPECT_EQ(executor_.store_status().message(), "store: replaced");
+  EXPECT_EQ(executor_.write_errors(), 1) << "told once";
+  store_.fail_file = false;
+  executor_.CheckStore();
+  EXPECT_FALSE(executor_.store_works()) << "only a write tells";
+  executor_.ProbeStore(3);
+  EXPECT_TRUE(executor_.store_works());
+  EXPECT_TRUE(executor_.store_status().ok());
+}
+
 }  // namespace
 }  // namespace eplb

@@ -20,8 +20,8 @@ static_assert(sizeof(Incarnation) == 640,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 6456, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 4312, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6544, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 4376, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -79,6 +79,8 @@ void Simplify(Job& job) {
   job.seconds_per_byte.clear();                   // shortens chunks, which have one layer here
   job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
   job.windows = {};
+  job.window_bytes = 0;
+  job.event_budget = {};  // for people only
   job.memory_serial = 0;  // ranks of this world carry none: only the store's is ever read
   job.memory_is_ours = false;
   job.tell_memory = core::Tell::kNobody;
