@@ -6,7 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "client/session/channel.h"
@@ -25,10 +24,16 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);  // between two attempts
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
-// Nothing was ever sent: the daemon may not have been started.
-bool NeverConnected(const absl::Status& status) {
-  return absl::StrContains(status.message(), "failed to connect") ||
-         absl::StrContains(status.message(), "DNS resolution failed");
+// Whether a daemon is there. gRPC's words for a call that failed do not tell: it tries to connect
+// anew before it gives up a call whose connection broke.
+bool Connects(grpc::Channel& channel, absl::Time deadline) {
+  grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
+  while (state != GRPC_CHANNEL_READY) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return false;
+    if (!channel.WaitForStateChange(state, absl::ToChronoTime(deadline))) return false;
+    state = channel.GetState(/*try_to_connect=*/true);
+  }
+  return true;
 }
 
 class DaemonExchange {
@@ -78,13 +83,14 @@ class DaemonExchange {
     size_t tried = 0;  // daemons that nobody has seen, each for kListenGrace
     while (true) {
       const absl::Status status = Call(begin, response);
-      reached_ = reached_ || status.ok() || !NeverConnected(status);
       if (!absl::IsUnavailable(status)) {
         choice_.OnAnswer();
         return Told(status);
       }
       const std::string_view words(status.message().data(), status.message().size());
       if (cause.empty()) cause = wire::SystemCause(words);
+      // A channel that failed connects again only while somebody polls it.
+      channels_[choice_.position()].reset();
       if (choice_.OnFailure(EndpointChoice::Clock::now())) {
         ++tried;
         pause = kFirstPause;
@@ -101,16 +107,16 @@ class DaemonExchange {
   }
 
   absl::Status Call(absl::Time begin, v1::ExchangeResponse* response) {
-    std::unique_ptr<v1::Balancer::Stub>& stub = stubs_[choice_.position()];
-    if (stub == nullptr) {
-      EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                            MakeChannel(choice_.current(), options_.tls));
-      stub = v1::Balancer::NewStub(channel);
+    std::shared_ptr<grpc::Channel>& channel = channels_[choice_.position()];
+    if (channel == nullptr) {
+      EPLB_ASSIGN_OR_RETURN(channel, MakeChannel(choice_.current(), options_.tls));
     }
+    const absl::Time deadline = begin + options_.timeout + kAnswerGrace;
+    if (Connects(*channel, deadline)) reached_ = true;
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(begin + options_.timeout + kAnswerGrace));
+    context.set_deadline(absl::ToChronoTime(deadline));
     response->Clear();
-    return wire::FromGrpc(stub->Exchange(&context, request_, response));
+    return wire::FromGrpc(v1::Balancer::NewStub(channel)->Exchange(&context, request_, response));
   }
 
   absl::Status Told(const absl::Status& status) const {
@@ -121,9 +127,9 @@ class DaemonExchange {
 
   const DaemonExchangeOptions options_;
   EndpointChoice choice_;
-  // By endpoint, from its first call on.
-  std::vector<std::unique_ptr<v1::Balancer::Stub>> stubs_ =
-      std::vector<std::unique_ptr<v1::Balancer::Stub>>(options_.endpoints.size());
+  // By endpoint, while it answers.
+  std::vector<std::shared_ptr<grpc::Channel>> channels_ =
+      std::vector<std::shared_ptr<grpc::Channel>>(options_.endpoints.size());
   v1::ExchangeRequest request_;  // with the token and the blob of the last answer
   bool reached_ = false;         // a daemon was
   int64_t next_key_ = 0;
