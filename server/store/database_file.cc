@@ -38,7 +38,9 @@ int OpenOrCreate(const std::string& path) {
 
 std::string CanonicalPath(const std::string& path) {
   std::error_code error;
-  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  const std::filesystem::path whole = std::filesystem::absolute(path, error);
+  const std::filesystem::path canonical =
+      error ? std::filesystem::path() : std::filesystem::weakly_canonical(whole, error);
   return error || canonical.empty() ? path : canonical.string();
 }
 

@@ -11,7 +11,7 @@
 
 namespace eplb {
 
-// The path without symbolic links, as far as it exists: one database has one lock beside it.
+// The whole path without symbolic links, as far as it exists: one database has one lock beside it.
 std::string CanonicalPath(const std::string& path);
 
 // Takes all rights of other users from the database, its lock and what SQLite keeps beside it. What

@@ -3,11 +3,14 @@
 #ifndef EPLB_TESTS_SERVER_TEST_STREAM_H_
 #define EPLB_TESTS_SERVER_TEST_STREAM_H_
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,9 +50,13 @@ class TestStream {
     return closed_;
   }
 
-  size_t num_received() {
+  // How many of this type came.
+  template <class Message>
+  int64_t Count() {
     const std::lock_guard lock(mutex_);
-    return received_.size();
+    return std::count_if(received_.begin(), received_.end(), [](const auto& message) {
+      return std::holds_alternative<Message>(message);
+    });
   }
 
   bool cancelled() {

@@ -43,6 +43,14 @@ TEST(DatabaseFileTest, ASymbolicLinkIsTheSameStore) {
   EXPECT_TRUE(store->WriteTerm(3).ok());
 }
 
+TEST(DatabaseFileTest, APathIsWholeAndFollowsLinks) {
+  const Folder folder;
+  std::filesystem::create_directory(folder.File("real"));
+  std::filesystem::create_symlink("real", folder.File("link"));
+  EXPECT_EQ(CanonicalPath(folder.File("link/none.db")), folder.File("real/none.db"));
+  EXPECT_EQ(CanonicalPath("none.db"), (std::filesystem::current_path() / "none.db").string());
+}
+
 TEST(DatabaseFileTest, AHardLinkIsTheSameStore) {
   const Folder folder;
   const std::string path = folder.File("eplb.db");
