@@ -197,6 +197,25 @@ TEST_F(LaunchTest, AfterALostStoreTheHigherNumberOwnsTheJobWhoeverComesFirst) {
   }
 }
 
+TEST_F(LaunchTest, AfterALostStoreTheOneThatOwnedTheJobReplacesANewcomerThatCameFirst) {
+  job_.ConnectAll();
+  std::vector<FakeRank> other = OtherLaunch(job_, "launch-2");
+  job_.daemon.LoseStore();
+  Speak(other);
+  job_.ConnectAll();
+  EXPECT_EQ(current(), "launch-2");  // it has the number that the other one had
+  EXPECT_EQ(job_.daemon.View().launch, 1);
+  Speak(other);
+  job_.ConnectAll();
+  EXPECT_EQ(current(), "launch-1");
+  EXPECT_EQ(job_.daemon.View().launch, 2);
+  for (const FakeRank& rank : job_.ranks) EXPECT_EQ(rank.identity.launch, 2);
+  // Neither gives way any more.
+  Speak(other);
+  job_.Connect(0);
+  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(LaunchTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForce) {
   job_.ConnectAll();
   job_.daemon.Restart();
