@@ -262,5 +262,21 @@ TEST(SentenceTest, NumbersHaveUnits) {
   EXPECT_EQ(CountText(1, "transfer"), "1 transfer");
 }
 
+TEST_F(RebalanceTest, ARecordGoesOnFromItsSumsAndItsTrialsBeginAnew) {
+  Watch(3);
+  record_.BeginTrial(apart_, together_);
+  record_.Spend(0.25);
+  const TrackRecord next = TrackRecord::Continue({.start_tokens = record_.start_tokens(),
+                                                  .saved_tokens = record_.saved_tokens(),
+                                                  .spent_seconds = record_.spent_seconds()});
+  EXPECT_EQ(next.start_tokens(), 6000);
+  EXPECT_EQ(next.spent_seconds(), 0.25);
+  EXPECT_TRUE(next.Trials(together_).empty());
+  record_ = next;
+  Watch(1);
+  EXPECT_EQ(record_.start_tokens(), 8000);
+  EXPECT_EQ(*record_.start(), together_);
+}
+
 }  // namespace
 }  // namespace eplb
