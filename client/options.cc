@@ -63,7 +63,7 @@ absl::Status CheckLaunchId(const ClientOptions& o) {
   if (!o.incarnation.empty()) return CheckName("incarnation", o.incarnation, kMaxLaunchId);
   const Launch launch = FromEnvironment();
   if (launch.id.empty()) return absl::OkStatus();
-  const absl::Status status = CheckName(launch.variable, launch.id, kMaxLaunchId);
+  absl::Status status = CheckName(launch.variable, launch.id, kMaxLaunchId);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(
       status.message(), std::string_view(launch.variable) == "EPLB_LAUNCH_ID"

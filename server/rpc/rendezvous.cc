@@ -138,7 +138,7 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
 }
 
 absl::Status Rendezvous::EndStart(const Member& member, absl::Time now, Calls* calls) {
-  const absl::Status status = absl::FailedPreconditionError(
+  absl::Status status = absl::FailedPreconditionError(
       absl::StrCat("two launches share the launch id ", member.launch_id, ": rank ", member.rank,
                    " came from two processes; give each launch its own EPLB_LAUNCH_ID"));
   for (auto it = exchanges_.lower_bound({member.job, member.launch_id, "", 0});

@@ -16,7 +16,6 @@
 #ifndef EPLB_SERVER_RPC_RENDEZVOUS_H_
 #define EPLB_SERVER_RPC_RENDEZVOUS_H_
 
-#include <compare>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -25,6 +24,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -110,7 +110,10 @@ class Rendezvous {
     std::string launch_id;
     std::string token;
     int32_t number = 0;
-    auto operator<=>(const Key&) const = default;
+    friend bool operator<(const Key& a, const Key& b) {
+      return std::tie(a.job, a.launch_id, a.token, a.number) <
+             std::tie(b.job, b.launch_id, b.token, b.number);
+    }
   };
   using Exchanges = std::map<Key, Exchange>;
   // The newest start under a launch id.
