@@ -2,11 +2,13 @@
 #ifndef EPLB_PLACEMENT_POLICY_H_
 #define EPLB_PLACEMENT_POLICY_H_
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "placement/gpu_speeds.h"
@@ -28,7 +30,16 @@ struct PolicyInput {
   const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
   // Windows before now, oldest first, each [L, E]; none: `load` is all that is known.
   std::span<const Load> recent = {};
+  // Set by another thread: nobody waits for the answer any more. Looked at where the search counts
+  // its steps, so that little work follows; a search that is not abandoned does not depend on it.
+  const std::atomic<bool>* abandoned = nullptr;
 };
+
+inline bool IsAbandoned(const std::atomic<bool>* abandoned) {
+  return abandoned != nullptr && abandoned->load(std::memory_order_relaxed);
+}
+// Cancelled when the input's answer is not wanted any more.
+absl::Status CheckWanted(const PolicyInput& input);
 
 // Threads: safe, no state. Deterministic: equal input gives an equal placement on every machine.
 class Policy {
@@ -36,7 +47,7 @@ class Policy {
   virtual ~Policy() = default;
   virtual std::string_view name() const = 0;
   // errors: InvalidArgument when the load does not fit the topology or the policy refuses the
-  // shape; says which number.
+  // shape; says which number. Cancelled when the input is abandoned.
   virtual absl::StatusOr<Placement> Solve(const PolicyInput& input) const = 0;
 };
 

@@ -268,8 +268,16 @@ constexpr ConfigKey kKeys[] = {
        return SetInteger(v, 1, 100000, &c->limits.max_history);
      },
      [](const DaemonConfig& c) { return ValueText(c.limits.max_history); }},
+    {"limits.solver_threads", "an integer in 1..64",
+     "Threads that compute placements, each of another job; one thread serves jobs by turns.",
+     [](const ConfigValue& v, DaemonConfig* c) {
+       return SetInteger(v, 1, 64, &c->limits.solver_threads);
+     },
+     [](const DaemonConfig& c) { return ValueText(c.limits.solver_threads); }},
     {"limits.solve_deadline", "a duration such as \"60s\" in 1s..1h",
-     "Longest computation of a policy; a later answer is not used.",
+     "Longest computation of a policy, which is then abandoned; five times this is the longest "
+     "wait "
+     "for the computation to begin.",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Seconds(1), absl::Hours(1), &c->core.solve_deadline);
      },

@@ -30,6 +30,7 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& 
   for (const std::string& warning : {descriptors.warning, store.opening_note()}) {
     if (!warning.empty()) options.warnings.push_back(warning);
   }
+  options.solver_threads = config.limits.solver_threads;
   return options;
 }
 

@@ -66,7 +66,8 @@ class BalancedPolicy final : public Policy {
     const LayerSolverOptions options = {
         .hierarchy = options_.hierarchy.value_or(DefaultHierarchy(topology)),
         .effort = options_.effort,
-        .allow_duplicates = options_.allow_duplicates};
+        .allow_duplicates = options_.allow_duplicates,
+        .abandoned = input.abandoned};
     EPLB_RETURN_IF_ERROR(LayerSolver::Check(topology, speeds, options));
     const std::optional<IndexMatrix> deepseek = DeepseekSlots(input, speeds, options.hierarchy);
     RealMatrix load = input.load.ToDouble();
@@ -83,6 +84,7 @@ class BalancedPolicy final : public Policy {
     std::vector<int32_t> narrower_slots(static_cast<size_t>(topology.num_slots()));
     std::vector<std::span<const int32_t>> candidates;
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+      EPLB_RETURN_IF_ERROR(CheckWanted(input));
       candidates.clear();
       if (input.previous != nullptr && input.previous->topology() == topology) {
         candidates.push_back(Row(input.previous->physical_to_logical_map(), layer));
@@ -96,6 +98,7 @@ class BalancedPolicy final : public Policy {
       }
       solver.Solve(cells, candidates, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
+    EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlots(topology, slots));
     if (options.hierarchy != Hierarchy::kSoft) return placement;
     return WithPrimariesAtHome(placement, options.hierarchy);

@@ -75,6 +75,8 @@ class DeepseekPolicy final : public Policy {
       return absl::InvalidArgumentError(
           "policy deepseek takes every GPU as usable and equally fast");
     }
+    // It searches nothing: all its work is less than another policy's on one layer.
+    EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const FloatMatrix weight, input.load.ToFloat());
     const DeepseekShape shape = {
         .num_slots = topology.num_slots(),

@@ -180,7 +180,7 @@ bool IsOff(const Domain& domain, Row layout, double bound, double tokens) {
 // Relieves the incumbent step by step and offers what stands after each; first, where `spread`, the
 // replicas that will be needed.
 void OfferSteps(const Domain& domain, Row incumbent, double bound, int32_t budget, bool spread,
-                Contest& contest) {
+                const std::atomic<bool>* abandoned, Contest& contest) {
   Arrangement arrangement(domain);
   arrangement.Assign(incumbent);
   const double excess = arrangement.MaxLoad() / bound - 1;
@@ -190,9 +190,11 @@ void OfferSteps(const Domain& domain, Row incumbent, double bound, int32_t budge
   contest.set_price(price);
   Relief relief(arrangement, bound,
                 {.copies_per_gpu = budget, .copies = static_cast<int32_t>(part * slots)});
-  while (spread && relief.copies() < kMostToSpread * slots && relief.Spread(kLeastSpread)) {
+  while (spread && !IsAbandoned(abandoned) && relief.copies() < kMostToSpread * slots &&
+         relief.Spread(kLeastSpread)) {
   }
-  for (int32_t step = 0; step < 2 * slots && relief.Step(price / slots); ++step) {
+  for (int32_t step = 0; step < 2 * slots && !IsAbandoned(abandoned) && relief.Step(price / slots);
+       ++step) {
     contest.Offer(arrangement.experts(), relief.copies());
   }
 }
@@ -229,23 +231,27 @@ class IncrementalPolicy final : public Policy {
     const GpuSpeeds speeds =
         input.speeds == nullptr ? GpuSpeeds::Equal(topology.num_gpus()) : *input.speeds;
     const Hierarchy hierarchy = options_.hierarchy.value_or(DefaultHierarchy(topology));
-    EPLB_ASSIGN_OR_RETURN(
-        const Placement balanced,
-        MakeBalancedPolicy({.hierarchy = hierarchy,
-                            .effort = options_.effort,
-                            .allow_duplicates = options_.allow_duplicates})
-            ->Solve({.load = input.load, .topology = topology, .speeds = &speeds}));
+    EPLB_ASSIGN_OR_RETURN(const Placement balanced,
+                          MakeBalancedPolicy({.hierarchy = hierarchy,
+                                              .effort = options_.effort,
+                                              .allow_duplicates = options_.allow_duplicates})
+                              ->Solve({.load = input.load,
+                                       .topology = topology,
+                                       .speeds = &speeds,
+                                       .abandoned = input.abandoned}));
     EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(previous, balanced));
     Frame frame = FrameOf(topology, speeds, hierarchy);
     frame.domain.allow_duplicates = options_.allow_duplicates;
     IndexMatrix slots = aligned.physical_to_logical_map();
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+      EPLB_RETURN_IF_ERROR(CheckWanted(input));
       SetLayer(input, hierarchy, RowOf(previous.physical_to_logical_map(), layer), layer, frame);
       const Layout chosen = Choose(input, frame, layer, hierarchy,
                                    frame.Read(RowOf(previous.physical_to_logical_map(), layer)),
                                    frame.Read(RowOf(aligned.physical_to_logical_map(), layer)));
       for (size_t i = 0; i < chosen.size(); ++i) slots(layer, frame.slots[i]) = chosen[i];
     }
+    EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const Placement next, Placement::FromSlots(topology, slots));
     EPLB_ASSIGN_OR_RETURN(Placement placement, Align(previous, next));
     if (hierarchy != Hierarchy::kSoft) return placement;
@@ -304,9 +310,9 @@ class IncrementalPolicy final : public Policy {
       return incumbent;
     }
     const int32_t budget = BudgetOf(domain, incumbent, bound);
-    OfferSteps(domain, incumbent, bound, budget, /*spread=*/true, contest);
+    OfferSteps(domain, incumbent, bound, budget, /*spread=*/true, input.abandoned, contest);
     if (contest.best_copies() == 0) {
-      OfferSteps(domain, incumbent, bound, budget, /*spread=*/false, contest);
+      OfferSteps(domain, incumbent, bound, budget, /*spread=*/false, input.abandoned, contest);
     }
     const auto [copies, most] = CopiesBetween(domain, before, balanced);
     if (most <= budget) contest.Offer(balanced, copies);

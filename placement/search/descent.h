@@ -2,8 +2,10 @@
 #ifndef EPLB_PLACEMENT_SEARCH_DESCENT_H_
 #define EPLB_PLACEMENT_SEARCH_DESCENT_H_
 
+#include <atomic>
 #include <cstdint>
 
+#include "placement/policy.h"
 #include "placement/search/arrangement.h"
 #include "placement/search/replacement_trial.h"
 
@@ -12,7 +14,8 @@ namespace eplb {
 // Work a search may do, in candidate steps looked at: the same on every machine.
 struct WorkBudget {
   int64_t left = 0;
-  bool spent() const { return left <= 0; }
+  const std::atomic<bool>* abandoned = nullptr;  // see PolicyInput
+  bool spent() const { return left <= 0 || IsAbandoned(abandoned); }
 };
 
 // Steps on the hottest GPU, the best one each time: exchange one of its experts with one of another

@@ -71,7 +71,7 @@ DomainSolver::DomainSolver(const Domain& domain)
 
 void DomainSolver::Begin(const SearchLimits& limits) {
   limits_ = limits;
-  work_.left = limits.work;
+  work_ = {.left = limits.work, .abandoned = limits.abandoned};
   bound_ = 0;
   enough_ = 0;
   random_ = SearchRandom(kSeed);
@@ -102,7 +102,7 @@ bool DomainSolver::TrySeed() {
   // A seed that needs more than its part is given up for the next.
   const int64_t parts = best_.empty() ? kFirstSeedParts : kSeedParts;
   const int64_t part = std::min(work_.left, limits_.work / parts);
-  WorkBudget budget = {.left = part};
+  WorkBudget budget = {.left = part, .abandoned = limits_.abandoned};
   descent_.Swaps(target(), arrangement_, budget);
   work_.left -= part - budget.left;
   Keep();
@@ -325,7 +325,7 @@ void DomainSolver::SpreadAtHome() {
 void DomainSolver::Descend(int64_t work) {
   if (Done() || work <= 0) return;
   arrangement_.Assign(best_);
-  WorkBudget part = {.left = work};
+  WorkBudget part = {.left = work, .abandoned = limits_.abandoned};
   descent_.SwapsAndCounts(target(), arrangement_, part);
   work_.left -= work - part.left;
   Keep();

@@ -2,6 +2,7 @@
 #ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_
 #define EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,6 +24,7 @@ struct SearchLimits {
   int32_t hot_seeds = 0;      // other counts for the hottest experts to try; 0: keep greedy counts
   int64_t count_vectors = 0;  // try all counts where there are no more of them than this
   bool full_bound = true;     // prove the best bound known before searching on
+  const std::atomic<bool>* abandoned = nullptr;  // see PolicyInput; the answer is then any layout
 };
 
 // The limits of an effort; those of kThorough are shared by the layers of a load.
@@ -53,7 +55,7 @@ class DomainSolver {
   int64_t work_done() const { return limits_.work - work_.left; }
 
  private:
-  bool Done() const { return best_peak_ <= target(); }
+  bool Done() const { return best_peak_ <= target() || IsAbandoned(limits_.abandoned); }
   double target() const;
   void Keep();
   // Packs counts_ and descends by exchanges. False when that cannot give a better layout.

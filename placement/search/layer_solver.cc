@@ -171,8 +171,14 @@ LayerSolver::LayerSolver(const Topology& topology, const GpuSpeeds& speeds,
   }
 }
 
+SearchLimits LayerSolver::LimitsFor(Effort effort, const Domain& domain, int32_t num_layers) const {
+  SearchLimits limits = LimitsOf(effort, domain, num_layers);
+  limits.abandoned = options_.abandoned;
+  return limits;
+}
+
 SearchLimits LayerSolver::NodeLimits(const DomainFrame& frame) const {
-  SearchLimits limits = LimitsOf(effort_, frame.domain, topology_.num_layers());
+  SearchLimits limits = LimitsFor(effort_, frame.domain, topology_.num_layers());
   // Half, so that a second node that matters finds something left.
   limits.work = std::max(work_ / 2, LimitsOf(Effort::kFast, frame.domain, 1).work);
   return limits;
@@ -204,7 +210,7 @@ void LayerSolver::Solve(std::span<const double> load,
 }
 
 void LayerSolver::SolveFlat(Answer& answer) {
-  whole_->solver->Begin(LimitsOf(options_.effort, whole_->domain, topology_.num_layers()));
+  whole_->solver->Begin(LimitsFor(options_.effort, whole_->domain, topology_.num_layers()));
   const Arrangement& found = whole_->solver->Solve();
   WriteTo(*whole_, found, answer.slots);
   answer.peak = found.MaxLoad();
@@ -313,7 +319,7 @@ void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
     whole_->domain.home_of_gpu.push_back(topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
   }
   const NodePartition first = partition_;
-  SearchLimits limits = LimitsOf(options_.effort, whole_->domain, topology_.num_layers());
+  SearchLimits limits = LimitsFor(options_.effort, whole_->domain, topology_.num_layers());
   Soften(first, limits, answer);
   const PartitionProblem problem = ProblemFor(load);
   const std::vector<NodePartition> partitions =

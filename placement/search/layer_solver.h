@@ -2,6 +2,7 @@
 #ifndef EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_
 #define EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@ struct LayerSolverOptions {
   Hierarchy hierarchy = Hierarchy::kNone;
   Effort effort = Effort::kDefault;
   bool allow_duplicates = false;
+  const std::atomic<bool>* abandoned = nullptr;  // see PolicyInput; the answer is then any layout
 };
 
 // The usable GPUs of some nodes as a domain, where its slots are in the layer, and its solver.
@@ -56,6 +58,8 @@ class LayerSolver {
     double peak;
     std::vector<int32_t> slots;  // [S]
   };
+  // LimitsOf, for as long as somebody wants the answer.
+  SearchLimits LimitsFor(Effort effort, const Domain& domain, int32_t num_layers) const;
   SearchLimits NodeLimits(const DomainFrame& frame) const;
   void SolveFlat(Answer& answer);
   void SolveStrict(std::span<const double> load, Answer& answer);

@@ -13,7 +13,8 @@
 
 namespace eplb {
 
-absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
+absl::StatusOr<Placement> SolveAligned(const core::Solve& request,
+                                       const std::atomic<bool>* abandoned) {
   if (request.load == nullptr || request.previous == nullptr) {
     return absl::InternalError("a request to solve has no load or no previous placement");
   }
@@ -25,19 +26,23 @@ absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
                         policy->Solve({.load = *request.load,
                                        .topology = request.previous->topology(),
                                        .previous = request.previous.get(),
-                                       .recent = recent}));
+                                       .recent = recent,
+                                       .abandoned = abandoned}));
   return Align(*request.previous, next);
 }
 
-Solver::Solver(Done done) : done_(std::move(done)), thread_([this] { Loop(); }) {}
+Solver::Solver(Sinks sinks, int32_t num_threads) : sinks_(std::move(sinks)) {
+  for (int32_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Loop(); });
+}
 
 Solver::~Solver() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    for (Work& work : at_work_) work.abandoned = true;
   }
   changed_.notify_all();
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void Solver::Post(core::Solve request) {
@@ -50,23 +55,68 @@ void Solver::Post(core::Solve request) {
   changed_.notify_all();
 }
 
-void Solver::Loop() {
-  for (;;) {
-    core::Solve request;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-      if (stopping_) return;
-      request = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
-    const absl::Time start = MonotonicNow();
-    absl::StatusOr<Placement> placement = SolveAligned(request);
-    done_({.job = request.job,
-           .solve_id = request.solve_id,
-           .placement = std::move(placement),
-           .seconds = absl::ToDoubleSeconds(MonotonicNow() - start)});
+void Solver::Cancel(const core::CancelSolve& which) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(waiting_, [&which](const core::Solve& one) {
+    return one.job == which.job && one.solve_id == which.solve_id;
+  });
+  for (Work& work : at_work_) {
+    const core::Solve& one = work.request;
+    if (one.job == which.job && one.solve_id == which.solve_id) work.abandoned = true;
   }
+}
+
+bool Solver::IsAtWork(const std::string& job) const {
+  return std::any_of(at_work_.begin(), at_work_.end(),
+                     [&job](const Work& work) { return work.request.job == job; });
+}
+
+std::deque<core::Solve>::iterator Solver::Next() {
+  const absl::Time now = MonotonicNow();
+  auto next = waiting_.end();
+  double least = 0;
+  for (auto one = waiting_.begin(); one != waiting_.end(); ++one) {
+    if (IsAtWork(one->job)) continue;
+    const double used = used_.Used(one->job, now);
+    if (next != waiting_.end() && used >= least) continue;
+    next = one;
+    least = used;
+  }
+  return next;
+}
+
+void Solver::Loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    auto next = waiting_.end();
+    changed_.wait(lock, [this, &next] {
+      next = Next();
+      return stopping_ || next != waiting_.end();
+    });
+    if (stopping_) return;
+    const auto work = at_work_.emplace(at_work_.end(), std::move(*next));
+    waiting_.erase(next);
+    const absl::Time start = MonotonicNow();
+    lock.unlock();
+    Compute(*work);
+    lock.lock();
+    const absl::Time end = MonotonicNow();
+    used_.Spend(work->request.job, end - start, end);
+    at_work_.erase(work);
+    changed_.notify_all();  // another request of this job may begin now
+  }
+}
+
+void Solver::Compute(const Work& work) {
+  const core::Solve& request = work.request;
+  sinks_.started({.job = request.job, .solve_id = request.solve_id});
+  const absl::Time start = MonotonicNow();
+  absl::StatusOr<Placement> placement = SolveAligned(request, &work.abandoned);
+  if (work.abandoned) return;
+  sinks_.done({.job = request.job,
+               .solve_id = request.solve_id,
+               .placement = std::move(placement),
+               .seconds = absl::ToDoubleSeconds(MonotonicNow() - start)});
 }
 
 }  // namespace eplb

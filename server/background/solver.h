@@ -1,46 +1,71 @@
-// The thread that computes placements.
+// The threads that compute placements.
 #ifndef EPLB_SERVER_BACKGROUND_SOLVER_H_
 #define EPLB_SERVER_BACKGROUND_SOLVER_H_
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
 #include "placement/placement.h"
+#include "server/background/fair_share.h"
 #include "server/core/core.h"
 
 namespace eplb {
 
 // The policy's answer, aligned to the request's `previous`, whose topology it has.
-// errors: those of MakePolicy, Policy::Solve and Align.
-absl::StatusOr<Placement> SolveAligned(const core::Solve& request);
+// abandoned: as PolicyInput's. errors: those of MakePolicy, Policy::Solve and Align.
+absl::StatusOr<Placement> SolveAligned(const core::Solve& request,
+                                       const std::atomic<bool>* abandoned = nullptr);
 
-// One request after the other. A newer request of a job replaces its waiting one, so that at most
-// one per job waits. threads: safe; `done` is called on the solver's thread.
+// At most one request of a job is at work and at most one waits: a newer one replaces it. Next is
+// the job that used the solver least lately, so that a large job delays the others by one solve.
+// threads: safe; `started` and `done` are called on the solver's threads.
 class Solver {
  public:
-  using Done = std::function<void(core::Solved)>;
-  explicit Solver(Done done);
-  // Finishes the request at work, forgets the others.
+  struct Sinks {
+    std::function<void(core::SolveStarted)> started = {};
+    std::function<void(core::Solved)> done = {};
+  };
+  Solver(Sinks sinks, int32_t num_threads);
+  // Abandons what is at work, forgets the others.
   ~Solver();
   Solver(const Solver&) = delete;
   Solver& operator=(const Solver&) = delete;
 
   void Post(core::Solve request);
+  // Forgets this request, or abandons it soon; `done` is not called for it from then on.
+  void Cancel(const core::CancelSolve& which);
 
  private:
+  struct Work {
+    explicit Work(core::Solve given) : request(std::move(given)) {}
+    const core::Solve request;
+    std::atomic<bool> abandoned = false;
+  };
   void Loop();
+  // REQUIRES: mutex_ is held. End when every request that waits is of a job at work.
+  std::deque<core::Solve>::iterator Next();
+  bool IsAtWork(const std::string& job) const;
+  void Compute(const Work& work);
 
-  const Done done_;
-  std::mutex mutex_;  // guards what follows, but for the thread
+  const Sinks sinks_;
+  std::mutex mutex_;  // guards what follows, but for the threads
   std::condition_variable changed_;
   std::deque<core::Solve> waiting_;
+  std::list<Work> at_work_;
+  FairShare used_;
   bool stopping_ = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace eplb

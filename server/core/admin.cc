@@ -351,7 +351,10 @@ void HandleChange(Turn& turn, const Change& change) {
                                              .outcome = deed.outcome,
                                              .before = is_set ? deed.before : "",
                                              .after = is_set ? deed.after : ""}});
-      if (std::holds_alternative<ForgetJob>(change.verb)) state.jobs.erase(found);
+      if (std::holds_alternative<ForgetJob>(change.verb)) {
+        StopSolve(turn, job);
+        state.jobs.erase(found);
+      }
       return;
     }
   }

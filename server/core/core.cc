@@ -244,6 +244,8 @@ void On(Turn& turn, const Solved& event) {
   if (job != turn.state.jobs.end()) StoreJobIfDue(turn, job->second);
 }
 
+void On(Turn& turn, const SolveStarted& event) { HandleSolveStarted(turn, event); }
+
 // The Welcome behind the StoreTerm was not sent: that rank tries again later.
 void OnTermNotStored(Turn& turn, SessionId last_hello, const absl::Status& status) {
   turn.state.term_stored = false;
@@ -333,14 +335,7 @@ void On(Turn& turn, const Tick& tick) {
   for (auto& [name, job] : turn.state.jobs) {
     EndLostIncarnations(turn, job);
     CheckProposalDeadline(turn, job);
-    const absl::Duration deadline = turn.state.config.solve_deadline;
-    if (job.phase == Phase::kSolving && turn.now - job.phase_since >= deadline) {
-      AbandonSolve(
-          turn, job,
-          absl::StrCat("kept, policy ", job.solving.policy_name, " gave no placement within ",
-                       absl::FormatDuration(deadline), ", its wait behind other jobs included"),
-          true);
-    }
+    CheckSolveDeadline(turn, job);
     NudgeHeld(turn, job);
     WatchState(turn, job);
     CheckPace(turn, job);

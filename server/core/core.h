@@ -106,7 +106,7 @@ struct Config {
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
   int64_t max_window_bytes = int64_t{512} << 20;  // of the loads in windows, all jobs together
-  absl::Duration solve_deadline = absl::Seconds(60);
+  absl::Duration solve_deadline = absl::Seconds(60);    // of the policy's work, once it began
   absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last Ready
   absl::Duration resolve_deadline =
       absl::Seconds(660);  // last Ready to the last Applied; above the vote's 600 s
@@ -139,6 +139,10 @@ struct Solved {
   absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
   double seconds = 0;
 };
+struct SolveStarted {  // the solver works on it from now on; before, it waited behind other jobs
+  std::string job;
+  int64_t solve_id = 0;
+};
 struct StoreFailed {  // a Store or a required Forget failed; no later effect was executed
   std::string job;    // empty: it was a StoreTerm
   absl::Status status;
@@ -155,8 +159,8 @@ struct ReserveVersion {
   int64_t ticket = 0;  // of the caller, as a Change's
   std::string job;
 };
-using Event = std::variant<SessionMessage, SessionClosed, Solved, StoreFailed, Tick, DrainRequested,
-                           Change, ReserveVersion>;
+using Event = std::variant<SessionMessage, SessionClosed, SolveStarted, Solved, StoreFailed, Tick,
+                           DrainRequested, Change, ReserveVersion>;
 
 // ---- effects ----
 struct Send {
@@ -174,13 +178,17 @@ struct Store {  // written durably before any later effect is executed
 struct StoreTerm {
   int64_t term = 0;
 };
-struct Solve {  // answered by Solved with the same id
+struct Solve {  // answered by SolveStarted and then Solved, both with the same id
   std::string job;
   int64_t solve_id = 0;
   std::string policy_name;
   std::shared_ptr<const Load> load;                 // sum of `recent`
   std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
   std::shared_ptr<const Placement> previous;
+};
+struct CancelSolve {  // nobody waits for its answer any more; none need come
+  std::string job;
+  int64_t solve_id = 0;
 };
 struct Record {  // appended to the audit log and to the daemon's log
   JobEvent event;
@@ -197,7 +205,8 @@ struct Reply {  // to the Change or ReserveVersion of this ticket: exactly one e
   int64_t ticket = 0;
   absl::StatusOr<ChangeOutcome> outcome;
 };
-using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, Record, StorePlan, Forget, Reply>;
+using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, CancelSolve, Record, StorePlan,
+                            Forget, Reply>;
 
 struct Decision {
   std::vector<Effect> effects;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "placement/rebalance.h"
 #include "placement/status_macros.h"
@@ -81,7 +82,6 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason, const 
 void EndSolve(Turn& turn, Job& job, const char* event, Plan plan) {
   Remember(job);
   const std::string reason = plan.reason;
-  job.solving = {};
   SetPhase(turn, job, Phase::kIdle);
   RecordEvent(turn, job, event, job.known->version, reason);
   AddPlan(turn, job, std::move(plan));
@@ -244,6 +244,7 @@ void HandleSolved(Turn& turn, const Solved& solved) {
   if (found == turn.state.jobs.end()) return;
   Job& job = found->second;
   if (job.phase != Phase::kSolving || solved.solve_id != job.solving.id) return;
+  job.solving.id = 0;  // it is answered
   job.solving.seconds = solved.seconds;
   absl::StatusOr<Verdict> verdict = JudgeSolution(turn.state, job, solved);
   if (!verdict.ok()) {
@@ -275,7 +276,7 @@ void HandleSolved(Turn& turn, const Solved& solved) {
 }
 
 void ProposeChunks(Turn& turn, Job& job, Bundle bundle) {
-  job.solving = {};
+  StopSolve(turn, job);
   job.chunks = {.rest = {std::make_move_iterator(bundle.chunks.begin()),
                          std::make_move_iterator(bundle.chunks.end())},
                 .total = static_cast<int32_t>(bundle.chunks.size()),
@@ -289,6 +290,40 @@ void ProposeChunks(Turn& turn, Job& job, Bundle bundle) {
   Remember(job);
   job.chunks.decision = job.plans.back().plan;
   ProposeNextChunk(turn, job, std::move(bundle.done));
+}
+
+void HandleSolveStarted(Turn& turn, const SolveStarted& started) {
+  const auto found = turn.state.jobs.find(started.job);
+  if (found == turn.state.jobs.end()) return;
+  Job& job = found->second;
+  if (job.phase != Phase::kSolving || started.solve_id != job.solving.id) return;
+  job.solving.began = true;
+  job.phase_since = turn.now;
+}
+
+absl::Duration SolveDeadline(const Config& config, const Job& job) {
+  return job.solving.began ? config.solve_deadline : kSolveWaits * config.solve_deadline;
+}
+
+void CheckSolveDeadline(Turn& turn, Job& job) {
+  if (job.phase != Phase::kSolving) return;
+  const absl::Duration deadline = SolveDeadline(turn.state.config, job);
+  if (turn.now - job.phase_since < deadline) return;
+  if (job.solving.began) {
+    return AbandonSolve(turn, job,
+                        absl::StrCat("kept, policy ", job.solving.policy_name,
+                                     " gave no placement within ", absl::FormatDuration(deadline)),
+                        true);
+  }
+  std::vector<std::string> ahead;
+  for (const auto& [name, other] : turn.state.jobs) {
+    if (other.phase == Phase::kSolving && other.solving.began) ahead.push_back(name);
+  }
+  AbandonSolve(
+      turn, job,
+      absl::StrCat("kept, the solver did not begin within ", absl::FormatDuration(deadline),
+                   "; it works for ", ahead.empty() ? "no job" : absl::StrJoin(ahead, ", ")),
+      true);
 }
 
 void AbandonSolve(Turn& turn, Job& job, const std::string& reason, bool failed) {

@@ -30,6 +30,15 @@ absl::Status MayDecide(const State& state, const Job& job);
 absl::Status SolveNow(Turn& turn, Job& job, bool force, const std::string& actor);
 
 void HandleSolved(Turn& turn, const Solved& solved);
+// Its deadline counts from now on.
+void HandleSolveStarted(Turn& turn, const SolveStarted& started);
+// A solve may wait so many deadlines for its turn at the solver.
+inline constexpr int kSolveWaits = 5;
+// Of a job that is SOLVING: how long the policy may compute, or its solve may wait before that.
+absl::Duration SolveDeadline(const Config& config, const Job& job);
+// Gives up a solve that is late, or that waited too long; the reason names the jobs that the solver
+// works for.
+void CheckSolveDeadline(Turn& turn, Job& job);
 // Forgets the solution that is being computed; IDLE. `failed`: the policy is to blame.
 void AbandonSolve(Turn& turn, Job& job, const std::string& reason, bool failed);
 

@@ -45,8 +45,9 @@ std::string WhyItLeaves(const Turn& turn, const Job& job) {
 }
 
 Jobs::iterator Remove(Turn& turn, Jobs::iterator found, const std::string& why) {
-  const Job& job = found->second;
+  Job& job = found->second;
   ++turn.state.counters.jobs_expired;
+  StopSolve(turn, job);
   turn.decision.effects.emplace_back(Forget{job.name});
   turn.decision.effects.emplace_back(
       Record{JobEvent{.job = job.name,

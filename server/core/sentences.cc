@@ -145,7 +145,7 @@ std::string WaitingFor(const Job& job) {
     case Phase::kIdle:
       return WaitingForThaw(job);
     case Phase::kSolving:
-      return "the solver";
+      return job.solving.began ? "the solver" : "the solver, which works for other jobs";
     case Phase::kPreparing:
     case Phase::kResolving:
     case Phase::kRetracting:

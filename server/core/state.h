@@ -163,6 +163,7 @@ struct Chunks {
 
 struct Solving {
   int64_t id = 0;        // 0 = nothing is being solved
+  bool began = false;    // the solver works on it: it no longer waits behind other jobs
   bool force = false;    // propose whatever changes
   std::string asked_by;  // an identity, when an operator asked
   std::string policy_name;

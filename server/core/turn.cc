@@ -127,7 +127,15 @@ void RecordChange(Turn& turn, JobEvent event) {
   turn.decision.effects.emplace_back(Record{std::move(event)});
 }
 
+void StopSolve(Turn& turn, Job& job) {
+  if (job.phase == Phase::kSolving && job.solving.id != 0) {
+    turn.decision.effects.emplace_back(CancelSolve{job.name, job.solving.id});
+  }
+  job.solving = {};
+}
+
 void SetPhase(Turn& turn, Job& job, Phase phase) {
+  if (phase != Phase::kSolving) StopSolve(turn, job);
   job.phase = phase;
   job.phase_since = turn.now;
   job.nudged_at = turn.now;

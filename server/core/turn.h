@@ -53,6 +53,8 @@ void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
 void RecordChange(Turn& turn, JobEvent event);
 
 void SetPhase(Turn& turn, Job& job, Phase phase);
+// The answer of the policy that computes for this job, if one does, is not wanted any more.
+void StopSolve(Turn& turn, Job& job);
 
 // Stores a term that was raised, or whose storing failed. Goes before every message that carries
 // it.

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/decide.h"
 #include "server/core/sentences.h"
 
 namespace eplb::core {
@@ -19,7 +20,7 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
       return job.current && job.current->ending == Ending::kLive ? config.prepare_deadline
                                                                  : absl::InfiniteDuration();
     case Phase::kSolving:
-      return config.solve_deadline;
+      return SolveDeadline(config, job);
     case Phase::kPreparing:
       return config.prepare_deadline;
     case Phase::kResolving:

@@ -26,6 +26,8 @@ std::optional<core::StoreFailed> EffectExecutor::Execute(const core::Decision& d
       failed = Write(*term);
     } else if (const auto* solve = std::get_if<core::Solve>(&effect)) {
       sinks_.solve(*solve);
+    } else if (const auto* cancel = std::get_if<core::CancelSolve>(&effect)) {
+      sinks_.cancel_solve(*cancel);
     } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
       Write(*plan);
     } else if (const auto* forget = std::get_if<core::Forget>(&effect)) {

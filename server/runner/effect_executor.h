@@ -27,6 +27,7 @@ class EffectExecutor {
     Store* store = nullptr;
     Sessions* sessions = nullptr;
     std::function<void(core::Solve)> solve = {};
+    std::function<void(const core::CancelSolve&)> cancel_solve = {};
     std::function<void(const core::Reply&)> reply = {};
     int64_t term = 0;  // for the log; a stored one replaces it
   };

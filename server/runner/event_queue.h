@@ -22,7 +22,7 @@ enum class Admission {
 
 // Load reports get half of the places, so that a flood of them never costs a Ready or an Applied.
 // What is neither a rank's message nor a change is always queued: at most one SessionClosed per
-// stream, one Solved per job and one drain. threads: safe.
+// stream, one SolveStarted and one Solved per job, and one drain. threads: safe.
 class EventQueue {
  public:
   struct Limits {

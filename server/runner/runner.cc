@@ -49,14 +49,19 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
-      solver_([this](core::Solved solved) {
-        solve_seconds_.Observe(solved.seconds);
-        (void)queue_.Push(std::move(solved));
-      }),
+      solver_(
+          {.started = [this](core::SolveStarted started) { (void)queue_.Push(std::move(started)); },
+           .done =
+               [this](core::Solved solved) {
+                 solve_seconds_.Observe(solved.seconds);
+                 (void)queue_.Push(std::move(solved));
+               }},
+          options.solver_threads),
       executor_(
           {.store = store_.get(),
            .sessions = &sessions_,
            .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
+           .cancel_solve = [this](const core::CancelSolve& which) { solver_.Cancel(which); },
            .reply =
                [this](const core::Reply& reply) { changes_.Answer(reply.ticket, reply.outcome); },
            .term = core_.term()}) {}

@@ -28,6 +28,7 @@ struct RunnerOptions {
   core::Config core;
   EventQueue::Limits queue;
   Sessions::Limits sessions;
+  int32_t solver_threads = 1;
   std::vector<std::string> warnings = {};  // of the daemon itself, a sentence each
 };
 

@@ -1,6 +1,7 @@
 #include "tests/placement/policy_contract.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <random>
@@ -87,6 +88,19 @@ TEST_P(PolicyContractTest, EqualInputGivesAnEqualPlacement) {
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(*again, placement);
   });
+}
+
+TEST_P(PolicyContractTest, AnAbandonedSearchIsCancelledAndOthersAreAsWithoutTheFlag) {
+  const Topology topology = *Topology::Make({2, 12, 16, 8, 2, 4});
+  const Load load = LoadsFor({2, 12, 16, 8, 2, 4}).front();
+  std::atomic<bool> abandoned = false;
+  const auto wanted = policy_->Solve({.load = load, .topology = topology, .abandoned = &abandoned});
+  ASSERT_TRUE(wanted.ok()) << wanted.status();
+  EXPECT_EQ(*wanted, *policy_->Solve({.load = load, .topology = topology}));
+  abandoned = true;
+  EXPECT_EQ(
+      policy_->Solve({.load = load, .topology = topology, .abandoned = &abandoned}).status().code(),
+      absl::StatusCode::kCancelled);
 }
 
 TEST_P(PolicyContractTest, BalancednessIsAboveZeroAndAtMostOne) {

@@ -209,6 +209,7 @@ void SimDaemon::Solve(const core::Solve& solve) {
   absl::Duration takes = context_.Between(absl::Milliseconds(1), absl::Seconds(3));
   const bool fails = context_.faults && context_.Chance(0.05);
   if (context_.faults && context_.Chance(0.02)) takes = absl::Seconds(90);
+  Soon([this, started = core::SolveStarted{solve.job, solve.solve_id}] { OnEvent(started); });
   context_.After(takes, [this, solve, fails, process = process_] {
     if (process != process_) return;
     core::Solved solved{solve.job, solve.solve_id, absl::InternalError("the policy failed"), 0};

@@ -109,6 +109,7 @@ void CoreHarness::Advance(absl::Duration duration) {
 
 void CoreHarness::Handle(const Event& event) {
   Execute(core_->Handle(event, now_));
+  if (solve_started_ && !solver_is_busy) Handle(*std::exchange(solve_started_, std::nullopt));
   for (const SessionId session : std::exchange(just_closed_, {})) {
     Handle(SessionClosed{session, "closed by the daemon"});
   }
@@ -150,7 +151,11 @@ bool CoreHarness::Execute(const Effect& effect) {
     // The same again after a Store behind it failed: the core cannot know which of both was done.
     EXPECT_GE(store_term->term, stored_term_);
     stored_term_ = store_term->term;
+  } else if (const auto* cancel = std::get_if<CancelSolve>(&effect)) {
+    cancelled_solves_.emplace_back(cancel->job, cancel->solve_id);
+    if (solve_started_ && solve_started_->solve_id == cancel->solve_id) solve_started_.reset();
   } else if (const auto* solve = std::get_if<Solve>(&effect)) {
+    solve_started_ = SolveStarted{solve->job, solve->solve_id};
     pending_solve_ = *solve;
     ++num_solves_;
   } else if (const auto* plan = std::get_if<StorePlan>(&effect)) {

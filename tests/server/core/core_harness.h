@@ -67,6 +67,12 @@ class CoreHarness {
   int64_t CountEvents(const std::string& name) const;
   int64_t num_solves() const { return num_solves_; }
   int64_t num_job_writes() const { return num_job_writes_; }
+  // The solver works for other jobs: no solve begins.
+  bool solver_is_busy = false;
+  // What was cancelled: job and id.
+  const std::vector<std::pair<std::string, int64_t>>& cancelled_solves() const {
+    return cancelled_solves_;
+  }
   const std::optional<Solve>& pending_solve() const { return pending_solve_; }
   const std::map<std::string, StoredJob>& stored() const { return stored_; }
   int64_t stored_term() const { return stored_term_; }
@@ -104,6 +110,8 @@ class CoreHarness {
   std::vector<SessionId> just_closed_;  // their SessionClosed comes after the decision
   std::vector<JobEvent> events_;
   std::optional<Solve> pending_solve_;
+  std::optional<SolveStarted> solve_started_;  // not told yet
+  std::vector<std::pair<std::string, int64_t>> cancelled_solves_;
   int64_t num_solves_ = 0;
   int64_t num_job_writes_ = 0;
   SessionId last_session_ = 0;

@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "server/core/incarnation.h"
 #include "tests/server/core/core_harness.h"
 
@@ -249,6 +255,78 @@ TEST(TriggerTest, ASolverThatNeverAnswersMeetsItsDeadlineAndItsLateAnswerIsIgnor
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+TEST(TriggerTest, TheSolversDeadlineCountsFromWhenItBegins) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.solver_is_busy = true;
+  job.Report(0, 9);
+  job.daemon.Advance(absl::Seconds(200));
+  EXPECT_EQ(job.daemon.View().waiting_for, "the solver, which works for other jobs");
+  job.daemon.solver_is_busy = false;
+  job.daemon.Advance(absl::ZeroDuration());
+  job.daemon.Advance(absl::Seconds(59));
+  EXPECT_EQ(job.daemon.state(), "SOLVING");
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+// A job beside TestJob's, whose ranks say Hello and report one window.
+void AddJobThatReports(CoreHarness& daemon, const std::string& name) {
+  std::vector<FakeRank> ranks;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back(rank);
+    ranks.back().identity.job = name;
+    ranks.back().session = daemon.Open();
+    daemon.Say(ranks.back().session, ranks.back().Hello());
+  }
+  for (FakeRank& rank : ranks) {
+    for (const wire::DownMessage& message : daemon.Take(rank.session)) rank.Receive(message);
+    for (const wire::UpMessage& message : rank.outbox) daemon.Say(rank.session, message);
+  }
+  for (const FakeRank& rank : ranks) daemon.Say(rank.session, TestReport(0, 9));
+}
+
+TEST(TriggerTest, ASolveThatNeverBeginsIsGivenUpWithTheNamesOfTheJobsBeforeIt) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.solver_is_busy = true;
+  AddJobThatReports(job.daemon, "other");
+  ASSERT_EQ(job.daemon.num_solves(), 2);
+  ASSERT_EQ(job.daemon.core().Job("other", job.daemon.now())->state, "SOLVING");
+  job.daemon.Advance(absl::Seconds(300));
+  const JobView other = *job.daemon.core().Job("other", job.daemon.now());
+  EXPECT_EQ(other.state, "IDLE");
+  EXPECT_EQ(other.last_reason, "kept, the solver did not begin within 5m; it works for train");
+}
+
+TEST(TriggerTest, ASolveThatNobodyWaitsForAnyMoreIsCancelledOnce) {
+  const auto cancelled_by = [](const std::function<void(TestJob&)>& end) {
+    TestJob job;
+    job.ConnectAll();
+    job.Report(0, 9);
+    const int64_t id = job.daemon.pending_solve()->solve_id;
+    end(job);
+    EXPECT_NE(job.daemon.state(), "SOLVING");
+    return job.daemon.cancelled_solves() ==
+           std::vector<std::pair<std::string, int64_t>>{{kJob, id}};
+  };
+  EXPECT_TRUE(cancelled_by([](TestJob& job) { job.daemon.Advance(absl::Seconds(61)); }));
+  EXPECT_TRUE(cancelled_by([](TestJob& job) { ASSERT_TRUE(job.daemon.Ask(Pause{}).ok()); }));
+  EXPECT_TRUE(
+      cancelled_by([](TestJob& job) { job.daemon.Handle(DrainRequested{absl::Seconds(5)}); }));
+}
+
+TEST(TriggerTest, AnAnsweredSolveIsNotCancelled) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  EXPECT_TRUE(job.daemon.cancelled_solves().empty());
 }
 
 TEST(TriggerTest, ASolutionOfAnotherShapeIsAFailure) {
