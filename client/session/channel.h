@@ -17,6 +17,7 @@
 #include "placement/status_macros.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/endpoint.h"
+#include "proto/wire/limits.h"
 #include "proto/wire/status.h"
 
 namespace eplb {
@@ -35,7 +36,10 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::str
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
-  arguments.SetMaxReceiveMessageSize(64 << 20);  // a placement of 128 layers x 2048 slots is 1 MB
+  // Of an exchange's answer, with the blobs of all ranks; the daemon's messages are far smaller.
+  constexpr int kMaxAnswerBytes = 64 << 20;
+  static_assert(kMaxAnswerBytes > wire::kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                         wire::MakeChannelCredentials(tls, &arguments));
   return grpc::CreateCustomChannel(endpoint, credentials, arguments);

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "proto/wire/limits.h"
+
 namespace eplb {
 namespace {
 
@@ -87,7 +89,7 @@ void LoadWindows::Switched(int64_t step, int64_t version) {
   earlier_bytes_ += part.counts.size() * CellBytes(part.counts);
   const int64_t window_bytes = counts_.size() * int64_t{sizeof(int64_t)};
   if (static_cast<int32_t>(earlier_.size()) == wire::kMaxLoadParts ||
-      earlier_bytes_ + window_bytes > kMaxReportBytes) {
+      earlier_bytes_ + window_bytes > wire::kMaxReportBytes) {
     parts_unknown_ = true;
     earlier_.clear();
     earlier_counts_.resize(0, 0);

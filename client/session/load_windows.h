@@ -18,9 +18,6 @@ namespace eplb {
 // that windows of all ranks end alike whenever they began. Threads: the training thread.
 class LoadWindows {
  public:
-  // Of all counts in one report, far below what the daemon takes in one message.
-  static constexpr int64_t kMaxReportBytes = 3 << 20;
-
   // report_every: steps, >= 1. first_step: of the first window. version: of the placement in force.
   LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report_every, int64_t first_step,
               int64_t version = 0);
@@ -34,7 +31,7 @@ class LoadWindows {
   std::optional<wire::LoadReport> EndStep(int64_t step);
 
   // Steps after `step` run under another placement: what was counted up to it becomes a part of the
-  // window. Of more parts than kMaxLoadParts or kMaxReportBytes allow none is told. REQUIRES:
+  // window. Of more parts than kMaxLoadParts or wire::kMaxReportBytes allow none is told. REQUIRES:
   // `step` was the last one ended. cost: O(L * E).
   void Switched(int64_t step, int64_t version);
 

@@ -37,6 +37,7 @@ bool Descent::SwapOnce(Arrangement& arrangement, WorkBudget& work) {
     if (gpu == hot || least >= most) continue;
     work.left -= int64_t{hot_slots} * (arrangement.end_slot(gpu) - arrangement.first_slot(gpu));
     for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {
+      if (IsAbandoned(work.abandoned)) return false;  // a step may look at 2^38 pairs
       const double unit = arrangement.unit_in(a);
       for (int32_t b = arrangement.first_slot(gpu); b < arrangement.end_slot(gpu); ++b) {
         const double win = unit - arrangement.unit_in(b);
@@ -81,6 +82,7 @@ bool Descent::CountOnce(Arrangement& arrangement, WorkBudget& work) {
   const int32_t hot = arrangement.HottestGpu();
   Step best = {.peak = arrangement.load(hot) * (1 - kLeastWin)};
   for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {
+    if (IsAbandoned(work.abandoned)) return false;
     const int32_t expert = arrangement.expert_in(a);
     for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
       if (arrangement.count(arrangement.expert_in(slot)) > 1) {

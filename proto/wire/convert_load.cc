@@ -10,6 +10,7 @@
 
 #include "placement/status_macros.h"
 #include "proto/wire/fields.h"
+#include "proto/wire/limits.h"
 
 namespace eplb::wire {
 namespace {
@@ -129,7 +130,7 @@ void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
 }
 
 absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
-  constexpr uint64_t kMaxCells = uint64_t{1} << 24;
+  constexpr auto kMaxCells = static_cast<uint64_t>(kMaxSlotsOfAllLayers);
   LoadReport report;
   EPLB_ASSIGN_OR_RETURN(report.first_step, GetCount("first_step", in.first_step()));
   EPLB_ASSIGN_OR_RETURN(report.last_step, GetCount("last_step", in.last_step()));

@@ -77,7 +77,7 @@ void CountApplied(Turn& turn, Speaker speaker, const wire::Applied& applied, boo
   if (!reported) {
     proposal.received_bytes = kNotMeasured;
   } else if (proposal.received_bytes != kNotMeasured) {
-    proposal.received_bytes += applied.received_bytes;
+    AddCapped(proposal.received_bytes, applied.received_bytes);
   }
   proposal.most_received_bytes = std::max(proposal.most_received_bytes, applied.received_bytes);
   proposal.longest_pause_seconds = std::max(proposal.longest_pause_seconds, applied.pause_seconds);

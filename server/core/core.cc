@@ -33,7 +33,8 @@ namespace eplb::core {
 namespace {
 
 constexpr int64_t kMaxDropped = int64_t{1} << 32;  // steps, in one report
-constexpr int64_t kMaxBytes = int64_t{1} << 48;    // received by a rank; 2^14 ranks sum below 2^63
+constexpr int64_t kMaxBytes = int64_t{1} << 48;    // received by a rank in one chunk
+constexpr double kMaxPauseSeconds = 1e6;           // eleven days in one step
 
 absl::Status CheckNumber(const char* field, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
@@ -56,9 +57,11 @@ absl::Status Check(const wire::Applied& applied) {
   absl::Status status = CheckNumber("applied: version", applied.version, kMaxNumber);
   status.Update(CheckNumber("applied: step", applied.step, kMaxNumber));
   status.Update(CheckNumber("applied: received_bytes", applied.received_bytes, kMaxBytes));
-  if (!std::isfinite(applied.pause_seconds) || applied.pause_seconds < 0) {
-    status.Update(absl::InvalidArgumentError(absl::StrCat(
-        "applied: pause_seconds is ", applied.pause_seconds, ", it must be finite and >= 0")));
+  // Not the other way round: what is no number is in no range.
+  if (!(applied.pause_seconds >= 0 && applied.pause_seconds <= kMaxPauseSeconds)) {
+    status.Update(
+        absl::InvalidArgumentError(absl::StrCat("applied: pause_seconds is ", applied.pause_seconds,
+                                                ", it must be in 0..", kMaxPauseSeconds)));
   }
   return status;
 }
@@ -178,8 +181,8 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   Counters& counters = turn.state.counters;
   ++counters.reports;
   counters.report_cells += int64_t{incarnation.shape.num_layers} * incarnation.shape.num_experts;
-  counters.dropped_steps += report.dropped_steps;
-  speaker.rank.dropped_steps += report.dropped_steps;
+  AddCapped(counters.dropped_steps, report.dropped_steps);
+  AddCapped(speaker.rank.dropped_steps, report.dropped_steps);
   speaker.rank.step = std::max(speaker.rank.step, report.last_step);
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
   job.step = std::max(job.step, report.last_step);

@@ -2,6 +2,7 @@
 #ifndef EPLB_SERVER_CORE_COUNTERS_H_
 #define EPLB_SERVER_CORE_COUNTERS_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -10,6 +11,11 @@
 #include "server/core/plan.h"
 
 namespace eplb::core {
+
+// Ranks say how much is added, as often as they like: a sum ends at kMostSummed.
+inline constexpr int64_t kMostSummed = int64_t{1} << 62;
+// REQUIRES: both are in 0..kMostSummed.
+inline void AddCapped(int64_t& sum, int64_t more) { sum += std::min(more, kMostSummed - sum); }
 
 struct Counters {
   std::array<int64_t, kNumPlanResults> plans{};  // by PlanResult; kProposed: those ever proposed,

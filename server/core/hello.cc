@@ -12,6 +12,7 @@
 
 #include "placement/status_macros.h"
 #include "proto/wire/clipped.h"
+#include "proto/wire/limits.h"
 #include "proto/wire/names.h"
 #include "server/core/answers.h"
 #include "server/core/ending.h"
@@ -28,9 +29,8 @@
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxSlotsOfAllLayers = int64_t{1} << 20;  // four times 128 layers of 2048 slots
-constexpr int64_t kMaxBytes = int64_t{1} << 40;             // of one expert of one layer
-constexpr int32_t kMaxEvery = 1 << 20;                      // steps
+constexpr int64_t kMaxBytes = int64_t{1} << 40;  // of one expert of one layer
+constexpr int32_t kMaxEvery = 1 << 20;           // steps
 
 absl::Status CheckNames(const wire::Hello& hello) {
   EPLB_RETURN_IF_ERROR(wire::CheckPlainName("hello: job", hello.job));
@@ -68,10 +68,15 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
 // Tables of a job have so many cells, and the core's thread fills them.
 absl::Status CheckSize(const TopologyOptions& shape) {
   const int64_t slots = int64_t{shape.num_layers} * shape.num_slots;
-  if (slots > kMaxSlotsOfAllLayers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello: shape: ", shape.num_layers, " layers of ", shape.num_slots,
-                     " slots are ", slots, ", the daemon takes at most ", kMaxSlotsOfAllLayers));
+  if (shape.num_layers > wire::kMaxLayers) {
+    return absl::InvalidArgumentError(absl::StrCat("hello: shape: ", shape.num_layers,
+                                                   " layers, the daemon takes at most ",
+                                                   wire::kMaxLayers));
+  }
+  if (slots > wire::kMaxSlotsOfAllLayers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hello: shape: ", shape.num_layers, " layers of ", shape.num_slots, " slots are ", slots,
+        ", the daemon takes at most ", wire::kMaxSlotsOfAllLayers));
   }
   const int64_t most_replicas = int64_t{shape.num_slots} - shape.num_experts + 1;
   if (int64_t{shape.num_layers} * shape.num_experts * most_replicas > Placement::kMaxReplicaCells) {

@@ -49,7 +49,11 @@ void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
 }
 
 void Add(int64_t& sum, int64_t bytes) {
-  sum = sum == kNotMeasured || bytes == kNotMeasured ? kNotMeasured : sum + bytes;
+  if (sum == kNotMeasured || bytes == kNotMeasured) {
+    sum = kNotMeasured;
+  } else {
+    AddCapped(sum, bytes);
+  }
 }
 
 // What followed a version that is not the plan's last one says nothing of the plan.

@@ -38,7 +38,7 @@ std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
 // changes.
 void Measure(Turn& turn, Job& job, const Proposal& proposal) {
   Counters& counters = turn.state.counters;
-  counters.received_bytes += std::max<int64_t>(proposal.received_bytes, 0);
+  AddCapped(counters.received_bytes, std::max<int64_t>(proposal.received_bytes, 0));
   const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
   if (moves.ok()) counters.transfers += moves->transfers;
   job.account.pause_seconds += proposal.longest_pause_seconds;

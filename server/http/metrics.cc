@@ -89,8 +89,9 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
   }
   page.Family(MetricType::Counter, "eplb_refusals_total",
               "Connections, streams and calls that were refused, by kind: unauthenticated, denied "
-              "(role or job), limited, malformed, handshake, unknown_message (skipped), rank (its "
-              "Hello or a report of it).");
+              "(role or job), limited, malformed, handshake (or no byte of one), unknown_message "
+              "(skipped), crowded (more connections than the limit of open files has room for), "
+              "rank (its Hello or a report of it).");
   for (const auto& [kind, count] : s.refusals_by_kind) {
     page.Sample(static_cast<double>(count), {{"kind", kind}});
   }

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "proto/wire/limits.h"
 #include "server/address.h"
 #include "server/rpc/peer_limits.h"
 #include "server/rpc/refusal.h"
@@ -54,8 +55,7 @@ struct RpcOptions {
 // threads: safe.
 class RpcServer {
  public:
-  // A message of a rank: 128 layers x 1024 experts as u64 are 1 MiB.
-  static constexpr int kMaxReceiveBytes = 4 << 20;
+  static constexpr int kMaxReceiveBytes = wire::kMaxMessageBytes;  // of a message of a rank
 
   // errors: Unavailable when the address cannot be listened on, with the system's reason;
   // InvalidArgument naming a file of options.tls.

@@ -66,11 +66,21 @@ def hello(rank):
             message(_4=rank, _5=GPUS, _6=rank, _8=SHAPE, _10=digest(), _15=2, _16=10, _17=8, _18=16, _19=2, _20="1"))
 
 
+def memory():
+    gone = field(5, message(_1="launch-0", _2=1)) + field(5, message(_1="launch-00"))
+    settings = message(_1="balanced", _2="observe", _3=50, _4=0.05, _5=1000)
+    return (message(_1=7, _2=12, _3=2, _4="launch-1") + gone +
+            message(_6=1, _7="loss spike", _8=settings, _9="ranks planned differently", _10=40, _11=4, _12=3, _13=9) +
+            message(_14=1e6, _15=0.25, _16=1.5, _17=2e6, _18=3.0))
+
+
 def stream_messages():
     counts = struct.pack(f"<{LAYERS * EXPERTS}I", *range(LAYERS * EXPERTS))
     wide = struct.pack(f"<{LAYERS * EXPERTS}Q", *(n << 33 for n in range(LAYERS * EXPERTS)))
     up = {
         "hello": field(1, hello(0)),
+        "hello-launch": field(1, hello(0) + message(_28=2, _29=1, _30=memory())),
+        "moved": field(9, message(_1=8, _2="10.0.0.2:29610")),
         "report": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _5=counts)),
         "report-u64": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _6=wide, _7=3)),
         "report-parts": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _6=wide, _8=7) +
@@ -91,6 +101,8 @@ def stream_messages():
         "pace": field(4, message(_1=50, _2=100)),
         "need": field(5, message(_1=digest())),
         "drain": field(6, message(_1=10000)),
+        "welcome-waits": field(1, message(_1=7, _2="0.1.0", _3="launch 2 is live and its steps advance")),
+        "keep": field(7, message(_1=2, _2=memory())),
     }
     return up, down
 
@@ -158,6 +170,14 @@ def write_store():
     save("store", "short", b"EPLBPLC1")
 
 
+def write_memory():
+    save("memory", "full", memory())
+    save("memory", "serial-only", message(_2=1))
+    save("memory", "too-many-gone", b"".join(field(5, message(_1=f"l{n}", _2=n + 1)) for n in range(17)))
+    save("memory", "not-finite", message(_2=1, _14=float("nan")))
+    save("memory", "unknown-field", message(_2=1, _19="later"))
+
+
 def write_frames():
     def frame(kind, values=(), ranks=(), why=b"", op=1):
         return (struct.pack("<IBBBBQIIII", 0x43564C45, kind, op, 0, 0, 1, len(values), len(ranks), len(why), 0) +
@@ -177,4 +197,5 @@ if __name__ == "__main__":
     write_stream_and_core()
     write_files()
     write_store()
+    write_memory()
     write_frames()

@@ -154,9 +154,9 @@ TEST(LoadWindowsTest, OfTooManyPartsNoneIsToldAndTheNextWindowTellsAgain) {
   EXPECT_EQ(next->earlier[0].counts(0, 0), 99);
 }
 
-// 256 layers x 1,024 experts: 1 MiB a part, and 2 MiB should the window need 8 bytes a count.
+// 640 layers x 1,024 experts: 2.5 MiB a part, and 5 MiB should the window need 8 bytes a count.
 TEST(LoadWindowsTest, PartsAreBoundedInBytesToo) {
-  LoadWindows windows(256, 1024, 3, 0, 0);
+  LoadWindows windows(640, 1024, 3, 0, 0);
   EXPECT_FALSE(windows.EndStep(0));
   windows.Switched(0, 1);
   EXPECT_FALSE(windows.EndStep(1));

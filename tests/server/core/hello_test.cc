@@ -68,6 +68,9 @@ TEST(CheckHelloTest, AShapeWhoseTablesWouldBeLargeIsRefused) {
                       "at most 1048576"),
             std::string::npos);
   EXPECT_NE(refusal(1, 1 << 19, 1 << 20).find("with up to 524289 replicas"), std::string::npos);
+  EXPECT_EQ(refusal(65536, 3, 3), "");
+  EXPECT_NE(refusal(65537, 3, 3).find("65537 layers, the daemon takes at most 65536"),
+            std::string::npos);
 }
 
 TEST(CheckHelloTest, ASecondLaneIsTheNextNumGpusRanks) {

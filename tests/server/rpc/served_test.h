@@ -68,6 +68,8 @@ class ServedTest : public ::testing::Test {
     runner.core.policy_every_steps = kReportEvery;
     runner.core.server_version = "test";
     runner.core.prepare_deadline = prepare_deadline_;
+    runner.core.freeze_first_step = 0;
+    runner.core.freeze_last_step = frozen_to_;
     runner.queue = queue_;
     auto store = std::make_unique<FailingStore>();
     store_ = store.get();
@@ -109,6 +111,7 @@ class ServedTest : public ::testing::Test {
 
   EventQueue::Limits queue_ = {};
   int32_t messages_per_second_ = 1000;
+  int64_t frozen_to_ = -1;  // no decision at the steps up to this one
   absl::Duration prepare_deadline_ = core::Config().prepare_deadline;
   FailingStore* store_ = nullptr;
   std::unique_ptr<Runner> runner_;
