@@ -58,6 +58,17 @@ Descriptor ListenOn(const addrinfo& where, int port, int backlog) {
   return listener;
 }
 
+// /etc/hosts may give a name the same address twice.
+bool IsRepeated(const addrinfo& one, const addrinfo* first) {
+  for (const addrinfo* before = first; before != &one; before = before->ai_next) {
+    if (before->ai_addrlen == one.ai_addrlen &&
+        std::memcmp(before->ai_addr, one.ai_addr, one.ai_addrlen) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool IsFamilyMissing(int error) { return error == EAFNOSUPPORT || error == EADDRNOTAVAIL; }
 
 }  // namespace
@@ -77,6 +88,7 @@ absl::StatusOr<TcpListeners> ListenTcp(const Address& address, int backlog, size
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     if (listeners.sockets.size() == most) break;
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
+    if (IsRepeated(*one, found)) continue;
     Descriptor listener = ListenOn(*one, port, backlog);
     if (listener.get() < 0) {
       reason = errno;

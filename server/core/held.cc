@@ -102,7 +102,7 @@ void TellUsedNumber(Turn& turn, Job& job) {
 }  // namespace
 
 void EnterHeld(Turn& turn, Job& job, const std::string& reason) {
-  job.solving = {};
+  StopSolve(turn, job);
   job.chunks = {};
   job.asked = {};
   SetPhase(turn, job, Phase::kHeld);
@@ -173,7 +173,7 @@ void Recheck(Turn& turn, Job& job, int32_t rank) {
   if (job.phase != Phase::kIdle && job.phase != Phase::kSolving) return;
   const Rank& changed = job.current->ranks[rank];
   if (changed.ready_version == 0 && Runs(changed, *job.known)) return;
-  job.solving = {};
+  StopSolve(turn, job);
   EnterIdleOrHeld(turn, job);
 }
 

@@ -23,7 +23,7 @@ constexpr size_t kMaxEndpoint = 256;  // bytes of what a rank says
 // What was decided for the current incarnation no longer counts. Ranks are asked to forget the
 // proposal; their answers, or their next Hello, say what became of it.
 void AbandonWork(Turn& turn, Job& job, const std::string& why) {
-  job.solving = {};
+  StopSolve(turn, job);
   job.chunks = {};
   job.asked = {};
   if (!job.proposal) return;

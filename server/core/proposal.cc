@@ -204,7 +204,7 @@ void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off
 
 void Quarantine(Turn& turn, Job& job, const std::string& reason) {
   if (job.phase == Phase::kQuarantine) return;
-  job.solving = {};
+  StopSolve(turn, job);
   job.chunks = {};
   job.asked = {};
   SetPhase(turn, job, Phase::kQuarantine);

@@ -318,6 +318,10 @@ TEST(TriggerTest, ASolveThatNobodyWaitsForAnyMoreIsCancelledOnce) {
   EXPECT_TRUE(cancelled_by([](TestJob& job) { ASSERT_TRUE(job.daemon.Ask(Pause{}).ok()); }));
   EXPECT_TRUE(
       cancelled_by([](TestJob& job) { job.daemon.Handle(DrainRequested{absl::Seconds(5)}); }));
+  EXPECT_TRUE(cancelled_by([](TestJob& job) {
+    job.Disconnect(1);
+    job.daemon.Advance(absl::Seconds(11));  // its grace: the run is lost
+  }));
 }
 
 TEST(TriggerTest, AnAnsweredSolveIsNotCancelled) {
