@@ -105,8 +105,8 @@ struct Config {
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
-  int64_t max_window_bytes = int64_t{512} << 20;  // of the loads in windows, all jobs together
-  absl::Duration solve_deadline = absl::Seconds(60);    // of the policy's work, once it began
+  int64_t max_window_bytes = int64_t{512} << 20;      // of the loads in windows, all jobs together
+  absl::Duration solve_deadline = absl::Seconds(60);  // of the policy's work, once it began
   absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last Ready
   absl::Duration resolve_deadline =
       absl::Seconds(660);  // last Ready to the last Applied; above the vote's 600 s
