@@ -38,6 +38,15 @@ void AbandonWork(Turn& turn, Job& job, const std::string& why) {
   SettlePlan(turn, job, why);
 }
 
+absl::Status Replaced(const Incarnation& old, const Incarnation& fresh, bool yields) {
+  if (!yields) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("incarnation ", old.name, " was replaced by ", fresh.name));
+  }
+  return absl::UnavailableError(absl::StrCat("incarnation ", old.name, " makes way for ",
+                                             fresh.name, "; come back later"));
+}
+
 bool IsAwaySince(const Incarnation& incarnation, absl::Time since) {
   if (incarnation.num_hello - incarnation.num_connected <= incarnation.num_finished) return false;
   return std::any_of(incarnation.ranks.begin(), incarnation.ranks.end(), [since](const Rank& rank) {
@@ -82,20 +91,25 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
                      " while ", job.current->num_connected, " of its ", job.current->world_size(),
                      " ranks were still connected: a restart, or two jobs of one name");
   }
+  // Numbers of different daemons say little: one that makes way to a higher one is no older for it,
+  // and may come again as a newcomer. So may one that went on with another daemon.
+  const bool yields =
+      job.current && (OwnedItLater(job, incarnation) || !job.current->moved.empty());
   if (job.current) {
     AbandonWork(turn, job, reason);
-    CloseAll(turn, *job.current,
-             absl::FailedPreconditionError(absl::StrCat("incarnation ", job.current->name,
-                                                        " was replaced by ", incarnation.name)));
+    CloseAll(turn, *job.current, Replaced(*job.current, incarnation, yields));
+    if (!yields) RememberGone(job, job.current->name, job.current->launch);
   }
-  if (job.current) RememberGone(job, job.current->name, job.current->launch);
   // The launch that owned the job before this daemon started did not come back in time.
-  if (!job.remembered.empty() && job.remembered != incarnation.name) {
+  if (!yields && !job.remembered.empty() && job.remembered != incarnation.name) {
     RememberGone(job, job.remembered, job.launch);
   }
+  const bool is_first = job.launch == 0;
   incarnation.launch = NumberOf(job, incarnation);
   // Of a launch that goes on a rank may still bring what is newer than all that is known here.
   const bool goes_on = job.remembered == incarnation.name && job.launch == incarnation.launch;
+  // To a daemon that does not know the job the first to come is a newcomer, whatever its number.
+  if (!is_first) incarnation.claimed = incarnation.launch;
   job.launch = incarnation.launch;
   job.current = std::move(incarnation);
   if (!goes_on) Remember(job, Tell::kAll);

@@ -28,10 +28,9 @@ bool IsGathered(const Incarnation& incarnation) {
   return incarnation.num_hello == incarnation.world_size();
 }
 
-// It owned the job under another daemon, later than the launch in force did.
-bool OwnedItLater(const Job& job, const Incarnation& incarnation) {
-  const int64_t claimed = job.current ? job.current->claimed : job.launch;
-  return incarnation.claimed > claimed;
+// Of a launch whose processes died while it gathered, all ranks may have said Hello.
+bool IsHere(const Incarnation& incarnation) {
+  return incarnation.num_connected == incarnation.world_size();
 }
 
 bool IsGone(const Job& job, const std::string& name) {
@@ -39,8 +38,15 @@ bool IsGone(const Job& job, const std::string& name) {
                      [&name](const wire::GoneLaunch& one) { return one.incarnation == name; });
 }
 
-bool HasLowerNumber(const Job& job, const wire::Hello& hello) {
-  return hello.launch > 0 && hello.launch < job.launch && hello.incarnation != job.remembered;
+// Names of launches are forgotten only when so many later ones are gone. One with a lower number
+// whose name is not known got it from another daemon, which had seen fewer launches: it is a
+// newcomer here.
+bool IsForgotten(const Job& job, const wire::Hello& hello) {
+  if (hello.launch == 0 || job.gone.size() < wire::kMaxGoneLaunches) return false;
+  return hello.incarnation != job.remembered &&
+         std::all_of(job.gone.begin(), job.gone.end(), [&hello](const wire::GoneLaunch& one) {
+           return one.launch == 0 || hello.launch < one.launch;
+         });
 }
 
 std::string OwnerText(const Job& job) {
@@ -70,7 +76,7 @@ absl::Status CheckMayCome(Turn& turn, Job& job, const wire::Hello& hello) {
     return absl::FailedPreconditionError(absl::StrCat("incarnation ", hello.incarnation, " of job ",
                                                       job.name, " has ended", why, kStartAnew));
   }
-  if (HasLowerNumber(job, hello)) {
+  if (IsForgotten(job, hello)) {
     return absl::FailedPreconditionError(
         absl::StrCat("launch ", hello.launch, " (", hello.incarnation, ") of job ", job.name,
                      " was replaced by ", OwnerText(job), kStartAnew));
@@ -131,12 +137,18 @@ absl::StatusOr<Incarnation*> AddCandidate(Turn& turn, Job& job, Incarnation fres
 std::string MissingRanks(const Incarnation& incarnation) {
   std::vector<int32_t> missing;
   for (int32_t rank = 0; rank < incarnation.world_size(); ++rank) {
-    if (!incarnation.ranks[rank].said_hello) missing.push_back(rank);
+    if (incarnation.ranks[rank].session == 0) missing.push_back(rank);
   }
-  return absl::StrCat(RankList(missing, incarnation.world_size()), " to say Hello");
+  return absl::StrCat(RankList(missing, incarnation.world_size()),
+                      IsGathered(incarnation) ? " to come back" : " to say Hello");
 }
 
 }  // namespace
+
+bool OwnedItLater(const Job& job, const Incarnation& incarnation) {
+  const int64_t claimed = job.current ? job.current->claimed : job.launch;
+  return incarnation.claimed > claimed;
+}
 
 absl::StatusOr<Incarnation*> FindOrAddLaunch(Turn& turn, Job& job, const wire::Hello& hello) {
   EPLB_RETURN_IF_ERROR(CheckMayCome(turn, job, hello));
@@ -156,7 +168,7 @@ bool WasReplaced(const Job& job, const wire::Hello& hello) {
       job.gone.begin(), job.gone.end(),
       [&hello](const wire::GoneLaunch& one) { return one.incarnation == hello.incarnation; });
   if (gone != job.gone.end()) return gone->launch > 0 && gone->launch < job.launch;
-  return HasLowerNumber(job, hello);
+  return IsForgotten(job, hello);
 }
 
 void RememberGone(Job& job, const std::string& incarnation, int64_t number) {
@@ -169,7 +181,7 @@ void RememberGone(Job& job, const std::string& incarnation, int64_t number) {
 std::string CandidateWaitsFor(const Job& job, absl::Time now) {
   if (!job.candidate) return "";
   const Incarnation& candidate = *job.candidate;
-  if (!IsGathered(candidate)) return MissingRanks(candidate);
+  if (!IsHere(candidate)) return MissingRanks(candidate);
   if (OwnerIsDue(job, now)) {
     return absl::StrCat(OwnerText(job), " to come back, which owned the job before this daemon ",
                         "started, at most ",

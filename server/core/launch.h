@@ -22,6 +22,9 @@ namespace eplb::core {
 // another candidate is there; those of MakeIncarnation.
 absl::StatusOr<Incarnation*> FindOrAddLaunch(Turn& turn, Job& job, const wire::Hello& hello);
 
+// It owned the job under another daemon, later than the launch in force did.
+bool OwnedItLater(const Job& job, const Incarnation& incarnation);
+
 // True of a launch whose processes live on after another one took its place. That it is refused
 // says nothing about the job.
 bool WasReplaced(const Job& job, const wire::Hello& hello);

@@ -53,6 +53,17 @@ void AddGone(Job& job, const wire::GoneLaunch& gone) {
   if (job.gone.size() > wire::kMaxGoneLaunches) job.gone.pop_front();
 }
 
+// What one daemon knew to be over is over, however old the memory. Only a launch that owned the job
+// later says so of the one in force.
+void AddCarriedGone(Job& job, const wire::Hello& hello) {
+  for (const wire::GoneLaunch& gone : hello.memory.value->gone) {
+    const bool in_force = job.current && job.current->name == gone.incarnation;
+    if (gone.incarnation == hello.incarnation) continue;
+    if (in_force && hello.launch <= job.current->claimed) continue;
+    AddGone(job, gone);
+  }
+}
+
 std::string StopsText(const Job& job) {
   std::string text = job.paused ? absl::StrCat("paused: ", job.pause_reason) : "not paused";
   if (!job.quarantine.empty()) absl::StrAppend(&text, "; in QUARANTINE: ", job.quarantine);
@@ -157,8 +168,11 @@ void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {
   const bool is_new = !job.known && !job.current && !job.candidate && job.memory_serial == 0;
   if (is_new && moved_aside && hello.launch > 0) PauseUnknown(turn, job, *moved_aside);
   const std::optional<wire::JobMemory>& carried = hello.memory.value;
-  if (!carried || !IsNewer(*carried, job) || !Fits(*carried, job, hello)) return;
+  if (!carried || !Fits(*carried, job, hello)) return;
+  AddCarriedGone(job, hello);
+  if (!IsNewer(*carried, job)) return;
   wire::JobMemory memory = *carried;
+  memory.gone.clear();  // added above
   if (job.memory_is_ours && job.paused) {
     memory.paused = true;
     memory.pause_reason = job.pause_reason;

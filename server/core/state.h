@@ -82,8 +82,9 @@ struct Incarnation {
       : topology(frame), grid(ranks_grid) {}
 
   std::string name;
-  int64_t launch = 0;      // its number, once it is the job's own
-  int64_t claimed = 0;     // the number that an earlier daemon gave it; 0: none did
+  int64_t launch = 0;  // its number, once it is the job's own
+  // The number that an earlier daemon gave it, or this one when it knew launches before; else 0.
+  int64_t claimed = 0;
   bool take_over = false;  // it replaces one whose steps advance
   absl::Time since;        // its first rank came
   TopologyOptions shape;

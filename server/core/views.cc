@@ -199,14 +199,15 @@ absl::StatusOr<LeaderView> Core::Leader(const std::string& job,
                                         const std::string& incarnation) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
-  const std::optional<Incarnation>& current = found->second.current;
-  if (!current || current->name != incarnation) {
-    return absl::NotFoundError(
-        absl::StrCat("job ", job, " does not run incarnation ", incarnation, " here"));
+  // Also one that gathers: its other ranks may be at the daemon that asks for it.
+  for (const auto* launch : {&found->second.current, &found->second.candidate}) {
+    if (!launch->has_value() || (*launch)->name != incarnation) continue;
+    return LeaderView{.term = found->second.term,
+                      .connected_ranks = (*launch)->num_connected,
+                      .world_size = (*launch)->world_size()};
   }
-  return LeaderView{.term = found->second.term,
-                    .connected_ranks = current->num_connected,
-                    .world_size = current->world_size()};
+  return absl::NotFoundError(
+      absl::StrCat("job ", job, " does not run incarnation ", incarnation, " here"));
 }
 
 std::vector<RefusedJob> Core::Refusals() const {

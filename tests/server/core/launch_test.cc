@@ -210,10 +210,81 @@ TEST_F(LaunchTest, AfterALostStoreTheOneThatOwnedTheJobReplacesANewcomerThatCame
   EXPECT_EQ(current(), "launch-1");
   EXPECT_EQ(job_.daemon.View().launch, 2);
   for (const FakeRank& rank : job_.ranks) EXPECT_EQ(rank.identity.launch, 2);
-  // Neither gives way any more.
+  // The other one is a newcomer again, which waits.
   Speak(other);
   job_.Connect(0);
-  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Closed(0).ok()) << Closed(0);
+  EXPECT_EQ(current(), "launch-1");
+}
+
+TEST_F(LaunchTest, ACandidateWhoseRanksAreAwayDoesNotTakeTheJob) {
+  job_.ConnectAll();
+  Train(40);
+  std::vector<FakeRank> other = OtherLaunch(job_, "launch-2");
+  Speak(other);
+  for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
+  for (int32_t rank = 0; rank < 3; ++rank) job_.Disconnect(rank);
+  job_.daemon.Advance(absl::Seconds(6));  // the steps of launch-1 stand still
+  EXPECT_EQ(current(), "launch-1");
+  EXPECT_EQ(job_.daemon.View().candidate->waits, "all 3 ranks to come back");
+  Speak(other);
+  Train(60);
+  EXPECT_EQ(current(), "launch-1");
+}
+
+// A second daemon on an old store had seen fewer launches.
+TEST_F(LaunchTest, ALowerNumberOfAnotherDaemonIsNoReasonToRefuse) {
+  job_.ConnectAll();
+  for (const char* name : {"launch-2", "launch-3"}) {
+    std::vector<FakeRank> next = OtherLaunch(job_, name);
+    Speak(next);
+    job_.ranks[0].identity.take_over = true;
+    job_.ConnectAll();
+  }
+  ASSERT_EQ(job_.daemon.View().launch, 3);
+  std::vector<FakeRank> newest = OtherLaunch(job_, "launch-4");
+  Speak(newest);
+  for (FakeRank& rank : job_.ranks) {
+    rank.identity.launch = 2;
+    rank.identity.take_over = false;
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
+  EXPECT_TRUE(Closed(0).ok()) << Closed(0);
+  EXPECT_EQ(current(), "launch-3");
+  job_.daemon.Advance(absl::Minutes(2));  // the steps of launch-3 stand still
+  EXPECT_EQ(current(), "launch-4");
+  EXPECT_EQ(job_.daemon.View().launch, 4);
+}
+
+TEST_F(LaunchTest, TheDaemonWhereALaunchGathersIsALeaderOfIt) {
+  job_.ConnectAll();
+  std::vector<FakeRank> other = OtherLaunch(job_, "launch-2");
+  Speak(other);
+  job_.Connect(1);
+  const absl::StatusOr<LeaderView> leader = job_.daemon.core().Leader(kJob, "launch-2");
+  ASSERT_TRUE(leader.ok()) << leader.status();
+  EXPECT_EQ(leader->connected_ranks, 1);
+  EXPECT_EQ(leader->term, job_.daemon.View().term);
+}
+
+// A newcomer that is there before the one that owned the job makes way for it, and is not gone: it
+// owns the job as soon as the other one hangs.
+TEST_F(LaunchTest, ANewcomerThatComesFirstAfterALostStoreMakesWayAndComesAgain) {
+  job_.ConnectAll();
+  job_.daemon.LoseStore();
+  std::vector<FakeRank> old = OtherLaunch(job_, "launch-2");
+  Speak(old);
+  job_.ConnectAll();
+  ASSERT_EQ(current(), "launch-2");
+  Speak(old);
+  job_.ConnectAll();
+  ASSERT_EQ(current(), "launch-1");
+  Speak(old);
+  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kUnavailable);
+  for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
+  EXPECT_EQ(current(), "launch-1");
+  job_.daemon.Advance(absl::Minutes(2));  // the steps of launch-1 stand still
+  EXPECT_EQ(current(), "launch-2");
 }
 
 TEST_F(LaunchTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForce) {
