@@ -3,10 +3,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "proto/wire/tls_files.h"
 #include "server/http/job_json.h"
 #include "server/rpc/rpc_server.h"
+#include "server/runner/monotonic_clock.h"
 #include "server/runner/runner.h"
 
 namespace eplb {
@@ -15,6 +17,16 @@ namespace {
 absl::StatusOr<wire::PlacementBody> PlacementOf(const Runner& runner, const std::string& job,
                                                 std::optional<int64_t> version) {
   return version ? runner.PlacementOf(job, *version) : runner.PlacementInForce(job);
+}
+
+std::vector<RefusedRanks> RefusalsOf(const Runner& runner) {
+  const absl::Time now = MonotonicNow();
+  std::vector<RefusedRanks> refusals;
+  for (core::RefusedJob& one : runner.Refusals()) {
+    const absl::Duration ago = now - one.at;
+    refusals.push_back({.job = std::move(one), .ago = ago});
+  }
+  return refusals;
 }
 
 }  // namespace
@@ -28,7 +40,9 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   snapshot.draining = observed.rpc->draining();
   snapshot.term = runner.term();
   snapshot.sessions = runner.sessions().count();
-  snapshot.reports_dropped_at_queue = runner.dropped_reports();
+  snapshot.reports_dropped = {{"queue", runner.dropped_reports()},
+                              {"stream", runner.limited_reports()},
+                              {"ahead", runner.Counters().core.reports_ahead}};
   for (int kind = 0; kind < kNumRefusals; ++kind) {
     const auto refusal = static_cast<Refusal>(kind);
     snapshot.refusals_by_kind.emplace_back(NameOf(refusal), observed.rpc->refusals(refusal));
@@ -41,6 +55,7 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
     snapshot.calls.push_back({std::move(series.method), std::move(series.code), series.seconds});
   }
   snapshot.jobs = runner.Jobs();
+  snapshot.refused_jobs = runner.Refusals();
   const RunnerCounters counters = runner.Counters();
   snapshot.counters = counters.core;
   snapshot.queued_events = counters.queued_events;
@@ -70,6 +85,8 @@ HttpServer::Sources SourcesOf(const Observed& observed) {
           .api =
               {
                   .jobs = [runner] { return runner->Jobs(); },
+                  .refusals = [runner] { return RefusalsOf(*runner); },
+                  .warnings = [runner] { return runner->warnings(); },
                   .job = [runner](const std::string& job) { return runner->Job(job); },
                   .placement =
                       [runner](const std::string& job, std::optional<int64_t> version) {

@@ -20,6 +20,7 @@ bool IsOurs(const Speaker& speaker, int64_t version) {
 
 void UpdateStep(Turn& turn, Speaker& speaker, int64_t step) {
   speaker.rank.step = std::max(speaker.rank.step, step);
+  Advance(speaker.incarnation.front, speaker.index, step);
   if (!speaker.is_current()) return;
   speaker.job.step = std::max(speaker.job.step, step);
   NoteStep(speaker.incarnation, step, turn.now);

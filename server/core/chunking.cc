@@ -37,6 +37,17 @@ absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
   return moves;
 }
 
+double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes) {
+  int count = 0;
+  double least = 0;
+  for (const MeasuredPause& one : measured) {
+    if (one.bytes > bytes) continue;
+    least = count == 0 ? one.seconds : std::min(least, one.seconds);
+    ++count;
+  }
+  return count < kLeastMeasured ? 0 : least;
+}
+
 double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte) {
   double by_links = 0;
   double by_bytes = 0;
@@ -50,13 +61,14 @@ double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte) {
 absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
                                                      std::span<const LayerMove> moves,
                                                      const BoundaryLimits& limits) {
+  const double seconds_per_byte =
+      limits.seconds_per_byte > 0 ? limits.seconds_per_byte : kUnmeasuredSecondsPerByte;
   std::vector<Chunk> chunks;
   Placement after = incumbent;
   while (!moves.empty()) {
     size_t count = 1;
     while (count < moves.size() && count < static_cast<size_t>(limits.layers_per_chunk) &&
-           PredictPause(moves.first(count + 1), limits.seconds_per_byte) <=
-               limits.max_pause_seconds) {
+           PredictPause(moves.first(count + 1), seconds_per_byte) <= limits.max_pause_seconds) {
       ++count;
     }
     std::vector<LayerPlacement> next;

@@ -14,6 +14,19 @@
 
 namespace eplb::core {
 
+// What the boundary of a chunk took the slowest rank, and the most bytes that a rank received in
+// it.
+struct MeasuredPause {
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+inline constexpr int kLeastMeasured = 3;
+
+// The least that a boundary with so many bytes took, as chunks of as many bytes or fewer show:
+// nothing is extrapolated. 0 before kLeastMeasured of them: one slow boundary must not stop all
+// later ones.
+double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes);
+
 // A layer that changes.
 struct LayerMove {
   LayerPlacement next;
@@ -31,10 +44,15 @@ absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
 struct BoundaryLimits {
   int32_t layers_per_chunk = 1;
   double max_pause_seconds = 0;
-  // Of the fullest rank, as earlier chunks measured it; 0: nothing was measured. It only makes
-  // chunks shorter: were layers left out for it, one slow boundary could stop all later ones.
+  // Of the fullest rank, the slowest that earlier chunks measured; 0: nothing was measured, and
+  // kUnmeasuredSecondsPerByte stands for it. It only makes chunks shorter: were layers left out for
+  // it, one slow boundary could stop all later ones.
   double seconds_per_byte = 0;
 };
+
+// A gigabit link. What the costs say of links may be far from what carries the rows, so the first
+// chunks are as short as the slowest usual link needs them.
+inline constexpr double kUnmeasuredSecondsPerByte = 1e-8;
 
 // The predicted pause of a boundary that switches these layers together: the larger of what the
 // links need and of what earlier chunks took for as many bytes.

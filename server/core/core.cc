@@ -23,6 +23,7 @@
 #include "server/core/pace.h"
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
+#include "server/core/stall.h"
 #include "server/core/step_rate.h"
 #include "server/core/turn.h"
 #include "server/core/versions.h"
@@ -164,6 +165,40 @@ void BoundLoads(State& state, Job& job) {
   }
 }
 
+// A leap far ahead of its own last step and of all other ranks, where it takes several ranks to
+// complete a window: such windows would only push out those that can become complete. A rank that
+// is ahead window by window is believed: the others may be silent.
+bool LeapsAhead(const Incarnation& incarnation, int32_t rank, const wire::LoadReport& report,
+                const WindowLimits& limits) {
+  const int64_t others = OthersStep(incarnation.front, rank);
+  const int32_t reporters = limits.num_reporters / limits.num_pipeline_ranks;
+  if (others < 0 || limits.min_coverage * reporters <= 1) return false;
+  const int64_t window = std::max(limits.report_every, limits.next_report_every);
+  const int64_t known = std::max(others, incarnation.ranks[rank].step);
+  return report.last_step - known > limits.max_pending * window;
+}
+
+void TellLeap(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
+  ++turn.state.counters.reports_ahead;
+  if (std::exchange(speaker.rank.ahead_told, true)) return;
+  RecordEvent(turn, speaker.job, "report_ahead", speaker.job.known ? speaker.job.known->version : 0,
+              absl::StrCat("rank ", speaker.index, " reports steps ", report.first_step, "..",
+                           report.last_step, ", the other ranks are at most at step ",
+                           OthersStep(speaker.incarnation.front, speaker.index),
+                           "; such reports of it are left out"));
+}
+
+// How far the rank trained.
+void TakeStep(Turn& turn, Speaker speaker, int64_t step) {
+  Rank& rank = speaker.rank;
+  rank.step = std::max(rank.step, step);
+  rank.reported_step = std::max(rank.reported_step, step);
+  Advance(speaker.incarnation.front, speaker.index, step);
+  if (!speaker.is_current() || speaker.incarnation.ending == Ending::kFinal) return;
+  speaker.job.step = std::max(speaker.job.step, step);
+  NoteStep(speaker.incarnation, step, turn.now);
+}
+
 void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   Job& job = speaker.job;
   Incarnation& incarnation = speaker.incarnation;
@@ -183,19 +218,23 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   counters.report_cells += int64_t{incarnation.shape.num_layers} * incarnation.shape.num_experts;
   AddCapped(counters.dropped_steps, report.dropped_steps);
   AddCapped(speaker.rank.dropped_steps, report.dropped_steps);
-  speaker.rank.step = std::max(speaker.rank.step, report.last_step);
+  const WindowLimits limits = LimitsOf(turn.state.config, incarnation);
+  if (LeapsAhead(incarnation, speaker.index, report, limits)) {
+    TellLeap(turn, speaker, report);
+    return;
+  }
+  TakeStep(turn, speaker, report.last_step);
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
-  job.step = std::max(job.step, report.last_step);
-  NoteStep(incarnation, report.last_step, turn.now);
-  const ReportOutcome outcome =
-      AddReport(job.windows, report, speaker.index, LimitsOf(turn.state.config, incarnation));
+  const ReportOutcome outcome = AddReport(job.windows, report, speaker.index, limits);
   BoundLoads(turn.state, job);
   for (const Note& note : outcome.notes) {
     RecordEvent(turn, job, note.name, job.known ? job.known->version : 0, note.reason);
   }
   counters.windows_given_up += outcome.num_given_up;
+  job.windows_given_up += outcome.num_given_up;
   if (!outcome.completed) return;
   ++counters.windows;
+  job.covered_step = job.windows.complete.back().last_step;
   if (outcome.measured) {
     NoteMeasured(turn, job);
   } else {
@@ -334,13 +373,14 @@ void StoreWhatIsDue(Turn& turn) {
 }
 
 void On(Turn& turn, const Tick& tick) {
-  NoteDroppedReports(turn.state, tick.dropped_reports, turn.now);
+  NoteDroppedReports(turn.state, tick, turn.now);
   for (auto& [name, job] : turn.state.jobs) {
     EndLostIncarnations(turn, job);
     CheckProposalDeadline(turn, job);
     CheckSolveDeadline(turn, job);
     NudgeHeld(turn, job);
     WatchState(turn, job);
+    WatchStall(turn, job);
     CheckPace(turn, job);
     DropUnusedLoads(turn.state, job, turn.now);
   }

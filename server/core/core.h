@@ -75,7 +75,8 @@ struct JobEvent {
   std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, end_amended,
                      // taken_over, stepped_down, held, released, version_reused, chunks_limited,
                      // kept, observed, left_out, freeze_over, proposed, nacked, retracting,
-                     // withdrawn, committed, pause_exceeded, quarantined, stuck, window_incomplete,
+                     // withdrawn, committed, pause_exceeded, quarantined, stuck, stalled,
+                     // stalled_over, report_ahead, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
                      // store_failed, expired, pace, vote_every_differs, memory_recalled,
                      // unknown_job_paused; of operators: rebalance,
@@ -147,8 +148,15 @@ struct StoreFailed {  // a Store or a required Forget failed; no later effect wa
   std::string job;    // empty: it was a StoreTerm
   absl::Status status;
 };
+// Load reports of a stream above its own limit, since the Tick before: they never became an event.
+struct LimitedReports {
+  SessionId session = 0;
+  int64_t count = 0;
+};
 struct Tick {
-  int64_t dropped_reports = 0;  // load reports that never became an event, since the daemon started
+  // Load reports that found no place in the queue of all jobs, since the daemon started.
+  int64_t dropped_reports = 0;
+  std::vector<LimitedReports> limited = {};
 };
 struct DrainRequested {
   absl::Duration grace;
@@ -283,6 +291,7 @@ struct JobView {
   double step_seconds = 0;     // measured time of a step; 0: not known yet
   // Share of reporters that told the newest window that should be complete; 0: no such window yet.
   double coverage_now = 0;
+  int64_t windows_given_up = 0;  // incomplete, since the daemon started
   std::vector<RankView> ranks;
   int64_t launch = 0;  // number of the launch in force, rising within the job; 0: none yet
   int64_t term = 0;    // that this daemon leads the job with

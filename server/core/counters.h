@@ -31,6 +31,7 @@ struct Counters {
   int64_t reports = 0;             // load reports that were looked at
   int64_t report_cells = 0;        // counts in them; 8 bytes each in memory
   int64_t dropped_steps = 0;       // whose counts ranks had to drop, as they reported
+  int64_t reports_ahead = 0;       // left out: of steps far ahead of all other ranks
   int64_t windows = 0;             // completed
   int64_t windows_given_up = 0;    // incomplete
   int64_t windows_unmeasured = 0;  // complete, but a placement of their steps is not known

@@ -10,6 +10,7 @@
 
 #include "placement/rebalance.h"
 #include "placement/status_macros.h"
+#include "server/core/chunking.h"
 #include "server/core/held.h"
 #include "server/core/measured.h"
 #include "server/core/memory.h"
@@ -35,6 +36,7 @@ absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const 
     return absl::InvalidArgumentError("the solution has another shape than the job");
   }
   const Settings& settings = job.settings;
+  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
   return Judge({.load = *job.solving.load,
                 .first_step = job.solving.first_step,
                 .last_step = job.solving.last_step,
@@ -49,6 +51,7 @@ absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const 
                 .every_steps = settings.every_steps,
                 .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
                 .seconds_per_byte = SecondsPerByte(job),
+                .measured = measured,
                 .force = job.solving.force});
 }
 
@@ -168,8 +171,27 @@ Costs CostsOf(const State& state, const Job& job) {
 }
 
 double SecondsPerByte(const Job& job) {
-  const auto slowest = std::max_element(job.seconds_per_byte.begin(), job.seconds_per_byte.end());
-  return slowest == job.seconds_per_byte.end() ? 0 : *slowest;
+  double slowest = 0;
+  for (const MeasuredPause& pause : job.pauses) {
+    slowest = std::max(slowest, pause.seconds / static_cast<double>(pause.bytes));
+  }
+  return slowest;
+}
+
+std::string NextChunkTooLong(const State& state, const Job& job) {
+  if (job.chunks.rest.empty()) return "";
+  const absl::StatusOr<std::vector<LayerMove>> moves =
+      MovesOf(*job.known->placement, job.chunks.rest.front().after, CostsOf(state, job));
+  if (!moves.ok()) return "";  // the ranks refuse it by name
+  int64_t bytes = 0;
+  for (const LayerMove& move : *moves) bytes += move.incoming_bytes;
+  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  const double seconds = LeastPause(measured, bytes);
+  const double most = absl::ToDoubleSeconds(job.settings.max_pause);
+  if (seconds <= most) return "";
+  return absl::StrCat("the next chunk would take ", SecondsText(seconds),
+                      ", as chunks of fewer bytes did, and migration.max_pause is ",
+                      SecondsText(most));
 }
 
 void WatchWindow(const State& state, Job& job) {

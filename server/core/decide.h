@@ -57,6 +57,9 @@ void ProposeChunks(Turn& turn, Job& job, Bundle bundle);
 Costs CostsOf(const State& state, const Job& job);
 // The slowest that the newest chunks took per byte; 0 when nothing was measured.
 double SecondsPerByte(const Job& job);
+// Why the next chunk may not follow: it would take longer than migration.max_pause as chunks of
+// fewer bytes show. Empty when it may.
+std::string NextChunkTooLong(const State& state, const Job& job);
 
 }  // namespace eplb::core
 

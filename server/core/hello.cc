@@ -257,6 +257,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.transport = hello.transport;
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
+  Advance(incarnation.front, hello.rank, rank.step);
   if (!speaker.is_current()) {
     incarnation.take_over |= hello.take_over;
     incarnation.claimed = std::max(incarnation.claimed, hello.launch);
@@ -377,7 +378,10 @@ void NoteRefusal(Turn& turn, const wire::Hello& hello, const absl::Status& statu
   if (WasReplaced(job, hello)) return;
   job.refusal = why;
   job.refused_at = turn.now;
-  if (!later) ++job.refused_hellos;
+  if (later) return;
+  ++job.refused_hellos;
+  job.turned_away = why;
+  job.turned_away_at = turn.now;
 }
 
 }  // namespace

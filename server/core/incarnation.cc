@@ -114,7 +114,8 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.current = std::move(incarnation);
   if (!goes_on) Remember(job, Tell::kAll);
   job.windows = {};
-  job.seconds_per_byte.clear();
+  job.covered_step = -1;
+  job.pauses.clear();
   BeginLaunch(job, job.current->name);
   job.ended_before.reset();
   job.step = 0;

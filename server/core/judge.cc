@@ -11,7 +11,6 @@
 #include "placement/evaluate.h"
 #include "placement/rebalance.h"
 #include "placement/status_macros.h"
-#include "server/core/chunking.h"
 
 namespace eplb::core {
 namespace {
@@ -28,6 +27,7 @@ struct Affordable {
   int64_t rows_needed = 0;  // of the left out layer that needs most
   std::vector<int32_t> too_long;
   double longest_seconds = 0;  // of the layer that would take longest
+  bool measured = false;       // that is what earlier chunks say, not the links
 };
 
 absl::StatusOr<Affordable> Afford(const Question& question, const Placement& candidate) {
@@ -41,9 +41,13 @@ absl::StatusOr<Affordable> Afford(const Question& question, const Placement& can
     if (move.staging_rows > question.staging_rows) {
       result.left_out.push_back(move.next.layer.value);
       result.rows_needed = std::max<int64_t>(result.rows_needed, move.staging_rows);
-    } else if (move.link_seconds > question.max_pause_seconds) {
+    } else if (const double seconds =
+                   std::max(move.link_seconds, LeastPause(question.measured, move.incoming_bytes));
+               seconds > question.max_pause_seconds) {
       result.too_long.push_back(move.next.layer.value);
-      result.longest_seconds = std::max(result.longest_seconds, move.link_seconds);
+      if (seconds <= result.longest_seconds) continue;
+      result.longest_seconds = seconds;
+      result.measured = seconds > move.link_seconds;
     } else {
       result.transfers += move.transfers;
       result.link_seconds += move.link_seconds;
@@ -72,8 +76,9 @@ void SayWhatIsLeftOut(const Question& question, const Affordable& affordable, Ve
   }
   if (!affordable.too_long.empty()) {
     verdict.too_long = absl::StrFormat(
-        "%s: %s left out, a pause of %s is predicted and migration.max_pause is %s",
+        "%s: %s left out, a pause of %s is predicted%s and migration.max_pause is %s",
         Steps(question), Layers(affordable.too_long), SecondsText(affordable.longest_seconds),
+        affordable.measured ? " from boundaries with fewer bytes" : "",
         SecondsText(question.max_pause_seconds));
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
 #include "placement/track_record.h"
+#include "server/core/chunking.h"
 
 namespace eplb::core {
 
@@ -32,7 +34,9 @@ struct Question {
   int32_t every_steps = 1;              // between decisions
   double max_pause_seconds = std::numeric_limits<double>::infinity();
   double seconds_per_byte = 0;  // as BoundaryLimits
-  bool force = false;           // take what the ranks can, whether it pays or not
+  // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
+  std::span<const MeasuredPause> measured = {};
+  bool force = false;  // take what the ranks can, whether it pays or not
 };
 
 struct Verdict {
@@ -50,7 +54,7 @@ struct Verdict {
 };
 
 // JudgeRebalance and, with prices, JudgeReturn. Layers that need more rows of staging on a GPU than
-// the ranks have, or more time on a link than max_pause_seconds, keep their slots.
+// the ranks have, or more time than max_pause_seconds, on a link or as measured, keep their slots.
 // errors: InvalidArgument when load and placements differ in shape.
 absl::StatusOr<Verdict> Judge(const Question& question);
 

@@ -1,6 +1,7 @@
 #include "server/core/pace.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 
@@ -30,6 +31,33 @@ bool AllHave(const Incarnation& incarnation, int32_t report_every) {
                      [&](const Rank& rank) { return rank.report_every == report_every; });
 }
 
+void Adjust(PaceLoad& load, bool dropped, absl::Time now) {
+  if (dropped) {
+    load.calm_since = now;
+    if (now - load.raised_at < kRaiseInterval) return;
+    load.raised_at = now;
+    load.factor = std::min(2 * load.factor, kMaxPaceFactor);
+  } else if (load.factor > 1 && now - load.calm_since >= kCalmInterval) {
+    load.calm_since = now;
+    load.factor /= 2;
+  }
+}
+
+int32_t NumReporters(const Incarnation& incarnation) {
+  if (incarnation.reduce == wire::Reduce::kRoot) return 1;
+  return incarnation.world_size() / incarnation.grid.expert_tensor_parallel();
+}
+
+// Why windows are longer than configured; empty when they are not.
+std::string LongerText(const State& state, const Job& job) {
+  const int32_t factor = std::max(state.pace_load.factor, job.pace_load.factor);
+  if (factor == 1) return "";
+  const char* const why = state.pace_load.factor >= job.pace_load.factor
+                              ? "the daemon drops reports"
+                              : "the job's ranks report above limits.messages_per_second";
+  return absl::StrCat("; ", why, ", so windows are ", factor, " times as long as configured");
+}
+
 void Announce(Turn& turn, Job& job, int32_t wanted) {
   Incarnation& incarnation = *job.current;
   const int64_t period = CommonPeriod(incarnation, wanted);
@@ -42,17 +70,13 @@ void Announce(Turn& turn, Job& job, int32_t wanted) {
   const char* const began =
       incarnation.told_report_every == 0 ? ", the report_every that they began with" : "";
   incarnation.told_report_every = wanted;
-  const int32_t factor = turn.state.pace_load.factor;
-  const std::string why = factor > 1 ? absl::StrCat("; the daemon drops reports, so windows are ",
-                                                    factor, " times as long as configured")
-                                     : "";
-  turn.decision.effects.emplace_back(
-      Record{{.job = job.name,
-              .name = "pace",
-              .version = job.known ? job.known->version : 0,
-              .reason = absl::StrCat("the ranks are asked for windows of ", wanted,
-                                     " steps from step ", from_step, " on, until now ",
-                                     incarnation.report_every, began, why)}});
+  turn.decision.effects.emplace_back(Record{
+      {.job = job.name,
+       .name = "pace",
+       .version = job.known ? job.known->version : 0,
+       .reason = absl::StrCat("the ranks are asked for windows of ", wanted, " steps from step ",
+                              from_step, " on, until now ", incarnation.report_every, began,
+                              LongerText(turn.state, job))}});
 }
 
 bool HasChanged(const Windows& windows, const PaceChange& change) {
@@ -81,17 +105,24 @@ bool IsChanging(Job& job) {
 
 }  // namespace
 
-void NoteDroppedReports(State& state, int64_t dropped_reports, absl::Time now) {
-  PaceLoad& load = state.pace_load;
-  if (dropped_reports > load.dropped_reports) {
-    load.dropped_reports = dropped_reports;
-    load.calm_since = now;
-    if (now - load.raised_at < kRaiseInterval) return;
-    load.raised_at = now;
-    load.factor = std::min(2 * load.factor, kMaxPaceFactor);
-  } else if (load.factor > 1 && now - load.calm_since >= kCalmInterval) {
-    load.calm_since = now;
-    load.factor /= 2;
+void NoteDroppedReports(State& state, const Tick& tick, absl::Time now) {
+  PaceLoad& common = state.pace_load;
+  Adjust(common, tick.dropped_reports > common.dropped_reports, now);
+  common.dropped_reports = std::max(common.dropped_reports, tick.dropped_reports);
+  std::map<std::string, int32_t> reporters;  // above their limit, by job
+  for (const LimitedReports& limited : tick.limited) {
+    const auto seat = state.seats.find(limited.session);
+    if (seat == state.seats.end()) continue;
+    Job& job = state.jobs.at(seat->second.job);
+    if (!job.current || job.current->name != seat->second.incarnation) continue;
+    job.current->ranks[seat->second.rank].reports_dropped += limited.count;
+    job.pace_load.dropped_reports += limited.count;
+    ++reporters[job.name];
+  }
+  for (auto& [name, job] : state.jobs) {
+    const auto found = reporters.find(name);
+    const bool most = found != reporters.end() && 2 * found->second > NumReporters(*job.current);
+    Adjust(job.pace_load, most, now);
   }
 }
 
@@ -102,8 +133,8 @@ void CheckPace(Turn& turn, Job& job) {
     return;
   }
   if (IsChanging(job)) return;
-  const int64_t wanted =
-      std::min<int64_t>(int64_t{configured} * turn.state.pace_load.factor, kMaxReportEvery);
+  const int32_t factor = std::max(turn.state.pace_load.factor, job.pace_load.factor);
+  const int64_t wanted = std::min<int64_t>(int64_t{configured} * factor, kMaxReportEvery);
   if (!AllHave(*job.current, static_cast<int32_t>(wanted))) {
     Announce(turn, job, static_cast<int32_t>(wanted));
   }

@@ -16,8 +16,10 @@ inline constexpr absl::Duration kRaiseInterval = absl::Seconds(10);
 // Without drops for so long, windows become shorter again.
 inline constexpr absl::Duration kCalmInterval = absl::Seconds(60);
 
-// Counts reports that were dropped since the daemon started; doubles or halves what CheckPace asks.
-void NoteDroppedReports(State& state, int64_t dropped_reports, absl::Time now);
+// Notes what was dropped; doubles or halves what CheckPace asks: of all jobs when the daemon's
+// queue was full; of one job when most of its reporters send more than their streams may. A rank
+// that does so alone changes nobody's windows.
+void NoteDroppedReports(State& state, const Tick& tick, absl::Time now);
 
 // Asks the ranks of a live incarnation for another length when theirs is not what is wanted, and
 // notes when a change has taken effect. The new length begins at a step that is a multiple of all

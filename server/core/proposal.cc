@@ -8,17 +8,20 @@
 #include "absl/strings/str_format.h"
 
 #include "placement/rebalance.h"
+#include "server/core/decide.h"
 #include "server/core/held.h"
 #include "server/core/memory.h"
 #include "server/core/plans.h"
 #include "server/core/sentences.h"
+#include "server/core/step_rate.h"
 #include "server/core/versions.h"
+#include "server/core/watchdog.h"
 
 namespace eplb::core {
 namespace {
 
 constexpr int32_t kMaxSkippedDecisions = 64;
-constexpr int32_t kMaxPaces = 8;  // chunks whose pause is remembered
+constexpr int kMaxPauses = 8;  // chunks whose pause is remembered
 
 void Count(Proposal& proposal, Answer answer, int32_t change) {
   if (answer == Answer::kReady) proposal.num_ready += change;
@@ -43,9 +46,9 @@ void Measure(Turn& turn, Job& job, const Proposal& proposal) {
   if (moves.ok()) counters.transfers += moves->transfers;
   job.account.pause_seconds += proposal.longest_pause_seconds;
   if (proposal.most_received_bytes == 0) return;
-  job.seconds_per_byte.push_back(proposal.longest_pause_seconds /
-                                 static_cast<double>(proposal.most_received_bytes));
-  if (std::ssize(job.seconds_per_byte) > kMaxPaces) job.seconds_per_byte.pop_front();
+  job.pauses.push_back(
+      {.bytes = proposal.most_received_bytes, .seconds = proposal.longest_pause_seconds});
+  if (std::ssize(job.pauses) > kMaxPauses) job.pauses.pop_front();
 }
 
 // All ranks run the proposal: it is the placement in force, whatever the state was.
@@ -81,11 +84,13 @@ void Commit(Turn& turn, Job& job) {
   const bool all_here = job.current->num_connected == job.current->world_size();
   const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
   const bool go_on = job.phase != Phase::kQuarantine && all_here && !turn.state.draining && !paused;
-  if (!go_on) job.chunks = {};
+  const std::string too_long = go_on ? NextChunkTooLong(turn.state, job) : "";
+  if (!go_on || !too_long.empty()) job.chunks = {};
   SettlePlan(turn, job,
-             paused     ? "the job was paused, or is only observed from now on"
-             : all_here ? "no more chunks were proposed"
-                        : "not every rank was connected");
+             paused              ? "the job was paused, or is only observed from now on"
+             : !all_here         ? "not every rank was connected"
+             : !too_long.empty() ? too_long
+                                 : "no more chunks were proposed");
   if (job.phase == Phase::kQuarantine) return;
   if (job.chunks.rest.empty()) {
     job.chunks = {};
@@ -109,6 +114,14 @@ void Withdraw(Turn& turn, Job& job) {
                            proposal.withdrawal));
   SettlePlan(turn, job, proposal.withdrawal);
   EnterIdleOrHeld(turn, job);
+}
+
+// "; the ranks vote every 64 steps, 768 s apart", where that is known.
+std::string VotesText(const Incarnation& incarnation) {
+  const double seconds = absl::ToDoubleSeconds(VoteInterval(incarnation));
+  if (seconds <= 0) return "";
+  return absl::StrFormat("; the ranks vote every %d steps, %.3g s apart", incarnation.vote_every,
+                         seconds);
 }
 
 void Resend(Turn& turn, Job& job) {
@@ -233,8 +246,9 @@ void CheckProposalDeadline(Turn& turn, Job& job) {
   };
   if (job.phase == Phase::kPreparing && age >= config.prepare_deadline) {
     StartRetract(turn, job, missed(config.prepare_deadline), true);
-  } else if (job.phase == Phase::kResolving && age >= config.resolve_deadline) {
-    StartRetract(turn, job, missed(config.resolve_deadline), true);
+  } else if (job.phase == Phase::kResolving && age >= DeadlineOf(config, job)) {
+    StartRetract(turn, job, absl::StrCat(missed(DeadlineOf(config, job)), VotesText(*job.current)),
+                 true);
   } else if (job.phase == Phase::kRetracting && age >= config.retract_deadline) {
     job.nudged_at = turn.now;
     Resend(turn, job);

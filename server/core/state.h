@@ -20,8 +20,10 @@
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
 #include "placement/track_record.h"
+#include "server/core/chunking.h"
 #include "server/core/core.h"
 #include "server/core/measured.h"
+#include "server/core/stall.h"
 #include "server/core/step_rate.h"
 #include "server/core/windows.h"
 
@@ -54,6 +56,9 @@ struct Rank {
   double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
   double pause_seconds = 0;   // boundary of its newest switch
   int64_t dropped_steps = 0;
+  int64_t reported_step = -1;   // the last of its newest load report
+  int64_t reports_dropped = 0;  // that came faster than its stream may
+  bool ahead_told = false;      // that it reports steps far ahead of all others
   std::string library_version;
   wire::TransportInfo transport;
 };
@@ -94,6 +99,7 @@ struct Incarnation {
   int32_t report_every = 0;  // in force
   PaceChange pace;
   StepRate rate;
+  StepFront front;
   int32_t told_report_every = 0;  // of the newest "pace" event
   wire::Reduce reduce = wire::Reduce::kRank;
   MigrationOptions migration;
@@ -205,6 +211,15 @@ enum class Tell { kNobody, kFew, kAll };
 inline constexpr size_t kMaxRan = 64;
 inline constexpr size_t kMaxRefusedJobs = 16;
 
+// Whether reports come faster than they are taken: of all jobs by the daemon, or of one by the
+// limit of its streams.
+struct PaceLoad {
+  int32_t factor = 1;  // 1, 2, 4, ..: how much longer windows are than configured
+  int64_t dropped_reports = 0;
+  absl::Time raised_at = absl::InfinitePast();
+  absl::Time calm_since = absl::InfinitePast();
+};
+
 struct Job {
   std::string name;
   Phase phase = Phase::kHeld;
@@ -212,6 +227,7 @@ struct Job {
   absl::Time nudged_at = absl::InfinitePast();  // when the deadline of this phase was last acted on
   bool stuck_recorded = false;
   bool watched = false;  // this state was counted as stuck
+  StallWatch stall;
 
   std::optional<Incarnation> current;
   std::optional<Incarnation> candidate;  // gathers while `current` is live
@@ -244,6 +260,8 @@ struct Job {
   std::string refusal;  // of the newest Hello that was refused; empty: none was
   absl::Time refused_at = absl::InfinitePast();
   int64_t refused_hellos = 0;
+  std::string turned_away;  // the newest refusal that is for good
+  absl::Time turned_away_at = absl::InfinitePast();
   absl::Time store_attempt = absl::InfinitePast();
   bool write_due = false;  // changed by a decision that did not write it
 
@@ -251,14 +269,16 @@ struct Job {
   Settings settings;    // in force
   bool paused = false;
   std::string pause_reason;
-  std::deque<DoneRequest> requests;  // newest last, at most kMaxDoneRequests
-  std::deque<Plan> plans;            // newest last, at most Core::kMaxPlans
-  // Pause per received byte of the fullest rank, in the newest chunks, at most kMaxPaces.
-  std::deque<double> seconds_per_byte;
+  std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests
+  std::deque<Plan> plans;                                // newest last, at most Core::kMaxPlans
+  std::deque<MeasuredPause> pauses;                      // of the newest chunks
   absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
   Windows windows;
-  int64_t window_bytes = 0;  // of `windows`, when they were last bounded
+  int64_t window_bytes = 0;      // of `windows`, when they were last bounded
+  int64_t covered_step = -1;     // the last of its newest complete window; -1: none yet
+  int64_t windows_given_up = 0;  // since the daemon started
+  PaceLoad pace_load;            // of its streams' own limits
   Account account;
   TrackRecord record;  // of this incarnation; kept when the costs are priced
   std::optional<int64_t> last_decision_step;
@@ -289,14 +309,6 @@ struct Seat {
   std::string job;
   std::string incarnation;
   int32_t rank = 0;
-};
-
-// Whether the daemon keeps up with the reports of all jobs.
-struct PaceLoad {
-  int32_t factor = 1;  // 1, 2, 4, ..: how much longer windows are than configured
-  int64_t dropped_reports = 0;
-  absl::Time raised_at = absl::InfinitePast();
-  absl::Time calm_since = absl::InfinitePast();
 };
 
 struct State {

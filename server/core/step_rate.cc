@@ -17,12 +17,13 @@ absl::Duration Patience(const Incarnation& incarnation) {
 }  // namespace
 
 void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Time now) {
-  incarnation.rate = {.due = now + std::max(patience, kLeastPatience)};
+  incarnation.rate = {.began = now, .due = now + std::max(patience, kLeastPatience)};
 }
 
 void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
   StepRate& rate = incarnation.rate;
   if (!rate.told.empty() && step <= rate.told.back().step) return;
+  if (rate.told.empty()) rate.first_step = step;
   rate.told.push_back({.step = step, .at = now});
   if (std::ssize(rate.told) > kMaxToldSteps) rate.told.pop_front();
   const absl::Time due = now + Patience(incarnation);
@@ -33,6 +34,7 @@ void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
 void NoteHelloStep(Incarnation& incarnation, int64_t step, absl::Time now) {
   StepRate& rate = incarnation.rate;
   if (rate.told.empty()) {
+    rate.first_step = step;
     rate.told.push_back({.step = step, .at = now});
   } else if (step - rate.told.back().step >= incarnation.report_every) {
     NoteStep(incarnation, step, now);
@@ -53,6 +55,14 @@ double SecondsPerStep(const StepRate& rate) {
   return *middle;
 }
 
+absl::Duration VoteInterval(const Incarnation& incarnation) {
+  const StepRate& rate = incarnation.rate;
+  if (rate.told.size() < 2) return absl::ZeroDuration();
+  const double mean = absl::ToDoubleSeconds(rate.told.back().at - rate.told.front().at) /
+                      static_cast<double>(rate.told.back().step - rate.told.front().step);
+  return absl::Seconds(std::max(mean, SecondsPerStep(rate)) * incarnation.vote_every);
+}
+
 absl::Duration ReportInterval(const Incarnation& incarnation) {
   const int32_t steps = std::max(incarnation.report_every, incarnation.pace.report_every);
   return absl::Seconds(SecondsPerStep(incarnation.rate) * steps);
@@ -68,6 +78,22 @@ absl::Duration LongestGap(const StepRate& rate) {
 
 absl::Time LastRise(const StepRate& rate) {
   return rate.told.empty() ? absl::InfinitePast() : rate.told.back().at;
+}
+
+void Advance(StepFront& front, int32_t rank, int64_t step) {
+  if (rank == front.rank) {
+    front.first = std::max(front.first, step);
+  } else if (step > front.first) {
+    front.second = front.first;
+    front.first = step;
+    front.rank = rank;
+  } else {
+    front.second = std::max(front.second, step);
+  }
+}
+
+int64_t OthersStep(const StepFront& front, int32_t rank) {
+  return rank == front.rank ? front.second : front.first;
 }
 
 bool StepsAdvance(const Job& job, absl::Time now) {

@@ -20,8 +20,17 @@ struct ToldStep {
 };
 
 struct StepRate {
-  std::deque<ToldStep> told;              // newest last, at most kMaxToldSteps
-  absl::Time due = absl::InfinitePast();  // the next is expected by then
+  absl::Time began = absl::InfinitePast();  // the launch became the job's own here
+  int64_t first_step = 0;                   // the first that was told
+  std::deque<ToldStep> told;                // newest last, at most kMaxToldSteps
+  absl::Time due = absl::InfinitePast();    // the next is expected by then
+};
+
+// The highest steps of two different ranks; -1: none.
+struct StepFront {
+  int64_t first = -1;
+  int32_t rank = -1;  // of `first`
+  int64_t second = -1;
 };
 
 inline constexpr int kMaxToldSteps = 17;  // 16 rises
@@ -40,12 +49,18 @@ void NoteHelloStep(Incarnation& incarnation, int64_t step, absl::Time now);
 
 // The median of the newest rises; 0: not known yet.
 double SecondsPerStep(const StepRate& rate);
+// The time between two votes, pauses between steps included; zero: not known yet.
+absl::Duration VoteInterval(const Incarnation& incarnation);
 // The expected time between two windows' reports; zero: not known yet.
 absl::Duration ReportInterval(const Incarnation& incarnation);
 // The longest time between two of the newest rises: a checkpoint or an evaluation included.
 absl::Duration LongestGap(const StepRate& rate);
 // When a step was told last; InfinitePast before the first.
 absl::Time LastRise(const StepRate& rate);
+
+void Advance(StepFront& front, int32_t rank, int64_t step);
+// The highest step of any rank but this one; -1: none.
+int64_t OthersStep(const StepFront& front, int32_t rank);
 
 // True when the launch in force is alive and a rank's step rose within three report intervals, at
 // least kLeastPatience; of a new launch, within the patience of BeginSteps.

@@ -105,6 +105,9 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.take_over_refused = TakeOverRefused(job, now);
   if (now - job.refused_at < kRefusalShown) view.refusal = job.refusal;
   view.refused_hellos = job.refused_hellos;
+  view.stalled = job.stall.told.name;
+  view.stalled_reason = job.stall.told.reason;
+  view.windows_given_up = job.windows_given_up;
   view.stuck_seconds = absl::ToDoubleSeconds(StuckFor(state.config, job, now));
   if (job.current) {
     view.incarnation = job.current->name;
@@ -113,6 +116,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.connected_ranks = job.current->num_connected;
     view.report_every = job.current->report_every;
     view.step_seconds = SecondsPerStep(job.current->rate);
+    view.coverage_now = CoverageNow(job);
     view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
     view.model_layers = job.current->model_layers;
     view.took_over = job.current->took_over;

@@ -3,12 +3,15 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/core/decide.h"
+#include "server/core/ending.h"
 #include "server/core/sentences.h"
+#include "server/core/step_rate.h"
 
 namespace eplb::core {
 namespace {
 
 constexpr int kPatience = 3;  // deadlines
+constexpr int kVotesAwaited = 3;
 
 }  // namespace
 
@@ -16,15 +19,18 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
   switch (job.phase) {
     case Phase::kIdle:
       return absl::InfiniteDuration();
-    case Phase::kHeld:
-      return job.current && job.current->ending == Ending::kLive ? config.prepare_deadline
-                                                                 : absl::InfiniteDuration();
+    case Phase::kHeld: {
+      const RunEnd* end = EndOf(job);
+      const bool moved = job.current && !job.current->moved.empty();  // another daemon leads it
+      const bool waits = end == nullptr || (end->how == RunEnding::kLost && !moved);
+      return waits ? config.prepare_deadline : absl::InfiniteDuration();
+    }
     case Phase::kSolving:
       return SolveDeadline(config, job);
     case Phase::kPreparing:
       return config.prepare_deadline;
     case Phase::kResolving:
-      return config.resolve_deadline;
+      return config.resolve_deadline + kVotesAwaited * VoteInterval(*job.current);
     case Phase::kRetracting:
     case Phase::kQuarantine:
       return config.retract_deadline;
@@ -45,7 +51,7 @@ void WatchState(Turn& turn, Job& job) {
   if (job.stuck_recorded) return;
   job.stuck_recorded = true;
   RecordEvent(turn, job, "stuck", job.known ? job.known->version : 0,
-              absl::StrCat(PhaseName(job.phase), " for ",
+              absl::StrCat(StateName(job), " for ",
                            absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))),
                            ", waiting for ", WaitingFor(job)));
 }

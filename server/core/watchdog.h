@@ -9,7 +9,7 @@
 namespace eplb::core {
 
 // How long the job's state may last before something is done about it; infinite for IDLE, and for
-// HELD when the job has no incarnation that is alive.
+// a job whose run is over for good. That of RESOLVING grows with the time between the ranks' votes.
 absl::Duration DeadlineOf(const Config& config, const Job& job);
 
 // The age of a state that is older than three times its deadline, else zero.

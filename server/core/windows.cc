@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +50,30 @@ void GiveUp(Windows& windows, const PendingWindow& window, int32_t ranks_per_rep
   outcome.notes.push_back(
       {"window_incomplete", absl::StrCat("steps ", window.first_step, "..", window.last_step,
                                          " are given up: no report of ", RankList(missing))});
+}
+
+// The pending window that fewest ranks reported, the oldest of those; not the one of `newest`.
+void GiveUpLeastReported(Windows& windows, const wire::LoadReport& newest,
+                         int32_t ranks_per_reporter, ReportOutcome& outcome) {
+  std::deque<PendingWindow>& pending = windows.pending;
+  auto least = pending.end();
+  int32_t fewest = 0;
+  for (auto window = pending.begin(); window != pending.end(); ++window) {
+    const bool is_newest =
+        window->first_step == newest.first_step && window->last_step == newest.last_step;
+    if (is_newest && pending.size() > 1) continue;
+    const int32_t reported =
+        std::accumulate(window->num_reported.begin(), window->num_reported.end(), 0);
+    if (least != pending.end() && reported >= fewest) continue;
+    least = window;
+    fewest = reported;
+  }
+  GiveUp(windows, *least, ranks_per_reporter, outcome);
+  // Only behind the oldest one that is kept: late reports of others may still complete.
+  if (least == pending.begin()) {
+    windows.given_up_through = std::max(windows.given_up_through, least->last_step);
+  }
+  pending.erase(least);
 }
 
 bool AddCells(const LoadMatrix& counts, LoadMatrix& sum) {
@@ -345,10 +370,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     if (IsCovered(window, limits)) Complete(windows, window, limits, outcome);
   }
   while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
-    GiveUp(windows, windows.pending.front(), limits.ranks_per_reporter, outcome);
-    windows.given_up_through =
-        std::max(windows.given_up_through, windows.pending.front().last_step);
-    windows.pending.pop_front();
+    GiveUpLeastReported(windows, report, limits.ranks_per_reporter, outcome);
   }
   return outcome;
 }

@@ -182,7 +182,7 @@ HttpResponse AnswerApi(const ApiSources& sources, std::string_view path,
   if (path == kJobs) {
     const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, {});
     if (!numbers.ok()) return ErrorResponse(numbers.status());
-    return {.body = JobsToJson(sources.jobs())};
+    return {.body = JobsToJson(sources.jobs(), sources.refusals(), sources.warnings())};
   }
   if (!path.starts_with(kJobs) || path[kJobs.size()] != '/') return NotThere(path);
   return AnswerAboutJob(sources, path, path.substr(kJobs.size() + 1), query);

@@ -1,6 +1,6 @@
 // The read-only JSON of /api/v1, as a function of path and query. Keys are those of eplbctl -o json
 // where both show the same thing.
-//   /api/v1/jobs                      {"jobs":[..]}
+//   /api/v1/jobs                      {"jobs":[..],"jobs_hidden","refusals":[..],"warnings":[..]}
 //   /api/v1/jobs/JOB                  one job
 //   /api/v1/jobs/JOB/placement        ?version=V; {"job","version","digest","placement"}
 //   /api/v1/jobs/JOB/load             ?layer=L; {"job","first_step","last_step","first_layer",
@@ -25,10 +25,18 @@
 
 namespace eplb {
 
+// Ranks of a job that the daemon does not know, and how long ago the newest of them came.
+struct RefusedRanks {
+  core::RefusedJob job;
+  absl::Duration ago;
+};
+
 // Where the answers come from. Called on the server's threads; the caller keeps them short and sets
 // all of them. errors: NotFound for an unknown job, version or window.
 struct ApiSources {
   std::function<std::vector<core::JobView>()> jobs = {};
+  std::function<std::vector<RefusedRanks>()> refusals = {};  // of jobs that are not known
+  std::function<std::vector<std::string>()> warnings = {};   // of the daemon itself
   std::function<absl::StatusOr<core::JobView>(const std::string& job)> job = {};
   // version: none = the one in force.
   std::function<absl::StatusOr<wire::PlacementBody>(const std::string& job,

@@ -66,6 +66,16 @@ Json SettingsJson(const core::Settings& settings) {
           {"layers_per_chunk", settings.layers_per_chunk}};
 }
 
+Json CandidateJson(const core::JobView& job) {
+  if (!job.candidate) return nullptr;
+  return {{"incarnation", job.candidate->incarnation},
+          {"world_size", job.candidate->world_size},
+          {"registered_ranks", job.candidate->registered},
+          {"connected_ranks", job.candidate->connected},
+          {"seconds", Finite(absl::ToDoubleSeconds(job.candidate->since))},
+          {"waits", job.candidate->waits}};
+}
+
 Json JobJson(const core::JobView& job) {
   Json ranks = Json::array();
   for (const core::RankView& rank : job.ranks) ranks.push_back(RankJson(rank));
@@ -106,6 +116,16 @@ Json JobJson(const core::JobView& job) {
           {"end_reason", job.end_reason},
           {"took_over", job.took_over},
           {"stuck_seconds", Finite(job.stuck_seconds)},
+          {"stalled", job.stalled},
+          {"stalled_reason", job.stalled_reason},
+          {"step_seconds", Finite(job.step_seconds)},
+          {"coverage_now", Finite(job.coverage_now)},
+          {"launch", job.launch},
+          {"term", job.term},
+          {"candidate", CandidateJson(job)},
+          {"take_over_refused", job.take_over_refused},
+          {"refusal", job.refusal},
+          {"refused_hellos", job.refused_hellos},
           {"model_layers", job.model_layers},
           {"ranks", std::move(ranks)}};
 }
@@ -174,11 +194,21 @@ Json EventJson(const StoredEvent& stored) {
 
 std::string JobToJson(const core::JobView& job) { return Dump(JobJson(job)); }
 
-std::string JobsToJson(std::span<const core::JobView> jobs) {
+std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const RefusedRanks> refusals,
+                       std::span<const std::string> warnings) {
   Json list = Json::array();
   for (const core::JobView& job : jobs) list.push_back(JobJson(job));
-  return Dump(
-      {{"jobs", std::move(list)}, {"jobs_hidden", false}});  // as GetStatus; HTTP hides none
+  Json refused = Json::array();
+  for (const RefusedRanks& one : refusals) {
+    refused.push_back({{"job", one.job.job},
+                       {"reason", one.job.reason},
+                       {"count", one.job.count},
+                       {"seconds_ago", Finite(absl::ToDoubleSeconds(one.ago))}});
+  }
+  return Dump({{"jobs", std::move(list)},
+               {"jobs_hidden", false},  // as GetStatus; HTTP hides none
+               {"refusals", std::move(refused)},
+               {"warnings", std::vector<std::string>(warnings.begin(), warnings.end())}});
 }
 
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body) {

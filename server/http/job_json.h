@@ -13,7 +13,8 @@
 namespace eplb {
 
 std::string JobToJson(const core::JobView& job);
-std::string JobsToJson(std::span<const core::JobView> jobs);
+std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const RefusedRanks> refusals,
+                       std::span<const std::string> warnings);
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body);
 // layer: only this one, as a matrix of one row. REQUIRES: it is a layer of the load.
 std::string LoadToJson(const std::string& job, const core::WindowView& window,

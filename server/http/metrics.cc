@@ -96,9 +96,12 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
     page.Sample(static_cast<double>(count), {{"kind", kind}});
   }
   page.Family(MetricType::Counter, "eplb_reports_dropped_total",
-              "Load reports that were dropped, by place: queue = the core was behind or the rank "
-              "sent more than limits.messages_per_second.");
-  page.Sample(static_cast<double>(s.reports_dropped_at_queue), {{"where", "queue"}});
+              "Load reports that were dropped, by place: queue = the core was behind, stream = the "
+              "rank sent more than limits.messages_per_second, ahead = of steps far ahead of all "
+              "other ranks of the job.");
+  for (const auto& [place, count] : s.reports_dropped) {
+    page.Sample(static_cast<double>(count), {{"where", place}});
+  }
   page.Family(MetricType::Counter, "eplb_http_errors_total",
               "HTTP answers with a status of 400 or above, by code; 421 = a Host that "
               "http.allowed_hosts does not list, 431 = a head above 8 KiB.");
@@ -272,7 +275,7 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
   gauge("eplb_plan_state_seconds", "Time in that state.",
         [](const core::JobView& job) { return absl::ToDoubleSeconds(job.state_age); });
   gauge("eplb_stuck_plan_seconds",
-        "Age of a state that is older than three times its deadline; else 0.",
+        "Age of a state that is older than three times its deadline, LOST included; else 0.",
         [](const core::JobView& job) { return job.stuck_seconds; });
   gauge("eplb_paused", "1 when an operator paused the job's proposals; else 0.",
         [](const core::JobView& job) { return job.paused ? 1 : 0; });
@@ -282,6 +285,45 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
   gauge("eplb_quarantine",
         "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
         [](const core::JobView& job) { return job.state == "QUARANTINE" ? 1 : 0; });
+}
+
+// Whether steps are followed by windows and decisions.
+void AddProgress(const MetricsSnapshot& s, Page& page) {
+  page.Family(MetricType::Gauge, "eplb_stalled",
+              "1 when the job trains and its balancing has stopped; else 0. The label says why: "
+              "store, state, lost, hung, windows, decisions, withdrawn, candidate, refused; none.");
+  for (const core::JobView& job : s.jobs) {
+    page.Sample(job.stalled.empty() ? 0 : 1,
+                {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
+  }
+  PerJob(
+      s, MetricType::Gauge, "eplb_coverage_now_ratio",
+      "Reporters that told the newest window that should be complete / reporters of the job; 0 = "
+      "no such window yet.",
+      [](const core::JobView& job) { return job.coverage_now; }, page);
+  PerJobWithValue(
+      s, "eplb_step_seconds", "Time of a step, from when steps were reported.",
+      [](const core::JobView& job) { return AboveZero(job.step_seconds); }, page);
+  PerJob(
+      s, MetricType::Counter, "eplb_windows_given_up_total",
+      "Load windows that too few ranks reported before newer ones took their place.",
+      [](const core::JobView& job) { return job.windows_given_up; }, page);
+  PerJob(
+      s, MetricType::Gauge, "eplb_launch_number",
+      "Number of the launch in force, rising within a job; 0 = none yet.",
+      [](const core::JobView& job) { return job.launch; }, page);
+  PerJob(
+      s, MetricType::Gauge, "eplb_candidate_ranks",
+      "Registered ranks of a newer launch that is not balanced yet; 0 when there is none.",
+      [](const core::JobView& job) { return job.candidate ? job.candidate->registered : 0; }, page);
+  PerJob(
+      s, MetricType::Counter, "eplb_job_refusals_total",
+      "Registrations of ranks that were refused, since the daemon started; also of the newest jobs "
+      "that the daemon does not serve.",
+      [](const core::JobView& job) { return job.refused_hellos; }, page);
+  for (const core::RefusedJob& refused : s.refused_jobs) {
+    page.Sample(static_cast<double>(refused.count), {{kJobLabel, refused.job}});
+  }
 }
 
 void AddAnswers(const core::Counters& counters, Page& page) {
@@ -329,9 +371,6 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
   counter("eplb_report_dropped_steps_total", "Steps whose counts ranks dropped, as they reported.",
           counters.dropped_steps);
   counter("eplb_windows_total", "Load windows that enough ranks reported.", counters.windows);
-  counter("eplb_windows_given_up_total",
-          "Load windows that too few ranks reported before newer ones took their place.",
-          counters.windows_given_up);
   counter("eplb_windows_unmeasured_total",
           "Load windows without a measured balancedness: a placement that their steps ran under is "
           "not known.",
@@ -381,6 +420,7 @@ class SnapshotCollectable : public prometheus::Collectable {
     AddDaemon(snapshot_, page);
     AddDurations(snapshot_, page);
     AddJobs(snapshot_, page);
+    AddProgress(snapshot_, page);
     AddCounters(snapshot_, page);
     AddProcess(snapshot_.process, page);
     return page.Take();

@@ -46,12 +46,13 @@ struct MetricsSnapshot {
   bool draining = false;
   int64_t term = 0;
   int64_t sessions = 0;
-  int64_t reports_dropped_at_queue = 0;
+  std::vector<LabelledCount> reports_dropped;  // by place
   std::vector<LabelledCount> refusals_by_kind;
   std::vector<LabelledCount> session_disconnects_by_reason;
   std::vector<CallFigures> calls;
   std::vector<core::JobView> jobs;
-  core::Counters counters;  // of all jobs, since the daemon started
+  std::vector<core::RefusedJob> refused_jobs;  // that are not among `jobs`
+  core::Counters counters;                     // of all jobs, since the daemon started
   int64_t queued_events = 0;
   int64_t window_bytes = 0;
   core::Buckets solve_seconds;

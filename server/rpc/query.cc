@@ -110,6 +110,27 @@ void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
                                             view.layer_balancedness.end());
 }
 
+// Whether balancing goes on, and for which launch.
+void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
+  out->set_stalled(view.stalled);
+  out->set_stalled_reason(view.stalled_reason);
+  out->set_step_seconds(view.step_seconds);
+  out->set_coverage_now(view.coverage_now);
+  out->set_launch(static_cast<uint64_t>(view.launch));
+  out->set_term(static_cast<uint64_t>(view.term));
+  out->set_refusal(view.refusal);
+  out->set_refused_hellos(static_cast<uint64_t>(view.refused_hellos));
+  out->set_take_over_refused(view.take_over_refused);
+  if (!view.candidate) return;
+  v1::CandidateStatus* const candidate = out->mutable_candidate();
+  candidate->set_incarnation(view.candidate->incarnation);
+  candidate->set_world_size(static_cast<uint32_t>(view.candidate->world_size));
+  candidate->set_registered_ranks(static_cast<uint32_t>(view.candidate->registered));
+  candidate->set_connected_ranks(static_cast<uint32_t>(view.candidate->connected));
+  candidate->set_seconds(absl::ToDoubleSeconds(view.candidate->since));
+  candidate->set_waits(view.candidate->waits);
+}
+
 // No version is as high as the number that this gives for one that does not fit.
 int64_t ClampedVersion(uint64_t version) {
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
@@ -155,6 +176,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_end_reason(view.end_reason);
   out->set_took_over(view.took_over);
   out->set_stuck_seconds(view.stuck_seconds);
+  ProgressToProto(view, out);
   for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
 }
 
@@ -193,6 +215,7 @@ class QueryService : public v1::Query::CallbackService {
     response->set_ready(ready.ok());
     response->set_not_ready_reason(std::string(ready.message()));
     for (const std::string& warning : options_.runner->warnings()) response->add_warnings(warning);
+    AddRefusals(peer, *response);
     for (const core::JobView& view : options_.runner->Jobs()) {
       if (Allowed(peer, Verb::kQuery, view.job).ok()) {
         ToProto(view, response->add_jobs());
@@ -277,6 +300,18 @@ class QueryService : public v1::Query::CallbackService {
   }
 
  private:
+  // Only of jobs that the asker may see.
+  void AddRefusals(const PeerIdentity& peer, v1::GetStatusResponse& response) const {
+    for (const core::RefusedJob& refused : options_.runner->Refusals()) {
+      if (!Allowed(peer, Verb::kQuery, refused.job).ok()) continue;
+      v1::Refusal& refusal = *response.add_refusals();
+      refusal.set_job(refused.job);
+      refusal.set_reason(refused.reason);
+      refusal.set_count(static_cast<uint64_t>(refused.count));
+      refusal.set_seconds_ago(absl::ToDoubleSeconds(MonotonicNow() - refused.at));
+    }
+  }
+
   // No question is about a job without a name.
   absl::Status AdmitJob(const grpc::CallbackServerContext& context, const std::string& job) {
     absl::Status admitted = options_.gate->Admit(context, Verb::kQuery, job);

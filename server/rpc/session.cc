@@ -154,7 +154,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
     }
     const bool report = up.has_load_report();
     if (!rate_.Take(MonotonicNow())) {
-      if (report) return runner_->CountDroppedReport();
+      if (report) return runner_->CountLimitedReport(session_);
       return Refuse(Refusal::kLimited,
                     absl::ResourceExhaustedError(
                         "more messages a second than limits.messages_per_second allows"));

@@ -64,9 +64,23 @@ void EventQueue::Stop() {
   not_empty_.notify_all();
 }
 
-void EventQueue::CountDroppedReport() {
+void EventQueue::CountLimitedReport(core::SessionId session) {
   const std::lock_guard lock(mutex_);
-  ++dropped_reports_;
+  ++limited_reports_;
+  ++limited_[session];
+}
+
+int64_t EventQueue::limited_reports() const {
+  const std::lock_guard lock(mutex_);
+  return limited_reports_;
+}
+
+std::vector<core::LimitedReports> EventQueue::TakeLimited() {
+  const std::lock_guard lock(mutex_);
+  std::vector<core::LimitedReports> taken;
+  for (const auto& [session, count] : limited_) taken.push_back({session, count});
+  limited_.clear();
+  return taken;
 }
 
 int64_t EventQueue::dropped_reports() const {

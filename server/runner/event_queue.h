@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "absl/time/time.h"
 
@@ -37,8 +39,12 @@ class EventQueue {
   // Wakes Pop for good; what is queued is not handed out any more.
   void Stop();
 
-  void CountDroppedReport();
-  int64_t dropped_reports() const;
+  int64_t dropped_reports() const;  // for want of a place
+  // A report above the limit of its stream, which was not pushed.
+  void CountLimitedReport(core::SessionId session);
+  int64_t limited_reports() const;
+  // Those since the call before.
+  std::vector<core::LimitedReports> TakeLimited();
   size_t size() const;
 
  private:
@@ -53,6 +59,8 @@ class EventQueue {
   std::deque<Item> items_;
   size_t bytes_ = 0;
   int64_t dropped_reports_ = 0;
+  int64_t limited_reports_ = 0;
+  std::map<core::SessionId, int64_t> limited_;
   bool stopped_ = false;
 };
 

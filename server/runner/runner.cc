@@ -120,17 +120,18 @@ void Runner::Loop() {
 }
 
 void Runner::Tick() {
-  Handle(core::Tick{.dropped_reports = dropped_reports()});
+  Handle(core::Tick{.dropped_reports = dropped_reports(), .limited = queue_.TakeLimited()});
   const absl::Time now = MonotonicNow();
   if (now >= probed_ + kProbePeriod) {
     probed_ = now;
     executor_.CheckStore();
     if (!executor_.store_works()) executor_.ProbeStore(term());
   }
-  const int64_t drops = dropped_reports();
+  const int64_t drops = dropped_reports() + limited_reports();
   if (drops > logged_drops_ && now >= drops_logged_ + kDropLogPeriod) {
     Log(LogLevel::kWarn, "reports_dropped",
         {{"since_last_line", drops - logged_drops_},
+         {"of_streams_above_their_limit", limited_reports()},
          {"reason", "load reports came faster than they are counted"}});
     logged_drops_ = drops;
     drops_logged_ = now;

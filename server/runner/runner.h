@@ -67,9 +67,10 @@ class Runner {
   // Hands out a version number of the job, as `version` of the outcome. `done` and errors: as Ask.
   absl::Status ReserveVersion(std::string job, ChangeDesk::Done done);
   ChangeDesk& changes() { return changes_; }
-  // A report that was dropped before it was pushed.
-  void CountDroppedReport() { queue_.CountDroppedReport(); }
-  int64_t dropped_reports() const { return queue_.dropped_reports(); }
+  // A report above the limit of its stream.
+  void CountLimitedReport(core::SessionId session) { queue_.CountLimitedReport(session); }
+  int64_t limited_reports() const { return queue_.limited_reports(); }
+  int64_t dropped_reports() const { return queue_.dropped_reports(); }  // the queue was full
   core::Buckets solve_seconds() const { return solve_seconds_.view(); }
   core::Buckets store_write_seconds() const { return executor_.write_seconds(); }
   int64_t store_errors() const { return executor_.write_errors(); }

@@ -4,10 +4,12 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/daemon/job_text.h"
 #include "client/cli/daemon/rank_names.h"
 #include "client/cli/daemon/transport_checks.h"
 #include "client/cli/text.h"
@@ -23,6 +25,8 @@ namespace {
 using Result = Check::Result;
 
 constexpr double kLeastCoverage = 0.95;
+constexpr double kGathering = 60;        // seconds
+constexpr double kRefusalMatters = 600;  // seconds
 
 Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
   return {
@@ -34,6 +38,13 @@ Check CheckState(const v1::JobStatus& job) {
   if (!job.waiting_for().empty()) absl::StrAppend(&detail, ", waits for ", job.waiting_for());
   if (job.state() == "QUARANTINE") {
     absl::StrAppend(&detail, ": ", job.last_reason(), "; eplbctl resume ends it");
+    return Make(job, "state", Result::kFailed, std::move(detail));
+  }
+  // Restored from the store, and none of its ranks has come back.
+  if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 && job.ending().empty()) {
+    absl::StrAppend(&detail,
+                    "; no rank is connected: start the job again, or end it with "
+                    "eplbctl forget");
     return Make(job, "state", Result::kFailed, std::move(detail));
   }
   // The daemon's own deadlines are configured, and it tells when one is long past.
@@ -53,16 +64,26 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
   return NameRanks(ranks, static_cast<size_t>(job.ranks_size()));
 }
 
-// An incarnation that failed is a finding however short ago; one that is lost may come back.
+// The daemon stepped down: another one balances the launch.
+bool MovedAway(const v1::JobStatus& job) {
+  return job.ending() == "lost" && absl::StrContains(job.end_reason(), "ranks went on with eplbd");
+}
+
+// A run that failed or was lost is a finding however short ago: nobody said that it is over.
 Check CheckIncarnation(const v1::JobStatus& job) {
   const std::string name = absl::StrCat("incarnation ", job.incarnation());
+  if (MovedAway(job)) {
+    return Make(job, "incarnation", Result::kOk,
+                absl::StrCat(name, " is not led here: ", job.end_reason()));
+  }
+  if (job.ending() == "lost") {
+    return Make(job, "incarnation", Result::kFailed,
+                absl::StrCat(name, " was lost: ", job.end_reason(),
+                             "; start it again, or end it with eplbctl forget"));
+  }
   if (!job.ending().empty()) {
-    const Result result = job.ending() == "failed" ? Result::kFailed
-                          : job.ending() == "lost" ? Result::kWarning
-                                                   : Result::kOk;
-    return Make(job, "incarnation", result,
-                absl::StrCat(name, job.ending() == "lost" ? " was " : " ", job.ending(), ": ",
-                             job.end_reason()));
+    return Make(job, "incarnation", job.ending() == "failed" ? Result::kFailed : Result::kOk,
+                absl::StrCat(name, " ", job.ending(), ": ", job.end_reason()));
   }
   if (!job.took_over().empty()) {
     return Make(job, "incarnation", Result::kWarning,
@@ -177,6 +198,39 @@ Check CheckLibraries(const v1::JobStatus& job) {
                                : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
 }
 
+// Whether steps are followed by windows, windows by decisions and decisions by switches.
+Check CheckBalancing(const v1::JobStatus& job) {
+  if (!job.stalled().empty()) {
+    return Make(job, "balancing", Result::kFailed,
+                absl::StrCat("stalled (", job.stalled(), "): ", job.stalled_reason()));
+  }
+  if (job.step_seconds() <= 0) {
+    return Make(job, "balancing", Result::kOk, "not stalled; how long a step takes is not known");
+  }
+  std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
+  if (job.coverage_now() <= 0) return Make(job, "balancing", Result::kOk, std::move(detail));
+  absl::StrAppendFormat(&detail, "; %.1f %% of the reporters told the newest window",
+                        100 * job.coverage_now());
+  return Make(job, "balancing", Result::kOk, std::move(detail));
+}
+
+// A launch that gathers its ranks is given a minute.
+Check CheckCandidate(const v1::JobStatus& job) {
+  std::string detail = CandidateText(job);
+  const bool late = job.candidate().seconds() > kGathering;
+  if (job.take_over_refused()) {
+    absl::StrAppend(&detail, "; end the other launch, or start this one with EPLB_TAKE_OVER=1");
+  }
+  return Make(job, "candidate",
+              late || job.take_over_refused() ? Result::kFailed : Result::kWarning,
+              std::move(detail));
+}
+
+// What the daemon paused by itself is a finding; what an operator paused is a choice.
+bool PausedByALostStore(const v1::JobStatus& job) {
+  return absl::StartsWith(job.pause_reason(), "the store was moved aside");
+}
+
 bool CameToNothing(const v1::Plan& plan) {
   return plan.result() == "withdrawn" || plan.result() == "partial" || plan.result() == "failed";
 }
@@ -195,7 +249,8 @@ Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
       absl::StrAppend(&detail, "; the newest decision is ", plans.plans(0).result(), ": ",
                       plans.plans(0).reason());
     }
-    return Make(job, "decisions", Result::kWarning, std::move(detail));
+    return Make(job, "decisions", PausedByALostStore(job) ? Result::kFailed : Result::kWarning,
+                std::move(detail));
   }
   if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
     return Make(
@@ -215,8 +270,6 @@ Check CheckMode(const v1::JobStatus& job) {
                        : "apply: decisions that pay are carried out");
 }
 
-}  // namespace
-
 Check CheckReadiness(const v1::GetStatusResponse& status) {
   if (status.ready()) {
     return {.scope = "eplbd",
@@ -230,20 +283,46 @@ Check CheckReadiness(const v1::GetStatusResponse& status) {
           .detail = absl::StrCat("no proposals can be made: ", status.not_ready_reason())};
 }
 
+}  // namespace
+
+std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::string& job) {
+  std::vector<Check> checks = {CheckReadiness(status)};
+  for (const std::string& warning : status.warnings()) {
+    checks.push_back(
+        {.scope = "eplbd", .name = "warning", .result = Result::kFailed, .detail = warning});
+  }
+  for (const v1::Refusal& refusal : status.refusals()) {
+    const bool asked = job.empty() || refusal.job() == job;
+    if (!asked || refusal.seconds_ago() > kRefusalMatters) continue;
+    checks.push_back(
+        {.scope = refusal.job(),
+         .name = "refused",
+         .result = Result::kFailed,
+         .detail = absl::StrCat("the daemon does not serve this job: ", refusal.reason(), " (",
+                                Counted(static_cast<int64_t>(refusal.count()), "refusal"),
+                                ", the newest ", Seconds(refusal.seconds_ago()), " ago)")});
+  }
+  return checks;
+}
+
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans) {
-  if (IsOver(job)) {
-    return {CheckState(job),     CheckIncarnation(job),          CheckRanks(job),
-            CheckAgreement(job), CheckPlacement(job, placement), CheckPlans(job, plans)};
+  std::vector<Check> checks = {CheckState(job), CheckIncarnation(job), CheckRanks(job),
+                               CheckAgreement(job), CheckPlacement(job, placement)};
+  if (!IsOver(job)) {
+    checks.push_back(CheckReports(job));
+    checks.push_back(CheckLibraries(job));
+    for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
+    checks.push_back(CheckMode(job));
   }
-  std::vector<Check> checks = {
-      CheckState(job),     CheckIncarnation(job),          CheckRanks(job),
-      CheckAgreement(job), CheckPlacement(job, placement), CheckReports(job),
-      CheckLibraries(job)};
-  for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
-  checks.push_back(CheckMode(job));
   checks.push_back(CheckPlans(job, plans));
+  if (!IsOver(job) || !job.stalled().empty()) checks.push_back(CheckBalancing(job));
+  if (job.has_candidate()) checks.push_back(CheckCandidate(job));
+  // One that is for good stalls the job; others came back later.
+  if (!job.refusal().empty()) {
+    checks.push_back(Make(job, "refused", Result::kWarning, RefusedText(job)));
+  }
   return checks;
 }
 

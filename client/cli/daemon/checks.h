@@ -25,12 +25,14 @@ struct Check {
   std::string detail;  // one sentence
 };
 
-// Can proposals be made?
-Check CheckReadiness(const v1::GetStatusResponse& status);
+// Can proposals be made? What the daemon warns of; and jobs that it refuses although it does not
+// know them: all of them, or only `job` when that is not empty.
+std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::string& job);
 
-// State and its age, how its incarnation began or ended, ranks, their agreement, reports, library
-// versions, transport (transport_checks.h), pause and recent plans of one job. placement: what the
-// daemon says is in force, or why it does not say.
+// State and its age, how its incarnation began or ended, ranks, their agreement, reports, whether
+// balancing is stalled, library versions, transport (transport_checks.h), pause and recent plans of
+// one job; a launch that waits and refused ranks where there are any. placement: what the daemon
+// says is in force, or why it does not say.
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans);

@@ -42,8 +42,11 @@ Colour ColourOf(Check::Result result) {
 absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
   v1::GetStatusResponse status;
   EPLB_RETURN_IF_ERROR(AskStatus(options.query, &status));
-  std::vector<Check> checks = {CheckReadiness(status)};
-  bool found = options.job.empty();
+  std::vector<Check> checks = CheckDaemon(status, options.job);
+  bool found = options.job.empty() ||
+               std::any_of(checks.begin(), checks.end(), [&options](const Check& check) {
+                 return check.scope == options.job;  // refused, and not known
+               });
   for (const v1::JobStatus& job : status.jobs()) {
     if (!options.job.empty() && job.job() != options.job) continue;
     found = true;

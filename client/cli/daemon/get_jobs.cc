@@ -21,8 +21,8 @@ constexpr int kMaxName = 24;
 
 Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
   Table table{.heading = {"job", "state", "policy", "layers", "experts", "slots", "GPUs", "nodes",
-                          "ranks", "version", "incarnation"},
-              .right = {false, false, false, true, true, true, true, true, true, true, false},
+                          "ranks", "version", "launch", "incarnation"},
+              .right = {false, false, false, true, true, true, true, true, true, true, true, false},
               .rows = {}};
   for (const v1::JobStatus& job : response.jobs()) {
     const v1::Shape& shape = job.shape();
@@ -32,10 +32,10 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
                           absl::StrCat(shape.num_layers()), absl::StrCat(shape.num_experts()),
                           absl::StrCat(shape.num_slots()), absl::StrCat(shape.num_gpus()),
                           absl::StrCat(shape.num_nodes()), absl::StrCat(job.world_size()),
-                          absl::StrCat(job.version()),
+                          absl::StrCat(job.version()), LaunchText(job),
                           Shortened(Printable(job.incarnation()), kMaxName / 2)});
   }
-  constexpr std::string_view kOptional[] = {"incarnation", "nodes", "policy", "version"};
+  constexpr std::string_view kOptional[] = {"incarnation", "launch", "nodes", "policy", "version"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }

@@ -66,6 +66,28 @@ Json LayersOf(const v1::JobStatus& job) {
   return layers;
 }
 
+Json CandidateOf(const v1::JobStatus& job) {
+  if (!job.has_candidate()) return nullptr;
+  const v1::CandidateStatus& candidate = job.candidate();
+  return {{"incarnation", candidate.incarnation()},
+          {"world_size", candidate.world_size()},
+          {"registered_ranks", candidate.registered_ranks()},
+          {"connected_ranks", candidate.connected_ranks()},
+          {"seconds", Finite(candidate.seconds())},
+          {"waits", candidate.waits()}};
+}
+
+Json RefusalsOf(const v1::GetStatusResponse& response) {
+  Json refusals = Json::array();
+  for (const v1::Refusal& refusal : response.refusals()) {
+    refusals.push_back({{"job", refusal.job()},
+                        {"reason", refusal.reason()},
+                        {"count", refusal.count()},
+                        {"seconds_ago", Finite(refusal.seconds_ago())}});
+  }
+  return refusals;
+}
+
 Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
   const v1::Shape& shape = job.shape();
   const auto if_set = [](bool is_set, double value) {
@@ -109,6 +131,16 @@ Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
                {"end_reason", job.end_reason()},
                {"took_over", job.took_over()},
                {"stuck_seconds", Finite(job.stuck_seconds())},
+               {"stalled", job.stalled()},
+               {"stalled_reason", job.stalled_reason()},
+               {"step_seconds", Finite(job.step_seconds())},
+               {"coverage_now", Finite(job.coverage_now())},
+               {"launch", job.launch()},
+               {"term", job.term()},
+               {"candidate", CandidateOf(job)},
+               {"take_over_refused", job.take_over_refused()},
+               {"refusal", job.refusal()},
+               {"refused_hellos", job.refused_hellos()},
                {"model_layers", job.model_layers()}};
   if (with_ranks) json["ranks"] = RanksOf(job);
   return json;
@@ -133,12 +165,17 @@ std::string StatusToJson(const v1::GetStatusResponse& response, bool with_ranks)
                {"uptime_seconds", Finite(response.uptime_seconds())},
                {"ready", response.ready()},
                {"not_ready_reason", response.not_ready_reason()},
+               {"warnings", response.warnings()},
+               {"refusals", RefusalsOf(response)},
                {"jobs", JobsOf(response, with_ranks)},
                {"jobs_hidden", response.jobs_hidden()}});
 }
 
 std::string JobsToJson(const v1::GetStatusResponse& response, bool with_ranks) {
-  return Dump({{"jobs", JobsOf(response, with_ranks)}, {"jobs_hidden", response.jobs_hidden()}});
+  return Dump({{"jobs", JobsOf(response, with_ranks)},
+               {"jobs_hidden", response.jobs_hidden()},
+               {"refusals", RefusalsOf(response)},
+               {"warnings", response.warnings()}});
 }
 
 std::string PolicyToJson(const v1::PolicySettings& policy) { return SettingsOf(policy).dump(); }

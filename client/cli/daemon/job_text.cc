@@ -1,8 +1,12 @@
 #include "client/cli/daemon/job_text.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
 #include "client/cli/text.h"
@@ -26,8 +30,11 @@ bool HasEnded(const v1::JobStatus& job) {
 std::string StateText(const v1::JobStatus& job) {
   std::string text = Printable(job.state());
   if (HasEnded(job)) return text;
-  if (job.paused()) absl::StrAppend(&text, Observes(job) ? " (paused, observe)" : " (paused)");
-  if (!job.paused() && Observes(job)) absl::StrAppend(&text, " (observe)");
+  std::vector<std::string> words;
+  if (!job.stalled().empty()) words.emplace_back("stalled");
+  if (job.paused()) words.emplace_back("paused");
+  if (Observes(job)) words.emplace_back("observe");
+  if (!words.empty()) absl::StrAppend(&text, " (", absl::StrJoin(words, ", "), ")");
   return text;
 }
 
@@ -43,6 +50,34 @@ std::string PausedText(const v1::JobStatus& job) {
 std::string ObserveText(const v1::JobStatus& job) {
   if (!Observes(job) || HasEnded(job)) return "";
   return "observe: decisions are made and explained, none is applied";
+}
+
+std::string StalledText(const v1::JobStatus& job) {
+  if (job.stalled().empty()) return "";
+  return Printable(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()));
+}
+
+std::string CandidateText(const v1::JobStatus& job) {
+  if (!job.has_candidate()) return "";
+  const v1::CandidateStatus& candidate = job.candidate();
+  std::string text = absl::StrCat("a newer launch, ", candidate.incarnation(),
+                                  ", is not balanced: ", candidate.registered_ranks(), " of ",
+                                  candidate.world_size(), " ranks are registered after ",
+                                  Seconds(candidate.seconds()));
+  if (!candidate.waits().empty()) absl::StrAppend(&text, "; it waits for ", candidate.waits());
+  return Printable(text);
+}
+
+std::string RefusedText(const v1::JobStatus& job) {
+  if (job.refusal().empty()) return "";
+  return Printable(absl::StrCat(
+      "refused ", job.refused_hellos(),
+      job.refused_hellos() == 1 ? " registration, the newest: " : " registrations, the newest: ",
+      job.refusal()));
+}
+
+std::string LaunchText(const v1::JobStatus& job) {
+  return job.launch() == 0 ? "-" : absl::StrCat(job.launch());
 }
 
 std::string RatioText(std::optional<double> ratio) {
@@ -91,6 +126,9 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
     const std::string how = job.ending() == "lost" ? "was lost" : job.ending();
     add(Printable(absl::StrCat(how, ": ", job.end_reason())), colour);
   }
+  add(StalledText(job), Colour::kRed);
+  add(CandidateText(job), Colour::kYellow);
+  add(RefusedText(job), Colour::kYellow);
   add(PausedText(job), Colour::kYellow);
   add(ObserveText(job), Colour::kYellow);
   // A run that has ended waits for nobody.

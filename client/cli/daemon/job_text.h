@@ -16,7 +16,7 @@ class PolicySettings;
 
 namespace eplb::cli {
 
-// "IDLE", "IDLE (observe)", "HELD (paused)"; a run that has ended is neither.
+// "IDLE", "IDLE (stalled)", "HELD (paused, observe)"; a run that has ended is none of these.
 std::string StateText(const v1::JobStatus& job);
 
 // True once the incarnation ended. One that was lost may come back.
@@ -28,17 +28,30 @@ std::string PausedText(const v1::JobStatus& job);
 // What mode=observe means; empty when the job applies its decisions or has ended.
 std::string ObserveText(const v1::JobStatus& job);
 
+// Why balancing has stopped; empty when it has not.
+std::string StalledText(const v1::JobStatus& job);
+
+// The newer launch that is not served yet, and what it waits for; empty when there is none.
+std::string CandidateText(const v1::JobStatus& job);
+
+// The newest refusal of a rank in the last minutes; empty when there was none.
+std::string RefusedText(const v1::JobStatus& job);
+
 // "measured 0.7275 on steps 200..249 | static 0.6200 | predicted 0.9900, seen 0.8100".
 std::string BalancednessText(const v1::JobStatus& job);
 
 // "name=balanced mode=apply ..": the keys and values that `eplbctl set policy` takes.
 std::string SettingsText(const v1::PolicySettings& settings);
 
+// The launch's number; "-" before the job has one.
+std::string LaunchText(const v1::JobStatus& job);
+
 // "0.7275"; "-" where there is none: not set, or the 0 that stands for no window.
 std::string RatioText(std::optional<double> ratio);
 
 // What a user needs beside the state, each a sentence of its own on a line of its own, without the
-// job's name: how the run ended, PAUSED, observe, whom it waits for.
+// job's name: how the run ended, STALLED, a launch that waits, refused ranks, PAUSED, observe, whom
+// the job waits for.
 std::string StateNotes(const v1::JobStatus& job, const std::string& before,
                        const Terminal& terminal);
 

@@ -31,13 +31,33 @@ std::string Daemon(const v1::GetStatusResponse& response, const Terminal& termin
     absl::StrAppend(&text, "\n",
                     Wrapped(Printable(response.not_ready_reason()), terminal.width, 0));
   }
+  for (const std::string& warning : response.warnings()) {
+    const std::string sentence = absl::StrCat("warning: ", Printable(warning));
+    absl::StrAppend(&text, "\n",
+                    Paint(terminal, Colour::kYellow, Wrapped(sentence, terminal.width, kIndent)));
+  }
   return text + "\n";
 }
 
+// Of jobs that the daemon does not know: they are in no table.
+std::string Refusals(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  std::string text;
+  for (const v1::Refusal& refusal : response.refusals()) {
+    const std::string sentence = Printable(
+        absl::StrCat(Shortened(refusal.job(), kMaxName), " is not served: ", refusal.reason(), " (",
+                     Counted(static_cast<int64_t>(refusal.count()), "refusal"), ", the newest ",
+                     Seconds(refusal.seconds_ago()), " ago)"));
+    absl::StrAppend(&text, "\n",
+                    Paint(terminal, Colour::kRed, Wrapped(sentence, terminal.width, kIndent)),
+                    "\n");
+  }
+  return text;
+}
+
 Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
-  Table table{.heading = {"job", "state", "since", "ranks", "step", "version", "measured", "static",
-                          "predicted", "seen"},
-              .right = {false, false, true, true, true, true, true, true, true, true},
+  Table table{.heading = {"job", "state", "since", "ranks", "step", "version", "launch", "measured",
+                          "static", "predicted", "seen"},
+              .right = {false, false, true, true, true, true, true, true, true, true, true},
               .rows = {}};
   for (const v1::JobStatus& job : response.jobs()) {
     const auto if_set = [](bool is_set, double ratio) {
@@ -47,12 +67,13 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
         {Shortened(Printable(job.job()), kMaxName), Shortened(StateText(job), kMaxName),
          Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
          Grouped(static_cast<int64_t>(job.step())), Grouped(static_cast<int64_t>(job.version())),
-         RatioText(job.balancedness()), RatioText(job.balancedness_static()),
+         LaunchText(job), RatioText(job.balancedness()), RatioText(job.balancedness_static()),
          if_set(job.has_balancedness_predicted(), job.balancedness_predicted()),
          if_set(job.has_balancedness_seen(), job.balancedness_seen())});
   }
-  // All of these are in the job's notes, too, but the version and the age.
-  constexpr std::string_view kOptional[] = {"seen", "predicted", "static", "version", "since"};
+  // The ratios are in the job's notes, too.
+  constexpr std::string_view kOptional[] = {"launch", "seen",    "predicted",
+                                            "static", "version", "since"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }
@@ -86,13 +107,15 @@ Output RunStatus(const StatusOptions& options, const Terminal& terminal) {
   std::string text = Daemon(response, terminal);
   if (response.jobs().empty()) {
     absl::StrAppend(&text, "\n",
-                    response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet", "\n");
+                    response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet", "\n",
+                    Refusals(response, terminal));
     return {.exit_code = kOk, .out = std::move(text), .message = {}};
   }
   absl::StrAppend(&text, "\n", FormatTable(JobTable(response, terminal), terminal));
   for (const v1::JobStatus& job : response.jobs()) {
     absl::StrAppend(&text, "\n", Notes(job, terminal));
   }
+  absl::StrAppend(&text, Refusals(response, terminal));
   return {.exit_code = kOk, .out = std::move(text), .message = {}};
 }
 

@@ -57,7 +57,8 @@ std::string Screen(const Explanation& explanation, const Terminal& terminal) {
   std::string text = absl::StrCat(
       Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
       Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/", job.world_size(),
-      "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(), "\n",
+      "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(),
+      job.launch() == 0 ? "" : absl::StrCat("  launch ", job.launch()), "\n",
       Wrapped(BalancednessText(job), terminal.width, kIndent), "\n", StateNotes(job, "", terminal));
   if (explanation.shown() != nullptr) {
     absl::StrAppend(&text, GpusText(explanation, terminal),

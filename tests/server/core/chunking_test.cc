@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+#include <vector>
+
+#include "server/core/decide.h"
 #include "server/core/judge.h"
 #include "tests/server/core/core_harness.h"
 
@@ -43,9 +47,10 @@ TEST(ChunkingTest, ABoundaryHasAsManyLayersAsItsPauseAllows) {
   };
   EXPECT_EQ(cut(4, 1, 0), (std::vector<size_t>{3}));
   EXPECT_EQ(cut(2, 1, 0), (std::vector<size_t>{2, 1}));
-  EXPECT_EQ(cut(4, 0.0025, 0), (std::vector<size_t>{2, 1}));
+  EXPECT_EQ(cut(4, 0.0025, 1e-12), (std::vector<size_t>{2, 1}));
   EXPECT_EQ(cut(4, 0.0001, 0), (std::vector<size_t>{1, 1, 1}));  // never less than one
   EXPECT_EQ(cut(4, 1, 4e-7), (std::vector<size_t>{2, 1}));       // 0.4 s a layer, as measured
+  EXPECT_EQ(cut(4, 0.015, 0), (std::vector<size_t>{1, 1, 1}));  // 10 ms a layer, as long as none is
 }
 
 TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
@@ -67,12 +72,22 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
       verdict.too_long,
       "steps 0..9: layers 0, 1 left out, a pause of 1 ms is predicted and migration.max_pause "
       "is 0.5 ms");
-  // What was measured only makes chunks shorter.
+  // The slowest boundary measured only makes chunks shorter.
   question.max_pause_seconds = 0.5;
   question.seconds_per_byte = 1;
   verdict = Judge(question).value();
   EXPECT_EQ(verdict.too_long, "");
   EXPECT_EQ(verdict.chunks.size(), 2);
+  // Three boundaries with fewer bytes say that this one will be no shorter.
+  const std::vector<MeasuredPause> measured = {{1000, 1.5}, {2000, 1}, {1'000'000, 2}};
+  question.measured = std::span(measured).first(2);
+  EXPECT_EQ(Judge(question)->chunks.size(), 2);
+  question.measured = measured;
+  verdict = Judge(question).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_EQ(verdict.too_long,
+            "steps 0..9: layers 0, 1 left out, a pause of 1 s is predicted from boundaries "
+            "with fewer bytes and migration.max_pause is 0.5 s");
 }
 
 TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
@@ -92,6 +107,29 @@ TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
   ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
+}
+
+TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
+  Config config = TestConfig();
+  config.policy_every_steps = 10;
+  config.layers_per_chunk = 1;
+  config.max_pause = absl::Milliseconds(100);
+  TestJob job(config);
+  for (FakeRank& rank : job.ranks) rank.identity.weight_bytes = 1000;  // it tells 100 received
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();  // 0.25 s each
+  EXPECT_EQ(job.daemon.CountEvents("pause_exceeded"), kLeastMeasured);
+  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(plan.result, PlanResult::kPartial);
+  EXPECT_NE(plan.reason.find("as chunks of fewer bytes did, and migration.max_pause is 0.1 s"),
+            std::string::npos)
+      << plan.reason;
+  job.Report(20, 29);
+  job.daemon.AnswerSolve(Exchanged({}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("left_out").find("layers 0, 1, 2 left out"), std::string::npos)
+      << job.daemon.LastReason("left_out");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Random orders of everything that can happen to three ranks and a daemon, by seed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -101,7 +102,9 @@ class RandomRun {
 
   void ReportNextWindow() {
     window_ += 10;
+    step_ = std::max(step_, window_);
     for (FakeRank& one : job_.ranks) {
+      one.identity.step = step_;
       if (one.session != 0) one.outbox.emplace_back(TestReport(window_ - 10, window_ - 1));
     }
   }

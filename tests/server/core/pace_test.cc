@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
 #include "client/session/load_windows.h"
 #include "tests/server/core/core_harness.h"
@@ -40,7 +41,9 @@ class PacedJob {
         job.daemon.Say(job.ranks[r].session, report);
         ranges_[r].emplace_back(window->first_step, window->last_step);
       }
-      job.daemon.Handle(Tick{.dropped_reports = dropped});
+      Tick tick{.dropped_reports = dropped};
+      for (const int32_t rank : limited) tick.limited.push_back({job.ranks[rank].session, 5});
+      job.daemon.Handle(tick);
     }
   }
 
@@ -52,6 +55,7 @@ class PacedJob {
   TestJob job;
   std::array<int64_t, 3> lag = {0, 0, 0};
   int64_t dropped = 0;
+  std::vector<int32_t> limited;  // ranks that report above their streams' limit
 
  private:
   void Hear(size_t rank) {
@@ -76,6 +80,24 @@ TEST(PaceTest, NothingIsAskedOfRanksWhoseWindowsAreAsConfigured) {
   paced.RunUntil(99);
   EXPECT_EQ(paced.job.daemon.CountEvents("pace"), 0);
   EXPECT_EQ(paced.report_every(0), 10);
+}
+
+TEST(PaceTest, ARankAboveItsStreamsLimitChangesNobodysWindows) {
+  PacedJob paced(PacedConfig(10));
+  paced.limited = {1};
+  paced.RunUntil(199);
+  EXPECT_EQ(paced.job.daemon.CountEvents("pace"), 0);
+  EXPECT_EQ(paced.report_every(0), 10);
+}
+
+TEST(PaceTest, AJobWhoseReportersAreMostlyAboveTheLimitGetsLongerWindows) {
+  PacedJob paced(PacedConfig(10));
+  paced.limited = {0, 1};
+  paced.RunUntil(199);
+  EXPECT_EQ(paced.report_every(0), 20);
+  EXPECT_THAT(paced.job.daemon.LastReason("pace"),
+              ::testing::HasSubstr("the job's ranks report above limits.messages_per_second, so "
+                                   "windows are 2 times as long as configured"));
 }
 
 TEST(PaceTest, WithoutAConfiguredLengthTheRanksChoose) {

@@ -1,5 +1,6 @@
 #include "server/core/proposal.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/server/core/core_harness.h"
@@ -402,6 +403,26 @@ TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
   job.ranks[1].session = 0;
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(ProposalTest, VotesFarApartAreWaitedForAndNamedWhenTheyDoNotCome) {
+  Config config = TestConfig();
+  config.resolve_deadline = absl::Seconds(6);
+  TestJob job(config);
+  job.ConnectAll();
+  for (int64_t step = 0; step < 30; step += 10) {  // 4 s a step, a vote every 2 steps
+    job.daemon.Advance(absl::Seconds(40));
+    job.Report(step, step + 9);
+    if (step < 20) job.daemon.AnswerSolve(Exchanged({}));
+  }
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
+  job.Deliver();
+  job.daemon.Advance(absl::Seconds(25));
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.daemon.Advance(absl::Seconds(25));
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_THAT(job.daemon.LastReason("retracting"),
+              ::testing::HasSubstr("; the ranks vote every 2 steps, 8."));
 }
 
 }  // namespace

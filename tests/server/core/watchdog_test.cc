@@ -46,5 +46,17 @@ TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
 }
 
+TEST(WatchdogTest, ALostLaunchIsStuckUntilItIsForgottenOrComesBack) {
+  TestJob job;
+  job.ConnectAll();
+  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.daemon.Advance(TestConfig().session_grace + absl::Seconds(1));
+  ASSERT_EQ(job.daemon.state(), "LOST");
+  job.daemon.Advance(absl::Seconds(181));
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 181);
+  EXPECT_EQ(job.daemon.LastReason("stuck"),
+            "LOST for 3m1s, waiting for its ranks to come back, or a new launch");
+}
+
 }  // namespace
 }  // namespace eplb::core

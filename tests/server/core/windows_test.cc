@@ -136,6 +136,16 @@ TEST(WindowsTest, TheOldestPendingWindowIsGivenUpAndTheMissingRanksNamed) {
   EXPECT_EQ(windows.pending.size(), 2u);
 }
 
+TEST(WindowsTest, TheWindowThatFewestRanksReportedIsGivenUpAndOlderOnesStillComplete) {
+  Windows windows;
+  for (const int32_t rank : {0, 1}) Add(windows, rank, 0, 9);
+  Add(windows, 0, 10, 19);
+  const ReportOutcome outcome = Add(windows, 0, 20, 29);
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_EQ(outcome.notes[0].reason, "steps 10..19 are given up: no report of ranks 1, 2");
+  EXPECT_TRUE(Add(windows, 2, 0, 9).completed);
+}
+
 TEST(WindowsTest, ARowOfIncompleteWindowsIsNotedOnceAndCountedWithTheNextCompleteOne) {
   Windows windows;
   int32_t given_up = 0;

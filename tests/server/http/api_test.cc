@@ -31,6 +31,12 @@ absl::Status Unknown(const std::string& job) { return absl::NotFoundError("no jo
 ApiSources TestSources() {
   ApiSources sources;
   sources.jobs = [] { return std::vector{TestView()}; };
+  sources.refusals = [] {
+    return std::vector<RefusedRanks>{
+        {.job = {.job = "j65", .reason = "the daemon already knows 64 jobs", .count = 8},
+         .ago = absl::Seconds(3)}};
+  };
+  sources.warnings = [] { return std::vector<std::string>{"too few descriptors"}; };
   sources.job = [](const std::string& job) -> absl::StatusOr<core::JobView> {
     if (job != "train") return Unknown(job);
     return TestView();
@@ -75,6 +81,10 @@ std::string ErrorOf(const HttpResponse& response) {
 TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
   const HttpResponse response = Ask("/api/v1/jobs");
   EXPECT_EQ(response.status, 200);
+  const Json refusal = Json::parse(response.body).at("refusals").at(0);
+  EXPECT_EQ(refusal.at("job"), "j65");
+  EXPECT_EQ(refusal.at("seconds_ago"), 3);
+  EXPECT_EQ(Json::parse(response.body).at("warnings").at(0), "too few descriptors");
   const Json job = Json::parse(response.body).at("jobs").at(0);
   for (const char* key : {"job",
                           "incarnation",
@@ -96,6 +106,13 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
                           "balancedness_static",
                           "balancedness_predicted",
                           "balancedness_seen",
+                          "stalled",
+                          "stalled_reason",
+                          "step_seconds",
+                          "coverage_now",
+                          "launch",
+                          "candidate",
+                          "refused_hellos",
                           "measured_first_step",
                           "measured_last_step",
                           "layer_balancedness",

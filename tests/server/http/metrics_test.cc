@@ -159,6 +159,7 @@ TEST(MetricsTest, NoNameIsLost) {
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.tls_cert_expiry = absl::UnixEpoch();
   snapshot.session_disconnects_by_reason = {{"lost", 1}};
+  snapshot.reports_dropped = {{"stream", 1}};
   snapshot.calls = {{"Query/GetJob", "OK", {}}};
   core::JobView& job = snapshot.jobs.front();
   job.last_switched_step = 77;
@@ -177,6 +178,11 @@ TEST(MetricsTest, NoNameIsLost) {
                            "report_bytes_total",
                            "reports_dropped_total",
                            "coverage_ratio",
+                           "coverage_now_ratio",
+                           "stalled",
+                           "windows_given_up_total",
+                           "candidate_ranks",
+                           "job_refusals_total",
                            "balancedness_ratio",
                            "balancedness_mean_ratio",
                            "balancedness_worst_ratio",
@@ -246,6 +252,32 @@ TEST(MetricsTest, TheProcessIsAlive) {
   EXPECT_GE(figures.threads, 1);
   EXPECT_GT(figures.cpu_seconds, 0);
   EXPECT_GT(figures.start_unix_seconds, 1'500'000'000);
+}
+
+TEST(MetricsTest, AStallACandidateAndRefusalsHaveTheJobsLabel) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  EXPECT_THAT(MetricsText(snapshot),
+              HasSubstr("eplb_stalled{training_job=\"train\",reason=\"none\"} 0\n"));
+  core::JobView& job = snapshot.jobs.front();
+  job.stalled = "windows";
+  job.coverage_now = 0.75;
+  job.step_seconds = 0.5;
+  job.windows_given_up = 12;
+  job.launch = 4;
+  job.candidate = core::LaunchView{.registered = 3};
+  job.refused_hellos = 9;
+  snapshot.refused_jobs = {{.job = "j65", .reason = "full", .count = 8}};
+  const std::string text = MetricsText(snapshot);
+  for (const char* line : {"eplb_stalled{training_job=\"train\",reason=\"windows\"} 1\n",
+                           "eplb_coverage_now_ratio{training_job=\"train\"} 0.75\n",
+                           "eplb_step_seconds{training_job=\"train\"} 0.5\n",
+                           "eplb_windows_given_up_total{training_job=\"train\"} 12\n",
+                           "eplb_launch_number{training_job=\"train\"} 4\n",
+                           "eplb_candidate_ranks{training_job=\"train\"} 3\n",
+                           "eplb_job_refusals_total{training_job=\"train\"} 9\n",
+                           "eplb_job_refusals_total{training_job=\"j65\"} 8\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
 }
 
 }  // namespace

@@ -50,6 +50,20 @@ TEST(EventQueueTest, AHundredThousandReportsStayWithinTheBytes) {
   EXPECT_EQ(queue.Push(Report()), Admission::kQueued);  // a place is free again
 }
 
+TEST(EventQueueTest, ReportsAboveAStreamsLimitAreHandedOutByStreamAndAreNotTheQueues) {
+  EventQueue queue({});
+  queue.CountLimitedReport(7);
+  queue.CountLimitedReport(9);
+  queue.CountLimitedReport(7);
+  EXPECT_EQ(queue.dropped_reports(), 0);
+  const std::vector<core::LimitedReports> taken = queue.TakeLimited();
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].session, 7);
+  EXPECT_EQ(taken[0].count, 2);
+  EXPECT_TRUE(queue.TakeLimited().empty());
+  EXPECT_EQ(queue.limited_reports(), 3);
+}
+
 TEST(EventQueueTest, StopEndsAWaitingPop) {
   EventQueue queue({});
   queue.Stop();

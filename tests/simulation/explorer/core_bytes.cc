@@ -15,13 +15,13 @@ using core::Rank;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
-static_assert(sizeof(Rank) == 376, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 640,
+static_assert(sizeof(Rank) == 400, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Incarnation) == 688,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 6544, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 4376, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6848, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 4664, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -45,7 +45,8 @@ void Simplify(Incarnation& incarnation) {
   incarnation.moved.clear();
   incarnation.reuse_told = false;
   incarnation.since = kNow;
-  incarnation.rate = {};  // of time, which stands still
+  incarnation.rate = {};   // of time, which stands still
+  incarnation.front = {};  // of reports, of which there are none
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     rank.failed = false;  // words only, like the next
@@ -56,6 +57,9 @@ void Simplify(Incarnation& incarnation) {
     rank.answer_seconds = 0;
     rank.pause_seconds = 0;
     rank.dropped_steps = 0;
+    rank.reported_step = -1;
+    rank.reports_dropped = 0;
+    rank.ahead_told = false;
   }
 }
 
@@ -69,6 +73,12 @@ void Simplify(Job& job) {
   job.nudged_at = kNow;
   job.stuck_recorded = false;
   job.watched = false;
+  job.stall = {};  // words only
+  job.pace_load = {};
+  job.windows_given_up = 0;
+  job.covered_step = -1;
+  job.turned_away.clear();  // words only
+  job.turned_away_at = absl::InfinitePast();
   if (job.stored && job.stored->end) Simplify(*job.stored->end);
   if (job.ended_before) Simplify(*job.ended_before);
   if (job.current) Simplify(*job.current);
@@ -76,7 +86,7 @@ void Simplify(Job& job) {
   job.store_attempt = absl::InfinitePast();
   // Records of decisions: no decision reads them, but those of operators, of which there are none.
   job.plans.clear();
-  job.seconds_per_byte.clear();                   // shortens chunks, which have one layer here
+  job.pauses.clear();                             // shortens chunks, which have one layer here
   job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
   job.windows = {};
   job.window_bytes = 0;

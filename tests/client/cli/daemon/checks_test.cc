@@ -83,7 +83,7 @@ TEST(ChecksTest, RanksThatAreAwayOrRunSomethingElseAreNamed) {
   EXPECT_EQ(One(job, "agreement").result, Result::kWarning);
 }
 
-TEST(ChecksTest, AnIncarnationThatFailedIsAFindingAndOneThatMayComeBackAWarning) {
+TEST(ChecksTest, AnIncarnationThatFailedOrWasLostIsAFindingAndOneThatMovedIsNot) {
   v1::JobStatus job = HealthyJob();
   EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
   job.set_took_over("launch-0");
@@ -96,7 +96,10 @@ TEST(ChecksTest, AnIncarnationThatFailedIsAFindingAndOneThatMayComeBackAWarning)
   EXPECT_EQ(One(job, "incarnation").detail,
             "incarnation launch-1 failed: rank 2 failed after step 9: out of memory");
   job.set_ending("lost");
-  EXPECT_EQ(One(job, "incarnation").result, Result::kWarning);
+  EXPECT_EQ(One(job, "incarnation").result, Result::kFailed);
+  EXPECT_THAT(One(job, "incarnation").detail, HasSubstr("or end it with eplbctl forget"));
+  job.set_end_reason("its ranks went on with eplbd at b:1, which leads with term 9");
+  EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
   job.set_ending("finished");
   EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
 }
@@ -165,6 +168,96 @@ TEST(ChecksTest, MissingReportsMixedLibrariesAndFailedPlansWarn) {
   EXPECT_EQ(One(job, "decisions", plans).result, Result::kWarning);
   job.set_paused(true);
   EXPECT_THAT(One(job, "decisions").detail, HasSubstr("paused"));
+}
+
+TEST(ChecksTest, AStalledJobFailsWithTheNameAndTheReason) {
+  v1::JobStatus job = HealthyJob();
+  job.set_step_seconds(0.125);
+  job.set_coverage_now(1);
+  EXPECT_EQ(One(job, "balancing").result, Result::kOk);
+  EXPECT_EQ(One(job, "balancing").detail,
+            "not stalled, 125.0 ms a step; 100.0 % of the reporters told the newest window");
+  for (const char* name : {"store", "state", "lost", "hung", "windows", "decisions", "withdrawn"}) {
+    job.set_stalled(name);
+    job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");
+    EXPECT_EQ(One(job, "balancing").result, Result::kFailed) << name;
+    EXPECT_EQ(One(job, "balancing").detail,
+              "stalled (" + std::string(name) + "): rank 1 is 2000 steps behind with its reports");
+  }
+}
+
+TEST(ChecksTest, ALaunchThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(One(job, "candidate").name, "missing");
+  job.mutable_candidate()->set_incarnation("launch-2");
+  job.mutable_candidate()->set_world_size(4);
+  job.mutable_candidate()->set_registered_ranks(3);
+  job.mutable_candidate()->set_seconds(30);
+  job.mutable_candidate()->set_waits("rank 3 to say Hello");
+  EXPECT_EQ(One(job, "candidate").result, Result::kWarning);
+  job.mutable_candidate()->set_seconds(61);
+  EXPECT_EQ(One(job, "candidate").result, Result::kFailed);
+  EXPECT_EQ(One(job, "candidate").detail,
+            "a newer launch, launch-2, is not balanced: 3 of 4 ranks are registered after 1m 01s; "
+            "it waits for rank 3 to say Hello");
+  job.mutable_candidate()->set_seconds(1);
+  job.set_take_over_refused(true);
+  EXPECT_EQ(One(job, "candidate").result, Result::kFailed);
+  EXPECT_THAT(One(job, "candidate").detail, HasSubstr("EPLB_TAKE_OVER=1"));
+}
+
+TEST(ChecksTest, RanksThatWereRefusedFailAlsoWhenTheJobHasFinished) {
+  v1::JobStatus job = HealthyJob();
+  job.set_ending("finished");
+  job.set_refusal("rank 0 was refused: launch 3 of job train was replaced by launch 4");
+  job.set_refused_hellos(35);
+  EXPECT_EQ(One(job, "refused").result, Result::kWarning);
+  EXPECT_THAT(One(job, "refused").detail,
+              HasSubstr("refused 35 registrations, the newest: rank 0 was refused: launch 3"));
+  EXPECT_EQ(One(job, "balancing").name, "missing");
+  job.set_stalled("refused");
+  EXPECT_EQ(One(job, "balancing").result, Result::kFailed);
+}
+
+TEST(ChecksTest, AJobWhoseRanksNeverCameBackFails) {
+  v1::JobStatus job = HealthyJob();
+  job.set_state("HELD");
+  job.set_connected_ranks(0);
+  job.set_stuck_seconds(200);
+  EXPECT_EQ(One(job, "state").result, Result::kFailed);
+  EXPECT_THAT(One(job, "state").detail, HasSubstr("eplbctl forget"));
+}
+
+TEST(ChecksTest, APauseOfTheDaemonsOwnAfterItLostItsStoreFails) {
+  v1::JobStatus job = HealthyJob();
+  job.set_paused(true);
+  job.set_pause_reason("paused by ann");
+  EXPECT_EQ(One(job, "decisions").result, Result::kWarning);
+  job.set_pause_reason("the store was moved aside at 2026-11-23 08:00:00 UTC");
+  EXPECT_EQ(One(job, "decisions").result, Result::kFailed);
+}
+
+TEST(ChecksTest, TheDaemonsWarningsAndJobsThatItDoesNotServeFail) {
+  v1::GetStatusResponse status;
+  status.set_ready(true);
+  EXPECT_EQ(CheckDaemon(status, "").size(), 1u);
+  status.add_warnings("1024 descriptors are too few for limits.max_sessions");
+  v1::Refusal& refusal = *status.add_refusals();
+  refusal.set_job("j65");
+  refusal.set_reason("the daemon already knows 64 jobs");
+  refusal.set_count(8);
+  refusal.set_seconds_ago(3);
+  const std::vector<Check> checks = CheckDaemon(status, "");
+  ASSERT_EQ(checks.size(), 3u);
+  EXPECT_EQ(checks[1].result, Result::kFailed);
+  EXPECT_EQ(checks[2].scope, "j65");
+  EXPECT_EQ(checks[2].result, Result::kFailed);
+  EXPECT_EQ(checks[2].detail,
+            "the daemon does not serve this job: the daemon already knows 64 jobs (8 refusals, the "
+            "newest 3.0 s ago)");
+  EXPECT_EQ(CheckDaemon(status, "train").size(), 2u);
+  refusal.set_seconds_ago(601);
+  EXPECT_EQ(CheckDaemon(status, "").size(), 2u);
 }
 
 }  // namespace

@@ -98,5 +98,20 @@ TEST_F(DoctorTest, LogsOfARunAreCheckedByTheValidator) {
   EXPECT_EQ(RunDoctor(options, kPlain).exit_code, kUsage);
 }
 
+TEST_F(DoctorTest, AStalledJobAndOneThatIsRefusedAreNotHealthy) {
+  daemon_.status.mutable_jobs(0)->set_stalled("windows");
+  daemon_.status.mutable_jobs(0)->set_stalled_reason("rank 1 is 2000 steps behind");
+  const Output stalled = RunDoctor(Options(), kPlain);
+  EXPECT_EQ(stalled.exit_code, kConditionNotMet);
+  EXPECT_THAT(stalled.out, HasSubstr("failed   train balancing: stalled (windows): rank 1 is"));
+  daemon_.status.mutable_jobs(0)->clear_stalled();
+  EXPECT_EQ(RunDoctor(Options(), kPlain).exit_code, kOk);
+  daemon_.status.add_refusals()->set_job("j65");
+  EXPECT_EQ(RunDoctor(Options(), kPlain).exit_code, kConditionNotMet);
+  DoctorOptions unknown = Options();
+  unknown.job = "j65";
+  EXPECT_EQ(RunDoctor(unknown, kPlain).exit_code, kConditionNotMet);
+}
+
 }  // namespace
 }  // namespace eplb::cli

@@ -67,7 +67,7 @@ TEST_F(QueryTest, JobsThatTheAskerMayNotSeeAreNotCalledNone) {
   EXPECT_EQ(jobs.exit_code, kOk);
   EXPECT_EQ(jobs.message, kNoVisibleJob);
   EXPECT_THAT(RunGetJobs({.query = Options(Format::kJson)}, kPlain).out,
-              HasSubstr(R"({"jobs":[],"jobs_hidden":true})"));
+              HasSubstr(R"({"jobs":[],"jobs_hidden":true,)"));
 }
 
 TEST_F(QueryTest, StatusAndJobsAsJsonKeepEveryField) {
@@ -235,6 +235,43 @@ TEST_F(QueryTest, TimeoutsThatCannotBeMeantAreRefused) {
     QueryOptions options = Options();
     options.timeout = bad;
     EXPECT_EQ(RunStatus({.query = options}, kPlain).exit_code, kUsage) << bad;
+  }
+}
+
+TEST_F(QueryTest, LaunchesStallsRefusalsAndWarningsAreInTextAndJson) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_launch(4);
+  job.set_term(7);
+  job.set_stalled("windows");
+  job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");
+  job.set_step_seconds(0.25);
+  job.set_coverage_now(0.75);
+  job.mutable_candidate()->set_incarnation("launch-2");
+  job.set_refused_hellos(3);
+  daemon_.status.add_warnings("1024 descriptors are too few for limits.max_sessions = 20000");
+  v1::Refusal& refusal = *daemon_.status.add_refusals();
+  refusal.set_job("j65");
+  refusal.set_reason("the daemon already knows 64 jobs");
+  refusal.set_count(8);
+  for (const int width : {80, 160}) {
+    const std::string status = RunStatus({.query = Options()}, {.width = width}).out;
+    for (const char* word :
+         {"warning: 1024 descriptors", "STALLED (windows): rank 1 is 2000",
+          "a newer launch, launch-2,", "j65 is not served: the daemon already"}) {
+      EXPECT_THAT(status, HasSubstr(word)) << width;
+    }
+    EXPECT_TRUE(FitsInto(status, static_cast<size_t>(width))) << status;
+    const std::string jobs = RunGetJobs({.query = Options()}, {.width = width}).out;
+    EXPECT_TRUE(FitsInto(jobs, 100)) << jobs;
+    EXPECT_THAT(status + jobs, HasSubstr("(stalled)"));
+  }
+  const std::string json = RunStatus({.query = Options(Format::kJson)}, kPlain).out;
+  for (const char* word :
+       {R"("stalled":"windows","stalled_reason":"rank 1 is 2000 steps behind with its reports")",
+        R"("step_seconds":0.25,"coverage_now":0.75,"launch":4,"term":7)",
+        R"("candidate":{"incarnation":"launch-2",)", R"("refused_hellos":3)",
+        R"("warnings":["1024 descriptors)", R"("refusals":[{"job":"j65",)"}) {
+    EXPECT_THAT(json, HasSubstr(word));
   }
 }
 
