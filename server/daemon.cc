@@ -27,9 +27,8 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& 
   options.sessions = {.max_sessions = descriptors.max_sessions,
                       .no_more = descriptors.no_more_sessions,
                       .hello_deadline = config.limits.hello_deadline};
-  for (const std::string& warning : {descriptors.warning, store.opening_note()}) {
-    if (!warning.empty()) options.warnings.push_back(warning);
-  }
+  options.room_warning = descriptors.warning;
+  if (!store.opening_note().empty()) options.warnings.push_back(store.opening_note());
   options.solver_threads = config.limits.solver_threads;
   return options;
 }

@@ -86,7 +86,7 @@ HttpServer::Sources SourcesOf(const Observed& observed) {
               {
                   .jobs = [runner] { return runner->Jobs(); },
                   .refusals = [runner] { return RefusalsOf(*runner); },
-                  .warnings = [runner] { return runner->warnings(); },
+                  .warnings = [runner] { return runner->Warnings(); },
                   .job = [runner](const std::string& job) { return runner->Job(job); },
                   .placement =
                       [runner](const std::string& job, std::optional<int64_t> version) {

@@ -43,8 +43,8 @@ absl::Status Replaced(const Incarnation& old, const Incarnation& fresh, bool yie
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", old.name, " was replaced by ", fresh.name));
   }
-  return absl::UnavailableError(absl::StrCat("incarnation ", old.name, " makes way for ",
-                                             fresh.name, "; come back later"));
+  return absl::UnavailableError(
+      absl::StrCat("incarnation ", old.name, " makes way for ", fresh.name, "; come back later"));
 }
 
 bool IsAwaySince(const Incarnation& incarnation, absl::Time since) {

@@ -214,7 +214,7 @@ class QueryService : public v1::Query::CallbackService {
     response->set_uptime_seconds(absl::ToDoubleSeconds(MonotonicNow() - options_.started));
     response->set_ready(ready.ok());
     response->set_not_ready_reason(std::string(ready.message()));
-    for (const std::string& warning : options_.runner->warnings()) response->add_warnings(warning);
+    for (const std::string& warning : options_.runner->Warnings()) response->add_warnings(warning);
     AddRefusals(peer, *response);
     for (const core::JobView& view : options_.runner->Jobs()) {
       if (Allowed(peer, Verb::kQuery, view.job).ok()) {

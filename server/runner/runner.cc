@@ -41,6 +41,8 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
 Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
                std::vector<core::StoredJob> jobs)
     : warnings_(std::move(options.warnings)),
+      room_warning_(std::move(options.room_warning)),
+      max_sessions_(options.sessions.max_sessions),
       store_(std::move(store)),
       sessions_(std::move(options.sessions)),
       queue_(options.queue),
@@ -163,6 +165,13 @@ void Runner::Handle(core::Event event) {
   }
   Log(LogLevel::kError, "store_failed",
       {{"reason", "an event was given up after its 4th failure"}});
+}
+
+std::vector<std::string> Runner::Warnings() const {
+  std::vector<std::string> warnings = warnings_;
+  const bool crowded = sessions_.count() >= max_sessions_ / 2;
+  if (crowded && !room_warning_.empty()) warnings.push_back(room_warning_);
+  return warnings;
 }
 
 int64_t Runner::term() const {

@@ -30,6 +30,8 @@ struct RunnerOptions {
   Sessions::Limits sessions;
   int32_t solver_threads = 1;
   std::vector<std::string> warnings = {};  // of the daemon itself, a sentence each
+  // Why fewer streams fit than are configured: a warning once half of those that fit are open.
+  std::string room_warning = {};
 };
 
 // What the daemon has done since its start, for the metrics.
@@ -75,8 +77,8 @@ class Runner {
   core::Buckets store_write_seconds() const { return executor_.write_seconds(); }
   int64_t store_errors() const { return executor_.write_errors(); }
 
-  // What is wrong with the daemon as it was started, a sentence each.
-  const std::vector<std::string>& warnings() const { return warnings_; }
+  // What is wrong with the daemon itself, a sentence each.
+  std::vector<std::string> Warnings() const;
   int64_t term() const;
   std::vector<core::JobView> Jobs() const;
   absl::StatusOr<core::JobView> Job(const std::string& job) const;
@@ -114,6 +116,8 @@ class Runner {
   void Tick();
 
   const std::vector<std::string> warnings_;
+  const std::string room_warning_;
+  const int32_t max_sessions_;
   const std::unique_ptr<Store> store_;
   Sessions sessions_;
   EventQueue queue_;

@@ -76,6 +76,19 @@ TEST_F(RunnerTest, AStoreThatRefusesTheTermIsServedFromAndNobodyIsWelcomed) {
   EXPECT_EQ(*store_->ReadTerm(), 1);
 }
 
+TEST_F(RunnerTest, TooLittleRoomForStreamsIsAWarningOnceHalfOfThatRoomIsTaken) {
+  TestStream first;
+  TestStream second;
+  RunnerOptions options;
+  options.sessions.max_sessions = 4;
+  options.room_warning = "there is room for 4 streams";
+  const std::unique_ptr<Runner> runner = *Runner::Start(std::move(options), MakeMemoryStore());
+  ASSERT_TRUE(runner->sessions().Open(first.mailbox(), MonotonicNow()).ok());
+  EXPECT_THAT(runner->Warnings(), testing::IsEmpty());
+  ASSERT_TRUE(runner->sessions().Open(second.mailbox(), MonotonicNow()).ok());
+  EXPECT_THAT(runner->Warnings(), testing::ElementsAre("there is room for 4 streams"));
+}
+
 TEST_F(RunnerTest, FromHelloToCommit) {
   Start();
   Join();
