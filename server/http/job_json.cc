@@ -190,6 +190,13 @@ Json EventJson(const StoredEvent& stored) {
           {"before", stored.event.before}, {"after", stored.event.after}};
 }
 
+Json RefusalJson(const RefusedRanks& one) {
+  return {{"job", one.job.job},
+          {"reason", one.job.reason},
+          {"count", one.job.count},
+          {"seconds_ago", Finite(absl::ToDoubleSeconds(one.ago))}};
+}
+
 }  // namespace
 
 std::string JobToJson(const core::JobView& job) { return Dump(JobJson(job)); }
@@ -199,12 +206,7 @@ std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const Refu
   Json list = Json::array();
   for (const core::JobView& job : jobs) list.push_back(JobJson(job));
   Json refused = Json::array();
-  for (const RefusedRanks& one : refusals) {
-    refused.push_back({{"job", one.job.job},
-                       {"reason", one.job.reason},
-                       {"count", one.job.count},
-                       {"seconds_ago", Finite(absl::ToDoubleSeconds(one.ago))}});
-  }
+  for (const RefusedRanks& one : refusals) refused.push_back(RefusalJson(one));
   return Dump({{"jobs", std::move(list)},
                {"jobs_hidden", false},  // as GetStatus; HTTP hides none
                {"refusals", std::move(refused)},
