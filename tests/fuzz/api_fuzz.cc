@@ -23,6 +23,8 @@ ApiSources Sources() {
   const core::JobView view{.job = "train", .last_reason = "\xff\"\n"};
   ApiSources sources;
   sources.jobs = [view] { return std::vector<core::JobView>{view}; };
+  sources.refusals = [] { return std::vector<RefusedRanks>{}; };
+  sources.warnings = [] { return std::vector<std::string>{"a warning"}; };
   sources.job = [view](const std::string& job) -> absl::StatusOr<core::JobView> {
     if (job != "train") return Unknown(job);
     return view;

@@ -13,7 +13,7 @@ namespace eplb::core {
 namespace {
 
 constexpr int kSeeds = 200;
-constexpr int kActions = 700;
+constexpr int kActions = 900;
 // What the runs must meet often enough to be worth their time.
 constexpr const char* kEvents[] = {"held",      "incarnation_ended", "incarnation_resumed",
                                    "proposed",  "committed",         "retracting",

@@ -262,7 +262,7 @@ TEST_F(QueryTest, LaunchesStallsRefusalsAndWarningsAreInTextAndJson) {
     }
     EXPECT_TRUE(FitsInto(status, static_cast<size_t>(width))) << status;
     const std::string jobs = RunGetJobs({.query = Options()}, {.width = width}).out;
-    EXPECT_TRUE(FitsInto(jobs, 100)) << jobs;
+    EXPECT_TRUE(FitsInto(jobs, 120)) << jobs;
     EXPECT_THAT(status + jobs, HasSubstr("(stalled)"));
   }
   const std::string json = RunStatus({.query = Options(Format::kJson)}, kPlain).out;
