@@ -17,10 +17,9 @@ def numpy_job(rank, world, directory, endpoint):
     with ranks.connect(directory, rank, world, endpoint=endpoint, job="numpy") as client:
         experts = ranks.Experts(client, ranks.numpy_zeros)
         client.finish_registration()
-        before = client.placement.physical_to_logical_map.copy()
         switches = ranks.train(client, experts, STEPS)
-        changed = (client.placement.physical_to_logical_map != before).any()
-        return switches, bool(changed), client.placement.digest, client.transport, client.stats
+        received = sum(switch[2] for switch in switches)
+        return switches, received, client.placement.digest, client.transport, client.stats
 
 
 def arranged_job(rank, world, directory, endpoint, options):
@@ -131,7 +130,8 @@ class JobTest(ranks.RankTest):
         steps = [[switch[:2] for switch in result[0]] for result in results]
         self.assertEqual(len(steps[0]), 2, "no two switches within the steps")
         self.assertEqual(steps, steps[:1] * 4)
-        self.assertTrue(all(changed for _, changed, _, _, _ in results))
+        # The second switch may go back to the first placement: rows moved all the same.
+        self.assertGreater(sum(received for _, received, _, _, _ in results), 0)
         self.assertEqual(len({digest for _, _, digest, _, _ in results}), 1)
         self.assertEqual({transport for _, _, _, transport, _ in results}, {"host"})
         for *_, stats in results:
