@@ -258,8 +258,9 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
   Advance(incarnation.front, hello.rank, rank.step);
+  // One that has owned the job is no newcomer any more.
+  incarnation.take_over |= hello.take_over && hello.launch == 0;
   if (!speaker.is_current()) {
-    incarnation.take_over |= hello.take_over;
     incarnation.claimed = std::max(incarnation.claimed, hello.launch);
     return;
   }

@@ -91,10 +91,11 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
                      " while ", job.current->num_connected, " of its ", job.current->world_size(),
                      " ranks were still connected: a restart, or two jobs of one name");
   }
-  // Numbers of different daemons say little: one that makes way to a higher one is no older for it,
-  // and may come again as a newcomer. So may one that went on with another daemon.
-  const bool yields =
-      job.current && (OwnedItLater(job, incarnation) || !job.current->moved.empty());
+  // Numbers of different daemons say little: one that trains and makes way only to a higher one is
+  // no older for it, and may come again as a newcomer. So may one that went on with another daemon.
+  const bool by_number = job.current && OwnedItLater(job, incarnation) && !incarnation.take_over &&
+                         StepsAdvance(job, turn.now);
+  const bool yields = by_number || (job.current && !job.current->moved.empty());
   if (job.current) {
     AbandonWork(turn, job, reason);
     CloseAll(turn, *job.current, Replaced(*job.current, incarnation, yields));
@@ -156,7 +157,9 @@ void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reas
     job.quarantine.clear();  // nothing of that launch goes on
     Remember(job);
   }
-  SetPhase(turn, job, Phase::kHeld);
+  // Ranks that are lost may come back, and coming back must not end QUARANTINE.
+  const bool stays = how == RunEnding::kLost && !job.quarantine.empty();
+  SetPhase(turn, job, stays ? Phase::kQuarantine : Phase::kHeld);
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
   // The next launch already gathers: from here on it is what the job waits for. With all its ranks

@@ -146,6 +146,7 @@ std::string MissingRanks(const Incarnation& incarnation) {
 }  // namespace
 
 bool OwnedItLater(const Job& job, const Incarnation& incarnation) {
+  if (job.current && job.current->take_over) return false;  // the newer one, as it says
   const int64_t claimed = job.current ? job.current->claimed : job.launch;
   return incarnation.claimed > claimed;
 }
@@ -156,7 +157,7 @@ absl::StatusOr<Incarnation*> FindOrAddLaunch(Turn& turn, Job& job, const wire::H
   if (job.candidate && job.candidate->name == hello.incarnation) return &*job.candidate;
   EPLB_ASSIGN_OR_RETURN(Incarnation fresh, MakeFresh(turn, job, hello));
   if (!IsVacantFor(turn, job, fresh)) {
-    return AddCandidate(turn, job, std::move(fresh), hello.take_over);
+    return AddCandidate(turn, job, std::move(fresh), hello.take_over && hello.launch == 0);
   }
   StartIncarnation(turn, job, std::move(fresh));
   return &*job.current;

@@ -181,6 +181,10 @@ void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {
     memory.quarantine = job.quarantine;
   }
   Recall(turn.state, job, memory);
+  if (job.current && job.current->name == memory.incarnation) {
+    // Its number under the other daemon: ranks would not be believed a memory of a higher one.
+    job.current->launch = std::max(job.current->launch, job.launch);
+  }
   job.write_due = true;
   FollowQuarantine(turn, job);
   RecordEvent(turn, job, "memory_recalled", job.known ? job.known->version : 0,

@@ -42,6 +42,19 @@ void ReportThrough(TestJob& job, int64_t first_step, int64_t last_step) {
   for (int64_t step = first_step; step < last_step; step += 10) job.Report(step, step + 9);
 }
 
+TEST(MemoryTest, RanksThatWentToAnotherDaemonAndComeBackAreInQuarantineStill) {
+  TestJob job;
+  Quarantined(job);
+  for (const FakeRank& rank : job.ranks) {
+    job.daemon.Say(rank.session, wire::Moved{7, "10.0.0.2:7750"});
+  }
+  ASSERT_EQ(job.daemon.state(), "LOST");
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+  ReportThrough(job, 20, 100);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+}
+
 TEST(MemoryTest, ARestartKeepsAQuarantineUntilAnOperatorResumes) {
   TestJob job;
   Quarantined(job);
