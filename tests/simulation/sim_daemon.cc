@@ -28,8 +28,46 @@ absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
 
 }  // namespace
 
-SimDaemon::SimDaemon(Context* context, Truth* truth, std::string name, core::Config config)
-    : context_(*context), truth_(*truth), name_(std::move(name)), config_(std::move(config)) {}
+SimDaemon::SimDaemon(Context* context, Truth* truth, Promises* promises, std::string name,
+                     core::Config config)
+    : context_(*context),
+      truth_(*truth),
+      promises_(*promises),
+      name_(std::move(name)),
+      config_(std::move(config)) {}
+
+void SimDaemon::ReplaceDisk(Disk other) {
+  const bool works = disk.works;
+  disk = std::move(other);
+  disk.works = works;
+  promises_.StoreReplaced(name_);
+}
+
+void SimDaemon::Ask(const std::string& job, bool pause) {
+  if (!serves()) return;
+  const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
+  if (!view.ok()) return;
+  const int64_t ticket = ++last_ticket_;
+  asked_[ticket] = {job, pause};
+  core::Change change{.ticket = ticket,
+                      .job = job,
+                      .request_id = absl::StrCat(name_, "-", ticket),
+                      .expect_version = view->version,
+                      .actor = "operator",
+                      .verb = core::Resume{}};
+  if (pause) {
+    change.verb = core::Pause{};
+  } else {
+    promises_.Resumed(name_, job);  // also where the answer is lost
+  }
+  Soon([this, change = std::move(change)] { OnEvent(change); });
+}
+
+int64_t SimDaemon::Leads(const std::string& job, const std::string& incarnation) const {
+  if (!serves()) return 0;
+  const absl::StatusOr<core::LeaderView> leader = core_->Leader(job, incarnation);
+  return leader.ok() && leader->connected_ranks > 0 ? leader->term : 0;
+}
 
 void SimDaemon::Start() {
   if (serves() || !disk.works) return;
@@ -85,6 +123,11 @@ bool SimDaemon::Accept(Stream* stream) {
     return process == process_ && streams_.count(session) > 0;
   };
   stream->daemon.on_up = [this, session, is_open](const wire::UpMessage& message) {
+    const auto* hello = std::get_if<wire::Hello>(&message);
+    if (hello != nullptr) {
+      jobs_[session] = hello->job;
+      highest_term_said_ = std::max(highest_term_said_, hello->highest_term);
+    }
     Soon([this, session, is_open, message] {
       if (is_open()) OnEvent(core::SessionMessage{session, message});
     });
@@ -137,8 +180,19 @@ void SimDaemon::OnEvent(core::Event event) {
       }
       if (!Execute(effect, failed)) break;
     }
-    if (!failed) return;
+    if (!failed) {
+      NoteQuarantine();
+      return;
+    }
     event = *std::move(failed);
+  }
+}
+
+// As far as the store holds it.
+void SimDaemon::NoteQuarantine() {
+  for (const auto& [job, stored] : disk.jobs) {
+    if (!IsQuarantined(job) || stored.memory.quarantine.empty()) continue;
+    promises_.Quarantined(name_, job, LaunchOf(stored.memory.incarnation));
   }
 }
 
@@ -179,6 +233,8 @@ bool SimDaemon::Execute(const core::Effect& effect, std::optional<core::StoreFai
     disk.plans.erase(forget->job);
   } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
     if (disk.works) disk.plans[plan->job].insert_or_assign(plan->plan.plan, plan->plan);
+  } else if (const auto* reply = std::get_if<core::Reply>(&effect)) {
+    OnReply(*reply);
   } else if (const auto* record = std::get_if<core::Record>(&effect)) {
     const core::JobEvent& event = record->event;
     context_.Count(event.name);
@@ -188,21 +244,39 @@ bool SimDaemon::Execute(const core::Effect& effect, std::optional<core::StoreFai
   return !failed.has_value();
 }
 
-// I6: what goes out is on the disk.
+// I6: what goes out is on the disk; of a term, the ranks that have seen the one below it know it.
 void SimDaemon::Send(const core::Send& send) {
-  if (const auto* propose = std::get_if<wire::Propose>(&send.message)) {
-    const bool stored =
-        std::any_of(disk.jobs.begin(), disk.jobs.end(), [this, propose](const auto& job) {
-          return job.second.next_version > propose->version &&
-                 std::max(disk.term, job.second.memory.term) >= propose->term;
-        });
-    if (!stored) {
-      context_.Violation("I6: ", name_, " proposed version ", propose->version,
-                         " before it was stored");
-    }
-  }
+  const auto* welcome = std::get_if<wire::Welcome>(&send.message);
+  if (welcome != nullptr) CheckTerm(welcome->term, jobs_.at(send.session));
+  const auto* propose = std::get_if<wire::Propose>(&send.message);
+  if (propose != nullptr) CheckStored(*propose, jobs_.at(send.session));
   const auto found = streams_.find(send.session);
   if (found != streams_.end()) found->second->Down(send.message);
+}
+
+void SimDaemon::CheckTerm(int64_t term, const std::string& job) {
+  const auto stored = disk.jobs.find(job);
+  const int64_t remembered = stored == disk.jobs.end() ? 0 : stored->second.memory.term;
+  if (term <= std::max(disk.term, std::max(highest_term_said_, remembered) + 1)) return;
+  context_.Violation("I6: ", name_, " sent term ", term, ", stored is ", disk.term, " and for ",
+                     job, " ", remembered, ", said was ", highest_term_said_);
+}
+
+void SimDaemon::CheckStored(const wire::Propose& propose, const std::string& job) {
+  const auto stored = disk.jobs.find(job);
+  if (stored == disk.jobs.end() || stored->second.next_version <= propose.version ||
+      std::max(disk.term, stored->second.memory.term) < propose.term) {
+    context_.Violation("I6: ", name_, " proposed version ", propose.version,
+                       " before it was stored");
+  }
+  const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
+  promises_.Proposed(name_, job, LaunchOf(view->incarnation), propose.version);
+}
+
+void SimDaemon::OnReply(const core::Reply& reply) {
+  const auto [job, pause] = asked_.at(reply.ticket);
+  if (!reply.outcome.ok()) return;
+  if (pause) promises_.Paused(name_, job);
 }
 
 void SimDaemon::Solve(const core::Solve& solve) {
@@ -237,8 +311,8 @@ void SimDaemon::CheckStuck() {
   }
 }
 
-absl::Status SimDaemon::CheckIdle(const std::string& job, int64_t version,
-                                  const Digest& digest) const {
+absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& incarnation,
+                                  const RunningPlacement& running) const {
   if (!serves()) return absl::UnavailableError("the daemon is down");
   const auto all = core_->Jobs(Clock());
   const auto view = std::find_if(all.begin(), all.end(),
@@ -248,13 +322,18 @@ absl::Status SimDaemon::CheckIdle(const std::string& job, int64_t version,
     return absl::UnavailableError(
         absl::StrCat("the daemon is ", view->state, ", waiting for ", view->waiting_for));
   }
-  if (view->version != version || view->digest != digest) {
+  if (view->incarnation != incarnation || view->connected_ranks != view->world_size) {
+    return absl::UnavailableError(absl::StrCat("the daemon has ", view->connected_ranks,
+                                               " ranks of ", view->incarnation, ", not all of ",
+                                               incarnation));
+  }
+  if (view->version != running.version || view->digest != running.digest) {
     return absl::InternalError(absl::StrCat("the daemon is IDLE with version ", view->version,
-                                            ", the ranks run ", version));
+                                            ", the ranks run ", running.version));
   }
   const auto stored = disk.jobs.find(job);
-  if (stored == disk.jobs.end() || stored->second.version != version ||
-      DigestOf(stored->second.placement) != digest) {
+  if (stored == disk.jobs.end() || stored->second.version != running.version ||
+      DigestOf(stored->second.placement) != running.digest) {
     return absl::InternalError("the store has another placement");
   }
   return absl::OkStatus();

@@ -12,8 +12,10 @@
 
 #include "absl/time/time.h"
 
+#include "client/session/member.h"
 #include "server/core/core.h"
 #include "tests/simulation/context.h"
+#include "tests/simulation/promises.h"
 #include "tests/simulation/stream.h"
 #include "tests/simulation/truth.h"
 
@@ -28,7 +30,8 @@ struct Disk {
 
 class SimDaemon {
  public:
-  SimDaemon(Context* context, Truth* truth, std::string name, core::Config config);
+  SimDaemon(Context* context, Truth* truth, Promises* promises, std::string name,
+            core::Config config);
 
   // Reads the disk and serves; does nothing while the disk does not work.
   void Start();
@@ -41,9 +44,18 @@ class SimDaemon {
   // False when nobody listens.
   bool Accept(Stream* stream);
 
+  bool is_frozen() const { return context_.now() < frozen_until_; }
   bool serves() const { return core_ != nullptr; }
-  // Ok when IDLE with this placement, in the store too; else says what is not so.
-  absl::Status CheckIdle(const std::string& job, int64_t version, const Digest& digest) const;
+  // Starts on another store from now on. REQUIRES: it does not serve.
+  void ReplaceDisk(Disk other);
+  // An operator pauses the job, or resumes it; the promise holds once the daemon answered.
+  void Ask(const std::string& job, bool pause);
+  // As GetLeader: the term that it leads this launch with; 0 when no rank of it is connected.
+  int64_t Leads(const std::string& job, const std::string& incarnation) const;
+  // Ok when IDLE with all ranks of this launch and this placement, in the store too; else says what
+  // is not so.
+  absl::Status CheckIdle(const std::string& job, const std::string& incarnation,
+                         const RunningPlacement& running) const;
   bool IsQuarantined(const std::string& job) const;
   int64_t term() const { return core_->term(); }
 
@@ -63,6 +75,10 @@ class SimDaemon {
   // False when the rest of the decision is dropped; `failed` says why.
   bool Execute(const core::Effect& effect, std::optional<core::StoreFailed>& failed);
   void Send(const core::Send& send);
+  void CheckTerm(int64_t term, const std::string& job);
+  void CheckStored(const wire::Propose& propose, const std::string& job);
+  void OnReply(const core::Reply& reply);
+  void NoteQuarantine();
   void Solve(const core::Solve& solve);
   void CheckStuck();
 
@@ -71,6 +87,7 @@ class SimDaemon {
 
   Context& context_;
   Truth& truth_;
+  Promises& promises_;
   const std::string name_;
   const core::Config config_;
   std::unique_ptr<core::Core> core_;
@@ -80,6 +97,10 @@ class SimDaemon {
   int kill_after_effects_ = -1;
   core::SessionId last_session_ = 0;
   std::map<core::SessionId, Stream*> streams_;
+  std::map<core::SessionId, std::string> jobs_;            // of sessions that said Hello
+  int64_t highest_term_said_ = 0;                          // in a Hello
+  std::map<int64_t, std::pair<std::string, bool>> asked_;  // by ticket: job, whether to pause
+  int64_t last_ticket_ = 0;
   std::map<std::string, bool> stuck_;  // job: said so in its state
 };
 

@@ -1,6 +1,8 @@
 #include "tests/simulation/sim_job.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "placement/placement.h"
@@ -9,7 +11,8 @@ namespace eplb::simulation {
 namespace {
 
 constexpr int64_t kCheckpointEvery = 50;  // steps
-constexpr int64_t kDriftEvery = 60;       // steps between changes of which experts are hot
+constexpr absl::Duration kForGood = absl::Hours(24 * 365);
+constexpr int64_t kDriftEvery = 60;  // steps between changes of which experts are hot
 
 }  // namespace
 
@@ -18,91 +21,169 @@ SimJob::SimJob(Context* context, Truth* truth, JobOptions options)
       truth_(*truth),
       options_(std::move(options)),
       topology_(Topology::Make(options_.shape).value()),
-      load_seed_(context->Below(1000)),
-      logs_(options_.shape.num_gpus) {
+      load_seed_(context->Below(1000)) {
   const Placement initial = Placement::Static(topology_);
   checkpoint_ = {0, DigestOf(initial), std::make_shared<const Placement>(initial)};
   truth_.AddJob(options_.name, world_size(), topology_,
                 [this](int rank, int64_t step) { return LoadAt(rank, step); });
 }
 
-void SimJob::Launch() {
+void SimJob::Launch(Before before) {
   launch_pending_ = false;
-  KillAll();
-  ++launches_;
-  context_.Count("launched");
-  context_.Trace(options_.name, " launch ", launches_, " from version ", checkpoint_.version,
-                 " after step ", checkpoint_step_);
-  collectives_.push_back(std::make_unique<Collective>(&context_, world_size()));
-  placements_.push_back(
-      {checkpoint_step_ + 1, checkpoint_.version, checkpoint_.digest, *checkpoint_.placement});
-  truth_.Runs(options_.name, Incarnation(), checkpoint_.version, checkpoint_.placement);
-  for (int index = 0; index < world_size(); ++index) {
-    wire::Hello identity;
-    identity.job = options_.name;
-    identity.incarnation = Incarnation();
-    identity.nonce = static_cast<uint64_t>(launches_) * 1000 + static_cast<uint64_t>(index);
-    identity.rank = index;
-    identity.world_size = world_size();
-    identity.gpu = index;
-    identity.shape = options_.shape;
-    identity.step = checkpoint_step_;
-    identity.vote_every = options_.vote_every;
-    identity.report_every = options_.report_every;
-    identity.weight_bytes = 8;
-    identity.staging_rows = 4;
-    processes_.push_back(std::make_unique<SimRank>(RankOptions{
-        .context = &context_,
-        .collective = collectives_.back().get(),
-        .identity = identity,
-        .running = checkpoint_,
-        .log = &logs_[index],
-        .connect = options_.connect,
-        .load = [this, index](int64_t step) { return LoadAt(index, step); },
-        .on_step =
-            [this, index, incarnation = identity.incarnation](int64_t step, int64_t version) {
-              truth_.Ran(options_.name, incarnation, index, step, version);
-            },
-        .on_ended = [this] { LaunchLater(); },
-        .on_ready =
-            [this](int64_t version) { highest_version_ = std::max(highest_version_, version); },
-        .on_running = [this](int64_t first_step,
-                             const RunningPlacement& running) { OnRunning(first_step, running); },
-        .reports = reports_}));
-    ranks_.push_back(processes_.back().get());
+  const bool stays = before != Before::kKilled && MayStay();
+  for (const auto& launch : launches_) {
+    if (!stays || launch != launches_.back()) Kill(*launch);
   }
-  for (SimRank* rank : ranks_) rank->Start();
+  if (stays) {
+    LeaveBeside(newest(), before);
+  } else {
+    ForgetIfNobodyRemembers();
+  }
+  Begin(/*take_over=*/stays && before == Before::kTrains);
+}
+
+bool SimJob::MayStay() const {
+  if (launches_.empty() || !newest().lives) return false;
+  return options_.daemons_remember(options_.name, HighestVersion()) &&
+         std::all_of(newest().ranks.begin(), newest().ranks.end(),
+                     [](const auto& rank) { return rank->trains() && rank->kept().launch > 0; });
+}
+
+void SimJob::LeaveBeside(OneLaunch& launch, Before before) {
+  if (before == Before::kHangs) {
+    context_.Count("launch_beside_hung");
+    for (const auto& rank : launch.ranks) rank->Hang(kForGood);
+  } else {
+    context_.Count(before == Before::kTrains ? "launch_takes_over" : "launch_waits");
+  }
+  if (before != Before::kTrainsAWhile && context_.Chance(0.5)) return;  // it stays
+  context_.After(context_.Between(absl::Seconds(20), absl::Seconds(300)),
+                 [this, &launch] { Kill(launch); });
+}
+
+void SimJob::Kill(OneLaunch& launch) {
+  if (!std::exchange(launch.lives, false)) return;
+  for (const auto& rank : launch.ranks) rank->Kill();
+  if (IsAlone()) options_.on_older_ended();
+}
+
+bool SimJob::IsAlone() const {
+  return std::none_of(launches_.begin(), std::prev(launches_.end()),
+                      [](const auto& launch) { return launch->lives; });
 }
 
 // Where the store is lost, too, nobody is left who knows which versions there were: new processes
-// only know that of their checkpoint. What follows is another job to the validator.
-void SimJob::KillAll() {
-  for (SimRank* rank : ranks_) rank->Kill();
-  ranks_.clear();
-  if (!options_.daemons_remember(options_.name, highest_version_)) {
-    context_.Count("job_forgotten");
-    context_.Trace(options_.name, " is forgotten");
-    CheckLogs();
-    for (auto& log : logs_) log.clear();
-    highest_version_ = checkpoint_.version;
+// only know that of their checkpoint.
+void SimJob::ForgetIfNobodyRemembers() {
+  if (options_.daemons_remember(options_.name, HighestVersion())) return;
+  context_.Count("job_forgotten");
+  context_.Trace(options_.name, " is forgotten");
+  is_forgotten_ = true;
+  options_.on_forgotten();
+}
+
+void SimJob::OnSecondDaemon() {
+  if (!IsAlone()) newest().begins_anew = true;
+}
+
+int64_t SimJob::HighestVersion() const {
+  int64_t highest = checkpoint_.version;
+  for (auto launch = launches_.rbegin(); launch != launches_.rend(); ++launch) {
+    highest = std::max(highest, (*launch)->highest_version);
+    if ((*launch)->begins_anew) break;
   }
-  placements_.clear();
+  return highest;
+}
+
+wire::Hello SimJob::IdentityOf(int rank, bool take_over) const {
+  wire::Hello identity;
+  identity.job = options_.name;
+  identity.incarnation = newest().name;
+  identity.nonce = launches_.size() * 1000 + static_cast<uint64_t>(rank);
+  identity.rank = rank;
+  identity.world_size = world_size();
+  identity.gpu = rank;
+  identity.shape = options_.shape;
+  identity.step = checkpoint_step_;
+  identity.vote_every = options_.vote_every;
+  identity.report_every = options_.report_every;
+  identity.weight_bytes = 8;
+  identity.staging_rows = 4;
+  identity.take_over = take_over;
+  return identity;
+}
+
+void SimJob::Begin(bool take_over) {
+  launches_.push_back(std::make_unique<OneLaunch>());
+  OneLaunch& launch = newest();
+  launch.name = LaunchName(static_cast<int>(launches_.size()));
+  launch.begins_anew = std::exchange(is_forgotten_, false);
+  context_.Count("launched");
+  context_.Trace(options_.name, " ", launch.name, " from version ", checkpoint_.version,
+                 " after step ", checkpoint_step_);
+  launch.collective = std::make_unique<Collective>(&context_, world_size());
+  launch.logs.resize(static_cast<size_t>(world_size()));
+  launch.placements.push_back(
+      {checkpoint_step_ + 1, checkpoint_.version, checkpoint_.digest, *checkpoint_.placement});
+  truth_.Runs(options_.name, launch.name, checkpoint_.version, checkpoint_.placement);
+  for (int index = 0; index < world_size(); ++index) {
+    launch.ranks.push_back(std::make_unique<SimRank>(
+        RankOptions{.context = &context_,
+                    .collective = launch.collective.get(),
+                    .identity = IdentityOf(index, take_over),
+                    .running = checkpoint_,
+                    .log = &launch.logs[static_cast<size_t>(index)],
+                    .connect = options_.connect,
+                    .find_leader = options_.find_leader,
+                    .load = [this, index](int64_t step) { return LoadAt(index, step); },
+                    .on_step =
+                        [this, index, &launch](int64_t step, int64_t version) {
+                          truth_.Ran(options_.name, launch.name, index, step, version);
+                        },
+                    .on_ended =
+                        [this, &launch] {
+                          if (&launch == &newest()) LaunchLater();
+                        },
+                    .on_ready =
+                        [&launch](int64_t version) {
+                          launch.highest_version = std::max(launch.highest_version, version);
+                        },
+                    .on_running =
+                        [this, &launch](int64_t first_step, const RunningPlacement& running) {
+                          OnRunning(launch, first_step, running);
+                        },
+                    .reports = reports_}));
+  }
+  for (const auto& rank : launch.ranks) rank->Start();
 }
 
 bool SimJob::RanksRemember() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [this](const SimRank* rank) {
-    return rank->highest_version() >= highest_version_;
+  const bool versions =
+      std::any_of(newest().ranks.begin(), newest().ranks.end(),
+                  [this](const auto& rank) { return rank->highest_version() >= HighestVersion(); });
+  return versions &&
+         (IsAlone() || std::all_of(newest().ranks.begin(), newest().ranks.end(),
+                                   [](const auto& rank) { return rank->kept().launch > 0; }));
+}
+
+bool SimJob::RanksCarry(const Promises::Holds& holds) const {
+  return std::all_of(newest().ranks.begin(), newest().ranks.end(), [&holds](const auto& rank) {
+    const std::optional<wire::JobMemory>& memory = rank->kept().memory.value;
+    return rank->trains() && memory && holds(*memory);
   });
 }
 
 void SimJob::LaunchLater() {
   if (std::exchange(launch_pending_, true)) return;
-  context_.After(context_.Between(absl::Seconds(2), absl::Seconds(40)), [this] { Launch(); });
+  context_.After(context_.Between(absl::Seconds(2), absl::Seconds(40)),
+                 [this] { Launch(Before::kKilled); });
 }
 
 void SimJob::StopReporting() {
   reports_ = false;
-  for (SimRank* rank : ranks_) rank->StopReporting();
+  for (const auto& launch : launches_) {
+    for (const auto& rank : launch->ranks) rank->StopReporting();
+  }
 }
 
 // Two experts of each layer take most tokens, and others after a while. No two steps and ranks
@@ -121,11 +202,12 @@ LoadMatrix SimJob::LoadAt(int rank, int64_t step) const {
   return load;
 }
 
-void SimJob::OnRunning(int64_t first_step, const RunningPlacement& running) {
+void SimJob::OnRunning(OneLaunch& launch, int64_t first_step, const RunningPlacement& running) {
   // A rank that did not get the vote's result writes nothing: the first one that did is taken.
-  if (placements_.back().version == running.version) return;
-  placements_.push_back({first_step, running.version, running.digest, *running.placement});
-  truth_.Runs(options_.name, Incarnation(), running.version, running.placement);
+  if (launch.placements.back().version == running.version) return;
+  launch.placements.push_back({first_step, running.version, running.digest, *running.placement});
+  truth_.Runs(options_.name, launch.name, running.version, running.placement);
+  if (&launch != &newest()) return;
   // A checkpoint is written behind a commit every so often; all ranks are at this boundary.
   if (first_step - checkpoint_step_ < kCheckpointEvery || context_.Chance(0.3)) return;
   checkpoint_ = running;
@@ -133,22 +215,38 @@ void SimJob::OnRunning(int64_t first_step, const RunningPlacement& running) {
 }
 
 absl::Status SimJob::CheckRanks(RunningPlacement& running) const {
-  for (const SimRank* rank : ranks_) {
+  for (const auto& rank : newest().ranks) {
     if (!rank->trains()) return absl::UnavailableError("a rank does not train");
-    if (rank->running().version != ranks_[0]->running().version) {
+    if (rank->running().version != newest().ranks[0]->running().version) {
       return absl::UnavailableError("a commit is on its way");
     }
   }
-  running = ranks_[0]->running();
+  running = newest().ranks[0]->running();
   return absl::OkStatus();
 }
 
 void SimJob::CheckLogs() {
+  size_t first = 0;
+  for (size_t next = 1; next <= launches_.size(); ++next) {
+    if (next < launches_.size() && !launches_[next]->begins_anew) continue;
+    CheckLogs(first, next);
+    first = next;
+  }
+}
+
+// The launches one after the other, also those that lived beside each other: a newer one begins
+// above what the daemon had proposed to the older one.
+void SimJob::CheckLogs(size_t first, size_t end) {
   std::vector<RankHistory> histories;
   for (int rank = 0; rank < world_size(); ++rank) {
-    histories.push_back({.rank = RankId{rank}, .records = logs_[rank]});
+    RankHistory& history = histories.emplace_back();
+    history.rank = RankId{rank};
+    for (size_t launch = first; launch < end; ++launch) {
+      const auto& log = launches_[launch]->logs[static_cast<size_t>(rank)];
+      history.records.insert(history.records.end(), log.begin(), log.end());
+    }
   }
-  for (const std::string& violation : FindViolations(histories, placements_)) {
+  for (const std::string& violation : FindViolations(histories, launches_[end - 1]->placements)) {
     context_.Violation(options_.name, ": ", violation);
   }
 }

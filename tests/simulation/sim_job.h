@@ -3,9 +3,9 @@
 #define EPLB_TESTS_SIMULATION_SIM_JOB_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,65 +13,104 @@
 #include "placement/topology.h"
 #include "tests/simulation/collective.h"
 #include "tests/simulation/context.h"
+#include "tests/simulation/promises.h"
 #include "tests/simulation/sim_rank.h"
 #include "tests/simulation/truth.h"
 
 namespace eplb::simulation {
+
+// What becomes of the processes of a launch when the next one starts.
+enum class Before {
+  kKilled,
+  kHangs,         // its training threads do nothing more, its sessions live
+  kTrains,        // it trains on; the new one says that it takes over
+  kTrainsAWhile,  // it trains on until it is killed; the new one waits
+};
 
 struct JobOptions {
   std::string name;
   TopologyOptions shape;
   int32_t vote_every = 2;
   int32_t report_every = 10;
-  std::function<Stream*()> connect;  // as RankOptions
+  std::function<Stream*(int daemon)> connect;  // as RankOptions, like the next
+  std::function<std::optional<Leader>(const std::string& incarnation)> find_leader;
   // The daemons that new processes can reach remember this version of this job.
   std::function<bool(const std::string& job, int64_t version)> daemons_remember;
+  std::function<void()> on_older_ended;  // no older launch lives any more
+  std::function<void()> on_forgotten;    // nobody remembers the job any more
 };
 
 class SimJob {
  public:
   SimJob(Context* context, Truth* truth, JobOptions options);
 
-  // Starts the first incarnation, or kills all processes and starts the next one from the newest
-  // checkpoint.
-  void Launch();
-  // Soon, unless one is on its way.
+  // Starts the first launch, or the next one from the newest checkpoint. The launch before the one
+  // before is killed.
+  void Launch(Before before);
+  // Soon, behind processes that are killed, unless a launch is on its way.
   void LaunchLater();
   void StopReporting();
-  // Some process has heard of every version that any was READY for.
+  // Some process of the newest launch has heard of every version that any was READY for. Beside an
+  // older launch that lives, all of them also carry the number of theirs.
   bool RanksRemember() const;
+  // Every rank of the newest launch carries a memory of which `holds` is true.
+  bool RanksCarry(const Promises::Holds& holds) const;
 
   const std::string& name() const { return options_.name; }
+  // Of the newest launch.
+  const std::string& incarnation() const { return newest().name; }
   int world_size() const { return options_.shape.num_gpus; }
-  SimRank& rank(int index) { return *ranks_[index]; }
+  // Of the newest launch.
+  SimRank& rank(int index) { return *newest().ranks[static_cast<size_t>(index)]; }
+  // A second daemon may lead a launch that lives beside the newest one.
+  void OnSecondDaemon();
   // Ok when every rank trains and all run one version, which `running` then is.
   absl::Status CheckRanks(RunningPlacement& running) const;
-  // What the validator finds in the logs of all ranks.
+  // What the validator finds in the logs of all launches.
   void CheckLogs();
 
  private:
-  void KillAll();
+  struct OneLaunch {
+    std::string name;
+    bool lives = true;
+    // Daemons that led it did not know what the launches before it ran: to the validator it begins
+    // another job.
+    bool begins_anew = false;
+    int64_t highest_version = 0;  // that any rank was READY for
+    std::unique_ptr<Collective> collective;
+    std::vector<std::unique_ptr<SimRank>> ranks;   // also of dead ones: callbacks may be under way
+    std::vector<std::vector<HistoryRecord>> logs;  // by rank
+    std::vector<PlacementRecord> placements;
+  };
+
+  OneLaunch& newest() { return *launches_.back(); }
+  const OneLaunch& newest() const { return *launches_.back(); }
+  void Kill(OneLaunch& launch);
+  bool IsAlone() const;  // no launch but the newest one lives
+  // The newest launch lives, a daemon has led it, or of two launches none were the older one, and
+  // the next one can be told what it ran.
+  bool MayStay() const;
+  void LeaveBeside(OneLaunch& launch, Before before);
+  void ForgetIfNobodyRemembers();
+  void Begin(bool take_over);
+  wire::Hello IdentityOf(int rank, bool take_over) const;
+  // That any rank of these launches was READY for, or began with.
+  int64_t HighestVersion() const;
+  void CheckLogs(size_t first, size_t end);
   LoadMatrix LoadAt(int rank, int64_t step) const;
-  void OnRunning(int64_t first_step, const RunningPlacement& running);
-  std::string Incarnation() const { return absl::StrCat("launch-", launches_); }
+  void OnRunning(OneLaunch& launch, int64_t first_step, const RunningPlacement& running);
 
   Context& context_;
   Truth& truth_;
   const JobOptions options_;
   const Topology topology_;
   const int load_seed_;
-  int launches_ = 0;
   bool launch_pending_ = false;
   bool reports_ = true;
   RunningPlacement checkpoint_;
   int64_t checkpoint_step_ = -1;  // last step before it
-  int64_t highest_version_ = 0;   // that any rank was READY for
-  std::vector<std::unique_ptr<Collective>> collectives_;
-  std::vector<std::unique_ptr<SimRank>>
-      processes_;                // of all incarnations: callbacks may be under way
-  std::vector<SimRank*> ranks_;  // of the newest one
-  std::vector<std::vector<HistoryRecord>> logs_;
-  std::vector<PlacementRecord> placements_;  // of the newest incarnation
+  bool is_forgotten_ = false;     // nobody remembers what ran before the next launch
+  std::vector<std::unique_ptr<OneLaunch>> launches_;
 };
 
 }  // namespace eplb::simulation

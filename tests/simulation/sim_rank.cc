@@ -11,6 +11,8 @@ namespace {
 constexpr int64_t kMaxWindowSteps = 200;
 constexpr double kFailedTransfer = 0.05;
 constexpr absl::Duration kWelcomeDeadline = absl::Seconds(10);
+constexpr absl::Duration kAskLeaders = absl::Seconds(5);
+constexpr int kTriesOfOneDaemon = 3;
 
 Member MakeMember(const RankOptions& options) {
   return Member({.identity = options.identity,
@@ -216,8 +218,12 @@ void SimRank::FlushSteps() {
 
 void SimRank::Connect() {
   if (!alive_ || said_goodbye_) return;
-  stream_ = options_.connect();
-  if (stream_ == nullptr) return Retry(false);
+  stream_ = options_.connect(failures_ < kTriesOfOneDaemon ? daemon_ : -1);
+  if (stream_ == nullptr) {
+    Retry(false);
+    welcomed_ = false;
+    return;
+  }
   welcomed_ = false;
   drained_ = false;
   half_closed_ = false;
@@ -230,6 +236,33 @@ void SimRank::Connect() {
     stream_ = nullptr;
     Retry(false);
   });
+}
+
+// As client/session: a rank whose daemon is not the one with the highest term goes there.
+void SimRank::AskLeaders() {
+  context_.After(context_.Between(kAskLeaders, 2 * kAskLeaders), [this, attempt = attempt_] {
+    if (attempt != attempt_ || stream_ == nullptr || half_closed_ || !alive_) return;
+    const std::optional<Leader> leader = options_.find_leader(options_.identity.incarnation);
+    if (leader && leader->IsAhead(led_by_)) {
+      MoveTo(*leader);
+    } else {
+      AskLeaders();
+    }
+  });
+}
+
+void SimRank::MoveTo(const Leader& leader) {
+  context_.Count("rank_moved");
+  context_.Trace(Who(options_.identity), " moves to daemon ", leader.daemon, " of term ",
+                 leader.term);
+  stream_->Up(wire::Moved{leader.term, absl::StrCat("daemon-", leader.daemon)});
+  stream_->CloseUp(absl::OkStatus());
+  stream_->rank = {};
+  stream_ = nullptr;
+  ++attempt_;
+  daemon_ = leader.daemon;
+  failures_ = 0;
+  Connect();
 }
 
 void SimRank::Retry(bool refused) {
@@ -256,9 +289,12 @@ void SimRank::OnDown(const wire::DownMessage& message) {
                          " after term ", highest_term_);
     }
     highest_term_ = std::max(highest_term_, welcome->term);
+    led_by_ = {welcome->term, stream_->to};
     welcomed_ = true;
+    AskLeaders();
   }
   if (std::holds_alternative<wire::Drain>(message)) drained_ = true;
+  if (const auto* keep = std::get_if<wire::Keep>(&message)) kept_ = *keep;
   if (const auto* propose = std::get_if<wire::Propose>(&message)) {
     highest_version_ = std::max(highest_version_, propose->version);
   }

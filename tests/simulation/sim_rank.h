@@ -19,6 +19,16 @@
 
 namespace eplb::simulation {
 
+// A daemon that leads a launch, and its place in the ranks' list. Of equal terms the first one in
+// the list leads.
+struct Leader {
+  int64_t term = 0;
+  int daemon = 0;
+  bool IsAhead(const Leader& other) const {
+    return term > other.term || (term == other.term && daemon < other.daemon);
+  }
+};
+
 // What a rank needs of its job. The pointers outlive it.
 struct RankOptions {
   Context* context = nullptr;
@@ -26,8 +36,11 @@ struct RankOptions {
   wire::Hello identity;  // identity.step: the last step before this incarnation
   RunningPlacement running;
   std::vector<HistoryRecord>* log = nullptr;
-  // Opens a stream to a daemon; null when nobody can be reached.
-  std::function<Stream*()> connect;
+  // Opens a stream to this daemon, -1: to any; null when nobody can be reached.
+  std::function<Stream*(int daemon)> connect;
+  // What the daemons answer to GetLeader: the first of those that lead this launch and have a rank
+  // of it connected.
+  std::function<std::optional<Leader>(const std::string& incarnation)> find_leader;
   std::function<LoadMatrix(int64_t step)> load;
   // A step ended that ran under this version.
   std::function<void(int64_t step, int64_t version)> on_step;
@@ -56,6 +69,8 @@ class SimRank {
   int64_t step() const { return step_; }
   // The highest version that this process has heard of; 0 once it is dead.
   int64_t highest_version() const { return alive_ ? highest_version_ : 0; }
+  // What it repeats in every Hello.
+  const wire::Keep& kept() const { return kept_; }
 
  private:
   using Kind = HistoryRecord::Kind;
@@ -74,6 +89,8 @@ class SimRank {
 
   // ---- session thread ----
   void Connect();
+  void AskLeaders();
+  void MoveTo(const Leader& leader);
   void Retry(bool refused);
   void OnDown(const wire::DownMessage& message);
   void OnClosed(const absl::Status& status);
@@ -94,10 +111,13 @@ class SimRank {
   absl::Time hangs_until_ = absl::InfinitePast();
   int64_t highest_term_ = 0;
   int64_t highest_version_ = 0;
+  wire::Keep kept_;
 
   Stream* stream_ = nullptr;
   int64_t attempt_ = 0;
   int failures_ = 0;
+  int daemon_ = -1;  // to go to first
+  Leader led_by_;    // the daemon that it is connected to, as it welcomed this rank
   bool welcomed_ = false;
   bool drained_ = false;
   bool half_closed_ = false;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "tests/simulation/context.h"
+#include "tests/simulation/promises.h"
 #include "tests/simulation/sim_daemon.h"
 #include "tests/simulation/sim_job.h"
 #include "tests/simulation/stream.h"
@@ -35,10 +37,16 @@ class Run {
   Run(uint64_t seed, bool verbose)
       : context_(seed, verbose),
         truth_(&context_),
+        promises_(&context_,
+                  [this](const std::string& job, const Promises::Holds& holds) {
+                    return FindJob(job).RanksCarry(holds);
+                  }),
         fault_every_(context_.Between(absl::Seconds(4), absl::Seconds(60))) {
     const core::Config config = MakeConfig(context_);
-    daemons_.push_back(std::make_unique<SimDaemon>(&context_, &truth_, "eplbd", config));
-    daemons_.push_back(std::make_unique<SimDaemon>(&context_, &truth_, "other", config));
+    daemons_.push_back(
+        std::make_unique<SimDaemon>(&context_, &truth_, &promises_, "eplbd", config));
+    daemons_.push_back(
+        std::make_unique<SimDaemon>(&context_, &truth_, &promises_, "other", config));
     const int num_jobs = 1 + context_.Below(3);
     for (int index = 0; index < num_jobs; ++index) AddJob(index);
   }
@@ -46,7 +54,7 @@ class Run {
   Outcome Finish() {
     daemons_[0]->Start();
     Supervise();
-    for (auto& job : jobs_) job->Launch();
+    for (auto& job : jobs_) job->Launch(Before::kKilled);
     context_.After(fault_every_, [this] { NextFault(); });
     const auto never = [] { return false; };
     context_.Run(absl::UnixEpoch() + kFaultyTime, never);
@@ -68,27 +76,39 @@ class Run {
   void AddJob(int index) {
     const int gpus = 2 + context_.Below(3);
     const int slots = gpus * (2 + context_.Below(2));
-    jobs_.push_back(
-        std::make_unique<SimJob>(&context_, &truth_,
-                                 JobOptions{.name = absl::StrCat("job-", index),
-                                            .shape = {.num_layers = 1 + context_.Below(4),
-                                                      .num_experts = slots - context_.Below(2),
-                                                      .num_slots = slots,
-                                                      .num_gpus = gpus},
-                                            .vote_every = 1 + context_.Below(4),
-                                            .report_every = 5 * (1 + context_.Below(3)),
-                                            .connect = [this] { return Connect(); },
-                                            .daemons_remember =
-                                                [this](const std::string& job, int64_t version) {
-                                                  return DaemonsRemember(job, version);
-                                                }}));
+    const std::string name = absl::StrCat("job-", index);
+    jobs_.push_back(std::make_unique<SimJob>(
+        &context_, &truth_,
+        JobOptions{
+            .name = name,
+            .shape = {.num_layers = 1 + context_.Below(4),
+                      .num_experts = slots - context_.Below(2),
+                      .num_slots = slots,
+                      .num_gpus = gpus},
+            .vote_every = 1 + context_.Below(4),
+            .report_every = 5 * (1 + context_.Below(3)),
+            .connect = [this](int daemon) { return Connect(daemon); },
+            .find_leader =
+                [this, name](const std::string& incarnation) {
+                  return FindLeader(name, incarnation);
+                },
+            .daemons_remember = [this](const std::string& job,
+                                       int64_t version) { return DaemonsRemember(job, version); },
+            .on_older_ended = [this, name] { promises_.OlderEnded(name); },
+            .on_forgotten = [this, name] { promises_.Forgotten(name); }}));
+  }
+
+  SimJob& FindJob(const std::string& name) {
+    return **std::find_if(jobs_.begin(), jobs_.end(),
+                          [&name](const auto& job) { return job->name() == name; });
   }
 
   bool DaemonsRemember(const std::string& job, int64_t version) const {
-    const auto& stored = daemons_[0]->disk.jobs;
-    const auto found = stored.find(job);
-    const int64_t next = found == stored.end() ? 1 : found->second.next_version;
-    return next > version && !daemons_[1]->serves();
+    return std::all_of(daemons_.begin(), daemons_.end(), [&](const auto& daemon) {
+      if (daemon != daemons_[0] && !daemon->serves()) return true;
+      const auto found = daemon->disk.jobs.find(job);
+      return (found == daemon->disk.jobs.end() ? 1 : found->second.next_version) > version;
+    });
   }
 
   bool AllRanksRemember() const {
@@ -96,13 +116,26 @@ class Run {
                        [](const auto& job) { return job->RanksRemember(); });
   }
 
-  Stream* Connect() {
+  Stream* Connect(int wanted) {
     if (context_.now() < partitioned_until_ && context_.Chance(0.7)) return nullptr;
-    SimDaemon& daemon = *daemons_[daemons_[1]->serves() ? context_.Below(2) : 0];
+    const int any = daemons_[1]->serves() ? context_.Below(2) : 0;
+    const int place = wanted < 0 ? any : wanted;
+    SimDaemon& daemon = *daemons_[static_cast<size_t>(place)];
     streams_.push_back(std::make_unique<Stream>(
         &context_,
-        context_.Between(absl::Milliseconds(2), absl::Seconds(context_.Chance(0.1) ? 8 : 1))));
+        context_.Between(absl::Milliseconds(2), absl::Seconds(context_.Chance(0.1) ? 8 : 1)),
+        place));
     return daemon.Accept(streams_.back().get()) ? streams_.back().get() : nullptr;
+  }
+
+  std::optional<Leader> FindLeader(const std::string& job, const std::string& incarnation) const {
+    std::optional<Leader> first;
+    if (context_.now() < partitioned_until_) return first;
+    for (int place = 0; place < 2; ++place) {
+      const Leader leader{daemons_[static_cast<size_t>(place)]->Leads(job, incarnation), place};
+      if (leader.term > 0 && (!first || leader.IsAhead(*first))) first = leader;
+    }
+    return first;
   }
 
   // As systemd does.
@@ -119,7 +152,7 @@ class Run {
 
   void NextFault() {
     if (!context_.faults) return;
-    Fault(context_.Below(100));
+    Fault(context_.Below(116));
     context_.After(context_.Between(absl::Seconds(1), fault_every_), [this] { NextFault(); });
   }
 
@@ -144,7 +177,7 @@ class Run {
       if (!AllRanksRemember()) return;
       Note("store_lost");
       daemon.Kill();
-      daemon.disk = {};
+      daemon.ReplaceDisk({});
     } else if (kind < 80) {
       Note("rank_killed");
       SimJob& job = AnyJob();
@@ -157,8 +190,31 @@ class Run {
       StartOther();
     } else if (kind < 96) {
       AnyRank().SpoilNextPlan();
-    } else {
+    } else if (kind < 100) {
       FinishAJob();
+    } else {
+      FaultOfLaunchOrMemory(kind);
+    }
+  }
+
+  void FaultOfLaunchOrMemory(int kind) {
+    SimDaemon& daemon = *daemons_[0];
+    if (kind < 107) {
+      // What a daemon that stands still has not heard yet, it hears in another order.
+      if (daemon.is_frozen()) return;
+      SimJob& job = AnyJob();
+      job.Launch(static_cast<Before>(1 + context_.Below(3)));
+      if (daemons_[1]->serves()) OnSecondDaemon(job);
+    } else if (kind < 109) {
+      old_copy_ = daemon.disk;
+    } else if (kind < 112) {
+      if (!AllRanksRemember()) return;
+      Note("store_rolled_back");
+      daemon.Kill();
+      daemon.ReplaceDisk(old_copy_);
+    } else {
+      const std::string& job = AnyJob().name();
+      daemon.Ask(job, /*pause=*/!promises_.IsPaused("eplbd", job));
     }
   }
 
@@ -190,16 +246,24 @@ class Run {
     if (other.serves() || !AllRanksRemember()) return;
     Note("split_brain");
     if (context_.Chance(0.5)) old_copy_ = daemons_[0]->disk;
-    other.disk = context_.Chance(0.5) ? old_copy_ : Disk{};
-    other.disk.works = true;
+    other.ReplaceDisk(context_.Chance(0.5) ? old_copy_ : Disk{});
     other.Start();
+    for (auto& job : jobs_) OnSecondDaemon(*job);
     for (auto& job : jobs_) {
       for (int rank = 0; rank < job->world_size(); ++rank) {
         if (context_.Chance(0.8)) job->rank(rank).CutStream();
       }
     }
+    // The other one stays, and the ranks find together; or either is killed.
+    SimDaemon& killed = *daemons_[context_.Below(2)];
+    if (context_.Chance(0.3)) return;
     context_.After(context_.Between(absl::Seconds(10), absl::Seconds(150)),
-                   [&other] { other.Kill(); });
+                   [&killed] { killed.Kill(); });
+  }
+
+  void OnSecondDaemon(SimJob& job) {
+    job.OnSecondDaemon();
+    promises_.SecondDaemon(job.name());
   }
 
   void FinishAJob() {
@@ -213,21 +277,28 @@ class Run {
     context_.faults = false;
     context_.Trace("the faults stop");
     partitioned_until_ = context_.now();
-    daemons_[1]->Kill();
+    if (context_.Chance(0.5)) daemons_[1]->Kill();
     daemons_[0]->disk.works = true;
     for (auto& job : jobs_) job->StopReporting();
   }
 
+  // The ranks run what a daemon is IDLE with, whichever of the two it is.
   absl::Status CheckRest() {
     for (const auto& job : jobs_) {
-      // An operator's way out of QUARANTINE.
-      if (daemons_[0]->IsQuarantined(job->name())) job->LaunchLater();
       RunningPlacement running;
       absl::Status status = job->CheckRanks(running);
       if (status.ok()) {
-        status = daemons_[0]->CheckIdle(job->name(), running.version, running.digest);
+        status = daemons_[0]->CheckIdle(job->name(), job->incarnation(), running);
+        if (!status.ok() && daemons_[1]->CheckIdle(job->name(), job->incarnation(), running).ok()) {
+          status = absl::OkStatus();
+        }
       }
       if (!status.ok()) {
+        RelaunchRefused(*job);
+        // An operator's way out of QUARANTINE.
+        if (daemons_[0]->IsQuarantined(job->name()) || daemons_[1]->IsQuarantined(job->name())) {
+          job->LaunchLater();
+        }
         return absl::Status(status.code(),
                             absl::StrCat(job->name(), ": ", std::string(status.message())));
       }
@@ -235,11 +306,23 @@ class Run {
     return absl::OkStatus();
   }
 
+  // Two daemons, or a store that forgot, may take the older one of two launches for the newer one
+  // and end the other for good. An operator sees in doctor that it is refused, and starts it anew.
+  void RelaunchRefused(SimJob& job) {
+    const bool is_late = context_.now() > absl::UnixEpoch() + kFaultyTime + kRestTime / 4;
+    if (!is_late || !promises_.WasDisputed(job.name())) return;
+    if (!relaunched_.insert(job.name()).second) return;
+    context_.Count("launch_refused_for_good");
+    job.LaunchLater();
+  }
+
   Context context_;
   Truth truth_;
+  Promises promises_;
   const absl::Duration fault_every_;
   absl::Time partitioned_until_ = absl::InfinitePast();
   Disk old_copy_;
+  std::set<std::string> relaunched_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::unique_ptr<SimDaemon>> daemons_;
   std::vector<std::unique_ptr<SimJob>> jobs_;
@@ -253,37 +336,25 @@ std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& co
                                         int64_t seeds) {
   // Per 1,000 seeds; about a third of what is seen.
   static constexpr std::pair<const char*, int64_t> kLeast[] = {
-      {"committed", 3000},
-      {"daemon_drained", 600},
-      {"daemon_frozen", 900},
-      {"daemon_killed_between_effects", 1000},
-      {"disk_broken", 1600},
-      {"incarnation_ended", 2900},
-      {"incarnation_resumed", 800},
-      {"job_finished", 800},
-      {"nack_1", 1},
-      {"partition", 1400},
-      {"plan_before_checked", 9000},
-      {"plan_seen_checked", 2200},
-      {"plan_spoiled", 150},
-      {"quarantined", 140},
-      {"rank_dropped", 1800},
-      {"rank_ended", 2000},
-      {"rank_hung", 1200},
-      {"rank_killed", 800},
-      {"retracting", 60},
-      {"session_refused", 8000},
-      {"split_brain", 800},
-      {"store_failed", 800},
-      {"store_lost", 700},
-      {"stream_cut", 5000},
-      {"stuck", 190},
-      {"vote_not_agreed", 5000},
-      {"vote_result_lost", 400},
-      {"window_measured", 26000},
-      {"window_of_parts_measured", 2200},
-      {"window_unmeasured", 3000},
-      {"withdrawn", 700}};
+      {"committed", 3000},          {"daemon_drained", 600},
+      {"daemon_frozen", 900},       {"daemon_killed_between_effects", 1000},
+      {"disk_broken", 1600},        {"incarnation_ended", 2900},
+      {"incarnation_resumed", 800}, {"job_finished", 800},
+      {"launch_beside_hung", 180},  {"launch_takes_over", 200},
+      {"launch_waits", 190},        {"nack_1", 1},
+      {"operator_paused", 250},     {"partition", 1400},
+      {"pause_carried", 90},        {"plan_before_checked", 9000},
+      {"plan_seen_checked", 2200},  {"plan_spoiled", 150},
+      {"quarantined", 140},         {"rank_dropped", 1800},
+      {"rank_ended", 2000},         {"rank_hung", 1200},
+      {"rank_killed", 800},         {"rank_moved", 2600},
+      {"retracting", 60},           {"session_refused", 8000},
+      {"split_brain", 800},         {"store_failed", 800},
+      {"store_lost", 700},          {"store_rolled_back", 390},
+      {"stream_cut", 5000},         {"stuck", 190},
+      {"vote_not_agreed", 5000},    {"vote_result_lost", 400},
+      {"window_measured", 26000},   {"window_of_parts_measured", 2200},
+      {"window_unmeasured", 3000},  {"withdrawn", 700}};
   std::vector<std::string> blind;
   for (const auto& [name, least] : kLeast) {
     const auto found = counts.find(name);

@@ -23,9 +23,12 @@ struct StreamEnd {
 
 class Stream {
  public:
-  // latency: the most of any message; it differs by stream.
-  Stream(Context* context, absl::Duration latency) : context_(*context), latency_(latency) {}
+  // latency: the most of any message; it differs by stream. daemon_place: in the
+  // ranks' list.
+  Stream(Context* context, absl::Duration latency, int daemon_place)
+      : to(daemon_place), context_(*context), latency_(latency) {}
 
+  const int to;
   StreamEnd rank;
   StreamEnd daemon;
 

@@ -66,6 +66,8 @@ class Truth {
     std::string incarnation;
     Steps newest = {-1, -1};
     std::map<Steps, Window> windows;  // complete ones
+    // Of the launch before: a decision may be made on them and replace the launch.
+    std::map<Steps, Window> windows_before = {};
   };
 
   void CheckWindow(Shown& shown, const core::JobView& view, const core::WindowView& window);

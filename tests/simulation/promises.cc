@@ -1,0 +1,99 @@
+#include "tests/simulation/promises.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace eplb::simulation {
+namespace {
+
+constexpr char kPrefix[] = "launch-";
+constexpr size_t kPrefixLength = sizeof(kPrefix) - 1;
+
+}  // namespace
+
+std::string LaunchName(int number) { return absl::StrCat(kPrefix, number); }
+
+int LaunchOf(const std::string& incarnation) {
+  int number = 0;
+  if (incarnation.size() < kPrefixLength ||
+      !absl::SimpleAtoi(incarnation.substr(kPrefixLength), &number)) {
+    return 0;
+  }
+  return number;
+}
+
+void Promises::Proposed(const std::string& daemon, const std::string& job, int launch,
+                        int64_t version) {
+  Promise& promise = promises_[{daemon, job}];
+  if (launch < promise.owner && !disputed_.contains(job)) {
+    context_.Violation("launches: ", daemon, " proposes version ", version, " of ", job,
+                       " to launch ", launch, ", which launch ", promise.owner, " replaced");
+  }
+  promise.owner = std::max(promise.owner, launch);
+  if (version <= promise.highest_proposed) return;  // again, to a rank that came back
+  promise.highest_proposed = version;
+  if (promise.paused) {
+    context_.Violation("pause: ", daemon, " proposes version ", version, " of ", job,
+                       ", which an operator paused");
+  }
+  // That of one launch is forgotten when another one owns the job.
+  if (promise.quarantined == launch && !disputed_.contains(job)) {
+    context_.Violation("QUARANTINE: ", daemon, " proposes version ", version, " of ", job,
+                       " to launch ", launch, ", which nobody resumed");
+  }
+}
+
+void Promises::Paused(const std::string& daemon, const std::string& job) {
+  promises_[{daemon, job}].paused = true;
+  context_.Count("operator_paused");
+}
+
+void Promises::Resumed(const std::string& daemon, const std::string& job) {
+  Promise& promise = promises_[{daemon, job}];
+  promise.paused = false;
+  promise.quarantined = 0;
+  context_.Count("operator_resumed");
+}
+
+void Promises::Quarantined(const std::string& daemon, const std::string& job, int launch) {
+  promises_[{daemon, job}].quarantined = launch;
+}
+
+bool Promises::IsPaused(const std::string& daemon, const std::string& job) const {
+  const auto found = promises_.find({daemon, job});
+  return found != promises_.end() && found->second.paused;
+}
+
+void Promises::SecondDaemon(const std::string& job) {
+  disputed_.insert(job);
+  ever_disputed_.insert(job);
+}
+
+void Promises::StoreReplaced(const std::string& daemon) {
+  for (auto& [key, promise] : promises_) {
+    if (key.first != daemon) continue;
+    const std::string& job = key.second;
+    promise.owner = 0;
+    SecondDaemon(job);
+    if (promise.paused) {
+      promise.paused = ranks_carry_(job, [](const auto& memory) { return memory.paused; });
+      context_.Count(promise.paused ? "pause_carried" : "pause_lost");
+    }
+    if (promise.quarantined != 0 &&
+        !ranks_carry_(job, [](const auto& memory) { return !memory.quarantine.empty(); })) {
+      promise.quarantined = 0;
+    }
+  }
+}
+
+void Promises::OlderEnded(const std::string& job) { disputed_.erase(job); }
+
+void Promises::Forgotten(const std::string& job) {
+  for (auto& [key, promise] : promises_) {
+    if (key.second == job) promise = {};
+  }
+}
+
+}  // namespace eplb::simulation
