@@ -15,6 +15,8 @@ void Add(const wire::Hello& hello, Bytes& bytes) {
   bytes.Add(hello.highest_version);
   bytes.Add(hello.step);
   bytes.Add(hello.session_number);
+  bytes.Add(hello.launch);
+  AddMemory(hello.memory, bytes);
 }
 void Add(const wire::LoadReport& report, Bytes& bytes) { bytes.Add(report.last_step); }
 void Add(const wire::Ready& ready, Bytes& bytes) {
@@ -50,13 +52,14 @@ void Add(const wire::NeedPlacement& need, Bytes& bytes) { bytes.Add(need.digest)
 void Add(const wire::Drain& drain, Bytes& bytes) { bytes.Add(int64_t{drain.grace_ms}); }
 void Add(const wire::Keep& keep, Bytes& bytes) {
   bytes.Add(keep.launch);
-  bytes.Add(keep.memory.value ? keep.memory.value->serial : -1);
+  AddMemory(keep.memory, bytes);
 }
 void Add(const wire::Moved& moved, Bytes& bytes) { bytes.Add(moved.term); }
 
 std::string Name(const wire::Hello& hello) {
   return absl::StrCat("Hello running v", hello.running_version, " ready v", hello.ready_version,
-                      " seen v", hello.highest_version, " term ", hello.highest_term);
+                      " seen v", hello.highest_version, " term ", hello.highest_term,
+                      hello.launch > 0 ? absl::StrCat(" launch ", hello.launch) : "");
 }
 std::string Name(const wire::LoadReport&) { return "LoadReport"; }
 std::string Name(const wire::Ready& ready) { return absl::StrCat("Ready v", ready.version); }
@@ -89,6 +92,18 @@ std::string Name(const wire::Keep& keep) { return absl::StrCat("Keep launch ", k
 std::string Name(const wire::Moved& moved) { return absl::StrCat("Moved term ", moved.term); }
 
 }  // namespace
+
+// What no decision of this small world reads is left out: pauses, settings, figures.
+void AddMemory(const wire::CarriedMemory& memory, Bytes& bytes) {
+  bytes.Add(int64_t{memory.value.has_value()});
+  if (!memory.value) return;
+  bytes.Add(memory.value->term);
+  bytes.Add(memory.value->serial);
+  bytes.Add(memory.value->launch);
+  bytes.Add(memory.value->incarnation);
+  bytes.Add(int64_t{memory.value->quarantine.empty()});
+  for (const wire::GoneLaunch& gone : memory.value->gone) bytes.Add(gone.incarnation);
+}
 
 void AddPropose(const wire::Propose& propose, Bytes& bytes) {
   bytes.Add(propose.term);

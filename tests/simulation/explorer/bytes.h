@@ -33,6 +33,7 @@ class Bytes {
 void AddMessage(const wire::UpMessage& message, Bytes& bytes);
 void AddMessage(const wire::DownMessage& message, Bytes& bytes);
 void AddPropose(const wire::Propose& propose, Bytes& bytes);
+void AddMemory(const wire::CarriedMemory& memory, Bytes& bytes);
 
 // "Ready v3", for traces.
 std::string NameOf(const wire::UpMessage& message);

@@ -32,11 +32,6 @@ void Simplify(core::RunEnd& end) {
   end.step = 0;
 }
 
-// Of why a job is in QUARANTINE only that it is.
-void Simplify(std::string& quarantine) {
-  if (!quarantine.empty()) quarantine = "why";
-}
-
 void Simplify(Incarnation& incarnation) {
   Simplify(incarnation.end);
   if (incarnation.ending == core::Ending::kLive) incarnation.end = {};
@@ -45,8 +40,10 @@ void Simplify(Incarnation& incarnation) {
   incarnation.moved.clear();
   incarnation.reuse_told = false;
   incarnation.since = kNow;
-  incarnation.rate = {};   // of time, which stands still
   incarnation.front = {};  // of reports, of which there are none
+  // Steps advance until deadlines pass; only the first launch may hang.
+  incarnation.rate = {.told = {}, .due = kBetween};
+  if (IndexOf(incarnation.name) == 1) incarnation.rate.due = absl::InfiniteFuture();
   for (Rank& rank : incarnation.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     rank.failed = false;  // words only, like the next
@@ -63,9 +60,9 @@ void Simplify(Incarnation& incarnation) {
   }
 }
 
-void Simplify(Job& job) {
+void Simplify(Job& job, bool carries) {
   job.phase_since = kNow;
-  if (job.owner_due > kNow) job.owner_due = kAfterDeadlines;
+  job.owner_due = job.owner_due > kNow ? kBetween : absl::InfinitePast();
   if (job.first_hello != 0) job.first_hello = 1;
   job.ran.clear();  // that a number had two placements is an event
   job.refused_at = kNow;
@@ -91,10 +88,12 @@ void Simplify(Job& job) {
   job.windows = {};
   job.window_bytes = 0;
   job.event_budget = {};  // for people only
-  job.memory_serial = 0;  // ranks of this world carry none: only the store's is ever read
-  job.memory_is_ours = false;
-  job.tell_memory = core::Tell::kNobody;
-  Simplify(job.quarantine);
+  if (!job.quarantine.empty()) job.quarantine = "why";
+  if (!carries) {  // only the store's memory is ever read
+    job.memory_serial = 0;
+    job.memory_is_ours = false;
+    job.tell_memory = core::Tell::kNobody;
+  }
   job.account = {};
   job.record = {};
   job.last_decision_step.reset();
@@ -170,9 +169,11 @@ void Add(const Job& job, Bytes& bytes) {
   }
   bytes.Add(job.launch);
   bytes.Add(job.term);
-  bytes.Add(job.memory_term);
   bytes.Add(job.first_hello);
   bytes.Add(int64_t{job.owner_due > kNow});
+  bytes.Add(job.memory_term);
+  bytes.Add(job.memory_serial);
+  bytes.Add(int64_t{job.memory_is_ours} * 4 + static_cast<int64_t>(job.tell_memory));
   bytes.Add(job.remembered);
   bytes.Add(job.quarantine);
   bytes.Add(int64_t{job.known.has_value()});
@@ -239,9 +240,9 @@ class Renamer {
 
 }  // namespace
 
-void Simplify(wire::JobMemory& memory) {
-  memory.serial = 0;
-  Simplify(memory.quarantine);
+void Simplify(wire::JobMemory& memory, bool carries) {
+  if (!carries) memory.serial = 0;
+  if (!memory.quarantine.empty()) memory.quarantine = "why";
   memory.last_decision_step.reset();
   memory.back_off_length = 0;
   memory.back_off_to_skip = 0;
@@ -258,7 +259,7 @@ void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes) {
   if (end) bytes.Add(end->incarnation);
 }
 
-void Simplify(State& state) {
+void Simplify(State& state, bool carries) {
   state.turn = 0;
   state.last_solve_id = 0;
   state.term_turn = -1;
@@ -268,7 +269,7 @@ void Simplify(State& state) {
   state.term_attempt = absl::InfinitePast();
   state.undo.reset();
   state.counters = {};
-  for (auto& [name, job] : state.jobs) Simplify(job);
+  for (auto& [name, job] : state.jobs) Simplify(job, carries);
 }
 
 std::string BytesOf(const State& state) {
@@ -308,6 +309,7 @@ CoreInfo InfoOf(const State& state) {
   info.next_version = job.next_version;
   info.proposed = job.proposal ? job.proposal->message.version : 0;
   info.sessions |= uint64_t{1} << job.asked.session;
+  info.has_candidate = job.candidate.has_value();
   if (job.candidate) info.knows[IndexOf(job.candidate->name)] = true;
   if (!job.current) return info;
   const Incarnation& current = *job.current;
@@ -315,6 +317,8 @@ CoreInfo InfoOf(const State& state) {
   info.knows[info.current] = true;
   info.all_said_hello = current.num_hello == current.world_size();
   info.all_connected = current.num_connected == current.world_size();
+  info.claimed = current.claimed;
+  info.any_connected = current.num_connected > 0;
   info.live = current.ending == core::Ending::kLive;
   const auto is_away = [](const Rank& rank) {
     return rank.said_hello && rank.session == 0 && !rank.finished;

@@ -20,10 +20,11 @@ struct CorePeer {
 
 namespace eplb::explorer {
 
-// Takes out what cannot change a decision; see CoreTable.
-void Simplify(core::State& state);
+// Takes out what cannot change a decision; see CoreTable. carries: ranks carry memories, of which
+// the newest counts.
+void Simplify(core::State& state, bool carries);
 // Likewise of what the store holds.
-void Simplify(wire::JobMemory& memory);
+void Simplify(wire::JobMemory& memory, bool carries);
 // Equal for equal simplified states, and only for these. Does not cover the configuration.
 std::string BytesOf(const core::State& state);
 // How a run ended, as far as decisions look at it.

@@ -61,16 +61,12 @@ uint32_t Messages::Add(StoredJob job) {
   Bytes bytes;
   bytes.Add(int64_t{job.has_value()});
   if (job) {
-    Simplify(job->memory);
-    bytes.Add(job->memory.term);
-    bytes.Add(job->memory.launch);
-    bytes.Add(job->memory.incarnation);
-    bytes.Add(job->memory.quarantine);
-    for (const wire::GoneLaunch& gone : job->memory.gone) bytes.Add(gone.incarnation);
+    Simplify(job->memory, carries);
     bytes.Add(job->version);
     bytes.Add(job->next_version);
     AddEnd(job->end, bytes);
     bytes.Add(DigestOf(job->placement));
+    AddMemory({.value = job->memory}, bytes);
   }
   return jobs.Add(std::move(bytes).Take(), std::move(job));
 }
@@ -87,8 +83,30 @@ SessionName CoreTable::NameOf(core::SessionId id) {
           .number = static_cast<int>(zero_based % kSessionNumbers)};
 }
 
+void CoreTable::Forget(core::StoredJob& job) const {
+  if (mutant_ == Mutant::kLaunchesNotStored) {
+    job.memory.launch = 0;
+    job.memory.incarnation.clear();
+    job.memory.gone.clear();
+  }
+  if (mutant_ == Mutant::kQuarantineNotStored) job.memory.quarantine.clear();
+}
+
+void CoreTable::Forget(core::State& state) const {
+  for (auto& [name, job] : state.jobs) {
+    if (mutant_ == Mutant::kReplacedComesBack) job.gone.clear();
+    if (mutant_ == Mutant::kAdvancingIsReplaced && job.current) job.current->rate = {};
+  }
+}
+
+void CoreTable::Forget(wire::Hello& hello) const {
+  if (mutant_ == Mutant::kTermNotRaised) hello.highest_term = 0;
+  if (mutant_ == Mutant::kReplacedComesBack) hello.launch = 0;
+  if (mutant_ == Mutant::kMemoryNotRecalled) hello.memory = {};
+}
+
 uint32_t CoreTable::Keep(core::State state) {
-  Simplify(state);
+  Simplify(state, messages_.carries);
   std::string bytes = BytesOf(state);
   CoreInfo info = InfoOf(state);
   return entries_.Add(std::move(bytes), Entry{std::move(state), std::move(info)});
@@ -96,7 +114,10 @@ uint32_t CoreTable::Keep(core::State state) {
 
 uint32_t CoreTable::Start(const Stored& stored) {
   std::vector<core::StoredJob> jobs;
-  if (const StoredJob& job = messages_.jobs[stored.job]) jobs.push_back(*job);
+  if (const StoredJob& job = messages_.jobs[stored.job]) {
+    jobs.push_back(*job);
+    Forget(jobs.back());
+  }
   core::Core core(SmallConfig(), stored.term, std::move(jobs), kNow);
   return Keep(core::CorePeer::StateOf(core));
 }
@@ -109,7 +130,7 @@ const Turned& CoreTable::OnMessage(uint32_t core, SessionName session, uint32_t 
     hello->nonce = 7 + static_cast<uint64_t>(session.incarnation);
     hello->rank = session.rank;
     hello->gpu = session.rank;
-    if (mutant_ == Mutant::kTermNotRaised) hello->highest_term = 0;
+    Forget(*hello);
   }
   const core::SessionId id = IdOf(session);
   return Handle(core, KeyOf(core, 0, id, up), core::SessionMessage{id, std::move(message)});
@@ -153,6 +174,7 @@ const Turned& CoreTable::Handle(uint32_t core, uint64_t key, const core::Event& 
   }
   core::Core running(state.config, 0, {}, kNow);
   core::CorePeer::StateOf(running) = state;
+  Forget(core::CorePeer::StateOf(running));
   const bool is_grace = (key >> 28 & 15) == 2 + static_cast<uint64_t>(CoreEvent::kGrace);
   const bool is_tick = std::holds_alternative<core::Tick>(event);
   Run(running, event, is_tick ? (is_grace ? kAfterGrace : kAfterDeadlines) : kNow, turned);
@@ -177,8 +199,8 @@ void CoreTable::Run(core::Core& core, const core::Event& event, absl::Time now, 
 void CoreTable::AddEffect(const core::Effect& effect, Turned& turned) {
   CoreEffect added;
   if (const auto* send = std::get_if<core::Send>(&effect)) {
-    // Ranks carry no memory: the store of this world is never lost.
-    if (std::holds_alternative<wire::Keep>(send->message)) return;
+    // A store that is not lost knows it already.
+    if (std::holds_alternative<wire::Keep>(send->message) && !messages_.carries) return;
     turned.asks_for_body |= std::holds_alternative<wire::NeedPlacement>(send->message);
     added.session = CoreTable::NameOf(send->session);
     added.message = messages_.Add(send->message);

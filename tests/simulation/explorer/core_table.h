@@ -2,7 +2,8 @@
 // that is met, and the outcome is kept. States are told apart by their bytes, after what cannot
 // change a decision is taken out:
 // - sentences, counters and figures that are only shown;
-// - times: every deadline may pass at any moment, so that when a state was entered says nothing;
+// - times: every deadline may pass at any moment, so that when a state was entered says nothing; a
+//   launch's steps advance until deadlines pass;
 // - load windows and back-off: a decision is an event of the explorer's, whenever the core is IDLE;
 // - what is kept for a failing store: the store of the explorer does not fail (the simulation's
 //   does).
@@ -42,12 +43,14 @@ extern const std::array<Permutation, kPermutations> kAllPermutations;  // [0] is
 // A job's record on the disk; none before the first one.
 using StoredJob = std::optional<core::StoredJob>;
 
-// All that travels or is written, each once.
+// All that travels or is written, each once. What ranks carry for a daemon that lost its store is
+// only looked at where stores are lost: a store that is not lost knows it already.
 struct Messages {
   Messages() { (void)Add(StoredJob()); }
   uint32_t Add(wire::UpMessage message);
   uint32_t Add(wire::DownMessage message);
   uint32_t Add(StoredJob job);  // 0: none
+  bool carries = false;         // stores may be lost
   Interned<wire::UpMessage> up;
   Interned<wire::DownMessage> down;
   Interned<StoredJob> jobs;
@@ -57,6 +60,10 @@ struct Messages {
 struct Stored {
   int64_t term = 0;
   uint32_t job = 0;  // in Messages::jobs
+  // As they were before the newest launch: what a backup holds.
+  int64_t term_before = 0;
+  uint32_t job_before = 0;
+  int owner = 0;  // the newest incarnation that owned the job under daemons on this store
 };
 
 struct CoreEffect {
@@ -85,6 +92,9 @@ struct CoreInfo {
   bool all_connected = false;
   bool somebody_away = false;
   bool live = false;
+  bool has_candidate = false;
+  bool any_connected = false;  // of the current incarnation
+  int64_t claimed = 0;         // the current one's number under an earlier daemon
   std::optional<core::Known> known;
   int64_t next_version = 0;
   int64_t term = 0;
@@ -121,6 +131,10 @@ class CoreTable {
   };
 
   uint32_t Keep(core::State state);
+  // What a mutant forgets.
+  void Forget(core::StoredJob& job) const;
+  void Forget(core::State& state) const;
+  void Forget(wire::Hello& hello) const;
   const Turned& Handle(uint32_t core, uint64_t key, const core::Event& event);
   void Run(core::Core& core, const core::Event& event, absl::Time now, Turned& turned);
   void AddEffect(const core::Effect& effect, Turned& turned);

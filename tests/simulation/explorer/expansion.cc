@@ -41,19 +41,20 @@ void Model::Expansion::RankMoves(const World& world, int incarnation, int rank) 
   const auto step = [&](Move move) {
     return Step{.move = move, .incarnation = incarnation, .rank = rank};
   };
-  if (!cell.down.empty()) Deliver(world, step(Move::kDeliverDown));
+  if (model.ranks_.HasNews(cell)) Deliver(world, step(Move::kDeliverDown));
   Connect(world, step(Move::kConnect));
   if (cell.stream == Stream::kOpen && world.left.cuts && world.left.faults > 0) {
     World next = world;
     --next.left.faults;
     EmitRank(next, step(Move::kCut), model.ranks_.Cut(id));
   }
-  Votes(world, step(Move::kEnterVote));
+  const bool stands = incarnation == 0 && world.hung;
+  if (!stands) Votes(world, step(Move::kEnterVote));
 }
 
 void Model::Expansion::Deliver(const World& world, Step step) {
   const uint32_t id = world.cells[step.incarnation][step.rank];
-  const size_t waiting = model.ranks_[id].down.size();
+  const size_t waiting = model.ranks_.Waiting(model.ranks_[id]);
   for (int arrival = 0; arrival < kArrivals; ++arrival) {
     step.arrival = static_cast<Arrival>(arrival);
     if (step.arrival == Arrival::kOvertaken && waiting < 2) continue;
@@ -76,6 +77,9 @@ void Model::Expansion::Connect(const World& world, Step step) {
                                                                    });
       if (used) continue;
       EmitRank(world, step, model.ranks_.Connect(id, number));
+      if (const uint32_t read = model.ranks_.ReadKeeps(id).cell; read != id) {
+        EmitRank(world, step, model.ranks_.Connect(read, number));
+      }
       return;
     }
   }
@@ -165,7 +169,8 @@ std::string Model::Expansion::CheckVote(const World& world, int incarnation, boo
       return absl::StrCat("I5: one vote runs version ", first->propose.version,
                           " on one rank and version ", target.propose.version, " on another");
     }
-    if (target.propose.version <= world.committed) {
+    // An older launch may still run what it was READY for before the newer one owned the job.
+    if (target.propose.version <= world.committed && !model.IsOlder(world, incarnation)) {
       return absl::StrCat("I2: version ", target.propose.version, " is committed after version ",
                           world.committed);
     }
@@ -192,7 +197,10 @@ void Model::Expansion::Complete(const World& world, const Step& step) {
     return;
   }
   World next = world;
-  if (agreed) next.committed = model.ranks_.Target(model.ranks_[cells[0]])->propose.version;
+  if (agreed) {
+    next.committed =
+        std::max(next.committed, model.ranks_.Target(model.ranks_[cells[0]])->propose.version);
+  }
   const Pc outcome = agreed ? Pc::kGetApply : Pc::kGetNothing;
   SetOutcomes(next, step, {outcome, outcome, outcome}, agreed ? ": applied" : ": nothing to do");
   if (agreed && world.left.transfers > 0) {

@@ -40,12 +40,22 @@ struct Model::Expansion {
   // Whether the turn of renamed ranks is the turn with its ranks renamed.
   bool IsSymmetric(const World& world, const Turned& turned, SessionName session,
                    uint32_t message) const;
+  // A launch whose steps advance may only be replaced by one that owned the job later.
+  std::string CheckReplacing(const World& before, World& after, const Step& step) const;
+  std::string NoteOwner(World& world) const;
+  int64_t KnownTerm(const World& world) const;  // the highest that a rank or the store knows
   std::string Execute(World& world, const CoreEffect& effect) const;
-  void Crash(World world, Step step);
+  // All ways in which it starts again.
+  void Crash(const World& world, Step step);
+  void StartAgain(World world, const Stored& stored, const Step& step);
+  // Whatever the store forgets, some rank of the newest launch has heard of every version.
+  bool RanksRemember(const World& world) const;
 
   // ---- the rest ----
   void DaemonMoves(const World& world);
   void Launch(const World& world);
+  void LaunchBeside(const World& world);
+  void EmitLaunch(World world, Move move);
   void Emit(World world, Step step, std::string violation = "");
   void EmitRank(const World& world, Step step, const RankStep& rank_step);
 };

@@ -102,6 +102,10 @@ void Model::Expansion::Turn(const World& world, const Turned& turned, Step step)
   const int64_t proposes = model.cores_.Info(turned.core).proposed;
   World next = world;
   next.core = turned.core;
+  if (std::string wrong = CheckReplacing(world, next, step); !wrong.empty()) {
+    Emit(next, std::move(step), std::move(wrong));
+    return;
+  }
   if (proposes != 0 && proposes != proposed) --next.left.chunks;
   std::vector<CoreEffect> reordered;
   const auto is_write = [](const CoreEffect& effect) {
@@ -130,7 +134,39 @@ void Model::Expansion::Turn(const World& world, const Turned& turned, Step step)
   step.crashed_before = static_cast<int>(effects.size());
   if (world.left.crashes > 0) Crash(next, step);
   step.crashed_before = -1;
-  Emit(next, std::move(step));
+  std::string wrong = NoteOwner(next);
+  Emit(next, std::move(step), std::move(wrong));
+}
+
+// Past HELD the job is the current launch's own. A store that knows of the newer one never leads
+// the older one again.
+std::string Model::Expansion::NoteOwner(World& world) const {
+  const CoreInfo& info = model.cores_.Info(world.core);
+  if (!info.has_job || info.current < 0 || info.phase == core::Phase::kHeld) return "";
+  Stored stored = model.stores_[world.stored];
+  if (info.current < stored.owner) return "a launch that was replaced owns the job again";
+  stored.owner = info.current;
+  world.stored = model.Keep(stored);
+  return "";
+}
+
+// Deadlines say that steps do not advance any more; a launch that owned the job under another
+// daemon, later, does not wait.
+std::string Model::Expansion::CheckReplacing(const World& before, World& after,
+                                             const Step& step) const {
+  const CoreInfo& was = model.cores_.Info(before.core);
+  const CoreInfo& is = model.cores_.Info(after.core);
+  const bool replaced = was.current >= 0 && was.current != is.current && was.live;
+  const bool claims = model.messages_.carries && is.claimed > was.claimed;
+  if (replaced && step.move == Move::kUp && claims) {
+    Stored stored = model.stores_[after.stored];
+    stored.owner = std::min(stored.owner, is.current);  // the other one makes way
+    after.stored = model.Keep(stored);
+    return "";
+  }
+  if (!replaced || !was.any_connected) return "";
+  if (step.move == Move::kDeadlines || step.move == Move::kGrace) return "";
+  return "a newcomer took over a job whose steps advance";
 }
 
 // Returns what is wrong with it, or nothing.
@@ -140,6 +176,10 @@ std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) co
   switch (effect.kind) {
     case CoreEffect::Kind::kSend: {
       const wire::DownMessage& message = model.messages_.down[effect.message];
+      const auto* welcome = std::get_if<wire::Welcome>(&message);
+      if (welcome != nullptr && welcome->term > std::max(stored.term, KnownTerm(world) + 1)) {
+        return "I6: a term was sent before it was stored, and no rank has seen the one below it";
+      }
       const auto* propose = std::get_if<wire::Propose>(&message);
       const StoredJob& job = model.messages_.jobs[stored.job];
       if (propose != nullptr && (!job || propose->term > std::max(stored.term, job->memory.term) ||
@@ -163,17 +203,65 @@ std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) co
   return "";
 }
 
-// The daemon is killed and starts again from what was stored, before any rank comes back.
-void Model::Expansion::Crash(World world, Step step) {
-  --world.left.crashes;
-  for (auto& cells : world.cells) {
+int64_t Model::Expansion::KnownTerm(const World& world) const {
+  const StoredJob& job = model.messages_.jobs[model.stores_[world.stored].job];
+  int64_t highest = std::max(kEarlierTerm, job ? job->memory.term : 0);
+  for (const auto& cells : world.cells) {
+    for (const uint32_t id : cells) {
+      const Cell& cell = model.ranks_[id];
+      if (cell.has_process()) highest = std::max(highest, model.ranks_.HighestTerm(cell));
+    }
+  }
+  return highest;
+}
+
+// The daemon is killed and starts again from what was stored, before any rank comes back. Where the
+// store is lost, the launches' order is too: an older one may own the job until the newer one says
+// what it carries.
+void Model::Expansion::Crash(const World& world, Step step) {
+  World crashed = world;
+  --crashed.left.crashes;
+  for (auto& cells : crashed.cells) {
     for (uint32_t& cell : cells) cell = model.ranks_.LoseDaemon(cell).cell;
   }
-  Stored stored = model.stores_[world.stored];
-  world.core = model.cores_.Start(stored);
-  stored.term = model.cores_.Info(world.core).term;
-  world.stored = model.Keep(stored);
-  Emit(world, std::move(step));
+  const Stored stored = model.stores_[world.stored];
+  StartAgain(crashed, stored, step);
+  // Where launches are beside each other, that is where a loss is worth its states.
+  const bool may_be_lost = model.bounds_.beside == 0 || model.Exists(world, 1);
+  if (world.left.losses == 0 || !may_be_lost || !RanksRemember(world)) return;
+  --crashed.left.losses;
+  step.loss = ", its store is lost";
+  StartAgain(crashed, {}, step);
+  if (stored.job_before == 0) return;
+  step.loss = ", its store is that from before the launch";
+  StartAgain(crashed, {.term = stored.term_before, .job = stored.job_before}, step);
+}
+
+void Model::Expansion::StartAgain(World world, const Stored& stored, const Step& step) {
+  Stored started = stored;
+  world.core = model.cores_.Start(started);
+  started.term = model.cores_.Info(world.core).term;
+  world.stored = model.Keep(started);
+  const StoredJob& job = model.messages_.jobs[stored.job];
+  const bool stands = job && !job->memory.quarantine.empty();
+  Emit(world, step, stands && !model.IsQuarantined(world) ? "QUARANTINE was forgotten" : "");
+}
+
+bool Model::Expansion::RanksRemember(const World& world) const {
+  int64_t highest = world.committed;
+  int64_t remembered = 0;
+  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+    for (const uint32_t id : world.cells[incarnation]) {
+      const Cell& cell = model.ranks_[id];
+      if (!cell.has_process()) continue;
+      const Member& member = model.ranks_.MemberOf(cell);
+      highest = std::max(highest, member.running().version);
+      if (member.ready()) highest = std::max(highest, member.ready()->propose.version);
+      if (model.IsOlder(world, incarnation)) continue;
+      remembered = std::max(remembered, model.ranks_.HighestVersion(cell));
+    }
+  }
+  return remembered >= highest;
 }
 
 // ---- the rest ----
@@ -194,7 +282,8 @@ void Model::Expansion::DaemonMoves(const World& world) {
       info.phase == core::Phase::kPreparing || info.phase == core::Phase::kResolving;
   if (model.IsStill(world)) {
     // A deadline is far longer than a message needs: where nothing is under way it passes for free.
-    if (info.has_job && info.phase != core::Phase::kIdle && !model.IsQuarantined(world)) {
+    const bool waits = info.phase != core::Phase::kIdle || info.has_candidate;
+    if (info.has_job && waits && !model.IsQuarantined(world)) {
       Turn(world, model.cores_.On(world.core, CoreEvent::kDeadlines), {.move = Move::kDeadlines});
     }
   } else if (hurried.left.retracts >= 0 && in_doubt) {
@@ -204,33 +293,60 @@ void Model::Expansion::DaemonMoves(const World& world) {
     Turn(hurried, model.cores_.On(world.core, CoreEvent::kGrace), {.move = Move::kGrace});
   }
   if (world.left.launches > 0) Launch(world);
+  if (world.left.beside > 0) LaunchBeside(world);
 }
 
-// All processes of the job die, and new ones begin: from the checkpoint that the old ones began
-// with, or from one of the newest version that all of them ran.
+// All processes of the job die, and new ones begin.
 void Model::Expansion::Launch(const World& world) {
+  if (!model.Exists(world, 0) || model.Exists(world, 1)) return;
   World next = world;
   --next.left.launches;
+  EmitLaunch(next, Move::kLaunch);
+}
+
+// New ones begin beside the old ones, which hang or train on.
+void Model::Expansion::LaunchBeside(const World& world) {
+  if (!model.Exists(world, 0) || model.Exists(world, 1)) return;
+  // Of two launches that no daemon has led yet none is the older one.
+  const CoreInfo& info = model.cores_.Info(world.core);
+  if (info.current != 0 || info.phase == core::Phase::kHeld) return;
+  World next = world;
+  --next.left.beside;
+  for (const bool hung : {false, true}) {
+    next.hung = hung;
+    EmitLaunch(next, Move::kLaunchBeside);
+  }
+}
+
+// From the checkpoint that the old ones began with, or from one of the newest version that all of
+// them ran.
+void Model::Expansion::EmitLaunch(World world, Move move) {
   const Member* oldest = nullptr;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const Cell& cell = model.ranks_[world.cells[0][rank]];
-    if (!cell.has_process()) return;
-    const Member& member = model.ranks_.MemberOf(cell);
+  for (const uint32_t id : world.cells[0]) {
+    const Member& member = model.ranks_.MemberOf(model.ranks_[id]);
     if (oldest == nullptr || member.running().version < oldest->running().version) {
       oldest = &member;
     }
-    next.cells[0][rank] = model.ranks_.Kill(world.cells[0][rank]).cell;
+  }
+  const RunningPlacement newest = oldest->running();
+  if (move == Move::kLaunch) {
+    for (uint32_t& id : world.cells[0]) id = model.ranks_.Kill(id).cell;
+  }
+  Stored stored = model.stores_[world.stored];
+  if (world.left.losses > 0) {
+    stored.term_before = stored.term;
+    stored.job_before = stored.job;
+    world.stored = model.Keep(stored);
   }
   const auto launch = [&](int64_t version, const Digest& digest) {
-    next.cells[1].fill(model.ranks_.Launch(version, digest, 0, 0));
-    Step step{.move = Move::kLaunch, .incarnation = 1};
+    world.cells[1].fill(model.ranks_.Launch(version, digest, 0, 0));
+    Step step{.move = move, .incarnation = 1};
     HistoryRecord start{.kind = HistoryRecord::Kind::kStart};
     start.version = version;
     start.digest = digest;
     for (int rank = 0; rank < kRanks; ++rank) step.log.push_back({1, rank, start});
-    Emit(next, std::move(step));
+    Emit(world, std::move(step));
   };
-  const RunningPlacement newest = oldest->running();
   if (newest.version != kStartVersion) launch(newest.version, newest.digest);
   launch(kStartVersion, DigestOf(StartPlacement()));
 }

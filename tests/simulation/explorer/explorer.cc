@@ -13,6 +13,7 @@ namespace eplb::explorer {
 namespace {
 
 constexpr uint32_t kNone = 0xffffffff;
+constexpr uint64_t kLeftMask = 0x1ff;  // of all that is left but chunks, see Pack
 
 Packed Pack(const World& world) {
   const Bounds& left = world.left;
@@ -21,7 +22,8 @@ Packed Pack(const World& world) {
   };
   const auto numbers = static_cast<uint64_t>(
       left.chunks | left.retracts << 2 | left.launches << 3 | left.crashes << 4 |
-      left.unknown << 5 | left.transfers << 6 | left.faults << 7 | world.committed << 9);
+      left.unknown << 5 | left.transfers << 6 | left.faults << 7 | left.beside << 9 |
+      left.losses << 10 | (world.hung ? 1 : 0) << 11 | world.committed << 12);
   return {uint64_t{world.core} | uint64_t{world.stored} << 26 | numbers << 40,
           cells(world.cells[0]), cells(world.cells[1])};
 }
@@ -34,13 +36,16 @@ World Unpack(const Packed& packed, const Bounds& bounds) {
   world.left = {.chunks = static_cast<int>(numbers & 3),
                 .retracts = static_cast<int>(numbers >> 2 & 1),
                 .launches = static_cast<int>(numbers >> 3 & 1),
+                .beside = static_cast<int>(numbers >> 9 & 1),
                 .crashes = static_cast<int>(numbers >> 4 & 1),
+                .losses = static_cast<int>(numbers >> 10 & 1),
                 .unknown = static_cast<int>(numbers >> 5 & 1),
                 .transfers = static_cast<int>(numbers >> 6 & 1),
                 .faults = static_cast<int>(numbers >> 7 & 3),
                 .cuts = bounds.cuts,
                 .disorder = bounds.disorder};
-  world.committed = static_cast<int64_t>(numbers >> 9);
+  world.hung = (numbers >> 11 & 1) != 0;
+  world.committed = static_cast<int64_t>(numbers >> 12);
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
     for (int rank = 0; rank < kRanks; ++rank) {
       world.cells[incarnation][rank] = packed[1 + incarnation] >> (21 * rank) & ((1U << 21) - 1);
@@ -63,7 +68,8 @@ uint32_t RankOf(const Model& model, const World& before, const Step& step) {
       return 3;
     case Move::kGiveUpStream:
     case Move::kConnect:
-      return 5;
+      // A rank of a launch that was replaced tries for ever.
+      return step.incarnation == 0 && model.ranks()[before.cells[1][0]].has_process() ? 7 : 5;
     case Move::kEnterVote: {
       const auto& cells = before.cells[step.incarnation];
       const auto has = [&](auto what) { return std::any_of(cells.begin(), cells.end(), what); };
@@ -137,7 +143,7 @@ class Exploration {
       }
       const uint32_t next = Meet(successor.world, index, this_ordinal,
                                  [&] { return logs_.After(log_[index], successor); });
-      const bool free = (visited_[next][0] >> 42 & 0x7f) == (key[0] >> 42 & 0x7f);
+      const bool free = (visited_[next][0] >> 42 & kLeftMask) == (key[0] >> 42 & kLeftMask);
       if (!free || next == index || at_rest) return;
       const uint32_t rank = RankOf(model_, before, successor.step);
       if (rank >= best) return;

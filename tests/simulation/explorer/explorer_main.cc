@@ -1,7 +1,7 @@
 // explorer [NAME=NUMBER]..: one exploration with these bounds, and the way to the nearest state
 // where something is wrong. Names: chunks, retracts, launches, crashes, unknown, transfers, faults,
-// cuts, disorder, mutant (its place in explorer/mutant.h), quarantine (1: is wrong), states (at
-// most so many).
+// cuts, disorder, beside, losses, mutant (its place in explorer/mutant.h), quarantine (1: is
+// wrong), states (at most so many).
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -20,7 +20,8 @@ int Main(int argc, char** argv) {
   std::map<std::string, int64_t> given = {
       {"chunks", 2},   {"retracts", 1},  {"launches", 1},   {"crashes", 1},
       {"unknown", 1},  {"transfers", 0}, {"faults", 2},     {"cuts", 1},
-      {"disorder", 1}, {"mutant", 0},    {"quarantine", 0}, {"states", int64_t{1} << 31}};
+      {"disorder", 1}, {"mutant", 0},    {"quarantine", 0}, {"states", int64_t{1} << 31},
+      {"beside", 0},   {"losses", 0}};
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> part =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
@@ -33,7 +34,9 @@ int Main(int argc, char** argv) {
   const Figures figures = Explore({.bounds = {.chunks = number("chunks"),
                                               .retracts = number("retracts"),
                                               .launches = number("launches"),
+                                              .beside = number("beside"),
                                               .crashes = number("crashes"),
+                                              .losses = number("losses"),
                                               .unknown = number("unknown"),
                                               .transfers = number("transfers"),
                                               .faults = number("faults"),

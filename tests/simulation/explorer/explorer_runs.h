@@ -37,7 +37,7 @@ class ExplorerTest : public ::testing::TestWithParam<ExplorerRun> {
   }
 };
 
-inline std::string NameOf(const ::testing::TestParamInfo<ExplorerRun>& info) {
+inline std::string NameOfRun(const ::testing::TestParamInfo<ExplorerRun>& info) {
   return info.param.name;
 }
 

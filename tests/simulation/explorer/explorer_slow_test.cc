@@ -1,6 +1,8 @@
 // Larger joint explorations, minutes each: ctest -L slow.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "tests/simulation/explorer/explorer_runs.h"
 
 namespace eplb::explorer {
@@ -36,7 +38,21 @@ INSTANTIATE_TEST_SUITE_P(
                      .disorder = false},
                     44204998,
                     0}),
-    NameOf);
+    NameOfRun);
+
+// `explorer mutant=13 ..` prints the way to the state where it shows: QUARANTINE lies deep.
+TEST(SlowMutantTest, AMemoryThatIsNotRecalledIsCaught) {
+  const Figures figures = Explore({.bounds = {.retracts = 0,
+                                              .launches = 0,
+                                              .crashes = 1,
+                                              .losses = 1,
+                                              .unknown = 0,
+                                              .faults = 2,
+                                              .cuts = false},
+                                   .mutant = Mutant::kMemoryNotRecalled});
+  EXPECT_NE(figures.violation.find("a rank carries QUARANTINE"), std::string::npos)
+      << figures.violation;
+}
 
 }  // namespace
 }  // namespace eplb::explorer

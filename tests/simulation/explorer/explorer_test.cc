@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(
         ExplorerRun{
             "RetractCrashUnknownTransfer",
             {.retracts = 1, .launches = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
-            5863087,
+            7652480,
             0},
         ExplorerRun{"TwoFaults",
                     {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 2},
@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"FaultCrash",
                     {.retracts = 0, .launches = 0, .crashes = 1, .unknown = 0, .faults = 1},
-                    1621295,
+                    1810212,
                     0},
         ExplorerRun{"FaultRetract",
                     {.retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 1},
@@ -47,9 +47,51 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"Launch",
                     {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
-                    547678,
+                    94257,
+                    0},
+        ExplorerRun{"Beside",
+                    {.chunks = 1,
+                     .retracts = 0,
+                     .launches = 0,
+                     .beside = 1,
+                     .crashes = 0,
+                     .unknown = 0,
+                     .faults = 0},
+                    31637,
+                    0},
+        ExplorerRun{"BesideCrash",
+                    {.chunks = 0,
+                     .retracts = 0,
+                     .launches = 0,
+                     .beside = 1,
+                     .crashes = 1,
+                     .unknown = 0,
+                     .faults = 0},
+                    21502,
+                    0},
+        ExplorerRun{"BesideCrashLoss",
+                    {.chunks = 0,
+                     .retracts = 0,
+                     .launches = 0,
+                     .beside = 1,
+                     .crashes = 1,
+                     .losses = 1,
+                     .unknown = 0,
+                     .faults = 0},
+                    836698,
+                    0},
+        ExplorerRun{"BesideCutGrace",
+                    {.chunks = 0,
+                     .retracts = 1,
+                     .launches = 0,
+                     .beside = 1,
+                     .crashes = 0,
+                     .unknown = 0,
+                     .faults = 1,
+                     .disorder = false},
+                    9855,
                     0}),
-    NameOf);
+    NameOfRun);
 
 TEST(ExplorerSymmetryTest, TheCoreTreatsRanksAlike) {
   const Figures figures =
@@ -81,6 +123,23 @@ TEST_P(MutantTest, IsCaught) {
 constexpr Bounds kNoFault = {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0};
 constexpr Bounds kRetract = {.retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0};
 constexpr Bounds kUnknown = {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 1, .faults = 0};
+constexpr Bounds kBesideAndCut = {.chunks = 0,
+                                  .retracts = 1,
+                                  .launches = 0,
+                                  .beside = 1,
+                                  .crashes = 0,
+                                  .unknown = 0,
+                                  .faults = 1,
+                                  .disorder = false};
+constexpr Bounds kBesideAndCrash = {.chunks = 0,
+                                    .retracts = 0,
+                                    .launches = 0,
+                                    .beside = 1,
+                                    .crashes = 1,
+                                    .unknown = 0,
+                                    .faults = 0};
+constexpr Bounds kFaultsAndCrash = {
+    .retracts = 0, .launches = 0, .crashes = 1, .unknown = 0, .faults = 2, .cuts = false};
 constexpr Bounds kRetractAndFault = {
     .retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 1, .cuts = false};
 
@@ -99,7 +158,15 @@ INSTANTIATE_TEST_SUITE_P(
         MutantRun{"NoSnapshot", Mutant::kNoSnapshot, kRetract, "I1: ranks train under versions"},
         MutantRun{"HeldLeftEarly", Mutant::kHeldLeftEarly, kNoFault, "the daemon left HELD"},
         MutantRun{"TermNotRaised", Mutant::kTermNotRaised, kNoFault,
-                  "a rank was welcomed with a term below"}),
+                  "a rank was welcomed with a term below"},
+        MutantRun{"ReplacedComesBack", Mutant::kReplacedComesBack, kBesideAndCut,
+                  "a launch that was replaced owns the job again"},
+        MutantRun{"LaunchesNotStored", Mutant::kLaunchesNotStored, kBesideAndCrash,
+                  "a launch that was replaced owns the job again"},
+        MutantRun{"AdvancingIsReplaced", Mutant::kAdvancingIsReplaced, kBesideAndCut,
+                  "a newcomer took over a job whose steps advance"},
+        MutantRun{"QuarantineNotStored", Mutant::kQuarantineNotStored, kFaultsAndCrash,
+                  "QUARANTINE was forgotten"}),
     [](const auto& run) { return std::string(run.param.name); });
 
 }  // namespace

@@ -37,12 +37,13 @@ struct MemberPeer {
     bytes.Add(member.highest_version_);
     bytes.Add(member.step_);
     bytes.Add(member.keep_.launch);
-    bytes.Add(member.keep_.memory.value ? member.keep_.memory.value->serial : -1);
+    explorer::AddMemory(member.keep_.memory, bytes);
     bytes.Add(int64_t{member.ended_});
     return std::move(bytes).Take();
   }
   static int64_t HighestTerm(const Member& member) { return member.highest_term_; }
   static int64_t HighestVersion(const Member& member) { return member.highest_version_; }
+  static const wire::Keep& Kept(const Member& member) { return member.keep_; }
   static const VoteSnapshot& Frozen(const Member& member) { return member.frozen_; }
 };
 

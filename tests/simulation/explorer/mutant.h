@@ -24,6 +24,16 @@ enum class Mutant {
   kHeldLeftEarly,
   // The daemon does not look at the highest term in Hello.
   kTermNotRaised,
+  // A launch that was replaced may come back: its number and its name are not looked at.
+  kReplacedComesBack,
+  // The store does not hold which launches are gone, nor the number of the newest.
+  kLaunchesNotStored,
+  // A newcomer takes over a job whose steps advance.
+  kAdvancingIsReplaced,
+  // The store does not hold QUARANTINE.
+  kQuarantineNotStored,
+  // What a rank carries is not recalled by a daemon that lost its store.
+  kMemoryNotRecalled,
 };
 
 }  // namespace eplb::explorer

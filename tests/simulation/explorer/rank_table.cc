@@ -104,6 +104,9 @@ const RankStep& RankTable::DeliverDown(uint32_t cell, Arrival arrival) {
 const RankStep& RankTable::Connect(uint32_t cell, int number) {
   return Do(cell, Action::kConnect, number, &RankTable::DoConnect);
 }
+const RankStep& RankTable::ReadKeeps(uint32_t cell) {
+  return Do(cell, Action::kReadKeeps, 0, &RankTable::DoReadKeeps);
+}
 const RankStep& RankTable::GiveUpStream(uint32_t cell) {
   return Do(cell, Action::kGiveUp, 0, &RankTable::DoGiveUp);
 }
@@ -173,13 +176,42 @@ const RankStep& RankTable::PushDown(uint32_t cell, int number, uint32_t message)
   const auto [found, is_new] = push_ids_.try_emplace(key, static_cast<uint32_t>(steps_.size()));
   if (!is_new) return steps_[found->second];
   Cell changed = cells_[cell];
-  if (changed.stream == Stream::kOpen && changed.number == number) changed.down.push_back(message);
+  if (changed.stream == Stream::kOpen && changed.number == number) {
+    // Of Keeps behind each other the last one counts.
+    const bool again = !changed.down.empty() && IsKeep(changed.down.back()) && IsKeep(message);
+    if (again) changed.down.pop_back();
+    changed.down.push_back(message);
+  }
   RankStep step;
   step.cell = Keep(std::move(changed));
   return steps_.emplace_back(std::move(step));
 }
 
+bool RankTable::IsKeep(uint32_t message) const {
+  return std::holds_alternative<wire::Keep>(messages_.down[message]);
+}
+
+size_t RankTable::Waiting(const Cell& cell) const {
+  const auto news = std::find_if(cell.down.begin(), cell.down.end(),
+                                 [this](uint32_t message) { return !IsKeep(message); });
+  return static_cast<size_t>(cell.down.end() - news);
+}
+
+bool RankTable::CarriesQuarantine(const Cell& cell, int incarnation) const {
+  const std::optional<wire::JobMemory>& memory = MemberPeer::Kept(MemberOf(cell)).memory.value;
+  return memory && !memory->quarantine.empty() &&
+         memory->incarnation == IncarnationName(incarnation);
+}
+
+void RankTable::DoReadKeeps(Cell& cell, int, RankStep& step) {
+  while (!cell.down.empty() && IsKeep(cell.down.front())) {
+    OnDown(cell, messages_.down[cell.down.front()], step);
+    cell.down.erase(cell.down.begin());
+  }
+}
+
 void RankTable::DoDeliver(Cell& cell, int arrival, RankStep& step) {
+  if (cell.welcomed) DoReadKeeps(cell, 0, step);
   const std::optional<uint32_t> id = Take(cell.down, static_cast<Arrival>(arrival));
   if (!id) return;
   const wire::DownMessage& message = messages_.down[*id];

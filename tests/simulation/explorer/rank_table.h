@@ -18,6 +18,7 @@
 #include "placement/history.h"
 #include "tests/simulation/explorer/core_table.h"
 #include "tests/simulation/explorer/interned.h"
+#include "tests/simulation/explorer/member_peer.h"
 #include "tests/simulation/explorer/mutant.h"
 
 namespace eplb::explorer {
@@ -83,6 +84,8 @@ class RankTable {
 
   const RankStep& DeliverDown(uint32_t cell, Arrival arrival);
   const RankStep& Connect(uint32_t cell, int number);
+  // Reads what it is to carry, where nothing else is under way to it. See HasNews.
+  const RankStep& ReadKeeps(uint32_t cell);
   const RankStep& GiveUpStream(uint32_t cell);  // no Welcome came
   const RankStep& EnterVote(uint32_t cell);
   const RankStep& SkipVote(uint32_t cell);
@@ -102,11 +105,20 @@ class RankTable {
 
   const Cell& operator[](uint32_t cell) const { return cells_[cell]; }
   const Member& MemberOf(const Cell& cell) const { return members_[cell.member]; }
+  // Something but Keeps is under way to it. Only the rank's next Hello shows that a Keep arrived:
+  // one is read with the message behind it, or, where there is none, before the next stream or
+  // never.
+  bool HasNews(const Cell& cell) const { return Waiting(cell) > 0; }
+  // How many messages there are behind the Keeps that come first.
+  size_t Waiting(const Cell& cell) const;
+  // It was told that this launch, its own, is in QUARANTINE.
+  bool CarriesQuarantine(const Cell& cell, int incarnation) const;
   // What this rank brings into the vote it waits in.
   std::array<int64_t, 6> Values(const Cell& cell) const;
   // Of the vote it waits in; null when it was not READY.
   const Proposal* Target(const Cell& cell) const;
   int64_t HighestVersion(const Cell& cell) const;
+  int64_t HighestTerm(const Cell& cell) const { return MemberPeer::HighestTerm(MemberOf(cell)); }
   size_t size() const { return cells_.size(); }
 
  private:
@@ -122,7 +134,8 @@ class RankTable {
     kClose,
     kLose,
     kCut,
-    kKill
+    kKill,
+    kReadKeeps
   };
   using Change = void (RankTable::*)(Cell&, int, RankStep&);
 
@@ -146,6 +159,8 @@ class RankTable {
   void DoLose(Cell& cell, int, RankStep& step);
   void DoCut(Cell& cell, int, RankStep& step);
   void DoKill(Cell& cell, int, RankStep& step);
+  void DoReadKeeps(Cell& cell, int, RankStep& step);
+  bool IsKeep(uint32_t message) const;
 
   Messages& messages_;
   const Mutant mutant_;

@@ -31,6 +31,7 @@ inline constexpr int64_t kEarlierHighestVersion = 4;
 // The clock does not go on: a deadline passes when a Tick says so. Every event but these two comes
 // at kNow.
 inline constexpr absl::Time kNow = absl::UnixEpoch();
+inline const absl::Time kBetween = kNow + absl::Seconds(500);  // for what is due when they pass
 inline const absl::Time kAfterDeadlines = kNow + absl::Seconds(700);
 inline const absl::Time kAfterGrace = kNow + absl::Hours(10);
 

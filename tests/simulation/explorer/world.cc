@@ -30,12 +30,17 @@ int Composed(int first, int second) {
 }  // namespace
 
 Model::Model(Bounds bounds, Mutant mutant)
-    : bounds_(bounds), mutant_(mutant), cores_(&messages_, mutant), ranks_(&messages_, mutant) {}
+    : bounds_(bounds), mutant_(mutant), cores_(&messages_, mutant), ranks_(&messages_, mutant) {
+  messages_.carries = bounds.losses > 0;
+}
 
 uint32_t Model::Keep(const Stored& stored) {
   Bytes bytes;
   bytes.Add(stored.term);
   bytes.Add(int64_t{stored.job});
+  bytes.Add(stored.term_before);
+  bytes.Add(int64_t{stored.job_before});
+  bytes.Add(int64_t{stored.owner});
   return stores_.Add(std::move(bytes).Take(), stored);
 }
 
@@ -114,16 +119,24 @@ const Model::Lowest& Model::LowestOf(uint32_t core,
   return lowest_[key] = lowest;
 }
 
+bool Model::IsOlder(const World& world, int incarnation) const {
+  return incarnation == 0 && Exists(world, 0) && Exists(world, 1);
+}
+
+// A rank of an older launch may be refused, and tries again for ever.
+bool Model::IsStill(const Cell& cell, bool is_older) const {
+  if (!cell.up.empty() || ranks_.HasNews(cell) || !cell.old.empty()) return false;
+  if (!cell.has_process() || cell.stream == Stream::kDone) return true;
+  return cell.stream == Stream::kOpen ? cell.welcomed : is_older;
+}
+
 bool Model::IsStill(const World& world) const {
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+    const bool stands = incarnation == 0 && world.hung;
     for (const uint32_t id : world.cells[incarnation]) {
       const Cell& cell = ranks_[id];
-      if (!cell.up.empty() || !cell.down.empty() || !cell.old.empty()) return false;
-      if (!cell.has_process()) continue;
-      if (cell.pc != Pc::kTrain && cell.pc != Pc::kEnded) return false;
-      if (cell.stream != Stream::kDone && !(cell.stream == Stream::kOpen && cell.welcomed)) {
-        return false;
-      }
+      if (!IsStill(cell, IsOlder(world, incarnation))) return false;
+      if (!stands && cell.pc != Pc::kTrain && cell.pc != Pc::kEnded) return false;
     }
   }
   return true;
@@ -150,6 +163,12 @@ std::string Model::Check(const World& world) const {
   const CoreInfo& info = cores_.Info(world.core);
   if (info.has_job && info.phase != core::Phase::kHeld && info.phase != core::Phase::kQuarantine) {
     if (!info.all_said_hello) return "the daemon left HELD before every rank said Hello";
+    // Nobody resumes a job here.
+    for (const uint32_t id : world.cells[info.current]) {
+      if (ranks_[id].has_process() && ranks_.CarriesQuarantine(ranks_[id], info.current)) {
+        return "a rank carries QUARANTINE, and the daemon does not know of it";
+      }
+    }
   }
   for (const auto& cells : world.cells) {
     const Member* ahead = nullptr;   // of those that took the outcome of the newest vote
@@ -199,6 +218,7 @@ std::string Model::Describe(const World& before, const Step& step) const {
                                            "an old stream ends",
                                            "is cut off",
                                            "a new incarnation is launched",
+                                           "a new incarnation is launched beside this one",
                                            "a window is complete",
                                            "the policy answered",
                                            "deadlines pass",
@@ -218,7 +238,8 @@ std::string Model::Describe(const World& before, const Step& step) const {
   absl::StrAppend(&text, kMoves[static_cast<int>(step.move)], message.empty() ? "" : ": ", message,
                   kHow[static_cast<int>(step.arrival)], step.vote);
   if (step.crashed_before >= 0) {
-    absl::StrAppend(&text, "; the daemon crashes after ", step.crashed_before, " effects");
+    absl::StrAppend(&text, "; the daemon crashes after ", step.crashed_before, " effects",
+                    step.loss);
   }
   return text;
 }
@@ -226,10 +247,11 @@ std::string Model::Describe(const World& before, const Step& step) const {
 std::string Model::Describe(const World& world) const {
   const CoreInfo& info = cores_.Info(world.core);
   const StoredJob& stored = messages_.jobs[stores_[world.stored].job];
-  std::string text = absl::StrCat("daemon ", kPhaseNames[static_cast<int>(info.phase)], " knows v",
-                                  info.known ? info.known->version : 0, " next v",
-                                  info.next_version, " proposes v", info.proposed, " term ",
-                                  info.term, "; store v", stored ? stored->version : 0);
+  std::string text =
+      absl::StrCat("daemon ", kPhaseNames[static_cast<int>(info.phase)], " knows v",
+                   info.known ? info.known->version : 0, " next v", info.next_version,
+                   " proposes v", info.proposed, " term ", info.term, "; store v",
+                   stored ? stored->version : 0, world.hung ? "; incarnation a hangs" : "");
   for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
     for (int rank = 0; rank < kRanks; ++rank) {
       const Cell& cell = ranks_[world.cells[incarnation][rank]];

@@ -19,8 +19,10 @@ namespace eplb::explorer {
 struct Bounds {
   int chunks = 2;        // versions proposed
   int retracts = 1;      // a deadline or a grace that passes at any moment
-  int launches = 1;      // new incarnations
+  int launches = 1;      // new incarnations, behind processes that were killed
+  int beside = 0;        // new incarnations beside an older one, which hangs or trains on
   int crashes = 1;       // of the daemon, between any two effects
+  int losses = 0;        // crashes behind which the store is empty, or as it was before a relaunch
   int unknown = 1;       // votes without a result on some ranks
   int transfers = 0;     // transfers that fail
   int faults = 2;        // messages lost, doubled or overtaken, streams cut
@@ -34,6 +36,7 @@ struct World {
   uint32_t core = 0;
   uint32_t stored = 0;
   Cells cells{};
+  bool hung = false;      // the training threads of incarnation 0 do nothing any more
   int64_t committed = 0;  // the highest version that any rank may run
   Bounds left;
 };
@@ -51,6 +54,7 @@ enum class Move : uint8_t {
   kOldEnds,
   kCut,
   kLaunch,
+  kLaunchBeside,
   kReport,
   kSolved,
   kDeadlines,
@@ -65,6 +69,7 @@ struct Step {
   int stream = -1;          // kUp, kOldEnds
   const char* vote = "";    // how the vote that this completes came out
   int crashed_before = -1;  // the daemon crashes before this effect; -1: it does not
+  const char* loss = "";    // what becomes of its store then
   // What the ranks log, on the rank that it concerns before any renaming.
   struct Log {
     int incarnation = 0;
@@ -123,6 +128,9 @@ class Model {
   const Lowest& LowestOf(uint32_t core, const std::array<unsigned, kIncarnations>& orders);
   bool Exists(const World& world, int incarnation) const;
   bool HasEnded(const World& world, int incarnation) const;
+  // The one before the newest, which nobody waits for any more.
+  bool IsOlder(const World& world, int incarnation) const;
+  bool IsStill(const Cell& cell, bool is_older) const;
 
   const Bounds bounds_;
   const Mutant mutant_;
