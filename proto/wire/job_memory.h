@@ -54,6 +54,7 @@ struct JobMemory {
   double record_spent_seconds = 0;
   double record_saved_tokens = 0;
   double record_start_tokens = 0;
+  double report_seconds = 0;
 
   friend bool operator==(const JobMemory&, const JobMemory&) = default;
 };

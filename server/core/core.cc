@@ -197,6 +197,7 @@ void TakeStep(Turn& turn, Speaker speaker, int64_t step) {
   if (!speaker.is_current() || speaker.incarnation.ending == Ending::kFinal) return;
   speaker.job.step = std::max(speaker.job.step, step);
   NoteStep(speaker.incarnation, step, turn.now);
+  RememberReportTime(speaker.job);
 }
 
 void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {

@@ -47,6 +47,14 @@ absl::Status Replaced(const Incarnation& old, const Incarnation& fresh, bool yie
       absl::StrCat("incarnation ", old.name, " makes way for ", fresh.name, "; come back later"));
 }
 
+// How long the launch may take to tell its first steps. One that goes on is as fast as it was. The
+// first steps of a new one are slow, and it may be as slow as the one before.
+absl::Duration FirstPatience(const Turn& turn, const Job& job, bool goes_on) {
+  const absl::Duration as_before = PatienceFor(absl::Seconds(job.report_seconds));
+  if (goes_on && job.report_seconds > 0) return as_before;
+  return std::max(turn.state.config.prepare_deadline, as_before);
+}
+
 bool IsAwaySince(const Incarnation& incarnation, absl::Time since) {
   if (incarnation.num_hello - incarnation.num_connected <= incarnation.num_finished) return false;
   return std::any_of(incarnation.ranks.begin(), incarnation.ranks.end(), [since](const Rank& rank) {
@@ -121,7 +129,7 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.ended_before.reset();
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
-  BeginSteps(*job.current, turn.state.config.prepare_deadline, turn.now);
+  BeginSteps(*job.current, FirstPatience(turn, job, goes_on), turn.now);
   if (job.current->num_hello > 0) NoteHelloStep(*job.current, job.step, turn.now);
   const int32_t votes = turn.state.config.vote_every_steps;
   if (votes != 0 && votes != job.current->vote_every) {

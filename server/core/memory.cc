@@ -10,6 +10,7 @@
 #include "proto/wire/names.h"
 #include "server/core/numbers.h"
 #include "server/core/settings.h"
+#include "server/core/step_rate.h"
 
 namespace eplb::core {
 namespace {
@@ -17,6 +18,9 @@ namespace {
 constexpr int kCarriers = 4;  // connected ranks that get a change: that all of them go is unlikely
 constexpr int64_t kMaxWindows = int64_t{1} << 40;  // of an account
 constexpr int32_t kMaxSkip = 64;                   // decisions, of a back-off
+constexpr double kMaxReportSeconds = 86400;
+constexpr int kRisesOfAReport = 3;  // so many say how long a report takes
+constexpr double kOtherReport = 2;  // times shorter or longer is worth a write
 
 bool AllSaidHello(const Job& job) {
   return job.current && job.current->num_hello == job.current->world_size();
@@ -35,7 +39,8 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
                        within(memory.account_windows, kMaxWindows) &&
                        within(memory.back_off_length, kMaxSkip) &&
                        within(memory.back_off_to_skip, memory.back_off_length) &&
-                       within(memory.last_decision_step.value_or(0), hello.step);
+                       within(memory.last_decision_step.value_or(0), hello.step) &&
+                       memory.report_seconds >= 0 && memory.report_seconds <= kMaxReportSeconds;
   const bool names =
       wire::CheckPrintableName("incarnation", memory.incarnation).ok() &&
       std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::GoneLaunch& gone) {
@@ -111,6 +116,7 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.record_spent_seconds = job.record.spent_seconds();
   memory.record_saved_tokens = job.record.saved_tokens();
   memory.record_start_tokens = job.record.start_tokens();
+  memory.report_seconds = job.report_seconds;
   return memory;
 }
 
@@ -123,6 +129,18 @@ void Remember(Job& job, Tell tell) {
   }
   job.write_due = true;
   job.tell_memory = std::max(job.tell_memory, tell);
+}
+
+void RememberReportTime(Job& job) {
+  const StepRate& rate = job.current->rate;
+  if (std::ssize(rate.told) <= kRisesOfAReport) return;
+  const double seconds =
+      std::min(absl::ToDoubleSeconds(ReportInterval(*job.current)), kMaxReportSeconds);
+  const double before = job.report_seconds;
+  const bool is_other = seconds * kOtherReport < before || seconds > before * kOtherReport;
+  if (!is_other) return;
+  job.report_seconds = seconds;
+  Remember(job);
 }
 
 void TellMemory(Turn& turn, Job& job) {
@@ -161,6 +179,7 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   job.record = TrackRecord::Continue({.start_tokens = memory.record_start_tokens,
                                       .saved_tokens = memory.record_saved_tokens,
                                       .spent_seconds = memory.record_spent_seconds});
+  job.report_seconds = memory.report_seconds;
 }
 
 void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {

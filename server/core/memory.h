@@ -18,6 +18,10 @@ wire::JobMemory MemoryOf(const Job& job);
 // get it: all that are connected, or few of them, since one that comes back is enough.
 void Remember(Job& job, Tell tell = Tell::kFew);
 
+// After a step of the launch in force was told: remembers the time between two reports once three
+// say it, and again when it is twice as long or half.
+void RememberReportTime(Job& job);
+
 // Sends the newest memory to the ranks that are to carry it. Goes behind its Store.
 void TellMemory(Turn& turn, Job& job);
 // Sends it to one rank, which has been welcomed.

@@ -283,6 +283,7 @@ struct Job {
   TrackRecord record;  // of this incarnation; kept when the costs are priced
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
+  double report_seconds = 0;  // as JobMemory has it
   Solving solving;
   Chunks chunks;
   std::optional<Proposal> proposal;

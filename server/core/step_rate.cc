@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kPatienceIntervals = 3;
 
-absl::Duration Patience(const Incarnation& incarnation) {
-  return std::max(kLeastPatience, kPatienceIntervals * ReportInterval(incarnation));
-}
-
 }  // namespace
 
+absl::Duration PatienceFor(absl::Duration report_interval) {
+  return std::max(kLeastPatience, kPatienceIntervals * report_interval);
+}
+
 void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Time now) {
-  incarnation.rate = {.began = now, .due = now + std::max(patience, kLeastPatience)};
+  incarnation.rate = {.began = now, .due = now + patience};
 }
 
 void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
@@ -26,7 +26,7 @@ void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
   if (rate.told.empty()) rate.first_step = step;
   rate.told.push_back({.step = step, .at = now});
   if (std::ssize(rate.told) > kMaxToldSteps) rate.told.pop_front();
-  const absl::Time due = now + Patience(incarnation);
+  const absl::Time due = now + PatienceFor(ReportInterval(incarnation));
   // The first rise of a launch is slow, and its second may follow at once.
   rate.due = rate.told.size() > 2 ? due : std::max(rate.due, due);
 }

@@ -37,6 +37,9 @@ inline constexpr int kMaxToldSteps = 17;  // 16 rises
 // Windows of a few milliseconds come unevenly: no launch stands still for less than this.
 inline constexpr absl::Duration kLeastPatience = absl::Seconds(5);
 
+// How long a launch may tell no new step before it stands still.
+absl::Duration PatienceFor(absl::Duration report_interval);
+
 // The launch became the job's own. Its first two rises may take as long as `patience`: nothing says
 // yet how long a step takes.
 void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Time now);

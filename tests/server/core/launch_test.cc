@@ -318,6 +318,36 @@ TEST_F(LaunchTest, ANewcomerOwnsTheJobWhenTheOneInForceDoesNotComeBackAfterARest
   EXPECT_EQ(Closed(0).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(LaunchTest, AHungOneThatComesBackAfterARestartIsReplacedWithinTenSeconds) {
+  job_.ConnectAll();
+  Train(60);
+  job_.daemon.Restart();
+  job_.ConnectAll();  // the streams live on, and no step is told any more
+  std::vector<FakeRank> other = OtherLaunch(job_, "launch-2");
+  Speak(other);
+  job_.ConnectAll();
+  ASSERT_EQ(current(), "launch-1");
+  for (int second = 0; second < 10; ++second) job_.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(current(), "launch-2");
+}
+
+TEST_F(LaunchTest, ASlowOneThatComesBackAfterARestartKeepsTheJob) {
+  job_.ConnectAll();
+  for (int64_t step = 10; step <= 40; step += 10) {
+    job_.daemon.Advance(absl::Seconds(100));
+    job_.Report(step - 9, step);
+  }
+  job_.daemon.Restart();
+  job_.ConnectAll();
+  std::vector<FakeRank> other = OtherLaunch(job_, "launch-2");
+  Speak(other);
+  job_.ConnectAll();
+  job_.daemon.Advance(absl::Seconds(99));
+  EXPECT_EQ(current(), "launch-1");
+  job_.daemon.Advance(absl::Seconds(202));
+  EXPECT_EQ(current(), "launch-2");
+}
+
 TEST_F(LaunchTest, ANameThatHasEndedIsRefusedWithWhatToDoAlsoByNewProcesses) {
   job_.ConnectAll();
   for (const FakeRank& rank : job_.ranks) {

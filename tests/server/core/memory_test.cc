@@ -190,6 +190,8 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.last_decision_step = 1 << 30; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.back_off_length = 1 << 20; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.settings.min_gain = 7; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = 1e9; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = -1; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "\x1b[2J"; }));
 }
 
@@ -280,6 +282,27 @@ TEST(MemoryTest, AKeptDecisionIsOneWriteOfTheJobAndFourRanksAreTold) {
   EXPECT_EQ(Only<wire::Keep>(job.SentTo(0)).size(), 1u);
   ReportThrough(job, 10, 20);
   EXPECT_EQ(job.daemon.num_job_writes(), writes + 1) << "a window is no decision";
+}
+
+TEST(MemoryTest, TheTimeBetweenReportsIsWrittenOnceAndAgainWhenItIsAnother) {
+  TestJob job;
+  job.ConnectAll();
+  const auto report = [&job](int64_t last_step, absl::Duration after) {
+    job.daemon.Advance(after);
+    job.daemon.Say(job.ranks[0].session, TestReport(last_step - 9, last_step));
+    return job.daemon.stored().at(kJob).memory.report_seconds;
+  };
+  EXPECT_EQ(report(9, absl::Seconds(2)), 0);
+  EXPECT_EQ(report(19, absl::Seconds(2)), 0);
+  EXPECT_NEAR(report(29, absl::Seconds(2)), 2, 1e-9) << "three rises";
+  const int64_t writes = job.daemon.num_job_writes();
+  int64_t step = 29;
+  for (int window = 0; window < 20; ++window) report(step += 10, absl::Seconds(3));
+  EXPECT_EQ(job.daemon.num_job_writes(), writes) << "less than twice as long";
+  double last = 0;
+  for (int window = 0; window < 20; ++window) last = report(step += 10, absl::Seconds(5));
+  EXPECT_NEAR(last, 5, 1e-9);
+  EXPECT_EQ(job.daemon.num_job_writes(), writes + 1);
 }
 
 TEST(MemoryTest, AMemoryThatCannotBeStoredIsNotToldUntilItIs) {

@@ -198,7 +198,8 @@ TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
                 .account_pause_seconds = 0.1,
                 .record_spent_seconds = 0.25,
                 .record_saved_tokens = -7,
-                .record_start_tokens = 1e12};
+                .record_start_tokens = 1e12,
+                .report_seconds = 3.25};
   job.end = core::RunEnd{.how = core::RunEnding::kFailed,
                          .reason = "rank 2 was lost",
                          .at = absl::FromUnixMicros(1234567),

@@ -21,7 +21,7 @@ static_assert(sizeof(Incarnation) == 688,
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
 static_assert(sizeof(State) == 6848, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 4664, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 4672, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -98,6 +98,7 @@ void Simplify(Job& job, bool carries) {
   job.record = {};
   job.last_decision_step.reset();
   job.back_off = {};
+  job.report_seconds = 0;
   if (job.solving.id != 0) job.solving.id = 1;
   job.solving.seconds = 0;
   job.chunks.reason.clear();
@@ -252,6 +253,7 @@ void Simplify(wire::JobMemory& memory, bool carries) {
   memory.record_spent_seconds = 0;
   memory.record_saved_tokens = 0;
   memory.record_start_tokens = 0;
+  memory.report_seconds = 0;
 }
 
 void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes) {
