@@ -105,6 +105,7 @@ void Write(Deed& deed) {
 void Audit(Deed& deed) {
   RecordChange(deed.turn, {.job = deed.job.name,
                            .name = NameOf(deed.change.verb),
+                           .term = deed.job.term,
                            .version = VersionOf(deed.job),
                            .reason = deed.outcome,
                            .actor = deed.change.actor,
@@ -312,6 +313,7 @@ void Refuse(Turn& turn, const Change& change, const Job* job, const absl::Status
   // A name that is no job's gets no log of its own, or names would grow without bound.
   RecordChange(turn, {.job = job == nullptr ? "" : job->name,
                       .name = "refused",
+                      .term = job == nullptr ? 0 : job->term,
                       .version = job == nullptr ? 0 : VersionOf(*job),
                       .reason = absl::StrCat(NameOf(change.verb),
                                              " was refused: ", std::string(status.message())),
@@ -370,6 +372,7 @@ void UndoChange(Turn& turn, const absl::Status& status) {
   const std::string why = absl::StrCat("it cannot be stored: ", std::string(status.message()));
   RecordChange(turn, {.job = undo.job.name,
                       .name = "refused",
+                      .term = undo.job.term,
                       .version = VersionOf(undo.job),
                       .reason = absl::StrCat(undo.verb, " was refused: ", why),
                       .actor = undo.actor});

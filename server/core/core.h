@@ -81,6 +81,7 @@ struct JobEvent {
                      // store_failed, expired, pace, vote_every_differs, memory_recalled,
                      // unknown_job_paused; of operators: rebalance,
                      // pause, resume, rollback, set_policy, forget, refused
+  int64_t term = 0;  // that the daemon leads the job with; in its log only
   int64_t version = 0;
   std::string reason;       // one sentence
   std::string actor = {};   // the identity of the operator; empty for the daemon itself

@@ -52,6 +52,7 @@ Jobs::iterator Remove(Turn& turn, Jobs::iterator found, const std::string& why) 
   turn.decision.effects.emplace_back(
       Record{JobEvent{.job = job.name,
                       .name = "expired",
+                      .term = job.term,
                       .version = job.known ? job.known->version : 0,
                       .reason = absl::StrCat("job ", job.name, " is forgotten: ", why)}});
   return turn.state.jobs.erase(found);

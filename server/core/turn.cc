@@ -117,8 +117,11 @@ void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
     absl::StrAppend(&reason, "; ", left_out,
                     " events that ranks caused were left out of this log before this one");
   }
-  turn.decision.effects.emplace_back(Record{
-      JobEvent{.job = job.name, .name = name, .version = version, .reason = std::move(reason)}});
+  turn.decision.effects.emplace_back(Record{JobEvent{.job = job.name,
+                                                     .name = name,
+                                                     .term = job.term,
+                                                     .version = version,
+                                                     .reason = std::move(reason)}});
 }
 
 void RecordChange(Turn& turn, JobEvent event) {

@@ -11,7 +11,7 @@
 namespace eplb {
 
 EffectExecutor::EffectExecutor(Sinks sinks)
-    : sinks_(std::move(sinks)), term_(sinks_.term), log_rate_(kLogsPerSecond, MonotonicNow()) {}
+    : sinks_(std::move(sinks)), log_rate_(kLogsPerSecond, MonotonicNow()) {}
 
 std::optional<core::StoreFailed> EffectExecutor::Execute(const core::Decision& decision) {
   for (const core::Effect& effect : decision.effects) {
@@ -71,10 +71,7 @@ std::optional<core::StoreFailed> EffectExecutor::Write(const core::Store& effect
 std::optional<core::StoreFailed> EffectExecutor::Write(const core::StoreTerm& effect) {
   const absl::Status status =
       Noted([&effect](Store& store) { return store.WriteTerm(effect.term); });
-  if (status.ok()) {
-    term_ = effect.term;
-    return std::nullopt;
-  }
+  if (status.ok()) return std::nullopt;
   Log(LogLevel::kError, "store_failed",
       {{"term", effect.term}, {"reason", std::string(status.message())}});
   return core::StoreFailed{.job = "", .status = status};
@@ -83,7 +80,7 @@ std::optional<core::StoreFailed> EffectExecutor::Write(const core::StoreTerm& ef
 void EffectExecutor::Record(const core::JobEvent& event) {
   Log(LogLevel::kInfo, event.name,
       {{"job", event.job},
-       {"term", term_},
+       {"term", event.term},
        {"version", event.version},
        {"reason", event.reason},
        {"actor", event.actor}});

@@ -29,7 +29,6 @@ class EffectExecutor {
     std::function<void(core::Solve)> solve = {};
     std::function<void(const core::CancelSolve&)> cancel_solve = {};
     std::function<void(const core::Reply&)> reply = {};
-    int64_t term = 0;  // for the log; a stored one replaces it
   };
   explicit EffectExecutor(Sinks sinks);
 
@@ -65,7 +64,6 @@ class EffectExecutor {
   static constexpr int32_t kLogsPerSecond = 10;
 
   const Sinks sinks_;
-  int64_t term_;
   std::atomic<bool> store_works_ = true;
   mutable std::mutex status_mutex_;
   absl::Status store_status_;  // guarded by status_mutex_

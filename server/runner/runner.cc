@@ -59,14 +59,14 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
                  (void)queue_.Push(std::move(solved));
                }},
           options.solver_threads),
-      executor_(
-          {.store = store_.get(),
-           .sessions = &sessions_,
-           .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
-           .cancel_solve = [this](const core::CancelSolve& which) { solver_.Cancel(which); },
-           .reply =
-               [this](const core::Reply& reply) { changes_.Answer(reply.ticket, reply.outcome); },
-           .term = core_.term()}) {}
+      executor_({.store = store_.get(),
+                 .sessions = &sessions_,
+                 .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
+                 .cancel_solve = [this](const core::CancelSolve& which) { solver_.Cancel(which); },
+                 .reply =
+                     [this](const core::Reply& reply) {
+                       changes_.Answer(reply.ticket, reply.outcome);
+                     }}) {}
 
 Runner::~Runner() { Stop(); }
 

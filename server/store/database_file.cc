@@ -22,6 +22,19 @@ constexpr char kReplaced[] =
     ": the database was deleted or replaced under the daemon, so nothing is written any more; stop "
     "the daemon, put the right database there, then start it";
 
+constexpr char kLogReplaced[] =
+    ": SQLite's write-ahead log was deleted or replaced under the daemon, so nothing is written "
+    "any "
+    "more; stop the daemon with SIGTERM, which saves what that log held, then start it";
+
+std::string LogPath(const std::string& path) { return path + "-wal"; }
+
+std::optional<ino_t> InodeOf(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) return std::nullopt;
+  return found.st_ino;
+}
+
 // The descriptor, or -1 with errno.
 int OpenOrCreate(const std::string& path) {
   constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;  // a pipe of this name must not block
@@ -63,11 +76,14 @@ absl::StatusOr<DatabaseFile> DatabaseFile::Open(const std::string& path) {
 }
 
 DatabaseFile::DatabaseFile(DatabaseFile&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      path_(std::move(other.path_)),
+      log_(other.log_) {}
 
 DatabaseFile& DatabaseFile::operator=(DatabaseFile&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);
+  std::swap(log_, other.log_);
   return *this;
 }
 
@@ -86,14 +102,18 @@ absl::Status DatabaseFile::Lock() {
 
 void DatabaseFile::Unlock() { (void)flock(descriptor_, LOCK_UN); }
 
+void DatabaseFile::NoteLog() { log_ = InodeOf(LogPath(path_)); }
+
 absl::Status DatabaseFile::CheckPath() const {
   struct stat open_one {};
   struct stat named {};
-  if (fstat(descriptor_, &open_one) == 0 && stat(path_.c_str(), &named) == 0 &&
-      open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino) {
-    return absl::OkStatus();
+  const bool is_ours = fstat(descriptor_, &open_one) == 0 && stat(path_.c_str(), &named) == 0 &&
+                       open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
+  if (!is_ours) return absl::UnavailableError(absl::StrCat(path_, kReplaced));
+  if (log_ && InodeOf(LogPath(path_)) != log_) {
+    return absl::UnavailableError(absl::StrCat(LogPath(path_), kLogReplaced));
   }
-  return absl::UnavailableError(absl::StrCat(path_, kReplaced));
+  return absl::OkStatus();
 }
 
 }  // namespace eplb

@@ -3,7 +3,9 @@
 #ifndef EPLB_SERVER_STORE_DATABASE_FILE_H_
 #define EPLB_SERVER_STORE_DATABASE_FILE_H_
 
-#include <cstdint>
+#include <sys/types.h>
+
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,7 +21,7 @@ std::string CanonicalPath(const std::string& path);
 void RestrictToOwner(const std::string& path);
 
 // An open descriptor on a database. It outlives SQLite's: when a process closes any descriptor of a
-// file, the system drops the locks that SQLite took on that file. threads: safe.
+// file, the system drops the locks that SQLite took on that file. threads: one at a time.
 class DatabaseFile {
  public:
   // Makes an empty file that its owner alone may read when there is none. A file that cannot be
@@ -36,7 +38,12 @@ class DatabaseFile {
   absl::Status Lock();
   void Unlock();
 
-  // Whether the path names this file. errors: Unavailable, with what to do.
+  // SQLite has opened the database to write: the write-ahead log beside it is the one that SQLite
+  // keeps until it closes.
+  void NoteLog();
+
+  // Whether the path names this file, and the log's path that log. errors: Unavailable, with what
+  // to do.
   absl::Status CheckPath() const;
 
  private:
@@ -45,6 +52,7 @@ class DatabaseFile {
 
   int descriptor_;
   std::string path_;
+  std::optional<ino_t> log_;  // none: nothing is written by it
 };
 
 }  // namespace eplb

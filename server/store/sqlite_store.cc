@@ -65,7 +65,9 @@ class SqliteStore : public Store {
         limits_(limits),
         note_(std::move(note)),
         writer_(std::move(writer)),
-        reader_(std::move(reader)) {}
+        reader_(std::move(reader)) {
+    if (writer_) file_.NoteLog();
+  }
 
   // A database that can only be read, where no lock can be made. term: the one in it.
   SqliteStore(std::string path, DatabaseFile file, sqlite::Connection reader, int64_t term,
@@ -169,7 +171,10 @@ class SqliteStore : public Store {
 
   std::string opening_note() const override { return note_; }
 
-  absl::Status CheckFile() override { return file_.CheckPath(); }
+  absl::Status CheckFile() override {
+    const std::lock_guard lock(writer_mutex_);
+    return file_.CheckPath();
+  }
 
   // The last connection that closes moves the write-ahead log into the database.
   void Close() override {
@@ -209,6 +214,7 @@ class SqliteStore : public Store {
     if (!lock_) EPLB_RETURN_IF_ERROR(CheckNobodyLed(writer));
     EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path_, true));
     writer_.emplace(std::move(writer));
+    file_.NoteLog();
     const std::lock_guard lock(reader_mutex_);
     reader_.emplace(std::move(reader));  // the one before may not look for changes
     return absl::OkStatus();

@@ -96,6 +96,26 @@ TEST(DatabaseFileTest, ADatabaseCopiedOverTheLiveOneTakesNoWrite) {
   EXPECT_TRUE(absl::IsUnavailable(store->WriteTerm(3)));
 }
 
+TEST(DatabaseFileTest, ADeletedWriteAheadLogTakesNoWriteAndAStopSavesWhatItHeld) {
+  const Folder folder;
+  const std::string path = folder.File("eplb.db");
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    ASSERT_TRUE(store->WriteTerm(7).ok());
+    std::filesystem::remove(path + "-wal");
+    for (const absl::Status& status : {store->CheckFile(), store->WriteTerm(8)}) {
+      EXPECT_TRUE(absl::IsUnavailable(status));
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("eplb.db-wal: SQLite's write-ahead log was deleted or replaced"));
+    }
+    { std::ofstream another(path + "-wal"); }
+    EXPECT_TRUE(absl::IsUnavailable(store->CheckFile()));
+  }
+  const std::unique_ptr<Store> after = *MakeSqliteStore(path);
+  EXPECT_TRUE(after->CheckFile().ok());
+  EXPECT_EQ(*after->ReadTerm(), 7);
+}
+
 TEST(DatabaseFileTest, NobodyElseReadsAFileOfTheStoreWhateverTheUmaskIs) {
   for (const mode_t mask : {mode_t{0}, mode_t{077}, mode_t{0777}}) {
     const Umask umask(mask);
