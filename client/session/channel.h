@@ -48,23 +48,26 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::str
 // A daemon that is started beside the job, or anew, listens within this time.
 inline constexpr absl::Duration kListenGrace = absl::Seconds(1);
 
-// Calls `call(grpc::ClientContext*)` with a deadline. A connection that is refused is tried again
-// for kListenGrace and then told by its cause, rather than waited for until the deadline.
-// told: how long the daemon was waited for, in the message.
-// errors: Unavailable, DeadlineExceeded, and those of the call.
+// Calls `call(channel, grpc::ClientContext*)` with a deadline. A connection that is refused is
+// tried again for kListenGrace, then told by its cause rather than waited for until the deadline.
+// errors: Unavailable, DeadlineExceeded, and those of the call and of MakeChannel.
 template <class Call>
-absl::Status CallDaemon(absl::Duration told, absl::Duration timeout, const Call& call) {
+absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
+                        absl::Duration timeout, const Call& call) {
   constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
   const absl::Time begin = absl::Now();
   const absl::Time listens_by = begin + std::min(kListenGrace, timeout);
   absl::Status status;
   std::string cause;  // that of any attempt: a later one may end before the system has said why
   while (true) {
+    // A channel that failed connects again only while somebody polls it.
+    EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(begin + timeout));
-    status = wire::FromGrpc(call(&context));
-    if (cause.empty())
+    status = wire::FromGrpc(call(channel, &context));
+    if (cause.empty()) {
       cause = wire::SystemCause({status.message().data(), status.message().size()});
+    }
     if (!absl::IsUnavailable(status) || absl::Now() + kBetweenAttempts > listens_by) break;
     absl::SleepFor(kBetweenAttempts);
   }
@@ -74,7 +77,7 @@ absl::Status CallDaemon(absl::Duration told, absl::Duration timeout, const Call&
   }
   if (absl::IsDeadlineExceeded(status) && message == "Deadline Exceeded") {
     return absl::DeadlineExceededError(
-        absl::StrCat("no answer within ", absl::FormatDuration(told)));
+        absl::StrCat("no answer within ", absl::FormatDuration(timeout)));
   }
   return status;
 }

@@ -27,13 +27,11 @@ absl::StatusOr<int64_t> CheckedVersion(const char* field, uint64_t version) {
 
 absl::StatusOr<StoredPlacement> FetchFrom(const std::string& endpoint, const wire::TlsFiles& tls,
                                           const std::string& job, absl::Duration timeout) {
-  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
-  const std::unique_ptr<v1::Query::Stub> stub = v1::Query::NewStub(channel);
   v1::GetPlacementRequest request;
   request.set_job(job);
   v1::GetPlacementResponse response;
-  EPLB_RETURN_IF_ERROR(CallDaemon(timeout, timeout, [&](grpc::ClientContext* context) {
-    return stub->GetPlacement(context, request, &response);
+  EPLB_RETURN_IF_ERROR(CallDaemon(endpoint, tls, timeout, [&](const auto& channel, auto* context) {
+    return v1::Query::NewStub(channel)->GetPlacement(context, request, &response);
   }));
   EPLB_ASSIGN_OR_RETURN(wire::PlacementBody body, wire::FromProto(response.placement()));
   EPLB_ASSIGN_OR_RETURN(const int64_t given,
@@ -45,13 +43,11 @@ absl::StatusOr<StoredPlacement> FetchFrom(const std::string& endpoint, const wir
 
 absl::StatusOr<int64_t> ReserveAt(const std::string& endpoint, const wire::TlsFiles& tls,
                                   const std::string& job, absl::Duration timeout) {
-  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
-  const std::unique_ptr<v1::Balancer::Stub> stub = v1::Balancer::NewStub(channel);
   v1::ReserveVersionRequest request;
   request.set_job(job);
   v1::ReserveVersionResponse response;
-  EPLB_RETURN_IF_ERROR(CallDaemon(timeout, timeout, [&](grpc::ClientContext* context) {
-    return stub->ReserveVersion(context, request, &response);
+  EPLB_RETURN_IF_ERROR(CallDaemon(endpoint, tls, timeout, [&](const auto& channel, auto* context) {
+    return v1::Balancer::NewStub(channel)->ReserveVersion(context, request, &response);
   }));
   return CheckedVersion("version", response.version());
 }
