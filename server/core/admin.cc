@@ -95,11 +95,10 @@ DoneRequest UseUp(Deed& deed) {
   return done;
 }
 
-// Stores what was changed. Nothing else may have been emitted before. Of a job that has not said
-// what it runs nothing can be stored yet.
+// Stores what was changed. Nothing else may have been emitted before.
 void Write(Deed& deed) {
   DoneRequest done = UseUp(deed);
-  if (deed.job.known) StoreJob(deed.turn, deed.job, std::move(done));
+  if (BelongsInStore(deed.job)) StoreJob(deed.turn, deed.job, std::move(done));
 }
 
 void Audit(Deed& deed) {

@@ -364,7 +364,7 @@ void StoreWhatIsDue(Turn& turn) {
     return;
   }
   for (auto& [name, job] : turn.state.jobs) {
-    if (!job.known || !MayStore(job)) continue;
+    if (!MayStore(job)) continue;
     const bool retry =
         !job.store_error.ok() && turn.now - job.store_attempt >= turn.state.config.store_retry;
     if (!retry && !(job.write_due && job.store_error.ok())) continue;
@@ -411,12 +411,15 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   job.phase_since = stored.end ? stored.end->at : now;
   job.nudged_at = now;
   job.next_version = std::max(stored.next_version, stored.version + 1);
-  const Digest digest = DigestOf(stored.placement);
-  job.known =
-      Known{stored.version, digest, std::make_shared<const Placement>(std::move(stored.placement))};
   for (const RanVersion& ran : stored.history) NoteRan(job, ran.version, ran.digest);
-  NoteRan(job, stored.version, digest);
-  job.stored = StoreStamp{stored.version, job.next_version, digest, stored.end};
+  if (stored.placement) {
+    const Digest digest = DigestOf(*stored.placement);
+    NoteRan(job, stored.version, digest);
+    job.known = Known{stored.version, digest,
+                      std::make_shared<const Placement>(*std::move(stored.placement))};
+  }
+  job.stored = StoreStamp{stored.version, job.next_version,
+                          job.known ? job.known->digest : Digest(), stored.end};
   // Its stragglers are refused after a restart as they were before.
   if (stored.end && stored.end->how != RunEnding::kLost) {
     job.gone.push_back({.incarnation = stored.end->incarnation});

@@ -56,9 +56,11 @@ struct RanVersion {
 // What a restart must not lose of a job.
 struct StoredJob {
   std::string job;
-  int64_t version = 0;          // of `placement`
-  int64_t next_version = 1;     // no proposal below this was ever sent
-  Placement placement;          // the newest one known to run
+  int64_t version = 0;       // of `placement`
+  int64_t next_version = 1;  // no proposal below this was ever sent
+  // The newest one known to run; none of a job that was stopped before its ranks said what they
+  // run.
+  std::optional<Placement> placement;
   wire::JobMemory memory = {};  // what operators set, and what the launch in force has earned
   std::optional<RunEnd> end = std::nullopt;  // of its newest run; none while that lives
   // To write: the change that this write is part of. Not read.

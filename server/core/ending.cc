@@ -120,7 +120,7 @@ void AmendEnding(Turn& turn, Job& job) {
               absl::StrCat("incarnation ", incarnation.name,
                            " ended otherwise than first told: ", incarnation.end.reason));
   // At the end of a Tick: a failure must not drop what follows here.
-  if (job.known) job.write_due = true;
+  job.write_due = true;
 }
 
 const RunEnd* EndOf(const Job& job) {

@@ -175,7 +175,7 @@ void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reas
   const bool gathers = job.candidate && job.candidate->num_connected > 0 &&
                        job.candidate->num_hello < job.candidate->world_size();
   if (gathers) StartCandidate(turn, job);
-  if (!job.known) return;
+  if (!BelongsInStore(job)) return;
   if (how == RunEnding::kLost) {
     job.write_due = true;  // a Tick is about all jobs: it stores last
   } else {

@@ -58,8 +58,9 @@ bool MayRecord(Turn& turn, Job& job, const std::string& name) {
 }
 
 StoreStamp StampOf(const Job& job) {
+  const Known known = job.known.value_or(Known{});
   StoreStamp stamp{
-      .version = job.known->version, .next_version = job.next_version, .digest = job.known->digest};
+      .version = known.version, .next_version = job.next_version, .digest = known.digest};
   if (const RunEnd* end = EndOf(job)) stamp.end = *end;
   return stamp;
 }
@@ -154,26 +155,33 @@ void StoreTermIfNeeded(Turn& turn) {
   turn.state.term_attempt = turn.now;
 }
 
+bool BelongsInStore(const Job& job) {
+  const bool must_not_forget = job.paused || !job.quarantine.empty() || !job.patch.empty();
+  return job.known || must_not_forget || job.stored || !job.store_error.ok();
+}
+
+bool MayStore(const Job& job) {
+  return BelongsInStore(job) && (!job.proposal || job.phase == Phase::kQuarantine);
+}
+
 void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done) {
-  const Known& known = *job.known;
   job.stored = StampOf(job);
-  turn.decision.effects.emplace_back(Store{StoredJob{.job = job.name,
-                                                     .version = known.version,
-                                                     .next_version = job.next_version,
-                                                     .placement = *known.placement,
-                                                     .memory = MemoryOf(job),
-                                                     .end = job.stored->end,
-                                                     .done = std::move(done)}});
+  StoredJob stored{.job = job.name,
+                   .version = job.stored->version,
+                   .next_version = job.next_version,
+                   .memory = MemoryOf(job),
+                   .end = job.stored->end,
+                   .done = std::move(done)};
+  if (job.known) stored.placement = *job.known->placement;
+  turn.decision.effects.emplace_back(Store{std::move(stored)});
   job.store_attempt = turn.now;
   job.write_due = false;
   turn.state.last_stored_job = job.name;
   TellMemory(turn, job);
 }
 
-bool MayStore(const Job& job) { return !job.proposal || job.phase == Phase::kQuarantine; }
-
 void StoreJobIfDue(Turn& turn, Job& job) {
-  if (!job.known) {
+  if (!BelongsInStore(job)) {
     TellMemory(turn, job);
   } else if (job.write_due && job.store_error.ok() && MayStore(job)) {
     StoreJob(turn, job);

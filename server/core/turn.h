@@ -60,7 +60,10 @@ void StopSolve(Turn& turn, Job& job);
 // it.
 void StoreTermIfNeeded(Turn& turn);
 
-// Writes the job's record, with the change that it is part of. REQUIRES: job.known.
+// False of a job that is in no store: its ranks have not said what it runs, they bring its numbers
+// back, and nobody has stopped it.
+bool BelongsInStore(const Job& job);
+// Writes the job's record, with the change that it is part of. REQUIRES: BelongsInStore(job).
 void StoreJob(Turn& turn, Job& job, std::optional<DoneRequest> done = std::nullopt);
 void StoreJobIfChanged(Turn& turn, Job& job);
 // At the end of a decision about this job alone: writes what it changed and has not written, and

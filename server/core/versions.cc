@@ -50,7 +50,7 @@ void HandleReserveVersion(Turn& turn, const ReserveVersion& ask) {
             .job = job,
             .counters = state.counters};
   const int64_t version = job.next_version++;
-  if (job.known) {
+  if (BelongsInStore(job)) {
     StoreJob(turn, job);
     state.undo = std::move(undo);
   }

@@ -24,7 +24,7 @@ void TellReusedVersion(Turn& turn, Job& job, Incarnation& incarnation, const wir
 absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version);
 
 // Stores a next_version above the number that it replies with; the caller of the event owns it.
-// A job that has not said what it runs is in no store: its ranks bring their numbers back.
+// Of a job that is in no store (BelongsInStore) the ranks bring their numbers back.
 // errors: NotFound for an unknown job, Unavailable while the daemon drains or cannot store it.
 void HandleReserveVersion(Turn& turn, const ReserveVersion& ask);
 

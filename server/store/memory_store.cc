@@ -56,7 +56,7 @@ class MemoryStore : public Store {
       kept.requests.push_back(*std::move(done));
       if (std::ssize(kept.requests) > limits_.max_requests) kept.requests.pop_front();
     }
-    AddToHistory(job, kept);
+    if (job.placement) AddToHistory(job.version, *job.placement, kept);
     return absl::OkStatus();
   }
 
@@ -138,11 +138,11 @@ class MemoryStore : public Store {
     std::deque<std::pair<int64_t, Placement>> history = {};  // version, as written
   };
 
-  void AddToHistory(const core::StoredJob& job, Kept& kept) const {
-    for (const auto& [version, placement] : kept.history) {
-      if (version == job.version && placement == job.placement) return;
+  void AddToHistory(int64_t version, const Placement& placement, Kept& kept) const {
+    for (const auto& [known, other] : kept.history) {
+      if (known == version && other == placement) return;
     }
-    kept.history.emplace_back(job.version, job.placement);
+    kept.history.emplace_back(version, placement);
     if (std::ssize(kept.history) > limits_.max_history) kept.history.pop_front();
   }
 

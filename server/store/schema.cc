@@ -32,7 +32,8 @@ constexpr Entry kEntries[] = {
     {"index", "events_by_actor", "events",
      "CREATE INDEX events_by_actor ON events(job, (actor <> ''), sequence)"},
     {"index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
-    // version, digest: of its placement. memory: a JobMemory of proto/eplb/v1/types.proto.
+    // version, digest: of its placement; 0 and empty without one. memory: a JobMemory of
+    // proto/eplb/v1/types.proto.
     {"table", "jobs", "jobs",
      "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL,"
      " next_version INTEGER NOT NULL, ending TEXT NOT NULL, end_reason TEXT NOT NULL,"

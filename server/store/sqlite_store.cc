@@ -112,7 +112,7 @@ class SqliteStore : public Store {
     const std::lock_guard lock(writer_mutex_);
     EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
-    EPLB_RETURN_IF_ERROR(WritePlacement(job));
+    if (job.placement) EPLB_RETURN_IF_ERROR(WritePlacement(job));
     EPLB_RETURN_IF_ERROR(InsertJob(*writer_, job));
     if (job.done) {
       EPLB_RETURN_IF_ERROR(InsertRequest(*writer_, job.job, *job.done));
@@ -229,10 +229,10 @@ class SqliteStore : public Store {
                      ", was ", unlocked_term_, "); restart this one"));
   }
 
-  // Adds the placement to the history unless it is there, beside another one of the same number if
-  // there is one. The one in force stays, however old.
+  // REQUIRES: job.placement. Adds it to the history unless it is there, beside another one of the
+  // same number if there is one. The one in force stays, however old.
   absl::Status WritePlacement(const core::StoredJob& job) {
-    const Digest digest = DigestOf(job.placement);
+    const Digest digest = DigestOf(*job.placement);
     EPLB_ASSIGN_OR_RETURN(
         sqlite::Statement known,
         writer_->Prepare("SELECT 1 FROM placements WHERE job = ? AND version = ? AND digest = ?"));

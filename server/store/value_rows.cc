@@ -238,14 +238,17 @@ absl::StatusOr<Placement> FirstPlacement(sqlite::Statement rows, const std::stri
   return absl::NotFoundError(absl::StrCat("version ", version, " of job ", job, " is not kept"));
 }
 
-// The one that the job's own row names.
-absl::StatusOr<Placement> PlacementInForce(sqlite::Connection& connection, const JobRow& job) {
+// The one that the job's own row names; none when it names none.
+absl::StatusOr<std::optional<Placement>> PlacementInForce(sqlite::Connection& connection,
+                                                          const JobRow& job) {
+  if (job.digest.empty()) return std::nullopt;
   EPLB_ASSIGN_OR_RETURN(
       sqlite::Statement rows,
       connection.Prepare("SELECT * FROM placements WHERE job = ? AND version = ? AND digest = ?"));
   rows.BindText(job.job).Bind(job.version).BindBytes(job.digest);
   absl::StatusOr<Placement> placement = FirstPlacement(std::move(rows), job.job, job.version);
-  if (!absl::IsNotFound(placement.status())) return placement;
+  if (placement.ok()) return *std::move(placement);
+  if (!absl::IsNotFound(placement.status())) return placement.status();
   return absl::DataLossError(std::string(placement.status().message()));
 }
 
@@ -281,17 +284,19 @@ absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& 
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
   const core::RunEnd end = job.end.value_or(core::RunEnd{});
   const std::string ending = job.end ? std::string(core::RunEndingName(end.how)) : "";
+  const std::string digest = job.placement ? BytesOf(DigestOf(*job.placement)) : "";
   return Insert(connection, "jobs", "",
-                {job.job, job.version, sqlite::Bytes{BytesOf(DigestOf(job.placement))},
-                 job.next_version, ending, end.reason, absl::ToUnixMicros(end.at), end.incarnation,
-                 int64_t{end.world_size}, end.step, sqlite::Bytes{wire::MemoryBytes(job.memory)}});
+                {job.job, job.version, sqlite::Bytes{digest}, job.next_version, ending, end.reason,
+                 absl::ToUnixMicros(end.at), end.incarnation, int64_t{end.world_size}, end.step,
+                 sqlite::Bytes{wire::MemoryBytes(job.memory)}});
 }
 
 absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
                              int64_t written) {
+  const Placement& placement = *job.placement;
   return Insert(connection, "placements", "",
-                {job.job, job.version, written, sqlite::Bytes{PlacementToBytes(job.placement)},
-                 sqlite::Bytes{BytesOf(DigestOf(job.placement))}});
+                {job.job, job.version, written, sqlite::Bytes{PlacementToBytes(placement)},
+                 sqlite::Bytes{BytesOf(DigestOf(placement))}});
 }
 
 absl::Status InsertRequest(sqlite::Connection& connection, const std::string& job,
@@ -356,7 +361,7 @@ absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& con
   EPLB_RETURN_IF_ERROR(read);
   std::vector<core::StoredJob> jobs;
   for (JobRow& row : found) {
-    EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementInForce(connection, row));
+    EPLB_ASSIGN_OR_RETURN(std::optional<Placement> placement, PlacementInForce(connection, row));
     jobs.push_back({.job = std::move(row.job),
                     .version = row.version,
                     .next_version = row.next_version,

@@ -34,7 +34,7 @@ absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& 
 
 // The job's record, without its placement.
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job);
-// The job's placement as its newest one. written: rising within a job.
+// The job's placement as its newest one. written: rising within a job. REQUIRES: job.placement.
 absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
                              int64_t written);
 absl::Status InsertRequest(sqlite::Connection& connection, const std::string& job,

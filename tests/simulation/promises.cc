@@ -1,6 +1,7 @@
 #include "tests/simulation/promises.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -54,7 +55,25 @@ void Promises::Resumed(const std::string& daemon, const std::string& job) {
   Promise& promise = promises_[{daemon, job}];
   promise.paused = false;
   promise.quarantined = 0;
+  for (auto& [key, one] : promises_) {
+    if (key.second != job) continue;
+    one.paused_before = false;
+    one.quarantined_before = 0;
+  }
   context_.Count("operator_resumed");
+}
+
+void Promises::Carried(const std::string& daemon, const std::string& job,
+                       const wire::JobMemory& memory) {
+  Promise& promise = promises_[{daemon, job}];
+  if (memory.paused && std::exchange(promise.paused_before, false)) {
+    promise.paused = true;
+    context_.Count("pause_carried");
+  }
+  const bool is_the_launch = promise.quarantined_before == LaunchOf(memory.incarnation);
+  if (!memory.quarantine.empty() && is_the_launch) {
+    promise.quarantined = std::exchange(promise.quarantined_before, 0);
+  }
 }
 
 void Promises::Quarantined(const std::string& daemon, const std::string& job, int launch) {
@@ -77,13 +96,14 @@ void Promises::StoreReplaced(const std::string& daemon) {
     const std::string& job = key.second;
     promise.owner = 0;
     SecondDaemon(job);
-    if (promise.paused) {
-      promise.paused = ranks_carry_(job, [](const auto& memory) { return memory.paused; });
-      context_.Count(promise.paused ? "pause_carried" : "pause_lost");
+    if (std::exchange(promise.paused, false)) {
+      promise.paused_before = ranks_carry_(job, [](const auto& memory) { return memory.paused; });
+      if (!promise.paused_before) context_.Count("pause_lost");
     }
-    if (promise.quarantined != 0 &&
-        !ranks_carry_(job, [](const auto& memory) { return !memory.quarantine.empty(); })) {
-      promise.quarantined = 0;
+    const int quarantined = std::exchange(promise.quarantined, 0);
+    if (quarantined != 0 &&
+        ranks_carry_(job, [](const auto& memory) { return !memory.quarantine.empty(); })) {
+      promise.quarantined_before = quarantined;
     }
   }
 }

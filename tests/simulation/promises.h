@@ -20,7 +20,7 @@ std::string LaunchName(int number);
 int LaunchOf(const std::string& incarnation);
 
 // A promise is one of a store: it holds as long as a daemon runs on that store. When the store is
-// lost or replaced, it still holds if the ranks carry it.
+// lost or replaced, it holds again as soon as a rank that carries it was welcomed.
 class Promises {
  public:
   // Whether every rank of the job's newest launch carries a memory of which `holds` is true.
@@ -36,6 +36,8 @@ class Promises {
   void Resumed(const std::string& daemon, const std::string& job);
   void Quarantined(const std::string& daemon, const std::string& job, int launch);
   bool IsPaused(const std::string& daemon, const std::string& job) const;
+  // A rank that carried this memory was welcomed.
+  void Carried(const std::string& daemon, const std::string& job, const wire::JobMemory& memory);
 
   // A second daemon leads too: it numbers launches for itself, and none of the two knows the order
   // of all of them.
@@ -54,7 +56,9 @@ class Promises {
     int owner = 0;                 // the newest launch that got a proposal
     int64_t highest_proposed = 0;  // version
     bool paused = false;
-    int quarantined = 0;  // the launch; 0: none is
+    int quarantined = 0;         // the launch; 0: none is
+    bool paused_before = false;  // likewise, of the store that was lost
+    int quarantined_before = 0;
   };
 
   Context& context_;

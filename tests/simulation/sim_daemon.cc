@@ -182,10 +182,19 @@ void SimDaemon::OnEvent(core::Event event) {
     }
     if (!failed) {
       NoteQuarantine();
+      if (failures == 0) NoteWelcomed(event);
       return;
     }
     event = *std::move(failed);
   }
+}
+
+// What a rank carried to this daemon holds from here on, as far as it was stored.
+void SimDaemon::NoteWelcomed(const core::Event& event) {
+  const auto* said = std::get_if<core::SessionMessage>(&event);
+  const auto* hello = said == nullptr ? nullptr : std::get_if<wire::Hello>(&said->message);
+  if (hello == nullptr || !streams_.contains(said->session) || !hello->memory.value) return;
+  promises_.Carried(name_, hello->job, *hello->memory.value);
 }
 
 // As far as the store holds it.
@@ -332,8 +341,9 @@ absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& inc
                                             ", the ranks run ", running.version));
   }
   const auto stored = disk.jobs.find(job);
-  if (stored == disk.jobs.end() || stored->second.version != running.version ||
-      DigestOf(stored->second.placement) != running.digest) {
+  if (stored == disk.jobs.end() || !stored->second.placement ||
+      stored->second.version != running.version ||
+      DigestOf(*stored->second.placement) != running.digest) {
     return absl::InternalError("the store has another placement");
   }
   return absl::OkStatus();

@@ -79,6 +79,7 @@ class SimDaemon {
   void CheckStored(const wire::Propose& propose, const std::string& job);
   void OnReply(const core::Reply& reply);
   void NoteQuarantine();
+  void NoteWelcomed(const core::Event& event);
   void Solve(const core::Solve& solve);
   void CheckStuck();
 

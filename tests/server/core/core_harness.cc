@@ -182,7 +182,7 @@ void CoreHarness::Keep(const StoredJob& job) {
   }
   if (kept.done) kept.requests.push_back(*std::exchange(kept.done, std::nullopt));
   stored_.insert_or_assign(job.job, std::move(kept));
-  if (job.job == kJob) history_.emplace(job.version, job.placement);
+  if (job.job == kJob && job.placement) history_.emplace(job.version, *job.placement);
 }
 
 absl::StatusOr<ChangeOutcome> CoreHarness::Ask(Verb verb, std::optional<int64_t> expect_version,

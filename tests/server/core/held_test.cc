@@ -181,7 +181,7 @@ TEST(HeldTest, ANewShapeStartsFromItsStaticPlacement) {
   }
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().shape.num_slots, 9);
-  EXPECT_EQ(job.daemon.stored().at(kJob).placement.topology().num_slots(), 9);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement->topology().num_slots(), 9);
 }
 
 }  // namespace

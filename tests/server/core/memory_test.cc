@@ -195,6 +195,26 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "\x1b[2J"; }));
 }
 
+TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
+  TestJob job;
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  job.Deliver();
+  job.daemon.LoseStore();
+  job.Connect(1);  // the others never come back, and so nobody says what runs
+  job.daemon.Restart();
+  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_EQ(job.daemon.View().version, 0);
+  for (FakeRank& rank : job.ranks) rank.identity.memory = {};
+  job.Connect(1);
+  EXPECT_TRUE(job.daemon.View().paused);
+  ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
+  job.daemon.Restart();
+  EXPECT_FALSE(job.daemon.View().paused);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
 TEST(MemoryTest, AJobThatAStoreMovedAsideDoesNotKnowStartsPaused) {
   TestJob job;
   job.ConnectAll();

@@ -55,7 +55,7 @@ TEST_P(StoreContractTest, JobComesBackAsWritten) {
   EXPECT_EQ(jobs[0].job, "a");
   EXPECT_EQ(jobs[1].version, int64_t{1} << 62);
   EXPECT_EQ(jobs[1].next_version, (int64_t{1} << 62) + 7);
-  EXPECT_EQ(DigestOf(jobs[1].placement), DigestOf(ReversedPlacement(2)));
+  EXPECT_EQ(DigestOf(jobs[1].placement.value()), DigestOf(ReversedPlacement(2)));
 }
 
 TEST_P(StoreContractTest, SecondWriteReplacesTheJob) {
@@ -64,7 +64,7 @@ TEST_P(StoreContractTest, SecondWriteReplacesTheJob) {
   const std::vector<core::StoredJob> jobs = *store_->ReadJobs();
   ASSERT_EQ(jobs.size(), 1);
   EXPECT_EQ(jobs[0].version, 3);
-  EXPECT_EQ(jobs[0].placement.topology().num_layers(), 4);
+  EXPECT_EQ(jobs[0].placement->topology().num_layers(), 4);
 }
 
 TEST_P(StoreContractTest, EventsComeNewestFirstWithTimeAndText) {
@@ -284,8 +284,24 @@ TEST_P(StoreContractTest, ASecondPlacementOfAVersionReplacesNothing) {
   EXPECT_EQ(*store_->ReadPlacement("a", 3), job.placement);
   const core::StoredJob read = store_->ReadJobs()->front();
   EXPECT_EQ(read.placement, other.placement) << "the job runs the one that was written last";
-  EXPECT_EQ(read.history, (std::vector<core::RanVersion>{{3, DigestOf(job.placement)},
-                                                         {3, DigestOf(other.placement)}}));
+  EXPECT_EQ(read.history, (std::vector<core::RanVersion>{{3, DigestOf(*job.placement)},
+                                                         {3, DigestOf(*other.placement)}}));
+}
+
+TEST_P(StoreContractTest, AJobWithoutAPlacementComesBackAndGetsOneLater) {
+  core::StoredJob job{.job = "a", .next_version = 5, .memory = {.serial = 2, .paused = true}};
+  job.done = core::DoneRequest{.request_id = "r1", .outcome = "paused"};
+  ASSERT_TRUE(store_->WriteJob(job).ok());
+  const core::StoredJob read = store_->ReadJobs()->front();
+  EXPECT_FALSE(read.placement.has_value());
+  EXPECT_TRUE(read.history.empty());
+  EXPECT_EQ(read.next_version, 5);
+  EXPECT_EQ(read.memory, job.memory);
+  ASSERT_EQ(read.requests.size(), 1);
+  EXPECT_TRUE(absl::IsNotFound(store_->ReadPlacement("a", 0).status()));
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 6)).ok());
+  EXPECT_EQ(store_->ReadJobs()->front().history.size(), 1);
+  EXPECT_EQ(store_->ReadJobs()->front().placement, JobOf("a", 6).placement);
 }
 
 TEST_P(StoreContractTest, ThePlacementsOfTheNewestVersionsAreKept) {

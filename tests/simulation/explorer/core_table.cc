@@ -65,7 +65,7 @@ uint32_t Messages::Add(StoredJob job) {
     bytes.Add(job->version);
     bytes.Add(job->next_version);
     AddEnd(job->end, bytes);
-    bytes.Add(DigestOf(job->placement));
+    bytes.Add(job->placement ? DigestOf(*job->placement) : Digest());
     AddMemory({.value = job->memory}, bytes);
   }
   return jobs.Add(std::move(bytes).Take(), std::move(job));

@@ -196,8 +196,8 @@ std::string Model::Check(const World& world) const {
     return "the daemon is IDLE and the ranks run another placement than it knows";
   }
   const StoredJob& stored = messages_.jobs[stores_[world.stored].job];
-  if (!stored || stored->version != info.known->version ||
-      DigestOf(stored->placement) != info.known->digest) {
+  if (!stored || !stored->placement || stored->version != info.known->version ||
+      DigestOf(*stored->placement) != info.known->digest) {
     return "the daemon is IDLE and its store has another placement";
   }
   if (info.next_version <= ranks_.HighestVersion(cell) || info.next_version <= world.committed) {
