@@ -12,6 +12,7 @@ namespace eplb::explorer {
 struct Model::Expansion {
   Model& model;
   std::function<void(Successor)> visit;
+  bool told_apart = false;  // a rank's number is its own: no turn is taken in another order
 
   void Run(const World& world);
 

@@ -39,7 +39,7 @@ void Model::Expansion::Hear(const World& world, Step step) {
     }
     const SessionName session{step.incarnation, step.rank, taken.number};
     const Turned& turned = model.cores_.OnMessage(next.core, session, *taken.message);
-    if (turned.asks_for_body) {
+    if (turned.asks_for_body && !told_apart) {
       TurnInEveryOrder(next, session, *taken.message, step);
     } else if (model.check_symmetry && !IsSymmetric(next, turned, session, *taken.message)) {
       Emit(next, step, "the core treats ranks differently by their numbers");

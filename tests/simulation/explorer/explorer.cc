@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "tests/simulation/explorer/packed.h"
 #include "tests/simulation/explorer/rank_logs.h"
 #include "tests/simulation/explorer/visited.h"
 
@@ -13,46 +14,6 @@ namespace eplb::explorer {
 namespace {
 
 constexpr uint32_t kNone = 0xffffffff;
-constexpr uint64_t kLeftMask = 0x1ff;  // of all that is left but chunks, see Pack
-
-Packed Pack(const World& world) {
-  const Bounds& left = world.left;
-  const auto cells = [](const std::array<uint32_t, kRanks>& ids) {
-    return uint64_t{ids[0]} | uint64_t{ids[1]} << 21 | uint64_t{ids[2]} << 42;
-  };
-  const auto numbers = static_cast<uint64_t>(
-      left.chunks | left.retracts << 2 | left.launches << 3 | left.crashes << 4 |
-      left.unknown << 5 | left.transfers << 6 | left.faults << 7 | left.beside << 9 |
-      left.losses << 10 | (world.hung ? 1 : 0) << 11 | world.committed << 12);
-  return {uint64_t{world.core} | uint64_t{world.stored} << 26 | numbers << 40,
-          cells(world.cells[0]), cells(world.cells[1])};
-}
-
-World Unpack(const Packed& packed, const Bounds& bounds) {
-  World world;
-  world.core = packed[0] & ((1U << 26) - 1);
-  world.stored = packed[0] >> 26 & ((1U << 14) - 1);
-  const auto numbers = packed[0] >> 40;
-  world.left = {.chunks = static_cast<int>(numbers & 3),
-                .retracts = static_cast<int>(numbers >> 2 & 1),
-                .launches = static_cast<int>(numbers >> 3 & 1),
-                .beside = static_cast<int>(numbers >> 9 & 1),
-                .crashes = static_cast<int>(numbers >> 4 & 1),
-                .losses = static_cast<int>(numbers >> 10 & 1),
-                .unknown = static_cast<int>(numbers >> 5 & 1),
-                .transfers = static_cast<int>(numbers >> 6 & 1),
-                .faults = static_cast<int>(numbers >> 7 & 3),
-                .cuts = bounds.cuts,
-                .disorder = bounds.disorder};
-  world.hung = (numbers >> 11 & 1) != 0;
-  world.committed = static_cast<int64_t>(numbers >> 12);
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
-    for (int rank = 0; rank < kRanks; ++rank) {
-      world.cells[incarnation][rank] = packed[1 + incarnation] >> (21 * rank) & ((1U << 21) - 1);
-    }
-  }
-  return world;
-}
 
 // Which of the steps that need no fault leads to rest; kNone for those that are not taken.
 uint32_t RankOf(const Model& model, const World& before, const Step& step) {
@@ -101,6 +62,8 @@ class Exploration {
 
   Figures Run() {
     const World start = model_.Start();
+    figures_.violation = WhyNotPacked(start);
+    if (!figures_.violation.empty()) return std::move(figures_);
     (void)Meet(start, kNone, 0, logs_.Start(start));
     for (uint32_t index = 0; index < visited_.size() && figures_.violation.empty(); ++index) {
       if (visited_.size() > options_.max_states) break;
@@ -143,13 +106,14 @@ class Exploration {
       }
       const uint32_t next = Meet(successor.world, index, this_ordinal,
                                  [&] { return logs_.After(log_[index], successor); });
-      const bool free = (visited_[next][0] >> 42 & kLeftMask) == (key[0] >> 42 & kLeftMask);
+      const bool free = LeftBitsOf(visited_[next]) == LeftBitsOf(key);
       if (!free || next == index || at_rest) return;
       const uint32_t rank = RankOf(model_, before, successor.step);
       if (rank >= best) return;
       best = rank;
       next_[index] = next;
     });
+    if (figures_.violation.empty()) figures_.violation = WhyNotPacked(model_);
   }
 
   template <class Log>

@@ -9,7 +9,8 @@
 // - Ranks are interchangeable: of the states that differ only in which rank is which, one is kept.
 //   Only NeedPlacement looks at a rank's number; there every order is tried.
 //   Options::check_symmetry compares the decisions of the core with those that it makes when the
-//   ranks are renamed.
+//   ranks are renamed; symmetry.h compares the states with those that remain when ranks are told
+//   apart first and renamed then.
 // - What a rank does alone and what nobody can see in between comes in one step: the checks of a
 //   Propose between Begin and Finish (READY is null, so that nothing can change what Finish looks
 //   at); Decide and the transfer up to the second vote (the member does not change); giving up a

@@ -12,16 +12,25 @@
 #include "absl/strings/str_split.h"
 
 #include "tests/simulation/explorer/explorer.h"
+#include "tests/simulation/explorer/symmetry.h"
 
 namespace eplb::explorer {
 namespace {
+
+int PrintSymmetry(const SymmetryFigures& figures) {
+  std::printf(
+      "%s\n%zu states; %zu with every rank told apart, of %zu kinds; %zu kinds are missed\n",
+      figures.violation.c_str(), size_t{figures.kept}, size_t{figures.told_apart},
+      size_t{figures.orbits}, size_t{figures.missed});
+  return figures.violation.empty() && figures.missed == 0 ? 0 : 1;
+}
 
 int Main(int argc, char** argv) {
   std::map<std::string, int64_t> given = {
       {"chunks", 2},   {"retracts", 1},  {"launches", 1},   {"crashes", 1},
       {"unknown", 1},  {"transfers", 0}, {"faults", 2},     {"cuts", 1},
       {"disorder", 1}, {"mutant", 0},    {"quarantine", 0}, {"states", int64_t{1} << 31},
-      {"beside", 0},   {"losses", 0}};
+      {"beside", 0},   {"losses", 0},    {"apart", 0}};
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> part =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
@@ -31,18 +40,21 @@ int Main(int argc, char** argv) {
     }
   }
   const auto number = [&given](const char* name) { return static_cast<int>(given[name]); };
-  const Figures figures = Explore({.bounds = {.chunks = number("chunks"),
-                                              .retracts = number("retracts"),
-                                              .launches = number("launches"),
-                                              .beside = number("beside"),
-                                              .crashes = number("crashes"),
-                                              .losses = number("losses"),
-                                              .unknown = number("unknown"),
-                                              .transfers = number("transfers"),
-                                              .faults = number("faults"),
-                                              .cuts = number("cuts") != 0,
-                                              .disorder = number("disorder") != 0},
-                                   .mutant = static_cast<Mutant>(number("mutant")),
+  const Bounds bounds = {.chunks = number("chunks"),
+                         .retracts = number("retracts"),
+                         .launches = number("launches"),
+                         .beside = number("beside"),
+                         .crashes = number("crashes"),
+                         .losses = number("losses"),
+                         .unknown = number("unknown"),
+                         .transfers = number("transfers"),
+                         .faults = number("faults"),
+                         .cuts = number("cuts") != 0,
+                         .disorder = number("disorder") != 0};
+  const auto mutant = static_cast<Mutant>(number("mutant"));
+  if (number("apart") != 0) return PrintSymmetry(CompareWithRanksToldApart(bounds, mutant));
+  const Figures figures = Explore({.bounds = bounds,
+                                   .mutant = mutant,
                                    .max_states = static_cast<uint64_t>(given["states"]),
                                    .quarantine_is_wrong = number("quarantine") != 0,
                                    .verbose = true});

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/simulation/explorer/explorer_runs.h"
+#include "tests/simulation/explorer/symmetry.h"
 
 namespace eplb::explorer {
 namespace {
@@ -101,6 +102,81 @@ TEST(ExplorerSymmetryTest, TheCoreTreatsRanksAlike) {
   EXPECT_TRUE(figures.complete);
 }
 
+// The states that Explore keeps are, one by one, those that remain of all states when ranks are
+// told apart first and renamed then.
+class RanksToldApartTest : public ::testing::TestWithParam<ExplorerRun> {};
+
+TEST_P(RanksToldApartTest, LeaveTheSameStates) {
+  const ExplorerRun& run = GetParam();
+  const SymmetryFigures figures = CompareWithRanksToldApart(run.bounds);
+  EXPECT_EQ(figures.violation, "");
+  EXPECT_EQ(figures.missed, 0u);
+  EXPECT_EQ(figures.orbits, figures.kept);
+  EXPECT_EQ(figures.kept, run.states);
+  EXPECT_GT(figures.told_apart, 4 * figures.kept);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Small, RanksToldApartTest,
+    ::testing::Values(
+        ExplorerRun{"NoFault",
+                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0},
+                    2620,
+                    0},
+        ExplorerRun{"Retract",
+                    {.retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0},
+                    33644,
+                    0},
+        ExplorerRun{"Crash",
+                    {.retracts = 0, .launches = 0, .crashes = 1, .unknown = 0, .faults = 0},
+                    59124,
+                    0},
+        ExplorerRun{"Unknown",
+                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 1, .faults = 0},
+                    84231,
+                    0},
+        ExplorerRun{"Fault",
+                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 1},
+                    87148,
+                    0},
+        ExplorerRun{
+            "Launch",
+            {.chunks = 1, .retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
+            27072,
+            0},
+        ExplorerRun{"BesideCrash",
+                    {.chunks = 0,
+                     .retracts = 0,
+                     .launches = 0,
+                     .beside = 1,
+                     .crashes = 1,
+                     .unknown = 0,
+                     .faults = 0},
+                    21502,
+                    0},
+        ExplorerRun{"CrashLoss",
+                    {.chunks = 0,
+                     .retracts = 0,
+                     .launches = 0,
+                     .crashes = 1,
+                     .losses = 1,
+                     .unknown = 0,
+                     .faults = 0},
+                    1369,
+                    0}),
+    NameOfRun);
+
+// A bound that has no room in a state, or none for its number, is refused: it would be taken for
+// another one.
+TEST(ExplorerBoundsTest, WhatAStateCannotHoldIsRefused) {
+  for (const Bounds& bounds : {Bounds{.retracts = 2}, Bounds{.chunks = 4}, Bounds{.faults = 4},
+                               Bounds{.launches = 2}, Bounds{.losses = 2}}) {
+    const Figures figures = Explore({.bounds = bounds, .max_states = 1000});
+    EXPECT_EQ(figures.violation, "bounds are at most 3 chunks, 3 faults, and 1 of everything else");
+    EXPECT_FALSE(figures.complete);
+  }
+}
+
 struct MutantRun {
   const char* name;
   Mutant mutant;
@@ -118,6 +194,12 @@ TEST_P(MutantTest, IsCaught) {
   const Figures figures = Explore({.bounds = run.bounds, .mutant = run.mutant});
   EXPECT_NE(figures.violation.find(run.violation), std::string::npos) << figures.violation;
   EXPECT_GT(figures.trace.size(), 1u);
+}
+
+TEST_P(MutantTest, IsCaughtWithEveryRankToldApart) {
+  const MutantRun& run = GetParam();
+  const SymmetryFigures figures = CompareWithRanksToldApart(run.bounds, run.mutant);
+  EXPECT_NE(figures.violation.find(run.violation), std::string::npos) << figures.violation;
 }
 
 constexpr Bounds kNoFault = {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0};

@@ -77,6 +77,17 @@ void Model::Expand(const World& world, const Visit& visit) {
   expansion.Run(world);
 }
 
+void Model::ExpandToldApart(const World& world, const Visit& visit) {
+  Expansion expansion{.model = *this, .visit = visit, .told_apart = true};
+  expansion.Run(world);
+}
+
+World Model::Canonical(const World& world) {
+  Successor successor{.world = world};
+  Sort(successor);
+  return successor.world;
+}
+
 // Ranks with equal cells may stand in any order: of these the one with the lowest core is taken.
 void Model::Sort(Successor& successor) {
   World& world = successor.world;

@@ -97,6 +97,11 @@ class Model {
   // that Start or a successor gave.
   using Visit = std::function<void(Successor)>;
   void Expand(const World& world, const Visit& visit);
+  // The same with every rank told apart: its successors are in no order, and the lowest connected
+  // rank is asked where Expand asks each.
+  void ExpandToldApart(const World& world, const Visit& visit);
+  // Of the states that differ only in which rank is which, the one that Expand keeps.
+  World Canonical(const World& world);
 
   // What is wrong in this state; empty when nothing is.
   std::string Check(const World& world) const;
@@ -112,6 +117,7 @@ class Model {
 
   const CoreTable& cores() const { return cores_; }
   const RankTable& ranks() const { return ranks_; }
+  size_t num_stores() const { return stores_.size(); }
 
   bool check_symmetry = false;  // of every message to the core: five times the work
 
