@@ -151,7 +151,7 @@ std::string WaitingFor(const Job& job) {
     case Phase::kRetracting:
       return WaitingForAnswers(job);
     case Phase::kQuarantine:
-      return "an operator, or a new incarnation";
+      return absl::StrCat("an operator, or a new incarnation: ", job.quarantine);
   }
   return "";
 }

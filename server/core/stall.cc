@@ -96,8 +96,12 @@ Stall HungStall(const State&, const Job& job, absl::Time now) {
                                " ranks are connected")};
 }
 
-// "rank 1 is 2000 steps behind with its reports; it is not connected".
-std::string BehindText(const Job& job, int64_t due) {
+bool RefusesRanks(const Job& job, absl::Time now) {
+  return now - job.turned_away_at <= kRefusalMatters;
+}
+
+// "rank 1 is 2000 steps behind with its reports; rank 1 is not connected".
+std::string BehindText(const Job& job, int64_t due, absl::Time now) {
   const Incarnation& incarnation = *job.current;
   std::vector<int32_t> behind;
   std::vector<int32_t> away;
@@ -119,6 +123,8 @@ std::string BehindText(const Job& job, int64_t due) {
   if (!away.empty()) {
     absl::StrAppend(&text, "; ", RankList(away), away.size() == 1 ? " is" : " are",
                     " not connected");
+    // Why it does not come back.
+    if (RefusesRanks(job, now)) absl::StrAppend(&text, "; ", job.turned_away);
   }
   if (dropped > 0) {
     absl::StrAppend(&text, "; ", dropped,
@@ -128,7 +134,7 @@ std::string BehindText(const Job& job, int64_t due) {
   return text;
 }
 
-Stall WindowStall(const State&, const Job& job, absl::Time) {
+Stall WindowStall(const State&, const Job& job, absl::Time now) {
   const Incarnation& incarnation = *job.current;
   if (incarnation.num_connected == 0 || incarnation.rate.told.empty()) return {};
   const int64_t covered = CoveredStep(job);
@@ -136,7 +142,7 @@ Stall WindowStall(const State&, const Job& job, absl::Time) {
   if (missing < kStallWindows) return {};
   const std::string since = job.covered_step < 0 ? "yet" : absl::StrCat("since step ", covered);
   return {"windows", absl::StrCat("no load window is complete ", since, ", ", missing,
-                                  " windows ago: ", BehindText(job, DueWindow(job)))};
+                                  " windows ago: ", BehindText(job, DueWindow(job), now))};
 }
 
 // Nothing that an operator or a setting asked for.
@@ -204,7 +210,7 @@ Stall CandidateStall(const State&, const Job& job, absl::Time now) {
 }
 
 Stall RefusalStall(const State&, const Job& job, absl::Time now) {
-  if (now - job.turned_away_at > kRefusalMatters) return {};
+  if (!RefusesRanks(job, now)) return {};
   return {"refused", absl::StrCat(job.turned_away, "; ", job.refused_hellos,
                                   " registrations were refused since the daemon started")};
 }

@@ -11,6 +11,7 @@ import unittest
 import urllib.request
 
 import job as harness
+import raw_rank
 
 LIMIT = 80
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty settings
@@ -67,6 +68,19 @@ class DescriptorsTest(unittest.TestCase):
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10 * harness.PATIENCE) as answer:
             crowded = [line for line in answer.read().decode().splitlines() if 'kind="crowded"' in line]
         self.assertGreater(float(crowded[0].split()[-1]), 0)
+
+    def test_doctor_names_the_limit_once_half_of_the_room_is_taken(self):
+        doctor = [harness.BIN / "eplbctl", "doctor", "--endpoint", self.unix, "--timeout", "5s"]
+        before = subprocess.run(doctor, capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
+        self.assertEqual(before.returncode, 0, before.stdout + before.stderr)
+        job = raw_rank.RawJob(int(self.grpc.rsplit(":", 1)[1]), "wide", world=9)
+        self.addCleanup(job.close)
+        job.connect()
+        for rank in job.ranks.values():
+            self.assertTrue(rank.welcomed.wait(20 * harness.PATIENCE))
+        crowded = subprocess.run(doctor, capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
+        self.assertEqual(crowded.returncode, 8, crowded.stdout + crowded.stderr)
+        self.assertIn(f"the limit of {LIMIT} open files has room for 16 streams", " ".join(crowded.stdout.split()))
 
     def test_what_does_not_fit_is_told_at_the_start(self):
         self.assertIn("limits.max_sessions is 20000, but the limit of 80 open files has room for 16 streams",

@@ -37,7 +37,7 @@ Check CheckState(const v1::JobStatus& job) {
   std::string detail = absl::StrCat(job.state(), " for ", Seconds(job.state_seconds()));
   if (!job.waiting_for().empty()) absl::StrAppend(&detail, ", waits for ", job.waiting_for());
   if (job.state() == "QUARANTINE") {
-    absl::StrAppend(&detail, ": ", job.last_reason(), "; eplbctl resume ends it");
+    absl::StrAppend(&detail, "; eplbctl resume ends it");
     return Make(job, "state", Result::kFailed, std::move(detail));
   }
   // Restored from the store, and none of its ranks has come back.

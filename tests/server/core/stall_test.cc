@@ -44,6 +44,22 @@ TEST(StallTest, ARankThatStopsReportingIsNamedWithHowFarItIsBehind) {
   EXPECT_EQ(job.daemon.CountEvents("stalled_over"), 1);
 }
 
+TEST(StallTest, ARankThatIsRefusedIsNamedWithWhy) {
+  Config config = TestConfig();
+  config.session_grace = absl::Hours(1);
+  TestJob job(config);
+  job.ConnectAll();
+  Train(job, {0, 1, 2}, 0, 2);
+  job.Disconnect(1);
+  wire::Hello hello = TestHello(1);
+  hello.highest_version = int64_t{1} << 61;
+  job.daemon.Say(job.daemon.Open(), hello);
+  Train(job, {0, 2}, 20, 12);
+  EXPECT_EQ(job.daemon.View().stalled, "windows");
+  EXPECT_THAT(job.daemon.View().stalled_reason,
+              HasSubstr("rank 1 is not connected; rank 1 was refused: hello: highest_version is "));
+}
+
 TEST(StallTest, WindowsThatNeverCompleteAfterTheStartAreToldToo) {
   TestJob job;
   job.ConnectAll();

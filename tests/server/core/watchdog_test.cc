@@ -1,11 +1,14 @@
 #include "server/core/watchdog.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
 namespace {
+
+using ::testing::StartsWith;
 
 TEST(WatchdogTest, AStateOlderThanThreeDeadlinesIsStuckAndToldOnce) {
   TestJob job;
@@ -28,8 +31,11 @@ TEST(WatchdogTest, AQuarantineIsNotForgotten) {
   job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
   job.daemon.Advance(absl::Seconds(181));
-  EXPECT_EQ(job.daemon.LastReason("stuck"),
-            "QUARANTINE for 3m1s, waiting for an operator, or a new incarnation");
+  EXPECT_THAT(job.daemon.LastReason("stuck"),
+              StartsWith("QUARANTINE for 3m1s, waiting for an operator, or a new incarnation: rank "
+                         "1 runs version 1 with digest "));
+  EXPECT_THAT(job.daemon.View().waiting_for,
+              StartsWith("an operator, or a new incarnation: rank 1 runs version 1 with digest "));
 }
 
 TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {

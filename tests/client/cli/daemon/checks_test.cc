@@ -12,6 +12,7 @@ namespace eplb::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Result = Check::Result;
 
 wire::PlacementBody Body() {
@@ -46,9 +47,12 @@ TEST(ChecksTest, AJobThatOnlyObservesIsToldSo) {
 TEST(ChecksTest, QuarantineFails) {
   v1::JobStatus job = HealthyJob();
   job.set_state("QUARANTINE");
-  job.set_last_reason("ranks 0 and 3 run different digests");
+  job.set_waiting_for("an operator, or a new incarnation: ranks 0 and 3 run different digests");
+  job.set_last_reason("a decision, which is not the cause");
   EXPECT_EQ(One(job, "state").result, Result::kFailed);
-  EXPECT_THAT(One(job, "state").detail, HasSubstr("eplbctl resume"));
+  EXPECT_THAT(One(job, "state").detail,
+              HasSubstr("ranks 0 and 3 run different digests; eplbctl resume ends it"));
+  EXPECT_THAT(One(job, "state").detail, Not(HasSubstr("not the cause")));
 }
 
 // Deadlines are the daemon's settings: some are hours long.
