@@ -86,6 +86,7 @@ void ToProto(const JobMemory& memory, v1::JobMemory* out) {
   out->set_record_saved_tokens(memory.record_saved_tokens);
   out->set_record_start_tokens(memory.record_start_tokens);
   out->set_report_seconds(memory.report_seconds);
+  out->set_next_version(static_cast<uint64_t>(memory.next_version));
 }
 
 absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
@@ -114,6 +115,7 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
   EPLB_ASSIGN_OR_RETURN(memory.back_off_to_skip,
                         GetSmall("back_off_to_skip", in.back_off_to_skip()));
   EPLB_ASSIGN_OR_RETURN(memory.account_windows, GetCount("account_windows", in.account_windows()));
+  EPLB_ASSIGN_OR_RETURN(memory.next_version, GetCount("next_version", in.next_version()));
   struct Real {
     const char* name;
     double value;

@@ -37,6 +37,7 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
                        within(memory.term, std::max(hello.highest_term, job.memory_term)) &&
                        within(memory.launch, std::max(hello.launch, job.launch)) &&
                        within(memory.account_windows, kMaxWindows) &&
+                       within(memory.next_version, job.next_version + kMaxJump) &&
                        within(memory.back_off_length, kMaxSkip) &&
                        within(memory.back_off_to_skip, memory.back_off_length) &&
                        within(memory.last_decision_step.value_or(0), hello.step) &&
@@ -117,6 +118,7 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.record_saved_tokens = job.record.saved_tokens();
   memory.record_start_tokens = job.record.start_tokens();
   memory.report_seconds = job.report_seconds;
+  memory.next_version = job.next_version;
   return memory;
 }
 
@@ -180,6 +182,7 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
                                       .saved_tokens = memory.record_saved_tokens,
                                       .spent_seconds = memory.record_spent_seconds});
   job.report_seconds = memory.report_seconds;
+  job.next_version = std::max(job.next_version, memory.next_version);
 }
 
 void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {

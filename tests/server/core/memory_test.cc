@@ -192,6 +192,7 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.settings.min_gain = 7; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = 1e9; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = -1; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.next_version = int64_t{1} << 61; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "\x1b[2J"; }));
 }
 
@@ -213,6 +214,30 @@ TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
   EXPECT_FALSE(job.daemon.View().paused);
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+// A launch that began at a checkpoint has not seen the versions after it.
+TEST(MemoryTest, AVersionThatOnlyAnEarlierLaunchSawIsNotGivenAgainAfterALostStore) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));
+  const int64_t committed = job.ranks[0].version;
+  ASSERT_GT(committed, 0);
+  for (FakeRank& rank : job.ranks) {
+    job.daemon.Say(rank.session, wire::Goodbye{"out of memory", {}, true});
+    const int32_t index = rank.identity.rank;
+    rank = FakeRank(index);
+    rank.identity.incarnation = "launch-2";
+    rank.identity.nonce += 1000;
+  }
+  job.ConnectAll();
+  job.daemon.LoseStore();
+  for (FakeRank& rank : job.ranks) rank.identity.step = 0;
+  job.Propose(Exchanged({2}));
+  job.Deliver();
+  ASSERT_FALSE(job.ranks[0].proposals.empty());
+  EXPECT_GT(job.ranks[0].proposals.back().version, committed);
 }
 
 TEST(MemoryTest, AJobThatAStoreMovedAsideDoesNotKnowStartsPaused) {

@@ -199,7 +199,8 @@ TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
                 .record_spent_seconds = 0.25,
                 .record_saved_tokens = -7,
                 .record_start_tokens = 1e12,
-                .report_seconds = 3.25};
+                .report_seconds = 3.25,
+                .next_version = 11};
   job.end = core::RunEnd{.how = core::RunEnding::kFailed,
                          .reason = "rank 2 was lost",
                          .at = absl::FromUnixMicros(1234567),

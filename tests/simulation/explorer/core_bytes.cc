@@ -242,7 +242,10 @@ class Renamer {
 }  // namespace
 
 void Simplify(wire::JobMemory& memory, bool carries) {
-  if (!carries) memory.serial = 0;
+  if (!carries) {
+    memory.serial = 0;
+    memory.next_version = 0;  // a store's is beside it
+  }
   if (!memory.quarantine.empty()) memory.quarantine = "why";
   memory.last_decision_step.reset();
   memory.back_off_length = 0;
