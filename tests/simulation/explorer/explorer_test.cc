@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
                      .losses = 1,
                      .unknown = 0,
                      .faults = 0},
-                    836698,
+                    835610,
                     0},
         ExplorerRun{"BesideCutGrace",
                     {.chunks = 0,
