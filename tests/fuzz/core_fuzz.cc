@@ -1,15 +1,18 @@
 // The daemon's core under any sequence of events: well-formed ranks that come, answer, vote and go,
-// messages that no rank would send, a store that fails, restarts and a clock that jumps ahead. The
-// harness checks I2 and I6 on every effect.
+// messages that no rank would send, several launches, memories that ranks carry, a store that fails
+// or is lost, restarts and a clock that jumps ahead. The harness checks I2 and I6 on every effect.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "proto/wire/convert.h"
+#include "proto/wire/job_memory.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/input.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -18,30 +21,7 @@ namespace {
 constexpr int kMaxOperations = 200;
 constexpr int kViewEvery = 8;  // a view evaluates the newest window, which is most of the time
 
-// The input, read from its start; zeros after its end.
-class Input {
- public:
-  explicit Input(std::string_view bytes) : bytes_(bytes) {}
-
-  bool empty() const { return bytes_.empty(); }
-  uint8_t Byte() {
-    if (bytes_.empty()) return 0;
-    const auto byte = static_cast<uint8_t>(bytes_.front());
-    bytes_.remove_prefix(1);
-    return byte;
-  }
-  int32_t Below(int32_t limit) { return Byte() % limit; }
-  // As many as the next byte says, or as there are.
-  std::string_view Bytes() {
-    const size_t wanted = Byte();
-    const std::string_view taken = bytes_.substr(0, wanted);
-    bytes_.remove_prefix(taken.size());
-    return taken;
-  }
-
- private:
-  std::string_view bytes_;
-};
+using fuzz::Input;
 
 // Any order of the experts over the slots of each layer.
 Placement Shuffled(Input& input) {
@@ -62,6 +42,7 @@ class World {
       Operate();
       if (i % kViewEvery != 0) continue;
       for (const JobView& view : job_.daemon.core().Jobs(job_.daemon.now())) Check(view);
+      CheckLaunch();
     }
   }
 
@@ -69,7 +50,7 @@ class World {
   FakeRank& AnyRank() { return job_.ranks[static_cast<size_t>(input_.Below(3))]; }
 
   void Operate() {
-    switch (input_.Below(14)) {
+    switch (input_.Below(18)) {
       case 0:
         return job_.Connect(input_.Below(3));
       case 1:
@@ -100,6 +81,18 @@ class World {
         return;
       case 12:
         return Change(AnyRank());
+      case 13:
+        return Reserve();
+      case 14:
+        return LoseStore();
+      case 15:
+        return ChangeLaunch(AnyRank());
+      case 16: {  // what a rank of another daemon asks
+        const std::string launch = "launch-" + std::to_string(input_.Below(4));
+        const absl::StatusOr<LeaderView> leader = job_.daemon.core().Leader(kJob, launch);
+        if (!leader.ok()) fuzz::RequireOneLine(leader.status());
+        return;
+      }
       default:
         return SayAnything();
     }
@@ -131,9 +124,58 @@ class World {
     }
   }
 
+  void Reserve() {
+    const int64_t ticket = ++last_ticket_;
+    job_.daemon.Handle(ReserveVersion{.ticket = ticket, .job = kJob});
+    const absl::StatusOr<ChangeOutcome>& reply = job_.daemon.replies().at(ticket);
+    if (!reply.ok()) return fuzz::RequireOneLine(reply.status());
+    fuzz::Require(reply->version > reserved_, "a version was reserved twice");
+    reserved_ = reply->version;
+  }
+
+  void LoseStore() {
+    const bool moved_aside = input_.Below(2) == 0;
+    job_.daemon.LoseStore(moved_aside ? std::optional(job_.daemon.now()) : std::nullopt);
+    ForgetSessions();
+    reserved_ = 0;
+    launch_ = 0;
+  }
+
+  // Which launch a rank is of, and what it carries for it.
+  void ChangeLaunch(FakeRank& rank) {
+    wire::Hello& hello = rank.identity;
+    switch (input_.Below(4)) {
+      case 0:
+        hello.launch = int64_t{1} << input_.Below(63);
+        return;
+      case 1:
+        hello.take_over = !hello.take_over;
+        return;
+      case 2: {
+        absl::StatusOr<wire::JobMemory> memory = wire::MemoryFromBytes(std::string(input_.Bytes()));
+        if (memory.ok()) hello.memory.value = *std::move(memory);
+        return;
+      }
+      default:
+        if (!hello.memory.value) return;
+        hello.memory.value->serial += input_.Below(3);
+        hello.memory.value->paused = input_.Below(2) == 0;
+        hello.memory.value->quarantine = input_.Below(2) == 0 ? "ranks differ" : "";
+        hello.memory.value->gone.push_back({"launch-" + std::to_string(input_.Below(4)), 1});
+    }
+  }
+
   // Sessions die with the daemon; the ranks live on.
   void Restart() {
     job_.daemon.Restart();
+    ForgetSessions();
+    // Of a job that is in no store the ranks bring the numbers back.
+    if (job_.daemon.stored().contains(kJob)) return;
+    reserved_ = 0;
+    launch_ = 0;
+  }
+
+  void ForgetSessions() {
     for (FakeRank& rank : job_.ranks) {
       rank.session = 0;
       rank.outbox.clear();
@@ -172,6 +214,16 @@ class World {
     if (value.ok() && session != 0) job_.daemon.Say(session, *std::move(value));
   }
 
+  // Launches are numbered in the order in which they became the job's own, as far as that is
+  // stored.
+  void CheckLaunch() {
+    const absl::StatusOr<JobView> view = job_.daemon.core().Job(kJob, job_.daemon.now());
+    if (!view.ok()) reserved_ = launch_ = 0;  // it is forgotten
+    fuzz::Require(!view.ok() || view->launch >= launch_, "an older launch owns the job again");
+    const auto stored = job_.daemon.stored().find(kJob);
+    if (stored != job_.daemon.stored().end()) launch_ = stored->second.memory.launch;
+  }
+
   static void Check(const JobView& view) {
     fuzz::Require(std::isfinite(view.balancedness) && view.balancedness >= 0, "balancedness");
     fuzz::Require(view.connected_ranks <= view.world_size, "more ranks than the job has");
@@ -181,6 +233,9 @@ class World {
   Input input_;
   TestJob job_;
   int64_t step_ = 0;
+  int64_t last_ticket_ = 1 << 20;  // the harness has tickets of its own
+  int64_t reserved_ = 0;           // the newest version
+  int64_t launch_ = 0;             // the newest that was stored
 };
 
 }  // namespace

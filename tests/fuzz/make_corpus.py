@@ -71,7 +71,7 @@ def memory():
     settings = message(_1="balanced", _2="observe", _3=50, _4=0.05, _5=1000)
     return (message(_1=7, _2=12, _3=2, _4="launch-1") + gone +
             message(_6=1, _7="loss spike", _8=settings, _9="ranks planned differently", _10=40, _11=4, _12=3, _13=9) +
-            message(_14=1e6, _15=0.25, _16=1.5, _17=2e6, _18=3.0))
+            message(_14=1e6, _15=0.25, _16=1.5, _17=2e6, _18=3.0, _19=2.5, _20=44))
 
 
 def stream_messages():
@@ -112,7 +112,8 @@ def write_stream_and_core():
     for kind, messages in (("up", up), ("down", down)):
         for name, content in messages.items():
             save("stream", f"{kind}-{name}", content)
-    # Operations of core_fuzz.cc: 1 all connect, 2 deliver, 5 report, 6 solve, 7 vote, 8 clock, 10 restart.
+    # Operations of core_fuzz.cc: 1 all connect, 2 deliver, 5 report, 6 solve, 7 vote, 8 clock, 10 restart,
+    # 13 reserve a version, 14 lose the store, 15 change a launch.
     reports = b"".join(bytes([5, rank, 0, 9, 0, 0, 1]) for rank in range(3))
     solved = bytes([6, 1, 1, 2, 1, 2, 1, 2, 1, 2])
     rebalance = bytes([1]) + reports + solved + bytes([2, 7, 8, 0, 2, 7, 8, 0, 2])
@@ -122,10 +123,14 @@ def write_stream_and_core():
     save("core", "store-fails", bytes([1]) + reports + bytes([11, 1, 1]) + solved + bytes([11, 0, 0, 8, 14, 2]))
     save("core", "retracted", bytes([1]) + reports + solved + bytes([8, 17, 2, 8, 17, 2]))
     save("core", "new-incarnation", bytes([1, 12, 0, 0, 1, 12, 1, 0, 1, 12, 2, 0, 1, 9, 0, 9, 1, 9, 2, 1]) + reports)
+    save("core", "reserved", bytes([1, 13, 1, 13, 10, 1, 13, 2, 13]))
+    save("core", "lost-store", bytes([1]) + reports + solved + bytes([2, 7, 8, 1, 2, 14, 1, 1, 2, 16, 0]))
+    save("core", "carried", bytes([1, 2, 15, 0, 3, 1, 0, 0, 2, 14, 0, 1, 2, 15, 1, 1, 9, 1, 1, 2]))
+    save("core", "memory", bytes([1, 15, 0, 2, len(memory())]) + memory() + bytes([14, 1, 1, 2]))
     save("core", "unknown-digest", bytes([10, 12, 0, 2, 1, 2, 1, 2, 1, 2, 1, 2, 12, 0, 3, 9, 0, 0, 2, 1, 2]))
     for name, content in up.items():
         if len(content) < 256:
-            save("core", f"says-{name}", bytes([1, 13, 0, len(content)]) + content)
+            save("core", f"says-{name}", bytes([1, 17, 0, len(content)]) + content)
 
 
 def npy(descr, shape, data, version=1):
@@ -175,7 +180,18 @@ def write_memory():
     save("memory", "serial-only", message(_2=1))
     save("memory", "too-many-gone", b"".join(field(5, message(_1=f"l{n}", _2=n + 1)) for n in range(17)))
     save("memory", "not-finite", message(_2=1, _14=float("nan")))
-    save("memory", "unknown-field", message(_2=1, _19="later"))
+    save("memory", "unknown-field", message(_2=1, _31="later"))
+
+
+def write_rendezvous():
+    # Operations of rendezvous_fuzz.cc: 0 join, 4 clock, 5 another process, 6 restart, 7 any member.
+    meet = bytes([0, 6, 0, 7, 0, 8, 4, 12])  # a launch with an id of its own, exchange 0
+    save("rendezvous", "meets", meet + meet[:6] + meet[:6])
+    save("rendezvous", "restart-between-answers", meet + bytes([0, 6, 0, 7, 6, 0, 6, 0, 7, 0, 8]))
+    save("rendezvous", "one-id", bytes([0, 0, 0, 4, 0, 2, 0, 1, 4, 12, 0, 3, 0, 5, 4, 15]))
+    save("rendezvous", "mixed-late", bytes([0, 0, 0, 4, 0, 2, 4, 12, 0, 0, 0, 4, 0, 2, 4, 15, 0, 3, 0, 1, 0, 5, 4, 12]))
+    save("rendezvous", "stand-in", bytes([0, 9, 0, 10, 5, 10, 0, 10, 0, 11, 4, 12, 0, 9, 0, 10]))
+    save("rendezvous", "stray", bytes([7, 1, 65, 0, 2, 2, 5, 9, 40, 2, 66, 67, 0]))
 
 
 def write_frames():
@@ -198,4 +214,5 @@ if __name__ == "__main__":
     write_files()
     write_store()
     write_memory()
+    write_rendezvous()
     write_frames()
