@@ -23,11 +23,14 @@ namespace eplb::core {
 namespace {
 
 constexpr int kDecisionsMissed = 3;
+constexpr int kFailedInARow = 3;
 constexpr int kWithdrawnInARow = 3;
 constexpr int kProposalsLookedAt = 10;
 constexpr absl::Duration kLeastHung = absl::Seconds(30);
 constexpr int kHungIntervals = 10;
 constexpr int kHungGaps = 2;
+// Compilation and the reading of data come before the first steps.
+constexpr absl::Duration kSlowStart = absl::Minutes(30);
 constexpr absl::Duration kGathering = absl::Minutes(1);
 constexpr absl::Duration kRefusalMatters = absl::Minutes(10);
 
@@ -81,19 +84,25 @@ Stall StateStall(const State& state, const Job& job, absl::Time now) {
 
 Stall HungStall(const State&, const Job& job, absl::Time now) {
   const Incarnation& incarnation = *job.current;
+  if (incarnation.num_connected == 0) return {};
   // Before two rises nothing says how long a step takes.
-  if (incarnation.num_connected == 0 || incarnation.rate.told.size() < 3) return {};
+  const bool has_pace = incarnation.rate.told.size() >= 3;
   const absl::Duration patience =
-      std::max({kLeastHung, kHungIntervals * ReportInterval(incarnation),
-                kHungGaps * LongestGap(incarnation.rate)});
-  const absl::Duration still = now - LastRise(incarnation.rate);
+      has_pace ? std::max({kLeastHung, kHungIntervals * ReportInterval(incarnation),
+                           kHungGaps * LongestGap(incarnation.rate)})
+               : kSlowStart;
+  const absl::Duration still = now - std::max(incarnation.rate.began, LastRise(incarnation.rate));
   if (still <= patience) return {};
-  return {"hung", absl::StrCat("no rank reported a step after ", job.step, " for ", AgeText(still),
-                               ", a window of ", WindowSteps(incarnation), " steps took ",
-                               absl::FormatDuration(
-                                   absl::Trunc(ReportInterval(incarnation), absl::Milliseconds(1))),
-                               "; ", incarnation.num_connected, " of ", incarnation.world_size(),
-                               " ranks are connected")};
+  std::string text =
+      absl::StrCat("no rank reported a step after ", job.step, " for ", AgeText(still));
+  if (has_pace) {
+    const absl::Duration window = absl::Trunc(ReportInterval(incarnation), absl::Milliseconds(1));
+    absl::StrAppend(&text, ", a window of ", WindowSteps(incarnation), " steps took ",
+                    absl::FormatDuration(window));
+  }
+  absl::StrAppend(&text, "; ", incarnation.num_connected, " of ", incarnation.world_size(),
+                  " ranks are connected");
+  return {"hung", std::move(text)};
 }
 
 bool RefusesRanks(const Job& job, absl::Time now) {
@@ -164,6 +173,18 @@ Stall DecisionStall(const State& state, const Job& job, absl::Time) {
           absl::StrCat("nothing was decided for ", steps, " steps, policy.every_steps is ",
                        job.settings.every_steps, ", although load windows are complete",
                        may.ok() ? "" : absl::StrCat(": ", may.message()))};
+}
+
+// The policy or its solver gives no placement.
+Stall FailureStall(const State&, const Job& job, absl::Time) {
+  const auto goes_well = [&job](const Plan& plan) {
+    return plan.result != PlanResult::kFailed || plan.decided_at < job.current->rate.began;
+  };
+  const auto end = std::find_if(job.plans.rbegin(), job.plans.rend(), goes_well);
+  const auto failed = end - job.plans.rbegin();
+  if (failed < kFailedInARow) return {};
+  return {"decisions", absl::StrCat("the newest ", failed,
+                                    " decisions failed, the newest: ", job.plans.back().reason)};
 }
 
 // The newest proposals of this launch, newest first.
@@ -250,9 +271,9 @@ Stall StallOf(const State& state, const Job& job, absl::Time now) {
   Stall stall;
   if (job.current && job.current->ending == Ending::kLost) stall = StateStall(state, job, now);
   if (IsLive(job)) {
-    stall = FirstOf(
-        {&StoreStall, &StateStall, &HungStall, &WindowStall, &DecisionStall, &WithdrawalStall},
-        state, job, now);
+    stall = FirstOf({&StoreStall, &StateStall, &HungStall, &WindowStall, &DecisionStall,
+                     &FailureStall, &WithdrawalStall},
+                    state, job, now);
   }
   if (!stall.name.empty()) return stall;
   // Of other launches than the one in force, which may have ended.

@@ -45,12 +45,16 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
                                                                     self->Cancel();
                                                                 }});
     const absl::Status admitted = gate_->OpenSession(host_);
-    if (!admitted.ok()) return mailbox_->Close(admitted);
+    if (!admitted.ok()) {
+      runner_->sessions().NoteRefused(admitted, MonotonicNow());
+      return mailbox_->Close(admitted);
+    }
     counted_ = true;
     const absl::StatusOr<core::SessionId> session =
         runner_->sessions().Open(mailbox_, MonotonicNow());
     if (!session.ok()) {
       if (absl::IsResourceExhausted(session.status())) {
+        runner_->sessions().NoteRefused(session.status(), MonotonicNow());
         return Refuse(Refusal::kLimited, session.status());
       }
       return mailbox_->Close(session.status());

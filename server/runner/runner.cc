@@ -171,6 +171,8 @@ std::vector<std::string> Runner::Warnings() const {
   std::vector<std::string> warnings = warnings_;
   const bool crowded = sessions_.count() >= max_sessions_ / 2;
   if (crowded && !room_warning_.empty()) warnings.push_back(room_warning_);
+  std::string refused = sessions_.RefusedText(MonotonicNow());
+  if (!refused.empty()) warnings.push_back(std::move(refused));
   return warnings;
 }
 

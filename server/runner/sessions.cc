@@ -73,6 +73,23 @@ int32_t Sessions::count() const {
   return static_cast<int32_t>(sessions_.size());
 }
 
+void Sessions::NoteRefused(const absl::Status& why, absl::Time now) {
+  const std::lock_guard lock(mutex_);
+  if (now - refused_at_ > kRefusalTold) refused_ = 0;
+  ++refused_;
+  refused_why_ = std::string(why.message());
+  refused_at_ = now;
+}
+
+std::string Sessions::RefusedText(absl::Time now) const {
+  const std::lock_guard lock(mutex_);
+  if (now - refused_at_ > kRefusalTold) return "";
+  const absl::Duration age = absl::Trunc(now - refused_at_, absl::Seconds(1));
+  return absl::StrCat(refused_, refused_ == 1 ? " stream" : " streams",
+                      " found no place, the newest ", absl::FormatDuration(age),
+                      " ago, and their ranks are not balanced: ", refused_why_);
+}
+
 void Sessions::StopAccepting() {
   const std::lock_guard lock(mutex_);
   accepting_ = false;

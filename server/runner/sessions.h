@@ -30,6 +30,8 @@ class Sessions {
   };
   // From Close to the end of the stream; after it the stream is cancelled.
   static constexpr absl::Duration kCloseDeadline = absl::Seconds(5);
+  // A refused stream is told for so long. Clients try again within 30 s.
+  static constexpr absl::Duration kRefusalTold = absl::Minutes(2);
 
   explicit Sessions(Limits limits) : limits_(std::move(limits)) {}
 
@@ -47,6 +49,12 @@ class Sessions {
   // Nothing of this session waits for the core any longer.
   void Forget(core::SessionId session);
   int32_t count() const;
+
+  // A stream found no place, here or at another limit: its rank is not balanced, and no job's view
+  // shows it, since its Hello was not read.
+  void NoteRefused(const absl::Status& why, absl::Time now);
+  // "3 streams found no place, the newest 4s ago: ..."; empty without one in kRefusalTold.
+  std::string RefusedText(absl::Time now) const;
 
   void StopAccepting();
   void CloseAll(const absl::Status& status);
@@ -71,6 +79,9 @@ class Sessions {
   std::set<core::SessionId> closed_;  // removed ones that spoke, until Forget
   core::SessionId last_ = 0;
   bool accepting_ = true;
+  int64_t refused_ = 0;  // in a row, each within kRefusalTold of the one before
+  std::string refused_why_;
+  absl::Time refused_at_ = absl::InfinitePast();
 };
 
 }  // namespace eplb

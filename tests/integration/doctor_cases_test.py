@@ -302,6 +302,18 @@ def full_table(case):
     case.expect_well(daemon, "third")
 
 
+def full_daemon(case):
+    """No stream is left for a job: nothing but a limit tells of it, since nobody reads its ranks' Hello."""
+    for limit in ("max_sessions", "max_sessions_per_peer"):
+        daemon = case.daemon(config=f"{limit} = 2\n")
+        case.job(daemon, "first").connect().train()
+        case.expect_well(daemon, "")
+        case.job(daemon, "second").connect()
+        case.expect_sick(daemon, "", "warning: ",
+                         rf"\d+ streams? found no place, the newest .* ago, and their ranks are not balanced: limits.{limit} = 2",
+                         views=("status",))
+
+
 def quarantine(case):
     """Two ranks have different plans: QUARANTINE, with its cause, also after the daemon was killed."""
     daemon = case.daemon()
@@ -390,7 +402,7 @@ def rank_refused_for_its_numbers(case):
 
 CASES = (silent_rank, rank_far_ahead, lost_rank, absent_rank, frozen_uplink, votes_far_apart, withdrawn_proposals,
          hung_launch_and_the_next, launch_that_gathers, twin, same_name_after_a_finish, same_name_after_a_kill, full_table,
-         quarantine, lost_store, replaced_store, full_disk, two_daemons, rank_refused_for_its_numbers)
+         full_daemon, quarantine, lost_store, replaced_store, full_disk, two_daemons, rank_refused_for_its_numbers)
 
 
 def run(case, directory):

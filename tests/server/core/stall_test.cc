@@ -96,6 +96,42 @@ TEST(StallTest, StepsThatStopWhileRanksAreConnectedAreTold) {
               HasSubstr("no rank reported a step after 49 for 36s, a window of 10 steps took 1s"));
 }
 
+TEST(StallTest, ALaunchThatNeverReportsAStepIsToldAfterASlowStart) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.Advance(absl::Minutes(29));
+  job.daemon.Advance(absl::Seconds(6));
+  EXPECT_EQ(job.daemon.View().stalled, "");
+  job.daemon.Advance(absl::Minutes(1));
+  job.daemon.Advance(absl::Seconds(6));
+  EXPECT_EQ(job.daemon.View().stalled, "hung");
+  EXPECT_EQ(job.daemon.View().stalled_reason,
+            "no rank reported a step after 0 for 30m12s; 3 of 3 ranks are connected");
+  Train(job, {0, 1, 2}, 0, 10);
+  EXPECT_EQ(job.daemon.View().stalled, "");
+}
+
+TEST(StallTest, DecisionsThatFailAgainAndAgainAreToldWithTheNewestReason) {
+  TestJob job;
+  job.ConnectAll();
+  int failed = 0;
+  int64_t step = 0;
+  for (; failed < 3 && step < 1000; step += 10) {
+    job.daemon.Advance(absl::Seconds(1));
+    job.Report(step, step + 9);
+    failed += job.daemon.AnswerSolve(absl::InternalError("no memory")) ? 1 : 0;
+  }
+  ASSERT_EQ(failed, 3);
+  EXPECT_EQ(job.daemon.View().stalled, "");
+  for (int second = 0; second < 6; ++second) job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.View().stalled, "decisions");
+  EXPECT_THAT(job.daemon.View().stalled_reason,
+              HasSubstr("the newest 3 decisions failed, the newest: "));
+  EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("no memory"));
+  Train(job, {0, 1, 2}, step, 12);
+  EXPECT_EQ(job.daemon.View().stalled, "");
+}
+
 TEST(StallTest, ALostLaunchWhoseOtherRanksTrainOnIsTold) {
   TestJob job;
   job.ConnectAll();

@@ -26,6 +26,26 @@ TEST(SessionsTest, MoreThanTheLimitAreRefused) {
             absl::StatusCode::kResourceExhausted);
 }
 
+TEST(SessionsTest, StreamsThatFoundNoPlaceAreToldUntilTheirClientsWouldHaveComeAgain) {
+  Sessions sessions({});
+  EXPECT_EQ(sessions.RefusedText(kStart), "");
+  sessions.NoteRefused(absl::ResourceExhaustedError("8 streams are open"), kStart);
+  EXPECT_EQ(
+      sessions.RefusedText(kStart),
+      "1 stream found no place, the newest 0 ago, and their ranks are not balanced: 8 streams "
+      "are open");
+  const absl::Time later = kStart + absl::Seconds(60);
+  sessions.NoteRefused(absl::ResourceExhaustedError("9 streams are open"), later);
+  EXPECT_EQ(sessions.RefusedText(later + absl::Seconds(5)),
+            "2 streams found no place, the newest 5s ago, and their ranks are not balanced: 9 "
+            "streams are open");
+  EXPECT_NE(sessions.RefusedText(later + Sessions::kRefusalTold), "");
+  EXPECT_EQ(sessions.RefusedText(later + Sessions::kRefusalTold + absl::Seconds(1)), "");
+  sessions.NoteRefused(absl::ResourceExhaustedError("8 streams are open"),
+                       later + absl::Minutes(30));
+  EXPECT_EQ(sessions.RefusedText(later + absl::Minutes(30)).substr(0, 8), "1 stream");
+}
+
 TEST(SessionsTest, NewStreamsAreRefusedWhileDraining) {
   Sessions sessions({});
   TestStream stream;
