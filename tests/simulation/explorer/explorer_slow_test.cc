@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"LaunchRetract",
                     {.retracts = 1, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
-                    3094933,
+                    1281320,
                     0},
         ExplorerRun{"LaunchUnknown",
                     {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 1, .faults = 0},
@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"LaunchFault",
                     {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 1},
-                    19159196,
+                    3575378,
                     0},
         ExplorerRun{"RetractTwoCuts",
                     {.retracts = 1,
@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(
                      .unknown = 0,
                      .faults = 2,
                      .disorder = false},
-                    44204998,
+                    44714080,
                     0}),
     NameOfRun);
 
