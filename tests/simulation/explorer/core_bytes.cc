@@ -310,6 +310,7 @@ CoreInfo InfoOf(const State& state) {
   const Job& job = state.jobs.begin()->second;
   info.has_job = true;
   info.phase = job.phase;
+  info.job_term = job.term;
   info.known = job.known;
   info.next_version = job.next_version;
   info.proposed = job.proposal ? job.proposal->message.version : 0;

@@ -63,7 +63,8 @@ struct Stored {
   // As they were before the newest launch: what a backup holds.
   int64_t term_before = 0;
   uint32_t job_before = 0;
-  int owner = 0;  // the newest incarnation that owned the job under daemons on this store
+  int owner = -1;         // the newest incarnation that owned the job under daemons on this store
+  uint32_t replaced = 0;  // bit per incarnation that did before it
 };
 
 struct CoreEffect {
@@ -98,6 +99,7 @@ struct CoreInfo {
   std::optional<core::Known> known;
   int64_t next_version = 0;
   int64_t term = 0;
+  int64_t job_term = 0;
   int64_t proposed = 0;   // version in flight, or 0
   uint64_t sessions = 0;  // bit per session that the core still names
 };

@@ -39,6 +39,7 @@ void Model::Expansion::Hear(const World& world, Step step) {
     }
     const SessionName session{step.incarnation, step.rank, taken.number};
     const Turned& turned = model.cores_.OnMessage(next.core, session, *taken.message);
+    heard = &model.messages_.up[*taken.message];
     if (turned.asks_for_body && !told_apart) {
       TurnInEveryOrder(next, session, *taken.message, step);
     } else if (model.check_symmetry && !IsSymmetric(next, turned, session, *taken.message)) {
@@ -46,6 +47,7 @@ void Model::Expansion::Hear(const World& world, Step step) {
     } else {
       Turn(next, turned, step);
     }
+    heard = nullptr;
   }
 }
 
@@ -77,10 +79,12 @@ void Model::Expansion::TurnInEveryOrder(const World& world, SessionName session,
     SessionName there = session;
     there.rank = to[session.rank];
     const Turned& turned = model.cores_.OnMessage(renamed.core, there, message);
-    Expansion in_order{model, [this, orders](Successor successor) {
+    Expansion in_order{model,
+                       [this, orders](Successor successor) {
                          successor.permutation = orders;
                          visit(std::move(successor));
-                       }};
+                       },
+                       heard};
     in_order.Turn(renamed, turned, step);
   }
 }
@@ -102,6 +106,7 @@ void Model::Expansion::Turn(const World& world, const Turned& turned, Step step)
   const int64_t proposes = model.cores_.Info(turned.core).proposed;
   World next = world;
   next.core = turned.core;
+  term_before = model.cores_.Info(world.core).job_term;
   if (std::string wrong = CheckReplacing(world, next, step); !wrong.empty()) {
     Emit(next, std::move(step), std::move(wrong));
     return;
@@ -143,8 +148,13 @@ void Model::Expansion::Turn(const World& world, const Turned& turned, Step step)
 std::string Model::Expansion::NoteOwner(World& world) const {
   const CoreInfo& info = model.cores_.Info(world.core);
   if (!info.has_job || info.current < 0 || info.phase == core::Phase::kHeld) return "";
+  if (model.bounds_.launches + model.bounds_.beside == 0) return "";  // there is no other
   Stored stored = model.stores_[world.stored];
-  if (info.current < stored.owner) return "a launch that was replaced owns the job again";
+  if (info.current == stored.owner) return "";
+  if ((stored.replaced >> info.current & 1) != 0) {
+    return "a launch that was replaced owns the job again";
+  }
+  if (stored.owner >= 0) stored.replaced |= 1U << stored.owner;
   stored.owner = info.current;
   world.stored = model.Keep(stored);
   return "";
@@ -160,12 +170,17 @@ std::string Model::Expansion::CheckReplacing(const World& before, World& after,
   const bool claims = model.messages_.carries && is.claimed > was.claimed;
   if (replaced && step.move == Move::kUp && claims) {
     Stored stored = model.stores_[after.stored];
-    stored.owner = std::min(stored.owner, is.current);  // the other one makes way
+    stored.replaced &= ~(1U << is.current);
+    stored.owner = is.current;  // the other one makes way, and was not replaced
     after.stored = model.Keep(stored);
     return "";
   }
   if (!replaced || !was.any_connected) return "";
   if (step.move == Move::kDeadlines || step.move == Move::kGrace) return "";
+  // A rank that failed ends its launch: without it no vote passes, so steps do not advance for
+  // long.
+  const auto* goodbye = heard == nullptr ? nullptr : std::get_if<wire::Goodbye>(heard);
+  if (goodbye != nullptr && goodbye->failed && step.incarnation == was.current) return "";
   return "a newcomer took over a job whose steps advance";
 }
 
@@ -206,6 +221,12 @@ std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) co
 int64_t Model::Expansion::KnownTerm(const World& world) const {
   const StoredJob& job = model.messages_.jobs[model.stores_[world.stored].job];
   int64_t highest = std::max(kEarlierTerm, job ? job->memory.term : 0);
+  // The process of a rank that had seen it may be dead: what it said is in the daemon's term of the
+  // job, or is heard in this turn.
+  highest = std::max(highest, term_before - 1);
+  if (const auto* hello = heard == nullptr ? nullptr : std::get_if<wire::Hello>(heard)) {
+    highest = std::max(highest, hello->highest_term);
+  }
   for (const auto& cells : world.cells) {
     for (const uint32_t id : cells) {
       const Cell& cell = model.ranks_[id];

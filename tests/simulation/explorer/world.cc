@@ -41,6 +41,7 @@ uint32_t Model::Keep(const Stored& stored) {
   bytes.Add(stored.term_before);
   bytes.Add(int64_t{stored.job_before});
   bytes.Add(int64_t{stored.owner});
+  bytes.Add(int64_t{stored.replaced});
   return stores_.Add(std::move(bytes).Take(), stored);
 }
 
