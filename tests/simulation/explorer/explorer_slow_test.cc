@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"LaunchFault",
                     {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 1},
-                    3575378,
+                    3654575,
                     0},
         ExplorerRun{"RetractCrashFault",
                     {.retracts = 1, .launches = 0, .crashes = 1, .unknown = 0, .faults = 1},
