@@ -52,6 +52,10 @@ absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& in) {
     EPLB_ASSIGN_OR_RETURN(const double seconds,
                           GetReal("max_pause_seconds", in.max_pause_seconds()));
     patch.max_pause = absl::Seconds(seconds);
+    if (*patch.max_pause == absl::InfiniteDuration() ||
+        *patch.max_pause == -absl::InfiniteDuration()) {
+      return absl::InvalidArgumentError("max_pause_seconds is out of range");
+    }
   }
   if (in.has_layers_per_chunk()) {
     EPLB_ASSIGN_OR_RETURN(patch.layers_per_chunk,

@@ -193,7 +193,8 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = 1e9; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = -1; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.next_version = int64_t{1} << 61; }));
-  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "\x1b[2J"; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "launch-0"; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.gone = {{"\x1b[2J", 1}}; }));
 }
 
 TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
