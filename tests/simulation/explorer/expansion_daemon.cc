@@ -342,14 +342,11 @@ void Model::Expansion::LaunchBeside(const World& world) {
 // From the checkpoint that the old ones began with, or from one of the newest version that all of
 // them ran.
 void Model::Expansion::EmitLaunch(World world, Move move) {
-  const Member* oldest = nullptr;
+  RunningPlacement newest = model.ranks_.MemberOf(model.ranks_[world.cells[0][0]]).running();
   for (const uint32_t id : world.cells[0]) {
-    const Member& member = model.ranks_.MemberOf(model.ranks_[id]);
-    if (oldest == nullptr || member.running().version < oldest->running().version) {
-      oldest = &member;
-    }
+    const RunningPlacement& running = model.ranks_.MemberOf(model.ranks_[id]).running();
+    if (running.version < newest.version) newest = running;
   }
-  const RunningPlacement newest = oldest->running();
   if (move == Move::kLaunch) {
     for (uint32_t& id : world.cells[0]) id = model.ranks_.Kill(id).cell;
   }
