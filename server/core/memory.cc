@@ -42,9 +42,8 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
                        within(memory.back_off_to_skip, memory.back_off_length) &&
                        within(memory.last_decision_step.value_or(0), hello.step) &&
                        memory.report_seconds >= 0 && memory.report_seconds <= kMaxReportSeconds;
-  // A launch is told its own memory only.
   const bool names =
-      memory.incarnation == hello.incarnation &&
+      wire::CheckPrintableName("incarnation", memory.incarnation).ok() &&
       std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::GoneLaunch& gone) {
         return wire::CheckPrintableName("gone", gone.incarnation).ok();
       });

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -40,9 +41,9 @@ class World {
   void Run() {
     for (int i = 0; i < kMaxOperations && !input_.empty(); ++i) {
       Operate();
+      CheckLaunch();
       if (i % kViewEvery != 0) continue;
       for (const JobView& view : job_.daemon.core().Jobs(job_.daemon.now())) Check(view);
-      CheckLaunch();
     }
   }
 
@@ -138,7 +139,7 @@ class World {
     job_.daemon.LoseStore(moved_aside ? std::optional(job_.daemon.now()) : std::nullopt);
     ForgetSessions();
     reserved_ = 0;
-    launch_ = 0;
+    ForgetLaunches();
   }
 
   // Which launch a rank is of, and what it carries for it.
@@ -172,7 +173,7 @@ class World {
     // Of a job that is in no store the ranks bring the numbers back.
     if (job_.daemon.stored().contains(kJob)) return;
     reserved_ = 0;
-    launch_ = 0;
+    ForgetLaunches();
   }
 
   void ForgetSessions() {
@@ -214,14 +215,24 @@ class World {
     if (value.ok() && session != 0) job_.daemon.Say(session, *std::move(value));
   }
 
-  // Launches are numbered in the order in which they became the job's own, as far as that is
-  // stored.
+  // What the store knows to be gone never becomes the job's own again.
   void CheckLaunch() {
     const absl::StatusOr<JobView> view = job_.daemon.core().Job(kJob, job_.daemon.now());
-    if (!view.ok()) reserved_ = launch_ = 0;  // it is forgotten
-    fuzz::Require(!view.ok() || view->launch >= launch_, "an older launch owns the job again");
+    if (!view.ok()) {  // it is forgotten
+      reserved_ = 0;
+      return ForgetLaunches();
+    }
+    const std::string& owner = view->incarnation;
+    fuzz::Require(owner == owner_ || !gone_.contains(owner), "a launch that was gone owns the job");
+    owner_ = owner;
     const auto stored = job_.daemon.stored().find(kJob);
-    if (stored != job_.daemon.stored().end()) launch_ = stored->second.memory.launch;
+    if (stored == job_.daemon.stored().end()) return;
+    for (const wire::GoneLaunch& one : stored->second.memory.gone) gone_.insert(one.incarnation);
+  }
+
+  void ForgetLaunches() {
+    owner_.clear();
+    gone_.clear();
   }
 
   static void Check(const JobView& view) {
@@ -235,7 +246,8 @@ class World {
   int64_t step_ = 0;
   int64_t last_ticket_ = 1 << 20;  // the harness has tickets of its own
   int64_t reserved_ = 0;           // the newest version
-  int64_t launch_ = 0;             // the newest that was stored
+  std::string owner_;              // the launch that the view showed last
+  std::set<std::string> gone_;     // in what was stored
 };
 
 }  // namespace

@@ -183,6 +183,8 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
     return job.daemon.View().paused;
   };
   EXPECT_TRUE(after([](wire::JobMemory&) {}));
+  // As a daemon had it from a rank of another launch.
+  EXPECT_TRUE(after([](wire::JobMemory& memory) { memory.incarnation = "launch-0"; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.serial = int64_t{1} << 61; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.serial = 0; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.term = int64_t{1} << 61; }));
@@ -193,7 +195,7 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = 1e9; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = -1; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.next_version = int64_t{1} << 61; }));
-  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "launch-0"; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "\x1b[2J"; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.gone = {{"\x1b[2J", 1}}; }));
 }
 
