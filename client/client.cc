@@ -274,6 +274,7 @@ void Client::Impl::StartSession(wire::Hello identity) {
   // So that the ranks together ask at most 200 questions a second.
   session.connection.leader_every =
       std::max(session.connection.leader_every, absl::Seconds(options_.world_size / 200.0));
+  session.backoff = BackoffFor(options_.world_size);
   session.connection.tls = TlsFilesOf(options_.tls);
   session.seed = nonce;
   session.rank = options_.rank;

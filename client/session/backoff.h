@@ -12,7 +12,15 @@ namespace eplb {
 struct BackoffOptions {
   absl::Duration first = absl::Milliseconds(200);
   absl::Duration longest = absl::Seconds(30);
+  absl::Duration refused = absl::Seconds(30);  // at most, after a daemon that refused the rank
 };
+
+// Of a job of so many ranks: together they make at most 200 attempts a second in the mean, and a
+// small job finds a daemon that is back within seconds.
+inline BackoffOptions BackoffFor(int32_t world_size) {
+  const absl::Duration spread = absl::Seconds(world_size / 100.0);
+  return {.longest = std::clamp(spread, absl::Seconds(2), absl::Seconds(30))};
+}
 
 // Full jitter: uniform between 0 and min(longest, first * 2^failures), so that the ranks of a job
 // do not come back all at once. failures: attempts since the last Welcome, >= 0. uniform: in [0,

@@ -24,7 +24,7 @@ struct ConnectionOptions {
   absl::Duration welcome_deadline = absl::Seconds(10);  // connecting and Welcome together
   absl::Duration goodbye_deadline = absl::Seconds(2);   // half-close to the end of the stream
   // How often the other daemons of the list are asked whether they lead this rank's launch.
-  absl::Duration leader_every = absl::Seconds(5);
+  absl::Duration leader_every = absl::Seconds(2);
   uint64_t seed = 0;  // of the jitter
   // On the thread of RunConnection; each may be empty.
   std::function<void(const wire::Welcome&)> on_welcome = {};

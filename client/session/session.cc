@@ -69,7 +69,7 @@ void Session::Run() {
 absl::Duration Session::DelayAfter(const ConnectionEnd& end, int32_t failures) {
   const double uniform = std::uniform_real_distribution<double>(0, 1)(jitter_);
   if (end.moved.has_value()) return options_.backoff.first * uniform;
-  if (IsRefusal(end.status)) return options_.backoff.longest * (0.5 + uniform / 2);
+  if (IsRefusal(end.status)) return options_.backoff.refused * (0.5 + uniform / 2);
   // Each daemon of the list is tried before the delay grows.
   const auto rounds = failures / static_cast<int32_t>(options_.endpoints.size());
   return BackoffDelay(options_.backoff, rounds, uniform);

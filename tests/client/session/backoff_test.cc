@@ -14,6 +14,13 @@ TEST(BackoffTest, RangeDoublesUpToTheLongest) {
   EXPECT_EQ(BackoffDelay(options, 1 << 30, 0.5), absl::Seconds(15));
 }
 
+TEST(BackoffTest, ASmallJobWaitsForSecondsALargeOneForHalfAMinute) {
+  EXPECT_EQ(BackoffFor(8).longest, absl::Seconds(2));
+  EXPECT_EQ(BackoffFor(1000).longest, absl::Seconds(10));
+  EXPECT_EQ(BackoffFor(16384).longest, absl::Seconds(30));
+  EXPECT_EQ(BackoffFor(8).refused, absl::Seconds(30));
+}
+
 TEST(BackoffTest, JitterIsFull) {
   EXPECT_EQ(BackoffDelay({}, 5, 0), absl::ZeroDuration());
   EXPECT_LT(BackoffDelay({}, 20, 0.999), absl::Seconds(30));
