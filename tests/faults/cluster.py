@@ -18,7 +18,8 @@ import job as harness  # noqa: E402
 
 JOB = "demo"
 STORE_SUFFIXES = ("", "-wal", "-shm")
-# Frequent decisions on short windows, so that commits tell soon whether balancing works.
+# Frequent decisions on short windows, so that commits tell soon whether balancing works. After a restart a daemon waits
+# session_grace for a launch that hangs, and decides only then: with the 10 s that are the default, a job heals after 10.2 s.
 CONFIG = """min_gain = 0.001
 [report]
 every_steps = 5
@@ -26,6 +27,7 @@ every_steps = 5
 prepare_deadline = "5s"
 resolve_deadline = "8s"
 retract_deadline = "5s"
+session_grace = "8s"
 """
 
 

@@ -42,6 +42,8 @@ class Scenario:
         self.daemons = [cluster.FaultyDaemon(directory, name) for name in ("first", "second")[:num_daemons]]
         self.launches = []
         self.older_alive = None   # the launch before the newest, while its processes live
+        self.older_returned = False  # it hung and trains again
+        self.told_to_wait = 0     # launches that waited for one that came back from hanging
         self.older_commits = {}   # launch number: its commits when the next one had healed
         self.trusted = False      # the newest launch has committed since the last fault against memory
         self.paused = False       # an operator paused the job
@@ -237,6 +239,21 @@ class Scenario:
         if self.older_alive is not None:
             self.older_alive.end()
             self.older_alive = None
+        self.older_returned = False
+
+    def continue_older(self, older):
+        older.continue_ranks()
+        self.older_returned |= older is self.older_alive
+
+    def end_older_as_told(self):
+        """The older launch hung and came back before a daemon that restarted saw it stand still: it keeps the job, and
+        the newest one is told to wait for its end. The operator does what that line says."""
+        if self.older_alive is None or not self.older_returned:
+            return
+        if any(job is not None and job["take_over_refused"] for job in (daemon.job_status() for daemon in self.daemons)):
+            self.end_older()
+            self.told_to_wait += 1
+            self.last_lift = time.monotonic()
 
     def relaunch(self, prepare, take_over=False):
         """A new launch of the same name. `prepare` says what becomes of the one before."""
@@ -257,7 +274,7 @@ class Scenario:
             self.random.sample(range(self.world), self.random.randrange(1, self.world + 1))))
         if self.older_alive is not None and self.random.random() < 0.5:
             older = self.older_alive
-            self.after(self.between(4, 9), older.continue_ranks)
+            self.after(self.between(4, 9), lambda: self.continue_older(older))
 
     def relaunch_and_take_over(self):
         """The old launch trains on and is replaced because the new one says so."""
@@ -268,7 +285,7 @@ class Scenario:
         self.relaunch(lambda before: None)
         if self.older_alive is not None:
             older = self.older_alive
-            self.after(self.between(2, 6), lambda: (older.end(), setattr(self, "older_alive", None)))
+            self.after(self.between(2, 6), lambda: self.end_older() if older is self.older_alive else None)
 
     def kill_rank(self):
         def kill_one(before):
@@ -310,7 +327,12 @@ class Scenario:
             daemon.start()  # one at least runs; whether the second one does is up to the faults
 
     def await_start(self):
-        harness.wait_for(self.newest.has_started, 60, f"the ranks of launch {self.newest.number} start: "
+        def has_started():
+            if not self.newest.has_started():
+                self.end_older_as_told()
+            return self.newest.has_started()
+
+        harness.wait_for(has_started, 60, f"the ranks of launch {self.newest.number} start: "
                          + "".join(path.read_text()[-300:] for path in self.newest.job.errors))
 
     def heal(self, seconds):
@@ -393,6 +415,8 @@ class Scenario:
         print(f"launches   {len(self.launches)}, {steps * self.world} rank-steps, {commits * self.world} rank-commits")
         if self.counts_apart > 0:
             print(f"apart      {self.counts_apart} commits of older launches under a second daemon on an old store")
+        if self.told_to_wait > 0:
+            print(f"ended      {self.told_to_wait} hung launches by hand, which trained again before a daemon saw them hang")
         if self.heals:
             print(f"healed     {len(self.heals)} times, median {statistics.median(self.heals):.1f} s, longest "
                   f"{max(self.heals):.1f} s after the last fault")
