@@ -39,6 +39,7 @@ class FaultyDaemon(harness.Daemon):
         self.store = self.directory / f"{name}.db"
         self.copy = self.directory / f"{name}.copy"
         self.stopped = False
+        self.knows_pause = False  # an operator's pause is in its store
 
     def serves(self):
         return self.process is not None and self.process.poll() is None
@@ -84,6 +85,7 @@ class FaultyDaemon(harness.Daemon):
         return True
 
     def lose_store(self):
+        self.knows_pause = False
         for path in self.store_files():
             path.unlink(missing_ok=True)
 
@@ -91,6 +93,7 @@ class FaultyDaemon(harness.Daemon):
         """False when there is no store."""
         if not self.store.exists():
             return False
+        self.knows_pause = False
         with open(self.store, "r+b") as file:  # the schema's page
             file.seek(100)
             file.write(os.urandom(800))
