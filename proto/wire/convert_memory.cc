@@ -90,6 +90,7 @@ void ToProto(const JobMemory& memory, v1::JobMemory* out) {
   out->set_record_saved_tokens(memory.record_saved_tokens);
   out->set_record_start_tokens(memory.record_start_tokens);
   out->set_report_seconds(memory.report_seconds);
+  out->set_gap_seconds(memory.gap_seconds);
   out->set_next_version(static_cast<uint64_t>(memory.next_version));
 }
 
@@ -132,7 +133,8 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
         Real{"record_spent_seconds", in.record_spent_seconds(), &memory.record_spent_seconds},
         Real{"record_saved_tokens", in.record_saved_tokens(), &memory.record_saved_tokens},
         Real{"record_start_tokens", in.record_start_tokens(), &memory.record_start_tokens},
-        Real{"report_seconds", in.report_seconds(), &memory.report_seconds}}) {
+        Real{"report_seconds", in.report_seconds(), &memory.report_seconds},
+        Real{"gap_seconds", in.gap_seconds(), &memory.gap_seconds}}) {
     EPLB_ASSIGN_OR_RETURN(*real.out, GetReal(real.name, real.value));
   }
   return memory;

@@ -55,6 +55,7 @@ struct JobMemory {
   double record_saved_tokens = 0;
   double record_start_tokens = 0;
   double report_seconds = 0;
+  double gap_seconds = 0;
   int64_t next_version = 0;
 
   friend bool operator==(const JobMemory&, const JobMemory&) = default;

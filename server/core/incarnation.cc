@@ -50,7 +50,8 @@ absl::Status Replaced(const Incarnation& old, const Incarnation& fresh, bool yie
 // How long the launch may take to tell its first steps. One that goes on is as fast as it was. The
 // first steps of a new one are slow, and it may be as slow as the one before.
 absl::Duration FirstPatience(const Turn& turn, const Job& job, bool goes_on) {
-  const absl::Duration as_before = PatienceFor(absl::Seconds(job.report_seconds));
+  const absl::Duration as_before =
+      PatienceFor(absl::Seconds(job.report_seconds), absl::Seconds(job.gap_seconds));
   if (goes_on && job.report_seconds > 0) return as_before;
   return std::max(turn.state.config.prepare_deadline, as_before);
 }
@@ -92,7 +93,7 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
       absl::StrCat("incarnation ", incarnation.name, " of ", incarnation.world_size(), " ranks",
                    job.current ? absl::StrCat(" replaces ", job.current->name) : " starts");
   std::string taken;
-  if (job.current && job.current->ending == Ending::kLive && job.current->num_connected > 0) {
+  if (HasRanksThatTrain(job) && job.current->num_connected > 0) {
     incarnation.took_over = job.current->name;
     taken =
         absl::StrCat("incarnation ", incarnation.name, " took over from ", job.current->name,
@@ -129,7 +130,8 @@ void StartIncarnation(Turn& turn, Job& job, Incarnation incarnation) {
   job.ended_before.reset();
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
-  BeginSteps(*job.current, FirstPatience(turn, job, goes_on), turn.now);
+  const double usual_gap = goes_on ? job.gap_seconds : 0;
+  BeginSteps(*job.current, FirstPatience(turn, job, goes_on), absl::Seconds(usual_gap), turn.now);
   if (job.current->num_hello > 0) NoteHelloStep(*job.current, job.step, turn.now);
   const int32_t votes = turn.state.config.vote_every_steps;
   if (votes != 0 && votes != job.current->vote_every) {
@@ -171,8 +173,9 @@ void EndIncarnation(Turn& turn, Job& job, RunEnding how, const std::string& reas
   RecordEvent(turn, job, "incarnation_ended", job.known ? job.known->version : 0,
               absl::StrCat("incarnation ", incarnation.name, " ended: ", reason));
   // The next launch already gathers: from here on it is what the job waits for. With all its ranks
-  // it is served by the next Tick.
-  const bool gathers = job.candidate && job.candidate->num_connected > 0 &&
+  // it is served by the next Tick. A lost launch may come back until then.
+  const bool gathers = how != RunEnding::kLost && job.candidate &&
+                       job.candidate->num_connected > 0 &&
                        job.candidate->num_hello < job.candidate->world_size();
   if (gathers) StartCandidate(turn, job);
   if (!BelongsInStore(job)) return;

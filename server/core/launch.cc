@@ -18,8 +18,6 @@ namespace {
 
 constexpr char kStartAnew[] = "; to be balanced again, start all its ranks anew";
 
-bool IsLive(const Job& job) { return job.current && job.current->ending == Ending::kLive; }
-
 // A launch owned the job when the daemon before this one went away, and its ranks may be on the
 // way back.
 bool OwnerIsDue(const Job& job, absl::Time now) { return !job.current && now < job.owner_due; }
@@ -96,7 +94,8 @@ absl::StatusOr<Incarnation> MakeFresh(const Turn& turn, const Job& job, const wi
 }
 
 bool IsVacantFor(const Turn& turn, const Job& job, const Incarnation& fresh) {
-  if (job.current && job.current->ending == Ending::kLive) return false;
+  // A lost launch may come back until all ranks of another one are there.
+  if (job.current && job.current->ending != Ending::kFinal) return false;
   if (OwnerIsDue(job, turn.now) && fresh.name != job.remembered && !OwnedItLater(job, fresh)) {
     return false;
   }
@@ -194,7 +193,7 @@ std::string CandidateWaitsFor(const Job& job, absl::Time now) {
 }
 
 bool TakeOverRefused(const Job& job, absl::Time now) {
-  return job.candidate && IsGathered(*job.candidate) && IsLive(job) && !job.candidate->take_over &&
+  return job.candidate && IsGathered(*job.candidate) && !job.candidate->take_over &&
          !OwnedItLater(job, *job.candidate) && StepsAdvance(job, now);
 }
 

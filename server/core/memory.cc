@@ -21,6 +21,7 @@ constexpr int32_t kMaxSkip = 64;                   // decisions, of a back-off
 constexpr double kMaxReportSeconds = 86400;
 constexpr int kRisesOfAReport = 3;  // so many say how long a report takes
 constexpr double kOtherReport = 2;  // times shorter or longer is worth a write
+constexpr double kGapMatters = 4;   // report intervals: a shorter gap is within their patience
 
 bool AllSaidHello(const Job& job) {
   return job.current && job.current->num_hello == job.current->world_size();
@@ -28,6 +29,12 @@ bool AllSaidHello(const Job& job) {
 
 bool IsNewer(const wire::JobMemory& memory, const Job& job) {
   return std::tie(memory.term, memory.serial) > std::tie(job.memory_term, job.memory_serial);
+}
+
+// The launch owned the job after the one that this daemon knows: its memory is of a later time,
+// although this daemon has led an older launch with a newer term since.
+bool IsOfALaterLaunch(const wire::JobMemory& memory, const Job& job, const wire::Hello& hello) {
+  return memory.incarnation == hello.incarnation && memory.launch > job.launch;
 }
 
 // A rank's word: what does not fit is no memory at all.
@@ -41,7 +48,8 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
                        within(memory.back_off_length, kMaxSkip) &&
                        within(memory.back_off_to_skip, memory.back_off_length) &&
                        within(memory.last_decision_step.value_or(0), hello.step) &&
-                       memory.report_seconds >= 0 && memory.report_seconds <= kMaxReportSeconds;
+                       memory.report_seconds >= 0 && memory.report_seconds <= kMaxReportSeconds &&
+                       memory.gap_seconds >= 0 && memory.gap_seconds <= kMaxReportSeconds;
   const bool names =
       wire::CheckPrintableName("incarnation", memory.incarnation).ok() &&
       std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::GoneLaunch& gone) {
@@ -118,6 +126,7 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.record_saved_tokens = job.record.saved_tokens();
   memory.record_start_tokens = job.record.start_tokens();
   memory.report_seconds = job.report_seconds;
+  memory.gap_seconds = job.gap_seconds;
   memory.next_version = job.next_version;
   return memory;
 }
@@ -136,13 +145,20 @@ void Remember(Job& job, Tell tell) {
 void RememberReportTime(Job& job) {
   const StepRate& rate = job.current->rate;
   if (std::ssize(rate.told) <= kRisesOfAReport) return;
-  const double seconds =
-      std::min(absl::ToDoubleSeconds(ReportInterval(*job.current)), kMaxReportSeconds);
-  const double before = job.report_seconds;
-  const bool is_other = seconds * kOtherReport < before || seconds > before * kOtherReport;
-  if (!is_other) return;
-  job.report_seconds = seconds;
-  Remember(job);
+  const auto is_other = [](double seconds, double before) {
+    return seconds * kOtherReport < before || seconds > before * kOtherReport;
+  };
+  const auto seconds_of = [](absl::Duration time) {
+    return std::min(absl::ToDoubleSeconds(time), kMaxReportSeconds);
+  };
+  const double report = seconds_of(ReportInterval(*job.current));
+  const double usual = seconds_of(UsualGap(rate));
+  const double gap = usual > kGapMatters * report ? usual : 0;
+  const bool other_report = is_other(report, job.report_seconds);
+  const bool other_gap = is_other(gap, job.gap_seconds);
+  if (other_report) job.report_seconds = report;
+  if (other_gap) job.gap_seconds = gap;
+  if (other_report || other_gap) Remember(job);
 }
 
 void TellMemory(Turn& turn, Job& job) {
@@ -182,6 +198,7 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
                                       .saved_tokens = memory.record_saved_tokens,
                                       .spent_seconds = memory.record_spent_seconds});
   job.report_seconds = memory.report_seconds;
+  job.gap_seconds = memory.gap_seconds;
   job.next_version = std::max(job.next_version, memory.next_version);
 }
 
@@ -192,8 +209,13 @@ void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {
   const std::optional<wire::JobMemory>& carried = hello.memory.value;
   if (!carried || !Fits(*carried, job, hello)) return;
   AddCarriedGone(job, hello);
-  if (!IsNewer(*carried, job)) return;
+  const bool is_newer = IsNewer(*carried, job);
+  if (!is_newer && !IsOfALaterLaunch(*carried, job, hello)) return;
   wire::JobMemory memory = *carried;
+  if (!is_newer) {
+    memory.term = job.memory_term;
+    memory.serial = job.memory_serial + 1;
+  }
   memory.gone.clear();  // added above
   if (job.memory_is_ours && job.paused) {
     memory.paused = true;

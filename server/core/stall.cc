@@ -89,7 +89,8 @@ Stall HungStall(const State&, const Job& job, absl::Time now) {
   const bool has_pace = incarnation.rate.told.size() >= 3;
   const absl::Duration patience =
       has_pace ? std::max({kLeastHung, kHungIntervals * ReportInterval(incarnation),
-                           kHungGaps * LongestGap(incarnation.rate)})
+                           kHungGaps * LongestGap(incarnation.rate),
+                           kHungGaps * UsualGap(incarnation.rate)})
                : kSlowStart;
   const absl::Duration still = now - std::max(incarnation.rate.began, LastRise(incarnation.rate));
   if (still <= patience) return {};

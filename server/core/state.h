@@ -284,6 +284,7 @@ struct Job {
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
   double report_seconds = 0;  // as JobMemory has it
+  double gap_seconds = 0;     // likewise
   Solving solving;
   Chunks chunks;
   std::optional<Proposal> proposal;

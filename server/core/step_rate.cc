@@ -1,6 +1,7 @@
 #include "server/core/step_rate.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "server/core/state.h"
@@ -8,25 +9,41 @@
 namespace eplb::core {
 namespace {
 
-constexpr int kPatienceIntervals = 3;
+constexpr int kPatienceIntervals = 6;
+constexpr double kPatienceGaps = 1.5;
+
+void NoteGap(StepRate& rate, absl::Duration gap) {
+  if (gap > rate.longest) {
+    rate.second_longest = std::exchange(rate.longest, gap);
+  } else {
+    rate.second_longest = std::max(rate.second_longest, gap);
+  }
+}
 
 }  // namespace
 
-absl::Duration PatienceFor(absl::Duration report_interval) {
-  return std::max(kLeastPatience, kPatienceIntervals * report_interval);
+absl::Duration PatienceFor(absl::Duration report_interval, absl::Duration usual_gap) {
+  return std::max(
+      {kLeastPatience, kPatienceIntervals * report_interval, kPatienceGaps * usual_gap});
 }
 
-void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Time now) {
-  incarnation.rate = {.began = now, .due = now + patience};
+void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Duration usual_gap,
+                absl::Time now) {
+  incarnation.rate = {
+      .began = now, .longest = usual_gap, .second_longest = usual_gap, .due = now + patience};
 }
 
 void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
   StepRate& rate = incarnation.rate;
   if (!rate.told.empty() && step <= rate.told.back().step) return;
-  if (rate.told.empty()) rate.first_step = step;
+  if (rate.told.empty()) {
+    rate.first_step = step;
+  } else {
+    NoteGap(rate, now - rate.told.back().at);
+  }
   rate.told.push_back({.step = step, .at = now});
   if (std::ssize(rate.told) > kMaxToldSteps) rate.told.pop_front();
-  const absl::Time due = now + PatienceFor(ReportInterval(incarnation));
+  const absl::Time due = now + PatienceFor(ReportInterval(incarnation), UsualGap(rate));
   // The first rise of a launch is slow, and its second may follow at once.
   rate.due = rate.told.size() > 2 ? due : std::max(rate.due, due);
 }
@@ -76,6 +93,8 @@ absl::Duration LongestGap(const StepRate& rate) {
   return longest;
 }
 
+absl::Duration UsualGap(const StepRate& rate) { return rate.second_longest; }
+
 absl::Time LastRise(const StepRate& rate) {
   return rate.told.empty() ? absl::InfinitePast() : rate.told.back().at;
 }
@@ -96,8 +115,14 @@ int64_t OthersStep(const StepFront& front, int32_t rank) {
   return rank == front.rank ? front.second : front.first;
 }
 
+bool HasRanksThatTrain(const Job& job) {
+  if (!job.current) return false;
+  if (job.current->ending == Ending::kLost) return job.current->num_connected > 0;
+  return job.current->ending == Ending::kLive;
+}
+
 bool StepsAdvance(const Job& job, absl::Time now) {
-  return job.current && job.current->ending == Ending::kLive && now <= job.current->rate.due;
+  return HasRanksThatTrain(job) && now <= job.current->rate.due;
 }
 
 }  // namespace eplb::core

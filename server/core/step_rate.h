@@ -23,6 +23,8 @@ struct StepRate {
   absl::Time began = absl::InfinitePast();  // the launch became the job's own here
   int64_t first_step = 0;                   // the first that was told
   std::deque<ToldStep> told;                // newest last, at most kMaxToldSteps
+  absl::Duration longest;                   // time between two rises of this launch,
+  absl::Duration second_longest;            // and the next to it
   absl::Time due = absl::InfinitePast();    // the next is expected by then
 };
 
@@ -37,12 +39,14 @@ inline constexpr int kMaxToldSteps = 17;  // 16 rises
 // Windows of a few milliseconds come unevenly: no launch stands still for less than this.
 inline constexpr absl::Duration kLeastPatience = absl::Seconds(5);
 
-// How long a launch may tell no new step before it stands still.
-absl::Duration PatienceFor(absl::Duration report_interval);
+// How long a launch may tell no new step before it stands still: six report intervals, and half as
+// long again as the gap that it had twice.
+absl::Duration PatienceFor(absl::Duration report_interval, absl::Duration usual_gap);
 
 // The launch became the job's own. Its first two rises may take as long as `patience`: nothing says
-// yet how long a step takes.
-void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Time now);
+// yet how long a step takes. `usual_gap` is what it had under the daemon before.
+void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Duration usual_gap,
+                absl::Time now);
 // A rank trained up to `step`, as it reported.
 void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now);
 // The same, as a rank said when it connected. Ranks differ by a few steps when they stand still, so
@@ -58,6 +62,9 @@ absl::Duration VoteInterval(const Incarnation& incarnation);
 absl::Duration ReportInterval(const Incarnation& incarnation);
 // The longest time between two of the newest rises: a checkpoint or an evaluation included.
 absl::Duration LongestGap(const StepRate& rate);
+// The longest that the launch took twice between two rises: a checkpoint comes again, an accident
+// does not. Zero before two rises.
+absl::Duration UsualGap(const StepRate& rate);
 // When a step was told last; InfinitePast before the first.
 absl::Time LastRise(const StepRate& rate);
 
@@ -65,8 +72,10 @@ void Advance(StepFront& front, int32_t rank, int64_t step);
 // The highest step of any rank but this one; -1: none.
 int64_t OthersStep(const StepFront& front, int32_t rank);
 
-// True when the launch in force is alive and a rank's step rose within three report intervals, at
-// least kLeastPatience; of a new launch, within the patience of BeginSteps.
+// The launch in force did not end, or is lost while some of its ranks are still connected.
+bool HasRanksThatTrain(const Job& job);
+// True of such a launch when a rank's step rose within PatienceFor; of a new launch, within the
+// patience of BeginSteps.
 bool StepsAdvance(const Job& job, absl::Time now);
 
 }  // namespace eplb::core

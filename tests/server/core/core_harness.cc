@@ -383,12 +383,15 @@ void TestJob::Deliver() {
 }
 
 void TestJob::Report(int64_t first_step, int64_t last_step) {
-  for (FakeRank& rank : ranks) {
-    rank.identity.step = last_step;
-    wire::LoadReport report = TestReport(first_step, last_step);
-    report.version = rank.version;
-    daemon.Say(rank.session, std::move(report));
-  }
+  for (int32_t rank = 0; rank < std::ssize(ranks); ++rank) ReportOf(rank, first_step, last_step);
+}
+
+void TestJob::ReportOf(int32_t index, int64_t first_step, int64_t last_step) {
+  FakeRank& rank = ranks[index];
+  rank.identity.step = last_step;
+  wire::LoadReport report = TestReport(first_step, last_step);
+  report.version = rank.version;
+  daemon.Say(rank.session, std::move(report));
 }
 
 void TestJob::Propose(const Placement& candidate) {

@@ -174,6 +174,7 @@ class TestJob {
   void DeliverDown(int32_t rank);
   // All ranks report this window, run under the placement that they run now; delivered.
   void Report(int64_t first_step, int64_t last_step);
+  void ReportOf(int32_t rank, int64_t first_step, int64_t last_step);
   // All ranks connect, report a window, and the solver answers `candidate`: chunk 0 is proposed but
   // not yet delivered.
   void Propose(const Placement& candidate);

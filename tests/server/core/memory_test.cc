@@ -219,6 +219,31 @@ TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
+// After a lost store a launch that was replaced comes back first, and is led with a new term.
+TEST(MemoryTest, WhatALaterLaunchCarriesCountsAfterAnEarlierOneWasLedAgain) {
+  TestJob job;
+  job.ConnectAll();
+  std::vector<FakeRank> earlier = job.ranks;
+  for (FakeRank& rank : job.ranks) {
+    const int32_t index = rank.identity.rank;
+    job.daemon.Say(rank.session, wire::Goodbye{"out of memory", {}, true});
+    rank = FakeRank(index);
+    rank.identity.incarnation = "launch-2";
+    rank.identity.nonce += 1000;
+  }
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  job.Deliver();
+  job.daemon.LoseStore();
+  std::swap(job.ranks, earlier);
+  job.ConnectAll();
+  ASSERT_FALSE(job.daemon.View().paused);
+  std::swap(job.ranks, earlier);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_TRUE(job.daemon.View().paused);
+}
+
 // A launch that began at a checkpoint has not seen the versions after it.
 TEST(MemoryTest, AVersionThatOnlyAnEarlierLaunchSawIsNotGivenAgainAfterALostStore) {
   TestJob job;

@@ -16,7 +16,7 @@ Job Begun() {
   job.current = Incarnation(Topology::Make(TestShape()).value(),
                             RankGrid::Make({.world_size = 3, .num_gpus = 3}).value());
   job.current->report_every = 10;
-  BeginSteps(*job.current, absl::Seconds(60), kStart);
+  BeginSteps(*job.current, absl::Seconds(60), absl::ZeroDuration(), kStart);
   NoteHelloStep(*job.current, 0, kStart);
   return job;
 }
@@ -33,13 +33,35 @@ TEST(StepRateTest, AStepsTimeIsTheMedianOfTheNewestRises) {
   EXPECT_EQ(LongestGap(job.current->rate), absl::Seconds(300));
 }
 
-TEST(StepRateTest, StepsAdvanceForThreeIntervalsAfterARise) {
+TEST(StepRateTest, StepsAdvanceForSixIntervalsAfterARise) {
   Job job = Begun();
   for (int64_t window = 0; window < 4; ++window) {
     NoteStep(*job.current, 10 * window + 9, kStart + (window + 1) * absl::Seconds(4));
   }
-  EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(16 + 12)));
-  EXPECT_FALSE(StepsAdvance(job, kStart + absl::Seconds(16 + 13)));
+  EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(16 + 24)));
+  EXPECT_FALSE(StepsAdvance(job, kStart + absl::Seconds(16 + 25)));
+}
+
+TEST(StepRateTest, AGapThatCameTwiceIsWaitedForAgainHoweverLongAgo) {
+  Job job = Begun();
+  absl::Time now = kStart;
+  int64_t step = -1;
+  const auto train = [&](int windows, absl::Duration gap) {
+    for (int window = 0; window < windows; ++window) {
+      now += gap;
+      NoteStep(*job.current, step += 10, now);
+    }
+  };
+  train(5, absl::Seconds(1));
+  train(1, absl::Seconds(60));
+  EXPECT_EQ(UsualGap(job.current->rate), absl::Seconds(1));  // once is an accident
+  EXPECT_FALSE(StepsAdvance(job, now + absl::Seconds(7)));
+  train(40, absl::Seconds(1));
+  train(1, absl::Seconds(50));
+  train(40, absl::Seconds(1));
+  EXPECT_EQ(UsualGap(job.current->rate), absl::Seconds(50));
+  EXPECT_TRUE(StepsAdvance(job, now + absl::Seconds(75)));
+  EXPECT_FALSE(StepsAdvance(job, now + absl::Seconds(76)));
 }
 
 TEST(StepRateTest, ShortIntervalsAreWaitedForAtLeastFiveSeconds) {

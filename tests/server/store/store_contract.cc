@@ -200,6 +200,7 @@ TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
                 .record_saved_tokens = -7,
                 .record_start_tokens = 1e12,
                 .report_seconds = 3.25,
+                .gap_seconds = 61.5,
                 .next_version = 11};
   job.end = core::RunEnd{.how = core::RunEnding::kFailed,
                          .reason = "rank 2 was lost",

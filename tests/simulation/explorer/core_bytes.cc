@@ -16,12 +16,12 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 400, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 688,
+static_assert(sizeof(Incarnation) == 720,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 6856, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 4672, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6928, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 4744, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -99,6 +99,7 @@ void Simplify(Job& job, bool carries) {
   job.last_decision_step.reset();
   job.back_off = {};
   job.report_seconds = 0;
+  job.gap_seconds = 0;
   if (job.solving.id != 0) job.solving.id = 1;
   job.solving.seconds = 0;
   job.chunks.reason.clear();
@@ -257,6 +258,7 @@ void Simplify(wire::JobMemory& memory, bool carries) {
   memory.record_saved_tokens = 0;
   memory.record_start_tokens = 0;
   memory.report_seconds = 0;
+  memory.gap_seconds = 0;
 }
 
 void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes) {

@@ -58,5 +58,14 @@ TEST(SlowMutantTest, AMemoryThatIsNotRecalledIsCaught) {
       << figures.violation;
 }
 
+TEST(SlowMutantTest, AReplacedLaunchThatComesBackIsCaughtWithEveryRankToldApart) {
+  const SymmetryFigures figures = CompareWithRanksToldApart(
+      {.chunks = 1, .retracts = 0, .launches = 0, .beside = 1, .crashes = 0, .faults = 0},
+      Mutant::kReplacedComesBack);
+  EXPECT_NE(figures.violation.find("a launch that was replaced owns the job again"),
+            std::string::npos)
+      << figures.violation;
+}
+
 }  // namespace
 }  // namespace eplb::explorer
