@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tests/simulation/explorer/explorer_runs.h"
+#include "tests/simulation/explorer/symmetry.h"
 
 namespace eplb::explorer {
 namespace {
