@@ -23,6 +23,9 @@ int64_t Clamped(uint64_t value) {
   return static_cast<int64_t>(std::min(value, kMost));
 }
 
+// Far above what CheckPatch allows. Up to here a double of seconds and a Duration say the same.
+constexpr double kMaxPauseSeconds = 1e6;
+
 }  // namespace
 
 void ToProto(const PolicyPatch& patch, v1::PolicySettings* out) {
@@ -51,11 +54,10 @@ absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& in) {
   if (in.has_max_pause_seconds()) {
     EPLB_ASSIGN_OR_RETURN(const double seconds,
                           GetReal("max_pause_seconds", in.max_pause_seconds()));
-    patch.max_pause = absl::Seconds(seconds);
-    if (*patch.max_pause == absl::InfiniteDuration() ||
-        *patch.max_pause == -absl::InfiniteDuration()) {
+    if (std::abs(seconds) > kMaxPauseSeconds) {
       return absl::InvalidArgumentError("max_pause_seconds is out of range");
     }
+    patch.max_pause = absl::Seconds(seconds);
   }
   if (in.has_layers_per_chunk()) {
     EPLB_ASSIGN_OR_RETURN(patch.layers_per_chunk,
