@@ -77,9 +77,9 @@ void ToProto(const JobMemory& memory, v1::JobMemory* out) {
     one->set_launch(static_cast<uint64_t>(gone.launch));
   }
   out->set_paused(memory.paused);
-  out->set_pause_reason(memory.pause_reason);
+  out->set_pause_reason(Clipped(memory.pause_reason));
   ToProto(memory.settings, out->mutable_settings());
-  out->set_quarantine(memory.quarantine);
+  out->set_quarantine(Clipped(memory.quarantine));
   if (memory.last_decision_step) {
     out->set_last_decision_step(static_cast<uint64_t>(*memory.last_decision_step));
   }

@@ -420,12 +420,13 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   }
   job.stored = StoreStamp{stored.version, job.next_version,
                           job.known ? job.known->digest : Digest(), stored.end};
+  Recall(state, job, stored.memory);
   // Its stragglers are refused after a restart as they were before.
   if (stored.end && stored.end->how != RunEnding::kLost) {
-    job.gone.push_back({.incarnation = stored.end->incarnation});
+    const bool is_newest = stored.end->incarnation == job.remembered;
+    AddGone(job, {stored.end->incarnation, is_newest ? job.launch : 0});
   }
   job.ended_before = std::move(stored.end);
-  Recall(state, job, stored.memory);
   job.memory_is_ours = true;
   job.term = std::max(state.term, job.memory_term + 1);
   if (job.launch > 0 && !job.ended_before) job.owner_due = now + state.config.session_grace;

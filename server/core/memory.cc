@@ -58,15 +58,6 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
   return numbers && names && CheckPatch(memory.settings).ok();
 }
 
-void AddGone(Job& job, const wire::GoneLaunch& gone) {
-  const bool known = std::any_of(
-      job.gone.begin(), job.gone.end(),
-      [&gone](const wire::GoneLaunch& one) { return one.incarnation == gone.incarnation; });
-  if (known) return;
-  job.gone.push_back(gone);
-  if (job.gone.size() > wire::kMaxGoneLaunches) job.gone.pop_front();
-}
-
 // What one daemon knew to be over is over, however old the memory. Only a launch that owned the job
 // later says so of the one in force.
 void AddCarriedGone(Job& job, const wire::Hello& hello) {
@@ -104,6 +95,18 @@ void FollowQuarantine(Turn& turn, Job& job) {
 }
 
 }  // namespace
+
+void AddGone(Job& job, const wire::GoneLaunch& gone) {
+  const auto known = std::find_if(
+      job.gone.begin(), job.gone.end(),
+      [&gone](const wire::GoneLaunch& one) { return one.incarnation == gone.incarnation; });
+  if (known != job.gone.end()) {
+    if (known->launch == 0) known->launch = gone.launch;
+    return;
+  }
+  job.gone.push_back(gone);
+  if (job.gone.size() > wire::kMaxGoneLaunches) job.gone.pop_front();
+}
 
 wire::JobMemory MemoryOf(const Job& job) {
   wire::JobMemory memory;

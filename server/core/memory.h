@@ -27,6 +27,9 @@ void TellMemory(Turn& turn, Job& job);
 // Sends it to one rank, which has been welcomed.
 void TellMemory(Turn& turn, const Job& job, const Rank& rank);
 
+// The launch never comes back. A name that is known gets its number, if it had none.
+void AddGone(Job& job, const wire::GoneLaunch& gone);
+
 // Takes over what the store held. Before any rank of the job has come.
 void Recall(State& state, Job& job, const wire::JobMemory& memory);
 

@@ -12,12 +12,14 @@
 
 #include "placement/registry.h"
 #include "placement/status_macros.h"
+#include "proto/wire/clipped.h"
 #include "server/core/state.h"
 
 namespace eplb::core {
 namespace {
 
 constexpr int32_t kMaxLayers = 1 << 20;
+constexpr size_t kMaxStepsText = 39;  // two numbers of 19 digits
 constexpr absl::Duration kLeastPause = absl::Milliseconds(1);
 constexpr absl::Duration kMostPause = absl::Hours(1);
 
@@ -40,13 +42,16 @@ absl::StatusOr<StepRange> ParseSteps(const std::string& text) {
   if (text.empty()) return StepRange();
   const size_t colon = text.find(':');
   StepRange steps;
-  if (colon != std::string::npos && absl::SimpleAtoi(text.substr(0, colon), &steps.first) &&
+  // SimpleAtoi takes any number of blanks and zeros.
+  if (text.size() <= kMaxStepsText && colon != std::string::npos &&
+      absl::SimpleAtoi(text.substr(0, colon), &steps.first) &&
       absl::SimpleAtoi(text.substr(colon + 1), &steps.last) && steps.first >= 0 &&
       steps.last >= steps.first) {
     return steps;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("freeze_steps is \"", text, "\", expected A:B with 0 <= A <= B, or nothing"));
+  return absl::InvalidArgumentError(absl::StrCat("freeze_steps is \"",
+                                                 wire::Clipped(text, kMaxStepsText),
+                                                 "\", expected A:B with 0 <= A <= B, or nothing"));
 }
 
 std::string StepsText(const StepRange& steps) {

@@ -251,13 +251,14 @@ class Scenario:
 
     def end_older_as_told(self):
         """The older launch hung and came back before a daemon that restarted saw it stand still: it keeps the job, and
-        the newest one is told to wait for its end. The operator does what that line says."""
+        the newest one is told to wait for its end. The operator does what that line says. Returns when; 0: not now."""
         if self.older_alive is None or not self.older_returned:
-            return
+            return 0.0
         if any(job is not None and job["take_over_refused"] for job in (daemon.job_status() for daemon in self.daemons)):
             self.end_older()
             self.told_to_wait += 1
-            self.last_lift = time.monotonic()
+            return time.monotonic()
+        return 0.0
 
     def relaunch(self, prepare, take_over=False):
         """A new launch of the same name. `prepare` says what becomes of the one before."""
@@ -333,12 +334,7 @@ class Scenario:
             daemon.start()  # one at least runs; whether the second one does is up to the faults
 
     def await_start(self):
-        def has_started():
-            if not self.newest.has_started():
-                self.end_older_as_told()
-            return self.newest.has_started()
-
-        harness.wait_for(has_started, 60, f"the ranks of launch {self.newest.number} start: "
+        harness.wait_for(self.newest.has_started, 60, f"the ranks of launch {self.newest.number} start: "
                          + "".join(path.read_text()[-300:] for path in self.newest.job.errors))
 
     def heal(self, seconds):
@@ -346,9 +342,10 @@ class Scenario:
         self.await_start()
         begin = max(self.last_lift, self.newest.started_at)
         if self.paused is not None or self.may_be_paused:
-            begin = max(begin, self.resume(begin + seconds * harness.PATIENCE))
+            begin = max(begin, self.resume(begin, seconds * harness.PATIENCE))
         commits = len(self.newest.log.read().commits)
         while len(self.newest.log.read().commits) < commits + 2:  # the first may have been agreed on before
+            begin = max(begin, self.end_older_as_told())
             if time.monotonic() > begin + seconds * harness.PATIENCE:
                 raise Failed(f"launch {self.newest.number} has not committed {seconds} s after the last fault: "
                              + self.describe())
@@ -359,9 +356,10 @@ class Scenario:
         self.check_owner()
         self.trusted = True
 
-    def resume(self, deadline):
+    def resume(self, begin, seconds):
         """The operator looks at the job and resumes it. Returns when that was done; 0 when it was not paused."""
-        while time.monotonic() < deadline:
+        while time.monotonic() < begin + seconds:
+            begin = max(begin, self.end_older_as_told())
             for daemon in self.daemons:
                 job = daemon.job_status()
                 if job is None or job["incarnation"] != self.newest.log.read().incarnation or job["state"] != "IDLE":

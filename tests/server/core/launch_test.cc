@@ -242,6 +242,22 @@ TEST_F(LaunchTest, AReplacedOneNeverComesBackAfterARestart) {
   EXPECT_EQ(job_.daemon.View().launch, 2);
 }
 
+// A process of a launch that failed hangs, and tries again for ever: that is no alarm of the next.
+TEST_F(LaunchTest, AFailedOneIsNoAlarmOfTheNextAfterARestart) {
+  job_.ConnectAll();
+  job_.daemon.Say(job_.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  std::vector<FakeRank> other = OtherLaunch(job_, "launch-2");
+  job_.daemon.Restart();
+  Speak(other);
+  job_.ConnectAll();
+  ASSERT_EQ(current(), "launch-2");
+  Speak(other);
+  job_.Connect(1);
+  EXPECT_EQ(Closed(1).code(), absl::StatusCode::kFailedPrecondition);
+  for (int second = 0; second < 10; ++second) job_.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job_.daemon.View().stalled, "");
+}
+
 TEST_F(LaunchTest, AfterALostStoreTheHigherNumberOwnsTheJobWhoeverComesFirst) {
   for (const bool old_first : {true, false}) {
     TestJob job;

@@ -31,6 +31,7 @@ TEST(SettingsTest, APatchOutOfRangeIsRefusedByField) {
       {{.min_gain = std::nan("")}, "min_gain is nan"},
       {{.horizon_steps = -1}, "horizon_steps is -1"},
       {{.freeze_steps = "x"}, "freeze_steps is \"x\""},
+      {{.freeze_steps = std::string(16000, '0') + ":1"}, "0000...\", expected A:B"},
       {{.max_pause = absl::ZeroDuration()}, "max_pause is 0"},
       {{.max_pause = absl::InfiniteDuration()}, "max_pause is inf"},
       {{.layers_per_chunk = 0}, "layers_per_chunk is 0"}};
