@@ -167,6 +167,10 @@ std::string LaunchIdOf(const ClientOptions& options) {
   return options.incarnation.empty() ? FromEnvironment().id : options.incarnation;
 }
 
+std::string GivenLaunchId(const ClientOptions& options) {
+  return options.incarnation.empty() ? Environment("EPLB_LAUNCH_ID") : options.incarnation;
+}
+
 std::string IncarnationOf(const std::string& launch_id, const std::string& drawn) {
   return launch_id.empty() ? drawn : absl::StrCat(launch_id, ".", drawn);
 }

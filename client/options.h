@@ -33,6 +33,9 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& options, bool inproc)
 // TORCHELASTIC_RUN_ID-TORCHELASTIC_RESTART_COUNT (torchrun's "none" is no id), else
 // SLURM_JOB_ID.SLURM_STEP_ID-SLURM_RESTART_COUNT; empty when none of them is set.
 std::string LaunchIdOf(const ClientOptions& options);
+// The first two of these only, which are equal on all ranks. A launcher's may differ: processes of
+// one launch may run in several steps of a SLURM job. Empty without one.
+std::string GivenLaunchId(const ClientOptions& options);
 
 // The incarnation: the launch id and what rank 0 drew, for a launcher may give an id twice.
 // drawn: kDrawnLength characters. An empty launch id: the drawn ones alone.

@@ -163,7 +163,7 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"library_version", kLibraryVersion},
           {"EPLB_DISABLE", disabled ? "1" : "0"},
           {"job", o.job},
-          {"incarnation", LaunchIdOf(o)},
+          {"incarnation", GivenLaunchId(o)},
           {"take_over", TakesOver(o) ? "1" : "0"},
           {"world_size", absl::StrCat(o.world_size)},
           {"num_layers", absl::StrCat(o.num_layers)},

@@ -35,6 +35,7 @@ class Connection {
              const std::shared_ptr<grpc::Channel>& channel, SharedMember& member,
              ConnectionFigures& figures)
       : options_(options),
+        choice_(choice),
         member_(member),
         figures_(figures),
         leaders_(choice.endpoints(), choice.position(), options.tls, options.leader_every,
@@ -99,7 +100,8 @@ class Connection {
         end_.status = wire::FromGrpc(status_);
         return;
       case kLeader:
-        if (std::optional<wire::Moved> leader = leaders_.OnAnswer(); leader.has_value()) {
+        if (std::optional<wire::Moved> leader = leaders_.OnAnswer();
+            leader.has_value() && choice_.MayGoTo(leader->endpoint, Clock::now())) {
           end_.moved = std::move(leader);
         }
         return;
@@ -207,6 +209,7 @@ class Connection {
   }
 
   const ConnectionOptions& options_;
+  const EndpointChoice& choice_;
   SharedMember& member_;
   ConnectionFigures& figures_;
   LeaderWatch leaders_;

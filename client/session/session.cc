@@ -15,6 +15,12 @@ bool IsRefusal(const absl::Status& status) {
          absl::IsUnauthenticated(status);
 }
 
+// The daemon leads, and another launch or process is before this one: the place to wait is here.
+bool IsLater(const absl::Status& status) { return absl::IsAborted(status); }
+
+// Reached, and without a place for the rank.
+bool IsFull(const absl::Status& status) { return absl::IsResourceExhausted(status); }
+
 // A daemon that comes and goes must not fill the job's log.
 constexpr int64_t kMaxTimesTold = 64;
 
@@ -57,21 +63,32 @@ void Session::Run() {
     if (end.said_goodbye || was_closing || GiveUp()) return;
     if (!closing()) Tell(end);
     failures = end.welcomed ? 0 : failures + 1;
-    if (end.moved.has_value()) {
-      choice_.GoTo(end.moved->endpoint);
-    } else if (!IsRefusal(end.status)) {
-      (void)choice_.OnFailure(Clock::now());
-    }
+    if (end.welcomed) refusals_ = 0;
+    if (IsRefusal(end.status)) ++refusals_;
+    Choose(end);
     Wait(DelayAfter(end, failures));
+  }
+}
+
+void Session::Choose(const ConnectionEnd& end) {
+  if (end.moved.has_value()) {
+    choice_.GoTo(end.moved->endpoint);
+  } else if (IsRefusal(end.status)) {
+    choice_.OnRefusal(Clock::now());
+  } else if (!IsLater(end.status)) {
+    (void)choice_.OnFailure(Clock::now());
   }
 }
 
 absl::Duration Session::DelayAfter(const ConnectionEnd& end, int32_t failures) {
   const double uniform = std::uniform_real_distribution<double>(0, 1)(jitter_);
   if (end.moved.has_value()) return options_.backoff.first * uniform;
-  if (IsRefusal(end.status)) return options_.backoff.refused * (0.5 + uniform / 2);
   // Each daemon of the list is tried before the delay grows.
-  const auto rounds = failures / static_cast<int32_t>(options_.endpoints.size());
+  const auto num_daemons = static_cast<int32_t>(options_.endpoints.size());
+  if (IsRefusal(end.status) && refusals_ % num_daemons == 0) {
+    return options_.backoff.refused * (0.5 + uniform / 2);
+  }
+  const auto rounds = failures / num_daemons;
   return BackoffDelay(options_.backoff, rounds, uniform);
 }
 
@@ -104,6 +121,8 @@ void Session::Tell(const ConnectionEnd& end) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
                           end.status.message(), "; training goes on without it"));
     figures_.OnRefusal();
+  } else if (IsFull(end.status) || IsLater(end.status)) {
+    TellAway(absl::StrCat("has no place for this launch yet: ", end.status.message()));
   } else if (!end.status.ok()) {
     TellAway(absl::StrCat("is away: ", wire::ConnectionCause({end.status.message().data(),
                                                               end.status.message().size()})));

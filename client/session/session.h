@@ -57,6 +57,8 @@ class Session {
   void OnWelcome(const wire::Welcome& welcome);
   void OnKeep();
   // How long until the next stream. failures: streams since the last Welcome.
+  // Which daemon is next.
+  void Choose(const ConnectionEnd& end);
   absl::Duration DelayAfter(const ConnectionEnd& end, int32_t failures);
   // Once for each time that the daemon is away. why: begins a sentence's second half.
   void TellAway(const std::string& why);
@@ -72,6 +74,7 @@ class Session {
   ConnectionFigures figures_;
   // The session's thread only, up to the mutex.
   EndpointChoice choice_;
+  int32_t refusals_ = 0;  // since the last Welcome
   LogOnce log_;
   // Of the time that was told that a daemon is away, and which.
   std::optional<Clock::time_point> away_since_;

@@ -19,6 +19,8 @@ bool IsOurs(const Speaker& speaker, int64_t version) {
 }
 
 void UpdateStep(Turn& turn, Speaker& speaker, int64_t step) {
+  const int64_t windows = turn.state.config.max_pending_windows;
+  if (LeapsAhead(speaker.incarnation, speaker.index, step, windows)) return;
   speaker.rank.step = std::max(speaker.rank.step, step);
   Advance(speaker.incarnation.front, speaker.index, step);
   if (!speaker.is_current()) return;

@@ -165,17 +165,13 @@ void BoundLoads(State& state, Job& job) {
   }
 }
 
-// A leap far ahead of its own last step and of all other ranks, where it takes several ranks to
-// complete a window: such windows would only push out those that can become complete. A rank that
-// is ahead window by window is believed: the others may be silent.
-bool LeapsAhead(const Incarnation& incarnation, int32_t rank, const wire::LoadReport& report,
-                const WindowLimits& limits) {
-  const int64_t others = OthersStep(incarnation.front, rank);
+// Where it takes several ranks to complete a window, windows far ahead would only push out those
+// that can become complete.
+bool LeapsAhead(const Config& config, Incarnation& incarnation, int32_t rank,
+                const wire::LoadReport& report, const WindowLimits& limits) {
   const int32_t reporters = limits.num_reporters / limits.num_pipeline_ranks;
-  if (others < 0 || limits.min_coverage * reporters <= 1) return false;
-  const int64_t window = std::max(limits.report_every, limits.next_report_every);
-  const int64_t known = std::max(others, incarnation.ranks[rank].step);
-  return report.last_step - known > limits.max_pending * window;
+  if (limits.min_coverage * reporters <= 1) return false;
+  return LeapsAhead(incarnation, rank, report.last_step, config.max_pending_windows);
 }
 
 void TellLeap(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
@@ -220,7 +216,7 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   AddCapped(counters.dropped_steps, report.dropped_steps);
   AddCapped(speaker.rank.dropped_steps, report.dropped_steps);
   const WindowLimits limits = LimitsOf(turn.state.config, incarnation);
-  if (LeapsAhead(incarnation, speaker.index, report, limits)) {
+  if (LeapsAhead(turn.state.config, incarnation, speaker.index, report, limits)) {
     TellLeap(turn, speaker, report);
     return;
   }

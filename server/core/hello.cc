@@ -250,14 +250,17 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.session_number = hello.session_number;
   rank.away_since = absl::InfiniteFuture();
   rank.ready_version = hello.ready_version;
-  rank.step = hello.step;
   rank.staging_rows = hello.staging_rows;
   rank.staging_layers = hello.staging_layers;
   rank.library_version = hello.library_version.substr(0, wire::kMaxNameLength);
   rank.transport = hello.transport;
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
-  Advance(incarnation.front, hello.rank, rank.step);
+  const int64_t windows = turn.state.config.max_pending_windows;
+  if (!LeapsAhead(incarnation, hello.rank, hello.step, windows)) {
+    rank.step = hello.step;
+    Advance(incarnation.front, hello.rank, rank.step);
+  }
   // One that has owned the job is no newcomer any more.
   incarnation.take_over |= hello.take_over && hello.launch == 0;
   if (!speaker.is_current()) {

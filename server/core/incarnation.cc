@@ -43,7 +43,7 @@ absl::Status Replaced(const Incarnation& old, const Incarnation& fresh, bool yie
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", old.name, " was replaced by ", fresh.name));
   }
-  return absl::UnavailableError(
+  return absl::AbortedError(
       absl::StrCat("incarnation ", old.name, " makes way for ", fresh.name, "; come back later"));
 }
 
@@ -264,7 +264,7 @@ void EndLostIncarnations(Turn& turn, Job& job) {
   const absl::Time since = turn.now - grace;
   if (job.candidate && IsAwaySince(*job.candidate, since)) {
     // Its other ranks come back and gather again.
-    DropCandidate(turn, job, absl::UnavailableError(LossReason(*job.candidate, grace, turn.now)));
+    DropCandidate(turn, job, absl::AbortedError(LossReason(*job.candidate, grace, turn.now)));
   }
   // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
   if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&

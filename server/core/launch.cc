@@ -121,13 +121,13 @@ absl::StatusOr<Incarnation*> AddCandidate(Turn& turn, Job& job, Incarnation fres
     const std::string why = WhyGivesWay(turn, *job.candidate, fresh, take_over);
     if (why.empty()) {
       const std::string waits = CandidateWaitsFor(job, turn.now);
-      return absl::UnavailableError(absl::StrCat(
+      return absl::AbortedError(absl::StrCat(
           "incarnation ", job.candidate->name, " of job ", job.name, " came before and waits for ",
           waits.empty() ? "its turn" : waits, "; come back later"));
     }
     DropCandidate(turn, job,
-                  absl::UnavailableError(absl::StrCat("incarnation ", fresh.name, " of job ",
-                                                      job.name, " ", why, "; come back later")));
+                  absl::AbortedError(absl::StrCat("incarnation ", fresh.name, " of job ", job.name,
+                                                  " ", why, "; come back later")));
   }
   job.candidate = std::move(fresh);
   return &*job.candidate;

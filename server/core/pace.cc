@@ -70,13 +70,10 @@ void Announce(Turn& turn, Job& job, int32_t wanted) {
   const char* const began =
       incarnation.told_report_every == 0 ? ", the report_every that they began with" : "";
   incarnation.told_report_every = wanted;
-  turn.decision.effects.emplace_back(Record{
-      {.job = job.name,
-       .name = "pace",
-       .version = job.known ? job.known->version : 0,
-       .reason = absl::StrCat("the ranks are asked for windows of ", wanted, " steps from step ",
-                              from_step, " on, until now ", incarnation.report_every, began,
-                              LongerText(turn.state, job))}});
+  RecordNotice(turn, job, "pace",
+               absl::StrCat("the ranks are asked for windows of ", wanted, " steps from step ",
+                            from_step, " on, until now ", incarnation.report_every, began,
+                            LongerText(turn.state, job)));
 }
 
 bool HasChanged(const Windows& windows, const PaceChange& change) {

@@ -293,12 +293,9 @@ void WatchStall(Turn& turn, Job& job) {
   if (turn.now - watch.differs_since < kStallSettles) return;
   const bool over = seen.name.empty();
   // Not the job's last reason: that is of its decisions.
-  turn.decision.effects.emplace_back(Record{
-      {.job = job.name,
-       .name = over ? "stalled_over" : "stalled",
-       .version = job.known ? job.known->version : 0,
-       .reason = over ? absl::StrCat("balancing goes on, it was stalled (", watch.told.name, ")")
-                      : absl::StrCat(seen.name, ": ", seen.reason)}});
+  RecordNotice(turn, job, over ? "stalled_over" : "stalled",
+               over ? absl::StrCat("balancing goes on, it was stalled (", watch.told.name, ")")
+                    : absl::StrCat(seen.name, ": ", seen.reason));
   watch.told = std::move(seen);
   watch.differs_since = absl::InfiniteFuture();
 }

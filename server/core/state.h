@@ -58,6 +58,7 @@ struct Rank {
   int64_t dropped_steps = 0;
   int64_t reported_step = -1;   // the last of its newest load report
   int64_t reports_dropped = 0;  // that came faster than its stream may
+  int64_t leapt_to = -1;        // the newest step that was too far ahead of all others
   bool ahead_told = false;      // that it reports steps far ahead of all others
   std::string library_version;
   wire::TransportInfo transport;
@@ -194,15 +195,14 @@ struct Asked {
   absl::Time at = absl::InfinitePast();
 };
 
-// Events that ranks can cause as often as they like cost a durable write each, so a job gets so
-// many of them; the others are counted.
-struct EventBudget {
+// What ranks can cause as often as they like and costs a durable write, events and reserved
+// versions: a job gets so many of them.
+struct Budget {
   static constexpr double kBurst = 64;
   static constexpr double kPerSecond = 0.1;
 
   double left = kBurst;
   absl::Time filled = absl::InfinitePast();
-  int64_t left_out = 0;  // since the newest that was recorded
 };
 
 // Which connected ranks are to carry the newest memory.
@@ -293,7 +293,9 @@ struct Job {
   int64_t step = 0;  // highest step of any rank of `current`
   int64_t commits = 0;
   std::string last_reason;
-  EventBudget event_budget;
+  Budget event_budget;
+  int64_t events_left_out = 0;  // since the newest that was recorded
+  Budget reserve_budget;
 };
 
 // The change that the newest decision made: taken back should its Store fail.

@@ -1,6 +1,7 @@
 #include "server/core/step_rate.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -113,6 +114,19 @@ void Advance(StepFront& front, int32_t rank, int64_t step) {
 
 int64_t OthersStep(const StepFront& front, int32_t rank) {
   return rank == front.rank ? front.second : front.first;
+}
+
+bool LeapsAhead(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows) {
+  const int64_t others = OthersStep(incarnation.front, rank);
+  if (others < 0) return false;
+  const int64_t window = std::max(incarnation.report_every, incarnation.pace.report_every);
+  if (step - std::max(others, incarnation.ranks[rank].step) <= windows * window) return false;
+  incarnation.ranks[rank].leapt_to = step;
+  for (int32_t other = 0; other < incarnation.world_size(); ++other) {
+    const int64_t leapt = incarnation.ranks[other].leapt_to;
+    if (other != rank && leapt >= 0 && std::abs(leapt - step) <= window) return false;
+  }
+  return true;
 }
 
 bool HasRanksThatTrain(const Job& job) {

@@ -72,6 +72,12 @@ void Advance(StepFront& front, int32_t rank, int64_t step);
 // The highest step of any rank but this one; -1: none.
 int64_t OthersStep(const StepFront& front, int32_t rank);
 
+// True of a step that is more than `windows` windows ahead of the rank's own last step and of all
+// other ranks. Such a step is believed once another rank comes within a window of it: what ranks
+// sent may have been lost, and then all of them are ahead. A rank that goes on window by window is
+// believed: the others may be silent. Remembers the step.
+bool LeapsAhead(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows);
+
 // The launch in force did not end, or is lost while some of its ranks are still connected.
 bool HasRanksThatTrain(const Job& job);
 // True of such a launch when a rank's step rose within PatienceFor; of a new launch, within the

@@ -34,7 +34,9 @@ constexpr std::string_view kRepeatable[] = {"report_short",
                                             "incarnation_resumed",
                                             "end_amended",
                                             "taken_over",
-                                            "moved",
+                                            "stepped_down",
+                                            "stalled",
+                                            "stalled_over",
                                             "memory_recalled",
                                             "vote_every_differs"};
 
@@ -42,19 +44,22 @@ constexpr std::string_view kRepeatable[] = {"report_short",
 bool MayRecord(Turn& turn, Job& job, const std::string& name) {
   const auto* const end = std::end(kRepeatable);
   if (std::find(std::begin(kRepeatable), end, name) == end) return true;
-  EventBudget& budget = job.event_budget;
-  if (budget.filled != absl::InfinitePast()) {
-    const double seconds = absl::ToDoubleSeconds(turn.now - budget.filled);
-    budget.left = std::min(EventBudget::kBurst, budget.left + seconds * EventBudget::kPerSecond);
+  if (Spend(job.event_budget, turn.now)) return true;
+  ++job.events_left_out;
+  ++turn.state.counters.events_left_out;
+  return false;
+}
+
+void Append(Turn& turn, Job& job, const std::string& name, int64_t version, std::string reason) {
+  if (const int64_t left_out = std::exchange(job.events_left_out, 0); left_out > 0) {
+    absl::StrAppend(&reason, "; ", left_out,
+                    " events that ranks caused were left out of this log before this one");
   }
-  budget.filled = turn.now;
-  if (budget.left < 1) {
-    ++budget.left_out;
-    ++turn.state.counters.events_left_out;
-    return false;
-  }
-  budget.left -= 1;
-  return true;
+  turn.decision.effects.emplace_back(Record{JobEvent{.job = job.name,
+                                                     .name = name,
+                                                     .term = job.term,
+                                                     .version = version,
+                                                     .reason = std::move(reason)}});
 }
 
 StoreStamp StampOf(const Job& job) {
@@ -66,6 +71,17 @@ StoreStamp StampOf(const Job& job) {
 }
 
 }  // namespace
+
+bool Spend(Budget& budget, absl::Time now) {
+  if (budget.filled != absl::InfinitePast()) {
+    const double seconds = absl::ToDoubleSeconds(now - budget.filled);
+    budget.left = std::min(Budget::kBurst, budget.left + seconds * Budget::kPerSecond);
+  }
+  budget.filled = now;
+  if (budget.left < 1) return false;
+  budget.left -= 1;
+  return true;
+}
 
 void SendTo(Turn& turn, const Rank& rank, wire::DownMessage message) {
   if (rank.session != 0) SendOn(turn, rank.session, std::move(message));
@@ -113,16 +129,12 @@ void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
   std::string reason = wire::Clipped(whole_reason, kMaxReason);
   turn.decision.reason = reason;
   job.last_reason = reason;
+  if (MayRecord(turn, job, name)) Append(turn, job, name, version, std::move(reason));
+}
+
+void RecordNotice(Turn& turn, Job& job, const std::string& name, const std::string& reason) {
   if (!MayRecord(turn, job, name)) return;
-  if (const int64_t left_out = std::exchange(job.event_budget.left_out, 0); left_out > 0) {
-    absl::StrAppend(&reason, "; ", left_out,
-                    " events that ranks caused were left out of this log before this one");
-  }
-  turn.decision.effects.emplace_back(Record{JobEvent{.job = job.name,
-                                                     .name = name,
-                                                     .term = job.term,
-                                                     .version = version,
-                                                     .reason = std::move(reason)}});
+  Append(turn, job, name, job.known ? job.known->version : 0, wire::Clipped(reason, kMaxReason));
 }
 
 void RecordChange(Turn& turn, JobEvent event) {

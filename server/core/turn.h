@@ -49,6 +49,12 @@ void CloseAll(Turn& turn, Incarnation& incarnation, const absl::Status& status);
 void RecordEvent(Turn& turn, Job& job, const std::string& name, int64_t version,
                  const std::string& reason);
 
+// The same for what is no decision's reason: the job's own reason stays.
+void RecordNotice(Turn& turn, Job& job, const std::string& name, const std::string& reason);
+
+// One more of what the budget is for; false when it is used up.
+bool Spend(Budget& budget, absl::Time now);
+
 // Audits what an operator did or was refused: an event of its own, which is not the job's reason.
 void RecordChange(Turn& turn, JobEvent event);
 

@@ -44,6 +44,14 @@ void HandleReserveVersion(Turn& turn, const ReserveVersion& ask) {
     return;
   }
   Job& job = found->second;
+  if (!Spend(job.reserve_budget, turn.now)) {
+    turn.decision.effects.emplace_back(Reply{
+        ask.ticket,
+        absl::ResourceExhaustedError(absl::StrCat(
+            "job ", job.name, " reserved ", Budget::kBurst, " versions and gets another each ",
+            absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; come back later"))});
+    return;
+  }
   Undo undo{.turn = state.turn,
             .ticket = ask.ticket,
             .verb = "reserve_version",

@@ -1,5 +1,6 @@
 #include "server/runner/change_desk.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -7,14 +8,24 @@
 
 namespace eplb {
 
-absl::StatusOr<int64_t> ChangeDesk::Take(Done done, absl::Time now) {
+size_t ChangeDesk::NumOfRanks() const {
+  return static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), [](const auto& one) {
+    return one.second.who == Who::kRank;
+  }));
+}
+
+absl::StatusOr<int64_t> ChangeDesk::Take(Who who, Done done, absl::Time now) {
   const std::lock_guard lock(mutex_);
   if (!closed_.ok()) return closed_;
   if (waiting_.size() >= kMaxWaiting) {
     return absl::ResourceExhaustedError(
         absl::StrCat(waiting_.size(), " changes wait for the core already, come back later"));
   }
-  waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + kDeadline});
+  if (who == Who::kRank && NumOfRanks() >= kMaxOfRanks) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kMaxOfRanks, " reservations wait for the core already, come back later"));
+  }
+  waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + kDeadline, who});
   return last_ticket_;
 }
 

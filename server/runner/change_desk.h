@@ -22,12 +22,15 @@ class ChangeDesk {
  public:
   using Done = std::function<void(const absl::StatusOr<core::ChangeOutcome>&)>;
   static constexpr size_t kMaxWaiting = 256;
+  // Of them, of ranks that reserve a version: operators find a place whatever these do.
+  static constexpr size_t kMaxOfRanks = 32;
   // From Take to the core's answer: a core that takes longer hangs in its store.
   static constexpr absl::Duration kDeadline = absl::Seconds(20);
 
   // The ticket for the change. errors: ResourceExhausted when too many wait, Unavailable after
   // FailAll; `done` is not called then.
-  absl::StatusOr<int64_t> Take(Done done, absl::Time now);
+  enum class Who { kOperator, kRank };
+  absl::StatusOr<int64_t> Take(Who who, Done done, absl::Time now);
   // Does nothing for a ticket that was answered before.
   void Answer(int64_t ticket, const absl::StatusOr<core::ChangeOutcome>& outcome);
   // Forgets a change without an answer; false when it was answered before.
@@ -42,7 +45,9 @@ class ChangeDesk {
   struct Waiting {
     Done done;
     absl::Time deadline;
+    Who who = Who::kOperator;
   };
+  size_t NumOfRanks() const;  // under the lock
 
   std::mutex mutex_;  // guards what follows
   std::map<int64_t, Waiting> waiting_;

@@ -120,12 +120,13 @@ absl::Status EffectExecutor::Noted(const std::function<absl::Status(Store&)>& wr
 
 void EffectExecutor::NoteStore(const absl::Status& status) {
   const bool worked = store_works_.exchange(status.ok());
-  if (worked == status.ok()) return;
+  if (worked && status.ok()) return;
   {
     const std::lock_guard lock(status_mutex_);
-    store_status_ = status;
+    if (store_status_ == status) return;
+    store_status_ = status;  // also another reason than before: a full disk, then a lost file
   }
-  if (worked) {
+  if (!status.ok()) {
     Log(LogLevel::kError, "store_takes_no_writes", {{"reason", std::string(status.message())}});
   } else {
     Log(LogLevel::kInfo, "store_takes_writes_again", {});

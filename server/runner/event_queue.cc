@@ -27,7 +27,9 @@ Admission EventQueue::Push(core::Event event) {
   const size_t bytes = message == nullptr ? 0 : BytesOf(message->message);
   {
     const std::lock_guard lock(mutex_);
-    if (std::holds_alternative<core::Change>(event) && items_.size() >= limits_.max_events) {
+    const bool asked_for = std::holds_alternative<core::Change>(event) ||
+                           std::holds_alternative<core::ReserveVersion>(event);
+    if (asked_for && items_.size() >= limits_.max_events) {
       return Admission::kFull;
     }
     if (message != nullptr) {

@@ -19,12 +19,12 @@ namespace eplb {
 enum class Admission {
   kQueued,
   kDropped,  // a load report too many: quality is lost, nothing else
-  kFull,     // another message too many: its stream must end; or a change too many
+  kFull,     // another message too many: its stream must end; or a change or reservation too many
 };
 
 // Load reports get half of the places, so that a flood of them never costs a Ready or an Applied.
-// What is neither a rank's message nor a change is always queued: at most one SessionClosed per
-// stream, one SolveStarted and one Solved per job, and one drain. threads: safe.
+// What is neither a rank's message nor a change or reservation is always queued: at most one
+// SessionClosed per stream, one SolveStarted and one Solved per job, and one drain. threads: safe.
 class EventQueue {
  public:
   struct Limits {

@@ -79,7 +79,8 @@ void Runner::Stop() {
 }
 
 absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t ticket, changes_.Take(std::move(done), MonotonicNow()));
+  EPLB_ASSIGN_OR_RETURN(const int64_t ticket,
+                        changes_.Take(ChangeDesk::Who::kOperator, std::move(done), MonotonicNow()));
   change.ticket = ticket;
   if (queue_.Push(std::move(change)) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
@@ -87,7 +88,8 @@ absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
 }
 
 absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t ticket, changes_.Take(std::move(done), MonotonicNow()));
+  EPLB_ASSIGN_OR_RETURN(const int64_t ticket,
+                        changes_.Take(ChangeDesk::Who::kRank, std::move(done), MonotonicNow()));
   const core::ReserveVersion ask{.ticket = ticket, .job = std::move(job)};
   if (queue_.Push(ask) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile

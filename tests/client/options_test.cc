@@ -153,10 +153,13 @@ TEST_F(OptionsTest, LaunchIdComesFromOptionThenItsVariableThenTorchThenSlurm) {
   setenv("TORCHELASTIC_RUN_ID", "abc", 1);
   setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
   EXPECT_EQ(LaunchIdOf(options), "abc-1");
+  EXPECT_EQ(GivenLaunchId(options), "");  // ranks may have others: one srun for each node
   setenv("EPLB_LAUNCH_ID", "try-7", 1);
   EXPECT_EQ(LaunchIdOf(options), "try-7");
+  EXPECT_EQ(GivenLaunchId(options), "try-7");
   options.incarnation = "mine";
   EXPECT_EQ(LaunchIdOf(options), "mine");
+  EXPECT_EQ(GivenLaunchId(options), "mine");
 }
 
 TEST_F(OptionsTest, LaunchersIdThatIsNoIncarnationIsNamedWithItsVariable) {

@@ -45,6 +45,36 @@ TEST(EndpointChoiceTest, TheListGoesRoundAndRankThatIsSentElsewhereGoesThere) {
   EXPECT_EQ(choice.position(), 2U);
 }
 
+TEST(EndpointChoiceTest, OneThatRefusesWithoutHavingWelcomedGivesWayAtOnce) {
+  EndpointChoice choice({"a:1", "b:1"}, seconds(0));
+  choice.OnAnswer();
+  choice.OnRefusal(kStart);  // it knows this launch
+  EXPECT_EQ(choice.current(), "a:1");
+  EXPECT_FALSE(choice.OnFailure(kStart));
+  EXPECT_TRUE(choice.OnFailure(kStart + seconds(6)));
+  choice.OnRefusal(kStart + seconds(7));
+  EXPECT_EQ(choice.current(), "a:1");
+}
+
+TEST(EndpointChoiceTest, OneThatLeadsWithoutAPlaceIsAvoidedLongerEachTime) {
+  EndpointChoice choice({"a:1", "b:1"}, seconds(0));
+  choice.OnAnswer();
+  auto now = kStart;
+  for (const int minutes : {1, 2, 4, 8, 16, 16}) {
+    ASSERT_TRUE(choice.MayGoTo("b:1", now));
+    choice.GoTo("b:1");
+    ASSERT_TRUE(choice.OnFailure(now));
+    EXPECT_EQ(choice.current(), "a:1");
+    EXPECT_TRUE(choice.MayGoTo("a:1", now));
+    EXPECT_FALSE(choice.MayGoTo("b:1", now + std::chrono::minutes(minutes) - seconds(1)));
+    now += std::chrono::minutes(minutes);
+  }
+  choice.GoTo("b:1");
+  choice.OnAnswer();
+  EXPECT_FALSE(choice.OnFailure(now));
+  EXPECT_TRUE(choice.MayGoTo("b:1", now));
+}
+
 TEST(EndpointChoiceTest, ASingleOneIsKept) {
   EndpointChoice choice({"a:1"}, seconds(0));
   EXPECT_FALSE(choice.OnFailure(kStart));

@@ -268,6 +268,26 @@ TEST_F(SessionTest, AnotherDaemonOfTheListStandsInForOneThatIsGone) {
   EXPECT_EQ(second.WaitFor<wire::Hello>(3).value().highest_term, 1);
 }
 
+TEST_F(SessionTest, ADaemonThatRefusesStrangersDoesNotKeepThemFromTheOther) {
+  ScriptedDaemon closed({.refusal = absl::PermissionDeniedError("no member of this job")});
+  ScriptedDaemon open(ScriptedDaemon::Options{});
+  TestJob job(absl::StrCat(closed.endpoint(), ",", open.endpoint()));
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  open.WaitForRanks(kTestRanks);
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    EXPECT_TRUE(Becomes(job.rank(rank).client(), /*connected=*/true));
+  }
+}
+
+TEST_F(SessionTest, ALaunchThatIsToWaitWaitsWhereItWasTold) {
+  ScriptedDaemon leading({.refusal = absl::AbortedError("another one came before")});
+  ScriptedDaemon other(ScriptedDaemon::Options{});
+  TestJob job(absl::StrCat(leading.endpoint(), ",", other.endpoint()));
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  while (leading.Said(0).size() < 3) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(other.Said(0).empty());
+}
+
 TEST_F(SessionTest, ARankGoesToTheDaemonThatLeadsItsLaunch) {
   ScriptedDaemon left({.term = 7});
   ScriptedDaemon leading({.term = 8, .leads_with = 3});

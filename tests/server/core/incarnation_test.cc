@@ -111,7 +111,7 @@ TEST(IncarnationTest, AThirdOneComesBackLaterWhileAnotherGathers) {
   const SessionId gathering = job.ranks[0].session;
   Relaunch(job, "launch-3");
   job.Connect(0);
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kAborted);
   job.daemon.Disconnect(gathering);
   job.Connect(0);
   EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session), std::nullopt);
@@ -125,7 +125,7 @@ TEST(IncarnationTest, AGatheringOneWithADeadRankIsForgotten) {
   job.Connect(1);
   job.Disconnect(1);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kAborted);
   EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }

@@ -368,7 +368,7 @@ TEST_F(LaunchTest, ANewcomerThatComesFirstAfterALostStoreMakesWayAndComesAgain) 
   job_.ConnectAll();
   ASSERT_EQ(current(), "launch-1");
   Speak(old);
-  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kAborted);
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
   EXPECT_EQ(current(), "launch-1");
   job_.daemon.Advance(absl::Minutes(2));  // the steps of launch-1 stand still
@@ -491,7 +491,7 @@ TEST_F(LaunchTest, ACandidateThatDoesNotGatherGivesWayToTheNextAndItsRanksMayCom
   Speak(second);
   Speak(third);
   job_.Connect(0);
-  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kAborted);
   EXPECT_NE(std::string(Closed(0).message())
                 .find("launch-2 of job train came before and waits "
                       "for ranks 1, 2 to say Hello"),
@@ -501,7 +501,7 @@ TEST_F(LaunchTest, ACandidateThatDoesNotGatherGivesWayToTheNextAndItsRanksMayCom
   Speak(third);
   job_.Connect(0);
   EXPECT_EQ(Closed(0), absl::OkStatus());
-  EXPECT_EQ(job_.daemon.ClosedWith(gathering)->code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(job_.daemon.ClosedWith(gathering)->code(), absl::StatusCode::kAborted);
   EXPECT_EQ(job_.daemon.View().candidate->incarnation, "launch-3");
 }
 

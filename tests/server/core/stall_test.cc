@@ -85,6 +85,30 @@ TEST(StallTest, ARankThatReportsStepsFarAheadHurtsOnlyItself) {
                         "step 0"));
 }
 
+// Reports of all ranks were dropped for long, on streams that stayed open.
+TEST(StallTest, StepsFarAheadThatTwoRanksReportAreBelieved) {
+  TestJob job;
+  job.ConnectAll();
+  Train(job, {0, 1, 2}, 0, 5);
+  Train(job, {0, 1, 2}, 1000, 5);
+  EXPECT_EQ(job.daemon.View().step, 1049);
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 1049);
+  EXPECT_EQ(job.daemon.core().counters().reports_ahead, 1);  // of the first to come
+}
+
+TEST(StallTest, AHelloFarAheadOfAllOthersHurtsOnlyItsRank) {
+  TestJob job;
+  job.ConnectAll();
+  Train(job, {0, 1, 2}, 0, 5);
+  job.Disconnect(1);
+  job.ranks[1].identity.step = 1'000'000;
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.View().step, 49);
+  job.ranks[1].identity.step = 49;
+  Train(job, {0, 1, 2}, 50, 5);
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 99);
+}
+
 TEST(StallTest, StepsThatStopWhileRanksAreConnectedAreTold) {
   TestJob job;
   job.ConnectAll();

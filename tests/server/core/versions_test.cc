@@ -64,6 +64,23 @@ TEST(VersionsTest, ANumberThatCannotBeStoredIsNotReserved) {
   EXPECT_EQ(*Reserve(job.daemon, 2), 1);
 }
 
+// Each costs a durable write.
+TEST(VersionsTest, ARankThatReservesWithoutEndIsSlowedDown) {
+  TestJob job;
+  job.ConnectAll();
+  int64_t ticket = 0;
+  for (int64_t version = 1; version <= 64; ++version) {
+    ASSERT_EQ(*Reserve(job.daemon, ++ticket), version);
+  }
+  const int64_t writes = job.daemon.num_job_writes();
+  EXPECT_EQ(Reserve(job.daemon, ++ticket).status(),
+            absl::ResourceExhaustedError("job train reserved 64 versions and gets another each "
+                                         "10s; come back later"));
+  EXPECT_EQ(job.daemon.num_job_writes(), writes);
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(*Reserve(job.daemon, ++ticket), 65);
+}
+
 TEST(VersionsTest, OfAnUnknownJobNoNumberIsReserved) {
   CoreHarness daemon(TestConfig());
   EXPECT_EQ(Reserve(daemon, 1, "x").status().code(), absl::StatusCode::kNotFound);

@@ -9,8 +9,9 @@ namespace {
 
 class ChangeDeskTest : public ::testing::Test {
  protected:
-  absl::StatusOr<int64_t> Take() {
+  absl::StatusOr<int64_t> Take(ChangeDesk::Who who = ChangeDesk::Who::kOperator) {
     return desk_.Take(
+        who,
         [this](const absl::StatusOr<core::ChangeOutcome>& out) {
           answers_.push_back(out.status());
         },
@@ -48,6 +49,17 @@ TEST_F(ChangeDeskTest, WhatWaitsTooLongIsToldToAskAgain) {
 TEST_F(ChangeDeskTest, TheDeskIsBounded) {
   for (size_t i = 0; i < ChangeDesk::kMaxWaiting; ++i) ASSERT_TRUE(Take().ok());
   EXPECT_EQ(Take().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(ChangeDeskTest, RanksThatReserveVersionsLeavePlacesForOperators) {
+  for (size_t i = 0; i < ChangeDesk::kMaxOfRanks; ++i) {
+    ASSERT_TRUE(Take(ChangeDesk::Who::kRank).ok());
+  }
+  EXPECT_EQ(Take(ChangeDesk::Who::kRank).status().message(),
+            "32 reservations wait for the core already, come back later");
+  EXPECT_TRUE(Take().ok());
+  ASSERT_TRUE(desk_.Drop(1));
+  EXPECT_TRUE(Take(ChangeDesk::Who::kRank).ok());
 }
 
 TEST_F(ChangeDeskTest, FailAllAnswersThoseThatWaitAndClosesTheDesk) {

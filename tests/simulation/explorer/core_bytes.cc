@@ -15,13 +15,13 @@ using core::Rank;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
-static_assert(sizeof(Rank) == 400, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Rank) == 408, "core::Rank changed: look at BytesOf and Simplify");
 static_assert(sizeof(Incarnation) == 720,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 6928, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 4744, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6952, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 4768, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
 
@@ -57,6 +57,7 @@ void Simplify(Incarnation& incarnation) {
     rank.reported_step = -1;
     rank.reports_dropped = 0;
     rank.ahead_told = false;
+    rank.leapt_to = -1;
   }
 }
 
@@ -87,7 +88,9 @@ void Simplify(Job& job, bool carries) {
   job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
   job.windows = {};
   job.window_bytes = 0;
-  job.event_budget = {};  // for people only
+  job.event_budget = {};  // for people only, like the next
+  job.events_left_out = 0;
+  job.reserve_budget = {};
   if (!job.quarantine.empty()) job.quarantine = "why";
   if (!carries) {  // only the store's memory is ever read
     job.memory_serial = 0;

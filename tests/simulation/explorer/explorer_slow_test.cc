@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"LaunchRetract",
                     {.retracts = 1, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
-                    1314527,
+                    1359099,
                     0},
         ExplorerRun{"LaunchUnknown",
                     {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 1, .faults = 0},
