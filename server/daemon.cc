@@ -28,7 +28,7 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& 
                       .no_more = descriptors.no_more_sessions,
                       .hello_deadline = config.limits.hello_deadline};
   options.room_warning = descriptors.warning;
-  if (!store.opening_note().empty()) options.warnings.push_back(store.opening_note());
+  options.opening_note = store.opening_note();
   options.solver_threads = config.limits.solver_threads;
   return options;
 }

@@ -25,6 +25,10 @@ constexpr std::array kCauses = {EACCES, ECONNREFUSED, ECONNRESET,   EHOSTUNREACH
 }  // namespace
 
 absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
+  if (endpoint.find(',') != std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("endpoint is \"", endpoint.substr(0, 200), "\", a list, expected one of it"));
+  }
   if (absl::StartsWith(endpoint, "/")) return absl::StrCat("unix:", endpoint);
   if (absl::StartsWith(endpoint, "unix:") && endpoint.size() > 5) return endpoint;
   const size_t colon = endpoint.rfind(':');

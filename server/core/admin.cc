@@ -78,8 +78,8 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
                                            ", the version in force is ", version));
   }
   if (state.draining) return absl::FailedPreconditionError("the daemon drains");
-  const bool needs_placement = !std::holds_alternative<ForgetJob>(change.verb) &&
-                               !std::holds_alternative<Resume>(change.verb);
+  const bool needs_placement = std::holds_alternative<Rebalance>(change.verb) ||
+                               std::holds_alternative<Rollback>(change.verb);
   if (!job.known && needs_placement) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", job.name, " has not said what it runs yet, it waits for ", WaitingFor(job)));
@@ -302,7 +302,7 @@ absl::Status Do(Deed& deed, const ForgetJob&) {
   deed.before = StateName(job);
   deed.after = "forgotten";
   deed.outcome = absl::StrCat("forgotten", deed.By());
-  deed.turn.decision.effects.emplace_back(Forget{job.name, /*required=*/job.known.has_value()});
+  deed.turn.decision.effects.emplace_back(Forget{job.name, /*required=*/BelongsInStore(job)});
   Audit(deed);
   return absl::OkStatus();
 }

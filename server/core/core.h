@@ -125,6 +125,8 @@ struct Config {
   int32_t max_ranks_per_job = 16384;
   // When the store's database was found damaged and moved aside; none when it never was.
   std::optional<absl::Time> store_moved_aside;
+  // Until then, on the core's clock, a job that the store does not know starts paused for it.
+  absl::Time pauses_unknown_until = absl::InfiniteFuture();
   std::string server_version;
 };
 

@@ -162,7 +162,8 @@ void EnterIdleOrHeld(Turn& turn, Job& job) {
       return;
     }
   }
-  SetPhase(turn, job, Phase::kIdle);
+  // A rank may have brought it from another daemon while answers were due here.
+  SetPhase(turn, job, job.quarantine.empty() ? Phase::kIdle : Phase::kQuarantine);
 }
 
 void Recheck(Turn& turn, Job& job, int32_t rank) {

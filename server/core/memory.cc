@@ -208,7 +208,8 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
 void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {
   const std::optional<absl::Time>& moved_aside = turn.state.config.store_moved_aside;
   const bool is_new = !job.known && !job.current && !job.candidate && job.memory_serial == 0;
-  if (is_new && moved_aside && hello.launch > 0) PauseUnknown(turn, job, *moved_aside);
+  const bool may_be_stopped = moved_aside && turn.now < turn.state.config.pauses_unknown_until;
+  if (is_new && may_be_stopped && hello.launch > 0) PauseUnknown(turn, job, *moved_aside);
   const std::optional<wire::JobMemory>& carried = hello.memory.value;
   if (!carried || !Fits(*carried, job, hello)) return;
   AddCarriedGone(job, hello);

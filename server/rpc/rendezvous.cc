@@ -332,6 +332,7 @@ bool Rendezvous::Leave(const void* caller) {
   exchange->second.bytes -= rank->second.bytes();
   bytes_ -= rank->second.bytes();
   exchange->second.ranks.erase(rank);
+  exchange->second.settled = absl::InfiniteFuture();  // from the moment that all are there again
   callers_.erase(found);
   if (exchange->second.ranks.empty()) exchanges_.erase(exchange);
   return true;
@@ -360,7 +361,9 @@ void Rendezvous::Expire(absl::Time now) {
               absl::StrCat(MissingRanks(exchange.world_size, missing), " did not come to exchange ",
                            current->first.number, " of job \"", current->first.job, "\", launch \"",
                            current->first.launch_id, "\", within ",
-                           absl::FormatDuration(exchange.deadline - exchange.began))),
+                           absl::FormatDuration(exchange.deadline - exchange.began),
+                           "; ranks meet under one launch id (EPLB_LAUNCH_ID, else the "
+                           "launcher's)")),
           &calls);
       Erase(current);
     }

@@ -15,6 +15,9 @@ namespace {
 constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decision that stores again
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
+constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
+// A job that comes so long after a store was moved aside was not stopped in that store.
+constexpr absl::Duration kUnknownMatters = absl::Hours(24);
 
 }  // namespace
 
@@ -23,6 +26,10 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
   EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
   EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
+  if (options.core.store_moved_aside) {
+    const absl::Duration age = absl::Now() - *options.core.store_moved_aside;
+    options.core.pauses_unknown_until = MonotonicNow() + kUnknownMatters - age;
+  }
   Log(LogLevel::kDebug, "store_read",
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(
@@ -40,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
 
 Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
                std::vector<core::StoredJob> jobs)
-    : warnings_(std::move(options.warnings)),
+    : opening_note_(std::move(options.opening_note)),
+      started_(MonotonicNow()),
       room_warning_(std::move(options.room_warning)),
       max_sessions_(options.sessions.max_sessions),
       store_(std::move(store)),
@@ -170,7 +178,10 @@ void Runner::Handle(core::Event event) {
 }
 
 std::vector<std::string> Runner::Warnings() const {
-  std::vector<std::string> warnings = warnings_;
+  std::vector<std::string> warnings;
+  // From then on the jobs that it concerns say so: they are paused.
+  const bool is_news = MonotonicNow() - started_ < kNewsOfOpening;
+  if (is_news && !opening_note_.empty()) warnings.push_back(opening_note_);
   const bool crowded = sessions_.count() >= max_sessions_ / 2;
   if (crowded && !room_warning_.empty()) warnings.push_back(room_warning_);
   std::string refused = sessions_.RefusedText(MonotonicNow());

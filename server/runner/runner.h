@@ -29,7 +29,7 @@ struct RunnerOptions {
   EventQueue::Limits queue;
   Sessions::Limits sessions;
   int32_t solver_threads = 1;
-  std::vector<std::string> warnings = {};  // of the daemon itself, a sentence each
+  std::string opening_note;  // what the daemon found at its start; a warning for ten minutes
   // Why fewer streams fit than are configured: a warning once half of those that fit are open.
   std::string room_warning = {};
 };
@@ -115,7 +115,8 @@ class Runner {
   void LookUp(core::Change& change) const;
   void Tick();
 
-  const std::vector<std::string> warnings_;
+  const std::string opening_note_;
+  const absl::Time started_;
   const std::string room_warning_;
   const int32_t max_sessions_;
   const std::unique_ptr<Store> store_;

@@ -386,10 +386,17 @@ TEST(AdminTest, ResumeOfAJobThatIsNotPausedIsNoErrorAndSaysSo) {
   EXPECT_EQ(LastEvent(job.daemon, "resume").before, "not paused");
 }
 
-TEST(AdminTest, AJobThatHasNotSaidWhatItRunsRefusesChanges) {
+TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBeStoppedAndNotMoved) {
   TestJob job;
   job.Connect(0);
-  EXPECT_TRUE(Says(job.daemon.Ask(Pause{}), "has not said what it runs yet"));
+  EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{}), "has not said what it runs yet"));
+  EXPECT_TRUE(Says(job.daemon.Ask(Rollback{}), "has not said what it runs yet"));
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.mode = "observe"}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  job.daemon.Restart();
+  job.ConnectAll();
+  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_EQ(job.daemon.View().settings.observe, true);
 }
 
 TEST(AdminTest, ASecondPauseKeepsTheReasonOfTheFirst) {

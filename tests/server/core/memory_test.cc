@@ -287,6 +287,37 @@ TEST(MemoryTest, AJobThatAStoreMovedAsideDoesNotKnowStartsPaused) {
   EXPECT_FALSE(job.daemon.View().paused) << "somebody has looked";
 }
 
+TEST(MemoryTest, AJobThatComesLongAfterTheStoreWasMovedAsideIsNotPaused) {
+  Config config = TestConfig();
+  TestJob probe(config);
+  config.pauses_unknown_until = probe.daemon.now() + absl::Seconds(5);
+  TestJob job(config);
+  job.ConnectAll();
+  for (FakeRank& rank : job.ranks) rank.identity.launch = 3;
+  job.daemon.LoseStore(kMovedAside);
+  job.daemon.Advance(absl::Seconds(6));
+  job.ConnectAll();
+  EXPECT_FALSE(job.daemon.View().paused);
+}
+
+// From a second daemon, while answers are due here.
+TEST(MemoryTest, AQuarantineThatARankBringsDuringAProposalIsInForceBehindIt) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  wire::JobMemory memory = job.daemon.stored().at(kJob).memory;
+  memory.term += 1;
+  memory.quarantine = "rank 1 dropped version 9 after it had applied it";
+  job.Disconnect(2);
+  job.ranks[2].identity.memory.value = memory;
+  job.ranks[2].identity.highest_term = memory.term;
+  job.Connect(2);
+  job.Deliver();
+  (void)job.Vote(12);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
 TEST(MemoryTest, AJobWithoutALaunchBeforeIsNotPausedByAStoreThatWasMovedAside) {
   TestJob job;
   job.daemon.LoseStore(kMovedAside);

@@ -79,7 +79,8 @@ TEST_F(RendezvousTest, TheDeadlineNamesTheMissingRanks) {
   rendezvous_.Expire(kStart + absl::Seconds(60));
   EXPECT_EQ(StatusOf(0), absl::DeadlineExceededError(
                              "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
-                             "\"launch\", within 1m"));
+                             "\"launch\", within 1m; ranks meet under one launch id "
+                             "(EPLB_LAUNCH_ID, else the launcher's)"));
   EXPECT_EQ(StatusOf(1), StatusOf(0));
 }
 
@@ -93,7 +94,8 @@ TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
   rendezvous_.Expire(kStart + absl::Seconds(6));
   EXPECT_EQ(StatusOf(1), absl::DeadlineExceededError(
                              "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
-                             "\"launch\", within 6s"));
+                             "\"launch\", within 6s; ranks meet under one launch id "
+                             "(EPLB_LAUNCH_ID, else the launcher's)"));
   EXPECT_EQ(StatusOf(0), StatusOf(1));
 }
 
@@ -123,6 +125,28 @@ TEST_F(RendezvousTest, TwoLaunchesOfOneIdAreEndedOnAllTheirRanks) {
   for (int call = 0; call < 3; ++call) EXPECT_EQ(StatusOf(call), kShared) << call;
   Join(3, MemberOf(1, 3, 12), kStart + absl::Seconds(34));
   EXPECT_EQ(StatusOf(3), kShared);
+}
+
+TEST_F(RendezvousTest, ARankThatComesAgainBeginsTheMomentAnew) {
+  Rendezvous settling({.settle = absl::Seconds(1)});
+  int answers = 0;
+  const auto join = [&](int32_t rank, absl::Duration at) {
+    Rendezvous::Member member = MemberOf(rank, 2, 10 + rank);
+    member.job = "job";
+    member.launch_id = "launch";
+    settling.Join(
+        std::move(member), &callers_[rank],
+        [&](const absl::StatusOr<Rendezvous::Result>& result) { answers += result.ok() ? 1 : 0; },
+        kStart + at);
+  };
+  join(0, absl::ZeroDuration());
+  join(1, absl::ZeroDuration());
+  ASSERT_TRUE(settling.Leave(&callers_[1]));
+  join(1, absl::Seconds(3));
+  settling.Expire(kStart + absl::Milliseconds(3999));
+  EXPECT_EQ(answers, 0);
+  settling.Expire(kStart + absl::Seconds(4));
+  EXPECT_EQ(answers, 2);
 }
 
 // Ranks of two launches make up a whole one before the others come.

@@ -20,7 +20,7 @@ static_assert(sizeof(Incarnation) == 720,
               "core::Incarnation changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 6952, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 6968, "core::State changed: look at BytesOf and Simplify");
 static_assert(sizeof(Job) == 4768, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
