@@ -78,8 +78,9 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
                                            ", the version in force is ", version));
   }
   if (state.draining) return absl::FailedPreconditionError("the daemon drains");
-  const bool needs_placement = std::holds_alternative<Rebalance>(change.verb) ||
-                               std::holds_alternative<Rollback>(change.verb);
+  const bool needs_placement = !std::holds_alternative<ForgetJob>(change.verb) &&
+                               !std::holds_alternative<Pause>(change.verb) &&
+                               !std::holds_alternative<Resume>(change.verb);
   if (!job.known && needs_placement) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", job.name, " has not said what it runs yet, it waits for ", WaitingFor(job)));
@@ -138,6 +139,7 @@ absl::Status Do(Deed& deed, const Pause&) {
   const bool again = job.paused && job.pause_reason.starts_with("paused by ");
   if (!again) job.pause_reason = absl::StrCat("paused", deed.By());
   job.paused = true;
+  job.memory_is_ours = true;  // ranks that have yet to come do not lift it
   job.chunks.despite_pause = false;
   Remember(job);
   deed.after = PauseText(job);

@@ -386,17 +386,24 @@ TEST(AdminTest, ResumeOfAJobThatIsNotPausedIsNoErrorAndSaysSo) {
   EXPECT_EQ(LastEvent(job.daemon, "resume").before, "not paused");
 }
 
-TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBeStoppedAndNotMoved) {
+TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBePausedAndNothingElse) {
   TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.Deliver();
+  job.daemon.LoseStore();
+  job.ranks[0].identity.memory = {};
   job.Connect(0);
   EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{}), "has not said what it runs yet"));
   EXPECT_TRUE(Says(job.daemon.Ask(Rollback{}), "has not said what it runs yet"));
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.mode = "observe"}}).ok());
+  EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{{.mode = "observe"}}), "has not said what it runs"));
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  job.Connect(1);  // its memory knows of no pause
+  job.Connect(2);
+  EXPECT_TRUE(job.daemon.View().paused);
   job.daemon.Restart();
   job.ConnectAll();
   EXPECT_TRUE(job.daemon.View().paused);
-  EXPECT_EQ(job.daemon.View().settings.observe, true);
 }
 
 TEST(AdminTest, ASecondPauseKeepsTheReasonOfTheFirst) {
