@@ -16,7 +16,7 @@ constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decisi
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
 constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
-// A job that comes so long after a store was moved aside was not stopped in that store.
+// After a start. A job of a store that was moved aside and that comes later was long away.
 constexpr absl::Duration kUnknownMatters = absl::Hours(24);
 
 }  // namespace
@@ -26,10 +26,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
   EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
   EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
-  if (options.core.store_moved_aside) {
-    const absl::Duration age = absl::Now() - *options.core.store_moved_aside;
-    options.core.pauses_unknown_until = MonotonicNow() + kUnknownMatters - age;
-  }
+  options.core.pauses_unknown_until = MonotonicNow() + kUnknownMatters;
   Log(LogLevel::kDebug, "store_read",
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(
