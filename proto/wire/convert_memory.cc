@@ -48,7 +48,9 @@ absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& in) {
   if (in.has_every_steps()) {
     EPLB_ASSIGN_OR_RETURN(patch.every_steps, GetSmall("every_steps", in.every_steps()));
   }
-  if (in.has_min_gain()) patch.min_gain = in.min_gain();
+  if (in.has_min_gain()) {
+    EPLB_ASSIGN_OR_RETURN(patch.min_gain, GetReal("min_gain", in.min_gain()));
+  }
   if (in.has_horizon_steps()) patch.horizon_steps = Clamped(in.horizon_steps());
   if (in.has_freeze_steps()) patch.freeze_steps = in.freeze_steps();
   if (in.has_max_pause_seconds()) {

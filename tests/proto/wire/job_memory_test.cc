@@ -67,6 +67,12 @@ TEST(JobMemoryTest, LongReasonsAreCutWhereTheyAreWritten) {
   EXPECT_EQ(read->quarantine.size(), kMaxText);
 }
 
+TEST(JobMemoryTest, AGainThatIsNoNumberIsRefused) {
+  const auto read = MemoryFromBytes(
+      MemoryBytes({.settings = {.min_gain = std::numeric_limits<double>::quiet_NaN()}}));
+  EXPECT_EQ(read.status().message(), "min_gain is not finite");
+}
+
 TEST(JobMemoryTest, APauseOfManyYearsIsRefused) {
   const auto read =
       MemoryFromBytes(MemoryBytes({.settings = {.max_pause = absl::Hours(24 * 365 * 200)}}));
