@@ -8,6 +8,7 @@
 #include "server/core/held.h"
 #include "server/core/proposal.h"
 #include "server/core/sentences.h"
+#include "server/core/step_claims.h"
 #include "server/core/step_rate.h"
 
 namespace eplb::core {
@@ -18,9 +19,11 @@ bool IsOurs(const Speaker& speaker, int64_t version) {
          speaker.job.proposal->message.version == version;
 }
 
+// Only of an answer to what is in flight: any other may be said as often as a rank likes.
 void UpdateStep(Turn& turn, Speaker& speaker, int64_t step) {
   const int64_t windows = turn.state.config.max_pending_windows;
-  if (LeapsAhead(speaker.incarnation, speaker.index, step, windows)) return;
+  const StepClaim claim = JudgeStep(speaker.incarnation, speaker.index, step, windows);
+  if (claim != StepClaim::kBelieved) return;
   speaker.rank.step = std::max(speaker.rank.step, step);
   Advance(speaker.incarnation.front, speaker.index, step);
   if (!speaker.is_current()) return;
@@ -184,12 +187,12 @@ void HandleNack(Turn& turn, Speaker speaker, const wire::Nack& nack) {
 }
 
 void HandleApplied(Turn& turn, Speaker speaker, const wire::Applied& applied) {
-  UpdateStep(turn, speaker, applied.step);
   if (!applied.transport.empty()) {
     speaker.rank.transport.name = applied.transport;
     speaker.rank.transport.passed_over = applied.passed_over;
   }
   if (IsOurs(speaker, applied.version)) {
+    UpdateStep(turn, speaker, applied.step);
     CountApplied(turn, speaker, applied, true);
   } else {
     HandleForeignApplied(turn, speaker, applied);
@@ -198,12 +201,12 @@ void HandleApplied(Turn& turn, Speaker speaker, const wire::Applied& applied) {
 
 void HandleFailed(Turn& turn, Speaker speaker, const wire::Failed& failed) {
   Job& job = speaker.job;
-  UpdateStep(turn, speaker, failed.step);
   if (speaker.rank.ready_version == failed.version) speaker.rank.ready_version = 0;
   if (!IsOurs(speaker, failed.version)) {
     if (speaker.is_current() && !job.proposal) Recheck(turn, job, speaker.index);
     return;
   }
+  UpdateStep(turn, speaker, failed.step);
   if (speaker.rank.answer == Answer::kApplied) {
     Quarantine(turn, job,
                absl::StrCat("rank ", speaker.index, " dropped version ", failed.version,

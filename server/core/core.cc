@@ -24,6 +24,7 @@
 #include "server/core/plans.h"
 #include "server/core/proposal.h"
 #include "server/core/stall.h"
+#include "server/core/step_claims.h"
 #include "server/core/step_rate.h"
 #include "server/core/turn.h"
 #include "server/core/versions.h"
@@ -167,28 +168,31 @@ void BoundLoads(State& state, Job& job) {
 
 // Where it takes several ranks to complete a window, windows far ahead would only push out those
 // that can become complete.
-bool LeapsAhead(const Config& config, Incarnation& incarnation, int32_t rank,
+StepClaim Judge(const Config& config, Incarnation& incarnation, int32_t rank,
                 const wire::LoadReport& report, const WindowLimits& limits) {
+  const StepClaim claim =
+      JudgeStep(incarnation, rank, report.last_step, config.max_pending_windows);
   const int32_t reporters = limits.num_reporters / limits.num_pipeline_ranks;
-  if (limits.min_coverage * reporters <= 1) return false;
-  return LeapsAhead(incarnation, rank, report.last_step, config.max_pending_windows);
+  const bool alone_completes = limits.min_coverage * reporters <= 1;
+  return claim == StepClaim::kLeap && alone_completes ? StepClaim::kBelieved : claim;
 }
 
 void TellLeap(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   ++turn.state.counters.reports_ahead;
   if (std::exchange(speaker.rank.ahead_told, true)) return;
+  const int64_t others = OthersStep(speaker.incarnation.front, speaker.index);
+  const std::string known = others < 0
+                                ? "no other rank has told a step near it"
+                                : absl::StrCat("the other ranks are at most at step ", others);
   RecordEvent(turn, speaker.job, "report_ahead", speaker.job.known ? speaker.job.known->version : 0,
               absl::StrCat("rank ", speaker.index, " reports steps ", report.first_step, "..",
-                           report.last_step, ", the other ranks are at most at step ",
-                           OthersStep(speaker.incarnation.front, speaker.index),
-                           "; such reports of it are left out"));
+                           report.last_step, ", ", known, "; such reports of it are left out"));
 }
 
 // How far the rank trained.
 void TakeStep(Turn& turn, Speaker speaker, int64_t step) {
   Rank& rank = speaker.rank;
   rank.step = std::max(rank.step, step);
-  rank.reported_step = std::max(rank.reported_step, step);
   Advance(speaker.incarnation.front, speaker.index, step);
   if (!speaker.is_current() || speaker.incarnation.ending == Ending::kFinal) return;
   speaker.job.step = std::max(speaker.job.step, step);
@@ -216,11 +220,13 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   AddCapped(counters.dropped_steps, report.dropped_steps);
   AddCapped(speaker.rank.dropped_steps, report.dropped_steps);
   const WindowLimits limits = LimitsOf(turn.state.config, incarnation);
-  if (LeapsAhead(turn.state.config, incarnation, speaker.index, report, limits)) {
+  const StepClaim claim = Judge(turn.state.config, incarnation, speaker.index, report, limits);
+  if (claim == StepClaim::kLeap) {
     TellLeap(turn, speaker, report);
     return;
   }
-  TakeStep(turn, speaker, report.last_step);
+  speaker.rank.reported_step = std::max(speaker.rank.reported_step, report.last_step);
+  if (claim == StepClaim::kBelieved) TakeStep(turn, speaker, report.last_step);
   if (!speaker.is_current() || incarnation.ending != Ending::kLive) return;
   const ReportOutcome outcome = AddReport(job.windows, report, speaker.index, limits);
   BoundLoads(turn.state, job);

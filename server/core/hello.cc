@@ -23,6 +23,7 @@
 #include "server/core/memory.h"
 #include "server/core/numbers.h"
 #include "server/core/pace.h"
+#include "server/core/step_claims.h"
 #include "server/core/step_rate.h"
 #include "server/core/versions.h"
 
@@ -257,7 +258,7 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
   rank.report_every = hello.report_every;
   turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
   const int64_t windows = turn.state.config.max_pending_windows;
-  if (!LeapsAhead(incarnation, hello.rank, hello.step, windows)) {
+  if (JudgeHello(incarnation, hello.rank, hello.step, windows) == StepClaim::kBelieved) {
     rank.step = hello.step;
     Advance(incarnation.front, hello.rank, rank.step);
   }
@@ -267,8 +268,10 @@ void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
     incarnation.claimed = std::max(incarnation.claimed, hello.launch);
     return;
   }
-  speaker.job.step = std::max(speaker.job.step, rank.step);
-  NoteHelloStep(incarnation, rank.step, turn.now);
+  // Of this rank, or of the one that it agrees with; nobody's when the step was not believed.
+  if (incarnation.front.first < 0) return;
+  speaker.job.step = std::max(speaker.job.step, incarnation.front.first);
+  NoteHelloStep(incarnation, incarnation.front.first, turn.now);
 }
 
 void SetRunning(Rank& rank, const wire::Hello& hello) {

@@ -58,7 +58,7 @@ struct Rank {
   int64_t dropped_steps = 0;
   int64_t reported_step = -1;   // the last of its newest load report
   int64_t reports_dropped = 0;  // that came faster than its stream may
-  int64_t leapt_to = -1;        // the newest step that was too far ahead of all others
+  int64_t leapt_to = -1;        // the newest step that was not believed for itself
   bool ahead_told = false;      // that it reports steps far ahead of all others
   std::string library_version;
   wire::TransportInfo transport;
