@@ -18,6 +18,7 @@ constexpr size_t kMaxReason = 2048;  // bytes of an event's
 
 // Each is caused by one message of one rank, or by a stream that it opens or ends.
 constexpr std::string_view kRepeatable[] = {"report_short",
+                                            "report_ahead",
                                             "window_dropped",
                                             "window_incomplete",
                                             "window_complete_again",

@@ -134,5 +134,15 @@ TEST_F(EffectExecutorTest, AFileThatWasReplacedIsAStoreThatDoesNotWorkUntilAWrit
   EXPECT_TRUE(executor_.store_status().ok());
 }
 
+TEST_F(EffectExecutorTest, AStoreThatFailsForAnotherReasonTellsTheNewest) {
+  store_.fail_terms = true;
+  executor_.ProbeStore(1);
+  EXPECT_EQ(executor_.store_status().message(), "store: disk full");
+  store_.fail_file = true;
+  executor_.CheckStore();
+  EXPECT_EQ(executor_.store_status().message(), "store: replaced");
+  EXPECT_FALSE(executor_.store_works());
+}
+
 }  // namespace
 }  // namespace eplb

@@ -34,7 +34,16 @@ TEST(EventQueueTest, ReportsAreDroppedAndCountedBeforeOtherMessagesAreRefused) {
   EXPECT_EQ(queue.Push(Ready(3)), Admission::kFull);
 }
 
-TEST(EventQueueTest, WhatIsNotARanksMessageIsAlwaysQueued) {
+TEST(EventQueueTest, WhatIsAskedForIsRefusedWhenTheQueueIsFull) {
+  EventQueue queue({.max_events = 1});
+  ASSERT_EQ(queue.Push(Ready(1)), Admission::kQueued);
+  EXPECT_EQ(queue.Push(core::Change{}), Admission::kFull);
+  EXPECT_EQ(queue.Push(core::ReserveVersion{.ticket = 1, .job = "job"}), Admission::kFull);
+  ASSERT_TRUE(queue.Pop(absl::ZeroDuration()).has_value());
+  EXPECT_EQ(queue.Push(core::ReserveVersion{.ticket = 1, .job = "job"}), Admission::kQueued);
+}
+
+TEST(EventQueueTest, WhatIsNeitherSaidByARankNorAskedForIsAlwaysQueued) {
   EventQueue queue({.max_events = 0, .max_bytes = 0});
   EXPECT_EQ(queue.Push(core::SessionClosed{.session = 1, .reason = ""}), Admission::kQueued);
   EXPECT_EQ(queue.Push(core::DrainRequested{.grace = absl::Seconds(1)}), Admission::kQueued);
