@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <utility>
 
 #include "server/runner/monotonic_clock.h"
@@ -47,9 +48,13 @@ class RunnerTest : public ::testing::Test {
     return proposal;
   }
 
+  // The runner writes to a stream until it ends: streams outlive it.
+  Rank& AddRank() { return others_.emplace_back(); }
+
+  Rank ranks_[2];
+  std::deque<Rank> others_;
   FailingStore* store_ = nullptr;
   std::unique_ptr<Runner> runner_;
-  Rank ranks_[2];
 };
 
 TEST_F(RunnerTest, TheTermIsStoredBeforeAnybodyIsServed) {
@@ -70,15 +75,15 @@ TEST_F(RunnerTest, AStoreThatRefusesTheTermIsServedFromAndNobodyIsWelcomed) {
   ASSERT_TRUE(closed.has_value());
   EXPECT_EQ(closed->code(), absl::StatusCode::kUnavailable);
   store_->fail_terms = false;
-  Rank again;
+  Rank& again = AddRank();
   Say(again, HelloOf(0, 100));
   EXPECT_TRUE(again.stream.Wait<wire::Welcome>().has_value());
   EXPECT_EQ(*store_->ReadTerm(), 1);
 }
 
 TEST_F(RunnerTest, TooLittleRoomForStreamsIsAWarningOnceHalfOfThatRoomIsTaken) {
-  TestStream first;
-  TestStream second;
+  TestStream& first = AddRank().stream;
+  TestStream& second = AddRank().stream;
   RunnerOptions options;
   options.sessions.max_sessions = 4;
   options.room_warning = "there is room for 4 streams";
@@ -141,7 +146,7 @@ TEST_F(RunnerTest, NothingIsProposedThatCouldNotBeStored) {
 TEST_F(RunnerTest, AnotherProcessForALiveRankIsRefused) {
   Start();
   Join();
-  Rank twin;
+  Rank& twin = AddRank();
   Say(twin, HelloOf(0, 999));
   const std::optional<absl::Status> closed = twin.stream.WaitForClose();
   ASSERT_TRUE(closed.has_value());
@@ -168,7 +173,7 @@ TEST_F(RunnerTest, AGoodbyeCountsAfterTheEndOfItsStream) {
 TEST_F(RunnerTest, WhatWasSaidOnAStreamThatTheCoreClosedIsNotHeard) {
   Start();
   Join();
-  Rank twin;
+  Rank& twin = AddRank();
   Say(twin, HelloOf(0, 999));
   ASSERT_TRUE(twin.stream.WaitForClose().has_value());
   runner_->sessions().Spoke(twin.session);
@@ -177,7 +182,7 @@ TEST_F(RunnerTest, WhatWasSaidOnAStreamThatTheCoreClosedIsNotHeard) {
   Say(twin, HelloOf(0, 999));  // it was behind the first one
   ASSERT_EQ(runner_->Push(core::SessionClosed{.session = twin.session, .reason = "gone"}),
             Admission::kQueued);
-  Rank third;
+  Rank& third = AddRank();
   Say(third, HelloOf(1, 999));  // behind both
   ASSERT_TRUE(third.stream.WaitForClose().has_value());
   EXPECT_EQ(runner_->Counters().core.refused, refused + 1);
