@@ -40,7 +40,7 @@ void AddLines(const char* what, const std::string& text, StartFields& fields) {
   }
 }
 
-std::string Shown(const StartFields& fields, const std::string& name) {
+std::string ShownField(const StartFields& fields, const std::string& name) {
   const absl::StatusOr<std::string> value = FindField(fields, name);
   return value.ok() ? *value : "no such field";
 }
@@ -54,7 +54,7 @@ absl::Status CompareInLane(std::span<const StartFields> of_lane, size_t rank, si
     const std::string& name = i < there.size() ? there[i].first : here[i].first;
     return absl::FailedPreconditionError(
         absl::StrCat("tensors: ", name, " differs inside a lane: rank ", first, " has ",
-                     Shown(there, name), ", rank ", rank, " has ", Shown(here, name)));
+                     ShownField(there, name), ", rank ", rank, " has ", ShownField(here, name)));
   }
   return absl::OkStatus();
 }

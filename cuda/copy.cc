@@ -11,8 +11,8 @@
 namespace eplb::cuda {
 namespace {
 
-constexpr int32_t kThreads = 256;
-constexpr int32_t kBlocksPerMultiprocessor = 4;
+constexpr int32_t kCopyThreads = 256;
+constexpr int32_t kCopyBlocksPerMultiprocessor = 4;
 
 }  // namespace
 
@@ -72,9 +72,9 @@ absl::Status CheckCopyArgs(const CopyArgs& args) {
 
 CopyGrid ChooseCopyGrid(int64_t num_tiles, int32_t num_multiprocessors, int32_t max_blocks) {
   if (num_tiles == 0) return {};
-  int64_t most = int64_t{std::max(1, num_multiprocessors)} * kBlocksPerMultiprocessor;
+  int64_t most = int64_t{std::max(1, num_multiprocessors)} * kCopyBlocksPerMultiprocessor;
   if (max_blocks > 0) most = std::min(most, int64_t{max_blocks});
-  return {.blocks = static_cast<int32_t>(std::min(num_tiles, most)), .threads = kThreads};
+  return {.blocks = static_cast<int32_t>(std::min(num_tiles, most)), .threads = kCopyThreads};
 }
 
 }  // namespace eplb::cuda

@@ -11,8 +11,8 @@ namespace {
 
 // A block's histogram has 32 bits a bin: this many choices cannot overflow it on any grid.
 constexpr int64_t kMaxChoices = int64_t{1} << 31;
-constexpr int32_t kThreads = 512;
-constexpr int32_t kBlocksPerMultiprocessor = 2;
+constexpr int32_t kCountThreads = 512;
+constexpr int32_t kCountBlocksPerMultiprocessor = 2;
 constexpr int32_t kMaxSharedBytes = 48 * 1024;  // what every device gives a block without asking
 
 template <class ExpertId>
@@ -73,10 +73,10 @@ absl::Status CountOnHost(const CountArgs& args) {
 CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors) {
   const int64_t num_quads = NumQuads(args);
   if (num_quads == 0) return {};
-  const int64_t wanted = (num_quads + kThreads - 1) / kThreads;
-  const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kBlocksPerMultiprocessor;
+  const int64_t wanted = (num_quads + kCountThreads - 1) / kCountThreads;
+  const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kCountBlocksPerMultiprocessor;
   return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
-          .threads = kThreads,
+          .threads = kCountThreads,
           .shared_bytes = args.counts == nullptr ? 0 : HistogramBytes(args.num_experts)};
 }
 

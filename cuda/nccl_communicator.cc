@@ -25,7 +25,7 @@ absl::StatusCode CodeOf(ncclResult_t result) {
 }
 
 // One line: NCCL ends some of its texts with a newline.
-absl::Status ToStatus(const NcclLibrary& library, ncclResult_t result, ncclComm_t communicator,
+absl::Status NcclStatus(const NcclLibrary& library, ncclResult_t result, ncclComm_t communicator,
                       std::string_view call) {
   const NcclLibrary::Functions& nccl = library.functions();
   std::string text = absl::StrCat(std::string(call), ": ", nccl.ncclGetErrorString(result), " (",
@@ -63,7 +63,7 @@ struct NcclCommunicator::Impl {
   const NcclLibrary::Functions& nccl() const { return library.functions(); }
   absl::Status Fail(ncclResult_t result, std::string_view call) {
     ready = false;
-    failure = ToStatus(library, result, communicator, call);
+    failure = NcclStatus(library, result, communicator, call);
     return failure;
   }
 };
@@ -72,7 +72,7 @@ absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& library) {
   ncclUniqueId drawn;
   if (const ncclResult_t result = library.functions().ncclGetUniqueId(&drawn);
       result != ncclSuccess) {
-    return absl::InternalError(ToStatus(library, result, nullptr, "ncclGetUniqueId").message());
+    return absl::InternalError(NcclStatus(library, result, nullptr, "ncclGetUniqueId").message());
   }
   NcclId id;
   std::memcpy(id.data(), drawn.internal, id.size());

@@ -10,7 +10,7 @@
 namespace eplb {
 namespace {
 
-constexpr int64_t kMaxCells = int64_t{1} << 28;
+constexpr int64_t kMaxColourCells = int64_t{1} << 28;
 constexpr int32_t kFree = -1;
 
 // Which edge has which colour at which vertex. Left vertices come first, then right ones.
@@ -104,10 +104,10 @@ absl::StatusOr<EdgeColouring> ColourEdges(std::span<const BipartiteEdge> edges, 
   EPLB_ASSIGN_OR_RETURN(const int32_t max_degree, MaxDegree(edges, num_left, num_right));
   if (max_degree == 0) return EdgeColouring{};
   const int64_t num_vertices = int64_t{num_left} + num_right;
-  if (num_vertices > kMaxCells / max_degree) {
+  if (num_vertices > kMaxColourCells / max_degree) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "colouring ", edges.size(), " edges needs a table of ", num_vertices, " vertices x ",
-        max_degree, " colours, at most ", kMaxCells, " cells are allowed"));
+        max_degree, " colours, at most ", kMaxColourCells, " cells are allowed"));
   }
   ColourTable table(edges, num_left, static_cast<int32_t>(num_vertices), max_degree);
   for (size_t edge = 0; edge < edges.size(); ++edge) table.Colour(static_cast<int32_t>(edge));

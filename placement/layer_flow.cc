@@ -13,7 +13,7 @@ constexpr double kLoadTolerance = 1e-14;
 constexpr double kRatioTolerance = 1e-13;
 constexpr size_t kNone = SIZE_MAX;
 
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
+size_t At(int32_t i) { return static_cast<size_t>(i); }
 
 }  // namespace
 
@@ -41,15 +41,15 @@ void LayerFlow::Start() {
 
 void LayerFlow::Add(double tokens, std::span<const int32_t> slots) {
   if (slots.size() == 1) {
-    fixed_[Index(gpu_of_slot_[Index(slots.front())])] += tokens;
+    fixed_[At(gpu_of_slot_[At(slots.front())])] += tokens;
     return;
   }
   const size_t first = parts_.size();
   const auto expert = static_cast<int32_t>(experts_.size() - 1);
   const double per_slot = tokens / static_cast<double>(slots.size());
   for (const int32_t slot : slots) {
-    const int32_t gpu = gpu_of_slot_[Index(slot)];
-    size_t& part = part_on_gpu_[Index(gpu)];
+    const int32_t gpu = gpu_of_slot_[At(slot)];
+    size_t& part = part_on_gpu_[At(gpu)];
     // The table is not cleared between experts: an entry counts if it names a part of this one.
     if (part >= parts_.size() || part < first || parts_[part].gpu != gpu) {
       part = parts_.size();
@@ -59,7 +59,7 @@ void LayerFlow::Add(double tokens, std::span<const int32_t> slots) {
     part_of_slot_.push_back(part);
   }
   if (parts_.size() - first == 1) {
-    fixed_[Index(parts_.back().gpu)] += tokens;
+    fixed_[At(parts_.back().gpu)] += tokens;
     parts_.pop_back();
     part_of_slot_.resize(part_of_slot_.size() - slots.size());
     return;
@@ -94,14 +94,14 @@ double LayerFlow::LeastImaginable() const {
 
 void LayerFlow::IndexPartsByGpu() {
   std::fill(first_on_gpu_.begin(), first_on_gpu_.end(), size_t{0});
-  for (const Part& part : parts_) ++first_on_gpu_[Index(part.gpu) + 1];
+  for (const Part& part : parts_) ++first_on_gpu_[At(part.gpu) + 1];
   for (size_t gpu = 0; gpu < num_gpus(); ++gpu) {
     first_on_gpu_[gpu + 1] += first_on_gpu_[gpu];
     next_of_gpu_[gpu] = first_on_gpu_[gpu];
   }
   gpu_parts_.resize(parts_.size());
   for (size_t part = 0; part < parts_.size(); ++part) {
-    gpu_parts_[next_of_gpu_[Index(parts_[part].gpu)]++] = part;
+    gpu_parts_[next_of_gpu_[At(parts_[part].gpu)]++] = part;
   }
 }
 
@@ -126,7 +126,7 @@ double LayerFlow::Minimise() {
     (void)Push(peak);
   }
   room_ = fixed_;
-  for (const Part& part : parts_) room_[Index(part.gpu)] += part.tokens;
+  for (const Part& part : parts_) room_[At(part.gpu)] += part.tokens;
   double largest = 0;
   for (size_t gpu = 0; gpu < num_gpus(); ++gpu) {
     if (room_[gpu] > 0) largest = std::max(largest, room_[gpu] / speeds_[gpu]);
@@ -140,7 +140,7 @@ bool LayerFlow::Push(double peak) {
     room_[gpu] = most - fixed_[gpu];
     tolerance_[gpu] = most * kLoadTolerance;
   }
-  for (const Part& part : parts_) room_[Index(part.gpu)] -= part.tokens;
+  for (const Part& part : parts_) room_[At(part.gpu)] -= part.tokens;
   return use_masks_ ? PushByMasks() : PushByLists();
 }
 
@@ -178,14 +178,14 @@ bool LayerFlow::FindLevels() {
     if (level >= last_level) break;
     for (size_t i = first_on_gpu_[gpu]; i < first_on_gpu_[gpu + 1]; ++i) {
       const Part& part = parts_[gpu_parts_[i]];
-      if (part.tokens <= 0 || expert_level_[Index(part.expert)] >= 0) continue;
-      expert_level_[Index(part.expert)] = level;
-      for (const Part& other : PartsOf(Index(part.expert))) {
-        int32_t& other_level = gpu_level_[Index(other.gpu)];
+      if (part.tokens <= 0 || expert_level_[At(part.expert)] >= 0) continue;
+      expert_level_[At(part.expert)] = level;
+      for (const Part& other : PartsOf(At(part.expert))) {
+        int32_t& other_level = gpu_level_[At(other.gpu)];
         if (other_level >= 0) continue;
         other_level = level + 1;
-        queue_.push_back(Index(other.gpu));
-        if (room_[Index(other.gpu)] > 0) last_level = level + 1;
+        queue_.push_back(At(other.gpu));
+        if (room_[At(other.gpu)] > 0) last_level = level + 1;
       }
     }
   }
@@ -200,14 +200,14 @@ bool LayerFlow::PushFrom(size_t source) {
     Step step{};
     if (NextStep(gpu, step)) {
       path_.push_back(step);
-      gpu = Index(parts_[step.in].gpu);
+      gpu = At(parts_[step.in].gpu);
     } else if (path_.empty()) {
       return false;
     } else {
       // A dead end stays one for the rest of the phase.
       const Step& back = path_.back();
-      ++next_of_expert_[Index(parts_[back.in].expert)];
-      gpu = Index(parts_[back.out].gpu);
+      ++next_of_expert_[At(parts_[back.in].expert)];
+      gpu = At(parts_[back.out].gpu);
       path_.pop_back();
     }
   }
@@ -219,11 +219,11 @@ bool LayerFlow::NextStep(size_t gpu, Step& step) {
   const int32_t level = gpu_level_[gpu];
   for (size_t& i = next_of_gpu_[gpu]; i < first_on_gpu_[gpu + 1]; ++i) {
     const size_t out = gpu_parts_[i];
-    const size_t expert = Index(parts_[out].expert);
+    const size_t expert = At(parts_[out].expert);
     if (parts_[out].tokens <= 0 || expert_level_[expert] != level) continue;
     const size_t end = experts_[expert + 1].first_part;
     for (size_t& in = next_of_expert_[expert]; in < end; ++in) {
-      if (gpu_level_[Index(parts_[in].gpu)] != level + 1) continue;
+      if (gpu_level_[At(parts_[in].gpu)] != level + 1) continue;
       step = {.out = out, .in = in};
       return true;
     }
@@ -274,7 +274,7 @@ void LayerFlow::WriteShares(std::span<double> shares) const {
     for (size_t i = 0; i < experts_[expert].slots.size(); ++i) {
       const Part& part = parts_[part_of_slot_[experts_[expert].first_slot + i]];
       // part.equal / per_slot is the number of slots on this GPU.
-      shares[Index(experts_[expert].slots[i])] = part.tokens / sum * (per_slot / part.equal);
+      shares[At(experts_[expert].slots[i])] = part.tokens / sum * (per_slot / part.equal);
     }
   }
 }

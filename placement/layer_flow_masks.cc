@@ -7,7 +7,7 @@
 namespace eplb {
 namespace {
 
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
+size_t Place(int32_t i) { return static_cast<size_t>(i); }
 
 uint64_t Bit(size_t gpu) { return uint64_t{1} << gpu; }
 
@@ -17,7 +17,7 @@ size_t Lowest(uint64_t gpus) { return static_cast<size_t>(std::countr_zero(gpus)
 
 bool LayerFlow::PushByMasks() {
   holders_.assign(experts_.size(), 0);
-  for (const Part& part : parts_) holders_[Index(part.expert)] |= Bit(Index(part.gpu));
+  for (const Part& part : parts_) holders_[Place(part.expert)] |= Bit(Place(part.gpu));
   uint64_t overloaded = 0;
   uint64_t roomy = 0;
   for (size_t gpu = 0; gpu < num_gpus(); ++gpu) {
@@ -56,7 +56,7 @@ void LayerFlow::FindReach(size_t gpu) {
   uint64_t reach = 0;
   for (size_t i = first_on_gpu_[gpu]; i < first_on_gpu_[gpu + 1]; ++i) {
     const Part& part = parts_[gpu_parts_[i]];
-    if (part.tokens > 0) reach |= holders_[Index(part.expert)];
+    if (part.tokens > 0) reach |= holders_[Place(part.expert)];
   }
   reach_[gpu] = reach;
 }
@@ -101,12 +101,12 @@ LayerFlow::Step LayerFlow::LargestStep(size_t from, size_t to) const {
   double most = 0;
   for (size_t i = first_on_gpu_[from]; i < first_on_gpu_[from + 1]; ++i) {
     const Part& part = parts_[gpu_parts_[i]];
-    if (part.tokens <= most || (holders_[Index(part.expert)] & Bit(to)) == 0) continue;
+    if (part.tokens <= most || (holders_[Place(part.expert)] & Bit(to)) == 0) continue;
     most = part.tokens;
     step.out = gpu_parts_[i];
   }
-  step.in = experts_[Index(parts_[step.out].expert)].first_part;
-  while (Index(parts_[step.in].gpu) != to) ++step.in;
+  step.in = experts_[Place(parts_[step.out].expert)].first_part;
+  while (Place(parts_[step.in].gpu) != to) ++step.in;
   return step;
 }
 
@@ -121,7 +121,7 @@ void LayerFlow::MoveAlongGpus(uint64_t& roomy) {
   for (size_t i = 0; i < path_.size(); ++i) {
     const Part& out = parts_[path_[i].out];
     if (out.tokens <= 0) FindReach(gpu_path_[i]);
-    reach_[gpu_path_[i + 1]] |= holders_[Index(out.expert)];
+    reach_[gpu_path_[i + 1]] |= holders_[Place(out.expert)];
   }
   if (room_[sink] <= 0) {
     roomy &= ~Bit(sink);

@@ -13,12 +13,12 @@
 namespace eplb {
 namespace {
 
-struct Row {
+struct PolicyRow {
   std::string_view name;
   std::unique_ptr<Policy> (*make)(const PolicyOptions& options);
 };
 
-constexpr Row kPolicies[] = {
+constexpr PolicyRow kPolicies[] = {
     {"balanced",
      [](const PolicyOptions& options) {
        return MakeBalancedPolicy({.hierarchy = options.hierarchy,
@@ -43,7 +43,7 @@ constexpr Row kPolicies[] = {
 
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
                                                    const PolicyOptions& options) {
-  for (const Row& row : kPolicies) {
+  for (const PolicyRow& row : kPolicies) {
     if (row.name == name) return row.make(options);
   }
   std::vector<std::string> names;
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
 
 std::vector<std::string_view> PolicyNames() {
   std::vector<std::string_view> names;
-  for (const Row& row : kPolicies) names.push_back(row.name);
+  for (const PolicyRow& row : kPolicies) names.push_back(row.name);
   return names;
 }
 

@@ -16,7 +16,7 @@ namespace {
 // denormal, and it weighs nothing.
 constexpr double kNegligible = 1e-280;
 // 2^1000 leaves room for a sum of 2^20 experts.
-constexpr int kMaxExponent = 1000;
+constexpr int kMaxShareExponent = 1000;
 
 std::vector<int32_t> GpuOfSlot(const Topology& topology) {
   std::vector<int32_t> gpus;
@@ -41,7 +41,7 @@ absl::Status CheckUsable(const Placement& placement, const GpuSpeeds& speeds) {
 double Scale(const Eigen::Ref<const Eigen::RowVectorXd>& tokens) {
   int exponent = 0;
   (void)std::frexp(tokens.maxCoeff(), &exponent);
-  return std::ldexp(1.0, std::clamp(-exponent, -kMaxExponent, kMaxExponent));
+  return std::ldexp(1.0, std::clamp(-exponent, -kMaxShareExponent, kMaxShareExponent));
 }
 
 }  // namespace

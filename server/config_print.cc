@@ -19,7 +19,7 @@ namespace eplb {
 namespace {
 
 constexpr std::string_view kIdentity = "tls.identity";
-constexpr std::string_view kJobs = "jobs.";
+constexpr std::string_view kJobsTable = "jobs.";
 
 std::string_view TableOf(std::string_view key) { return key.substr(0, key.find('.')); }
 std::string_view LastWordOf(std::string_view key) { return key.substr(key.rfind('.') + 1); }
@@ -85,8 +85,8 @@ std::string JobSettings(const DaemonConfig& config) {
   std::map<std::string, std::string>
       tables;  // a job's name may hold dots: its keys are not neighbours
   for (const auto& [key, origin] : config.origins) {
-    if (key.rfind(kJobs, 0) != 0) continue;
-    const std::string job = key.substr(kJobs.size(), key.rfind('.') - kJobs.size());
+    if (key.rfind(kJobsTable, 0) != 0) continue;
+    const std::string job = key.substr(kJobsTable.size(), key.rfind('.') - kJobsTable.size());
     absl::StrAppend(&tables[job], std::string(LastWordOf(key)), " = ",
                     TomlValue(key, origin.given).value_or("\"\""), "  # ", origin.source, "\n");
   }

@@ -16,7 +16,7 @@
 namespace eplb {
 namespace {
 
-constexpr int kUsageError = 2;
+constexpr int kBadOptions = 2;
 
 // Every flag with its help, as --help shows them.
 std::vector<std::pair<std::string, std::string>> FlagsOf(const CLI::App& app) {
@@ -82,14 +82,14 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
     const int code = app.exit(error, out, err);
     if (code == 0) return {.options = {}, .exit_code = 0, .stdout_text = out.str()};
     return {.options = {},
-            .exit_code = kUsageError,
+            .exit_code = kBadOptions,
             .stderr_text = absl::StrCat("eplbd: ", WhatIsWrong(app, error), "\n")};
   }
   if (help_config) return {.options = {}, .stdout_text = ConfigHelp()};
   if (manual) return {.options = {}, .stdout_text = ManualPage(version, FlagsOf(app))};
   if (app.count("--config") > 0 && options.sources.file.empty()) {
     return {.options = {},
-            .exit_code = kUsageError,
+            .exit_code = kBadOptions,
             .stderr_text = "eplbd: --config has an empty value\n"};
   }
   for (size_t i = 0; i < std::size(flags); ++i) {
@@ -101,7 +101,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
     const size_t equals = setting.find('=');
     if (equals == std::string::npos) {
       return {.options = {},
-              .exit_code = kUsageError,
+              .exit_code = kBadOptions,
               .stderr_text = "eplbd: --set " + setting + ": expected KEY=VALUE\n"};
     }
     options.sources.flags.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));

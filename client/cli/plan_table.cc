@@ -32,7 +32,7 @@ const char* BeforeName(const PlanReport& report) {
   return report.has_previous ? "previous" : "static";
 }
 
-std::string Line(const std::string& sentence, const Terminal& terminal) {
+std::string Paragraph(const std::string& sentence, const Terminal& terminal) {
   return absl::StrCat(Wrapped(sentence, terminal.width, 2), "\n");
 }
 
@@ -41,7 +41,7 @@ std::string Heading(const PlanReport& report, const Terminal& terminal) {
   return absl::StrCat(Paint(terminal, Colour::kBold, name),
                       report.shares.has_value() ? ", best split" : "", ", solved in ",
                       Seconds(report.solve_seconds), "\n",
-                      Line(ShapeText(report.placement.topology()), terminal));
+                      Paragraph(ShapeText(report.placement.topology()), terminal));
 }
 
 // "GPUs 3, 7-9": those for which `is` holds; empty for none.
@@ -68,10 +68,10 @@ std::string Constraints(const PlanReport& report, const Terminal& terminal) {
   std::string text;
   const Topology& shape = report.placement.topology();
   if (report.hierarchy == Hierarchy::kStrict && shape.num_nodes() > 1) {
-    text += Line("Hierarchy strict: every expert group stays on one node.", terminal);
+    text += Paragraph("Hierarchy strict: every expert group stays on one node.", terminal);
   }
   if (report.crossing.has_value()) {
-    text += Line(absl::StrCat("Hierarchy soft: ", Percent(report.crossing->mean),
+    text += Paragraph(absl::StrCat("Hierarchy soft: ", Percent(report.crossing->mean),
                               " of tokens are served off the node of their expert group on "
                               "average, ",
                               Percent(report.crossing->max), " at most in a layer."),
@@ -79,7 +79,7 @@ std::string Constraints(const PlanReport& report, const Terminal& terminal) {
   }
   const auto unusable =
       NameGpus(report, [&report](GpuId gpu) { return !report.speeds.Usable(gpu); });
-  if (!unusable.empty()) text += Line(absl::StrCat("Unusable: ", unusable, "."), terminal);
+  if (!unusable.empty()) text += Paragraph(absl::StrCat("Unusable: ", unusable, "."), terminal);
   double slowest = GpuSpeeds::kMaxSpeed;
   double fastest = 0;
   for (const double speed : report.speeds.speeds()) {
@@ -89,7 +89,7 @@ std::string Constraints(const PlanReport& report, const Terminal& terminal) {
   if (slowest < fastest) {
     const auto slow = NameGpus(
         report, [&report, slowest](GpuId gpu) { return report.speeds.SpeedOf(gpu) == slowest; });
-    text += Line(absl::StrFormat("Speeds %.3g to %.3g, slowest: %s; loads are tokens / speed.",
+    text += Paragraph(absl::StrFormat("Speeds %.3g to %.3g, slowest: %s; loads are tokens / speed.",
                                  slowest, fastest, slow),
                  terminal);
   }
@@ -119,10 +119,10 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
                                      ? "No GPU holds an expert twice."
                                      : absl::StrCat(Grouped(report.duplicates),
                                                     " replicas are beyond the first on their GPU.");
-  absl::StrAppend(&text, "\n", Line(gap + ".", terminal), Line(duplicates, terminal));
+  absl::StrAppend(&text, "\n", Paragraph(gap + ".", terminal), Paragraph(duplicates, terminal));
   if (report.has_previous) {
     const MoveSummary& moves = report.moves;
-    text += Line(absl::StrCat("Moves: ", Counted(moves.transfers, "transfer"), ", ",
+    text += Paragraph(absl::StrCat("Moves: ", Counted(moves.transfers, "transfer"), ", ",
                               Grouped(moves.cross_node), " of them across nodes, at most ",
                               Grouped(moves.max_per_gpu), " into a GPU in a layer; ",
                               Counted(moves.slots_changed, "slot"), " changed."),

@@ -14,11 +14,11 @@
 namespace eplb::cli {
 namespace {
 
-constexpr size_t kMaxRows = 12;  // of rebalances
-constexpr int kChartHeight = 4;  // lines
+constexpr size_t kMaxRebalances = 12;  // of rebalances
+constexpr int kStripHeight = 4;  // lines
 constexpr int kLabel = 8;        // columns before a chart
 
-std::string Fraction(double value) { return absl::StrFormat("%.4f", value); }
+std::string FourDigits(double value) { return absl::StrFormat("%.4f", value); }
 
 std::string Heading(const ReplayCommandOptions& options, const Topology& topology,
                     const ReplayResult& result, const Terminal& terminal) {
@@ -44,7 +44,7 @@ std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
       {.heading = {"", "static", "replay"},
        .right = {false, true, true},
        .rows = {{"balancedness (mean / max GPU load), mean",
-                 Fraction(summary.balancedness_static_mean), Fraction(summary.balancedness_mean)},
+                 FourDigits(summary.balancedness_static_mean), FourDigits(summary.balancedness_mean)},
                 {"seconds of the fullest GPUs", SecondsText(summary.static_seconds),
                  SecondsText(Finite(summary.static_seconds - summary.seconds_saved))},
                 {"seconds of migrations and replicas", "0 s", SecondsText(summary.seconds_spent)}}},
@@ -85,7 +85,7 @@ std::string Chart(const ReplayResult& result, const Terminal& terminal) {
   for (const auto& [name, field] : series) {
     const std::vector<double> values =
         Thinned(result.rows, field, static_cast<size_t>(std::max(width, 1)));
-    const std::vector<std::string> lines = ColumnChart(values, 1, kChartHeight, width, terminal);
+    const std::vector<std::string> lines = ColumnChart(values, 1, kStripHeight, width, terminal);
     bool begun = false;
     for (size_t i = 0; i < lines.size(); ++i) {
       const std::string line(absl::StripTrailingAsciiWhitespace(lines[i]));
@@ -108,10 +108,10 @@ std::string Rebalances(const ReplayResult& result, const Terminal& terminal) {
               .rows = {}};
   for (size_t t = 0; t < result.rows.size(); ++t) {
     const ReplayRow& row = result.rows[t];
-    if (!row.rebalanced || table.rows.size() == kMaxRows) continue;
+    if (!row.rebalanced || table.rows.size() == kMaxRebalances) continue;
     table.rows.push_back({Grouped(static_cast<int64_t>(t)), Grouped(row.transfers),
                           BytesText(row.bytes), SecondsText(row.migration_seconds),
-                          Fraction(row.balancedness)});
+                          FourDigits(row.balancedness)});
   }
   if (table.rows.empty()) return text + "none\n";
   text += FormatTable(table, terminal);
@@ -150,11 +150,11 @@ std::vector<Stretch> StretchesOf(const ReplayResult& result) {
 
 // The stretches that explain most of the chart, in its order: the longest, then the earliest.
 std::vector<Stretch> MostTelling(std::vector<Stretch> stretches) {
-  if (stretches.size() <= kMaxRows) return stretches;
+  if (stretches.size() <= kMaxRebalances) return stretches;
   std::stable_sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
     return a.last - a.first > b.last - b.first;
   });
-  stretches.resize(kMaxRows);
+  stretches.resize(kMaxRebalances);
   std::sort(stretches.begin(), stretches.end(),
             [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
   return stretches;

@@ -15,7 +15,7 @@ namespace {
 constexpr double kWidth = 900;
 constexpr double kHeight = 380;
 constexpr double kLeft = 60;
-constexpr double kRight = 860;
+constexpr double kPlotRight = 860;
 constexpr double kTop = 80;
 constexpr double kBottom = 320;
 constexpr int64_t kMaxPoints = 200;
@@ -32,7 +32,7 @@ struct Axes {
   double lowest = 0;  // balancedness at the bottom; 1 is at the top
 
   double X(double step) const {
-    return kLeft + (kRight - kLeft) * step / static_cast<double>(std::max<int64_t>(num_steps, 1));
+    return kLeft + (kPlotRight - kLeft) * step / static_cast<double>(std::max<int64_t>(num_steps, 1));
   }
   double Y(double balancedness) const {
     return kBottom - (kBottom - kTop) * (balancedness - lowest) / (1 - lowest);
@@ -45,7 +45,7 @@ std::string Text(double x, double y, const char* anchor, const std::string& text
                          anchor, more, Escaped(text));
 }
 
-std::string Line(double x1, double y1, double x2, double y2, const std::string& style) {
+std::string SvgLine(double x1, double y1, double x2, double y2, const std::string& style) {
   return absl::StrFormat("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x1, y1, x2,
                          y2, style);
 }
@@ -81,17 +81,17 @@ std::string Grid(const Axes& axes) {
   std::string text;
   for (double value = 1; value > axes.lowest - 0.01; value -= 0.1) {
     const double y = axes.Y(value);
-    text += Line(kLeft, y, kRight, y, "stroke=\"#e3e3e3\"");
+    text += SvgLine(kLeft, y, kPlotRight, y, "stroke=\"#e3e3e3\"");
     text += Text(kLeft - 8, y + 4, "end", absl::StrFormat("%.1f", value));
   }
   const int64_t tick = TickOf(axes.num_steps);
   for (int64_t step = 0; step <= axes.num_steps; step += tick) {
     const double x = axes.X(static_cast<double>(step));
-    text += Line(x, kBottom, x, kBottom + 4, "stroke=\"#888\"");
+    text += SvgLine(x, kBottom, x, kBottom + 4, "stroke=\"#888\"");
     text += Text(x, kBottom + 18, "middle", absl::StrCat(step));
   }
-  text += Line(kLeft, kBottom, kRight, kBottom, "stroke=\"#888\"");
-  return text + Text((kLeft + kRight) / 2, kBottom + 38, "middle", "step");
+  text += SvgLine(kLeft, kBottom, kPlotRight, kBottom, "stroke=\"#888\"");
+  return text + Text((kLeft + kPlotRight) / 2, kBottom + 38, "middle", "step");
 }
 
 std::string Marks(const RunReview& review, const Axes& axes) {
@@ -123,7 +123,7 @@ double Mean(const std::vector<double>& series) {
 }
 
 std::string Key(double x, const char* colour, const std::string& text) {
-  return Line(x, 56, x + 22, 56, absl::StrCat("stroke-width=\"3\" stroke=\"", colour, "\"")) +
+  return SvgLine(x, 56, x + 22, 56, absl::StrCat("stroke-width=\"3\" stroke=\"", colour, "\"")) +
          Text(x + 28, 60, "start", text);
 }
 

@@ -28,7 +28,7 @@ std::string MoreOrLess(double part) {
   return absl::StrCat(OneDecimal(std::abs(part)), part < 0 ? " more" : " less");
 }
 
-std::string Paragraph(const std::string& text, const Terminal& terminal) {
+std::string FullParagraph(const std::string& text, const Terminal& terminal) {
   return absl::StrCat(Wrapped(text, terminal.width, 0), "\n");
 }
 
@@ -67,7 +67,7 @@ std::string Speed(const RunReview& review, const Terminal& terminal) {
         MoreOrLess(part), review.run.slowdown, review.unmoved.slowdown);
     return absl::StrCat(
         Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
-        Paragraph(absl::StrCat("No speed-up was measured: these steps do not last in proportion to "
+        FullParagraph(absl::StrCat("No speed-up was measured: these steps do not last in proportion to "
                                "their load (eplb-trainer --step-ms). They took ",
                                Total(time.measured_seconds), ". ", Pauses(review)),
                   terminal));
@@ -83,11 +83,11 @@ std::string Speed(const RunReview& review, const Terminal& terminal) {
       " Planned in hindsight, which nobody can do: ", Total(review.hindsight.total_seconds),
       ", predicted, without pauses.");
   return absl::StrCat(Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
-                      Paragraph(absl::StrCat(Pauses(review), hindsight), terminal));
+                      FullParagraph(absl::StrCat(Pauses(review), hindsight), terminal));
 }
 
 // What is measured, and what the predictions rest on.
-std::string Basis(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
+std::string BasisText(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
   if (!review.time.modelled) return "";
   std::string text = absl::StrFormat(
       "Measured: rank 0's wall clock over all steps, without the checks after a switch. A step of "
@@ -100,7 +100,7 @@ std::string Basis(const RunDirectory& run, const RunReview& review, const Termin
                     " steps this machine needed longer than that, whatever the placement: they "
                     "hide a part of the gain.");
   }
-  return absl::StrCat("\n", Paragraph(text, terminal));
+  return absl::StrCat("\n", FullParagraph(text, terminal));
 }
 
 std::string HeldBackText(const RunReview& review) {
@@ -141,10 +141,10 @@ std::string Comparison(const RunReview& review, const Terminal& terminal) {
   return absl::StrCat(Title("Comparison", terminal), " (mean of ",
                       Counted(review.compared_steps, "step"), ", ", review.compared_first_step,
                       "..", review.steps - 1, ")\n", FormatTable(table, terminal),
-                      Paragraph(note, terminal));
+                      FullParagraph(note, terminal));
 }
 
-std::string Fraction(double value) { return absl::StrFormat("%.3f", value); }
+std::string ThreeDigits(double value) { return absl::StrFormat("%.3f", value); }
 
 std::string StepRange(int64_t first, int64_t last) { return absl::StrCat(first, "..", last); }
 
@@ -169,13 +169,13 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
     table.rows.push_back({one.decision == 0 ? "-" : absl::StrCat(one.decision),
                           StepRange(one.decided_first_step, one.decided_last_step),
                           absl::StrJoin(one.switch_steps, ", "), Megabytes(one.bytes_moved),
-                          Seconds(one.pause_seconds), Fraction(one.before), Fraction(one.predicted),
-                          one.until_next ? Fraction(*one.until_next) : "-"});
+                          Seconds(one.pause_seconds), ThreeDigits(one.before), ThreeDigits(one.predicted),
+                          one.until_next ? ThreeDigits(*one.until_next) : "-"});
     if (names) table.rows.back().push_back(one.policy);
   }
   absl::StrAppend(
       &text, FormatTable(table, terminal),
-      Paragraph("Balancedness of summed loads. was: measured on the steps that were decided on; "
+      FullParagraph("Balancedness of summed loads. was: measured on the steps that were decided on; "
                 "predicted: of the new placement on the same load; until next: measured from the "
                 "switch to the next one. pause: longest boundary of any rank.",
                 terminal),
@@ -194,7 +194,7 @@ std::string Operators(const RunDirectory& run, const RunReview& review, const Te
   const std::string title = absl::StrCat(Title("Operators", terminal), "\n");
   if (!run.events.has_value()) {
     return title +
-           Paragraph(
+           FullParagraph(
                "Pauses and settings are known to the daemon alone. To see them here: eplbctl get "
                "events --limit 1000 -o json > DIR/events.json",
                terminal);
@@ -215,7 +215,7 @@ std::string Operators(const RunDirectory& run, const RunReview& review, const Te
   return text;
 }
 
-std::string GpuLoads(const RunReview& review, const Terminal& terminal) {
+std::string RunGpuLoads(const RunReview& review, const Terminal& terminal) {
   const double full =
       *std::max_element(review.gpu_loads_unmoved.begin(), review.gpu_loads_unmoved.end());
   return absl::StrCat(
@@ -254,9 +254,9 @@ std::string Verdict(const RunDirectory& run, const RunReview& review, const Term
 
 std::string ReportText(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
   return absl::StrCat(Heading(run, review, terminal), Speed(review, terminal),
-                      Basis(run, review, terminal), Comparison(review, terminal),
+                      BasisText(run, review, terminal), Comparison(review, terminal),
                       Decisions(review, terminal), Operators(run, review, terminal),
-                      GpuLoads(review, terminal), Verdict(run, review, terminal));
+                      RunGpuLoads(review, terminal), Verdict(run, review, terminal));
 }
 
 }  // namespace eplb::cli

@@ -187,7 +187,7 @@ std::vector<bool> ComparedSteps(const std::vector<bool>& decided, size_t num_ste
   return any ? compared : from_first;
 }
 
-void Compare(const RunReport& report, const RunFigures& figures, RunReview& review) {
+void CompareFigures(const RunReport& report, const RunFigures& figures, RunReview& review) {
   const int64_t first = std::max<int64_t>(figures.first_switch_step, 0);
   const std::vector<bool> compared =
       ComparedSteps(review.operators.decided, figures.run.balancedness.size(), first);
@@ -214,7 +214,7 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   review.first_switch_step = figures.first_switch_step;
   review.window_steps = window_steps;
   review.operators = ReviewOperators(run.report, run.events);
-  Compare(run.report, figures, review);
+  CompareFigures(run.report, figures, review);
   CheckReport(run, figures, review);
   CheckLogsAreWhole(run, review);
   EPLB_RETURN_IF_ERROR(SumGpuLoads(run, review.compared_first_step, review));

@@ -15,7 +15,7 @@ namespace eplb::cli {
 namespace {
 
 // Eighths of a cell: growing to the right, and growing upwards.
-constexpr const char* kRight[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
 constexpr const char* kUp[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇"};
 constexpr const char* kFull = "█";
 
@@ -184,7 +184,7 @@ void DropToFit(Table& table, std::span<const std::string_view> headings, int wid
 std::string Bar(double value, double full, int width, const Terminal& terminal) {
   const int eighths = Eighths(value, full, width);
   if (!terminal.unicode) return std::string(static_cast<size_t>((eighths + 7) / 8), '#');
-  return Repeated(kFull, eighths / 8) + kRight[eighths % 8];
+  return Repeated(kFull, eighths / 8) + kEighths[eighths % 8];
 }
 
 std::string PairedBars(std::span<const double> before, std::span<const double> after, double full,

@@ -87,7 +87,7 @@ class Run {
 };
 
 // What the screen shows: the newest frame that came about, and why there is no newer one.
-struct Shown {
+struct ShownScreen {
   Output good;
   absl::Time since;  // of `good`
   std::string problem;
@@ -102,7 +102,7 @@ struct Shown {
 };
 
 // The last frame stays on the terminal. A run that is under way is left to the end of the process.
-int EndScreen(Screen& screen, const Shown& shown, bool running, int exit_code) {
+int EndScreen(Screen& screen, const ShownScreen& shown, bool running, int exit_code) {
   screen.Leave();
   const int printed =
       Print({.exit_code = exit_code, .out = shown.good.out, .message = shown.problem});
@@ -115,7 +115,7 @@ int RunOnScreen(const Command& command, Output first) {
   constexpr absl::Duration kLook = absl::Milliseconds(20);  // for the answer of a run
   constexpr absl::Duration kTick = absl::Seconds(1);        // ages are shown in seconds
   absl::Time due = absl::Now() + *first.again;
-  Shown shown{.good = std::move(first), .since = absl::Now(), .problem = {}, .failed = false};
+  ShownScreen shown{.good = std::move(first), .since = absl::Now(), .problem = {}, .failed = false};
   Screen screen;
   std::optional<Run> run;
   std::string drawn;

@@ -15,9 +15,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
-constexpr uint32_t kMagic = 0x4356'4c45;  // "ELVC"
+constexpr uint32_t kControlMagic = 0x4356'4c45;  // "ELVC"
 
-struct WireHeader {
+struct ControlHeader {
   uint32_t magic;
   uint8_t type;
   uint8_t op;
@@ -29,14 +29,14 @@ struct WireHeader {
   uint32_t why_bytes;
   uint32_t reserved2;
 };
-static_assert(sizeof(WireHeader) == 32 && std::is_trivially_copyable_v<WireHeader>);
+static_assert(sizeof(ControlHeader) == 32 && std::is_trivially_copyable_v<ControlHeader>);
 
 void AppendRaw(std::string& out, const void* data, size_t bytes) {
   out.append(static_cast<const char*>(data), bytes);
 }
 
-bool Plausible(const WireHeader& header) {
-  return header.magic == kMagic && header.type >= 1 &&
+bool Plausible(const ControlHeader& header) {
+  return header.magic == kControlMagic && header.type >= 1 &&
          header.type <= static_cast<uint8_t>(ControlFrameType::kAbort) &&
          header.op <= static_cast<uint8_t>(ControlOp::kFarewell) && header.blame_late <= 1 &&
          header.num_values <= kMaxVoteValues && header.num_ranks <= kMaxFrameRanks &&
@@ -46,8 +46,8 @@ bool Plausible(const WireHeader& header) {
 }  // namespace
 
 std::string EncodeFrame(const ControlFrame& frame) {
-  WireHeader header{};
-  header.magic = kMagic;
+  ControlHeader header{};
+  header.magic = kControlMagic;
   header.type = static_cast<uint8_t>(frame.type);
   header.op = static_cast<uint8_t>(frame.op);
   header.blame_late = frame.blame_late ? 1 : 0;
@@ -84,7 +84,7 @@ absl::StatusOr<std::optional<ControlFrame>> FrameConnection::Next() {
 }
 
 absl::StatusOr<std::optional<ControlFrame>> FrameConnection::Parse() {
-  WireHeader header;
+  ControlHeader header;
   if (in_.size() < sizeof(header)) return std::nullopt;
   std::memcpy(&header, in_.data(), sizeof(header));
   if (!Plausible(header)) return absl::DataLossError("bytes that are no frame");

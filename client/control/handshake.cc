@@ -18,7 +18,7 @@
 namespace eplb {
 namespace {
 
-constexpr std::string_view kMagic = "EPLBHS01";
+constexpr std::string_view kHandshakeMagic = "EPLBHS01";
 constexpr size_t kNonceBytes = 32;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kHelloBytes = 8 + 3 * sizeof(uint32_t) + kNonceBytes;
@@ -78,7 +78,7 @@ Handshake Handshake::Answer(const Options& options) {
 }
 
 void Handshake::WriteHello() {
-  Append(hello_, std::as_bytes(std::span(kMagic)));
+  Append(hello_, std::as_bytes(std::span(kHandshakeMagic)));
   AppendU32(hello_, static_cast<uint32_t>(options_.role));
   AppendU32(hello_, static_cast<uint32_t>(options_.self.value));
   AppendU32(hello_, static_cast<uint32_t>(peer_.value));
@@ -102,7 +102,7 @@ Handshake::Bytes32 Handshake::Mac(const char* label) const {
 }
 
 absl::Status Handshake::OnHello() {
-  if (!SameBytes(std::span(in_).first(kMagic.size()), std::as_bytes(std::span(kMagic)))) {
+  if (!SameBytes(std::span(in_).first(kHandshakeMagic.size()), std::as_bytes(std::span(kHandshakeMagic)))) {
     return Stranger("not a rank of this job");
   }
   if (ReadU32(in_, 8) != static_cast<uint32_t>(options_.role)) return Stranger("another role");

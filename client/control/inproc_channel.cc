@@ -14,7 +14,7 @@ namespace eplb {
 namespace {
 
 constexpr char kFarewell[] = "Farewell";
-constexpr char kClosed[] = "it has closed";
+constexpr char kInprocClosed[] = "it has closed";
 
 // Everything is guarded by `mutex`. (std::mutex rather than absl::Mutex: the packaged Abseil is
 // built without ThreadSanitizer, which then cannot see what its mutex orders.)
@@ -97,8 +97,8 @@ class InprocChannel : public ControlChannel {
       shared.least.assign(values.begin(), values.end());
     } else if (shared.op != op) {
       const RankId self = rank_;
-      if (op == kFarewell) return MissingRanksError(shared.op, std::span(&self, 1), kClosed);
-      if (shared.op == kFarewell) return MissingRanksError(op, Arrived(), kClosed);
+      if (op == kFarewell) return MissingRanksError(shared.op, std::span(&self, 1), kInprocClosed);
+      if (shared.op == kFarewell) return MissingRanksError(op, Arrived(), kInprocClosed);
       return MissingRanksError(op, std::span(&self, 1),
                                absl::StrCat("the other ranks called ", shared.op));
     }

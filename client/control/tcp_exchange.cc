@@ -18,15 +18,15 @@
 namespace eplb {
 namespace {
 
-constexpr uint32_t kMagic = 0x5845'4c45;  // "ELEX"
+constexpr uint32_t kExchangeMagic = 0x5845'4c45;  // "ELEX"
 constexpr size_t kMaxBlobBytes = size_t{1} << 20;
-constexpr absl::Duration kRetryPause = absl::Milliseconds(20);
-constexpr size_t kSpareConnections = 64;
+constexpr absl::Duration kConnectPause = absl::Milliseconds(20);
+constexpr size_t kMaxStrangers = 64;
 // The others wait this much longer than rank 0, so that its answer names who did not come.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
 // Of a call and of an answer.
-struct WireHeader {
+struct ExchangeHeader {
   uint32_t magic;
   int32_t rank;
   int32_t world_size;
@@ -34,9 +34,9 @@ struct WireHeader {
   uint64_t call;    // from 1
   uint64_t bytes;   // that follow
 };
-static_assert(sizeof(WireHeader) == 32 && std::is_trivially_copyable_v<WireHeader>);
+static_assert(sizeof(ExchangeHeader) == 32 && std::is_trivially_copyable_v<ExchangeHeader>);
 
-std::span<const std::byte> BytesOf(const WireHeader& header) {
+std::span<const std::byte> BytesOf(const ExchangeHeader& header) {
   return std::as_bytes(std::span(&header, 1));
 }
 
@@ -97,7 +97,7 @@ class Root {
  private:
   struct Caller {
     Fd fd;
-    WireHeader header{};
+    ExchangeHeader header{};
     size_t header_bytes = 0;
     std::string blob;
     size_t blob_bytes = 0;
@@ -121,7 +121,7 @@ class Root {
       if (polled[0].revents == 0) continue;
       EPLB_ASSIGN_OR_RETURN(Fd fd, Accept(listener_.fd.get()));
       if (!fd.valid()) continue;
-      if (unknown.size() >= callers.size() + kSpareConnections) {
+      if (unknown.size() >= callers.size() + kMaxStrangers) {
         unknown.erase(unknown.begin());
         ++refused_;
       }
@@ -166,8 +166,8 @@ class Root {
     caller.fd.Reset();
   }
 
-  bool Belongs(const WireHeader& header) const {
-    return header.magic == kMagic && header.world_size == options_.world_size && header.rank > 0 &&
+  bool Belongs(const ExchangeHeader& header) const {
+    return header.magic == kExchangeMagic && header.world_size == options_.world_size && header.rank > 0 &&
            header.rank < options_.world_size && header.call == call_ &&
            header.bytes <= kMaxBlobBytes;
   }
@@ -179,7 +179,7 @@ class Root {
 
   // A caller that cannot be answered notices by itself; the others are answered all the same.
   void Answer(Caller& caller, const std::string& body, const absl::Status& status) const {
-    const WireHeader header{.magic = kMagic,
+    const ExchangeHeader header{.magic = kExchangeMagic,
                             .rank = 0,
                             .world_size = options_.world_size,
                             .failed = status.ok() ? 0U : 1U,
@@ -214,7 +214,7 @@ class Member {
       last = body.status();
       // Rank 0 is not there yet: nothing to poll, so the pause is a poll of nothing.
       EPLB_RETURN_IF_ERROR(
-          PollUntil({}, std::min(deadline, MonotonicNow() + kRetryPause)).status());
+          PollUntil({}, std::min(deadline, MonotonicNow() + kConnectPause)).status());
     }
     return absl::DeadlineExceededError(
         absl::StrCat("exchange ", call_, ": rank 0 did not come to ", address_, " in ",
@@ -229,7 +229,7 @@ class Member {
     EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
     if (ready == 0) return absl::UnavailableError("rank 0 does not accept the connection");
     EPLB_RETURN_IF_ERROR(FinishConnect(fd.get()));
-    WireHeader header{.magic = kMagic,
+    ExchangeHeader header{.magic = kExchangeMagic,
                       .rank = options_.rank.value,
                       .world_size = options_.world_size,
                       .failed = 0,
@@ -240,7 +240,7 @@ class Member {
     EPLB_RETURN_IF_ERROR(
         Waiting(ReceiveAll(fd.get(), std::as_writable_bytes(std::span(&header, 1)), deadline)));
     const uint64_t most = (kMaxBlobBytes + sizeof(uint64_t)) * options_.world_size;
-    if (header.magic != kMagic || header.call != call_ || header.bytes > most) {
+    if (header.magic != kExchangeMagic || header.call != call_ || header.bytes > most) {
       return absl::DataLossError(
           absl::StrCat("exchange: ", address_, " is not rank 0 of this job"));
     }

@@ -17,7 +17,7 @@ namespace {
 using wire::JsonNumbers;
 using wire::JsonValue;
 
-constexpr char kFormat[] = "eplb.load.v1";
+constexpr char kLoadFormat[] = "eplb.load.v1";
 constexpr char kPlacementFormat[] = "eplb.placement.v1";
 
 absl::Status UnknownSchema(const JsonValue& value) {
@@ -92,7 +92,7 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
 absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
   if (IsWindow(value)) return WindowFrom(value);
   const JsonValue* format = value.Find("format");
-  if (format == nullptr || format->kind != JsonValue::Kind::kString || format->text != kFormat) {
+  if (format == nullptr || format->kind != JsonValue::Kind::kString || format->text != kLoadFormat) {
     return UnknownSchema(value);
   }
   const JsonValue* cells = value.Find("load");
@@ -229,7 +229,7 @@ absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
 
 std::string KnownLoadFormats() {
   return absl::StrCat(
-      "tried a JSON matrix [layers][experts] or [steps][layers][experts], \"", kFormat,
+      "tried a JSON matrix [layers][experts] or [steps][layers][experts], \"", kLoadFormat,
       "\", JSON lines of windows, NumPy .npy and .npz, CSV, sglang's logical_count, vllm's "
       "eplb_load_stats and trtllm's directory of statistics");
 }

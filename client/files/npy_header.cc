@@ -11,7 +11,7 @@
 namespace eplb {
 namespace {
 
-constexpr size_t kMaxDimensions = 8;
+constexpr size_t kMaxNpyDimensions = 8;
 constexpr int64_t kMaxDimension = int64_t{1} << 31;
 
 // Reads the Python dictionary {'descr': '<i8', 'fortran_order': False, 'shape': (3, 4), }.
@@ -62,7 +62,7 @@ class DictReader {
       int64_t size = -1;
       const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), size);
       if (error != std::errc() || size < 0 || size > kMaxDimension ||
-          header_.shape.size() == kMaxDimensions) {
+          header_.shape.size() == kMaxNpyDimensions) {
         return absl::InvalidArgumentError("the header's shape has a dimension outside 0..2^31");
       }
       text_.remove_prefix(static_cast<size_t>(end - text_.data()));

@@ -15,7 +15,7 @@
 namespace eplb {
 namespace {
 
-absl::Status SystemError(const std::string& path, int error) {
+absl::Status ReadError(const std::string& path, int error) {
   const std::string message = absl::StrCat(path, ": ", std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);
   if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
@@ -27,10 +27,10 @@ absl::Status SystemError(const std::string& path, int error) {
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t max_bytes) {
   // O_NONBLOCK: opening a pipe must not wait for its writer.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return SystemError(path, errno);
+  if (file < 0) return ReadError(path, errno);
   const absl::Cleanup close_file = [file] { (void)close(file); };
   struct stat info = {};
-  if (fstat(file, &info) != 0) return SystemError(path, errno);
+  if (fstat(file, &info) != 0) return ReadError(path, errno);
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": is ", S_ISDIR(info.st_mode) ? "a directory" : "not a regular file"));
@@ -45,7 +45,7 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t max
   while (done < bytes.size()) {
     const ssize_t got = read(file, bytes.data() + done, bytes.size() - done);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return SystemError(path, errno);
+    if (got < 0) return ReadError(path, errno);
     if (got == 0) break;  // the file became shorter meanwhile
     done += static_cast<size_t>(got);
   }

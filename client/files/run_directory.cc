@@ -12,7 +12,7 @@
 namespace eplb {
 namespace {
 
-constexpr int32_t kMaxRanks = 1 << 20;
+constexpr int32_t kMaxRunRanks = 1 << 20;
 
 std::string HistoryPath(const std::string& directory, int32_t rank) {
   return absl::StrCat(directory, "/rank-", rank, ".jsonl");
@@ -60,7 +60,7 @@ absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory) {
   RunLogs logs;
   int32_t world_size = 1;  // rank 0 must be there
   std::error_code error;
-  while (world_size < kMaxRanks &&
+  while (world_size < kMaxRunRanks &&
          std::filesystem::exists(HistoryPath(directory, world_size), error)) {
     ++world_size;
   }

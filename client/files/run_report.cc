@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kFormat[] = "eplb.run.v1";
+constexpr char kRunFormat[] = "eplb.run.v1";
 
 Json Summary(const RunReport& report) {
   double sum = 0, sum_static = 0, sum_after = 0, sum_static_after = 0;
@@ -143,9 +143,9 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
   const Json* switches = fields.Array("switches");
   const Json* steps = fields.Array("steps");
   if (!fields.status().ok()) return fields.status();
-  if (format != kFormat) {
+  if (format != kRunFormat) {
     return absl::InvalidArgumentError(
-        absl::StrCat("format is \"", format, "\", expected \"", kFormat, "\""));
+        absl::StrCat("format is \"", format, "\", expected \"", kRunFormat, "\""));
   }
   for (size_t i = 0; i < switches->size(); ++i) {
     EPLB_ASSIGN_OR_RETURN(SwitchRecord change, SwitchFrom((*switches)[i], i));
@@ -183,7 +183,7 @@ int64_t CountRebalances(const std::vector<SwitchRecord>& switches) {
 }
 
 std::string RunReportToJson(const RunReport& report) {
-  Json json = {{"format", kFormat},
+  Json json = {{"format", kRunFormat},
                {"job", report.job},
                {"incarnation", report.incarnation},
                {"world_size", report.world_size},

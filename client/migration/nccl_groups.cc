@@ -13,7 +13,7 @@
 namespace eplb {
 namespace {
 
-struct Row {
+struct PairRow {
   RankId peer;
   int32_t index = 0;
   int32_t row = 0;
@@ -23,17 +23,17 @@ struct Row {
 };
 
 // The rows of each round by their place in staging.
-using Rounds = std::map<int32_t, std::vector<Row>>;
+using Rounds = std::map<int32_t, std::vector<PairRow>>;
 
-absl::StatusOr<Rounds> ByRound(const std::vector<Row>& rows, const char* verb) {
+absl::StatusOr<Rounds> ByRound(const std::vector<PairRow>& rows, const char* verb) {
   Rounds rounds;
-  for (const Row& row : rows) {
+  for (const PairRow& row : rows) {
     if (row.staging_offset % kStagingAlignment != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("row ", row.row, " ", verb, " rank ", row.peer.value, ": staging offset ",
                        row.staging_offset, " is no multiple of ", kStagingAlignment));
     }
-    std::vector<Row>& round = rounds[row.round];
+    std::vector<PairRow>& round = rounds[row.round];
     if (!round.empty() && round.front().peer != row.peer) {
       return absl::InvalidArgumentError(
           absl::StrCat("round ", row.round, " ", verb, " ranks ", round.front().peer.value, " and ",
@@ -43,7 +43,7 @@ absl::StatusOr<Rounds> ByRound(const std::vector<Row>& rows, const char* verb) {
   }
   for (auto& [number, round] : rounds) {
     std::sort(round.begin(), round.end(),
-              [](const Row& a, const Row& b) { return a.staging_offset < b.staging_offset; });
+              [](const PairRow& a, const PairRow& b) { return a.staging_offset < b.staging_offset; });
   }
   return rounds;
 }
@@ -52,7 +52,7 @@ class PieceCutter {
  public:
   explicit PieceCutter(int64_t piece_bytes) : piece_bytes_(piece_bytes) {}
 
-  void Add(const Row& row) {
+  void Add(const PairRow& row) {
     const bool follows = !pieces_.empty() && row.staging_offset == RoundUpToStaging(End());
     if (!follows) Begin(row, row.staging_offset);
     for (int64_t offset = 0; offset < row.num_bytes;) {
@@ -76,7 +76,7 @@ class PieceCutter {
  private:
   int64_t End() const { return pieces_.back().staging_offset + pieces_.back().num_bytes; }
 
-  void Begin(const Row& row, int64_t staging_offset) {
+  void Begin(const PairRow& row, int64_t staging_offset) {
     pieces_.push_back({.peer = row.peer, .staging_offset = staging_offset});
   }
 
@@ -84,16 +84,16 @@ class PieceCutter {
   std::vector<NcclPiece> pieces_;
 };
 
-std::vector<NcclPiece> Cut(const std::vector<Row>& rows, int64_t piece_bytes) {
+std::vector<NcclPiece> Cut(const std::vector<PairRow>& rows, int64_t piece_bytes) {
   PieceCutter cutter(piece_bytes);
-  for (const Row& row : rows) cutter.Add(row);
+  for (const PairRow& row : rows) cutter.Add(row);
   return cutter.Take();
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int64_t piece_bytes) {
-  std::vector<Row> sent;
+  std::vector<PairRow> sent;
   for (const RowSend& send : moves.sends) {
     sent.push_back({.peer = send.to,
                     .index = static_cast<int32_t>(sent.size()),
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int6
                     .staging_offset = send.staging_offset,
                     .num_bytes = static_cast<int64_t>(send.bytes.size())});
   }
-  std::vector<Row> received;
+  std::vector<PairRow> received;
   for (const RowReceive& receive : moves.receives) {
     received.push_back({.peer = receive.from,
                         .index = static_cast<int32_t>(received.size()),

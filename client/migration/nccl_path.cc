@@ -24,7 +24,7 @@ constexpr size_t kNumBuffers = 2;
 // Announcements that a link is given before it has sent them: far below what closes it.
 constexpr size_t kFramesAtOnce = 256;
 // Received pieces whose checksums are summed.
-constexpr size_t kMaxChecking = 16;
+constexpr size_t kMaxRowsChecking = 16;
 
 class NcclPath : public RowPath {
  public:
@@ -274,7 +274,7 @@ class NcclPath : public RowPath {
   }
 
   absl::StatusOr<bool> EndNext() {
-    if (num_ended_ == num_begun_ || checking_.size() >= kMaxChecking) return false;
+    if (num_ended_ == num_begun_ || checking_.size() >= kMaxRowsChecking) return false;
     const Group& under_way = groups_under_way_.front();
     if (!under_way.mark.has_value()) return false;
     EPLB_ASSIGN_OR_RETURN(const bool ended, group_queue_->Ended(*under_way.mark));

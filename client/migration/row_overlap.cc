@@ -10,7 +10,7 @@
 namespace eplb {
 namespace {
 
-struct Row {
+struct RowSpan {
   uintptr_t begin = 0;
   uintptr_t end = 0;
   const ExpertTensor* tensor = nullptr;
@@ -20,7 +20,7 @@ struct Row {
 }  // namespace
 
 absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors) {
-  std::vector<Row> rows;
+  std::vector<RowSpan> rows;
   for (const ExpertTensor& tensor : tensors) {
     const auto base = reinterpret_cast<uintptr_t>(tensor.base);
     for (int32_t slot = 0; slot < tensor.num_rows; ++slot) {
@@ -31,13 +31,13 @@ absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors) {
                       .local_slot = slot});
     }
   }
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+  std::sort(rows.begin(), rows.end(), [](const RowSpan& a, const RowSpan& b) {
     return std::tie(a.begin, a.tensor->name) < std::tie(b.begin, b.tensor->name);
   });
   // Rows before the first shared byte end in the order in which they begin.
   for (size_t i = 1; i < rows.size(); ++i) {
-    const Row& first = rows[i - 1];
-    const Row& second = rows[i];
+    const RowSpan& first = rows[i - 1];
+    const RowSpan& second = rows[i];
     if (second.begin >= first.end) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor \"", second.tensor->name, "\": local slot ", second.local_slot, " shares ",

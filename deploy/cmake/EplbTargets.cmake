@@ -7,7 +7,9 @@ target_compile_options(eplb_warnings INTERFACE
   "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>"
   # g++ 12 sees uninitialised members in destructors of aggregates on paths that cannot happen;
   # clang and the sanitizers look for the real ones.
-  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>")
+  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>"
+  # A type of an anonymous namespace is in the main file only when files are compiled alone.
+  "$<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-subobject-linkage>")
 if(EPLB_WERROR)
   target_compile_options(eplb_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
 endif()

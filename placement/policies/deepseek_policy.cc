@@ -10,7 +10,7 @@
 namespace eplb {
 namespace {
 
-constexpr int64_t kMaxCells = int64_t{1} << 28;
+constexpr int64_t kMaxSortedCells = int64_t{1} << 28;
 
 absl::Status CheckNumbers(int64_t num_layers, int64_t num_experts, const DeepseekShape& shape) {
   if (num_layers < 1 || num_experts < 1 || shape.num_slots < 1 || shape.num_groups < 1 ||
@@ -20,9 +20,9 @@ absl::Status CheckNumbers(int64_t num_layers, int64_t num_experts, const Deepsee
                      " experts, ", shape.num_slots, " slots, ", shape.num_groups,
                      " expert groups, ", shape.num_nodes, " nodes, ", shape.num_gpus, " GPUs"));
   }
-  if (num_layers > kMaxCells / shape.num_slots) {
+  if (num_layers > kMaxSortedCells / shape.num_slots) {
     return absl::InvalidArgumentError(absl::StrCat(num_layers, " layers x ", shape.num_slots,
-                                                   " slots; at most ", kMaxCells,
+                                                   " slots; at most ", kMaxSortedCells,
                                                    " cells are accepted"));
   }
   return absl::OkStatus();

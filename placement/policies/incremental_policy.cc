@@ -36,16 +36,16 @@ constexpr double kFarOff = 0.4;
 // Beyond this the budget of a GPU ends too, unless it was given.
 constexpr double kVeryFarOff = 1;
 // Copying all slots of a layer must lower its soft peak by this part of the bound; where the layer
-// is further off than kNear, by less in the same measure, for it will soon move again.
+// is further off than kNearPeak, by less in the same measure, for it will soon move again.
 constexpr double kPriceOfAllSlots = 0.066;
-constexpr double kNear = 0.06;
+constexpr double kNearPeak = 0.06;
 // What a replica that is not needed yet must take from the sum of squared units.
 constexpr double kLeastSpread = 0.002;
 
-using Row = std::span<const int32_t>;
+using SlotRow = std::span<const int32_t>;
 using Layout = std::vector<int32_t>;  // experts by slot of a domain
 
-Row RowOf(const IndexMatrix& matrix, Eigen::Index row) {
+SlotRow RowOf(const IndexMatrix& matrix, Eigen::Index row) {
   return {matrix.data() + row * matrix.cols(), static_cast<size_t>(matrix.cols())};
 }
 
@@ -59,14 +59,14 @@ struct Frame {
   Domain domain;
   std::vector<int32_t> slots;  // of the domain, in the layer
 
-  Layout Read(Row layer) const {
+  Layout Read(SlotRow layer) const {
     Layout layout;
     for (const int32_t slot : slots) layout.push_back(layer[static_cast<size_t>(slot)]);
     return layout;
   }
 };
 
-Frame FrameOf(const Topology& topology, const GpuSpeeds& speeds, Hierarchy hierarchy) {
+Frame SearchFrameOf(const Topology& topology, const GpuSpeeds& speeds, Hierarchy hierarchy) {
   Frame frame = {.domain = DomainOf(topology, speeds, 0, topology.num_gpus()), .slots = {}};
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
     if (!speeds.Usable(GpuId{gpu})) continue;
@@ -92,7 +92,7 @@ class Contest {
 
   // A score is the mean over the windows of the soft peak, in parts of the mean load, plus the
   // price of the copies. What has a higher mean of largest loads than the incumbent is out.
-  void Offer(Row layout, int32_t copies) {
+  void Offer(SlotRow layout, int32_t copies) {
     const double price = price_of_all_slots_ * copies / static_cast<double>(layout.size());
     const Means means = MeansOf(layout);
     if (best_.empty()) {
@@ -117,7 +117,7 @@ class Contest {
     double soft_peak = 0;
   };
 
-  Means MeansOf(Row layout) const {
+  Means MeansOf(SlotRow layout) const {
     Means means;
     for (const std::vector<double>& window : windows_) {
       double total = 0;
@@ -132,7 +132,7 @@ class Contest {
     return {.peak = means.peak / count, .soft_peak = means.soft_peak / count};
   }
 
-  std::vector<double> LoadsOf(Row layout, const std::vector<double>& window) const {
+  std::vector<double> LoadsOf(SlotRow layout, const std::vector<double>& window) const {
     std::vector<int32_t> counts(window.size());
     for (const int32_t expert : layout) ++counts[static_cast<size_t>(expert)];
     std::vector<double> loads;
@@ -160,7 +160,7 @@ class Contest {
 // The layer is far enough from its bound to move: more of the GPUs are more above it than the noise
 // of `tokens` on a GPU explains; 0: no noise is known. (One GPU alone says little: the largest of
 // many is always far above the mean.)
-bool IsOff(const Domain& domain, Row layout, double bound, double tokens) {
+bool IsOff(const Domain& domain, SlotRow layout, double bound, double tokens) {
   Arrangement arrangement(domain);
   arrangement.Assign(layout);
   if (arrangement.MaxLoad() <= bound * (1 + kLeastExcess)) return false;
@@ -179,14 +179,14 @@ bool IsOff(const Domain& domain, Row layout, double bound, double tokens) {
 
 // Relieves the incumbent step by step and offers what stands after each; first, where `spread`, the
 // replicas that will be needed.
-void OfferSteps(const Domain& domain, Row incumbent, double bound, int32_t budget, bool spread,
+void OfferSteps(const Domain& domain, SlotRow incumbent, double bound, int32_t budget, bool spread,
                 const std::atomic<bool>* abandoned, Contest& contest) {
   Arrangement arrangement(domain);
   arrangement.Assign(incumbent);
   const double excess = arrangement.MaxLoad() / bound - 1;
   const int32_t slots = arrangement.num_slots();
   const double part = excess > kFarOff ? 1 : kMostOfSlots;
-  const double price = kPriceOfAllSlots * std::min(1.0, kNear / excess);
+  const double price = kPriceOfAllSlots * std::min(1.0, kNearPeak / excess);
   contest.set_price(price);
   Relief relief(arrangement, bound,
                 {.copies_per_gpu = budget, .copies = static_cast<int32_t>(part * slots)});
@@ -200,12 +200,12 @@ void OfferSteps(const Domain& domain, Row incumbent, double bound, int32_t budge
 }
 
 // Copies into all GPUs and the most into one, from one layout to another.
-std::pair<int32_t, int32_t> CopiesBetween(const Domain& domain, Row from, Row to) {
+std::pair<int32_t, int32_t> CopiesBetween(const Domain& domain, SlotRow from, SlotRow to) {
   int32_t sum = 0;
   int32_t most = 0;
   size_t first = 0;
   for (const int32_t slots : domain.slots) {
-    const Row had = from.subspan(first, static_cast<size_t>(slots));
+    const SlotRow had = from.subspan(first, static_cast<size_t>(slots));
     int32_t copies = 0;
     for (const int32_t expert : to.subspan(first, static_cast<size_t>(slots))) {
       copies += std::find(had.begin(), had.end(), expert) == had.end() ? 1 : 0;
@@ -240,7 +240,7 @@ class IncrementalPolicy final : public Policy {
                                        .speeds = &speeds,
                                        .abandoned = input.abandoned}));
     EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(previous, balanced));
-    Frame frame = FrameOf(topology, speeds, hierarchy);
+    Frame frame = SearchFrameOf(topology, speeds, hierarchy);
     frame.domain.allow_duplicates = options_.allow_duplicates;
     IndexMatrix slots = aligned.physical_to_logical_map();
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
@@ -280,7 +280,7 @@ class IncrementalPolicy final : public Policy {
   }
 
   // Loads and homes of a layer; no homes where the incumbent keeps none.
-  static void SetLayer(const PolicyInput& input, Hierarchy hierarchy, Row incumbent, int32_t layer,
+  static void SetLayer(const PolicyInput& input, Hierarchy hierarchy, SlotRow incumbent, int32_t layer,
                        Frame& frame) {
     frame.domain.load = LoadOf(input.load, layer);
     frame.domain.home_of_expert.clear();
@@ -320,7 +320,7 @@ class IncrementalPolicy final : public Policy {
   }
 
   // Copies into a GPU.
-  int32_t BudgetOf(const Domain& domain, Row incumbent, double bound) const {
+  int32_t BudgetOf(const Domain& domain, SlotRow incumbent, double bound) const {
     if (options_.max_moves_per_gpu.has_value()) return *options_.max_moves_per_gpu;
     Arrangement arrangement(domain);
     arrangement.Assign(incumbent);

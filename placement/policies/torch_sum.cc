@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLanes = 8;         // floats of one AVX2 vector
 constexpr size_t kAccumulators = 4;  // vectors added side by side
-constexpr size_t kLevels = 4;        // of the cascade
+constexpr size_t kCascadeLevels = 4;        // of the cascade
 constexpr size_t kBlock = kLanes * kAccumulators;
 
 using Block = std::array<float, kBlock>;
@@ -25,20 +25,20 @@ void Add(Block& to, const float* from) {
 Block CascadeSum(const float* row, size_t num_blocks) {
   const size_t ceil_log2 =
       num_blocks <= 2 ? 1 : static_cast<size_t>(std::bit_width(num_blocks - 1));
-  const size_t power = std::max<size_t>(4, ceil_log2 / kLevels);
+  const size_t power = std::max<size_t>(4, ceil_log2 / kCascadeLevels);
   const size_t mask = (size_t{1} << power) - 1;
-  std::array<Block, kLevels> levels{};
+  std::array<Block, kCascadeLevels> levels{};
   for (size_t i = 0; i < num_blocks;) {
     Add(levels[0], row + i * kBlock);
     ++i;
     if ((i & mask) != 0) continue;
-    for (size_t level = 1; level < kLevels; ++level) {
+    for (size_t level = 1; level < kCascadeLevels; ++level) {
       Add(levels[level], levels[level - 1].data());
       levels[level - 1].fill(0);
       if ((i & (mask << (level * power))) != 0) break;
     }
   }
-  for (size_t level = 1; level < kLevels; ++level) Add(levels[0], levels[level].data());
+  for (size_t level = 1; level < kCascadeLevels; ++level) Add(levels[0], levels[level].data());
   return levels[0];
 }
 

@@ -16,7 +16,7 @@
 namespace eplb {
 namespace {
 
-constexpr int64_t kMaxStep = int64_t{1} << 62;
+constexpr int64_t kMaxReplayStep = int64_t{1} << 62;
 
 absl::Status CheckAtLeast(const char* name, int64_t value, int64_t least) {
   if (value >= least) return absl::OkStatus();
@@ -53,7 +53,7 @@ absl::Status CheckTrace(const ReplayTrace& trace, const Topology& topology) {
           " experts, expected ", topology.num_layers(), " x ", topology.num_experts()));
     }
     if (trace.steps[t].first < 0 || trace.steps[t].last < trace.steps[t].first ||
-        trace.steps[t].last > kMaxStep) {
+        trace.steps[t].last > kMaxReplayStep) {
       return absl::InvalidArgumentError(absl::StrCat(
           "window ", t, " covers steps ", trace.steps[t].first, "..", trace.steps[t].last));
     }
@@ -189,11 +189,11 @@ class Replayer {
 
   // The steps of so many windows like the recent ones; 0 for none.
   static int64_t StepsIn(std::span<const StepRange> recent, int64_t windows) {
-    constexpr double kMost = 9e18;  // below 2^63
+    constexpr double kMaxStepsAhead = 9e18;  // below 2^63
     double sum = 0;
     for (const StepRange& range : recent) sum += static_cast<double>(range.count());
     const double steps = static_cast<double>(windows) * sum / static_cast<double>(recent.size());
-    return static_cast<int64_t>(std::min(std::ceil(steps), kMost));
+    return static_cast<int64_t>(std::min(std::ceil(steps), kMaxStepsAhead));
   }
 
   absl::Status Run(int64_t t, ReplayRow& row) {

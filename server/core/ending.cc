@@ -28,7 +28,7 @@ std::vector<int32_t> RanksCut(const Incarnation& incarnation, absl::Time until) 
   return cut;
 }
 
-std::string SecondsText(absl::Duration duration) {
+std::string AboutSeconds(absl::Duration duration) {
   return absl::StrFormat("%.2f s", absl::ToDoubleSeconds(duration));
 }
 
@@ -50,7 +50,7 @@ std::string LostLater(const Incarnation& incarnation, const std::vector<int32_t>
   const std::string who =
       all_others ? absl::StrCat("the other ", later.size(), " ranks") : RankList(later);
   return absl::StrCat("; ", who, later.size() == 1 ? " was" : " were", " lost within ",
-                      SecondsText(within), " after it");
+                      AboutSeconds(within), " after it");
 }
 
 std::string FailureAlone(const Failure& failure, const std::string& why) {
@@ -82,8 +82,8 @@ std::string FailureReason(const Incarnation& incarnation) {
   if (cut.empty()) return FailureAlone(failure, why);
   const absl::Duration after = failure.at - incarnation.ranks[cut.front()].away_since;
   const std::string when = after < absl::ZeroDuration()
-                               ? absl::StrCat(SecondsText(-after), " before that was seen")
-                               : absl::StrCat(SecondsText(after), " later");
+                               ? absl::StrCat(AboutSeconds(-after), " before that was seen")
+                               : absl::StrCat(AboutSeconds(after), " later");
   std::string text = absl::StrCat(FirstLost(incarnation, cut.front()), LostLater(incarnation, cut),
                                   "; rank ", failure.rank);
   if (failure.missing_ranks.empty()) return absl::StrCat(text, " failed ", when, why);

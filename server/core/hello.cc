@@ -30,7 +30,7 @@
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxBytes = int64_t{1} << 40;  // of one expert of one layer
+constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;  // of one expert of one layer
 constexpr int32_t kMaxEvery = 1 << 20;           // steps
 
 absl::Status CheckNames(const wire::Hello& hello) {
@@ -52,8 +52,8 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"step", hello.step, 0, kMaxNumber},
                              Field{"vote_every", hello.vote_every, 1, kMaxEvery},
                              Field{"report_every", hello.report_every, 1, kMaxReportEvery},
-                             Field{"weight_bytes", hello.weight_bytes, 0, kMaxBytes},
-                             Field{"state_bytes", hello.state_bytes, 0, kMaxBytes},
+                             Field{"weight_bytes", hello.weight_bytes, 0, kMaxExpertBytes},
+                             Field{"state_bytes", hello.state_bytes, 0, kMaxExpertBytes},
                              Field{"staging_rows", hello.staging_rows, 0, kMaxNumber},
                              Field{"staging_layers", hello.staging_layers, 0, kMaxNumber},
                              Field{"session_number", hello.session_number, 0, kMaxNumber},

@@ -131,7 +131,7 @@ absl::Status ConsiderReturn(const Question& question, RebalanceQuestion rebalanc
   return judged.rebalance ? Settle(question, affordable, judged, verdict) : absl::OkStatus();
 }
 
-absl::Status Measure(const RebalanceQuestion& rebalance, const Affordable& affordable,
+absl::Status MeasureRebalance(const RebalanceQuestion& rebalance, const Affordable& affordable,
                      Verdict& verdict) {
   EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(rebalance.load, rebalance.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(rebalance.load, affordable.target));
@@ -170,7 +170,7 @@ absl::StatusOr<Verdict> Judge(const Question& question) {
       .costs = costs,
       .record = question.record == nullptr ? none : *question.record};
   EPLB_ASSIGN_OR_RETURN(const RebalanceVerdict judged, JudgeRebalance(rebalance));
-  EPLB_RETURN_IF_ERROR(Measure(rebalance, affordable, verdict));
+  EPLB_RETURN_IF_ERROR(MeasureRebalance(rebalance, affordable, verdict));
   if (affordable.moves.empty()) {
     verdict.reason =
         absl::StrCat(Steps(question), ": kept, the policy changes nothing that may move");

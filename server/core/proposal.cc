@@ -39,7 +39,7 @@ std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
 
 // What the boundary took, for the metrics and for the next chunks' length. Before job.known
 // changes.
-void Measure(Turn& turn, Job& job, const Proposal& proposal) {
+void MeasureProposal(Turn& turn, Job& job, const Proposal& proposal) {
   Counters& counters = turn.state.counters;
   AddCapped(counters.received_bytes, std::max<int64_t>(proposal.received_bytes, 0));
   const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
@@ -56,7 +56,7 @@ void Commit(Turn& turn, Job& job) {
   const Proposal proposal = *std::move(job.proposal);
   job.proposal.reset();
   const wire::Propose& message = proposal.message;
-  Measure(turn, job, proposal);
+  MeasureProposal(turn, job, proposal);
   job.known = Known{message.version, message.digest, proposal.after};
   NoteRan(job, message.version, message.digest);
   job.back_off = {};

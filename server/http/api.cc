@@ -24,7 +24,7 @@ constexpr int64_t kMaxLimit = 1000;
 constexpr int64_t kMaxNumber = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxLayer = 1 << 20;
 
-HttpResponse ErrorResponse(const absl::Status& status) {
+HttpResponse StatusResponse(const absl::Status& status) {
   const int code = absl::IsInvalidArgument(status) ? 400
                    : absl::IsNotFound(status)      ? 404
                    : absl::IsUnavailable(status)   ? 503
@@ -133,14 +133,14 @@ constexpr Parameter kLimit[] = {{"limit", kMaxLimit}};
 constexpr Parameter kEvents[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
 
 // What stands behind /api/v1/jobs/JOB/.
-struct Route {
+struct ApiPath {
   std::string_view name;
   std::span<const Parameter> parameters;
   absl::StatusOr<std::string> (*answer)(const ApiSources& sources, const std::string& job,
                                         const Numbers& numbers);
 };
 
-constexpr Route kRoutes[] = {{"", {}, &Job},
+constexpr ApiPath kRoutes[] = {{"", {}, &Job},
                              {"placement", kVersion, &PlacementOf},
                              {"load", kLayer, &LoadOf},
                              {"plans", kLimit, &PlansOf},
@@ -155,15 +155,15 @@ HttpResponse AnswerAboutJob(const ApiSources& sources, std::string_view path, st
   const std::string_view what =
       slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
   const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                  [what](const Route& one) { return one.name == what; });
+                                  [what](const ApiPath& one) { return one.name == what; });
   const bool ends_with_slash = slash != std::string_view::npos && what.empty();
   if (route == std::end(kRoutes) || ends_with_slash) return NotThere(path);
   if (!IsJobName(job))
-    return ErrorResponse(absl::NotFoundError(absl::StrCat("no job ", Shown(job))));
+    return StatusResponse(absl::NotFoundError(absl::StrCat("no job ", Shown(job))));
   const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, route->parameters);
-  if (!numbers.ok()) return ErrorResponse(numbers.status());
+  if (!numbers.ok()) return StatusResponse(numbers.status());
   absl::StatusOr<std::string> body = route->answer(sources, job, *numbers);
-  if (!body.ok()) return ErrorResponse(body.status());
+  if (!body.ok()) return StatusResponse(body.status());
   return {.body = *std::move(body)};
 }
 
@@ -181,7 +181,7 @@ HttpResponse AnswerApi(const ApiSources& sources, std::string_view path,
                        const QueryParameters& query) {
   if (path == kJobs) {
     const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, {});
-    if (!numbers.ok()) return ErrorResponse(numbers.status());
+    if (!numbers.ok()) return StatusResponse(numbers.status());
     return {.body = JobsToJson(sources.jobs(), sources.refusals(), sources.warnings())};
   }
   if (!path.starts_with(kJobs) || path[kJobs.size()] != '/') return NotThere(path);

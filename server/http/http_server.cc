@@ -87,9 +87,9 @@ std::string WithoutRange(std::string_view head) {
 // The library's parser and writer without its sockets and threads.
 class Exchange : public httplib::Server {
  public:
-  using Answer = std::function<HttpResponse(const httplib::Request& request)>;
+  using Respond = std::function<HttpResponse(const httplib::Request& request)>;
 
-  explicit Exchange(Answer answer) : answer_(std::move(answer)) {
+  explicit Exchange(Respond answer) : answer_(std::move(answer)) {
     set_payload_max_length(kMaxBodyBytes);
     set_default_headers({{"Content-Security-Policy", "default-src 'self'"},
                          {"X-Content-Type-Options", "nosniff"},
@@ -130,7 +130,7 @@ class Exchange : public httplib::Server {
   }
 
  private:
-  const Answer answer_;
+  const Respond answer_;
   mutable std::mutex mutex_;
   std::map<int, int64_t> errors_;  // guarded by mutex_
 };
@@ -143,7 +143,7 @@ struct HttpServer::Parts {
       : sources(std::move(given)),
         address(std::move(bound)),
         hosts(std::move(names)),
-        exchange([this](const httplib::Request& request) { return Answer(request); }),
+        exchange([this](const httplib::Request& request) { return Respond(request); }),
         too_large([](const httplib::Request&) {
           return ErrorResponse(431, absl::StrCat("the request's head is larger than ",
                                                  Intake::Limits().max_head_bytes, " bytes"));
@@ -151,7 +151,7 @@ struct HttpServer::Parts {
         intake(std::move(listener), {.max_connections = max_connections}),
         outlet({.max_answers = max_connections}) {}
 
-  HttpResponse Answer(const httplib::Request& request) const {
+  HttpResponse Respond(const httplib::Request& request) const {
     if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
     if (request.method != "GET" && request.method != "HEAD") {
       return ErrorResponse(405, "this side only reads: GET and HEAD");

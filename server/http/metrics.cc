@@ -23,7 +23,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
-double Finite(double value) { return std::isfinite(value) ? value : 0; }
+double FiniteSample(double value) { return std::isfinite(value) ? value : 0; }
 
 // Builds families in the order of the page.
 class Page {
@@ -35,9 +35,9 @@ class Page {
   void Sample(double value, Labels labels = {}) {
     ClientMetric& metric = Add(std::move(labels));
     if (families_.back().type == MetricType::Counter) {
-      metric.counter.value = Finite(value);
+      metric.counter.value = FiniteSample(value);
     } else {
-      metric.gauge.value = Finite(value);
+      metric.gauge.value = FiniteSample(value);
     }
   }
   void Sample(const core::Buckets& view, Labels labels = {}) {
@@ -51,7 +51,7 @@ class Page {
                                                       : core::Buckets::kBounds[i]});
     }
     histogram.sample_count = sum;
-    histogram.sample_sum = Finite(view.sum_seconds);
+    histogram.sample_sum = FiniteSample(view.sum_seconds);
   }
   // Without a family that has no sample.
   std::vector<MetricFamily> Take() {

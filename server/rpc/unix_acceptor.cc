@@ -20,7 +20,7 @@
 namespace eplb {
 namespace {
 
-constexpr int kBacklog = 1024;
+constexpr int kUnixBacklog = 1024;
 constexpr size_t kUserRecordBytes = 16384;
 // Numbers that connections get, one after the other and then from the first again. They lie in the
 // usual limit of 1024 descriptors, above what the daemon itself has open.
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<UnixAcceptor>> UnixAcceptor::Listen(const std::st
   if (listener.get() < 0) return NotListening(path);
   (void)unlink(path.c_str());
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      listen(listener.get(), kBacklog) != 0) {
+      listen(listener.get(), kUnixBacklog) != 0) {
     return NotListening(path);
   }
   return std::unique_ptr<UnixAcceptor>(new UnixAcceptor(path, std::move(listener), options));

@@ -14,7 +14,7 @@ using testing::kTestRanks;
 using testing::TestJob;
 using testing::TestRank;
 
-bool Voted(const BoundaryResult& result) { return result.voted; }
+bool CheckVoted(const BoundaryResult& result) { return result.voted; }
 
 absl::Status Check(TestRank& rank) {
   return rank.client().CheckExperts(
@@ -37,9 +37,9 @@ TEST(CheckTest, RightRegistrationPassesAndLeavesEverythingAsItWas) {
     EXPECT_TRUE(Check(rank).ok());
     EXPECT_EQ(rank.WrongSlots(), 0);
     EXPECT_EQ(rank.client().placement().digest, digest);
-    EXPECT_TRUE(rank.StepUntil(0, Voted).ok());
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());
     EXPECT_TRUE(Check(rank).ok());
-    EXPECT_TRUE(rank.StepUntil(4, Voted).ok());
+    EXPECT_TRUE(rank.StepUntil(4, CheckVoted).ok());
   });
 }
 
@@ -69,7 +69,7 @@ TEST(CheckTest, DerivedTensorWithoutAWorkingRebuildIsFoundOnAllRanks) {
       return rank.BytesOf(layer, slot) + (layer == 1 ? cached[slot] : 0);
     });
     EXPECT_EQ(rank.WrongSlots(), 0);
-    EXPECT_TRUE(rank.StepUntil(0, Voted).ok());  // it is a finding, not the end
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());  // it is a finding, not the end
   });
   EXPECT_EQ(
       statuses[0],
@@ -94,7 +94,7 @@ TEST(CheckTest, FailingProbeIsNamedOnTheOthersAndRowsGoBack) {
                                    "check: layer 2: the probe failed on rank 3: INTERNAL: no "
                                    "memory"));
     EXPECT_EQ(rank.WrongSlots(), 0);
-    EXPECT_TRUE(rank.StepUntil(0, Voted).ok());
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());
   });
 }
 
@@ -106,7 +106,7 @@ TEST(CheckTest, TransferThatFailsOnTheWayOutChangesNothing) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1 could not be moved"));
     EXPECT_EQ(rank.WrongSlots(), 0);
-    EXPECT_TRUE(rank.StepUntil(0, Voted).ok());
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());
   });
 }
 

@@ -23,7 +23,7 @@ using testing::Swapped;
 using testing::TestJob;
 using testing::TestRank;
 
-bool Switched(const BoundaryResult& result) { return result.switched; }
+bool DerivedSwitched(const BoundaryResult& result) { return result.switched; }
 
 class DerivedInJobTest : public ::testing::Test {
  protected:
@@ -61,7 +61,7 @@ TEST_F(DerivedInJobTest, RebuildSeesRowsInPlaceUnderTheNewPlacement) {
   daemon.WaitForRanks(kTestRanks);
   daemon.SendAll(propose_);
   job.Run([](int32_t, TestRank& rank) {
-    EXPECT_TRUE(rank.StepUntil(0, Switched).ok());
+    EXPECT_TRUE(rank.StepUntil(0, DerivedSwitched).ok());
     rank.client().Close("finished");
   });
   for (const size_t rank : {0U, 2U}) {
@@ -83,7 +83,7 @@ TEST_F(DerivedInJobTest, FailingRebuildEndsTheIncarnationOnAllRanks) {
   daemon.WaitForRanks(kTestRanks);
   daemon.SendAll(propose_);
   job.Run([&](int32_t r, TestRank& rank) {
-    const absl::StatusOr<int64_t> step = rank.StepUntil(0, Switched);
+    const absl::StatusOr<int64_t> step = rank.StepUntil(0, DerivedSwitched);
     if (r == failing_rank_) {
       const absl::Status lost = absl::DataLossError(
           "tensor \"layers.0.scale\": its rebuild failed for local slots 0: no memory");

@@ -27,7 +27,7 @@ using testing::TestRank;
 using testing::WatchedTransport;
 
 constexpr size_t kElements = 5;
-constexpr int32_t kLayers = 3;
+constexpr int32_t kReplicaLayers = 3;
 
 // Expert e is in slots e and e + 4: experts 0..2 have two replicas, expert 3 has one. GPU 0 has
 // slots 0..3.
@@ -41,7 +41,7 @@ class Gradients {
  public:
   explicit Gradients(TestRank& rank) {
     const PlacementView& view = rank.client().placement();
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (int32_t layer = 0; layer < kReplicaLayers; ++layer) {
       auto& rows = memory_.emplace_back();
       for (int32_t local = 0; local < view.num_local_slots; ++local) {
         rows.insert(rows.end(), kElements,
@@ -85,8 +85,8 @@ TEST_P(ReplicasTest, LanesSumTheirOwnReplicasAndTheJobGoesOn) {
     const absl::Status reduced = client.ReduceGradients(gradients.views());
     ASSERT_TRUE(reduced.ok()) << reduced;
     const int32_t first = client.placement().first_local_slot;
-    std::vector<double> expected(size_t{kLayers} * 4);
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
+    std::vector<double> expected(size_t{kReplicaLayers} * 4);
+    for (int32_t layer = 0; layer < kReplicaLayers; ++layer) {
       const auto sum_of = [&](int32_t expert) {
         const float own = Gradients::Initial(lane, layer, expert);
         return expert == 3 ? own : own + Gradients::Initial(lane, layer, expert + 4);
@@ -125,7 +125,7 @@ TEST_P(ReplicasTest, WithStateInEveryReplicaAllGetTheSumStepAfterStep) {
       ASSERT_TRUE(reduced.ok()) << reduced;
       const auto squares = client.ExpertSquares(gradients.views());
       ASSERT_TRUE(squares.ok()) << squares.status();
-      for (int32_t layer = 0; layer < kLayers; ++layer) {
+      for (int32_t layer = 0; layer < kReplicaLayers; ++layer) {
         for (int32_t local = 0; local < 4; ++local) {
           const float sum =
               Gradients::Initial(r / 2, layer, local) + Gradients::Initial(r / 2, layer, local + 4);

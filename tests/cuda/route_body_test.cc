@@ -20,7 +20,7 @@ namespace {
 // The kernel's loop for one block, cut into phases where the kernel has barriers: clear, route and
 // count with the threads in random order, merge.
 template <class ExpertId>
-void RunBlock(const RouteArgs& args, const CountGrid& grid, int32_t block,
+void RunRouteBlock(const RouteArgs& args, const CountGrid& grid, int32_t block,
               std::mt19937_64& random) {
   std::vector<uint32_t> histogram(static_cast<size_t>(args.choices.num_experts) + 1);
   std::vector<int64_t> order(static_cast<size_t>(grid.threads));
@@ -86,8 +86,8 @@ class RouteRun {
 
 template <class ExpertId>
 class RouteBodyTest : public ::testing::Test {};
-using ExpertIds = ::testing::Types<int32_t, int64_t>;
-TYPED_TEST_SUITE(RouteBodyTest, ExpertIds);
+using RouteBodyIds = ::testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(RouteBodyTest, RouteBodyIds);
 
 TYPED_TEST(RouteBodyTest, AnyGridInAnyOrderGivesThePlainReference) {
   constexpr uint64_t kSeed = 400;
@@ -101,7 +101,7 @@ TYPED_TEST(RouteBodyTest, AnyGridInAnyOrderGivesThePlainReference) {
         const auto c = testing::MakeRouteCase<TypeParam>(shape, kSeed);
         RouteRun<TypeParam> run(c, shift);
         for (int32_t block = grid.blocks; block-- > 0;) {
-          RunBlock<TypeParam>(run.args(), grid, block, random);
+          RunRouteBlock<TypeParam>(run.args(), grid, block, random);
         }
         run.ExpectRouted(c);
         if (this->HasFailure()) return;
@@ -120,7 +120,7 @@ TYPED_TEST(RouteBodyTest, BlocksMayRunAtOnce) {
   for (int32_t block = 0; block < kGrid.blocks; ++block) {
     blocks.emplace_back([&run, kGrid, block] {
       std::mt19937_64 random(kSeed + static_cast<uint64_t>(block));
-      RunBlock<TypeParam>(run.args(), kGrid, block, random);
+      RunRouteBlock<TypeParam>(run.args(), kGrid, block, random);
     });
   }
   for (std::thread& block : blocks) block.join();

@@ -113,8 +113,8 @@ class LaunchRouteTest : public ::testing::Test {
 
   Stream stream_;
 };
-using ExpertIds = ::testing::Types<int32_t, int64_t>;
-TYPED_TEST_SUITE(LaunchRouteTest, ExpertIds);
+using RouteGpuIds = ::testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(LaunchRouteTest, RouteGpuIds);
 
 TYPED_TEST(LaunchRouteTest, EqualsThePlainReference) {
   constexpr uint64_t kSeed = 420;

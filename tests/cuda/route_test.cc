@@ -41,8 +41,8 @@ std::vector<int32_t> RouteAllTo(int32_t expert, int64_t num_tokens, const RouteT
 
 template <class ExpertId>
 class RouteOnHostTest : public ::testing::Test {};
-using ExpertIds = ::testing::Types<int32_t, int64_t>;
-TYPED_TEST_SUITE(RouteOnHostTest, ExpertIds);
+using RouteIds = ::testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(RouteOnHostTest, RouteIds);
 
 TYPED_TEST(RouteOnHostTest, EqualsThePlainReferenceAndTheFusedPassCountsAsCountDoes) {
   constexpr uint64_t kSeed = 410;

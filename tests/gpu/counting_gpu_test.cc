@@ -33,17 +33,17 @@ using testing::Choices;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
-constexpr int32_t kLayers = 3;
-constexpr int32_t kExperts = 9;
+constexpr int32_t kCountLayers = 3;
+constexpr int32_t kCountExperts = 9;
 constexpr int32_t kTopK = 2;
 constexpr int32_t kTokens = 501;
 constexpr int64_t kPairs = int64_t{kTokens} * kTopK;  // of a layer
-constexpr int64_t kRow = kExperts + 1;                // counters of a layer
+constexpr int64_t kRow = kCountExperts + 1;                // counters of a layer
 
 // Router choices at random, those of each layer; some out of range.
 std::vector<int32_t> RandomIds(std::mt19937& random) {
-  std::vector<int32_t> ids(kLayers * kPairs);
-  for (int32_t& id : ids) id = static_cast<int32_t>(random() % (kExperts + 1));
+  std::vector<int32_t> ids(kCountLayers * kPairs);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % (kCountExperts + 1));
   return ids;
 }
 
@@ -109,7 +109,7 @@ std::vector<int32_t> SlotsOnHost(const DeviceTables& tables, int32_t layer,
 TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives) {
   const Topology topology =
       Topology::Make(
-          {.num_layers = kLayers, .num_experts = kExperts, .num_slots = 16, .num_gpus = 4})
+          {.num_layers = kCountLayers, .num_experts = kCountExperts, .num_slots = 16, .num_gpus = 4})
           .value();
   const Placement before = RandomPlacement(random_, topology);
   const Placement after = RandomPlacement(random_, topology);
@@ -123,14 +123,14 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   const std::vector<int32_t> ids = RandomIds(random_);
   const int32_t* const device_ids = OnDevice(ids);
   int32_t* const slots = OnDevice(std::vector<int32_t>(2 * ids.size()));
-  std::vector<int64_t> expected_counts(kLayers * kRow);
+  std::vector<int64_t> expected_counts(kCountLayers * kRow);
   int64_t* const counters = OnDevice(expected_counts);
   std::vector<int32_t> expected;
   const auto route = [&](int64_t pass) {
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (int32_t layer = 0; layer < kCountLayers; ++layer) {
       const absl::Status routed = testing::RouteAndCount(
           on_device, layer, {device_ids + layer * kPairs, kTokens, kTopK}, counters,
-          slots + (pass * kLayers + layer) * kPairs, /*stream=*/nullptr);
+          slots + (pass * kCountLayers + layer) * kPairs, /*stream=*/nullptr);
       ASSERT_TRUE(routed.ok()) << routed;
       const std::vector<int32_t> of_layer =
           SlotsOnHost(on_host, layer, std::span(ids).subspan(layer * kPairs, kPairs),
@@ -143,7 +143,7 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   ASSERT_TRUE((*host)->Update(after, changed, /*stream=*/nullptr).ok());
   route(1);
   EXPECT_THAT(Read(slots, std::ssize(expected)), ElementsAreArray(expected));
-  EXPECT_THAT(Read(counters, kLayers * kRow), ElementsAreArray(expected_counts));
+  EXPECT_THAT(Read(counters, kCountLayers * kRow), ElementsAreArray(expected_counts));
 }
 
 // A job of one rank whose experts lie on the device.
@@ -151,20 +151,20 @@ class OneRank {
  public:
   static absl::StatusOr<std::unique_ptr<Client>> Connect(std::span<std::byte> rows) {
     ClientOptions options;
-    options.num_layers = kLayers;
-    options.num_experts = kExperts;
-    options.num_slots = kExperts;
+    options.num_layers = kCountLayers;
+    options.num_experts = kCountExperts;
+    options.num_slots = kCountExperts;
     auto client = Client::Connect(options, [](std::string_view bytes) {
       return absl::StatusOr<std::vector<std::string>>({std::string(bytes)});
     });
     if (!client.ok()) return client;
     std::vector<ExpertTensorView> tensors;
-    tensors.reserve(kLayers);
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
+    tensors.reserve(kCountLayers);
+    for (int32_t layer = 0; layer < kCountLayers; ++layer) {
       tensors.push_back({.name = absl::StrCat("layers.", layer, ".weight"),
                          .layer = layer,
                          .base = rows.data() + layer * kLayerBytes,
-                         .num_rows = kExperts,
+                         .num_rows = kCountExperts,
                          .row_bytes = kRowBytes,
                          .row_stride = kRowBytes});
     }
@@ -174,25 +174,25 @@ class OneRank {
   }
 
   static constexpr int64_t kRowBytes = 64;
-  static constexpr int64_t kLayerBytes = kExperts * kRowBytes;
+  static constexpr int64_t kLayerBytes = kCountExperts * kRowBytes;
 };
 
 TEST_F(CountingGpuTest, TheExampleOfThePageRecordsWhatWasCounted) {
   const std::span<std::byte> rows =
-      memory_->Put(std::vector<std::byte>(kLayers * OneRank::kLayerBytes));
+      memory_->Put(std::vector<std::byte>(kCountLayers * OneRank::kLayerBytes));
   const auto client = OneRank::Connect(rows);
   ASSERT_TRUE(client.ok()) << client.status();
   const auto stream = cuda::MakeStream();
-  const auto pinned = cuda::MakePinnedMemory(kLayers * kRow * int64_t{sizeof(int64_t)});
+  const auto pinned = cuda::MakePinnedMemory(kCountLayers * kRow * int64_t{sizeof(int64_t)});
   ASSERT_TRUE(stream.ok() && pinned.ok()) << stream.status() << pinned.status();
   auto* const host = static_cast<int64_t*>(pinned->get());
-  int64_t* const counters = OnDevice(std::vector<int64_t>(kLayers * kRow));
+  int64_t* const counters = OnDevice(std::vector<int64_t>(kCountLayers * kRow));
   int32_t* const slots = OnDevice(std::vector<int32_t>(kPairs));
   for (int64_t step = 0; step < 3; ++step) {
     const std::vector<int32_t> ids = RandomIds(random_);
     const int32_t* const device_ids = OnDevice(ids);
-    std::vector<int64_t> expected(kLayers * kRow);
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
+    std::vector<int64_t> expected(kCountLayers * kRow);
+    for (int32_t layer = 0; layer < kCountLayers; ++layer) {
       const Choices choices{device_ids + layer * kPairs, kTokens, kTopK};
       const absl::Status routed = testing::RouteAndCount((*client)->device_tables(), layer, choices,
                                                          counters, slots, stream->get());

@@ -25,7 +25,7 @@ namespace eplb::testing {
 namespace {
 
 constexpr char kFlag[] = "--migration-rank";
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kRankPatience = absl::Seconds(60);
 constexpr absl::Duration kLostPeerDeadline = absl::Seconds(20);
 constexpr uint64_t kSwitches = 3;
 constexpr uint64_t kSwitchOfDeath = 2;
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
                                               .world_size = job.num_ranks,
                                               .staging_bytes = staging,
                                               .secret = "secret of the test",
-                                              .connect_timeout = kPatience,
+                                              .connect_timeout = kRankPatience,
                                               .peers = {}},
                                 .name = job.transport,
                                 .memory = {},
@@ -110,7 +110,7 @@ absl::Status Switch(const MigrationJob& job, Executor& executor, const Migration
   const absl::Time begin = absl::Now();
   EPLB_ASSIGN_OR_RETURN(
       const Executor::Staged staged,
-      executor.Stage(plan, {.post_id = post_id, .deadline = absl::Now() + kPatience}));
+      executor.Stage(plan, {.post_id = post_id, .deadline = absl::Now() + kRankPatience}));
   if (job.rank == 0) {
     std::printf("%s, %d ranks: sent %.1f MB, received %.1f MB in %.2f ms\n", job.transport.c_str(),
                 job.num_ranks, 1e-6 * static_cast<double>(staged.sent_bytes),
@@ -143,7 +143,7 @@ absl::Status Run(const MigrationJob& job) {
   EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeTcpExchange({.rank = RankId{job.rank},
                                                                   .world_size = job.num_ranks,
                                                                   .port = job.port,
-                                                                  .timeout = kPatience}));
+                                                                  .timeout = kRankPatience}));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = 2,
                                                                  .num_experts = 2 * job.num_ranks,
                                                                  .num_slots = 3 * job.num_ranks,

@@ -17,8 +17,8 @@
 namespace eplb {
 namespace {
 
-constexpr int32_t kLayers = 4;
-constexpr int32_t kExperts = 9;
+constexpr int32_t kRouteLayers = 4;
+constexpr int32_t kRouteExperts = 9;
 constexpr int32_t kSlots = 16;
 constexpr GpuId kGpu{1};
 
@@ -56,19 +56,19 @@ class RouteTablesGpuTest : public ::testing::Test {
     const RouteArrays& device = device_->arrays();
     const RouteArrays& host = host_->arrays();
     ASSERT_TRUE(queue_->Follow(/*stream=*/nullptr).ok());
-    ExpectSame(device.physical_to_logical, host.physical_to_logical, kLayers * kSlots);
-    ExpectSame(device.replicas, host.replicas, kLayers * kSlots);
-    ExpectSame(device.first_replica, host.first_replica, kLayers * (kExperts + 1));
-    ExpectSame(device.replica_count, host.replica_count, kLayers * kExperts);
-    ExpectSame(device.candidates, host.candidates, kLayers * kSlots);
-    ExpectSame(device.first_candidate, host.first_candidate, kLayers * (kExperts + 1));
-    ExpectSame(device.thresholds, host.thresholds, kLayers * kSlots);
+    ExpectSame(device.physical_to_logical, host.physical_to_logical, kRouteLayers * kSlots);
+    ExpectSame(device.replicas, host.replicas, kRouteLayers * kSlots);
+    ExpectSame(device.first_replica, host.first_replica, kRouteLayers * (kRouteExperts + 1));
+    ExpectSame(device.replica_count, host.replica_count, kRouteLayers * kRouteExperts);
+    ExpectSame(device.candidates, host.candidates, kRouteLayers * kSlots);
+    ExpectSame(device.first_candidate, host.first_candidate, kRouteLayers * (kRouteExperts + 1));
+    ExpectSame(device.thresholds, host.thresholds, kRouteLayers * kSlots);
   }
 
   std::mt19937 random_{7};
   const Topology topology_ =
       Topology::Make(
-          {.num_layers = kLayers, .num_experts = kExperts, .num_slots = kSlots, .num_gpus = 4})
+          {.num_layers = kRouteLayers, .num_experts = kRouteExperts, .num_slots = kSlots, .num_gpus = 4})
           .value();
   const Placement placement_ = RandomPlacement(random_, topology_);
   std::unique_ptr<cuda::RowQueue> queue_;  // reads back

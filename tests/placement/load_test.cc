@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-LoadMatrix Counts(int64_t a, int64_t b) {
+LoadMatrix CountMatrix(int64_t a, int64_t b) {
   LoadMatrix counts(1, 2);
   counts << a, b;
   return counts;
@@ -26,7 +26,7 @@ RealMatrix Estimates(double a, double b) {
 }
 
 TEST(LoadTest, KeepsCountsExactlyUpToTheLargestSum) {
-  const auto load = Load::FromCounts(Counts(kMax - 1, 1));
+  const auto load = Load::FromCounts(CountMatrix(kMax - 1, 1));
   ASSERT_TRUE(load.ok()) << load.status();
   EXPECT_TRUE(load->is_counts());
   EXPECT_EQ(load->counts()(0, 0), kMax - 1);
@@ -35,7 +35,7 @@ TEST(LoadTest, KeepsCountsExactlyUpToTheLargestSum) {
 }
 
 TEST(LoadTest, RefusesASumThatOverflows) {
-  const auto load = Load::FromCounts(Counts(kMax, 1));
+  const auto load = Load::FromCounts(CountMatrix(kMax, 1));
   EXPECT_EQ(load.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(load.status().message(), HasSubstr("layer 0 is above 2^63-1"));
   const double huge = std::numeric_limits<double>::max();
@@ -44,7 +44,7 @@ TEST(LoadTest, RefusesASumThatOverflows) {
 }
 
 TEST(LoadTest, NamesTheCellThatIsNegativeOrNotFinite) {
-  EXPECT_THAT(Load::FromCounts(Counts(0, -3)).status().message(),
+  EXPECT_THAT(Load::FromCounts(CountMatrix(0, -3)).status().message(),
               HasSubstr("layer 0 expert 1 is -3"));
   EXPECT_THAT(Load::FromEstimates(Estimates(-0.5, 0)).status().message(),
               HasSubstr("layer 0 expert 0 is -0.5"));
@@ -65,7 +65,7 @@ TEST(LoadTest, RoundsCountsToFloatOnceAndNotThroughDouble) {
   // Floats near 2^60 are 2^37 apart. This count is just above a tie, and exactly on it once double
   // (256 apart) has dropped the 1.
   const int64_t count = (int64_t{1} << 60) + (int64_t{1} << 36) + 1;
-  const auto load = Load::FromCounts(Counts(count, 7));
+  const auto load = Load::FromCounts(CountMatrix(count, 7));
   ASSERT_TRUE(load.ok());
   const auto floats = load->ToFloat();
   ASSERT_TRUE(floats.ok());
@@ -80,10 +80,10 @@ TEST(LoadTest, RefusesAnEstimateAboveTheRangeOfFloat) {
 }
 
 TEST(LoadTest, EqualMeansSameKindShapeAndCells) {
-  EXPECT_EQ(*Load::FromCounts(Counts(1, 2)), *Load::FromCounts(Counts(1, 2)));
-  EXPECT_FALSE(*Load::FromCounts(Counts(1, 2)) == *Load::FromCounts(Counts(2, 1)));
-  EXPECT_FALSE(*Load::FromCounts(Counts(1, 2)) == *Load::FromEstimates(Estimates(1, 2)));
-  EXPECT_FALSE(*Load::FromCounts(Counts(1, 2)) == *Load::FromCounts(LoadMatrix::Ones(2, 2)));
+  EXPECT_EQ(*Load::FromCounts(CountMatrix(1, 2)), *Load::FromCounts(CountMatrix(1, 2)));
+  EXPECT_FALSE(*Load::FromCounts(CountMatrix(1, 2)) == *Load::FromCounts(CountMatrix(2, 1)));
+  EXPECT_FALSE(*Load::FromCounts(CountMatrix(1, 2)) == *Load::FromEstimates(Estimates(1, 2)));
+  EXPECT_FALSE(*Load::FromCounts(CountMatrix(1, 2)) == *Load::FromCounts(LoadMatrix::Ones(2, 2)));
 }
 
 }  // namespace

@@ -234,7 +234,7 @@ TEST(MigrationPlanTest, HashIsTheSameOnEveryComputationAndOnlyForTheSameInput) {
   }
 }
 
-Topology TwoNodes() {
+Topology TwoNodePairs() {
   return *Topology::Make(
       {.num_layers = 1, .num_experts = 4, .num_slots = 8, .num_gpus = 4, .num_nodes = 2});
 }
@@ -245,7 +245,7 @@ Placement OneRow(const Topology& topology, const std::vector<int32_t>& row) {
 }
 
 TEST(MigrationPlanTest, EqualPlacementsNeedNothing) {
-  const Placement placement = Placement::Static(TwoNodes());
+  const Placement placement = Placement::Static(TwoNodePairs());
   const auto plan = PlanMigration(placement, placement, {}, {.weight_bytes = 1, .state_bytes = 1});
   ASSERT_TRUE(plan.ok());
   EXPECT_THAT(plan->transfers, IsEmpty());
@@ -269,8 +269,8 @@ TEST(MigrationPlanTest, SeveralReceiversAreSpreadOverTheSources) {
 
 TEST(MigrationPlanTest, DuplicatesOnAGpuCrossTheLinkOnce) {
   const auto plan =
-      PlanMigration(OneRow(TwoNodes(), {0, 1, 2, 3, 0, 1, 2, 3}),
-                    OneRow(TwoNodes(), {0, 1, 2, 3, 3, 3, 2, 3}), {}, {.weight_bytes = 10});
+      PlanMigration(OneRow(TwoNodePairs(), {0, 1, 2, 3, 0, 1, 2, 3}),
+                    OneRow(TwoNodePairs(), {0, 1, 2, 3, 3, 3, 2, 3}), {}, {.weight_bytes = 10});
   ASSERT_TRUE(plan.ok());
   ASSERT_EQ(plan->transfers.size(), 1U);
   EXPECT_EQ(plan->transfers[0].source, GpuId{3}) << "the GPU of the same node";
@@ -279,12 +279,12 @@ TEST(MigrationPlanTest, DuplicatesOnAGpuCrossTheLinkOnce) {
 }
 
 TEST(MigrationPlanTest, ChangeOfPrimaryMovesStateWhereWeightsAlreadyAre) {
-  const Placement current = OneRow(TwoNodes(), {0, 1, 2, 3, 0, 1, 2, 3});
+  const Placement current = OneRow(TwoNodePairs(), {0, 1, 2, 3, 0, 1, 2, 3});
   IndexMatrix ranks = current.replica_rank();
   ranks(0, 0) = 1;
   ranks(0, 4) = 0;
   const Placement target =
-      *Placement::FromSlotsAndRanks(TwoNodes(), current.physical_to_logical_map(), ranks);
+      *Placement::FromSlotsAndRanks(TwoNodePairs(), current.physical_to_logical_map(), ranks);
   MigrationOptions options{.weight_bytes = 10, .state_bytes = 70};
   EXPECT_THAT(PlanMigration(current, target, {}, options)->transfers, IsEmpty());
   options.state_residency = StateResidency::kWithPrimary;
@@ -298,7 +298,7 @@ TEST(MigrationPlanTest, ChangeOfPrimaryMovesStateWhereWeightsAlreadyAre) {
 }
 
 TEST(MigrationPlanTest, RefusesWhatItCannotPlan) {
-  const Topology topology = TwoNodes();
+  const Topology topology = TwoNodePairs();
   const Placement a = Placement::Static(topology);
   const Placement swapped = OneRow(topology, {2, 1, 0, 3, 0, 1, 2, 3});
   const Placement other =

@@ -16,7 +16,7 @@
 namespace eplb::testing {
 namespace {
 
-constexpr uint64_t kSeed = 7;
+constexpr uint64_t kPolicyContractSeed = 7;
 
 // Shapes that no policy may refuse.
 const std::vector<TopologyOptions>& Shapes() {
@@ -31,7 +31,7 @@ Load Counts(LoadMatrix counts) { return *Load::FromCounts(std::move(counts)); }
 
 // The loads to try on a shape: spread over decades, equal, idle, one hot expert, above 2^24.
 std::vector<Load> LoadsFor(const TopologyOptions& shape) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kPolicyContractSeed);
   LoadMatrix spread(shape.num_layers, shape.num_experts);
   for (int64_t& cell : spread.reshaped()) cell = int64_t{1} << random() % 16;
   LoadMatrix hot = LoadMatrix::Zero(shape.num_layers, shape.num_experts);
@@ -46,7 +46,7 @@ std::vector<Load> LoadsFor(const TopologyOptions& shape) {
 }
 
 std::string Describe(const TopologyOptions& s) {
-  return absl::StrCat("seed ", kSeed, ": ", s.num_layers, "x", s.num_experts, " on ", s.num_slots,
+  return absl::StrCat("seed ", kPolicyContractSeed, ": ", s.num_layers, "x", s.num_experts, " on ", s.num_slots,
                       " slots, ", s.num_gpus, " GPUs, ", s.num_nodes, " nodes, ", s.num_groups,
                       " expert groups");
 }

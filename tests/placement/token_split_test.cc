@@ -139,7 +139,7 @@ TEST(TokenSplitTest, IsTheLargestRatioOverAllSetsOfGpus) {
   }
 }
 
-struct Shape {
+struct SplitShape {
   int32_t experts;
   int32_t slots;
   int32_t gpus;
@@ -149,7 +149,7 @@ TEST(TokenSplitTest, AgreesWithBisectionOnLargerShapes) {
   constexpr uint64_t kSeed = 502;
   Random random(kSeed);
   // The third has more GPUs than a machine word has bits.
-  for (const Shape& shape : {Shape{64, 80, 16}, Shape{30, 96, 24}, Shape{70, 150, 75}}) {
+  for (const SplitShape& shape : {SplitShape{64, 80, 16}, SplitShape{30, 96, 24}, SplitShape{70, 150, 75}}) {
     for (int i = 0; i < 6; ++i) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << kSeed << " slots " << shape.slots << ", " << i);

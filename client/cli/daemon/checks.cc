@@ -28,7 +28,7 @@ constexpr double kLeastCoverage = 0.95;
 constexpr double kGathering = 60;        // seconds
 constexpr double kRefusalMatters = 600;  // seconds
 
-Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
+Check MakeCheck(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
   return {
       .scope = job.job(), .name = std::move(name), .result = result, .detail = std::move(detail)};
 }
@@ -38,21 +38,21 @@ Check CheckState(const v1::JobStatus& job) {
   if (!job.waiting_for().empty()) absl::StrAppend(&detail, ", waits for ", job.waiting_for());
   if (job.state() == "QUARANTINE") {
     absl::StrAppend(&detail, "; eplbctl resume ends it");
-    return Make(job, "state", Result::kFailed, std::move(detail));
+    return MakeCheck(job, "state", Result::kFailed, std::move(detail));
   }
   // Restored from the store, and none of its ranks has come back.
   if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 && job.ending().empty()) {
     absl::StrAppend(&detail,
                     "; no rank is connected: start the job again, or end it with "
                     "eplbctl forget");
-    return Make(job, "state", Result::kFailed, std::move(detail));
+    return MakeCheck(job, "state", Result::kFailed, std::move(detail));
   }
   // The daemon's own deadlines are configured, and it tells when one is long past.
   if (job.stuck_seconds() > 0) {
     absl::StrAppend(&detail, "; that is more than three times its deadline");
-    return Make(job, "state", Result::kWarning, std::move(detail));
+    return MakeCheck(job, "state", Result::kWarning, std::move(detail));
   }
-  return Make(job, "state", Result::kOk, std::move(detail));
+  return MakeCheck(job, "state", Result::kOk, std::move(detail));
 }
 
 template <class Predicate>
@@ -73,25 +73,25 @@ bool MovedAway(const v1::JobStatus& job) {
 Check CheckIncarnation(const v1::JobStatus& job) {
   const std::string name = absl::StrCat("incarnation ", job.incarnation());
   if (MovedAway(job)) {
-    return Make(job, "incarnation", Result::kOk,
+    return MakeCheck(job, "incarnation", Result::kOk,
                 absl::StrCat(name, " is not led here: ", job.end_reason()));
   }
   if (job.ending() == "lost") {
-    return Make(job, "incarnation", Result::kFailed,
+    return MakeCheck(job, "incarnation", Result::kFailed,
                 absl::StrCat(name, " was lost: ", job.end_reason(),
                              "; start it again, or end it with eplbctl forget"));
   }
   if (!job.ending().empty()) {
-    return Make(job, "incarnation", job.ending() == "failed" ? Result::kFailed : Result::kOk,
+    return MakeCheck(job, "incarnation", job.ending() == "failed" ? Result::kFailed : Result::kOk,
                 absl::StrCat(name, " ", job.ending(), ": ", job.end_reason()));
   }
   if (!job.took_over().empty()) {
-    return Make(job, "incarnation", Result::kWarning,
+    return MakeCheck(job, "incarnation", Result::kWarning,
                 absl::StrCat(name, " took over from ", job.took_over(),
                              ", whose ranks were still connected: a restart, or two jobs of one "
                              "name"));
   }
-  return Make(job, "incarnation", Result::kOk,
+  return MakeCheck(job, "incarnation", Result::kOk,
               job.incarnation().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
 }
 
@@ -113,11 +113,11 @@ std::string EndsOfRanks(const v1::JobStatus& job) {
 
 Check CheckRanks(const v1::JobStatus& job) {
   if (job.ending() == "finished") {
-    return Make(job, "ranks", Result::kOk, "none is connected: the job has finished");
+    return MakeCheck(job, "ranks", Result::kOk, "none is connected: the job has finished");
   }
   if (IsOver(job)) {
     const std::string ends = EndsOfRanks(job);
-    return Make(job, "ranks", Result::kOk,
+    return MakeCheck(job, "ranks", Result::kOk,
                 ends.empty() ? "none is expected: the run has ended" : ends);
   }
   const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
@@ -125,57 +125,57 @@ Check CheckRanks(const v1::JobStatus& job) {
       absl::StrCat(job.connected_ranks(), " of ", job.world_size(), " ranks are connected");
   if (!away.empty()) absl::StrAppend(&detail, "; away: ", away);
   const bool whole = job.world_size() > 0 && job.connected_ranks() == job.world_size();
-  return Make(job, "ranks", whole ? Result::kOk : Result::kWarning, std::move(detail));
+  return MakeCheck(job, "ranks", whole ? Result::kOk : Result::kWarning, std::move(detail));
 }
 
 Check CheckAgreement(const v1::JobStatus& job) {
   if (job.connected_ranks() == 0 && IsOver(job)) {
-    return Make(job, "agreement", Result::kOk,
+    return MakeCheck(job, "agreement", Result::kOk,
                 absl::StrCat("the run ended in version ", job.version()));
   }
   if (job.connected_ranks() == 0) {
-    return Make(job, "agreement", Result::kWarning, "not checked: no rank is connected");
+    return MakeCheck(job, "agreement", Result::kWarning, "not checked: no rank is connected");
   }
   const std::string others = RanksWhere(job, [&job](const auto& rank) {
     return rank.connected() && rank.running_version() != job.version();
   });
   if (others.empty()) {
-    return Make(job, "agreement", Result::kOk,
+    return MakeCheck(job, "agreement", Result::kOk,
                 absl::StrCat("every connected rank runs version ", job.version()));
   }
   // A switch reaches the daemon rank by rank.
   const bool switching =
       job.state() == "RESOLVING" || job.state() == "RETRACTING" || job.state() == "HELD";
-  return Make(
+  return MakeCheck(
       job, "agreement", switching ? Result::kWarning : Result::kFailed,
       absl::StrCat("version ", job.version(), " is in force, ", others, " run another one"));
 }
 
-Check CheckPlacement(const v1::JobStatus& job,
+Check CheckActivePlacement(const v1::JobStatus& job,
                      const absl::StatusOr<wire::PlacementBody>& placement) {
   if (absl::IsNotFound(placement.status())) {
-    return Make(job, "placement", Result::kWarning, std::string(placement.status().message()));
+    return MakeCheck(job, "placement", Result::kWarning, std::string(placement.status().message()));
   }
   if (!placement.ok()) {
-    return Make(job, "placement", Result::kFailed, std::string(placement.status().message()));
+    return MakeCheck(job, "placement", Result::kFailed, std::string(placement.status().message()));
   }
   const Digest digest = DigestOf(placement->placement);
   const std::string told(digest.bytes.begin(), digest.bytes.end());
   // Asked one after the other: a switch may lie between the two answers.
   const bool same_version = static_cast<int64_t>(job.version()) == placement->version;
   if (same_version && told != job.digest()) {
-    return Make(job, "placement", Result::kFailed,
+    return MakeCheck(job, "placement", Result::kFailed,
                 absl::StrCat("the maps of version ", job.version(), " have the digest ",
                              digest.Hex(), ", which is not the one in force"));
   }
-  return Make(job, "placement", Result::kOk,
+  return MakeCheck(job, "placement", Result::kOk,
               absl::StrCat("version ", placement->version, " is valid, its digest ",
                            digest.Hex().substr(0, 12), " is that of its maps"));
 }
 
 Check CheckReports(const v1::JobStatus& job) {
   if (job.coverage() <= 0) {
-    return Make(job, "reports", Result::kWarning, "no load window is complete yet");
+    return MakeCheck(job, "reports", Result::kWarning, "no load window is complete yet");
   }
   std::string detail =
       absl::StrFormat("%.1f %% of the reporters told steps %d..%d", 100 * job.coverage(),
@@ -185,7 +185,7 @@ Check CheckReports(const v1::JobStatus& job) {
   if (!dropped.empty())
     absl::StrAppend(&detail, "; counts of some steps were dropped by ", dropped);
   const bool whole = job.coverage() >= kLeastCoverage && dropped.empty();
-  return Make(job, "reports", whole ? Result::kOk : Result::kWarning, std::move(detail));
+  return MakeCheck(job, "reports", whole ? Result::kOk : Result::kWarning, std::move(detail));
 }
 
 Check CheckLibraries(const v1::JobStatus& job) {
@@ -193,7 +193,7 @@ Check CheckLibraries(const v1::JobStatus& job) {
   for (const v1::RankStatus& rank : job.ranks()) {
     if (!rank.library_version().empty()) versions.insert(rank.library_version());
   }
-  return Make(job, "library", versions.size() == 1 ? Result::kOk : Result::kWarning,
+  return MakeCheck(job, "library", versions.size() == 1 ? Result::kOk : Result::kWarning,
               versions.empty() ? "no rank has told its version"
                                : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
 }
@@ -201,17 +201,17 @@ Check CheckLibraries(const v1::JobStatus& job) {
 // Whether steps are followed by windows, windows by decisions and decisions by switches.
 Check CheckBalancing(const v1::JobStatus& job) {
   if (!job.stalled().empty()) {
-    return Make(job, "balancing", Result::kFailed,
+    return MakeCheck(job, "balancing", Result::kFailed,
                 absl::StrCat("stalled (", job.stalled(), "): ", job.stalled_reason()));
   }
   if (job.step_seconds() <= 0) {
-    return Make(job, "balancing", Result::kOk, "not stalled; how long a step takes is not known");
+    return MakeCheck(job, "balancing", Result::kOk, "not stalled; how long a step takes is not known");
   }
   std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
-  if (job.coverage_now() <= 0) return Make(job, "balancing", Result::kOk, std::move(detail));
+  if (job.coverage_now() <= 0) return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
   absl::StrAppendFormat(&detail, "; %.1f %% of the reporters told the newest window",
                         100 * job.coverage_now());
-  return Make(job, "balancing", Result::kOk, std::move(detail));
+  return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
 }
 
 // A launch that gathers its ranks is given a minute.
@@ -221,7 +221,7 @@ Check CheckCandidate(const v1::JobStatus& job) {
   if (job.take_over_refused()) {
     absl::StrAppend(&detail, "; end the other launch, or start this one with EPLB_TAKE_OVER=1");
   }
-  return Make(job, "candidate",
+  return MakeCheck(job, "candidate",
               late || job.take_over_refused() ? Result::kFailed : Result::kWarning,
               std::move(detail));
 }
@@ -237,7 +237,7 @@ bool CameToNothing(const v1::Plan& plan) {
 
 Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
   if (IsOver(job)) {
-    return Make(job, "decisions", Result::kOk,
+    return MakeCheck(job, "decisions", Result::kOk,
                 job.paused() ? absl::StrCat("none is due; a new launch is paused, too, until "
                                             "eplbctl resume: ",
                                             job.pause_reason())
@@ -249,22 +249,22 @@ Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
       absl::StrAppend(&detail, "; the newest decision is ", plans.plans(0).result(), ": ",
                       plans.plans(0).reason());
     }
-    return Make(job, "decisions", PausedByALostStore(job) ? Result::kFailed : Result::kWarning,
+    return MakeCheck(job, "decisions", PausedByALostStore(job) ? Result::kFailed : Result::kWarning,
                 std::move(detail));
   }
   if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
-    return Make(
+    return MakeCheck(
         job, "decisions", Result::kWarning,
         absl::StrCat("the newest is ", plans.plans(0).result(), ": ", plans.plans(0).reason()));
   }
-  return Make(job, "decisions", Result::kOk,
+  return MakeCheck(job, "decisions", Result::kOk,
               plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());
 }
 
 // A choice, not a fault; but it is why a job that looks well never switches.
 Check CheckMode(const v1::JobStatus& job) {
   const bool observes = job.policy().mode() == "observe";
-  return Make(job, "mode", Result::kOk,
+  return MakeCheck(job, "mode", Result::kOk,
               observes ? "observe: decisions are made and explained, none is applied; eplbctl set "
                          "policy mode=apply ends it"
                        : "apply: decisions that pay are carried out");
@@ -309,7 +309,7 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans) {
   std::vector<Check> checks = {CheckState(job), CheckIncarnation(job), CheckRanks(job),
-                               CheckAgreement(job), CheckPlacement(job, placement)};
+                               CheckAgreement(job), CheckActivePlacement(job, placement)};
   if (!IsOver(job)) {
     checks.push_back(CheckReports(job));
     checks.push_back(CheckLibraries(job));
@@ -321,7 +321,7 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
   if (job.has_candidate()) checks.push_back(CheckCandidate(job));
   // One that is for good stalls the job; others came back later.
   if (!job.refusal().empty()) {
-    checks.push_back(Make(job, "refused", Result::kWarning, RefusedText(job)));
+    checks.push_back(MakeCheck(job, "refused", Result::kWarning, RefusedText(job)));
   }
   return checks;
 }

@@ -24,7 +24,7 @@ constexpr char kDefaultEndpoint[] = "127.0.0.1:29610";
 constexpr char kServiceSocket[] = "/run/eplb/eplbd.sock";
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 
-std::string Environment(const char* name) {
+std::string EnvironmentText(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
@@ -86,9 +86,9 @@ wire::TlsFiles FilledFrom(const wire::TlsFiles& more, wire::TlsFiles files) {
 }
 
 std::string ConfigPath() {
-  const std::string home = Environment("XDG_CONFIG_HOME");
+  const std::string home = EnvironmentText("XDG_CONFIG_HOME");
   if (!home.empty()) return home + "/eplb/eplbctl.toml";
-  return Environment("HOME") + "/.config/eplb/eplbctl.toml";
+  return EnvironmentText("HOME") + "/.config/eplb/eplbctl.toml";
 }
 
 // A daemon that was killed leaves its socket behind: one that nobody serves does not count. One
@@ -108,7 +108,7 @@ bool IsServed(const std::string& path) {
 
 absl::StatusOr<std::string> WithoutConfig() {
   std::vector<std::string> sockets = {kServiceSocket};
-  const std::string runtime = Environment("XDG_RUNTIME_DIR");
+  const std::string runtime = EnvironmentText("XDG_RUNTIME_DIR");
   if (!runtime.empty()) sockets.push_back(runtime + "/eplb/eplbd.sock");
   for (const std::string& socket : sockets) {
     if (IsServed(socket)) return absl::StrCat("unix:", socket);
@@ -121,7 +121,7 @@ absl::StatusOr<std::string> WithoutConfig() {
 absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint,
                                             const wire::TlsFiles& tls) {
   const std::string path = ConfigPath();
-  const std::string variable = Environment("EPLB_ENDPOINT");
+  const std::string variable = EnvironmentText("EPLB_ENDPOINT");
   const bool given = !endpoint.empty() || !variable.empty();
   absl::StatusOr<DaemonAddress> config = FromConfig(path);
   // Who names a daemon is not held up by a broken file.

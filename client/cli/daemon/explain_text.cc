@@ -20,14 +20,14 @@ namespace eplb::cli {
 namespace {
 
 constexpr size_t kLayersShown = 8;
-constexpr int kIndent = 2;
+constexpr int kExplainIndent = 2;
 
 std::string Heading(const std::string& text, const Terminal& terminal) {
   return absl::StrCat("\n", Paint(terminal, Colour::kBold, text), "\n");
 }
 
 std::string Indented(const std::string& text, const Terminal& terminal) {
-  return Beside("", kIndent, text, terminal) + "\n";
+  return Beside("", kExplainIndent, text, terminal) + "\n";
 }
 
 // "launch 3, term 2, 120.0 ms a step" on a line of its own, as far as it is known.
@@ -47,7 +47,7 @@ std::string Summary(const Explanation& explanation, const Terminal& terminal) {
       ", version ", job.version(), "\n", LaunchAndRate(job), StateNotes(job, "", terminal));
   return absl::StrCat(text,
                       Wrapped("balancedness (mean / max GPU load): " + BalancednessText(job),
-                              terminal.width, kIndent),
+                              terminal.width, kExplainIndent),
                       "\n");
 }
 
@@ -139,7 +139,7 @@ std::string MovedText(const Explanation& explanation, int32_t layer, const Termi
       moves.empty()
           ? absl::StrCat("plan ", switched.plan(), " moved no expert of this layer")
           : absl::StrCat("plan ", switched.plan(), " moved expert ", absl::StrJoin(moves, ", "));
-  return absl::StrCat("\n", Wrapped(text, terminal.width, kIndent), "\n");
+  return absl::StrCat("\n", Wrapped(text, terminal.width, kExplainIndent), "\n");
 }
 
 // Two loads of a layer's GPUs that belong beside each other, and their names.
@@ -171,7 +171,7 @@ Sides SidesOf(const Explanation& explanation) {
           explanation.shown_name(), explanation.shown()};
 }
 
-std::vector<double> RowOf(const RealMatrix& loads, int32_t layer) {
+std::vector<double> LayerRow(const RealMatrix& loads, int32_t layer) {
   const auto row = loads.row(layer);
   return {row.data(), row.data() + row.size()};
 }
@@ -229,8 +229,8 @@ std::string ExplainJob(const Explanation& explanation, const Terminal& terminal)
 
 std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Terminal& terminal) {
   const Sides sides = SidesOf(explanation);
-  const std::vector<double> left = RowOf(sides.left.gpu_loads, layer);
-  const std::vector<double> right = RowOf(sides.right->gpu_loads, layer);
+  const std::vector<double> left = LayerRow(sides.left.gpu_loads, layer);
+  const std::vector<double> right = LayerRow(sides.right->gpu_loads, layer);
   std::string sentence = absl::StrFormat(
       "balancedness on steps %d..%d: %s %.4f | %s %.4f", explanation.load->window.first_step,
       explanation.load->window.last_step, sides.right_name, sides.right->balancedness[layer],

@@ -15,7 +15,7 @@ namespace eplb::cli {
 namespace {
 
 // "41  2026-11-21T10:02:03.123Z  committed  v12  version 12 (chunk 1 of 2) was .."
-std::string Line(const v1::JobEvent& event, const Terminal& terminal) {
+std::string EventLine(const v1::JobEvent& event, const Terminal& terminal) {
   std::string text =
       absl::StrCat(event.sequence(), "  ", TimeText(event.unix_micros()), "  ",
                    Paint(terminal, Colour::kBold, Printable(event.name())), "  v", event.version());
@@ -46,7 +46,7 @@ Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal) {
     return {.exit_code = kOk, .out = EventsToJson(*job, response), .message = {}};
   }
   std::string text;
-  for (const v1::JobEvent& event : response.events()) text += Line(event, terminal);
+  for (const v1::JobEvent& event : response.events()) text += EventLine(event, terminal);
   return {.exit_code = kOk, .out = std::move(text), .message = {}};
 }
 

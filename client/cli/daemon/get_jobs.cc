@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMaxName = 24;
 
-Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
+Table JobNameTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
   Table table{.heading = {"job", "state", "policy", "layers", "experts", "slots", "GPUs", "nodes",
                           "ranks", "version", "launch", "incarnation"},
               .right = {false, false, false, true, true, true, true, true, true, true, true, false},
@@ -71,7 +71,7 @@ Output RunGetJobs(const GetJobsOptions& options, const Terminal& terminal) {
   }
   const bool none_visible = response.jobs().empty() && response.jobs_hidden();
   return {.exit_code = kOk,
-          .out = FormatTable(JobTable(response, terminal), terminal),
+          .out = FormatTable(JobNameTable(response, terminal), terminal),
           .message = none_visible ? kNoVisibleJob : ""};
 }
 

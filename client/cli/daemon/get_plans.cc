@@ -29,7 +29,7 @@ std::string Versions(const v1::Plan& plan) {
 }
 
 // "committed", or how many chunks were when not all.
-std::string Result(const v1::Plan& plan) {
+std::string ResultText(const v1::Plan& plan) {
   if (plan.chunks_committed() == 0 || plan.chunks_committed() == plan.num_chunks()) {
     return Printable(plan.result());
   }
@@ -59,7 +59,7 @@ Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal)
     table.rows.push_back(
         {absl::StrCat(plan.plan()),
          absl::FormatTime(format, absl::FromUnixMicros(plan.unix_micros()), absl::UTCTimeZone()),
-         absl::StrCat(plan.decided_first_step(), "..", plan.decided_last_step()), Result(plan),
+         absl::StrCat(plan.decided_first_step(), "..", plan.decided_last_step()), ResultText(plan),
          Versions(plan), Ratio(plan.balancedness_before()), Ratio(plan.balancedness_predicted()),
          Ratio(plan.has_balancedness_seen() ? std::optional(plan.balancedness_seen())
                                             : std::nullopt),

@@ -20,7 +20,7 @@
 namespace eplb::cli {
 namespace {
 
-constexpr absl::Duration kLongest = absl::Hours(24);
+constexpr absl::Duration kLongestRebalance = absl::Hours(24);
 
 absl::StatusOr<v1::ListPlansResponse> AskPlans(const ChangeOptions& change, uint32_t limit) {
   v1::ListPlansRequest request;
@@ -66,7 +66,7 @@ Output DecisionOutput(const RebalanceOptions& options, const v1::Plan& plan) {
 Output RebalanceAndWait(const RebalanceOptions& given, v1::RebalanceRequest request) {
   RebalanceOptions options = given;
   const absl::StatusOr<absl::Duration> timeout =
-      ParseDuration("--wait-timeout", options.wait_timeout, kLongest);
+      ParseDuration("--wait-timeout", options.wait_timeout, kLongestRebalance);
   if (!timeout.ok()) return UsageFailure(timeout.status());
   const absl::StatusOr<std::string> job = ChooseJob(options.change.query, options.change.job);
   if (!job.ok()) return QueryFailure(job.status());

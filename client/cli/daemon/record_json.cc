@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double Finite(double value) { return std::isfinite(value) ? value : 0; }
+double FiniteFigure(double value) { return std::isfinite(value) ? value : 0; }
 
 Json ToJson(const v1::Plan& plan) {
   return {
@@ -27,24 +27,24 @@ Json ToJson(const v1::Plan& plan) {
       {"last_version", plan.last_version()},
       {"decided_first_step", plan.decided_first_step()},
       {"decided_last_step", plan.decided_last_step()},
-      {"balancedness_before", Finite(plan.balancedness_before())},
-      {"balancedness_in_force", Finite(plan.balancedness_in_force())},
-      {"balancedness_predicted", Finite(plan.balancedness_predicted())},
+      {"balancedness_before", FiniteFigure(plan.balancedness_before())},
+      {"balancedness_in_force", FiniteFigure(plan.balancedness_in_force())},
+      {"balancedness_predicted", FiniteFigure(plan.balancedness_predicted())},
       {"balancedness_seen",
-       plan.has_balancedness_seen() ? Json(Finite(plan.balancedness_seen())) : Json(nullptr)},
+       plan.has_balancedness_seen() ? Json(FiniteFigure(plan.balancedness_seen())) : Json(nullptr)},
       {"seen_first_step", plan.seen_first_step()},
       {"seen_last_step", plan.seen_last_step()},
-      {"peak_fall", Finite(plan.peak_fall())},
-      {"net_gain_seconds", Finite(plan.net_gain_seconds())},
-      {"migration_seconds", Finite(plan.migration_seconds())},
+      {"peak_fall", FiniteFigure(plan.peak_fall())},
+      {"net_gain_seconds", FiniteFigure(plan.net_gain_seconds())},
+      {"migration_seconds", FiniteFigure(plan.migration_seconds())},
       {"transfers", plan.transfers()},
       {"received_bytes", plan.has_received_bytes() ? Json(plan.received_bytes()) : Json(nullptr)},
       {"num_chunks", plan.num_chunks()},
       {"chunks_committed", plan.chunks_committed()},
-      {"solve_seconds", Finite(plan.solve_seconds())},
-      {"prepare_seconds", Finite(plan.prepare_seconds())},
+      {"solve_seconds", FiniteFigure(plan.solve_seconds())},
+      {"prepare_seconds", FiniteFigure(plan.prepare_seconds())},
       {"pause_seconds",
-       plan.has_pause_seconds() ? Json(Finite(plan.pause_seconds())) : Json(nullptr)},
+       plan.has_pause_seconds() ? Json(FiniteFigure(plan.pause_seconds())) : Json(nullptr)},
       {"switched_step", plan.switched_step()},
       {"reason", plan.reason()},
       {"asked_by", plan.asked_by()}};
@@ -64,7 +64,7 @@ Json ToJson(const v1::JobEvent& event) {
 }
 
 // Text of others: bytes that are not UTF-8 must not end the program.
-std::string Dump(const Json& json) {
+std::string DumpRecords(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -72,7 +72,7 @@ template <class Records>
 std::string ListToJson(const std::string& job, const char* name, const Records& records) {
   Json list = Json::array();
   for (const auto& record : records) list.push_back(ToJson(record));
-  return Dump({{"job", job}, {name, std::move(list)}}) + "\n";
+  return DumpRecords({{"job", job}, {name, std::move(list)}}) + "\n";
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& r
   return ListToJson(job, "events", response.events());
 }
 
-std::string PlanToJson(const v1::Plan& plan) { return Dump(ToJson(plan)); }
+std::string PlanToJson(const v1::Plan& plan) { return DumpRecords(ToJson(plan)); }
 
 std::string TimeText(int64_t unix_micros) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixMicros(unix_micros),

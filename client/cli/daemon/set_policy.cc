@@ -34,7 +34,7 @@ bool IsDecimal(const std::string& text) {
          text.find_first_not_of("0123456789.eE-") == std::string::npos;
 }
 
-absl::Status Wrong(const std::string& key, const std::string& value, const std::string& expected) {
+absl::Status WrongValue(const std::string& key, const std::string& value, const std::string& expected) {
   return absl::InvalidArgumentError(absl::StrCat(key, "=", value, ": expected ", expected));
 }
 
@@ -45,12 +45,12 @@ absl::Status SetName(const std::string& value, v1::PolicySettings* settings) {
     settings->set_name(value);
     return absl::OkStatus();
   }
-  return Wrong("name", value,
+  return WrongValue("name", value,
                absl::StrCat("one of ", absl::StrJoin(names, ", "), Suggestion(value, names)));
 }
 
 absl::Status SetMode(const std::string& value, v1::PolicySettings* settings) {
-  if (value != "apply" && value != "observe") return Wrong("mode", value, "apply or observe");
+  if (value != "apply" && value != "observe") return WrongValue("mode", value, "apply or observe");
   settings->set_mode(value);
   return absl::OkStatus();
 }
@@ -60,7 +60,7 @@ absl::StatusOr<int64_t> Count(const char* key, const std::string& value, int64_t
   if (OnlyDigits(value) && absl::SimpleAtoi(value, &number) && number >= 1 && number <= most) {
     return number;
   }
-  return Wrong(key, value, absl::StrCat("an integer in 1..", most));
+  return WrongValue(key, value, absl::StrCat("an integer in 1..", most));
 }
 
 absl::Status SetEverySteps(const std::string& value, v1::PolicySettings* settings) {
@@ -84,7 +84,7 @@ absl::Status SetLayersPerChunk(const std::string& value, v1::PolicySettings* set
 absl::Status SetMinGain(const std::string& value, v1::PolicySettings* settings) {
   double gain = 0;
   if (!IsDecimal(value) || !absl::SimpleAtod(value, &gain) || !(gain >= 0 && gain <= 1)) {
-    return Wrong("min_gain", value, "a number in 0..1");
+    return WrongValue("min_gain", value, "a number in 0..1");
   }
   settings->set_min_gain(gain);
   return absl::OkStatus();
@@ -99,7 +99,7 @@ absl::Status SetFreezeSteps(const std::string& value, v1::PolicySettings* settin
                      OnlyDigits(value.substr(colon + 1)) &&
                      absl::SimpleAtoi(value.substr(colon + 1), &last) && first <= last;
   if (!range && value != "never") {
-    return Wrong("freeze_steps", value, "A:B with 0 <= A <= B, or never");
+    return WrongValue("freeze_steps", value, "A:B with 0 <= A <= B, or never");
   }
   settings->set_freeze_steps(range ? value : "");
   return absl::OkStatus();
@@ -111,7 +111,7 @@ absl::Status SetMaxPause(const std::string& value, v1::PolicySettings* settings)
   const bool begins_well = IsDecimal(value.substr(0, 1));
   if (!begins_well || !absl::ParseDuration(value, &pause) || pause < absl::Milliseconds(1) ||
       pause > absl::Hours(1)) {
-    return Wrong("max_pause", value, "a duration with its unit, e.g. 200ms, in 1ms..1h");
+    return WrongValue("max_pause", value, "a duration with its unit, e.g. 200ms, in 1ms..1h");
   }
   settings->set_max_pause_seconds(absl::ToDoubleSeconds(pause));
   return absl::OkStatus();

@@ -18,7 +18,7 @@
 namespace eplb::cli {
 namespace {
 
-constexpr int kMaxName = 24;
+constexpr int kMaxStatusName = 24;
 constexpr int kIndent = 2;
 
 std::string Daemon(const v1::GetStatusResponse& response, const Terminal& terminal) {
@@ -44,7 +44,7 @@ std::string Refusals(const v1::GetStatusResponse& response, const Terminal& term
   std::string text;
   for (const v1::Refusal& refusal : response.refusals()) {
     const std::string sentence = Printable(
-        absl::StrCat(Shortened(refusal.job(), kMaxName), " is not served: ", refusal.reason(), " (",
+        absl::StrCat(Shortened(refusal.job(), kMaxStatusName), " is not served: ", refusal.reason(), " (",
                      Counted(static_cast<int64_t>(refusal.count()), "refusal"), ", the newest ",
                      Seconds(refusal.seconds_ago()), " ago)"));
     absl::StrAppend(&text, "\n",
@@ -64,7 +64,7 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
       return RatioText(is_set ? std::optional(ratio) : std::nullopt);
     };
     table.rows.push_back(
-        {Shortened(Printable(job.job()), kMaxName), Shortened(StateText(job), kMaxName),
+        {Shortened(Printable(job.job()), kMaxStatusName), Shortened(StateText(job), kMaxStatusName),
          Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
          Grouped(static_cast<int64_t>(job.step())), Grouped(static_cast<int64_t>(job.version())),
          LaunchText(job), RatioText(job.balancedness()), RatioText(job.balancedness_static()),
@@ -80,7 +80,7 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
 
 // What a row has no room for.
 std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
-  const std::string name = Shortened(Printable(job.job()), kMaxName) + " ";
+  const std::string name = Shortened(Printable(job.job()), kMaxStatusName) + " ";
   std::string text = StateNotes(job, name, terminal);
   absl::StrAppend(&text,
                   Wrapped(name + "balancedness " + BalancednessText(job), terminal.width, kIndent),

@@ -18,8 +18,8 @@
 namespace eplb::cli {
 namespace {
 
-constexpr size_t kLayersShown = 5;
-constexpr int kIndent = 2;
+constexpr size_t kTopLayers = 5;
+constexpr int kTopIndent = 2;
 
 // [G], summed over layers: what a GPU works in a step.
 std::vector<double> SumOverLayers(const Evaluation& evaluation) {
@@ -52,22 +52,22 @@ std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
 }
 
 // The most important first: a window too low for all of it shows the beginning.
-std::string Screen(const Explanation& explanation, const Terminal& terminal) {
+std::string ScreenText(const Explanation& explanation, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
   std::string text = absl::StrCat(
       Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
       Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/", job.world_size(),
       "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(),
       job.launch() == 0 ? "" : absl::StrCat("  launch ", job.launch()), "\n",
-      Wrapped(BalancednessText(job), terminal.width, kIndent), "\n", StateNotes(job, "", terminal));
+      Wrapped(BalancednessText(job), terminal.width, kTopIndent), "\n", StateNotes(job, "", terminal));
   if (explanation.shown() != nullptr) {
     absl::StrAppend(&text, GpusText(explanation, terminal),
-                    WorstLayers(explanation, kLayersShown, terminal));
+                    WorstLayers(explanation, kTopLayers, terminal));
   }
   if (!job.last_reason().empty()) {
     absl::StrAppend(
         &text, "\n",
-        Wrapped("last decision: " + Printable(job.last_reason()), terminal.width, kIndent), "\n");
+        Wrapped("last decision: " + Printable(job.last_reason()), terminal.width, kTopIndent), "\n");
   }
   return text;
 }
@@ -79,7 +79,7 @@ Output RunTop(const TopOptions& options, const Terminal& terminal) {
   if (!explanation.ok()) return QueryFailure(explanation.status());
   return {.exit_code = kOk,
           .out = options.query.format == Format::kJson ? ExplanationToJson(*explanation, -1, -1)
-                                                       : Screen(*explanation, terminal),
+                                                       : ScreenText(*explanation, terminal),
           .message = {}};
 }
 

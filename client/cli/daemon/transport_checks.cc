@@ -41,13 +41,13 @@ std::string Differences(const Ranks& ranks, Tell tell) {
   });
 }
 
-struct Setting {
+struct TransportSetting {
   std::string value;
   bool is_default = false;  // nobody set it
 };
 
 // Ranks tell those variables alone that are set.
-Setting SettingOf(const v1::RankStatus& rank, const std::string& name) {
+TransportSetting SettingOf(const v1::RankStatus& rank, const std::string& name) {
   for (const auto& setting : rank.transport().settings()) {
     if (setting.name() == name) return {.value = setting.value()};
   }
@@ -57,7 +57,7 @@ Setting SettingOf(const v1::RankStatus& rank, const std::string& name) {
   return {.value = kNotSet, .is_default = true};
 }
 
-std::string Shown(const Setting& setting) {
+std::string Shown(const TransportSetting& setting) {
   const bool has_default = setting.is_default && setting.value != kNotSet;
   return absl::StrCat(setting.value, has_default ? " (default)" : "");
 }

@@ -20,7 +20,7 @@
 namespace eplb::cli {
 namespace {
 
-constexpr absl::Duration kLongest = absl::Hours(7 * 24);
+constexpr absl::Duration kLongestWait = absl::Hours(7 * 24);
 constexpr absl::Duration kQuestion = absl::Seconds(5);  // one of many
 
 // The job, which may be the only one, within what is left.
@@ -64,7 +64,7 @@ Output Never(const WaitOptions& options, const v1::JobStatus& job) {
                                   "): ", options.condition, " can no longer become true")};
 }
 
-Output TooLate(const WaitOptions& options, const std::string& last) {
+Output TimedOut(const WaitOptions& options, const std::string& last) {
   return {.exit_code = kTimeout,
           .out = {},
           .message = absl::StrCat(options.condition, " is not true after ", options.query.timeout,
@@ -77,7 +77,7 @@ Output RunWait(const WaitOptions& options) {
   const absl::StatusOr<WaitCondition> condition = WaitCondition::Parse(options.condition);
   if (!condition.ok()) return UsageFailure(condition.status());
   const absl::StatusOr<absl::Duration> timeout =
-      ParseDuration("--timeout", options.query.timeout, kLongest);
+      ParseDuration("--timeout", options.query.timeout, kLongestWait);
   if (!timeout.ok()) return UsageFailure(timeout.status());
   const absl::Time begin = absl::Now();
   const absl::Time end = begin + *timeout;
@@ -93,7 +93,7 @@ Output RunWait(const WaitOptions& options) {
       last = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
                           ", version ", job.version(), ", balancedness ", BalancednessText(job));
     }
-    if (absl::Now() + kAskAgain >= end) return TooLate(options, last);
+    if (absl::Now() + kAskAgain >= end) return TimedOut(options, last);
     absl::SleepFor(kAskAgain);
   }
 }

@@ -94,7 +94,7 @@ absl::Status CheckDevices(const std::vector<int64_t>& per_device, size_t num_slo
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
+absl::StatusOr<PlacementParts> ParseAscend(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const JsonValue object, wire::ParseJson(bytes));
   EPLB_ASSIGN_OR_RETURN(const std::vector<JsonValue>* layers,
                         GetObjects(object, "layer_list", "moe_layer_count"));
@@ -130,7 +130,7 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
 
 absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
                                                     std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = Parse(bytes);
+  absl::StatusOr<PlacementParts> parts = ParseAscend(bytes);
   if (!parts.ok()) return InFile(path, parts.status());
   return parts;
 }

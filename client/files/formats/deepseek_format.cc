@@ -144,7 +144,7 @@ absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
   return PartsFromSlots(IndexTableFromJson(matrix, "", 2));
 }
 
-absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
+absl::StatusOr<PlacementParts> ParseDeepSeek(std::string_view bytes) {
   if (bytes.starts_with(kNpyMagic)) return PartsFromSlots(IndexTableFromNpy(bytes, "", 2));
   if (bytes.starts_with(kZipMagic)) return FromNpz(bytes);
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
@@ -211,7 +211,7 @@ absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
 
 absl::StatusOr<PlacementParts> ParseDeepseekPlacement(const std::string& path,
                                                       std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = Parse(bytes);
+  absl::StatusOr<PlacementParts> parts = ParseDeepSeek(bytes);
   if (!parts.ok()) return InFile(path, parts.status());
   return parts;
 }

@@ -9,7 +9,7 @@
 namespace eplb {
 namespace {
 
-absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
+absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares read, wire::PlacementWithSharesFromJson(bytes));
   const Topology& topology = read.placement.topology();
   return PlacementParts{.slots = read.placement.physical_to_logical_map(),
@@ -25,7 +25,7 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
 }  // namespace
 
 absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = Parse(bytes);
+  absl::StatusOr<PlacementParts> parts = ParseEplb(bytes);
   if (!parts.ok()) return InFile(path, parts.status());
   return parts;
 }

@@ -14,7 +14,7 @@
 namespace eplb {
 namespace {
 
-constexpr int64_t kMaxCells = int64_t{1} << 28;
+constexpr int64_t kMaxTableCells = int64_t{1} << 28;
 
 std::string Named(std::string_view name) {
   return name.empty() ? std::string() : absl::StrCat(std::string(name), " ");
@@ -50,7 +50,7 @@ absl::Status CheckRegular(const wire::JsonNumbers& numbers, std::string_view nam
 }
 
 // Where the number of a row and an entry lies, in numbers from the first.
-struct Layout {
+struct TableLayout {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t depth = 1;
@@ -63,7 +63,7 @@ struct Layout {
   int64_t num_cells() const { return rows * columns * depth; }
 };
 
-absl::StatusOr<Layout> LayoutOf(const NpyHeader& header, size_t dimensions) {
+absl::StatusOr<TableLayout> TableLayoutOf(const NpyHeader& header, size_t dimensions) {
   if (header.shape.size() != dimensions) {
     return absl::InvalidArgumentError(
         absl::StrCat("has ", header.shape.size(), " dimensions, expected ", dimensions));
@@ -71,13 +71,13 @@ absl::StatusOr<Layout> LayoutOf(const NpyHeader& header, size_t dimensions) {
   int64_t cells = 1;
   for (const int64_t size : header.shape) {
     if (size < 1) return absl::InvalidArgumentError("has a dimension of size 0");
-    if (size > kMaxCells / cells) {
+    if (size > kMaxTableCells / cells) {
       return absl::InvalidArgumentError(absl::StrCat("claims ", absl::StrJoin(header.shape, " x "),
-                                                     " numbers, at most ", kMaxCells, " are read"));
+                                                     " numbers, at most ", kMaxTableCells, " are read"));
     }
     cells *= size;
   }
-  return Layout{.rows = header.shape[0],
+  return TableLayout{.rows = header.shape[0],
                 .columns = header.shape[1],
                 .depth = dimensions == 3 ? header.shape[2] : 1,
                 .fortran_order = header.fortran_order};
@@ -92,31 +92,31 @@ int64_t NumberAt(const char* data, int64_t index) {
   return static_cast<int64_t>(number);
 }
 
-struct NumberType {
+struct IndexType {
   std::string_view descr;
   int64_t size;
   int64_t (*at)(const char* data, int64_t index);
 };
 
-constexpr NumberType kNumberTypes[] = {
+constexpr IndexType kIndexTypes[] = {
     {"|i1", 1, &NumberAt<int8_t>},  {"|u1", 1, &NumberAt<uint8_t>},
     {"<i2", 2, &NumberAt<int16_t>}, {"<u2", 2, &NumberAt<uint16_t>},
     {"<i4", 4, &NumberAt<int32_t>}, {"<u4", 4, &NumberAt<uint32_t>},
     {"<i8", 8, &NumberAt<int64_t>}, {"<u8", 8, &NumberAt<uint64_t>},
 };
 
-absl::StatusOr<NumberType> FindType(const std::string& descr) {
-  for (const NumberType& type : kNumberTypes) {
+absl::StatusOr<IndexType> FindIndexType(const std::string& descr) {
+  for (const IndexType& type : kIndexTypes) {
     if (type.descr == descr) return type;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "has the dtype ", descr, ", expected little-endian integers, int8..int64 or uint8..uint64"));
 }
 
-absl::StatusOr<IndexTable> ParseNpy(std::string_view bytes, size_t dimensions) {
+absl::StatusOr<IndexTable> ParseNpyTable(std::string_view bytes, size_t dimensions) {
   EPLB_ASSIGN_OR_RETURN(const NpyHeader header, ParseNpyHeader(bytes));
-  EPLB_ASSIGN_OR_RETURN(const NumberType type, FindType(header.descr));
-  EPLB_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(header, dimensions));
+  EPLB_ASSIGN_OR_RETURN(const IndexType type, FindIndexType(header.descr));
+  EPLB_ASSIGN_OR_RETURN(const TableLayout layout, TableLayoutOf(header, dimensions));
   const std::string_view data = bytes.substr(header.data_offset);
   const int64_t expected = layout.num_cells() * type.size;
   if (static_cast<int64_t>(data.size()) != expected) {
@@ -167,7 +167,7 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
 
 absl::StatusOr<IndexTable> IndexTableFromNpy(std::string_view bytes, std::string_view name,
                                              size_t dimensions) {
-  absl::StatusOr<IndexTable> table = ParseNpy(bytes, dimensions);
+  absl::StatusOr<IndexTable> table = ParseNpyTable(bytes, dimensions);
   if (table.ok()) return table;
   return absl::InvalidArgumentError(absl::StrCat(Named(name), table.status().message()));
 }

@@ -59,7 +59,7 @@ absl::StatusOr<PlacementParts> PartsOf(const wire::JsonValue& object) {
   return parts;
 }
 
-absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
+absl::StatusOr<PlacementParts> ParseTrtllm(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const std::string json, YamlToJson(bytes));
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(json));
   if (!object.is_object()) {
@@ -75,7 +75,7 @@ absl::StatusOr<PlacementParts> Parse(std::string_view bytes) {
 
 absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
                                                     std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = Parse(bytes);
+  absl::StatusOr<PlacementParts> parts = ParseTrtllm(bytes);
   if (!parts.ok()) return InFile(path, parts.status());
   return parts;
 }

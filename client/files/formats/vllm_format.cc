@@ -19,7 +19,7 @@ namespace {
 
 using wire::JsonValue;
 
-constexpr char kMeta[] = "eplb_load_meta";
+constexpr char kLoadMeta[] = "eplb_load_meta";
 constexpr char kStats[] = "eplb_load_stats";
 constexpr char kMapping[] = "eplb_initial_mapping";
 
@@ -32,14 +32,14 @@ absl::StatusOr<int32_t> GetCount(const JsonValue& record, std::string_view key, 
   return static_cast<int32_t>(number);
 }
 
-struct Meta {
+struct LoadMeta {
   int32_t num_layers = 0;
   int32_t num_redundant = 0;
   FrameNumbers frame;
 };
 
-absl::StatusOr<Meta> ReadMeta(const JsonValue& record) {
-  Meta meta;
+absl::StatusOr<LoadMeta> ReadLoadMeta(const JsonValue& record) {
+  LoadMeta meta;
   EPLB_ASSIGN_OR_RETURN(meta.num_layers, GetCount(record, "num_layers", 1));
   EPLB_ASSIGN_OR_RETURN(meta.num_redundant, GetCount(record, "num_redundant_experts", 0));
   EPLB_ASSIGN_OR_RETURN(meta.frame.num_gpus, GetCount(record, "num_ranks", 1));
@@ -96,7 +96,7 @@ absl::StatusOr<SlotLoads> ReadStats(const JsonValue& record) {
 }
 
 // Every expert must be in a slot of every layer, else its load is unknown.
-absl::StatusOr<int32_t> CountExperts(const SlotLoads& stats) {
+absl::StatusOr<int32_t> CountSlotExperts(const SlotLoads& stats) {
   const IndexMatrix& slots = stats.slots.cells;
   for (Eigen::Index i = 0; i < slots.size(); ++i) {
     const int32_t expert = slots.data()[i];
@@ -134,7 +134,7 @@ Matrix SumOverReplicas(const Matrix& load, const IndexMatrix& slots, int32_t num
 
 absl::StatusOr<LoadWindow> WindowOf(const JsonValue& record) {
   EPLB_ASSIGN_OR_RETURN(const SlotLoads stats, ReadStats(record));
-  EPLB_ASSIGN_OR_RETURN(const int32_t experts, CountExperts(stats));
+  EPLB_ASSIGN_OR_RETURN(const int32_t experts, CountSlotExperts(stats));
   const IndexMatrix& slots = stats.slots.cells;
   EPLB_ASSIGN_OR_RETURN(
       Load load, stats.load.is_counts()
@@ -143,7 +143,7 @@ absl::StatusOr<LoadWindow> WindowOf(const JsonValue& record) {
   return LoadWindow{stats.step, stats.step, std::move(load)};
 }
 
-absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
+absl::Status CheckRecordFollows(const LoadWindow& before, const LoadWindow& window) {
   if (window.first_step <= before.first_step) {
     return absl::InvalidArgumentError(absl::StrCat(
         "step ", window.first_step, " is not above the record before, ", before.first_step));
@@ -161,7 +161,7 @@ absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
 // What the records of a file add up to. The first of each kind counts, except loads: all do.
 // Records of other types are skipped, as vLLM itself does: its benchmarks write into the same file.
 struct Records {
-  std::optional<Meta> meta;
+  std::optional<LoadMeta> meta;
   std::optional<PlacementParts> mapping;
   std::vector<LoadWindow> windows;
   std::map<std::string, int64_t> skipped;  // records by type, kMaxSkippedTypes at most
@@ -193,7 +193,7 @@ std::string SkippedText(const Records& records) {
 absl::Status Missing(const std::string& path, const char* type, const Records& records) {
   std::string what = absl::StrCat(path, ": has no ", type);
   if (!records.skipped.empty()) {
-    absl::StrAppend(&what, "; ", SkippedText(records), "; tried ", kMeta, ", ", kStats, " and ",
+    absl::StrAppend(&what, "; ", SkippedText(records), "; tried ", kLoadMeta, ", ", kStats, " and ",
                     kMapping);
   }
   return absl::InvalidArgumentError(what);
@@ -205,7 +205,7 @@ absl::Status Take(const JsonValue& record, Records& records) {
         "is no record of vllm, expected an object with \"record_type\"");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string type, wire::GetString(record, "record_type"));
-  if (type != kMeta && type != kStats && type != kMapping) {
+  if (type != kLoadMeta && type != kStats && type != kMapping) {
     Skip(type, records);
     return absl::OkStatus();
   }
@@ -213,12 +213,12 @@ absl::Status Take(const JsonValue& record, Records& records) {
   if (version != 1) {
     return absl::InvalidArgumentError(absl::StrCat("version is ", version, ", expected 1"));
   }
-  if ((type == kMeta && records.meta.has_value()) ||
+  if ((type == kLoadMeta && records.meta.has_value()) ||
       (type == kMapping && records.mapping.has_value())) {
     return absl::InvalidArgumentError(absl::StrCat("is a second ", type));
   }
-  if (type == kMeta) {
-    EPLB_ASSIGN_OR_RETURN(records.meta, ReadMeta(record));
+  if (type == kLoadMeta) {
+    EPLB_ASSIGN_OR_RETURN(records.meta, ReadLoadMeta(record));
     return absl::OkStatus();
   }
   if (type == kMapping) {
@@ -227,7 +227,7 @@ absl::Status Take(const JsonValue& record, Records& records) {
   }
   EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowOf(record));
   if (!records.windows.empty()) {
-    EPLB_RETURN_IF_ERROR(CheckFollows(records.windows.back(), window));
+    EPLB_RETURN_IF_ERROR(CheckRecordFollows(records.windows.back(), window));
   }
   records.windows.push_back(std::move(window));
   return absl::OkStatus();
@@ -246,10 +246,10 @@ absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view by
   return records;
 }
 
-absl::Status CheckMeta(const Meta& meta, int64_t num_layers) {
+absl::Status CheckMeta(const LoadMeta& meta, int64_t num_layers) {
   if (meta.num_layers == num_layers) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(kMeta, " says ", meta.num_layers, " layers, there are ", num_layers));
+      absl::StrCat(kLoadMeta, " says ", meta.num_layers, " layers, there are ", num_layers));
 }
 
 }  // namespace
@@ -269,7 +269,7 @@ absl::StatusOr<PlacementParts> ParseVllmPlacement(const std::string& path, std::
   const auto experts = static_cast<int32_t>(parts.slots.cols()) - records.meta->num_redundant;
   if (experts != parts.num_experts) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", kMeta, " says num_redundant_experts ", records.meta->num_redundant,
+        absl::StrCat(path, ": ", kLoadMeta, " says num_redundant_experts ", records.meta->num_redundant,
                      ", ", kMapping, " says ", parts.slots.cols() - *parts.num_experts));
   }
   parts.frame = records.meta->frame;

@@ -10,19 +10,19 @@
 namespace eplb::cli {
 namespace {
 
-constexpr Terminal kPlain{.width = 80, .colour = false, .unicode = false};
+constexpr Terminal kPlainWatch{.width = 80, .colour = false, .unicode = false};
 
 TEST(WatchTest, WithoutTheFlagACommandRunsOnce) {
   const Command command = Watched(
       {}, [](const Terminal&) { return Output{.exit_code = kOk, .out = "x", .message = {}}; });
-  EXPECT_FALSE(command(kPlain).again.has_value());
+  EXPECT_FALSE(command(kPlainWatch).again.has_value());
 }
 
 TEST(WatchTest, ItAsksForTheNextRunUntilCount) {
   const Command command = Watched({.watch = true, .interval = "250ms", .count = 2},
                                   [](const Terminal&) { return Output(); });
-  EXPECT_EQ(command(kPlain).again, absl::Milliseconds(250));
-  EXPECT_FALSE(command(kPlain).again.has_value());
+  EXPECT_EQ(command(kPlainWatch).again, absl::Milliseconds(250));
+  EXPECT_FALSE(command(kPlainWatch).again.has_value());
 }
 
 TEST(WatchTest, AFirstFailureEndsItALaterOneDoesNot) {
@@ -33,11 +33,11 @@ TEST(WatchTest, AFirstFailureEndsItALaterOneDoesNot) {
                            : Output();
     };
   };
-  EXPECT_FALSE(Watched({.watch = true}, fails_after(0))(kPlain).again.has_value());
+  EXPECT_FALSE(Watched({.watch = true}, fails_after(0))(kPlainWatch).again.has_value());
   runs = 0;
   const Command command = Watched({.watch = true}, fails_after(1));
-  EXPECT_TRUE(command(kPlain).again.has_value());
-  const Output away = command(kPlain);
+  EXPECT_TRUE(command(kPlainWatch).again.has_value());
+  const Output away = command(kPlainWatch);
   EXPECT_TRUE(away.again.has_value());
   EXPECT_EQ(away.message, "away");
 }
@@ -46,7 +46,7 @@ TEST(WatchTest, AnIntervalThatCannotBeMeantIsWrongUsage) {
   for (const char* bad : {"soon", "0", "1ms", "99ms"}) {
     const Command command =
         Watched({.watch = true, .interval = bad}, [](const Terminal&) { return Output(); });
-    EXPECT_EQ(command(kPlain).exit_code, kUsage) << bad;
+    EXPECT_EQ(command(kPlainWatch).exit_code, kUsage) << bad;
   }
 }
 
@@ -60,20 +60,20 @@ Command Parsed(void (*add)(CLI::App&, Command&, Command), const std::string& wor
 }
 
 TEST(WatchTest, HowOftenNeedsTheFlag) {
-  EXPECT_FALSE(Parsed(&AddWatched, "")(kPlain).again.has_value());
+  EXPECT_FALSE(Parsed(&AddWatched, "")(kPlainWatch).again.has_value());
   EXPECT_THROW(Parsed(&AddWatched, "--interval 1s"), CLI::RequiresError);
   EXPECT_THROW(Parsed(&AddWatched, "--count 3"), CLI::RequiresError);
-  EXPECT_EQ(Parsed(&AddWatched, "--watch --interval 1s --count 3")(kPlain).again, absl::Seconds(1));
+  EXPECT_EQ(Parsed(&AddWatched, "--watch --interval 1s --count 3")(kPlainWatch).again, absl::Seconds(1));
 }
 
 // Standard output of a test is no terminal where tests run unattended.
 TEST(WatchTest, ALiveCommandRunsOnceIntoAPipeUnlessItIsToldHowOften) {
   if (isatty(STDOUT_FILENO) == 1) GTEST_SKIP() << "stdout is a terminal";
-  EXPECT_FALSE(Parsed(&AddLive, "")(kPlain).again.has_value());
-  EXPECT_FALSE(Parsed(&AddLive, "--count 1")(kPlain).again.has_value());
-  EXPECT_EQ(Parsed(&AddLive, "--count 0")(kPlain).again, absl::Seconds(2));
-  EXPECT_EQ(Parsed(&AddLive, "--interval 1s")(kPlain).again, absl::Seconds(1));
-  EXPECT_EQ(Parsed(&AddLive, "--interval 1ms")(kPlain).exit_code, kUsage);
+  EXPECT_FALSE(Parsed(&AddLive, "")(kPlainWatch).again.has_value());
+  EXPECT_FALSE(Parsed(&AddLive, "--count 1")(kPlainWatch).again.has_value());
+  EXPECT_EQ(Parsed(&AddLive, "--count 0")(kPlainWatch).again, absl::Seconds(2));
+  EXPECT_EQ(Parsed(&AddLive, "--interval 1s")(kPlainWatch).again, absl::Seconds(1));
+  EXPECT_EQ(Parsed(&AddLive, "--interval 1ms")(kPlainWatch).exit_code, kUsage);
 }
 
 }  // namespace

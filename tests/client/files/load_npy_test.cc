@@ -86,13 +86,13 @@ TEST(LoadNpyTest, TheLargestCountIsExactAndOneMoreIsRefused) {
       HasSubstr("layer 0 expert 1 is 9223372036854775808"));
 }
 
-struct Refused {
+struct RefusedNpy {
   std::string name;
   std::string bytes;
   std::string message;
 };
 
-class LoadNpyRefusedTest : public ::testing::TestWithParam<Refused> {};
+class LoadNpyRefusedTest : public ::testing::TestWithParam<RefusedNpy> {};
 
 TEST_P(LoadNpyRefusedTest, SaysWhatIsWrong) {
   const absl::Status status = ParseLoadNpy(GetParam().bytes).status();
@@ -100,7 +100,7 @@ TEST_P(LoadNpyRefusedTest, SaysWhatIsWrong) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message));
 }
 
-std::vector<Refused> AllRefused() {
+std::vector<RefusedNpy> AllRefusedNpy() {
   const std::string six(6, '\1');
   const std::string good = NpyWithDict(NpyDict("|u1", "(2, 3)"), six);
   std::string version = good;
@@ -152,8 +152,8 @@ std::vector<Refused> AllRefused() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LoadNpyRefusedTest, ::testing::ValuesIn(AllRefused()),
-                         [](const ::testing::TestParamInfo<Refused>& refused) {
+INSTANTIATE_TEST_SUITE_P(All, LoadNpyRefusedTest, ::testing::ValuesIn(AllRefusedNpy()),
+                         [](const ::testing::TestParamInfo<RefusedNpy>& refused) {
                            return refused.param.name;
                          });
 

@@ -7,13 +7,13 @@
 namespace eplb {
 namespace {
 
-Transports MakeInproc(int32_t world_size, int64_t staging_bytes) {
+Transports MakeInprocContract(int32_t world_size, int64_t staging_bytes) {
   auto transports = MakeInprocTransports(world_size, staging_bytes);
   EXPECT_TRUE(transports.ok()) << transports.status();
   return *std::move(transports);
 }
 
-INSTANTIATE_TEST_SUITE_P(Inproc, TransportContractTest, ::testing::Values(&MakeInproc));
+INSTANTIATE_TEST_SUITE_P(Inproc, TransportContractTest, ::testing::Values(&MakeInprocContract));
 
 TEST(InprocTransportTest, ScriptedFlipIsFoundByItsChecksum) {
   InprocFaults faults;

@@ -96,24 +96,24 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
 }
 
 TEST_P(TransportContractTest, PostsFollowEachOtherWhileOthersAreStillInTheOneBefore) {
-  constexpr int32_t kRanks = 4;
+  constexpr int32_t kContractRanks = 4;
   constexpr int32_t kPosts = 60;
   constexpr size_t kBytes = 5000;
-  Transports transports = Make(kRanks, kBytes);
+  Transports transports = Make(kContractRanks, kBytes);
   std::vector<std::vector<std::byte>> rows;
   std::vector<std::span<std::byte>> live;
   std::mt19937 random(5);
-  for (int32_t rank = 0; rank < kRanks; ++rank) {
+  for (int32_t rank = 0; rank < kContractRanks; ++rank) {
     rows.push_back(RandomBytes(random, kBytes + kPosts));
     live.push_back(memory().Put(rows.back()));
   }
   std::mutex memory_mutex;
-  RunRanks(kRanks, [&](int32_t rank) {
+  RunRanks(kContractRanks, [&](int32_t rank) {
     for (int32_t post = 1; post <= kPosts; ++post) {
       // To the neighbour at a distance that changes; some ranks have no part in every third post.
-      const int32_t distance = 1 + post % (kRanks - 1);
-      const int32_t to = (rank + distance) % kRanks;
-      const int32_t from = (rank + kRanks - distance) % kRanks;
+      const int32_t distance = 1 + post % (kContractRanks - 1);
+      const int32_t to = (rank + distance) % kContractRanks;
+      const int32_t from = (rank + kContractRanks - distance) % kContractRanks;
       const auto takes_part = [&](int32_t sender) { return post % 3 != 0 || sender == post % 4; };
       const auto at = static_cast<size_t>(post);
       const auto id = static_cast<uint64_t>(post);

@@ -32,7 +32,7 @@ constexpr int32_t kRanks = 3;
 constexpr size_t kWeights = 6;
 constexpr int32_t kSteps = 40;
 constexpr int32_t kMoveEvery = 8;
-constexpr int32_t kTokens = 30;
+constexpr int32_t kReplicaTokens = 30;
 constexpr double kClip = 0.5;
 
 using Row = std::array<double, kWeights>;
@@ -49,7 +49,7 @@ struct Token {
   int32_t expert = 0;
 };
 Token TokenAt(int32_t step, int32_t layer, int32_t index) {
-  std::mt19937_64 random(static_cast<uint64_t>((step * kLayers + layer) * kTokens + index));
+  std::mt19937_64 random(static_cast<uint64_t>((step * kLayers + layer) * kReplicaTokens + index));
   std::normal_distribution<double> normal;
   Token token;
   for (double& value : token.input) value = normal(random);
@@ -69,7 +69,7 @@ void AddGradient(const Row& weight, const Token& token, Row& gradient) {
   }
 }
 
-void Update(const Row& gradient, double norm, Expert& expert) {
+void UpdateExpert(const Row& gradient, double norm, Expert& expert) {
   const double scale = std::min(1.0, kClip / norm);
   for (size_t i = 0; i < kWeights; ++i) {
     expert.momentum[i] = 0.9 * expert.momentum[i] + scale * gradient[i];
@@ -91,7 +91,7 @@ Layers TrainWithoutReplicas() {
     std::vector<std::vector<Row>> gradients(kLayers, std::vector<Row>(kExperts));
     double squares = 0;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      for (int32_t index = 0; index < kTokens; ++index) {
+      for (int32_t index = 0; index < kReplicaTokens; ++index) {
         const Token token = TokenAt(step, layer, index);
         AddGradient(layers[layer][token.expert].weight, token, gradients[layer][token.expert]);
       }
@@ -101,16 +101,16 @@ Layers TrainWithoutReplicas() {
     }
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       for (int32_t expert = 0; expert < kExperts; ++expert) {
-        Update(gradients[layer][expert], std::sqrt(squares), layers[layer][expert]);
+        UpdateExpert(gradients[layer][expert], std::sqrt(squares), layers[layer][expert]);
       }
     }
   }
   return layers;
 }
 
-class Rank {
+class ReplicaRank {
  public:
-  Rank(std::unique_ptr<Client> client, StatePlacement state)
+  ReplicaRank(std::unique_ptr<Client> client, StatePlacement state)
       : client_(std::move(client)),
         state_(state),
         slots_(static_cast<size_t>(client_->placement().num_local_slots)),
@@ -143,7 +143,7 @@ class Rank {
     std::vector<ReplicaRows> weights;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       std::fill(gradients_[layer].begin(), gradients_[layer].end(), Row{});
-      for (int32_t index = 0; index < kTokens; ++index) Train(step, layer, index);
+      for (int32_t index = 0; index < kReplicaTokens; ++index) Train(step, layer, index);
       gradients.push_back(RowsOf("gradient", layer, gradients_[layer].data(), sizeof(Row)));
       weights.push_back(RowsOf("weight", layer, &experts_[layer][0].weight, sizeof(Expert)));
     }
@@ -154,7 +154,7 @@ class Rank {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       for (size_t slot = 0; slot < slots_; ++slot) {
         if (state_ == StatePlacement::kWithPrimary && !IsPrimary(layer, slot)) continue;
-        Update(gradients_[layer][slot], std::sqrt(sum), experts_[layer][slot]);
+        UpdateExpert(gradients_[layer][slot], std::sqrt(sum), experts_[layer][slot]);
       }
     }
     return state_ == StatePlacement::kWithPrimary ? client_->BroadcastWeights(weights)
@@ -269,7 +269,7 @@ TEST_P(ReplicaOracleTest, ReplicasThatMoveTrainAsOneExpertThatStays) {
     auto client =
         ConnectInproc(OptionsOf(r), exchanges[r], std::move(controls[r]), std::move(transports[r]));
     ASSERT_TRUE(client.ok()) << client.status();
-    Rank rank(*std::move(client), GetParam());
+    ReplicaRank rank(*std::move(client), GetParam());
     ASSERT_TRUE(rank.Register().ok());
     for (int32_t step = 0; step < kSteps; ++step) {
       const absl::Status trained = rank.Step(step);
@@ -295,7 +295,7 @@ TEST(ReplicaOracleSelfTest, TheModelLearns) {
   double before = 0;
   double after = 0;
   const Layers trained = TrainWithoutReplicas();
-  for (int32_t index = 0; index < kTokens; ++index) {
+  for (int32_t index = 0; index < kReplicaTokens; ++index) {
     const Token token = TokenAt(kSteps, 0, index);
     const auto miss = [&](const Row& weight) {
       double sum = 0;

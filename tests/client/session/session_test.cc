@@ -27,8 +27,8 @@ using testing::Swapped;
 using testing::TestJob;
 using testing::TestRank;
 
-bool Switched(const BoundaryResult& result) { return result.switched; }
-bool Voted(const BoundaryResult& result) { return result.voted; }
+bool SessionSwitched(const BoundaryResult& result) { return result.switched; }
+bool SessionVoted(const BoundaryResult& result) { return result.voted; }
 
 // Waits at most 20 s for the daemon's refusal to arrive.
 bool WasRefused(const Client& client) {
@@ -86,7 +86,7 @@ TEST_F(SessionTest, SessionComesBackToADaemonThatWasKilled) {
   daemon->SendAll(propose_);
   std::vector<int64_t> steps(kTestRanks);
   job.Run([&](int32_t r, TestRank& rank) {
-    steps[static_cast<size_t>(r)] = rank.StepUntil(0, Switched).value();
+    steps[static_cast<size_t>(r)] = rank.StepUntil(0, SessionSwitched).value();
   });
   daemon.reset();
   job.Run([&](int32_t r, TestRank& rank) {  // training never waits for it
@@ -106,7 +106,7 @@ TEST_F(SessionTest, SessionComesBackToADaemonThatWasKilled) {
   }
   second.SendAll(ProposeTo(Running(7, second_), first_, 8, 2));
   job.Run([&](int32_t r, TestRank& rank) {
-    ASSERT_TRUE(rank.StepUntil(steps[static_cast<size_t>(r)] + 1, Switched).ok());
+    ASSERT_TRUE(rank.StepUntil(steps[static_cast<size_t>(r)] + 1, SessionSwitched).ok());
     EXPECT_EQ(rank.WrongSlots(), 0);
     EXPECT_GE(rank.client().stats().reconnects, 1);
     EXPECT_GT(rank.client().stats().disconnected_seconds, 0);
@@ -312,7 +312,7 @@ TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
     daemon.WaitForRanks(kTestRanks);
     job.Run([](int32_t /*r*/, TestRank& rank) { EXPECT_TRUE(WasRefused(rank.client())); });
     job.Run([](int32_t /*r*/, TestRank& rank) {
-      EXPECT_TRUE(rank.StepUntil(0, Voted).ok());
+      EXPECT_TRUE(rank.StepUntil(0, SessionVoted).ok());
       rank.Stop();
     });
     EXPECT_EQ(daemon.Said(0).size(), 1U + 1U);  // and once more when it closes

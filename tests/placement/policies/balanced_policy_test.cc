@@ -30,7 +30,7 @@ using testing::PolicyContractTest;
 using testing::Random;
 using testing::SmallWorld;
 
-constexpr uint64_t kSeed = 20;
+constexpr uint64_t kBalancedPolicySeed = 20;
 constexpr double kRounding = 1 + 1e-9;
 
 std::unique_ptr<Policy> MakeDefault() { return MakeBalancedPolicy({}); }
@@ -101,13 +101,13 @@ int32_t Available(const Topology& topology, Hierarchy hierarchy) {
 }
 
 std::string Describe(const Topology& t) {
-  return absl::StrCat("seed ", kSeed, ": ", t.num_experts(), " experts on ", t.num_slots(),
+  return absl::StrCat("seed ", kBalancedPolicySeed, ": ", t.num_experts(), " experts on ", t.num_slots(),
                       " slots, ", t.num_gpus(), " GPUs, ", t.num_nodes(), " nodes, ",
                       t.num_groups(), " groups");
 }
 
 TEST(BalancedPolicyTest, NoLayerIsWorseThanDeepseekWithoutDuplicates) {
-  Random random(kSeed);
+  Random random(kBalancedPolicySeed);
   int compared = 0;
   for (int i = 0; i < 120; ++i) {
     const Topology topology = RandomShape(random, false);
@@ -135,7 +135,7 @@ TEST(BalancedPolicyTest, NoLayerIsWorseThanDeepseekWithoutDuplicates) {
 }
 
 TEST(BalancedPolicyTest, NoLayerIsWorseThanThePreviousPlacement) {
-  Random random(kSeed);
+  Random random(kBalancedPolicySeed);
   int kept = 0;
   for (int i = 0; i < 80; ++i) {
     const Topology topology = RandomShape(random, true);
@@ -170,7 +170,7 @@ TEST(BalancedPolicyTest, APreviousPlacementOnAnotherTopologyIsIgnored) {
 }
 
 TEST(BalancedPolicyTest, ALayerWithoutLoadHasEvenCountsAndNoDuplicates) {
-  Random random(kSeed);
+  Random random(kBalancedPolicySeed);
   for (int i = 0; i < 60; ++i) {
     const Topology topology = RandomShape(random, true);
     SCOPED_TRACE(Describe(topology));
@@ -190,7 +190,7 @@ TEST(BalancedPolicyTest, ALayerWithoutLoadHasEvenCountsAndNoDuplicates) {
 }
 
 TEST(BalancedPolicyTest, UnusableGpusHoldNothingAndSpeedsCount) {
-  Random random(kSeed);
+  Random random(kBalancedPolicySeed);
   LoadMatrix counts(2, 32);
   for (int64_t& cell : counts.reshaped()) cell = Pick(random, 100, 1000);
   const Load load = *Load::FromCounts(counts);
@@ -228,7 +228,7 @@ TEST(BalancedPolicyTest, DuplicatesComeOnlyWhereTheyAreAllowedAndHelp) {
 
 // The space with duplicates is larger and harder to search; what is found without them counts too.
 TEST(BalancedPolicyTest, AllowingDuplicatesNeverCosts) {
-  Random random(kSeed);
+  Random random(kBalancedPolicySeed);
   for (int i = 0; i < 60; ++i) {
     const int32_t gpus = Pick(random, 2, 16);
     const Topology topology = *Topology::Make({3, gpus, gpus * Pick(random, 2, 4), gpus, 1, 1});
@@ -345,8 +345,8 @@ TEST(BalancedPolicyTest, ThoroughIsOptimalOnAllLoadsOfTheSmallWorld) {
 }
 
 TEST(BalancedPolicyTest, ThoroughIsOptimalOnSampledLoadsOfLargerWorlds) {
-  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE(absl::StrCat("seed ", kBalancedPolicySeed));
+  Random random(kBalancedPolicySeed);
   for (const SmallWorld& world : {SmallWorld{5, 3, 2}, SmallWorld{3, 2, 4}, SmallWorld{6, 2, 3}}) {
     std::vector<std::vector<int64_t>> loads;
     for (int i = 0; i < 40; ++i) {

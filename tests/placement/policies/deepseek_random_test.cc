@@ -17,7 +17,7 @@
 namespace eplb {
 namespace {
 
-constexpr uint64_t kSeed = 20250324;
+constexpr uint64_t kDeepseekRandomSeed = 20250324;
 constexpr int kCases = 400;
 constexpr int kLoadKinds = 10;
 
@@ -64,7 +64,7 @@ float DrawCell(Random& random, int kind) {
 
 // Most shapes are legal; some are refused and some fall back to the global branch.
 Drawn Draw(int index) {
-  Random random(kSeed + static_cast<uint64_t>(index));
+  Random random(kDeepseekRandomSeed + static_cast<uint64_t>(index));
   Drawn drawn;
   drawn.kind = index % kLoadKinds;
   DeepseekShape& s = drawn.shape;
@@ -108,7 +108,7 @@ TEST(DeepseekRandomTest, DrawnShapesAndLoadsGiveTheReferencesAnswerInBothOrders)
   for (int index = 0; index < kCases; ++index) {
     const Drawn drawn = Draw(index);
     const DeepseekShape& s = drawn.shape;
-    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", index, " load kind ", drawn.kind, ": ",
+    SCOPED_TRACE(absl::StrCat("seed ", kDeepseekRandomSeed, " case ", index, " load kind ", drawn.kind, ": ",
                               drawn.weight.rows(), "x", drawn.weight.cols(), " on ", s.num_slots,
                               " slots, ", s.num_groups, " groups, ", s.num_nodes, " nodes, ",
                               s.num_gpus, " GPUs"));
@@ -119,7 +119,7 @@ TEST(DeepseekRandomTest, DrawnShapesAndLoadsGiveTheReferencesAnswerInBothOrders)
     if (HasFailure()) break;
   }
   std::printf("seed %llu: %d of %d cases solved and equal, the others refused by both\n",
-              static_cast<unsigned long long>(kSeed), solved,
+              static_cast<unsigned long long>(kDeepseekRandomSeed), solved,
               kCases);  // NOLINT(google-runtime-int)
   EXPECT_GT(solved, kCases / 2);
   EXPECT_LT(solved, kCases);
@@ -127,10 +127,10 @@ TEST(DeepseekRandomTest, DrawnShapesAndLoadsGiveTheReferencesAnswerInBothOrders)
 
 // Expert groups of 600 flush the cascade of the group sum.
 TEST(DeepseekRandomTest, LargeGroupsAreSummedAsTheReferenceDoes) {
-  Random random(kSeed);
+  Random random(kDeepseekRandomSeed);
   Drawn drawn = {.weight = FloatMatrix(2, 4800), .shape = {4832, 8, 4, 32}, .kind = 6};
   for (float& cell : drawn.weight.reshaped()) cell = DrawCell(random, drawn.kind);
-  EXPECT_TRUE(ExpectEqual(drawn, TieBreak::kCompat)) << "seed " << kSeed;
+  EXPECT_TRUE(ExpectEqual(drawn, TieBreak::kCompat)) << "seed " << kDeepseekRandomSeed;
 }
 
 }  // namespace

@@ -21,14 +21,14 @@ using testing::PolicyContractTest;
 using testing::Random;
 
 std::unique_ptr<Policy> MakeIt() { return MakeIncrementalPolicy({}); }
-std::unique_ptr<Policy> MakeFlat() {
+std::unique_ptr<Policy> MakeFlatIncremental() {
   return MakeIncrementalPolicy({.hierarchy = Hierarchy::kNone, .effort = Effort::kFast});
 }
 
 INSTANTIATE_TEST_SUITE_P(Incremental, PolicyContractTest, ::testing::Values(&MakeIt));
-INSTANTIATE_TEST_SUITE_P(IncrementalFlat, PolicyContractTest, ::testing::Values(&MakeFlat));
+INSTANTIATE_TEST_SUITE_P(IncrementalFlat, PolicyContractTest, ::testing::Values(&MakeFlatIncremental));
 
-constexpr uint64_t kSeed = 20;
+constexpr uint64_t kIncrementalPolicySeed = 20;
 
 const Topology& Shape() {
   static const Topology topology = *Topology::Make(
@@ -60,7 +60,7 @@ class Drift {
     return sum;
   }
 
-  Random random_{kSeed};
+  Random random_{kIncrementalPolicySeed};
   double sigma_;
   RealMatrix weight_;
 };
@@ -85,8 +85,8 @@ TEST(IncrementalPolicyTest, FollowsADriftWithFewTransfers) {
     balancedness += Evaluate(load, *next)->mean_balancedness;
     placement = *next;
   }
-  EXPECT_GE(balancedness / kWindows, 0.98) << "seed " << kSeed;
-  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.06 * 4 * 72) << "seed " << kSeed;
+  EXPECT_GE(balancedness / kWindows, 0.98) << "seed " << kIncrementalPolicySeed;
+  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.06 * 4 * 72) << "seed " << kIncrementalPolicySeed;
 }
 
 // Where experts drift by a fifth a window, the placement of one window is nearly as good in the
@@ -111,8 +111,8 @@ TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) 
     balancedness += Evaluate(coming, placement)->mean_balancedness / kWindows;
     from_scratch += Evaluate(coming, scratch)->mean_balancedness / kWindows;
   }
-  EXPECT_GE(balancedness, from_scratch - 0.012) << "seed " << kSeed;
-  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.1 * 4 * 72) << "seed " << kSeed;
+  EXPECT_GE(balancedness, from_scratch - 0.012) << "seed " << kIncrementalPolicySeed;
+  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.1 * 4 * 72) << "seed " << kIncrementalPolicySeed;
 }
 
 // Shares of tokens, or what an average of windows leaves, say nothing about sampling noise.
@@ -133,7 +133,7 @@ TEST(IncrementalPolicyTest, SamplingNoiseMovesNothing) {
     const Load load = constant.Next();
     const auto next = MakeIt()->Solve({.load = load, .topology = Shape(), .previous = &placement});
     ASSERT_TRUE(next.ok()) << next.status();
-    EXPECT_EQ(*next, placement) << "seed " << kSeed << " window " << window;
+    EXPECT_EQ(*next, placement) << "seed " << kIncrementalPolicySeed << " window " << window;
   }
 }
 
@@ -167,7 +167,7 @@ TEST(IncrementalPolicyTest, NeverWorseThanTheIncumbentOnTheRecentWindows) {
         before += Evaluate(window, placement)->max_gpu_load[l] / mean;
         after += Evaluate(window, *next)->max_gpu_load[l] / mean;
       }
-      EXPECT_LE(after, before * (1 + 1e-9)) << "seed " << kSeed << " layer " << layer;
+      EXPECT_LE(after, before * (1 + 1e-9)) << "seed " << kIncrementalPolicySeed << " layer " << layer;
     }
     placement = *next;
   }
@@ -238,7 +238,7 @@ void ExpectHomes(const Placement& placement, Hierarchy hierarchy) {
 
 // Also where a GPU goes and comes back.
 TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
-  Random random(kSeed);
+  Random random(kIncrementalPolicySeed);
   for (const Hierarchy hierarchy : {Hierarchy::kStrict, Hierarchy::kSoft}) {
     const auto draw = [&] {
       LoadMatrix counts(1, 16);
@@ -249,7 +249,7 @@ TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
     Placement placement = *MakeBalancedPolicy({.hierarchy = hierarchy})
                                ->Solve({.load = draw(), .topology = TwoNodes()});
     for (int window = 0; window < 40; ++window) {
-      SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " window " << window);
+      SCOPED_TRACE(::testing::Message() << "seed " << kIncrementalPolicySeed << " window " << window);
       const Load load = draw();
       const int32_t unusable[] = {testing::Pick(random, 0, 7)};
       const GpuSpeeds speeds =

@@ -14,7 +14,7 @@
 namespace eplb {
 namespace {
 
-const Topology& Shape() {
+const Topology& SameBytesShape() {
   static const Topology topology = *Topology::Make({.num_layers = 3,
                                                     .num_experts = 64,
                                                     .num_slots = 80,
@@ -36,30 +36,30 @@ Load Skewed(uint64_t seed) {
   return *Load::FromCounts(counts);
 }
 
-struct Expected {
+struct ExpectedBytes {
   const char* policy;
   Hierarchy hierarchy;
   Effort effort;
   std::string digest;  // the first 16 digits
 };
 
-void PrintTo(const Expected& expected, std::ostream* out) {
+void PrintTo(const ExpectedBytes& expected, std::ostream* out) {
   *out << expected.policy << ", hierarchy " << static_cast<int>(expected.hierarchy) << ", effort "
        << static_cast<int>(expected.effort);
 }
 
-class SameBytesTest : public ::testing::TestWithParam<Expected> {};
+class SameBytesTest : public ::testing::TestWithParam<ExpectedBytes> {};
 
 TEST_P(SameBytesTest, TheDigestIsTheSameFromEveryBuild) {
-  const Expected& expected = GetParam();
+  const ExpectedBytes& expected = GetParam();
   const auto policy =
       *MakePolicy(expected.policy, {.hierarchy = expected.hierarchy, .effort = expected.effort});
   const Load first = Skewed(1);
   const Placement start = *MakePolicy("balanced", {.hierarchy = expected.hierarchy})
                                .value()
-                               ->Solve({.load = first, .topology = Shape()});
+                               ->Solve({.load = first, .topology = SameBytesShape()});
   const Load next = Skewed(2);
-  const auto placement = policy->Solve({.load = next, .topology = Shape(), .previous = &start});
+  const auto placement = policy->Solve({.load = next, .topology = SameBytesShape(), .previous = &start});
   ASSERT_TRUE(placement.ok()) << placement.status();
   EXPECT_EQ(DigestOf(*placement).Hex().substr(0, 16), expected.digest);
 }
@@ -67,17 +67,17 @@ TEST_P(SameBytesTest, TheDigestIsTheSameFromEveryBuild) {
 INSTANTIATE_TEST_SUITE_P(
     All, SameBytesTest,
     ::testing::Values(
-        Expected{"deepseek", Hierarchy::kNone, Effort::kDefault, "0b04c5aa1261cbc0"},
-        Expected{"deepseek", Hierarchy::kStrict, Effort::kDefault, "b3e2d66039763099"},
-        Expected{"balanced", Hierarchy::kNone, Effort::kFast, "7c62a5411ee4ed61"},
-        Expected{"balanced", Hierarchy::kNone, Effort::kDefault, "61595605ffa68f3c"},
-        Expected{"balanced", Hierarchy::kNone, Effort::kThorough, "6fc19c794a5395ef"},
-        Expected{"balanced", Hierarchy::kStrict, Effort::kDefault, "dc95a39ec04f9cbc"},
-        Expected{"balanced", Hierarchy::kStrict, Effort::kThorough, "f78731ca8edd0663"},
-        Expected{"balanced", Hierarchy::kSoft, Effort::kDefault, "421292c1b31dd185"},
-        Expected{"incremental", Hierarchy::kNone, Effort::kDefault, "d218a121db65664e"},
-        Expected{"incremental", Hierarchy::kStrict, Effort::kDefault, "ededc2938b759666"},
-        Expected{"incremental", Hierarchy::kSoft, Effort::kDefault, "47b9c438787ec8f5"}));
+        ExpectedBytes{"deepseek", Hierarchy::kNone, Effort::kDefault, "0b04c5aa1261cbc0"},
+        ExpectedBytes{"deepseek", Hierarchy::kStrict, Effort::kDefault, "b3e2d66039763099"},
+        ExpectedBytes{"balanced", Hierarchy::kNone, Effort::kFast, "7c62a5411ee4ed61"},
+        ExpectedBytes{"balanced", Hierarchy::kNone, Effort::kDefault, "61595605ffa68f3c"},
+        ExpectedBytes{"balanced", Hierarchy::kNone, Effort::kThorough, "6fc19c794a5395ef"},
+        ExpectedBytes{"balanced", Hierarchy::kStrict, Effort::kDefault, "dc95a39ec04f9cbc"},
+        ExpectedBytes{"balanced", Hierarchy::kStrict, Effort::kThorough, "f78731ca8edd0663"},
+        ExpectedBytes{"balanced", Hierarchy::kSoft, Effort::kDefault, "421292c1b31dd185"},
+        ExpectedBytes{"incremental", Hierarchy::kNone, Effort::kDefault, "d218a121db65664e"},
+        ExpectedBytes{"incremental", Hierarchy::kStrict, Effort::kDefault, "ededc2938b759666"},
+        ExpectedBytes{"incremental", Hierarchy::kSoft, Effort::kDefault, "47b9c438787ec8f5"}));
 
 }  // namespace
 }  // namespace eplb

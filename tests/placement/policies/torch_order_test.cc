@@ -15,7 +15,7 @@ namespace eplb {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kTorchOrderSeed = 11;
 constexpr size_t kLongest = 1100;
 
 TEST(OrderedKeyTest, KeysRiseWithTheValues) {
@@ -48,7 +48,7 @@ std::vector<float> DrawRow(std::mt19937_64& random, size_t size, uint64_t num_va
 class DescendingOrderTest : public ::testing::TestWithParam<TieBreak> {};
 
 TEST_P(DescendingOrderTest, RowsOfEveryLengthComeOutAsTheReferencesSort) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kTorchOrderSeed);
   DescendingOrder order(GetParam(), kLongest);
   std::vector<size_t> sizes = {0, 1, 2, 15, 16, 17, 18, 47, 48, 49, 72, 288, 512, kLongest};
   for (size_t i = 0; i < 60; ++i) sizes.push_back(random() % 300);
@@ -58,7 +58,7 @@ TEST_P(DescendingOrderTest, RowsOfEveryLengthComeOutAsTheReferencesSort) {
       const auto sorted = order.Sort(row);
       ASSERT_EQ(std::vector<int>(sorted.begin(), sorted.end()),
                 testing::ReferenceOrder(row, GetParam() == TieBreak::kStable))
-          << "seed " << kSeed << ", " << size << " values, " << num_values << " different";
+          << "seed " << kTorchOrderSeed << ", " << size << " values, " << num_values << " different";
     }
   }
 }

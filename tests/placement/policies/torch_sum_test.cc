@@ -14,11 +14,11 @@
 namespace eplb {
 namespace {
 
-constexpr uint64_t kSeed = 5;
+constexpr uint64_t kTorchSumSeed = 5;
 
 // Values whose sums round, so that another order of additions shows.
 std::vector<float> DrawRow(size_t size) {
-  std::mt19937_64 random(kSeed + size);
+  std::mt19937_64 random(kTorchSumSeed + size);
   std::vector<float> row(size);
   for (float& value : row) value = static_cast<float>(random() >> (20 + random() % 20));
   return row;
@@ -33,7 +33,7 @@ TEST(TorchSumTest, EveryLengthIsAddedInTheReferencesOrder) {
     const std::vector<float> row = DrawRow(size);
     ASSERT_EQ(std::bit_cast<uint32_t>(TorchSum(row)),
               std::bit_cast<uint32_t>(testing::ReferenceSum(row)))
-        << "seed " << kSeed << " size " << size;
+        << "seed " << kTorchSumSeed << " size " << size;
   }
 }
 

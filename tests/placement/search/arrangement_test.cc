@@ -18,7 +18,7 @@ using testing::Pick;
 using testing::Random;
 using testing::WhyIllegal;
 
-constexpr uint64_t kSeed = 12;
+constexpr uint64_t kArrangementSeed = 12;
 constexpr int kDomains = 400;
 
 std::vector<int32_t> LayoutOf(const Arrangement& arrangement) {
@@ -27,9 +27,9 @@ std::vector<int32_t> LayoutOf(const Arrangement& arrangement) {
 
 // Calls `check` with random legal arrangements, half of them with homes.
 template <class Check>
-void ForEachDomain(int domains, const Check& check) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+void ForEachArrangement(int domains, const Check& check) {
+  SCOPED_TRACE("seed " + std::to_string(kArrangementSeed));
+  Random random(kArrangementSeed);
   for (int i = 0; i < domains; ++i) {
     Domain domain = testing::RandomDomain(random, {.speeds = true, .duplicates = true});
     SCOPED_TRACE(testing::Describe(domain));
@@ -55,7 +55,7 @@ void Step(Random& random, Arrangement& arrangement) {
 }
 
 TEST(ArrangementTest, RandomStepsKeepWhatIsRecomputedFromScratch) {
-  ForEachDomain(kDomains, [](Random& random, Arrangement& arrangement) {
+  ForEachArrangement(kDomains, [](Random& random, Arrangement& arrangement) {
     ExpectConsistent(arrangement);
     for (int i = 0; i < 40; ++i) {
       Step(random, arrangement);
@@ -66,7 +66,7 @@ TEST(ArrangementTest, RandomStepsKeepWhatIsRecomputedFromScratch) {
 }
 
 TEST(ArrangementTest, AnExchangeMayBeMadeExactlyWhenItLeavesALegalLayout) {
-  ForEachDomain(kDomains / 2, [](Random& random, Arrangement& arrangement) {
+  ForEachArrangement(kDomains / 2, [](Random& random, Arrangement& arrangement) {
     for (int i = 0; i < 20; ++i) Step(random, arrangement);
     std::vector<int32_t> layout = LayoutOf(arrangement);
     for (int32_t a = 0; a < arrangement.num_slots(); ++a) {
@@ -83,7 +83,7 @@ TEST(ArrangementTest, AnExchangeMayBeMadeExactlyWhenItLeavesALegalLayout) {
 }
 
 TEST(ArrangementTest, AReplicaMayBeReplacedExactlyWhenThatLeavesALegalLayout) {
-  ForEachDomain(kDomains, [](Random& random, Arrangement& arrangement) {
+  ForEachArrangement(kDomains, [](Random& random, Arrangement& arrangement) {
     for (int i = 0; i < 20; ++i) Step(random, arrangement);
     std::vector<int32_t> layout = LayoutOf(arrangement);
     for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
@@ -99,7 +99,7 @@ TEST(ArrangementTest, AReplicaMayBeReplacedExactlyWhenThatLeavesALegalLayout) {
 }
 
 TEST(ArrangementTest, ARollBackGivesBackEveryBit) {
-  ForEachDomain(kDomains, [](Random& random, Arrangement& arrangement) {
+  ForEachArrangement(kDomains, [](Random& random, Arrangement& arrangement) {
     for (int round = 0; round < 5; ++round) {
       arrangement.BeginJournal();
       const std::vector<int32_t> layout = LayoutOf(arrangement);
@@ -122,7 +122,7 @@ TEST(ArrangementTest, ARollBackGivesBackEveryBit) {
 }
 
 TEST(ArrangementTest, AnAssignedLayoutCanBeRolledBackTo) {
-  ForEachDomain(50, [](Random& random, Arrangement& arrangement) {
+  ForEachArrangement(50, [](Random& random, Arrangement& arrangement) {
     for (int i = 0; i < 10; ++i) Step(random, arrangement);  // no journal was begun for these
     const std::vector<int32_t> layout = LayoutOf(arrangement);
     arrangement.Assign(layout);
@@ -135,7 +135,7 @@ TEST(ArrangementTest, AnAssignedLayoutCanBeRolledBackTo) {
 }
 
 TEST(ArrangementTest, CopiesArriveAndLeaveWithinTheLimitsOfTheGpu) {
-  ForEachDomain(kDomains, [](Random& random, Arrangement& arrangement) {
+  ForEachArrangement(kDomains, [](Random& random, Arrangement& arrangement) {
     const Domain& domain = arrangement.domain();
     for (int i = 0; i < 20; ++i) Step(random, arrangement);
     for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {

@@ -20,14 +20,14 @@ using testing::PeakOf;
 using testing::Random;
 using testing::WhyIllegal;
 
-constexpr uint64_t kSeed = 15;
+constexpr uint64_t kDescentSeed = 15;
 constexpr int64_t kPlenty = 100'000'000;
 
 // Calls `check` with random packed arrangements.
 template <class Check>
 void ForEachDomain(int domains, const DomainOptions& options, const Check& check) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDescentSeed));
+  Random random(kDescentSeed);
   for (int i = 0; i < domains; ++i) {
     Domain domain = testing::RandomDomain(random, options);
     SCOPED_TRACE(testing::Describe(domain));

@@ -17,7 +17,7 @@ using testing::BestPeak;
 using testing::MakeDomain;
 using testing::Random;
 
-constexpr uint64_t kSeed = 16;
+constexpr uint64_t kDomainBoundSeed = 16;
 constexpr double kRounding = 1 + 1e-8;
 
 TEST(DomainBoundTest, NoPlacementOfTheSmallWorldBeatsIt) {
@@ -38,12 +38,12 @@ TEST(DomainBoundTest, NoPlacementOfTheSmallWorldBeatsIt) {
 }
 
 TEST(DomainBoundTest, NoArrangementOfRandomSmallDomainsBeatsIt) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainBoundSeed));
+  Random random(kDomainBoundSeed);
   int tight = 0;
   int scarce = 0;
-  constexpr int kDomains = 800;
-  for (int i = 0; i < kDomains; ++i) {
+  constexpr int kBoundDomains = 800;
+  for (int i = 0; i < kBoundDomains; ++i) {
     Domain domain = testing::RandomDomain(
         random, {.max_experts = 5, .max_gpus = 3, .max_slots = 7, .speeds = i % 2 == 0});
     domain.allow_duplicates = true;
@@ -53,14 +53,14 @@ TEST(DomainBoundTest, NoArrangementOfRandomSmallDomainsBeatsIt) {
     ASSERT_LE(bound, best * kRounding) << testing::Describe(domain);
     tight += bound * kRounding >= best ? 1 : 0;
   }
-  std::printf("bound tight on %d of %d domains, %d of them scarce\n", tight, kDomains, scarce);
+  std::printf("bound tight on %d of %d domains, %d of them scarce\n", tight, kBoundDomains, scarce);
   EXPECT_GT(scarce, 200);
 }
 
 // Six experts in six to eight slots: few to spare, where long units bind.
 TEST(DomainBoundTest, NoArrangementOfScarceDomainsBeatsIt) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainBoundSeed));
+  Random random(kDomainBoundSeed);
   for (int i = 0; i < 60; ++i) {
     std::vector<double> load(6);
     for (double& tokens : load) tokens = testing::Pick(random, 1, 60);

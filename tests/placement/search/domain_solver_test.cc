@@ -21,8 +21,8 @@ using testing::PeakOf;
 using testing::Random;
 using testing::WhyIllegal;
 
-constexpr uint64_t kSeed = 17;
-constexpr double kRounding = 1 + 1e-8;
+constexpr uint64_t kDomainSolverSeed = 17;
+constexpr double kSolverRounding = 1 + 1e-8;
 
 // What an effort may do, as on one of many layers, so that hard domains end soon.
 SearchLimits Limits(Effort effort, const Domain& domain) { return LimitsOf(effort, domain, 2000); }
@@ -63,15 +63,15 @@ TEST(DomainSolverTest, ThoroughFindsTheOptimumOfTheSmallWorld) {
     const std::vector<int32_t> found = SolveWith(solver, Limits(Effort::kThorough, domain));
     EXPECT_EQ(WhyIllegal(domain, found), "");
     const double best = BestPeak(domain);
-    EXPECT_LE(solver.bound(), best * kRounding) << testing::Describe(domain);
+    EXPECT_LE(solver.bound(), best * kSolverRounding) << testing::Describe(domain);
     EXPECT_LE(PeakOf(domain, found), best * (1 + 1e-5)) << testing::Describe(domain);
   }
 }
 
 // Share of random small domains on which thorough finds the optimum.
 void ExpectOptimal(const DomainOptions& options, int domains) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   for (int i = 0; i < domains; ++i) {
     const Domain domain = testing::RandomDomain(random, options);
     SCOPED_TRACE(testing::Describe(domain));
@@ -79,7 +79,7 @@ void ExpectOptimal(const DomainOptions& options, int domains) {
     const std::vector<int32_t> found = SolveWith(solver, Limits(Effort::kThorough, domain));
     ASSERT_EQ(WhyIllegal(domain, found), "");
     const double best = BestPeak(domain);
-    EXPECT_LE(solver.bound(), best * kRounding);
+    EXPECT_LE(solver.bound(), best * kSolverRounding);
     EXPECT_LE(PeakOf(domain, found), best * (1 + 1e-5));
   }
 }
@@ -98,8 +98,8 @@ TEST(DomainSolverTest, ThoroughFindsTheOptimumWithDuplicates) {
 
 // Two GPUs, one slot more than experts on each: which expert a GPU holds twice is the choice.
 TEST(DomainSolverTest, ThoroughFindsTheOptimumWhereDuplicatesAreForced) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   for (int i = 0; i < 200; ++i) {
     std::vector<double> load(3);
     for (double& tokens : load) tokens = testing::Pick(random, 1, 30);
@@ -110,8 +110,8 @@ TEST(DomainSolverTest, ThoroughFindsTheOptimumWhereDuplicatesAreForced) {
 }
 
 TEST(DomainSolverTest, EveryEffortIsLegalAndNeverBelowItsBound) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   for (int i = 0; i < 400; ++i) {
     const Domain domain = testing::RandomDomain(random, {.speeds = i % 2 == 0, .duplicates = true});
     SCOPED_TRACE(testing::Describe(domain));
@@ -119,15 +119,15 @@ TEST(DomainSolverTest, EveryEffortIsLegalAndNeverBelowItsBound) {
       DomainSolver solver(domain);
       const std::vector<int32_t> found = SolveWith(solver, Limits(effort, domain));
       ASSERT_EQ(WhyIllegal(domain, found), "");
-      EXPECT_GE(PeakOf(domain, found) * kRounding, solver.bound());
+      EXPECT_GE(PeakOf(domain, found) * kSolverRounding, solver.bound());
     }
   }
 }
 
 // One pass over exchanges and changes of counts is the most by which a search can overdraw.
 TEST(DomainSolverTest, TheWorkIsBounded) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   for (int i = 0; i < 100; ++i) {
     const Domain domain = testing::RandomDomain(random, {.speeds = true});
     const int64_t slots = domain.num_slots();
@@ -143,8 +143,8 @@ TEST(DomainSolverTest, TheWorkIsBounded) {
 }
 
 TEST(DomainSolverTest, RepeatedAndFreshSolversAgree) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   for (int i = 0; i < 60; ++i) {
     Domain domain = testing::RandomDomain(random, {.speeds = true, .duplicates = true});
     const std::vector<double> load = domain.load;
@@ -161,8 +161,8 @@ TEST(DomainSolverTest, RepeatedAndFreshSolversAgree) {
 }
 
 TEST(DomainSolverTest, AGpuHalfAsFastGetsHalfTheTokens) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   std::vector<double> load(64);
   for (double& tokens : load) tokens = testing::Pick(random, 1, 1000);
   Domain domain = MakeDomain(load, 80, 8);
@@ -189,8 +189,8 @@ TEST(DomainSolverTest, AnIdleDomainGetsEvenCounts) {
 }
 
 TEST(DomainSolverTest, ABetterOfferIsTheLeastItReturns) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   for (int i = 0; i < 60; ++i) {
     const Domain domain = testing::RandomDomain(random, {.speeds = true});
     const std::vector<int32_t> offer = Solve(domain, Effort::kThorough);
@@ -202,8 +202,8 @@ TEST(DomainSolverTest, ABetterOfferIsTheLeastItReturns) {
 }
 
 TEST(DomainSolverTest, WithHomesItImprovesTheOfferAndLeavesNoExpertAway) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
+  Random random(kDomainSolverSeed);
   for (int i = 0; i < 200; ++i) {
     Domain domain = testing::RandomDomain(random, {.speeds = i % 2 == 0});
     Arrangement start(domain);

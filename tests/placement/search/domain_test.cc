@@ -12,7 +12,7 @@ namespace {
 
 using testing::MakeDomain;
 
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kDomainSeed = 11;
 
 TEST(DomainTest, SumsSlotsAndLoadAndComparesSpeeds) {
   Domain domain = MakeDomain({1, 2, 4}, 5, 2);
@@ -56,8 +56,8 @@ TEST(DomainTest, AllowedDuplicatesKnowNoLimitButTheSlots) {
 }
 
 TEST(DomainTest, TheLimitsLeaveRoomForAllSlots) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  testing::Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kDomainSeed));
+  testing::Random random(kDomainSeed);
   for (int i = 0; i < 2000; ++i) {
     const Domain domain = testing::RandomDomain(random, {.duplicates = true});
     EXPECT_LE(domain.MinReplicas() * domain.num_experts(), domain.num_slots())

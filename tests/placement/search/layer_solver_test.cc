@@ -20,7 +20,7 @@ namespace {
 using testing::Pick;
 using testing::Random;
 
-constexpr uint64_t kSeed = 19;
+constexpr uint64_t kLayerSolverSeed = 19;
 using Layer = std::vector<int32_t>;
 
 // A random layer's shape with expert groups that fit the nodes, and GPUs that may differ.
@@ -175,8 +175,8 @@ void ExpectLegal(const World& world, const LayerSolverOptions& options, const La
 
 template <class Check>
 void ForEachWorld(int worlds, const Check& check) {
-  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE(absl::StrCat("seed ", kLayerSolverSeed));
+  Random random(kLayerSolverSeed);
   for (int i = 0; i < worlds; ++i) {
     for (const Hierarchy hierarchy : {Hierarchy::kNone, Hierarchy::kStrict, Hierarchy::kSoft}) {
       LayerSolverOptions options = {.hierarchy = hierarchy,

@@ -19,7 +19,7 @@ namespace {
 using testing::Pick;
 using testing::Random;
 
-constexpr uint64_t kSeed = 18;
+constexpr uint64_t kNodePartitionSeed = 18;
 
 double CostOf(const PartitionProblem& problem, const std::vector<int32_t>& node_of_group) {
   double cost = 0;
@@ -81,12 +81,12 @@ PartitionProblem Arbitrary(uint64_t seed, int32_t groups, const std::vector<int3
           }};
 }
 
-struct Shape {
+struct PartitionShape {
   int32_t groups;
   std::vector<int32_t> kinds;
 };
 
-void CheckAgainstAll(const Shape& shape, uint64_t seed) {
+void CheckAgainstAll(const PartitionShape& shape, uint64_t seed) {
   const PartitionProblem problem = Arbitrary(seed, shape.groups, shape.kinds);
   SCOPED_TRACE(
       absl::StrCat("seed ", seed, ", ", shape.groups, " groups, ", problem.num_nodes, " nodes"));
@@ -107,7 +107,7 @@ void CheckAgainstAll(const Shape& shape, uint64_t seed) {
 }
 
 TEST(NodePartitionTest, TheCheapestOfInterchangeableNodesAreFound) {
-  for (const Shape& shape : std::vector<Shape>{{1, {0}},
+  for (const PartitionShape& shape : std::vector<PartitionShape>{{1, {0}},
                                                {4, {0}},
                                                {4, {0, 0, 0, 0}},
                                                {6, {0, 0}},
@@ -116,19 +116,19 @@ TEST(NodePartitionTest, TheCheapestOfInterchangeableNodesAreFound) {
                                                {9, {0, 0, 0}},
                                                {12, {0, 0}},
                                                {14, {0, 0}}}) {
-    for (uint64_t seed = 0; seed < 10; ++seed) CheckAgainstAll(shape, kSeed + seed);
+    for (uint64_t seed = 0; seed < 10; ++seed) CheckAgainstAll(shape, kNodePartitionSeed + seed);
   }
 }
 
 TEST(NodePartitionTest, TheCheapestOfDifferentNodesAreFound) {
-  for (const Shape& shape : std::vector<Shape>{{4, {0, 1, 2, 3}},
+  for (const PartitionShape& shape : std::vector<PartitionShape>{{4, {0, 1, 2, 3}},
                                                {6, {0, 1}},
                                                {6, {0, 1, 0}},
                                                {6, {0, 1, 1}},
                                                {8, {0, 0, 2, 0}},
                                                {12, {0, 1}},
                                                {14, {0, 1}}}) {
-    for (uint64_t seed = 0; seed < 5; ++seed) CheckAgainstAll(shape, kSeed + seed);
+    for (uint64_t seed = 0; seed < 5; ++seed) CheckAgainstAll(shape, kNodePartitionSeed + seed);
   }
 }
 
@@ -167,8 +167,8 @@ PartitionProblem Sums(const std::vector<double>& load, const std::vector<double>
 }
 
 TEST(NodePartitionTest, WhereThereAreTooManyNoExchangeHelpsTheOneFound) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kNodePartitionSeed));
+  Random random(kNodePartitionSeed);
   for (int i = 0; i < 60; ++i) {
     std::vector<double> speed(static_cast<size_t>(Pick(random, 4, 8)), 1.0);
     if (i % 2 == 1) {

@@ -19,7 +19,7 @@ using testing::MakeDomain;
 using testing::Random;
 using testing::WhyIllegal;
 
-constexpr uint64_t kSeed = 14;
+constexpr uint64_t kPackSeed = 14;
 
 void ExpectPacks(Packer& packer, const std::vector<int32_t>& counts, Arrangement& arrangement) {
   packer.Pack(counts, arrangement);
@@ -60,8 +60,8 @@ TEST(PackerTest, EveryCountsWithinTheLimitsPackLegally) {
 }
 
 TEST(PackerTest, RandomCountsPackLegally) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kPackSeed));
+  Random random(kPackSeed);
   for (int i = 0; i < 3000; ++i) {
     const Domain domain = testing::RandomDomain(random, {.speeds = i % 2 == 0, .duplicates = true});
     SCOPED_TRACE(testing::Describe(domain));
@@ -101,7 +101,7 @@ TEST(PackerTest, AReplicaThatStandsMakesRoom) {
 }
 
 TEST(PackerTest, EveryExpertHasAReplicaAtHome) {
-  testing::Random random(kSeed);
+  testing::Random random(kPackSeed);
   int packed = 0;
   for (int i = 0; i < 300; ++i) {
     Domain domain;
@@ -123,12 +123,12 @@ TEST(PackerTest, EveryExpertHasAReplicaAtHome) {
     std::vector<bool> at_home(12);
     for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
       const int32_t expert = arrangement.expert_in(slot);
-      ASSERT_GE(expert, 0) << "seed " << kSeed << " case " << i;
+      ASSERT_GE(expert, 0) << "seed " << kPackSeed << " case " << i;
       EXPECT_EQ(arrangement.CopiesOn(arrangement.gpu_of(slot), expert), 1);
       if (arrangement.gpu_of(slot) / 2 == expert % 2) at_home[static_cast<size_t>(expert)] = true;
     }
     for (int32_t expert = 0; expert < 12; ++expert) {
-      EXPECT_TRUE(at_home[static_cast<size_t>(expert)]) << "seed " << kSeed << " case " << i;
+      EXPECT_TRUE(at_home[static_cast<size_t>(expert)]) << "seed " << kPackSeed << " case " << i;
     }
   }
   EXPECT_GT(packed, 250);

@@ -13,7 +13,7 @@ namespace {
 
 using testing::MakeDomain;
 
-constexpr uint64_t kSeed = 40;
+constexpr uint64_t kReliefSeed = 40;
 
 double SoftPeakOf(const Arrangement& arrangement, double scale) {
   std::vector<double> loads;
@@ -134,10 +134,10 @@ void ExpectWithinLimits(const Case& it, const Arrangement& arrangement, const Re
 }
 
 TEST(ReliefTest, StepsLowerTheSoftPeakWithinTheLimits) {
-  testing::Random random(kSeed);
+  testing::Random random(kReliefSeed);
   int steps = 0;
   for (int i = 0; i < 300; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
+    SCOPED_TRACE(::testing::Message() << "seed " << kReliefSeed << " case " << i);
     const Case it(random);
     Arrangement arrangement(it.domain);
     arrangement.Assign(it.layout);
@@ -154,10 +154,10 @@ TEST(ReliefTest, StepsLowerTheSoftPeakWithinTheLimits) {
 }
 
 TEST(ReliefTest, SpreadsLowerTheSquaredUnitsWithinTheLimits) {
-  testing::Random random(kSeed);
+  testing::Random random(kReliefSeed);
   int spreads = 0;
   for (int i = 0; i < 300; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
+    SCOPED_TRACE(::testing::Message() << "seed " << kReliefSeed << " case " << i);
     const Case it(random);
     Arrangement arrangement(it.domain);
     arrangement.Assign(it.layout);

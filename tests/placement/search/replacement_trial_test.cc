@@ -10,15 +10,15 @@
 namespace eplb {
 namespace {
 
-constexpr uint64_t kSeed = 50;
+constexpr uint64_t kReplacementTrialSeed = 50;
 
 // What a trial says is what doing it does, on every GPU.
 TEST(ReplacementTrialTest, ATrialTellsWhatReplacingDoes) {
-  testing::Random random(kSeed);
+  testing::Random random(kReplacementTrialSeed);
   ReplacementTrial trial;  // one for all: nothing may be left of the trial before
   int trials = 0;
   for (int i = 0; i < 200; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
+    SCOPED_TRACE(::testing::Message() << "seed " << kReplacementTrialSeed << " case " << i);
     const Domain domain = testing::RandomDomain(random, {.speeds = true, .duplicates = true});
     std::vector<int32_t> layout;
     layout.reserve(static_cast<size_t>(domain.num_slots()));

@@ -19,7 +19,7 @@ namespace {
 using testing::Pick;
 using testing::Random;
 
-constexpr uint64_t kSeed = 13;
+constexpr uint64_t kReplicateSeed = 13;
 using Counts = std::vector<int32_t>;
 
 bool IsIdle(const Domain& domain) { return domain.total_load() == 0; }
@@ -55,9 +55,9 @@ void ExpectWithinLimits(const Domain& domain, const Counts& counts) {
 }
 
 template <class Check>
-void ForEachDomain(int domains, const testing::DomainOptions& options, const Check& check) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+void ForEachCounts(int domains, const testing::DomainOptions& options, const Check& check) {
+  SCOPED_TRACE("seed " + std::to_string(kReplicateSeed));
+  Random random(kReplicateSeed);
   for (int i = 0; i < domains; ++i) {
     const Domain domain = testing::RandomDomain(random, options);
     SCOPED_TRACE(testing::Describe(domain));
@@ -69,7 +69,7 @@ void ForEachDomain(int domains, const testing::DomainOptions& options, const Che
 }
 
 TEST(ReplicatorTest, GreedyCountsHaveTheLeastLargestUnit) {
-  ForEachDomain(600, {.max_experts = 5, .max_gpus = 4, .max_slots = 12, .duplicates = true},
+  ForEachCounts(600, {.max_experts = 5, .max_gpus = 4, .max_slots = 12, .duplicates = true},
                 [](Random&, const Domain& domain, Replicator& replicator) {
                   Counts counts;
                   replicator.Greedy(counts);
@@ -83,7 +83,7 @@ TEST(ReplicatorTest, GreedyCountsHaveTheLeastLargestUnit) {
 }
 
 TEST(ReplicatorTest, GreedyCountsKeepTheLimits) {
-  ForEachDomain(1000, {.max_experts = 40, .max_gpus = 12, .max_slots = 120, .duplicates = true},
+  ForEachCounts(1000, {.max_experts = 40, .max_gpus = 12, .max_slots = 120, .duplicates = true},
                 [](Random&, const Domain& domain, Replicator& replicator) {
                   Counts counts;
                   replicator.Greedy(counts);
@@ -92,8 +92,8 @@ TEST(ReplicatorTest, GreedyCountsKeepTheLimits) {
 }
 
 TEST(ReplicatorTest, CountsWithoutLoadDifferByAtMostOne) {
-  SCOPED_TRACE("seed " + std::to_string(kSeed));
-  Random random(kSeed);
+  SCOPED_TRACE("seed " + std::to_string(kReplicateSeed));
+  Random random(kReplicateSeed);
   for (int i = 0; i < 500; ++i) {
     Domain domain = testing::RandomDomain(random, {.duplicates = true});
     std::fill(domain.load.begin(), domain.load.end(), 0.0);
@@ -154,7 +154,7 @@ void CheckHot(const Domain& domain, Replicator& replicator, int32_t num_hot, int
 }
 
 TEST(ReplicatorTest, HotExpertsShareExactlyTheirSlots) {
-  ForEachDomain(400, {.max_experts = 5, .max_gpus = 4, .max_slots = 11, .duplicates = true},
+  ForEachCounts(400, {.max_experts = 5, .max_gpus = 4, .max_slots = 11, .duplicates = true},
                 [](Random&, const Domain& domain, Replicator& replicator) {
                   if (IsIdle(domain)) return;
                   for (int32_t hot = 1; hot <= domain.num_experts(); ++hot) {
@@ -169,7 +169,7 @@ TEST(ReplicatorTest, HotExpertsShareExactlyTheirSlots) {
 
 TEST(ReplicatorTest, ALevelIsReachedOrRefusedForWantOfSlots) {
   int reached = 0;
-  ForEachDomain(1000, {.duplicates = true},
+  ForEachCounts(1000, {.duplicates = true},
                 [&](Random& random, const Domain& domain, Replicator& replicator) {
                   if (IsIdle(domain)) return;
                   const double mean = domain.total_load() / domain.num_gpus();

@@ -23,7 +23,7 @@ void Quarantined(TestJob& job) {
 }
 
 // New processes, after the ones before have failed.
-void Relaunch(TestJob& job, const std::string& name) {
+void RelaunchWithMemory(TestJob& job, const std::string& name) {
   job.ConnectAll();
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
   for (FakeRank& rank : job.ranks) {
@@ -86,7 +86,7 @@ TEST(MemoryTest, ANewLaunchEndsARestoredQuarantine) {
   TestJob job;
   Quarantined(job);
   job.daemon.Restart();
-  Relaunch(job, "launch-2");
+  RelaunchWithMemory(job, "launch-2");
   EXPECT_EQ(job.daemon.state(), "IDLE");
   job.daemon.Restart();
   EXPECT_EQ(job.daemon.state(), "HELD");
@@ -371,7 +371,7 @@ TEST(MemoryTest, TheAccountOfALaunchGoesOnAfterARestartAndEndsWithIt) {
   job.daemon.Restart();
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().spent_seconds, spent);
-  Relaunch(job, "launch-2");
+  RelaunchWithMemory(job, "launch-2");
   EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
   EXPECT_EQ(job.daemon.View().spent_seconds, 0);
 }

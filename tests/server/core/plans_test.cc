@@ -7,7 +7,7 @@
 namespace eplb::core {
 namespace {
 
-Plan Newest(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
+Plan NewestPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
 
 TEST(PlansTest, EveryResultHasAName) {
   for (int i = 0; i < kNumPlanResults; ++i) {
@@ -20,7 +20,7 @@ TEST(PlansTest, EveryResultHasAName) {
 TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
   TestJob job;
   job.Propose(Exchanged({0, 1, 2, 3}));
-  Plan plan = Newest(job);
+  Plan plan = NewestPlan(job);
   EXPECT_EQ(plan.result, PlanResult::kProposed);
   EXPECT_EQ(plan.plan, 1);
   EXPECT_EQ(plan.policy, "incremental");
@@ -39,7 +39,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
     ASSERT_TRUE(job.Vote(step));
     job.Deliver();
   }
-  plan = Newest(job);
+  plan = NewestPlan(job);
   EXPECT_EQ(plan.result, PlanResult::kCommitted);
   EXPECT_EQ(plan.chunks_committed, 2);
   EXPECT_EQ(plan.last_version, 2);
@@ -66,14 +66,14 @@ TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {
   job.ConnectAll();
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({}));
-  EXPECT_EQ(Newest(job).result, PlanResult::kKept);
-  EXPECT_EQ(Newest(job).num_chunks, 0);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kKept);
+  EXPECT_EQ(NewestPlan(job).num_chunks, 0);
   job.Report(10, 19);
   job.Report(20, 29);
   job.daemon.AnswerSolve(absl::InternalError("no idea"));
-  EXPECT_EQ(Newest(job).result, PlanResult::kFailed);
-  EXPECT_EQ(Newest(job).plan, 2);
-  EXPECT_NE(Newest(job).reason.find("no idea"), std::string::npos);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kFailed);
+  EXPECT_EQ(NewestPlan(job).plan, 2);
+  EXPECT_NE(NewestPlan(job).reason.find("no idea"), std::string::npos);
 }
 
 TEST(PlansTest, AWithdrawnPlanSaysWhy) {
@@ -82,8 +82,8 @@ TEST(PlansTest, AWithdrawnPlanSaysWhy) {
   job.Deliver();
   ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
   job.Deliver();
-  EXPECT_EQ(Newest(job).result, PlanResult::kWithdrawn);
-  EXPECT_NE(Newest(job).reason.find("checksum of layer 0 differs"), std::string::npos);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
+  EXPECT_NE(NewestPlan(job).reason.find("checksum of layer 0 differs"), std::string::npos);
   EXPECT_EQ(job.daemon.core().counters().failed.at(2), 3);
 }
 
@@ -92,7 +92,7 @@ TEST(PlansTest, AnEndingIncarnationSettlesThePlan) {
   job.Propose(Exchanged({0, 1}));
   job.Disconnect(0);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(Newest(job).result, PlanResult::kWithdrawn);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
 }
 
 TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
@@ -101,7 +101,7 @@ TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
     job.Propose(Exchanged({0, 1, 2, 3}));
     job.Deliver();
     job.daemon.Restart();
-    EXPECT_EQ(Newest(job).result, PlanResult::kProposed);
+    EXPECT_EQ(NewestPlan(job).result, PlanResult::kProposed);
     if (applied) {
       ASSERT_TRUE(job.Vote(12));
     } else {
@@ -109,11 +109,11 @@ TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
     }
     job.ConnectAll();
     ASSERT_EQ(job.daemon.state(), "IDLE");
-    EXPECT_EQ(Newest(job).result, applied ? PlanResult::kPartial : PlanResult::kWithdrawn);
-    EXPECT_EQ(Newest(job).chunks_committed, applied ? 1 : 0);
+    EXPECT_EQ(NewestPlan(job).result, applied ? PlanResult::kPartial : PlanResult::kWithdrawn);
+    EXPECT_EQ(NewestPlan(job).chunks_committed, applied ? 1 : 0);
     // The daemon that the ranks told what they received and how long it took is gone.
-    EXPECT_EQ(Newest(job).received_bytes, applied ? kNotMeasured : 0);
-    EXPECT_EQ(Newest(job).pause_seconds, applied ? kNotMeasured : 0);
+    EXPECT_EQ(NewestPlan(job).received_bytes, applied ? kNotMeasured : 0);
+    EXPECT_EQ(NewestPlan(job).pause_seconds, applied ? kNotMeasured : 0);
   }
 }
 
@@ -144,8 +144,8 @@ TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
   job.ranks[1].outbox.clear();  // its Applied is lost, its Hello tells the version
   job.Connect(1);
   job.Deliver();
-  EXPECT_EQ(Newest(job).result, PlanResult::kCommitted);
-  EXPECT_EQ(Newest(job).received_bytes, kNotMeasured);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
+  EXPECT_EQ(NewestPlan(job).received_bytes, kNotMeasured);
   EXPECT_NE(job.daemon.LastReason("committed").find("an unknown number of bytes received"),
             std::string::npos);
 }
@@ -158,7 +158,7 @@ TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(Newest(job).result, PlanResult::kObserved);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kObserved);
   EXPECT_EQ(job.daemon.LastReason("observed"),
             "would have rebalanced, steps 0..9: predicted peak GPU load falls 45.0 % "
             "(balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers; not priced: set "
@@ -197,7 +197,7 @@ TEST(PlansTest, AProposalWhoseTermCannotBeStoredWasNeverMade) {
   ASSERT_TRUE(job.daemon.ClosedWith(session).has_value());
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1})));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(Newest(job).result, PlanResult::kWithdrawn);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
   EXPECT_TRUE(Only<wire::Propose>(job.SentTo(0)).empty());
   EXPECT_FALSE(job.daemon.core().Readiness().ok());
   // The term is stored again as soon as it can be.

@@ -40,7 +40,7 @@ StepClaim Report(Incarnation& launch, int32_t rank, int64_t step) {
 }
 
 // Ranks report windows of 10 steps, a second each, from `step` on.
-void Train(TestJob& job, const std::vector<int32_t>& ranks, int64_t step, int windows) {
+void TrainClaims(TestJob& job, const std::vector<int32_t>& ranks, int64_t step, int windows) {
   for (int window = 0; window < windows; ++window, step += 10) {
     job.daemon.Advance(absl::Seconds(1));
     for (const int32_t rank : ranks) {
@@ -117,7 +117,7 @@ TEST(StepClaimsTest, AFirstHelloThatLiesDoesNotStopTheJobsSteps) {
   for (const int32_t rank : {1, 2}) job.ranks[rank].identity.step = 1000;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().step, 1000);
-  Train(job, {1, 2}, 1000, 60);
+  TrainClaims(job, {1, 2}, 1000, 60);
   EXPECT_EQ(job.daemon.View().step, 1599);
   EXPECT_NE(job.daemon.View().stalled, "hung");
 }
@@ -132,7 +132,7 @@ TEST(StepClaimsTest, AFirstReportThatLiesDoesNotStopTheJobsSteps) {
   job.Connect(1);
   job.Connect(2);
   job.Deliver();
-  Train(job, {1, 2}, 0, 10);
+  TrainClaims(job, {1, 2}, 0, 10);
   EXPECT_EQ(job.daemon.View().step, 99);
 }
 
@@ -152,7 +152,7 @@ TEST(StepClaimsTest, WindowsFromBeforeItsHelloAreNoNewStepsOfTheFirstRankToComeB
 TEST(StepClaimsTest, AnAnswerToWhatIsNotInFlightTellsNoStep) {
   TestJob job;
   job.ConnectAll();
-  Train(job, {0, 1, 2}, 0, 5);
+  TrainClaims(job, {0, 1, 2}, 0, 5);
   for (int64_t step = 60; step < 5000; step += 30) {
     job.daemon.Say(job.ranks[1].session,
                    wire::Failed{0, wire::FailedCode::kSuperseded, "not held", step});

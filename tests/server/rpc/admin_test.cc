@@ -22,7 +22,7 @@
 namespace eplb {
 namespace {
 
-constexpr auto kCallDeadline = std::chrono::seconds(20);
+constexpr auto kAdminDeadline = std::chrono::seconds(20);
 
 // A daemon's gRPC side with one job of two ranks, and stubs to it.
 class AdminTest : public ::testing::Test {
@@ -53,7 +53,7 @@ class AdminTest : public ::testing::Test {
   };
 
   void Join(int32_t rank) {
-    ranks_[rank].context->set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+    ranks_[rank].context->set_deadline(std::chrono::system_clock::now() + kAdminDeadline);
     ranks_[rank].stream = balancer_->Session(ranks_[rank].context.get());
     wire::Hello hello = HelloOf(rank, 100 + rank);
     hello.model_layers = {3};
@@ -80,7 +80,7 @@ class AdminTest : public ::testing::Test {
   template <class Stub, class Method, class Request, class Response>
   grpc::Status Call(Stub& stub, Method method, const Request& request, Response* response) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+    context.set_deadline(std::chrono::system_clock::now() + kAdminDeadline);
     return (stub.*method)(&context, request, response);
   }
   v1::JobStatus Job() {
@@ -313,7 +313,7 @@ TEST(AdminAuthorityTest, WhoMayNotIsRefusedAndWhoMayIsNamed) {
   for (const auto& [job, code] : {std::pair("his", grpc::StatusCode::PERMISSION_DENIED),
                                   std::pair("hers", grpc::StatusCode::NOT_FOUND)}) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+    context.set_deadline(std::chrono::system_clock::now() + kAdminDeadline);
     request.mutable_change()->set_job(job);
     EXPECT_EQ(stub->Pause(&context, request, &response).error_code(), code) << job;
   }

@@ -16,12 +16,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr absl::Time kStart = absl::UnixEpoch();
+constexpr absl::Time kRendezvousStart = absl::UnixEpoch();
 
 class RendezvousTest : public ::testing::Test {
  protected:
   // Call `call` of a rank; its answers are kept under that number.
-  void Join(int call, Rendezvous::Member member, absl::Time now = kStart) {
+  void Join(int call, Rendezvous::Member member, absl::Time now = kRendezvousStart) {
     if (member.job.empty()) member.job = "job";
     if (member.launch_id.empty()) member.launch_id = "launch";
     rendezvous_.Join(
@@ -73,10 +73,10 @@ TEST_F(RendezvousTest, EverybodyGetsAllBlobsInRankOrder) {
 
 TEST_F(RendezvousTest, TheDeadlineNamesTheMissingRanks) {
   Join(0, MemberOf(0, 3));
-  rendezvous_.Expire(kStart + absl::Seconds(59));
+  rendezvous_.Expire(kRendezvousStart + absl::Seconds(59));
   EXPECT_TRUE(answers_.empty());
-  Join(1, MemberOf(2, 3), kStart + absl::Seconds(59));
-  rendezvous_.Expire(kStart + absl::Seconds(60));
+  Join(1, MemberOf(2, 3), kRendezvousStart + absl::Seconds(59));
+  rendezvous_.Expire(kRendezvousStart + absl::Seconds(60));
   EXPECT_EQ(StatusOf(0), absl::DeadlineExceededError(
                              "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
                              "\"launch\", within 1m; ranks meet under one launch id "
@@ -88,10 +88,10 @@ TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
   Join(0, MemberOf(0, 3));
   Rendezvous::Member member = MemberOf(2, 3);
   member.patience = absl::Seconds(5);
-  Join(1, std::move(member), kStart + absl::Seconds(1));
-  rendezvous_.Expire(kStart + absl::Seconds(5));
+  Join(1, std::move(member), kRendezvousStart + absl::Seconds(1));
+  rendezvous_.Expire(kRendezvousStart + absl::Seconds(5));
   EXPECT_TRUE(answers_.empty());
-  rendezvous_.Expire(kStart + absl::Seconds(6));
+  rendezvous_.Expire(kRendezvousStart + absl::Seconds(6));
   EXPECT_EQ(StatusOf(1), absl::DeadlineExceededError(
                              "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
                              "\"launch\", within 6s; ranks meet under one launch id "
@@ -101,7 +101,7 @@ TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
 
 TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
   Join(0, MemberOf(0, 1000));
-  rendezvous_.Expire(kStart + absl::Seconds(60));
+  rendezvous_.Expire(kRendezvousStart + absl::Seconds(60));
   EXPECT_THAT(std::string(StatusOf(0).message()), HasSubstr("ranks 1, 2, 3, "));
   EXPECT_THAT(std::string(StatusOf(0).message()), HasSubstr("16 and 983 more of 1000"));
 }
@@ -121,9 +121,9 @@ const absl::Status kShared = absl::FailedPreconditionError(
 TEST_F(RendezvousTest, TwoLaunchesOfOneIdAreEndedOnAllTheirRanks) {
   Join(0, MemberOf(0, 3, 10));
   Join(1, MemberOf(2, 3, 11));  // of either launch
-  Join(2, MemberOf(0, 3, 20), kStart + absl::Seconds(30));
+  Join(2, MemberOf(0, 3, 20), kRendezvousStart + absl::Seconds(30));
   for (int call = 0; call < 3; ++call) EXPECT_EQ(StatusOf(call), kShared) << call;
-  Join(3, MemberOf(1, 3, 12), kStart + absl::Seconds(34));
+  Join(3, MemberOf(1, 3, 12), kRendezvousStart + absl::Seconds(34));
   EXPECT_EQ(StatusOf(3), kShared);
 }
 
@@ -137,15 +137,15 @@ TEST_F(RendezvousTest, ARankThatComesAgainBeginsTheMomentAnew) {
     settling.Join(
         std::move(member), &callers_[rank],
         [&](const absl::StatusOr<Rendezvous::Result>& result) { answers += result.ok() ? 1 : 0; },
-        kStart + at);
+        kRendezvousStart + at);
   };
   join(0, absl::ZeroDuration());
   join(1, absl::ZeroDuration());
   ASSERT_TRUE(settling.Leave(&callers_[1]));
   join(1, absl::Seconds(3));
-  settling.Expire(kStart + absl::Milliseconds(3999));
+  settling.Expire(kRendezvousStart + absl::Milliseconds(3999));
   EXPECT_EQ(answers, 0);
-  settling.Expire(kStart + absl::Seconds(4));
+  settling.Expire(kRendezvousStart + absl::Seconds(4));
   EXPECT_EQ(answers, 2);
 }
 
@@ -160,11 +160,11 @@ TEST_F(RendezvousTest, AMomentAfterTheLastRankTheOtherLaunchIsStillFoundBeforeAn
     settling.Join(
         std::move(member), &callers_[nonce],
         [&](const absl::StatusOr<Rendezvous::Result>& result) { results.push_back(result); },
-        kStart + at);
+        kRendezvousStart + at);
   };
   join(0, 10, absl::ZeroDuration());
   join(1, 21, absl::ZeroDuration());
-  settling.Expire(kStart + absl::Milliseconds(999));
+  settling.Expire(kRendezvousStart + absl::Milliseconds(999));
   EXPECT_TRUE(results.empty());
   join(0, 20, absl::Milliseconds(999));
   ASSERT_EQ(results.size(), 3U);
@@ -172,7 +172,7 @@ TEST_F(RendezvousTest, AMomentAfterTheLastRankTheOtherLaunchIsStillFoundBeforeAn
   results.clear();
   join(0, 30, absl::Seconds(8));
   join(1, 31, absl::Seconds(9));
-  settling.Expire(kStart + absl::Seconds(10));
+  settling.Expire(kRendezvousStart + absl::Seconds(10));
   ASSERT_EQ(results.size(), 2U);
   EXPECT_TRUE(results[0].ok() && results[1].ok());
 }
@@ -195,11 +195,11 @@ TEST_F(RendezvousTest, ASecondLaunchRightBehindTheFirstEndsTheLaterExchangesToo)
   Join(0, MemberOf(0, 2, 10));
   Join(1, MemberOf(1, 2, 21));
   const std::string token = TokenOf(0);
-  Join(2, Later(MemberOf(0, 2, 10), token), kStart + absl::Seconds(3));
-  Join(3, MemberOf(0, 2, 20), kStart + absl::Seconds(7));
+  Join(2, Later(MemberOf(0, 2, 10), token), kRendezvousStart + absl::Seconds(3));
+  Join(3, MemberOf(0, 2, 20), kRendezvousStart + absl::Seconds(7));
   EXPECT_EQ(StatusOf(3), kShared);
   EXPECT_EQ(StatusOf(2), kShared);
-  Join(4, Later(MemberOf(1, 2, 21), token), kStart + absl::Seconds(40));
+  Join(4, Later(MemberOf(1, 2, 21), token), kRendezvousStart + absl::Seconds(40));
   EXPECT_EQ(StatusOf(4), kShared);
 }
 
@@ -207,26 +207,26 @@ TEST_F(RendezvousTest, ALaunchIdIsFreeOnceItsStartWasQuietForFiveSeconds) {
   Join(0, MemberOf(0, 2, 10));
   Join(1, MemberOf(1, 2, 11));
   const std::string token = TokenOf(0);
-  Join(2, MemberOf(0, 2, 20), kStart + Rendezvous::kQuiet);
+  Join(2, MemberOf(0, 2, 20), kRendezvousStart + Rendezvous::kQuiet);
   EXPECT_TRUE(answers_[2].empty());
-  Join(3, MemberOf(1, 2, 21), kStart + Rendezvous::kQuiet);
+  Join(3, MemberOf(1, 2, 21), kRendezvousStart + Rendezvous::kQuiet);
   EXPECT_THAT(BlobsOf(2), ElementsAre("blob0/20", "blob1/21"));
   EXPECT_NE(TokenOf(3), token);
   // What the first launch has yet to exchange stays its own.
-  Join(4, Later(MemberOf(0, 2, 10), token), kStart + absl::Seconds(20));
-  Join(5, Later(MemberOf(1, 2, 21), TokenOf(3)), kStart + absl::Seconds(20));
-  Join(6, Later(MemberOf(1, 2, 11), token), kStart + absl::Seconds(20));
+  Join(4, Later(MemberOf(0, 2, 10), token), kRendezvousStart + absl::Seconds(20));
+  Join(5, Later(MemberOf(1, 2, 21), TokenOf(3)), kRendezvousStart + absl::Seconds(20));
+  Join(6, Later(MemberOf(1, 2, 11), token), kRendezvousStart + absl::Seconds(20));
   EXPECT_THAT(BlobsOf(4), ElementsAre("blob0/10", "blob1/11"));
   EXPECT_TRUE(answers_[5].empty());
 }
 
 TEST_F(RendezvousTest, ARefusedLaunchIdIsFreeAfterFiveSeconds) {
   Join(0, MemberOf(0, 1, 10));
-  Join(1, MemberOf(0, 1, 20), kStart + absl::Seconds(1));
+  Join(1, MemberOf(0, 1, 20), kRendezvousStart + absl::Seconds(1));
   EXPECT_EQ(StatusOf(1), kShared);
-  Join(2, MemberOf(0, 1, 30), kStart + absl::Seconds(5));
+  Join(2, MemberOf(0, 1, 30), kRendezvousStart + absl::Seconds(5));
   EXPECT_EQ(StatusOf(2), kShared);
-  Join(3, MemberOf(0, 1, 40), kStart + absl::Seconds(6));
+  Join(3, MemberOf(0, 1, 40), kRendezvousStart + absl::Seconds(6));
   EXPECT_THAT(BlobsOf(3), ElementsAre("blob0/40"));
 }
 
@@ -234,8 +234,8 @@ TEST_F(RendezvousTest, UnderATokenOnlyItsProcessesMeet) {
   Join(0, MemberOf(0, 2, 10));
   Join(1, MemberOf(1, 2, 11));
   const std::string token = TokenOf(0);
-  rendezvous_.Expire(kStart + absl::Seconds(60));
-  const absl::Time later = kStart + absl::Seconds(100);
+  rendezvous_.Expire(kRendezvousStart + absl::Seconds(60));
+  const absl::Time later = kRendezvousStart + absl::Seconds(100);
   Join(2, Later(MemberOf(0, 2, 20), token), later);
   Join(3, Later(MemberOf(1, 2, 11), token), later);
   EXPECT_THAT(std::string(StatusOf(2).message()),
@@ -311,7 +311,7 @@ class RestartedStart {
           ASSERT_TRUE(result.ok()) << result.status();
           rank.arrives = *result;
         },
-        kStart);
+        kRendezvousStart);
   }
 
   bool AllDone() const {
@@ -388,7 +388,7 @@ TEST_F(RendezvousTest, WithoutALaunchIdARankIsToldWhatToSet) {
   absl::Status status;
   rendezvous_.Join(
       {.job = "job", .rank = 0, .world_size = 2}, this,
-      [&](const absl::StatusOr<Rendezvous::Result>& result) { status = result.status(); }, kStart);
+      [&](const absl::StatusOr<Rendezvous::Result>& result) { status = result.status(); }, kRendezvousStart);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("set EPLB_LAUNCH_ID"));
 }
@@ -410,7 +410,7 @@ TEST_F(RendezvousTest, BytesAreBoundedAndGivenBack) {
   EXPECT_TRUE(rendezvous_.Leave(&callers_[0]));
   Join(4, {.job = "another", .rank = 0, .world_size = 2, .blob = megabyte});
   EXPECT_TRUE(answers_[4].empty());
-  rendezvous_.Expire(kStart + absl::Hours(1));
+  rendezvous_.Expire(kRendezvousStart + absl::Hours(1));
   for (int call = 5; call < 8; ++call) {
     Join(call, {.job = absl::StrCat("job", call), .rank = 0, .world_size = 2, .blob = megabyte});
     EXPECT_TRUE(answers_[call].empty());

@@ -7,34 +7,34 @@
 namespace eplb {
 namespace {
 
-constexpr absl::Time kStart = absl::UnixEpoch();
+constexpr absl::Time kSessionsStart = absl::UnixEpoch();
 
 TEST(SessionsTest, NumbersStartAtOneAndNeverComeBack) {
   Sessions sessions({});
   TestStream stream;
-  EXPECT_EQ(*sessions.Open(stream.mailbox(), kStart), 1);
+  EXPECT_EQ(*sessions.Open(stream.mailbox(), kSessionsStart), 1);
   sessions.Remove(1);
-  EXPECT_EQ(*sessions.Open(stream.mailbox(), kStart), 2);
+  EXPECT_EQ(*sessions.Open(stream.mailbox(), kSessionsStart), 2);
   EXPECT_EQ(sessions.count(), 1);
 }
 
 TEST(SessionsTest, MoreThanTheLimitAreRefused) {
   Sessions sessions({.max_sessions = 1});
   TestStream stream;
-  ASSERT_TRUE(sessions.Open(stream.mailbox(), kStart).ok());
-  EXPECT_EQ(sessions.Open(stream.mailbox(), kStart).status().code(),
+  ASSERT_TRUE(sessions.Open(stream.mailbox(), kSessionsStart).ok());
+  EXPECT_EQ(sessions.Open(stream.mailbox(), kSessionsStart).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
 
 TEST(SessionsTest, StreamsThatFoundNoPlaceAreToldUntilTheirClientsWouldHaveComeAgain) {
   Sessions sessions({});
-  EXPECT_EQ(sessions.RefusedText(kStart), "");
-  sessions.NoteRefused(absl::ResourceExhaustedError("8 streams are open"), kStart);
+  EXPECT_EQ(sessions.RefusedText(kSessionsStart), "");
+  sessions.NoteRefused(absl::ResourceExhaustedError("8 streams are open"), kSessionsStart);
   EXPECT_EQ(
-      sessions.RefusedText(kStart),
+      sessions.RefusedText(kSessionsStart),
       "1 stream found no place, the newest 0 ago, and their ranks are not balanced: 8 streams "
       "are open");
-  const absl::Time later = kStart + absl::Seconds(60);
+  const absl::Time later = kSessionsStart + absl::Seconds(60);
   sessions.NoteRefused(absl::ResourceExhaustedError("9 streams are open"), later);
   EXPECT_EQ(sessions.RefusedText(later + absl::Seconds(5)),
             "2 streams found no place, the newest 5s ago, and their ranks are not balanced: 9 "
@@ -50,7 +50,7 @@ TEST(SessionsTest, NewStreamsAreRefusedWhileDraining) {
   Sessions sessions({});
   TestStream stream;
   sessions.StopAccepting();
-  EXPECT_EQ(sessions.Open(stream.mailbox(), kStart).status().code(),
+  EXPECT_EQ(sessions.Open(stream.mailbox(), kSessionsStart).status().code(),
             absl::StatusCode::kUnavailable);
 }
 
@@ -58,11 +58,11 @@ TEST(SessionsTest, AStreamWithoutAFirstMessageIsClosedAtItsDeadline) {
   Sessions sessions({.hello_deadline = absl::Seconds(10)});
   TestStream silent;
   TestStream speaking;
-  ASSERT_TRUE(sessions.Open(silent.mailbox(), kStart).ok());
-  sessions.Spoke(*sessions.Open(speaking.mailbox(), kStart));
-  sessions.Expire(kStart + absl::Milliseconds(9999));
+  ASSERT_TRUE(sessions.Open(silent.mailbox(), kSessionsStart).ok());
+  sessions.Spoke(*sessions.Open(speaking.mailbox(), kSessionsStart));
+  sessions.Expire(kSessionsStart + absl::Milliseconds(9999));
   EXPECT_FALSE(silent.mailbox()->closing().has_value());
-  sessions.Expire(kStart + absl::Seconds(10));
+  sessions.Expire(kSessionsStart + absl::Seconds(10));
   EXPECT_EQ(silent.mailbox()->closing()->code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(speaking.mailbox()->closing().has_value());
 }
@@ -70,13 +70,13 @@ TEST(SessionsTest, AStreamWithoutAFirstMessageIsClosedAtItsDeadline) {
 TEST(SessionsTest, AClosedStreamThatDoesNotEndIsCancelled) {
   Sessions sessions({});
   TestStream stream;
-  const core::SessionId session = *sessions.Open(stream.mailbox(), kStart);
+  const core::SessionId session = *sessions.Open(stream.mailbox(), kSessionsStart);
   EXPECT_FALSE(sessions.WasClosed(session));
   sessions.Close(session, absl::AbortedError("over"));
   EXPECT_TRUE(sessions.WasClosed(session));
-  sessions.Expire(kStart);
+  sessions.Expire(kSessionsStart);
   EXPECT_FALSE(stream.cancelled());
-  sessions.Expire(kStart + Sessions::kCloseDeadline);
+  sessions.Expire(kSessionsStart + Sessions::kCloseDeadline);
   EXPECT_TRUE(stream.cancelled());
 }
 

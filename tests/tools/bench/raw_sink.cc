@@ -12,7 +12,7 @@
 namespace eplb::bench {
 namespace {
 
-constexpr int kMaxMessageBytes = 64 << 20;
+constexpr int kMaxRawMessageBytes = 64 << 20;
 
 class Reader : public grpc::ServerGenericBidiReactor {
  public:
@@ -46,7 +46,7 @@ int RunRawSink() {
   Service service;
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(kMaxRawMessageBytes);
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterCallbackGenericService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

@@ -6,7 +6,7 @@
 namespace eplb {
 namespace {
 
-constexpr char kGood[] =
+constexpr char kGoodAscend[] =
     R"({"moe_layer_count":2,"layer_list":[)"
     R"({"layer_id":0,"device_count":2,"device_list":[{"device_id":0,"device_expert":[0,1]},)"
     R"({"device_id":1,"device_expert":[2]}]},)"
@@ -14,7 +14,7 @@ constexpr char kGood[] =
     R"({"device_id":1,"device_expert":[1]}]}]})";
 
 TEST(AscendFormatTest, SlotsAreNumberedDeviceByDevice) {
-  const auto parts = ParseAscendPlacement("f", kGood);
+  const auto parts = ParseAscendPlacement("f", kGoodAscend);
   ASSERT_TRUE(parts.ok()) << parts.status();
   EXPECT_EQ(parts->frame.num_gpus, 2);
   ASSERT_EQ(parts->slots.cols(), 3);
@@ -22,11 +22,11 @@ TEST(AscendFormatTest, SlotsAreNumberedDeviceByDevice) {
   EXPECT_EQ(parts->slots(1, 2), 1);
   const auto placement = MakePlacement(*parts, parts->frame);
   ASSERT_TRUE(placement.ok()) << placement.status();
-  EXPECT_EQ(*WriteAscendPlacement(*placement, {}), std::string(kGood) + "\n");
+  EXPECT_EQ(*WriteAscendPlacement(*placement, {}), std::string(kGoodAscend) + "\n");
 }
 
 TEST(AscendFormatTest, WhatIsNoneIsRefused) {
-  const std::string good = kGood;
+  const std::string good = kGoodAscend;
   const Refused cases[] = {
       {"Empty", "", "empty"},
       {"Truncated", good.substr(0, 100), "line 1, column"},
@@ -71,7 +71,7 @@ TEST(AscendFormatTest, WhatIsNoneIsRefused) {
 }
 
 TEST(AscendFormatTest, AnExpertInNoSlotIsNamed) {
-  const auto parts = ParseAscendPlacement("f", With(kGood, "[2,0]", "[2,2]"));
+  const auto parts = ParseAscendPlacement("f", With(kGoodAscend, "[2,0]", "[2,2]"));
   ASSERT_TRUE(parts.ok()) << parts.status();
   EXPECT_THAT(std::string(MakePlacement(*parts, parts->frame).status().message()),
               ::testing::HasSubstr("layer 1: expert 0 is in no slot"));

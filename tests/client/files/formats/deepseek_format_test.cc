@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Slots 0 and 2 hold expert 0, whose primary is slot 2.
-constexpr char kGood[] =
+constexpr char kGoodDeepSeek[] =
     R"({"physical_to_logical_map":[[0,1,0]],"logical_to_physical_map":[[[2,0],[1,-1]]],)"
     R"("logical_replica_count":[[2,1]]})";
 
@@ -28,7 +28,7 @@ std::string GoodNpz() {
 }
 
 TEST(DeepseekFormatTest, ThreeMapsSayTheOrderOfReplicas) {
-  for (const std::string& bytes : {std::string(kGood), GoodNpz()}) {
+  for (const std::string& bytes : {std::string(kGoodDeepSeek), GoodNpz()}) {
     const auto parts = ParseDeepseekPlacement("f", bytes);
     ASSERT_TRUE(parts.ok()) << parts.status();
     EXPECT_EQ(parts->num_experts, 2);
@@ -37,14 +37,14 @@ TEST(DeepseekFormatTest, ThreeMapsSayTheOrderOfReplicas) {
     EXPECT_EQ((*parts->ranks)(0, 2), 0);
     const auto placement = MakePlacement(*parts, {});
     EXPECT_EQ(placement->PrimaryOf(LayerId{0}, ExpertId{0}), SlotId{2});
-    EXPECT_EQ(*WriteDeepseekPlacement(*placement, {.path = "x.json"}), std::string(kGood) + "\n");
+    EXPECT_EQ(*WriteDeepseekPlacement(*placement, {.path = "x.json"}), std::string(kGoodDeepSeek) + "\n");
     EXPECT_EQ(*WriteDeepseekPlacement(*placement, {.path = "x.npz"}), GoodNpz());
   }
 }
 
 TEST(DeepseekFormatTest, PaddingMayBeWiderThanNeeded) {
   const auto parts =
-      ParseDeepseekPlacement("f", With(kGood, "[[2,0],[1,-1]]", "[[2,0,-1],[1,-1,-1]]"));
+      ParseDeepseekPlacement("f", With(kGoodDeepSeek, "[[2,0],[1,-1]]", "[[2,0,-1],[1,-1,-1]]"));
   ASSERT_TRUE(parts.ok()) << parts.status();
   EXPECT_EQ(MakePlacement(*parts, {})->max_replicas(), 2);
 }
@@ -67,7 +67,7 @@ TEST(DeepseekFormatTest, OneMapAloneHasNoOrder) {
 }
 
 TEST(DeepseekFormatTest, PlacementsThatAreNoneAreRefused) {
-  const std::string good = kGood;
+  const std::string good = kGoodDeepSeek;
   const std::string npz = GoodNpz();
   const std::string array = Npy("(1, 3)", {0, 1, 0});
   const Refused cases[] = {

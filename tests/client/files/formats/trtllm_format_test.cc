@@ -10,13 +10,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kGood[] =
+constexpr char kGoodTrtllm[] =
     "num_slots: 3\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
     "  3: [0, 1, 0]\n  4: [1, 1, 0]\n  5: [0, 1, 1]\n";
 
 TEST(TrtllmFormatTest, KeysAreTheModelsLayersInAnyOrder) {
   for (const std::string& text :
-       {std::string(kGood),
+       {std::string(kGoodTrtllm),
         std::string("initial_global_assignments:\n  5:\n  - 0\n  - 1\n  - 1\n  3: [0,1,0]\n"
                     "  4: [1,1,0]\nnum_slots: 3 # of all ranks\nunknown: {a: [1, x]}\n"),
         std::string(R"({"num_slots":3,"initial_global_assignments":)"
@@ -46,7 +46,7 @@ TEST(TrtllmFormatTest, DeepSeekV3HasLayers3To60) {
 }
 
 TEST(TrtllmFormatTest, WhatIsNoneIsRefused) {
-  const std::string good = kGood;
+  const std::string good = kGoodTrtllm;
   std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n";
   for (int i = 1; i < 12; ++i) {
     const std::string before = absl::StrCat("*a", i - 1);
@@ -108,7 +108,7 @@ TEST(TrtllmFormatTest, WhatIsNoneIsRefused) {
 }
 
 TEST(TrtllmFormatTest, AnExpertOutOfRangeIsNamedWithItsPlace) {
-  const auto parts = ParseTrtllmPlacement("f", With(kGood, "[1, 1, 0]", "[1, 2, 9]"));
+  const auto parts = ParseTrtllmPlacement("f", With(kGoodTrtllm, "[1, 1, 0]", "[1, 2, 9]"));
   ASSERT_TRUE(parts.ok());
   EXPECT_THAT(std::string(MakePlacement(*parts, {}).status().message()),
               HasSubstr("layer 1 slot 2 holds expert 9, but 3 slots hold experts 0..2"));
