@@ -26,7 +26,7 @@ absl::StatusCode CodeOf(ncclResult_t result) {
 
 // One line: NCCL ends some of its texts with a newline.
 absl::Status NcclStatus(const NcclLibrary& library, ncclResult_t result, ncclComm_t communicator,
-                      std::string_view call) {
+                        std::string_view call) {
   const NcclLibrary::Functions& nccl = library.functions();
   std::string text = absl::StrCat(std::string(call), ": ", nccl.ncclGetErrorString(result), " (",
                                   static_cast<int>(result), ")");

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kGiga = 1e9;
 constexpr double kLeast = 1e-6 * kGiga;
-constexpr double kMost = 1e6 * kGiga;
+constexpr double kMostBytesPerS = 1e6 * kGiga;
 constexpr double kBitsPerByte = 8;
 constexpr double kMostNvlink = 1800;
 constexpr double kNicRates[] = {100, 200, 400, 800, 1600};
@@ -88,7 +88,7 @@ absl::StatusOr<double> ParseBandwidth(std::string_view text) {
   const std::optional<double> unit = quantity ? BytesOf(quantity->unit) : std::nullopt;
   if (unit) {
     const double bytes_per_s = quantity->number * *unit;
-    if (bytes_per_s >= kLeast && bytes_per_s <= kMost) return bytes_per_s;
+    if (bytes_per_s >= kLeast && bytes_per_s <= kMostBytesPerS) return bytes_per_s;
   }
   return absl::InvalidArgumentError(absl::StrCat("expected ", kBandwidthExpected));
 }

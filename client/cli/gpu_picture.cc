@@ -17,7 +17,7 @@ namespace eplb::cli {
 namespace {
 
 constexpr size_t kMaxBars = 16;  // GPUs with a bar each
-constexpr int kMaxBarWidth = 60;
+constexpr int kMaxPictureBar = 60;
 constexpr int kChartHeight = 5;
 constexpr int kAxis = 7;  // columns left of a chart
 constexpr int kWideEnoughForAll = 100;
@@ -56,7 +56,7 @@ std::string BarAgainstMean(double value, double full, double mean, int width, Co
 
 std::string DrawBars(const GpuPicture& picture, const Terminal& terminal) {
   constexpr int kNumber = 9;  // columns of " 123.45x"
-  const int width = std::min(kMaxBarWidth, (terminal.width - 5 - 3) / 2 - kNumber);
+  const int width = std::min(kMaxPictureBar, (terminal.width - 5 - 3) / 2 - kNumber);
   const double full = Largest(picture);
   std::string text = Paint(
       terminal, Colour::kDim,
@@ -159,7 +159,7 @@ std::string DrawHistogram(const GpuPicture& picture, const Terminal& terminal) {
   const std::vector<int64_t> after = CountByRow(picture.after, picture.unusable, picture.mean);
   const auto full = static_cast<double>(std::max(*std::max_element(before.begin(), before.end()),
                                                  *std::max_element(after.begin(), after.end())));
-  const int width = std::min(kMaxBarWidth, (terminal.width - kLabel - 3) / 2 - kNumber);
+  const int width = std::min(kMaxPictureBar, (terminal.width - kLabel - 3) / 2 - kNumber);
   const auto side = [&](int64_t count, Colour colour) {
     const std::string bar = Bar(static_cast<double>(count), full, width, terminal);
     return absl::StrCat(Paint(terminal, colour, bar), Spaces(width - DisplayWidth(bar)),

@@ -72,10 +72,10 @@ std::string Constraints(const PlanReport& report, const Terminal& terminal) {
   }
   if (report.crossing.has_value()) {
     text += Paragraph(absl::StrCat("Hierarchy soft: ", Percent(report.crossing->mean),
-                              " of tokens are served off the node of their expert group on "
-                              "average, ",
-                              Percent(report.crossing->max), " at most in a layer."),
-                 terminal);
+                                   " of tokens are served off the node of their expert group on "
+                                   "average, ",
+                                   Percent(report.crossing->max), " at most in a layer."),
+                      terminal);
   }
   const auto unusable =
       NameGpus(report, [&report](GpuId gpu) { return !report.speeds.Usable(gpu); });
@@ -90,8 +90,8 @@ std::string Constraints(const PlanReport& report, const Terminal& terminal) {
     const auto slow = NameGpus(
         report, [&report, slowest](GpuId gpu) { return report.speeds.SpeedOf(gpu) == slowest; });
     text += Paragraph(absl::StrFormat("Speeds %.3g to %.3g, slowest: %s; loads are tokens / speed.",
-                                 slowest, fastest, slow),
-                 terminal);
+                                      slowest, fastest, slow),
+                      terminal);
   }
   return text;
 }
@@ -123,10 +123,10 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
   if (report.has_previous) {
     const MoveSummary& moves = report.moves;
     text += Paragraph(absl::StrCat("Moves: ", Counted(moves.transfers, "transfer"), ", ",
-                              Grouped(moves.cross_node), " of them across nodes, at most ",
-                              Grouped(moves.max_per_gpu), " into a GPU in a layer; ",
-                              Counted(moves.slots_changed, "slot"), " changed."),
-                 terminal);
+                                   Grouped(moves.cross_node), " of them across nodes, at most ",
+                                   Grouped(moves.max_per_gpu), " into a GPU in a layer; ",
+                                   Counted(moves.slots_changed, "slot"), " changed."),
+                      terminal);
   }
   return text;
 }

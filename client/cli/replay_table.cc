@@ -15,8 +15,8 @@ namespace eplb::cli {
 namespace {
 
 constexpr size_t kMaxRebalances = 12;  // of rebalances
-constexpr int kStripHeight = 4;  // lines
-constexpr int kLabel = 8;        // columns before a chart
+constexpr int kStripHeight = 4;        // lines
+constexpr int kReplayLabel = 8;        // columns before a chart
 
 std::string FourDigits(double value) { return absl::StrFormat("%.4f", value); }
 
@@ -44,7 +44,8 @@ std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
       {.heading = {"", "static", "replay"},
        .right = {false, true, true},
        .rows = {{"balancedness (mean / max GPU load), mean",
-                 FourDigits(summary.balancedness_static_mean), FourDigits(summary.balancedness_mean)},
+                 FourDigits(summary.balancedness_static_mean),
+                 FourDigits(summary.balancedness_mean)},
                 {"seconds of the fullest GPUs", SecondsText(summary.static_seconds),
                  SecondsText(Finite(summary.static_seconds - summary.seconds_saved))},
                 {"seconds of migrations and replicas", "0 s", SecondsText(summary.seconds_spent)}}},
@@ -77,7 +78,7 @@ std::vector<double> Thinned(const std::vector<ReplayRow>& rows, double ReplayRow
 }
 
 std::string Chart(const ReplayResult& result, const Terminal& terminal) {
-  const int width = terminal.width - kLabel;
+  const int width = terminal.width - kReplayLabel;
   std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Balancedness"),
                                   " of the windows from left to right; full height is 1\n");
   const std::pair<const char*, double ReplayRow::*> series[] = {
@@ -93,7 +94,7 @@ std::string Chart(const ReplayResult& result, const Terminal& terminal) {
       begun = begun || last || !line.empty();
       if (!begun) continue;  // lines above the highest column
       const Colour colour = field == &ReplayRow::balancedness ? Colour::kGreen : Colour::kYellow;
-      absl::StrAppend(&text, absl::StrFormat("%-*s", kLabel, last ? name : ""),
+      absl::StrAppend(&text, absl::StrFormat("%-*s", kReplayLabel, last ? name : ""),
                       Paint(terminal, colour, line), "\n");
     }
   }

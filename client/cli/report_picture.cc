@@ -32,7 +32,8 @@ struct Axes {
   double lowest = 0;  // balancedness at the bottom; 1 is at the top
 
   double X(double step) const {
-    return kLeft + (kPlotRight - kLeft) * step / static_cast<double>(std::max<int64_t>(num_steps, 1));
+    return kLeft +
+           (kPlotRight - kLeft) * step / static_cast<double>(std::max<int64_t>(num_steps, 1));
   }
   double Y(double balancedness) const {
     return kBottom - (kBottom - kTop) * (balancedness - lowest) / (1 - lowest);

@@ -67,10 +67,11 @@ std::string Speed(const RunReview& review, const Terminal& terminal) {
         MoreOrLess(part), review.run.slowdown, review.unmoved.slowdown);
     return absl::StrCat(
         Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
-        FullParagraph(absl::StrCat("No speed-up was measured: these steps do not last in proportion to "
-                               "their load (eplb-trainer --step-ms). They took ",
-                               Total(time.measured_seconds), ". ", Pauses(review)),
-                  terminal));
+        FullParagraph(
+            absl::StrCat("No speed-up was measured: these steps do not last in proportion to "
+                         "their load (eplb-trainer --step-ms). They took ",
+                         Total(time.measured_seconds), ". ", Pauses(review)),
+            terminal));
   }
   const double unmoved = review.unmoved.total_seconds;
   const double ratio = time.measured_seconds > 0 ? unmoved / time.measured_seconds : 1;
@@ -169,16 +170,18 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
     table.rows.push_back({one.decision == 0 ? "-" : absl::StrCat(one.decision),
                           StepRange(one.decided_first_step, one.decided_last_step),
                           absl::StrJoin(one.switch_steps, ", "), Megabytes(one.bytes_moved),
-                          Seconds(one.pause_seconds), ThreeDigits(one.before), ThreeDigits(one.predicted),
+                          Seconds(one.pause_seconds), ThreeDigits(one.before),
+                          ThreeDigits(one.predicted),
                           one.until_next ? ThreeDigits(*one.until_next) : "-"});
     if (names) table.rows.back().push_back(one.policy);
   }
   absl::StrAppend(
       &text, FormatTable(table, terminal),
-      FullParagraph("Balancedness of summed loads. was: measured on the steps that were decided on; "
-                "predicted: of the new placement on the same load; until next: measured from the "
-                "switch to the next one. pause: longest boundary of any rank.",
-                terminal),
+      FullParagraph(
+          "Balancedness of summed loads. was: measured on the steps that were decided on; "
+          "predicted: of the new placement on the same load; until next: measured from the "
+          "switch to the next one. pause: longest boundary of any rank.",
+          terminal),
       Title("Why", terminal), "\n");
   for (const RunDecision& one : review.decisions) {
     std::string label = one.decision == 0 ? "" : absl::StrCat(one.decision, ": ");

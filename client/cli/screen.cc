@@ -28,7 +28,7 @@ namespace {
 constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";  // alternate screen, no cursor
 constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
 constexpr char kHome[] = "\x1b[H";
-constexpr char kClearToEnd[] = "\x1b[K";   // from the cursor to the end of the line
+constexpr char kClearToEnd[] = "\x1b[K";  // from the cursor to the end of the line
 constexpr char kClearBelow[] = "\x1b[J";  // from the cursor to the end of the screen
 constexpr char kRed[] = "\x1b[31m";
 constexpr char kPlain[] = "\x1b[0m";

@@ -102,7 +102,8 @@ Handshake::Bytes32 Handshake::Mac(const char* label) const {
 }
 
 absl::Status Handshake::OnHello() {
-  if (!SameBytes(std::span(in_).first(kHandshakeMagic.size()), std::as_bytes(std::span(kHandshakeMagic)))) {
+  if (!SameBytes(std::span(in_).first(kHandshakeMagic.size()),
+                 std::as_bytes(std::span(kHandshakeMagic)))) {
     return Stranger("not a rank of this job");
   }
   if (ReadU32(in_, 8) != static_cast<uint32_t>(options_.role)) return Stranger("another role");

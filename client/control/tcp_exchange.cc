@@ -167,8 +167,8 @@ class Root {
   }
 
   bool Belongs(const ExchangeHeader& header) const {
-    return header.magic == kExchangeMagic && header.world_size == options_.world_size && header.rank > 0 &&
-           header.rank < options_.world_size && header.call == call_ &&
+    return header.magic == kExchangeMagic && header.world_size == options_.world_size &&
+           header.rank > 0 && header.rank < options_.world_size && header.call == call_ &&
            header.bytes <= kMaxBlobBytes;
   }
 
@@ -180,11 +180,11 @@ class Root {
   // A caller that cannot be answered notices by itself; the others are answered all the same.
   void Answer(Caller& caller, const std::string& body, const absl::Status& status) const {
     const ExchangeHeader header{.magic = kExchangeMagic,
-                            .rank = 0,
-                            .world_size = options_.world_size,
-                            .failed = status.ok() ? 0U : 1U,
-                            .call = call_,
-                            .bytes = body.size()};
+                                .rank = 0,
+                                .world_size = options_.world_size,
+                                .failed = status.ok() ? 0U : 1U,
+                                .call = call_,
+                                .bytes = body.size()};
     const absl::Time until = MonotonicNow() + kGrace + options_.timeout;
     if (SendAll(caller.fd.get(), BytesOf(header), until).ok()) {
       (void)SendAll(caller.fd.get(), std::as_bytes(std::span(body)), until);
@@ -230,11 +230,11 @@ class Member {
     if (ready == 0) return absl::UnavailableError("rank 0 does not accept the connection");
     EPLB_RETURN_IF_ERROR(FinishConnect(fd.get()));
     ExchangeHeader header{.magic = kExchangeMagic,
-                      .rank = options_.rank.value,
-                      .world_size = options_.world_size,
-                      .failed = 0,
-                      .call = call_,
-                      .bytes = own.size()};
+                          .rank = options_.rank.value,
+                          .world_size = options_.world_size,
+                          .failed = 0,
+                          .call = call_,
+                          .bytes = own.size()};
     EPLB_RETURN_IF_ERROR(Waiting(SendAll(fd.get(), BytesOf(header), deadline)));
     EPLB_RETURN_IF_ERROR(Waiting(SendAll(fd.get(), std::as_bytes(std::span(own)), deadline)));
     EPLB_RETURN_IF_ERROR(

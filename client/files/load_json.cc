@@ -92,7 +92,8 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
 absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
   if (IsWindow(value)) return WindowFrom(value);
   const JsonValue* format = value.Find("format");
-  if (format == nullptr || format->kind != JsonValue::Kind::kString || format->text != kLoadFormat) {
+  if (format == nullptr || format->kind != JsonValue::Kind::kString ||
+      format->text != kLoadFormat) {
     return UnknownSchema(value);
   }
   const JsonValue* cells = value.Find("load");

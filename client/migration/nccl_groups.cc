@@ -42,8 +42,9 @@ absl::StatusOr<Rounds> ByRound(const std::vector<PairRow>& rows, const char* ver
     if (row.num_bytes > 0) round.push_back(row);
   }
   for (auto& [number, round] : rounds) {
-    std::sort(round.begin(), round.end(),
-              [](const PairRow& a, const PairRow& b) { return a.staging_offset < b.staging_offset; });
+    std::sort(round.begin(), round.end(), [](const PairRow& a, const PairRow& b) {
+      return a.staging_offset < b.staging_offset;
+    });
   }
   return rounds;
 }

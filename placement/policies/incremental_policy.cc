@@ -280,8 +280,8 @@ class IncrementalPolicy final : public Policy {
   }
 
   // Loads and homes of a layer; no homes where the incumbent keeps none.
-  static void SetLayer(const PolicyInput& input, Hierarchy hierarchy, SlotRow incumbent, int32_t layer,
-                       Frame& frame) {
+  static void SetLayer(const PolicyInput& input, Hierarchy hierarchy, SlotRow incumbent,
+                       int32_t layer, Frame& frame) {
     frame.domain.load = LoadOf(input.load, layer);
     frame.domain.home_of_expert.clear();
     if (hierarchy == Hierarchy::kNone) return;

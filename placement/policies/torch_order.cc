@@ -35,11 +35,11 @@ void DescendingOrder::SortStable(size_t count) {
     std::sort(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(count));
     return;
   }
-  constexpr size_t kDigitBits = 8;
+  constexpr size_t kRadixBits = 8;
   constexpr size_t kDigits = 4;
-  constexpr size_t kDigitValues = size_t{1} << kDigitBits;
+  constexpr size_t kDigitValues = size_t{1} << kRadixBits;
   const auto digit_of = [](uint64_t entry, size_t digit) {
-    return (entry >> (32 + digit * kDigitBits)) % kDigitValues;
+    return (entry >> (32 + digit * kRadixBits)) % kDigitValues;
   };
   std::array<std::array<uint32_t, kDigitValues>, kDigits> starts{};
   for (size_t i = 0; i < count; ++i) {

@@ -8,9 +8,9 @@
 namespace eplb {
 namespace {
 
-constexpr size_t kLanes = 8;         // floats of one AVX2 vector
-constexpr size_t kAccumulators = 4;  // vectors added side by side
-constexpr size_t kCascadeLevels = 4;        // of the cascade
+constexpr size_t kLanes = 8;          // floats of one AVX2 vector
+constexpr size_t kAccumulators = 4;   // vectors added side by side
+constexpr size_t kCascadeLevels = 4;  // of the cascade
 constexpr size_t kBlock = kLanes * kAccumulators;
 
 using Block = std::array<float, kBlock>;

@@ -169,7 +169,7 @@ void BoundLoads(State& state, Job& job) {
 // Where it takes several ranks to complete a window, windows far ahead would only push out those
 // that can become complete.
 StepClaim StepClaimOf(const Config& config, Incarnation& incarnation, int32_t rank,
-                const wire::LoadReport& report, const WindowLimits& limits) {
+                      const wire::LoadReport& report, const WindowLimits& limits) {
   const StepClaim claim =
       JudgeStep(incarnation, rank, report.last_step, config.max_pending_windows);
   const int32_t reporters = limits.num_reporters / limits.num_pipeline_ranks;
@@ -220,7 +220,8 @@ void OnMessage(Turn& turn, Speaker speaker, const wire::LoadReport& report) {
   AddCapped(counters.dropped_steps, report.dropped_steps);
   AddCapped(speaker.rank.dropped_steps, report.dropped_steps);
   const WindowLimits limits = LimitsOf(turn.state.config, incarnation);
-  const StepClaim claim = StepClaimOf(turn.state.config, incarnation, speaker.index, report, limits);
+  const StepClaim claim =
+      StepClaimOf(turn.state.config, incarnation, speaker.index, report, limits);
   if (claim == StepClaim::kLeap) {
     TellLeap(turn, speaker, report);
     return;

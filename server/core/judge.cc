@@ -132,7 +132,7 @@ absl::Status ConsiderReturn(const Question& question, RebalanceQuestion rebalanc
 }
 
 absl::Status MeasureRebalance(const RebalanceQuestion& rebalance, const Affordable& affordable,
-                     Verdict& verdict) {
+                              Verdict& verdict) {
   EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(rebalance.load, rebalance.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(rebalance.load, affordable.target));
   verdict.transfers = affordable.transfers;

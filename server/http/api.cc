@@ -141,10 +141,10 @@ struct ApiPath {
 };
 
 constexpr ApiPath kRoutes[] = {{"", {}, &Job},
-                             {"placement", kVersion, &PlacementOf},
-                             {"load", kLayer, &LoadOf},
-                             {"plans", kLimit, &PlansOf},
-                             {"events", kEvents, &EventsOf}};
+                               {"placement", kVersion, &PlacementOf},
+                               {"load", kLayer, &LoadOf},
+                               {"plans", kLimit, &PlansOf},
+                               {"events", kEvents, &EventsOf}};
 
 bool IsJobName(std::string_view name) { return wire::CheckPlainName("job", name).ok(); }
 

@@ -21,7 +21,7 @@ namespace {
 // count with the threads in random order, merge.
 template <class ExpertId>
 void RunRouteBlock(const RouteArgs& args, const CountGrid& grid, int32_t block,
-              std::mt19937_64& random) {
+                   std::mt19937_64& random) {
   std::vector<uint32_t> histogram(static_cast<size_t>(args.choices.num_experts) + 1);
   std::vector<int64_t> order(static_cast<size_t>(grid.threads));
   std::iota(order.begin(), order.end(), 0);

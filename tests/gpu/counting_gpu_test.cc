@@ -38,7 +38,7 @@ constexpr int32_t kCountExperts = 9;
 constexpr int32_t kTopK = 2;
 constexpr int32_t kTokens = 501;
 constexpr int64_t kPairs = int64_t{kTokens} * kTopK;  // of a layer
-constexpr int64_t kRow = kCountExperts + 1;                // counters of a layer
+constexpr int64_t kRow = kCountExperts + 1;           // counters of a layer
 
 // Router choices at random, those of each layer; some out of range.
 std::vector<int32_t> RandomIds(std::mt19937& random) {
@@ -107,10 +107,11 @@ std::vector<int32_t> SlotsOnHost(const DeviceTables& tables, int32_t layer,
 // What comes after an update on its stream goes to the new placement's slots, with no wait between,
 // and what came before it to the old one's.
 TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives) {
-  const Topology topology =
-      Topology::Make(
-          {.num_layers = kCountLayers, .num_experts = kCountExperts, .num_slots = 16, .num_gpus = 4})
-          .value();
+  const Topology topology = Topology::Make({.num_layers = kCountLayers,
+                                            .num_experts = kCountExperts,
+                                            .num_slots = 16,
+                                            .num_gpus = 4})
+                                .value();
   const Placement before = RandomPlacement(random_, topology);
   const Placement after = RandomPlacement(random_, topology);
   const std::vector<LayerId> changed = {LayerId{0}, LayerId{2}};

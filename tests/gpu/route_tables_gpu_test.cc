@@ -66,10 +66,11 @@ class RouteTablesGpuTest : public ::testing::Test {
   }
 
   std::mt19937 random_{7};
-  const Topology topology_ =
-      Topology::Make(
-          {.num_layers = kRouteLayers, .num_experts = kRouteExperts, .num_slots = kSlots, .num_gpus = 4})
-          .value();
+  const Topology topology_ = Topology::Make({.num_layers = kRouteLayers,
+                                             .num_experts = kRouteExperts,
+                                             .num_slots = kSlots,
+                                             .num_gpus = 4})
+                                 .value();
   const Placement placement_ = RandomPlacement(random_, topology_);
   std::unique_ptr<cuda::RowQueue> queue_;  // reads back
   std::unique_ptr<RouteTables> device_;

@@ -46,9 +46,9 @@ std::vector<Load> LoadsFor(const TopologyOptions& shape) {
 }
 
 std::string Describe(const TopologyOptions& s) {
-  return absl::StrCat("seed ", kPolicyContractSeed, ": ", s.num_layers, "x", s.num_experts, " on ", s.num_slots,
-                      " slots, ", s.num_gpus, " GPUs, ", s.num_nodes, " nodes, ", s.num_groups,
-                      " expert groups");
+  return absl::StrCat("seed ", kPolicyContractSeed, ": ", s.num_layers, "x", s.num_experts, " on ",
+                      s.num_slots, " slots, ", s.num_gpus, " GPUs, ", s.num_nodes, " nodes, ",
+                      s.num_groups, " expert groups");
 }
 
 absl::StatusOr<Placement> Solve(const Policy& policy, const Load& load, const Topology& topology) {

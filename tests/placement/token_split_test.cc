@@ -149,7 +149,8 @@ TEST(TokenSplitTest, AgreesWithBisectionOnLargerShapes) {
   constexpr uint64_t kSeed = 502;
   Random random(kSeed);
   // The third has more GPUs than a machine word has bits.
-  for (const SplitShape& shape : {SplitShape{64, 80, 16}, SplitShape{30, 96, 24}, SplitShape{70, 150, 75}}) {
+  for (const SplitShape& shape :
+       {SplitShape{64, 80, 16}, SplitShape{30, 96, 24}, SplitShape{70, 150, 75}}) {
     for (int i = 0; i < 6; ++i) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << kSeed << " slots " << shape.slots << ", " << i);

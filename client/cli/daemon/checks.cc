@@ -74,25 +74,26 @@ Check CheckIncarnation(const v1::JobStatus& job) {
   const std::string name = absl::StrCat("incarnation ", job.incarnation());
   if (MovedAway(job)) {
     return MakeCheck(job, "incarnation", Result::kOk,
-                absl::StrCat(name, " is not led here: ", job.end_reason()));
+                     absl::StrCat(name, " is not led here: ", job.end_reason()));
   }
   if (job.ending() == "lost") {
     return MakeCheck(job, "incarnation", Result::kFailed,
-                absl::StrCat(name, " was lost: ", job.end_reason(),
-                             "; start it again, or end it with eplbctl forget"));
+                     absl::StrCat(name, " was lost: ", job.end_reason(),
+                                  "; start it again, or end it with eplbctl forget"));
   }
   if (!job.ending().empty()) {
     return MakeCheck(job, "incarnation", job.ending() == "failed" ? Result::kFailed : Result::kOk,
-                absl::StrCat(name, " ", job.ending(), ": ", job.end_reason()));
+                     absl::StrCat(name, " ", job.ending(), ": ", job.end_reason()));
   }
   if (!job.took_over().empty()) {
-    return MakeCheck(job, "incarnation", Result::kWarning,
-                absl::StrCat(name, " took over from ", job.took_over(),
-                             ", whose ranks were still connected: a restart, or two jobs of one "
-                             "name"));
+    return MakeCheck(
+        job, "incarnation", Result::kWarning,
+        absl::StrCat(name, " took over from ", job.took_over(),
+                     ", whose ranks were still connected: a restart, or two jobs of one "
+                     "name"));
   }
   return MakeCheck(job, "incarnation", Result::kOk,
-              job.incarnation().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
+                   job.incarnation().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
 }
 
 // A run that failed or finished is over; one that is lost may go on.
@@ -118,7 +119,7 @@ Check CheckRanks(const v1::JobStatus& job) {
   if (IsOver(job)) {
     const std::string ends = EndsOfRanks(job);
     return MakeCheck(job, "ranks", Result::kOk,
-                ends.empty() ? "none is expected: the run has ended" : ends);
+                     ends.empty() ? "none is expected: the run has ended" : ends);
   }
   const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
   std::string detail =
@@ -131,7 +132,7 @@ Check CheckRanks(const v1::JobStatus& job) {
 Check CheckAgreement(const v1::JobStatus& job) {
   if (job.connected_ranks() == 0 && IsOver(job)) {
     return MakeCheck(job, "agreement", Result::kOk,
-                absl::StrCat("the run ended in version ", job.version()));
+                     absl::StrCat("the run ended in version ", job.version()));
   }
   if (job.connected_ranks() == 0) {
     return MakeCheck(job, "agreement", Result::kWarning, "not checked: no rank is connected");
@@ -141,7 +142,7 @@ Check CheckAgreement(const v1::JobStatus& job) {
   });
   if (others.empty()) {
     return MakeCheck(job, "agreement", Result::kOk,
-                absl::StrCat("every connected rank runs version ", job.version()));
+                     absl::StrCat("every connected rank runs version ", job.version()));
   }
   // A switch reaches the daemon rank by rank.
   const bool switching =
@@ -152,7 +153,7 @@ Check CheckAgreement(const v1::JobStatus& job) {
 }
 
 Check CheckActivePlacement(const v1::JobStatus& job,
-                     const absl::StatusOr<wire::PlacementBody>& placement) {
+                           const absl::StatusOr<wire::PlacementBody>& placement) {
   if (absl::IsNotFound(placement.status())) {
     return MakeCheck(job, "placement", Result::kWarning, std::string(placement.status().message()));
   }
@@ -165,12 +166,12 @@ Check CheckActivePlacement(const v1::JobStatus& job,
   const bool same_version = static_cast<int64_t>(job.version()) == placement->version;
   if (same_version && told != job.digest()) {
     return MakeCheck(job, "placement", Result::kFailed,
-                absl::StrCat("the maps of version ", job.version(), " have the digest ",
-                             digest.Hex(), ", which is not the one in force"));
+                     absl::StrCat("the maps of version ", job.version(), " have the digest ",
+                                  digest.Hex(), ", which is not the one in force"));
   }
   return MakeCheck(job, "placement", Result::kOk,
-              absl::StrCat("version ", placement->version, " is valid, its digest ",
-                           digest.Hex().substr(0, 12), " is that of its maps"));
+                   absl::StrCat("version ", placement->version, " is valid, its digest ",
+                                digest.Hex().substr(0, 12), " is that of its maps"));
 }
 
 Check CheckReports(const v1::JobStatus& job) {
@@ -194,18 +195,19 @@ Check CheckLibraries(const v1::JobStatus& job) {
     if (!rank.library_version().empty()) versions.insert(rank.library_version());
   }
   return MakeCheck(job, "library", versions.size() == 1 ? Result::kOk : Result::kWarning,
-              versions.empty() ? "no rank has told its version"
-                               : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
+                   versions.empty() ? "no rank has told its version"
+                                    : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
 }
 
 // Whether steps are followed by windows, windows by decisions and decisions by switches.
 Check CheckBalancing(const v1::JobStatus& job) {
   if (!job.stalled().empty()) {
     return MakeCheck(job, "balancing", Result::kFailed,
-                absl::StrCat("stalled (", job.stalled(), "): ", job.stalled_reason()));
+                     absl::StrCat("stalled (", job.stalled(), "): ", job.stalled_reason()));
   }
   if (job.step_seconds() <= 0) {
-    return MakeCheck(job, "balancing", Result::kOk, "not stalled; how long a step takes is not known");
+    return MakeCheck(job, "balancing", Result::kOk,
+                     "not stalled; how long a step takes is not known");
   }
   std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
   if (job.coverage_now() <= 0) return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
@@ -222,8 +224,8 @@ Check CheckCandidate(const v1::JobStatus& job) {
     absl::StrAppend(&detail, "; end the other launch, or start this one with EPLB_TAKE_OVER=1");
   }
   return MakeCheck(job, "candidate",
-              late || job.take_over_refused() ? Result::kFailed : Result::kWarning,
-              std::move(detail));
+                   late || job.take_over_refused() ? Result::kFailed : Result::kWarning,
+                   std::move(detail));
 }
 
 // What the daemon paused by itself is a finding; what an operator paused is a choice.
@@ -238,10 +240,10 @@ bool CameToNothing(const v1::Plan& plan) {
 Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
   if (IsOver(job)) {
     return MakeCheck(job, "decisions", Result::kOk,
-                job.paused() ? absl::StrCat("none is due; a new launch is paused, too, until "
-                                            "eplbctl resume: ",
-                                            job.pause_reason())
-                             : "none is due: the run has ended");
+                     job.paused() ? absl::StrCat("none is due; a new launch is paused, too, until "
+                                                 "eplbctl resume: ",
+                                                 job.pause_reason())
+                                  : "none is due: the run has ended");
   }
   if (job.paused()) {
     std::string detail = absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it");
@@ -250,7 +252,7 @@ Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
                       plans.plans(0).reason());
     }
     return MakeCheck(job, "decisions", PausedByALostStore(job) ? Result::kFailed : Result::kWarning,
-                std::move(detail));
+                     std::move(detail));
   }
   if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
     return MakeCheck(
@@ -258,14 +260,15 @@ Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
         absl::StrCat("the newest is ", plans.plans(0).result(), ": ", plans.plans(0).reason()));
   }
   return MakeCheck(job, "decisions", Result::kOk,
-              plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());
+                   plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());
 }
 
 // A choice, not a fault; but it is why a job that looks well never switches.
 Check CheckMode(const v1::JobStatus& job) {
   const bool observes = job.policy().mode() == "observe";
   return MakeCheck(job, "mode", Result::kOk,
-              observes ? "observe: decisions are made and explained, none is applied; eplbctl set "
+                   observes
+                       ? "observe: decisions are made and explained, none is applied; eplbctl set "
                          "policy mode=apply ends it"
                        : "apply: decisions that pay are carried out");
 }

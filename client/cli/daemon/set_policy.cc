@@ -34,7 +34,8 @@ bool IsDecimal(const std::string& text) {
          text.find_first_not_of("0123456789.eE-") == std::string::npos;
 }
 
-absl::Status WrongValue(const std::string& key, const std::string& value, const std::string& expected) {
+absl::Status WrongValue(const std::string& key, const std::string& value,
+                        const std::string& expected) {
   return absl::InvalidArgumentError(absl::StrCat(key, "=", value, ": expected ", expected));
 }
 
@@ -46,7 +47,7 @@ absl::Status SetName(const std::string& value, v1::PolicySettings* settings) {
     return absl::OkStatus();
   }
   return WrongValue("name", value,
-               absl::StrCat("one of ", absl::StrJoin(names, ", "), Suggestion(value, names)));
+                    absl::StrCat("one of ", absl::StrJoin(names, ", "), Suggestion(value, names)));
 }
 
 absl::Status SetMode(const std::string& value, v1::PolicySettings* settings) {

@@ -44,9 +44,9 @@ std::string Refusals(const v1::GetStatusResponse& response, const Terminal& term
   std::string text;
   for (const v1::Refusal& refusal : response.refusals()) {
     const std::string sentence = Printable(
-        absl::StrCat(Shortened(refusal.job(), kMaxStatusName), " is not served: ", refusal.reason(), " (",
-                     Counted(static_cast<int64_t>(refusal.count()), "refusal"), ", the newest ",
-                     Seconds(refusal.seconds_ago()), " ago)"));
+        absl::StrCat(Shortened(refusal.job(), kMaxStatusName), " is not served: ", refusal.reason(),
+                     " (", Counted(static_cast<int64_t>(refusal.count()), "refusal"),
+                     ", the newest ", Seconds(refusal.seconds_ago()), " ago)"));
     absl::StrAppend(&text, "\n",
                     Paint(terminal, Colour::kRed, Wrapped(sentence, terminal.width, kIndent)),
                     "\n");

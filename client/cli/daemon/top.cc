@@ -59,7 +59,8 @@ std::string ScreenText(const Explanation& explanation, const Terminal& terminal)
       Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/", job.world_size(),
       "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(),
       job.launch() == 0 ? "" : absl::StrCat("  launch ", job.launch()), "\n",
-      Wrapped(BalancednessText(job), terminal.width, kTopIndent), "\n", StateNotes(job, "", terminal));
+      Wrapped(BalancednessText(job), terminal.width, kTopIndent), "\n",
+      StateNotes(job, "", terminal));
   if (explanation.shown() != nullptr) {
     absl::StrAppend(&text, GpusText(explanation, terminal),
                     WorstLayers(explanation, kTopLayers, terminal));
@@ -67,7 +68,8 @@ std::string ScreenText(const Explanation& explanation, const Terminal& terminal)
   if (!job.last_reason().empty()) {
     absl::StrAppend(
         &text, "\n",
-        Wrapped("last decision: " + Printable(job.last_reason()), terminal.width, kTopIndent), "\n");
+        Wrapped("last decision: " + Printable(job.last_reason()), terminal.width, kTopIndent),
+        "\n");
   }
   return text;
 }

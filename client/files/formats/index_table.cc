@@ -73,14 +73,15 @@ absl::StatusOr<TableLayout> TableLayoutOf(const NpyHeader& header, size_t dimens
     if (size < 1) return absl::InvalidArgumentError("has a dimension of size 0");
     if (size > kMaxTableCells / cells) {
       return absl::InvalidArgumentError(absl::StrCat("claims ", absl::StrJoin(header.shape, " x "),
-                                                     " numbers, at most ", kMaxTableCells, " are read"));
+                                                     " numbers, at most ", kMaxTableCells,
+                                                     " are read"));
     }
     cells *= size;
   }
   return TableLayout{.rows = header.shape[0],
-                .columns = header.shape[1],
-                .depth = dimensions == 3 ? header.shape[2] : 1,
-                .fortran_order = header.fortran_order};
+                     .columns = header.shape[1],
+                     .depth = dimensions == 3 ? header.shape[2] : 1,
+                     .fortran_order = header.fortran_order};
 }
 
 // A uint64 above 2^63-1 comes out negative, which is out of range too.

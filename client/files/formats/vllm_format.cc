@@ -268,9 +268,9 @@ absl::StatusOr<PlacementParts> ParseVllmPlacement(const std::string& path, std::
   if (!agrees.ok()) return InFile(path, agrees);
   const auto experts = static_cast<int32_t>(parts.slots.cols()) - records.meta->num_redundant;
   if (experts != parts.num_experts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", kLoadMeta, " says num_redundant_experts ", records.meta->num_redundant,
-                     ", ", kMapping, " says ", parts.slots.cols() - *parts.num_experts));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ", kLoadMeta, " says num_redundant_experts ", records.meta->num_redundant, ", ",
+        kMapping, " says ", parts.slots.cols() - *parts.num_experts));
   }
   parts.frame = records.meta->frame;
   return parts;

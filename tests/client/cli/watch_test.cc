@@ -63,7 +63,8 @@ TEST(WatchTest, HowOftenNeedsTheFlag) {
   EXPECT_FALSE(Parsed(&AddWatched, "")(kPlainWatch).again.has_value());
   EXPECT_THROW(Parsed(&AddWatched, "--interval 1s"), CLI::RequiresError);
   EXPECT_THROW(Parsed(&AddWatched, "--count 3"), CLI::RequiresError);
-  EXPECT_EQ(Parsed(&AddWatched, "--watch --interval 1s --count 3")(kPlainWatch).again, absl::Seconds(1));
+  EXPECT_EQ(Parsed(&AddWatched, "--watch --interval 1s --count 3")(kPlainWatch).again,
+            absl::Seconds(1));
 }
 
 // Standard output of a test is no terminal where tests run unattended.

@@ -101,8 +101,8 @@ int32_t Available(const Topology& topology, Hierarchy hierarchy) {
 }
 
 std::string Describe(const Topology& t) {
-  return absl::StrCat("seed ", kBalancedPolicySeed, ": ", t.num_experts(), " experts on ", t.num_slots(),
-                      " slots, ", t.num_gpus(), " GPUs, ", t.num_nodes(), " nodes, ",
+  return absl::StrCat("seed ", kBalancedPolicySeed, ": ", t.num_experts(), " experts on ",
+                      t.num_slots(), " slots, ", t.num_gpus(), " GPUs, ", t.num_nodes(), " nodes, ",
                       t.num_groups(), " groups");
 }
 

@@ -108,10 +108,10 @@ TEST(DeepseekRandomTest, DrawnShapesAndLoadsGiveTheReferencesAnswerInBothOrders)
   for (int index = 0; index < kCases; ++index) {
     const Drawn drawn = Draw(index);
     const DeepseekShape& s = drawn.shape;
-    SCOPED_TRACE(absl::StrCat("seed ", kDeepseekRandomSeed, " case ", index, " load kind ", drawn.kind, ": ",
-                              drawn.weight.rows(), "x", drawn.weight.cols(), " on ", s.num_slots,
-                              " slots, ", s.num_groups, " groups, ", s.num_nodes, " nodes, ",
-                              s.num_gpus, " GPUs"));
+    SCOPED_TRACE(absl::StrCat("seed ", kDeepseekRandomSeed, " case ", index, " load kind ",
+                              drawn.kind, ": ", drawn.weight.rows(), "x", drawn.weight.cols(),
+                              " on ", s.num_slots, " slots, ", s.num_groups, " groups, ",
+                              s.num_nodes, " nodes, ", s.num_gpus, " GPUs"));
     const bool stable = ExpectEqual(drawn, TieBreak::kStable);
     const bool compat = ExpectEqual(drawn, TieBreak::kCompat);
     EXPECT_EQ(stable, compat);

@@ -26,7 +26,8 @@ std::unique_ptr<Policy> MakeFlatIncremental() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Incremental, PolicyContractTest, ::testing::Values(&MakeIt));
-INSTANTIATE_TEST_SUITE_P(IncrementalFlat, PolicyContractTest, ::testing::Values(&MakeFlatIncremental));
+INSTANTIATE_TEST_SUITE_P(IncrementalFlat, PolicyContractTest,
+                         ::testing::Values(&MakeFlatIncremental));
 
 constexpr uint64_t kIncrementalPolicySeed = 20;
 
@@ -86,7 +87,8 @@ TEST(IncrementalPolicyTest, FollowsADriftWithFewTransfers) {
     placement = *next;
   }
   EXPECT_GE(balancedness / kWindows, 0.98) << "seed " << kIncrementalPolicySeed;
-  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.06 * 4 * 72) << "seed " << kIncrementalPolicySeed;
+  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.06 * 4 * 72)
+      << "seed " << kIncrementalPolicySeed;
 }
 
 // Where experts drift by a fifth a window, the placement of one window is nearly as good in the
@@ -112,7 +114,8 @@ TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) 
     from_scratch += Evaluate(coming, scratch)->mean_balancedness / kWindows;
   }
   EXPECT_GE(balancedness, from_scratch - 0.012) << "seed " << kIncrementalPolicySeed;
-  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.1 * 4 * 72) << "seed " << kIncrementalPolicySeed;
+  EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.1 * 4 * 72)
+      << "seed " << kIncrementalPolicySeed;
 }
 
 // Shares of tokens, or what an average of windows leaves, say nothing about sampling noise.
@@ -167,7 +170,8 @@ TEST(IncrementalPolicyTest, NeverWorseThanTheIncumbentOnTheRecentWindows) {
         before += Evaluate(window, placement)->max_gpu_load[l] / mean;
         after += Evaluate(window, *next)->max_gpu_load[l] / mean;
       }
-      EXPECT_LE(after, before * (1 + 1e-9)) << "seed " << kIncrementalPolicySeed << " layer " << layer;
+      EXPECT_LE(after, before * (1 + 1e-9))
+          << "seed " << kIncrementalPolicySeed << " layer " << layer;
     }
     placement = *next;
   }
@@ -249,7 +253,8 @@ TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
     Placement placement = *MakeBalancedPolicy({.hierarchy = hierarchy})
                                ->Solve({.load = draw(), .topology = TwoNodes()});
     for (int window = 0; window < 40; ++window) {
-      SCOPED_TRACE(::testing::Message() << "seed " << kIncrementalPolicySeed << " window " << window);
+      SCOPED_TRACE(::testing::Message()
+                   << "seed " << kIncrementalPolicySeed << " window " << window);
       const Load load = draw();
       const int32_t unusable[] = {testing::Pick(random, 0, 7)};
       const GpuSpeeds speeds =

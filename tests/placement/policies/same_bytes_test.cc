@@ -59,7 +59,8 @@ TEST_P(SameBytesTest, TheDigestIsTheSameFromEveryBuild) {
                                .value()
                                ->Solve({.load = first, .topology = SameBytesShape()});
   const Load next = Skewed(2);
-  const auto placement = policy->Solve({.load = next, .topology = SameBytesShape(), .previous = &start});
+  const auto placement =
+      policy->Solve({.load = next, .topology = SameBytesShape(), .previous = &start});
   ASSERT_TRUE(placement.ok()) << placement.status();
   EXPECT_EQ(DigestOf(*placement).Hex().substr(0, 16), expected.digest);
 }

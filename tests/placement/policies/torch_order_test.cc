@@ -58,7 +58,8 @@ TEST_P(DescendingOrderTest, RowsOfEveryLengthComeOutAsTheReferencesSort) {
       const auto sorted = order.Sort(row);
       ASSERT_EQ(std::vector<int>(sorted.begin(), sorted.end()),
                 testing::ReferenceOrder(row, GetParam() == TieBreak::kStable))
-          << "seed " << kTorchOrderSeed << ", " << size << " values, " << num_values << " different";
+          << "seed " << kTorchOrderSeed << ", " << size << " values, " << num_values
+          << " different";
     }
   }
 }

@@ -108,26 +108,26 @@ void CheckAgainstAll(const PartitionShape& shape, uint64_t seed) {
 
 TEST(NodePartitionTest, TheCheapestOfInterchangeableNodesAreFound) {
   for (const PartitionShape& shape : std::vector<PartitionShape>{{1, {0}},
-                                               {4, {0}},
-                                               {4, {0, 0, 0, 0}},
-                                               {6, {0, 0}},
-                                               {6, {0, 0, 0}},
-                                               {8, {0, 0, 0, 0}},
-                                               {9, {0, 0, 0}},
-                                               {12, {0, 0}},
-                                               {14, {0, 0}}}) {
+                                                                 {4, {0}},
+                                                                 {4, {0, 0, 0, 0}},
+                                                                 {6, {0, 0}},
+                                                                 {6, {0, 0, 0}},
+                                                                 {8, {0, 0, 0, 0}},
+                                                                 {9, {0, 0, 0}},
+                                                                 {12, {0, 0}},
+                                                                 {14, {0, 0}}}) {
     for (uint64_t seed = 0; seed < 10; ++seed) CheckAgainstAll(shape, kNodePartitionSeed + seed);
   }
 }
 
 TEST(NodePartitionTest, TheCheapestOfDifferentNodesAreFound) {
   for (const PartitionShape& shape : std::vector<PartitionShape>{{4, {0, 1, 2, 3}},
-                                               {6, {0, 1}},
-                                               {6, {0, 1, 0}},
-                                               {6, {0, 1, 1}},
-                                               {8, {0, 0, 2, 0}},
-                                               {12, {0, 1}},
-                                               {14, {0, 1}}}) {
+                                                                 {6, {0, 1}},
+                                                                 {6, {0, 1, 0}},
+                                                                 {6, {0, 1, 1}},
+                                                                 {8, {0, 0, 2, 0}},
+                                                                 {12, {0, 1}},
+                                                                 {14, {0, 1}}}) {
     for (uint64_t seed = 0; seed < 5; ++seed) CheckAgainstAll(shape, kNodePartitionSeed + seed);
   }
 }

@@ -142,9 +142,10 @@ TEST(VersionsTest, WhatRanBeforeARestartIsKnownFromTheHistory) {
 
 TEST(VersionsTest, AnAnswerAboutAVersionThatNobodyProposedEndsItsStreamAndRaisesNothing) {
   constexpr int64_t kFarTerm = int64_t{1} << 40;
-  const wire::UpMessage answers[] = {
-      wire::Ready{kFarTerm, {}, {}}, wire::Nack{kFarTerm, wire::NackCode::kBusy, ""},
-      wire::Failed{kFarTerm, wire::FailedCode::kTransfer, "", 0}, wire::Applied{kFarTerm, {}, 0, 0, 0}};
+  const wire::UpMessage answers[] = {wire::Ready{kFarTerm, {}, {}},
+                                     wire::Nack{kFarTerm, wire::NackCode::kBusy, ""},
+                                     wire::Failed{kFarTerm, wire::FailedCode::kTransfer, "", 0},
+                                     wire::Applied{kFarTerm, {}, 0, 0, 0}};
   TestJob job;
   job.ConnectAll();
   for (const wire::UpMessage& answer : answers) {

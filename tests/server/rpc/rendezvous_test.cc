@@ -388,7 +388,8 @@ TEST_F(RendezvousTest, WithoutALaunchIdARankIsToldWhatToSet) {
   absl::Status status;
   rendezvous_.Join(
       {.job = "job", .rank = 0, .world_size = 2}, this,
-      [&](const absl::StatusOr<Rendezvous::Result>& result) { status = result.status(); }, kRendezvousStart);
+      [&](const absl::StatusOr<Rendezvous::Result>& result) { status = result.status(); },
+      kRendezvousStart);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("set EPLB_LAUNCH_ID"));
 }

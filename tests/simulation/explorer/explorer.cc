@@ -175,8 +175,9 @@ class Exploration {
       ordinal = ordinal_[at];
     }
     std::reverse(path.begin(), path.end());
-    for (const auto& [index, taken] : path) {
+    for (const auto& [index, taken_ordinal] : path) {
       const World before = At(index);
+      const uint16_t taken = taken_ordinal;  // clang 14 captures no structured binding
       uint16_t at = 0;
       model_.Expand(before, [&](Successor successor) {
         if (at++ != taken) return;

@@ -318,7 +318,7 @@ void RankTable::DoOutcome(Cell& cell, int outcome, RankStep&) {
 }
 
 void RankTable::DoTake(Cell& cell, int, RankStep& step) {
-  using Kind = HistoryRecord::Kind;
+  using RecordKind = HistoryRecord::Kind;
   Member member = MemberOf(cell);
   if (mutant_ == Mutant::kNoSnapshot) (void)member.Enter();
   const VoteSnapshot frozen = MemberPeer::Frozen(member);
@@ -329,20 +329,20 @@ void RankTable::DoTake(Cell& cell, int, RankStep& step) {
   if (outcome == Pc::kGetEnd) {
     (void)member.OnEnded("", {});
     cell.pc = Pc::kEnded;
-    step.log.push_back({.kind = Kind::kStop});
+    step.log.push_back({.kind = RecordKind::kStop});
   } else if (outcome == Pc::kGetNothing || target == nullptr) {
     std::array<int64_t, 6> minimum = frozen.values;
     minimum[0] = std::min<int64_t>(minimum[0], 0);  // some rank was not READY for it
     minimum[1] = -int64_t{1} << 62;
     (void)member.Decide(minimum, messages);
-    if (target != nullptr) step.log.push_back(Record(Kind::kVote, *target, false));
+    if (target != nullptr) step.log.push_back(Record(RecordKind::kVote, *target, false));
   } else {
     (void)member.Decide(frozen.values, messages);
-    step.log.push_back(Record(Kind::kVote, *target, true));
+    step.log.push_back(Record(RecordKind::kVote, *target, true));
     member.OnStep(member.step() + 1);
     const bool apply = outcome == Pc::kGetApply;
     messages.push_back(apply ? member.OnApplied(0, 0) : member.OnDropped("no"));
-    step.log.push_back(Record(apply ? Kind::kCommit : Kind::kDrop, *target));
+    step.log.push_back(Record(apply ? RecordKind::kCommit : RecordKind::kDrop, *target));
   }
   cell.member = Keep(std::move(member));
   Say(cell, std::move(messages));

@@ -8,7 +8,7 @@
 namespace eplb::bench {
 
 absl::StatusOr<nlohmann::ordered_json> MeasureSessions(const Options& options) {
-  constexpr absl::Duration kDeadline = absl::Seconds(120);
+  constexpr absl::Duration kSessionsDeadline = absl::Seconds(120);
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> daemon, StartDaemon(options, {}));
   const int64_t before = daemon->ResidentBytes();
   const absl::Time begin = absl::Now();
@@ -16,7 +16,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureSessions(const Options& options) {
                     .job = JobOf(options, "held", options.num_sessions),
                     .num_connections = ConnectionsOf(options, options.num_sessions),
                     .num_threads = options.num_threads});
-  EPLB_RETURN_IF_ERROR(driver.Start(kDeadline));
+  EPLB_RETURN_IF_ERROR(driver.Start(kSessionsDeadline));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   absl::SleepFor(options.hold);
   EPLB_ASSIGN_OR_RETURN(const v1::JobStatus job, driver.Status());

@@ -37,7 +37,8 @@ TEST(DeepseekFormatTest, ThreeMapsSayTheOrderOfReplicas) {
     EXPECT_EQ((*parts->ranks)(0, 2), 0);
     const auto placement = MakePlacement(*parts, {});
     EXPECT_EQ(placement->PrimaryOf(LayerId{0}, ExpertId{0}), SlotId{2});
-    EXPECT_EQ(*WriteDeepseekPlacement(*placement, {.path = "x.json"}), std::string(kGoodDeepSeek) + "\n");
+    EXPECT_EQ(*WriteDeepseekPlacement(*placement, {.path = "x.json"}),
+              std::string(kGoodDeepSeek) + "\n");
     EXPECT_EQ(*WriteDeepseekPlacement(*placement, {.path = "x.npz"}), GoodNpz());
   }
 }
