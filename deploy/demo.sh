@@ -60,10 +60,9 @@ build() {
   local log=build/demo-build.log cores
   cores=$(nproc)
   mkdir -p build
-  say "building; from nothing it takes about 30 CPU-minutes, which is $(((30 + cores - 1) / cores)) min on $cores free cores ($log)"
+  say "building; from nothing it takes about 7 CPU-minutes, which is $(((7 + cores - 1) / cores)) min on $cores free cores ($log)"
   cmake --preset release >"$log" 2>&1 || { cat "$log" >&2; return 1; }
-  # libeplb is not needed here, but by docs/first-run.md, the next thing to try.
-  NINJA_STATUS='[%f/%t %e] ' cmake --build --preset release --target eplbd eplbctl eplb-trainer eplb 2>&1 |
+  NINJA_STATUS='[%f/%t %e] ' cmake --build --preset release --target eplbd eplbctl eplb-trainer 2>&1 |
     tee -a "$log" | show_progress || { echo "demo: the build failed:" >&2; tail -n 40 "$log" >&2; return 1; }
 }
 

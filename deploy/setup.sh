@@ -47,7 +47,7 @@ if ! grep -qs '^ID=debian$' "$os_release" || ! grep -qs '^VERSION_ID="12"$' "$os
     printf '  %s\n' "${packages[@]}"
     say "then build (EPLB_WERROR=OFF: another compiler may warn of other things):"
     say "  cmake --preset release -DEPLB_WERROR=OFF"
-    say "  cmake --build --preset release --target eplbd eplbctl eplb-trainer eplb"
+    say "  cmake --build --preset release --target eplbd eplbctl eplb-trainer"
     say "and run the demonstration: deploy/demo.sh --skip-setup"
   } >&2
   exit 1

@@ -80,7 +80,7 @@ class SetupTest(unittest.TestCase):
                       for flag in ("--build", "--tests", "--all")}
         for done in listed.values():
             self.assertEqual((done.returncode, done.stdout), (1, ""))
-            self.assertIn("--target eplbd eplbctl eplb-trainer eplb\n", done.stderr)
+            self.assertIn("--target eplbd eplbctl eplb-trainer\n", done.stderr)
             self.assertIn("deploy/demo.sh --skip-setup", done.stderr)
             self.assertNotIn("--workflow", done.stderr)  # which would run every test
         self.assertNotIn("torch", listed["--build"].stderr)
