@@ -6,16 +6,16 @@
 
 #include "absl/strings/str_join.h"
 
+#include "base/status_macros.h"
 #include "client/client_impl.h"
-#include "client/files/placement_file.h"
 #include "client/forks.h"
 #include "client/inproc.h"
 #include "client/migration/device_transports.h"
 #include "client/options.h"
-#include "client/session/daemon_exchange.h"
 #include "client/session/log_line.h"
+#include "client/session/unary_calls.h"
 #include "client/start.h"
-#include "placement/status_macros.h"
+#include "proto/wire/placement_json.h"
 
 namespace eplb {
 namespace {

@@ -2,12 +2,14 @@
 #ifndef EPLB_CLIENT_FIRST_PLACEMENT_H_
 #define EPLB_CLIENT_FIRST_PLACEMENT_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
 #include "client/client.h"
-#include "client/control/exchange.h"
+#include "client/control/control_channel.h"
 #include "client/session/member.h"
 
 namespace eplb {
@@ -34,6 +36,26 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
 absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
                                   bool disabled, const absl::Status& own_error,
                                   const Exchange& exchange);
+
+// The arrays behind PlacementView: the same addresses for the life of the client.
+
+// Memory: L * (S + E * (S - E + 2)) int32. Threads: the training thread.
+class PlacementTables {
+ public:
+  PlacementTables(const RunningPlacement& running, GpuId gpu);
+  PlacementTables(const PlacementTables&) = delete;
+  PlacementTables& operator=(const PlacementTables&) = delete;
+
+  // Writes another placement of the same shape into the arrays.
+  void Update(const RunningPlacement& running);
+  const PlacementView& view() const { return view_; }
+
+ private:
+  std::vector<int32_t> physical_to_logical_;  // [L, S]
+  std::vector<int32_t> replica_count_;        // [L, E]
+  std::vector<int32_t> logical_to_physical_;  // [L, E, S - E + 1], -1 padded
+  PlacementView view_;
+};
 
 }  // namespace eplb
 

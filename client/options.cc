@@ -10,7 +10,7 @@
 
 #include "client/control/socket.h"
 #include "proto/wire/endpoint.h"
-#include "proto/wire/names.h"
+#include "proto/wire/messages.h"
 
 namespace eplb {
 namespace {

@@ -8,11 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "base/tls_files.h"
 #include "client/client.h"
 #include "client/migration/nccl_settings.h"
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
-#include "proto/wire/tls_files.h"
 
 namespace eplb {
 

@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-#include "client/migration/staging_layout.h"
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
+#include "client/migration/staging.h"
 
 namespace eplb {
 namespace {

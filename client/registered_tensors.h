@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 
 #include "client/client.h"
-#include "client/migration/derived_tensors.h"
 #include "client/migration/executor.h"
 #include "client/migration/row_memory.h"
 #include "client/start.h"

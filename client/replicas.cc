@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/client_impl.h"
 #include "client/control/monotonic_clock.h"
 #include "client/migration/row_memory.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/status_macros.h"
 #include "client/options.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

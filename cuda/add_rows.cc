@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "cuda/copy.h"
 #include "cuda/kernels/add_rows_body.h"
-#include "placement/status_macros.h"
 
 namespace eplb::cuda {
 

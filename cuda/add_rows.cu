@@ -1,9 +1,8 @@
+#include "base/status_macros.h"
 #include "cuda/add_rows.h"
 #include "cuda/copy.h"
-#include "cuda/device_info.h"
 #include "cuda/kernels/add_rows_body.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {

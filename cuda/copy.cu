@@ -1,7 +1,6 @@
+#include "base/status_macros.h"
 #include "cuda/copy.h"
-#include "cuda/device_info.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {

@@ -1,8 +1,7 @@
+#include "base/status_macros.h"
 #include "cuda/count.h"
-#include "cuda/device_info.h"
 #include "cuda/kernels/histogram_device.cuh"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {

@@ -18,10 +18,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
-#include "cuda/nccl_functions.h"
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eplb::cuda {
+
 namespace {
 
 constexpr char kFileName[] = "libnccl.so.2";

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include <nccl.h>
 
 namespace eplb::cuda {
 
@@ -28,7 +29,7 @@ class NcclLibrary {
   // That EPLB_NCCL_PATH names another file than the one in use; empty where it does not.
   std::string note() const;
 
-  struct Functions;  // NCCL's functions by their names, in cuda/nccl_functions.h
+  struct Functions;  // NCCL's functions by their names, in cuda/nccl_library.h
   const Functions& functions() const { return *functions_; }
 
  private:
@@ -38,6 +39,24 @@ class NcclLibrary {
   std::shared_ptr<const Functions> functions_;
   std::string path_;
   int version_ = 0;
+};
+
+// The functions of libnccl that are used, with the types that nccl.h gives them. Only for what
+// calls NCCL: everything else includes nccl_library.h, which needs no nccl.h.
+
+// All set once the library is loaded.
+struct NcclLibrary::Functions {
+  decltype(&::ncclGetVersion) ncclGetVersion = nullptr;
+  decltype(&::ncclGetUniqueId) ncclGetUniqueId = nullptr;
+  decltype(&::ncclGetErrorString) ncclGetErrorString = nullptr;
+  decltype(&::ncclGetLastError) ncclGetLastError = nullptr;
+  decltype(&::ncclCommInitRankConfig) ncclCommInitRankConfig = nullptr;
+  decltype(&::ncclCommGetAsyncError) ncclCommGetAsyncError = nullptr;
+  decltype(&::ncclCommAbort) ncclCommAbort = nullptr;
+  decltype(&::ncclGroupStart) ncclGroupStart = nullptr;
+  decltype(&::ncclGroupEnd) ncclGroupEnd = nullptr;
+  decltype(&::ncclSend) ncclSend = nullptr;
+  decltype(&::ncclRecv) ncclRecv = nullptr;
 };
 
 }  // namespace eplb::cuda

@@ -15,10 +15,9 @@
 #include "absl/strings/str_split.h"
 #include <cuda_runtime_api.h>
 
-#include "cuda/handles.h"
-#include "cuda/status.h"
+#include "base/status_macros.h"
+#include "cuda/runtime.h"
 #include "cuda/virtual_memory.h"
-#include "placement/status_macros.h"
 
 namespace eplb::cuda {
 namespace {

@@ -1,8 +1,7 @@
-#include "cuda/device_info.h"
+#include "base/status_macros.h"
 #include "cuda/kernels/histogram_device.cuh"
 #include "cuda/route.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {

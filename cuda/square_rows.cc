@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "cuda/add_rows.h"
 #include "cuda/kernels/square_rows_body.h"
-#include "placement/status_macros.h"
 
 namespace eplb::cuda {
 namespace {

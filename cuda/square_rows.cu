@@ -1,8 +1,7 @@
-#include "cuda/device_info.h"
+#include "base/status_macros.h"
 #include "cuda/kernels/square_rows_body.h"
+#include "cuda/runtime.h"
 #include "cuda/square_rows.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
 
 namespace eplb::cuda {
 namespace {

@@ -7,14 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "cuda/add_rows.h"
 #include "cuda/copy.h"
-#include "cuda/handles.h"
 #include "cuda/row_queue.h"
-#include "cuda/row_queue_checks.h"
+#include "cuda/runtime.h"
 #include "cuda/square_rows.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
 
 namespace eplb::cuda {
 namespace {

@@ -7,9 +7,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include "cuda/handles.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {

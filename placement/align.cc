@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eplb {
 namespace {

@@ -3,6 +3,8 @@
 #define EPLB_PLACEMENT_LOAD_H_
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <variant>
 
 #include "absl/status/statusor.h"
@@ -43,6 +45,19 @@ class Load {
 
   std::variant<LoadMatrix, RealMatrix> cells_;
 };
+
+// The loads of several windows as one: what is expected of the next.
+
+// Without `decay` the sum of the windows, exact where all are counts; else an exponential average:
+// estimate = decay * estimate + (1 - decay) * window, oldest first, decay in 0..1. A single window
+// comes back as it is. windows: oldest first, not null.
+// errors: InvalidArgument for no window, windows of different shapes, and a sum above 2^63-1,
+// naming the cell. cost: O(windows * L * E). threads: safe, no state.
+absl::StatusOr<Load> CombineLoads(std::span<const Load* const> windows,
+                                  std::optional<double> decay);
+
+// The number of steps that such a combination stands for. num_steps: of each window, at least one.
+double CombineSteps(std::span<const double> num_steps, std::optional<double> decay);
 
 }  // namespace eplb
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/edge_colouring.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

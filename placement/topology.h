@@ -3,6 +3,7 @@
 #define EPLB_PLACEMENT_TOPOLOGY_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -56,6 +57,21 @@ class Topology {
 // `second` say whose shapes they are, e.g. "previous" and "next".
 absl::Status CheckSameTopology(const char* first, const Topology& a, const char* second,
                                const Topology& b);
+
+// How strongly a placement is tied to nodes and expert groups.
+
+enum class Hierarchy {
+  kStrict,  // every replica of an expert is on the node of its expert group; K / N groups a node
+  kSoft,    // primaries stay on the node of their expert group, other replicas may be anywhere
+  kNone,    // neither nodes nor expert groups are looked at
+};
+
+// Strict when K % N == 0 and both are above 1, else none.
+Hierarchy DefaultHierarchy(const Topology& topology);
+
+// errors: InvalidArgument, naming the numbers, when `hierarchy` is not kNone and K % N or E % K is
+// not 0.
+absl::Status CheckHierarchy(const Topology& topology, Hierarchy hierarchy);
 
 }  // namespace eplb
 

@@ -1,17 +1,171 @@
 #include "server/daemon.h"
 
-#include <utility>
+#include <sys/resource.h>
 
-#include "placement/status_macros.h"
-#include "server/descriptor_plan.h"
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "base/tls_files.h"
 #include "server/http/http_server.h"
-#include "server/log.h"
-#include "server/observe.h"
+#include "server/http/job_json.h"
+#include "server/process/log.h"
 #include "server/rpc/rpc_server.h"
 #include "server/runner/runner.h"
 #include "server/store/store.h"
 
 namespace eplb {
+
+namespace {
+
+constexpr int64_t kMostDescriptors = std::numeric_limits<int32_t>::max();
+// Log, store with its journal, listeners, event queues of gRPC: 17 were counted.
+constexpr int64_t kOwn = 24;
+// Connections of queries and operators: over TCP beside the ranks', over the Unix socket also when
+// those take all of theirs.
+constexpr int64_t kQueries = 16;
+constexpr int64_t kLeastHttp = 4;
+constexpr int64_t kMostHttp = 256;
+constexpr int64_t kHttpPart = 64;  // one of so many descriptors, four times
+constexpr int64_t kHttpThreads = 8;
+
+// See HttpServer::Start: connections at each of the four stages, and those in a thread's hands.
+int64_t HttpShare(int64_t connections) { return 4 * connections + kHttpThreads; }
+
+}  // namespace
+
+int64_t DescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostDescriptors;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, kMostDescriptors));
+}
+
+int64_t RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return DescriptorLimit();
+}
+
+DescriptorPlan PlanDescriptors(int64_t limit, int32_t wanted) {
+  DescriptorPlan plan;
+  const int64_t http = std::clamp(limit / kHttpPart, kLeastHttp, kMostHttp);
+  plan.http_connections = static_cast<size_t>(http);
+  plan.unix_below = static_cast<int32_t>(std::max<int64_t>(limit - HttpShare(http), kOwn + 1));
+  plan.tcp_below = static_cast<int32_t>(std::max<int64_t>(plan.unix_below - kQueries, kOwn + 1));
+  const int64_t fit = std::max<int64_t>(limit - HttpShare(http) - kQueries - kOwn, 1);
+  plan.max_sessions = static_cast<int32_t>(std::min<int64_t>(wanted, fit));
+  if (fit >= wanted) {
+    plan.no_more_sessions = absl::StrCat("limits.max_sessions = ", wanted, " streams are open");
+    return plan;
+  }
+  plan.no_more_sessions =
+      absl::StrCat(fit, " streams are open, and the daemon's limit of ", limit,
+                   " open files has room for no more; limits.max_sessions is ", wanted);
+  plan.warning = absl::StrCat(
+      "limits.max_sessions is ", wanted, ", but the limit of ", limit, " open files has room for ",
+      fit, " streams: raise the limit to ", wanted + HttpShare(kMostHttp) + kQueries + kOwn,
+      " (LimitNOFILE= of the service, ulimit -Hn) or lower limits.max_sessions");
+  return plan;
+}
+
+namespace {
+
+absl::StatusOr<wire::PlacementBody> PlacementOf(const Runner& runner, const std::string& job,
+                                                std::optional<int64_t> version) {
+  return version ? runner.PlacementOf(job, *version) : runner.PlacementInForce(job);
+}
+
+std::vector<RefusedRanks> RefusalsOf(const Runner& runner) {
+  const absl::Time now = MonotonicNow();
+  std::vector<RefusedRanks> refusals;
+  for (core::RefusedJob& one : runner.Refusals()) {
+    const absl::Duration ago = now - one.at;
+    refusals.push_back({.job = std::move(one), .ago = ago});
+  }
+  return refusals;
+}
+
+}  // namespace
+
+MetricsSnapshot TakeSnapshot(const Observed& observed) {
+  const Runner& runner = *observed.runner;
+  MetricsSnapshot snapshot;
+  snapshot.version = observed.version;
+  snapshot.grpc_version = GrpcVersion();
+  snapshot.ready = runner.Readiness().ok();
+  snapshot.draining = observed.rpc->draining();
+  snapshot.term = runner.term();
+  snapshot.sessions = runner.sessions().count();
+  snapshot.reports_dropped = {{"queue", runner.dropped_reports()},
+                              {"stream", runner.limited_reports()},
+                              {"ahead", runner.Counters().core.reports_ahead}};
+  for (int kind = 0; kind < kNumRefusals; ++kind) {
+    const auto refusal = static_cast<Refusal>(kind);
+    snapshot.refusals_by_kind.emplace_back(NameOf(refusal), observed.rpc->refusals(refusal));
+  }
+  snapshot.refusals_by_kind.emplace_back("rank", runner.Counters().core.refused);
+  const StreamEnds ends = observed.rpc->stream_ends();
+  snapshot.session_disconnects_by_reason = {
+      {"goodbye", ends.goodbye}, {"closed", ends.closed}, {"lost", ends.lost}};
+  for (RpcTimes::Series& series : observed.rpc->rpc_times()) {
+    snapshot.calls.push_back({std::move(series.method), std::move(series.code), series.seconds});
+  }
+  snapshot.jobs = runner.Jobs();
+  snapshot.refused_jobs = runner.Refusals();
+  const RunnerCounters counters = runner.Counters();
+  snapshot.counters = counters.core;
+  snapshot.queued_events = counters.queued_events;
+  snapshot.window_bytes = counters.window_bytes;
+  snapshot.solve_seconds = runner.solve_seconds();
+  snapshot.store_write_seconds = runner.store_write_seconds();
+  snapshot.store_errors = runner.store_errors();
+  if (!observed.tls_cert.empty()) {
+    const absl::StatusOr<absl::Time> expiry = wire::CertificateExpiry(observed.tls_cert);
+    if (expiry.ok()) snapshot.tls_cert_expiry = *expiry;
+  }
+  snapshot.process = ReadProcessFigures();
+  return snapshot;
+}
+
+HttpServer::Sources SourcesOf(const Observed& observed) {
+  const Runner* runner = observed.runner;
+  return {.alive = [runner] { return runner->Alive(); },
+          .ready = [runner] { return runner->Readiness(); },
+          .metrics =
+              [observed](const HttpFailures& http) {
+                MetricsSnapshot snapshot = TakeSnapshot(observed);
+                snapshot.http = http;
+                return MetricsText(snapshot);
+              },
+          .version = [version = observed.version] { return VersionToJson(version, GrpcVersion()); },
+          .api =
+              {
+                  .jobs = [runner] { return runner->Jobs(); },
+                  .refusals = [runner] { return RefusalsOf(*runner); },
+                  .warnings = [runner] { return runner->Warnings(); },
+                  .job = [runner](const std::string& job) { return runner->Job(job); },
+                  .placement =
+                      [runner](const std::string& job, std::optional<int64_t> version) {
+                        return PlacementOf(*runner, job, version);
+                      },
+                  .load = [runner](const std::string& job) { return runner->NewestWindow(job); },
+                  .plans = [runner](const std::string& job,
+                                    int32_t limit) { return runner->Plans(job, limit); },
+                  .events = [runner](const std::string& job, int64_t after,
+                                     int32_t limit) { return runner->Events(job, limit, after); },
+              }};
+}
+
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;

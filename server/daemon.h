@@ -2,6 +2,8 @@
 #ifndef EPLB_SERVER_DAEMON_H_
 #define EPLB_SERVER_DAEMON_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -9,10 +11,49 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "server/address.h"
-#include "server/config.h"
+#include "server/config/config.h"
+#include "server/http/http_server.h"
+#include "server/http/metrics.h"
+#include "server/process/socket.h"
 
 namespace eplb {
+
+// How many file descriptors the daemon may have, and what they are for.
+
+// Sets the process's limit of open files to the highest that it may choose itself. The usual limit
+// of 1024 is for programs that call select, which this one does not.
+// Returns the limit in force.
+int64_t RaiseDescriptorLimit();
+// The limit in force.
+int64_t DescriptorLimit();
+
+// Each stream of a rank has a connection, so a descriptor, of its own; what is left belongs to the
+// store, the log, HTTP and connections of queries.
+struct DescriptorPlan {
+  int32_t max_sessions = 0;      // at least 1
+  int32_t tcp_below = 0;         // see ConnectionAcceptor::Options::descriptors_below
+  int32_t unix_below = 0;        // higher: the operators' way in when ranks take all of the other
+  size_t http_connections = 0;   // see HttpServer::Start
+  std::string no_more_sessions;  // why there are no more than max_sessions
+  std::string warning;           // one sentence when `wanted` sessions do not fit, else empty
+};
+// limit: of open files. wanted: limits.max_sessions.
+DescriptorPlan PlanDescriptors(int64_t limit, int32_t wanted);
+
+// What the HTTP side shows of a running daemon: one snapshot of its parts per request.
+
+class RpcServer;
+class Runner;
+
+struct Observed {
+  const Runner* runner = nullptr;  // both outlive the HTTP server
+  const RpcServer* rpc = nullptr;
+  std::string tls_cert;  // a path; empty without TLS
+  std::string version;
+};
+
+MetricsSnapshot TakeSnapshot(const Observed& observed);
+HttpServer::Sources SourcesOf(const Observed& observed);
 
 class HttpServer;
 class RpcServer;

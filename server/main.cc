@@ -1,38 +1,226 @@
-// eplbd: reads its configuration, serves until SIGTERM or SIGINT, drains, exits.
+// eplbd's command line.
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 
-#include "placement/status_macros.h"
-#include "proto/wire/json_value.h"
-#include "proto/wire/tls_files.h"
-#include "server/config.h"
-#include "server/config_print.h"
+#include "base/json_value.h"
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "base/suggestion.h"
+#include "base/tls_files.h"
+#include "server/config/config.h"
+#include "server/config/config_help.h"
+#include "server/config/config_names.h"
+#include "server/config/config_print.h"
 #include "server/daemon.h"
-#include "server/descriptor_plan.h"
-#include "server/log.h"
-#include "server/options.h"
+#include "server/process/log.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/rpc_server.h"
-#include "server/runner/monotonic_clock.h"
-#include "server/service_manager.h"
+
+#include <CLI/CLI.hpp>
 
 namespace eplb {
+
+struct Options {
+  ConfigSources sources;          // file and flags; the environment is the caller's
+  bool check_config = false;      // read the configuration, say what is wrong, do nothing else
+  bool print_config = false;      // read the configuration, print it, do nothing else
+  bool insecure_network = false;  // listen off loopback without encryption
+};
+
+struct ParsedOptions {
+  std::optional<Options> options;  // none: `exit_code` is all there is to do
+  int exit_code = 0;
+  std::string stdout_text = {};
+  std::string stderr_text = {};
+};
+
+// version: the text of --version, without a newline.
+ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string& version);
+
+// What systemd is told of a daemon that it started (Type=notify, WatchdogSec=).
+
+// Does nothing in a process that was started otherwise: the environment has no NOTIFY_SOCKET then.
+// A message that cannot be sent is logged once.
+// threads: one at a time.
+class ServiceManager {
+ public:
+  // Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
+  ServiceManager();
+
+  // The daemon serves. status: a line for `systemctl status`.
+  void Ready(const std::string& status);
+  // The daemon drains and needs at most `grace`.
+  void Stopping(absl::Duration grace);
+
+  // Between two calls of Alive; infinite when nobody watches.
+  absl::Duration alive_every() const { return alive_every_; }
+  // Not ok: nothing is sent, so that systemd restarts the daemon; logged once in a row.
+  void Alive(const absl::Status& status);
+
+ private:
+  void Send(const std::string& message);
+
+  absl::Duration alive_every_ = absl::InfiniteDuration();
+  bool failure_logged_ = false;
+  bool was_alive_ = true;
+};
+
+namespace {
+
+constexpr int kBadOptions = 2;
+
+// Every flag with its help, as --help shows them.
+std::vector<std::pair<std::string, std::string>> FlagsOf(const CLI::App& app) {
+  std::vector<std::pair<std::string, std::string>> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    flags.emplace_back(option->get_name(false, true), option->get_description());
+  }
+  return flags;
+}
+
+// The library names all arguments that it could not take, in another order; the first is enough.
+std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> extras = app.remaining();
+  if (extras.empty()) return error.what();
+  const auto flag = std::find_if(extras.begin(), extras.end(),
+                                 [](const std::string& extra) { return extra.rfind('-', 0) == 0; });
+  if (flag == extras.end()) {
+    return absl::StrCat("\"", OnOneLine(extras.front()), "\": not expected, there are flags only");
+  }
+  const std::string name = flag->substr(0, flag->find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& one : option->get_lnames()) known.push_back("--" + one);
+  }
+  return absl::StrCat(OnOneLine(name), ": unknown flag", Suggestion(name, known));
+}
+
+}  // namespace
+
+ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string& version) {
+  CLI::App app("Expert-parallel load balancer: the daemon.", "eplbd");
+  Options options;
+  std::vector<std::string> settings;
+  const std::pair<const char*, const char*> flags[] = {{"--listen", "listen.grpc"},
+                                                       {"--http", "listen.http"},
+                                                       {"--store", "store.path"},
+                                                       {"--log-level", "log.level"}};
+  const char* const help[] = {"gRPC address, ADDR:PORT or unix:PATH (127.0.0.1:29610)",
+                              "HTTP address, ADDR:PORT (127.0.0.1:29611)",
+                              "database file, or \"memory\" to keep nothing",
+                              "debug, info, warn or error"};
+  std::string values[std::size(flags)];
+  app.set_version_flag("--version", version);
+  app.add_option("--config", options.sources.file, "TOML file; EPLB_* and flags override it");
+  for (size_t i = 0; i < std::size(flags); ++i) app.add_option(flags[i].first, values[i], help[i]);
+  app.add_option("--set", settings, "any key of the configuration, KEY=VALUE; may be repeated")
+      ->allow_extra_args(false);
+  app.add_flag("--check-config", options.check_config, "check the configuration and exit: 0 or 2");
+  app.add_flag("--print-config", options.print_config,
+               "print the configuration in force as TOML, with the source of each value");
+  app.add_flag("--insecure-network", options.insecure_network,
+               "listen on addresses that other machines reach, without encryption");
+  bool help_config = false;
+  bool manual = false;
+  app.add_flag("--help-config", help_config, "print the keys of the configuration");
+  app.add_flag("--man", manual, "print the manual page: eplbd --man | man -l -");
+  app.footer("`eplbd --help-config` tells the keys of the configuration and their variables.\n");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // the library's way to say --help, too
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = app.exit(error, out, err);
+    if (code == 0) return {.options = {}, .exit_code = 0, .stdout_text = out.str()};
+    return {.options = {},
+            .exit_code = kBadOptions,
+            .stderr_text = absl::StrCat("eplbd: ", WhatIsWrong(app, error), "\n")};
+  }
+  if (help_config) return {.options = {}, .stdout_text = ConfigHelp()};
+  if (manual) return {.options = {}, .stdout_text = ManualPage(version, FlagsOf(app))};
+  if (app.count("--config") > 0 && options.sources.file.empty()) {
+    return {.options = {},
+            .exit_code = kBadOptions,
+            .stderr_text = "eplbd: --config has an empty value\n"};
+  }
+  for (size_t i = 0; i < std::size(flags); ++i) {
+    if (app.count(flags[i].first) > 0) {
+      options.sources.flags.emplace_back(flags[i].second, values[i]);
+    }
+  }
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) {
+      return {.options = {},
+              .exit_code = kBadOptions,
+              .stderr_text = "eplbd: --set " + setting + ": expected KEY=VALUE\n"};
+    }
+    options.sources.flags.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  return {.options = std::move(options)};
+}
+
+ServiceManager::ServiceManager() {
+  uint64_t microseconds = 0;
+  if (sd_watchdog_enabled(0, &microseconds) > 0) {
+    // Three times within the limit, so that one late wake-up is no restart.
+    alive_every_ = std::max(absl::Microseconds(microseconds) / 3, absl::Milliseconds(1));
+  }
+}
+
+void ServiceManager::Ready(const std::string& status) {
+  Send(absl::StrCat("READY=1\nSTATUS=", status));
+}
+
+void ServiceManager::Stopping(absl::Duration grace) {
+  Send(absl::StrCat("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=",
+                    absl::ToInt64Microseconds(grace)));
+}
+
+void ServiceManager::Alive(const absl::Status& status) {
+  if (status.ok()) {
+    was_alive_ = true;
+    Send("WATCHDOG=1");
+    return;
+  }
+  if (was_alive_) Log(LogLevel::kError, "not_alive", {{"reason", status.ToString()}});
+  was_alive_ = false;
+}
+
+void ServiceManager::Send(const std::string& message) {
+  const int result = sd_notify(0, message.c_str());
+  if (result >= 0 || failure_logged_) return;
+  failure_logged_ = true;
+  Log(LogLevel::kWarn, "notify_failed",
+      {{"reason",
+        absl::StrCat("systemd cannot be told: ", std::generic_category().message(-result))}});
+}
+
+// eplbd: reads its configuration, serves until SIGTERM or SIGINT, drains, exits.
+
 namespace {
 
 constexpr int kFailed = 1;
@@ -270,6 +458,7 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
+
 }  // namespace eplb
 
 int main(int argc, char** argv) { return eplb::Main(argc, argv); }

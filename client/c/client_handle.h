@@ -2,14 +2,26 @@
 #ifndef EPLB_CLIENT_C_CLIENT_HANDLE_H_
 #define EPLB_CLIENT_C_CLIENT_HANDLE_H_
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/c/eplb.h"
-#include "client/c/report.h"
+#include "client/c/eplb_plan.h"
 #include "client/client.h"
 #include "client/forks.h"
 
@@ -38,6 +50,50 @@ struct eplb_client {
 };
 
 namespace eplb::c {
+
+// From statuses and exceptions to codes and messages, and from a callback's code to a status.
+
+// The status's code; its message becomes this thread's eplb_last_message().
+int32_t Report(const absl::Status& status) noexcept;
+int32_t Report(eplb_code code, std::string_view message) noexcept;
+
+// Runs what a function of the ABI does, () -> absl::Status. Nothing is thrown through C.
+template <class Body>
+int32_t Guarded(Body&& body) noexcept {
+  try {
+    return Report(body());
+  } catch (const std::bad_alloc&) {
+    return Report(EPLB_RESOURCE_EXHAUSTED, "no memory");
+  } catch (const std::exception& error) {
+    return Report(EPLB_INTERNAL, error.what());
+  } catch (...) {
+    return Report(EPLB_INTERNAL, "an exception of an unknown type");
+  }
+}
+
+// What eplb_callback_message() was told since the last time; empty if nothing.
+std::string_view TakeCallbackMessage() noexcept;
+
+// Runs a callback, () -> eplb_code, and says what it answered.
+template <class Callback>
+absl::Status CallBack(Callback&& callback) {
+  (void)TakeCallbackMessage();  // of a callback that was OK after all
+  int32_t code = EPLB_OK;
+  try {
+    code = callback();
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the callback threw: ", error.what()));
+  } catch (...) {
+    return absl::InternalError("the callback threw an exception");
+  }
+  if (code == EPLB_OK) return absl::OkStatus();
+  const std::string_view told = TakeCallbackMessage();
+  const bool known = code > EPLB_OK && code <= EPLB_UNAUTHENTICATED;
+  return absl::Status(
+      known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+      told.empty() ? absl::StrCat("the callback returned ", code, " (", eplb_code_name(code), ")")
+                   : std::string(told));
+}
 
 enum class Needs {
   kNothing,
@@ -96,6 +152,104 @@ int32_t Look(const eplb_client* handle, const char* name, Needs needs, Body&& bo
     return body();
   });
 }
+
+// Structs that carry their size: a caller compiled against another version of eplb.h has a shorter
+// or a longer one.
+
+// The size that the struct had when it came into the ABI: no caller has a shorter one.
+template <class Struct>
+inline constexpr size_t kFirstSize = 0;
+template <>
+inline constexpr size_t kFirstSize<eplb_client_options> = 224;
+template <>
+inline constexpr size_t kFirstSize<eplb_tensor> = 72;
+template <>
+inline constexpr size_t kFirstSize<eplb_boundary> = 72;
+template <>
+inline constexpr size_t kFirstSize<eplb_placement> = 136;
+template <>
+inline constexpr size_t kFirstSize<eplb_device_tables> = 80;
+template <>
+inline constexpr size_t kFirstSize<eplb_stats> = 88;
+template <>
+inline constexpr size_t kFirstSize<eplb_replica_rows> = 56;
+template <>
+inline constexpr size_t kFirstSize<eplb_rebalance_options> = 40;
+template <>
+inline constexpr size_t kFirstSize<eplb_plan_options> = 88;
+template <>
+inline constexpr size_t kFirstSize<eplb_plan_sizes> = 24;
+
+// No struct will ever be longer: a struct_size that was never set is found before its bytes are
+// looked at.
+inline constexpr size_t kMaxStructSize = 4096;
+
+// errors: InvalidArgument, naming the argument, for a struct_size that no version of eplb.h has.
+template <class Struct>
+absl::Status CheckStructSize(const char* name, size_t struct_size) {
+  static_assert(std::is_trivially_copyable_v<Struct>);
+  static_assert(kFirstSize<Struct> >= sizeof(size_t) && kFirstSize<Struct> <= sizeof(Struct));
+  if (struct_size >= kFirstSize<Struct> && struct_size <= kMaxStructSize) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", struct_size,
+                                                 ", expected sizeof, which is ", sizeof(Struct),
+                                                 " in this library"));
+}
+
+// The caller's struct, with `defaults` for what it is too short for.
+// errors: InvalidArgument, naming the argument: NULL, no right struct_size, or a field that this
+// library does not know is not 0.
+template <class Struct>
+absl::StatusOr<Struct> ReadStruct(const char* name, const Struct* given, Struct defaults = {}) {
+  if (given == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+  EPLB_RETURN_IF_ERROR(CheckStructSize<Struct>(name, given->struct_size));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  const size_t size = given->struct_size;
+  if (size > sizeof(Struct) &&
+      std::any_of(bytes + sizeof(Struct), bytes + size, [](unsigned char b) { return b != 0; })) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " sets a field that this library, ", eplb_version(),
+                     ", does not know: it is older than the eplb.h that the program is made with"));
+  }
+  std::memcpy(&defaults, given, std::min(size, sizeof(Struct)));
+  return defaults;
+}
+
+// errors: InvalidArgument, naming the argument: NULL or no right struct_size.
+template <class Struct>
+absl::Status CheckFillable(const char* name, const Struct* result) {
+  if (result == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+  return CheckStructSize<Struct>(name, result->struct_size);
+}
+
+// Writes as much of `value` as the caller's struct takes, and zeros behind it.
+// REQUIRES: CheckFillable(result).
+template <class Struct>
+void FillStruct(Struct value, Struct* result) {
+  const size_t size = result->struct_size;
+  value.struct_size = size;
+  std::memcpy(result, &value, std::min(size, sizeof(Struct)));
+  auto* bytes = reinterpret_cast<unsigned char*>(result);
+  if (size > sizeof(Struct)) std::fill(bytes + sizeof(Struct), bytes + size, 0);
+}
+
+// Callbacks of C made those of C++.
+
+// rank: of the caller, whose own answer is looked for at its place.
+Exchange MakeExchange(eplb_exchange exchange, void* user, int32_t rank);
+
+ExpertProbe MakeProbe(eplb_probe probe, void* user);
+
+// errors: InvalidArgument naming the tensor, for what is no such struct, no such role, or a name
+// that is NULL.
+absl::StatusOr<std::vector<ExpertTensorView>> ReadTensors(const eplb_tensor* tensors,
+                                                          size_t num_tensors);
+
+// What eplb_client_options_init() gives.
+eplb_client_options DefaultClientOptions();
+
+// errors: InvalidArgument for what is no such struct, naming the field; Client::Connect checks the
+// rest.
+absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* given);
 
 }  // namespace eplb::c
 

@@ -1,12 +1,212 @@
-#include <algorithm>
-#include <utility>
+#include "client/c/plan.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/c/client_handle.h"
 #include "client/c/eplb_plan.h"
-#include "client/c/plan_handle.h"
-#include "client/c/report.h"
-#include "client/c/structs.h"
+#include "placement/align.h"
+#include "placement/gpu_speeds.h"
+#include "placement/policies/deepseek_policy.h"
+#include "placement/policies/registry.h"
+
+#include <Eigen/Core>
 
 namespace eplb::c {
+
+namespace {
+
+constexpr char kBalanced[] = "balanced";
+constexpr char kIncremental[] = "incremental";
+
+absl::Status BadChoice(const char* option, int32_t value, int32_t last) {
+  return absl::InvalidArgumentError(absl::StrCat(option, ": ", value, ", expected 0..", last));
+}
+
+absl::StatusOr<TieBreak> ReadTieBreak(int32_t tie_break) {
+  if (tie_break == EPLB_TIES_STABLE) return TieBreak::kStable;
+  if (tie_break == EPLB_TIES_COMPAT) return TieBreak::kCompat;
+  return BadChoice("tie_break", tie_break, EPLB_TIES_COMPAT);
+}
+
+absl::StatusOr<std::optional<Hierarchy>> ReadHierarchy(int32_t hierarchy) {
+  switch (hierarchy) {
+    case EPLB_HIERARCHY_DEFAULT:
+      return std::nullopt;
+    case EPLB_HIERARCHY_STRICT:
+      return Hierarchy::kStrict;
+    case EPLB_HIERARCHY_SOFT:
+      return Hierarchy::kSoft;
+    case EPLB_HIERARCHY_NONE:
+      return Hierarchy::kNone;
+    default:
+      return BadChoice("hierarchy", hierarchy, EPLB_HIERARCHY_NONE);
+  }
+}
+
+absl::StatusOr<Effort> ReadEffort(int32_t effort) {
+  switch (effort) {
+    case EPLB_EFFORT_DEFAULT:
+      return Effort::kDefault;
+    case EPLB_EFFORT_FAST:
+      return Effort::kFast;
+    case EPLB_EFFORT_THOROUGH:
+      return Effort::kThorough;
+    default:
+      return BadChoice("effort", effort, EPLB_EFFORT_THOROUGH);
+  }
+}
+
+absl::StatusOr<PolicyOptions> ReadPolicyOptions(const eplb_plan_options& options) {
+  PolicyOptions policy;
+  EPLB_ASSIGN_OR_RETURN(policy.tie_break, ReadTieBreak(options.tie_break));
+  EPLB_ASSIGN_OR_RETURN(policy.hierarchy, ReadHierarchy(options.hierarchy));
+  EPLB_ASSIGN_OR_RETURN(policy.effort, ReadEffort(options.effort));
+  policy.allow_duplicates = options.allow_duplicates != 0;
+  if (options.max_moves_per_gpu >= 0) policy.max_moves_per_gpu = options.max_moves_per_gpu;
+  return policy;
+}
+
+absl::StatusOr<GpuSpeeds> ReadSpeeds(const eplb_plan_options& options) {
+  if (options.gpu_speeds == nullptr) return GpuSpeeds::Equal(options.num_gpus);
+  std::vector<double> speeds(options.gpu_speeds, options.gpu_speeds + options.num_gpus);
+  std::vector<int32_t> unusable;
+  for (int32_t gpu = 0; gpu < options.num_gpus; ++gpu) {
+    double& speed = speeds[static_cast<size_t>(gpu)];
+    if (speed != 0) continue;
+    unusable.push_back(gpu);
+    speed = 1;
+  }
+  return GpuSpeeds::Make(options.num_gpus, speeds, unusable);
+}
+
+// [L, S], with each slot's place among its expert's replicas, out of a logical_to_physical_map.
+absl::StatusOr<IndexMatrix> ReadReplicaRanks(const eplb_plan_options& options) {
+  if (options.previous_max_replicas < 1 || options.previous_max_replicas > options.num_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("previous_max_replicas: ", options.previous_max_replicas, ", expected 1..",
+                     options.num_slots));
+  }
+  IndexMatrix ranks = IndexMatrix::Constant(options.num_layers, options.num_slots, -1);
+  const int64_t* next = options.previous_replicas;
+  for (int32_t layer = 0; layer < options.num_layers; ++layer) {
+    for (int32_t expert = 0; expert < options.num_experts; ++expert) {
+      for (int32_t rank = 0; rank < options.previous_max_replicas; ++rank) {
+        const int64_t slot = *next++;
+        if (slot == -1) continue;
+        if (slot < 0 || slot >= options.num_slots) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("previous_replicas: layer ", layer, " expert ", expert, " replica ",
+                           rank, " is in slot ", slot, ", expected -1..", options.num_slots - 1));
+        }
+        ranks(layer, slot) = rank;
+      }
+    }
+  }
+  return ranks;
+}
+
+absl::StatusOr<Placement> ReadPrevious(const eplb_plan_options& options, const Topology& topology) {
+  const Eigen::Map<const LoadMatrix> given(options.previous, options.num_layers, options.num_slots);
+  if ((given < -1).any() || (given >= options.num_experts).any()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "previous: a slot holds ", (given < -1).any() ? given.minCoeff() : given.maxCoeff(),
+        ", expected -1..", options.num_experts - 1));
+  }
+  const IndexMatrix slots = given.cast<int32_t>();
+  if (options.previous_replicas == nullptr) return Placement::FromSlots(topology, slots);
+  EPLB_ASSIGN_OR_RETURN(const IndexMatrix ranks, ReadReplicaRanks(options));
+  return Placement::FromSlotsAndRanks(topology, slots, ranks);
+}
+
+}  // namespace
+
+eplb_plan_options DefaultPlanOptions() {
+  eplb_plan_options options = {};
+  options.struct_size = sizeof(options);
+  options.num_gpus = 1;
+  options.num_nodes = 1;
+  options.num_groups = 1;
+  options.max_moves_per_gpu = -1;
+  return options;
+}
+
+absl::StatusOr<eplb_plan_options> ReadPlanOptions(const eplb_plan_options* given) {
+  return ReadStruct("options", given, DefaultPlanOptions());
+}
+
+absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_options* pointer,
+                                                     const float* weight) {
+  EPLB_ASSIGN_OR_RETURN(const eplb_rebalance_options options, ReadStruct("options", pointer));
+  EPLB_ASSIGN_OR_RETURN(const TieBreak tie_break, ReadTieBreak(options.tie_break));
+  if (weight == nullptr) return absl::InvalidArgumentError("weight is NULL");
+  if (options.num_layers < 1 || options.num_experts < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("num_layers ", options.num_layers,
+                                                   ", num_experts ", options.num_experts,
+                                                   ", expected at least 1"));
+  }
+  const Eigen::Map<const FloatMatrix> weights(weight, options.num_layers, options.num_experts);
+  EPLB_ASSIGN_OR_RETURN(const DeepseekMaps maps,
+                        RebalanceExperts(weights,
+                                         {.num_slots = options.num_replicas,
+                                          .num_groups = options.num_groups,
+                                          .num_nodes = options.num_nodes,
+                                          .num_gpus = options.num_gpus},
+                                         tie_break));
+  // Nodes and expert groups, which the reference may ignore, say nothing about what is found.
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = options.num_layers,
+                                                                 .num_experts = options.num_experts,
+                                                                 .num_slots = options.num_replicas,
+                                                                 .num_gpus = options.num_gpus}));
+  EPLB_ASSIGN_OR_RETURN(
+      Placement placement,
+      Placement::FromSlotsAndRanks(topology, maps.physical_to_logical, maps.replica_rank));
+  auto plan = std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::nullopt});
+  const absl::StatusOr<Load> load = Load::FromEstimates(weights.cast<double>());
+  if (load.ok()) {
+    EPLB_ASSIGN_OR_RETURN(plan->evaluation, Evaluate(*load, plan->placement));
+  }
+  return plan;
+}
+
+absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
+                                                     const Load& load) {
+  const std::string_view name = options.policy == nullptr ? kBalanced : options.policy;
+  EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology,
+                        Topology::Make({.num_layers = options.num_layers,
+                                        .num_experts = options.num_experts,
+                                        .num_slots = options.num_slots,
+                                        .num_gpus = options.num_gpus,
+                                        .num_nodes = options.num_nodes,
+                                        .num_groups = options.num_groups}));
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, ReadSpeeds(options));
+  std::optional<Placement> previous;
+  if (options.previous != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
+  } else if (name == kIncremental) {
+    return absl::InvalidArgumentError(
+        "policy incremental starts from a placement: previous is "
+        "NULL");
+  }
+  EPLB_ASSIGN_OR_RETURN(Placement placement,
+                        policy->Solve({.load = load,
+                                       .topology = topology,
+                                       .previous = previous.has_value() ? &*previous : nullptr,
+                                       .speeds = speeds.all_equal() ? nullptr : &speeds}));
+  if (name == kBalanced && previous.has_value()) {
+    EPLB_ASSIGN_OR_RETURN(placement, Align(*previous, placement));
+  }
+  EPLB_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(load, placement, {.speeds = &speeds}));
+  return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::move(evaluation)});
+}
+
 namespace {
 
 absl::Status CheckCells(const eplb_plan_options& options, const void* load) {
@@ -47,6 +247,7 @@ absl::Status CheckPlan(const eplb_plan* plan) {
 }
 
 }  // namespace
+
 }  // namespace eplb::c
 
 extern "C" {

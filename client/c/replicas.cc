@@ -7,8 +7,6 @@
 
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
-#include "client/c/report.h"
-#include "client/c/structs.h"
 #include "client/client.h"
 
 using eplb::c::Act;

@@ -3,9 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "client/files/atomic_write.h"
-#include "client/files/formats/format_table.h"
-#include "placement/status_macros.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/format_table.h"
 
 #include <CLI/CLI.hpp>
 

@@ -4,11 +4,27 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "proto/wire/names.h"
+#include "proto/wire/messages.h"
 
 #include <CLI/CLI.hpp>
 
 namespace eplb::cli {
+
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
+                                             absl::Duration most) {
+  absl::Duration duration;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    duration = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &duration)) {
+    duration = absl::ZeroDuration();
+  }
+  if (duration > absl::ZeroDuration() && duration <= most) return duration;
+  return absl::InvalidArgumentError(absl::StrCat(flag, " is \"", text,
+                                                 "\", expected e.g. 5s or 500ms, at most ",
+                                                 absl::ToInt64Hours(most), "h"));
+}
+
 namespace {
 
 // A check of CLI11: empty for a name that the daemon can know. The name itself is not told: it may

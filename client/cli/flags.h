@@ -8,17 +8,26 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/daemon/query_client.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "client/cli/formats/load_file.h"
 #include "client/cli/frame.h"
-#include "client/cli/output.h"
+#include "client/cli/query_client.h"
 #include "client/cli/terminal.h"
-#include "client/files/load_file.h"
 
 namespace CLI {
 class App;
 }  // namespace CLI
 
 namespace eplb::cli {
+
+// A duration on the command line.
+
+// "5s", "500ms" or a number of seconds; above 0, at most `most`. errors: InvalidArgument naming
+// `flag`.
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
+                                             absl::Duration most = absl::Hours(1));
 
 // What the command line asks for; set when its subcommand was named. A command's file defines
 // Add<Name>(root, command): its flags, and what runs it.

@@ -1,5 +1,7 @@
 #include "client/cli/frame.h"
 
+#include <algorithm>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -8,11 +10,47 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
-#include "client/cli/links.h"
+#include "base/status_macros.h"
 #include "client/cli/text.h"
-#include "placement/status_macros.h"
+#include "placement/bandwidth.h"
 
 namespace eplb::cli {
+
+absl::Status ReadLinks(const std::string& text, Costs& costs) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  const auto no = [&text] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--link-gbps is \"", text, "\", expected INTRA,INTER, each ", kBandwidthExpected));
+  };
+  if (parts.size() != 2) return no();
+  const absl::StatusOr<double> intra = ParseBandwidth(parts[0]);
+  const absl::StatusOr<double> inter = ParseBandwidth(parts[1]);
+  if (!intra.ok() || !inter.ok()) return no();
+  costs.intra_bytes_per_s = *intra;
+  costs.inter_bytes_per_s = *inter;
+  return absl::OkStatus();
+}
+
+std::string LinksText(const CostOptions& options) {
+  Costs costs;
+  if (!ReadLinks(options.link_gbps, costs).ok()) return options.link_gbps;
+  return absl::StrCat(BandwidthText(costs.intra_bytes_per_s), " inside a node and ",
+                      BandwidthText(costs.inter_bytes_per_s), " between nodes");
+}
+
+std::string LinksNote(const CostOptions& options) {
+  const std::vector<std::string> parts = absl::StrSplit(options.link_gbps, ',');
+  std::string note;
+  for (size_t i = 0; i < std::min<size_t>(parts.size(), 2); ++i) {
+    const std::string one =
+        BandwidthNote(parts[i], i == 0 ? LinkClass::kIntraNode : LinkClass::kInterNode);
+    if (one.empty()) continue;
+    absl::StrAppend(&note, note.empty() ? "note: " : "; ",
+                    "--link-gbps: ", i == 0 ? "INTRA " : "INTER ", one);
+  }
+  return note;
+}
+
 namespace {
 
 constexpr std::string_view kReference = "deepseek";
@@ -181,6 +219,39 @@ std::string ShapeText(const Topology& topology) {
     absl::StrAppend(&text, ", ", Counted(topology.num_groups(), "expert group"));
   }
   return text;
+}
+
+namespace {
+
+constexpr double kRounding = 1e-9;
+// Loads below it have few digits.
+constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
+
+}  // namespace
+
+absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
+                                       const std::vector<double>& bounds) {
+  BoundGaps result;
+  double sum = 0;
+  int64_t layers_with_load = 0;
+  for (size_t layer = 0; layer < peaks.size(); ++layer) {
+    const double peak = peaks[layer];
+    if (bounds[layer] > peak * (1 + kRounding) && bounds[layer] > kLeastNormal) {
+      return absl::InternalError(absl::StrCat("layer ", layer, ": the proved bound ", bounds[layer],
+                                              " is above the GPU load ", peak,
+                                              " that was found; please report this"));
+    }
+    const double bound = std::min(bounds[layer], peak);
+    result.bounds.push_back(bound);
+    result.gaps.push_back(bound > 0 ? peak / bound - 1 : 0);
+    result.max = std::max(result.max, result.gaps.back());
+    if (peak > 0) {
+      sum += result.gaps.back();
+      ++layers_with_load;
+    }
+  }
+  if (layers_with_load > 0) result.mean = sum / static_cast<double>(layers_with_load);
+  return result;
 }
 
 }  // namespace eplb::cli

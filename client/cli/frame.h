@@ -7,15 +7,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "placement/cost.h"
+#include "placement/decision/cost.h"
 #include "placement/gpu_speeds.h"
-#include "placement/hierarchy.h"
 #include "placement/load.h"
+#include "placement/policies/registry.h"
 #include "placement/policy.h"
-#include "placement/registry.h"
 #include "placement/topology.h"
 
 namespace eplb::cli {
@@ -62,6 +63,33 @@ absl::StatusOr<Costs> MakeCosts(const CostOptions& options);
 
 // "8 layers of 64 experts in 72 slots on 8 GPUs, 2 nodes".
 std::string ShapeText(const Topology& topology);
+
+// How --link-gbps was read, for people.
+
+// "INTRA,INTER", each as ParseBandwidth reads it. errors: InvalidArgument, naming the flag.
+absl::Status ReadLinks(const std::string& text, Costs& costs);
+
+// "450 GB/s inside a node and 50 GB/s between nodes".
+std::string LinksText(const CostOptions& options);
+// For stderr: a number that was probably meant in Gb/s, "note: --link-gbps: INTER is ..". Empty:
+// none.
+std::string LinksNote(const CostOptions& options);
+
+// How far found GPU loads are above their proved bounds.
+
+struct BoundGaps {
+  std::vector<double> bounds;  // [L], never above the peak
+  std::vector<double> gaps;    // [L], peak / bound - 1; 0 for a layer without load
+  double mean = 0;             // over layers with load
+  double max = 0;
+};
+
+// peaks, bounds: [L], largest GPU load found and its proved lower bound, tokens / speed. A bound
+// that is above its peak by rounding (1e-9 of it) is lowered to the peak: what was reached bounds
+// nothing from below, so the smaller of the two is still proved. errors: Internal, naming the
+// layer, for a bound further above: it is none, and that is our fault.
+absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
+                                       const std::vector<double>& bounds);
 
 }  // namespace eplb::cli
 

@@ -1,27 +1,233 @@
 #include "client/cli/plan.h"
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
-#include "client/cli/plan_report.h"
-#include "client/cli/plan_solver.h"
-#include "client/cli/progress.h"
-#include "client/files/atomic_write.h"
-#include "client/files/load_file.h"
-#include "client/files/load_window.h"
-#include "client/files/placement_file.h"
-#include "client/files/read_file.h"
-#include "placement/registry.h"
-#include "placement/status_macros.h"
+#include "base/files.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/load_file.h"
+#include "client/cli/formats/load_window.h"
+#include "client/cli/terminal.h"
+#include "placement/align.h"
+#include "placement/policies/registry.h"
+#include "placement/search/bound.h"
+#include "placement/search/homes.h"
+#include "placement/split/alias_placement.h"
+#include "placement/split/token_split.h"
 #include "proto/wire/placement_json.h"
 
 #include <CLI/CLI.hpp>
 
 namespace eplb::cli {
+
+namespace {
+
+constexpr char kBalanced[] = "balanced";
+
+absl::StatusOr<Placement> AskPolicy(const FrameOptions& frame, const PlanProblem& problem) {
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeFramePolicy(frame));
+  // A policy that knows no speeds is asked only where there are none to know.
+  return policy->Solve({.load = problem.load,
+                        .topology = problem.topology,
+                        .previous = problem.previous,
+                        .speeds = problem.speeds.all_equal() ? nullptr : &problem.speeds});
+}
+
+// Every usable GPU, or under a strict hierarchy every one of a node, exactly at the mean. None
+// where the construction does not apply. Shares are fractions, so tokens need not stay whole: the
+// load is solved as an estimate, or a GPU could end up to one token above the equal split.
+absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const FrameOptions& frame,
+                                                      const PlanProblem& problem) {
+  const Hierarchy hierarchy = HierarchyInForce(frame, problem.topology);
+  if (frame.policy != kBalanced || problem.previous != nullptr || hierarchy == Hierarchy::kSoft) {
+    return std::nullopt;
+  }
+  EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromEstimates(problem.load.ToDouble()));
+  const GpuSpeeds* speeds = &problem.speeds;
+  absl::StatusOr<SplitPlacement> even = absl::InvalidArgumentError("not applicable");
+  if (hierarchy == Hierarchy::kStrict) {
+    EPLB_ASSIGN_OR_RETURN(const IndexMatrix homes, HomesByLoad(load, problem.topology, speeds));
+    if (!AliasApplies(problem.topology, homes, speeds)) return std::nullopt;
+    even = SolveAlias(load, problem.topology, homes, speeds);
+  } else {
+    if (!AliasApplies(problem.topology, speeds)) return std::nullopt;
+    even = SolveAlias(load, problem.topology, speeds);
+  }
+  if (!even.ok()) return even.status();
+  return PlanAnswer{std::move(even->placement), std::move(even->shares)};
+}
+
+// Experts that a GPU holds in a layer and did not hold before, on the GPU with most of them.
+int32_t MostArrivals(const Placement& before, const Placement& after, LayerId layer) {
+  const Topology& topology = after.topology();
+  int32_t most = 0;
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
+    std::set<int32_t> arrived;
+    std::set<int32_t> held;
+    for (int32_t slot = first; slot < first + topology.SlotsOf(GpuId{gpu}); ++slot) {
+      arrived.insert(after.ExpertIn(layer, SlotId{slot}).value);
+      held.insert(before.ExpertIn(layer, SlotId{slot}).value);
+    }
+    arrived.erase(-1);
+    for (const int32_t expert : held) arrived.erase(expert);
+    most = std::max(most, static_cast<int32_t>(arrived.size()));
+  }
+  return most;
+}
+
+// `planned` where it keeps to --max-moves-per-gpu, `incremental`'s layers where it does not.
+absl::StatusOr<Placement> LimitMoves(const FrameOptions& frame, const PlanProblem& problem,
+                                     const Placement& planned) {
+  std::vector<LayerId> beyond;
+  for (int32_t layer = 0; layer < problem.topology.num_layers(); ++layer) {
+    const int32_t moves = MostArrivals(*problem.previous, planned, LayerId{layer});
+    if (moves > *frame.max_moves_per_gpu) beyond.push_back(LayerId{layer});
+  }
+  if (beyond.empty()) return planned;
+  FrameOptions careful = frame;
+  careful.policy = "incremental";
+  EPLB_ASSIGN_OR_RETURN(const Placement moved, AskPolicy(careful, problem));
+  std::vector<LayerPlacement> layers;
+  layers.reserve(beyond.size());
+  for (const LayerId layer : beyond) layers.push_back(moved.Layer(layer));
+  return planned.WithLayers(layers);
+}
+
+absl::StatusOr<Placement> Place(const FrameOptions& frame, const PlanProblem& problem) {
+  EPLB_ASSIGN_OR_RETURN(Placement placement, AskPolicy(frame, problem));
+  if (frame.policy != kBalanced || problem.previous == nullptr) return placement;
+  EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(*problem.previous, placement));
+  if (!frame.max_moves_per_gpu.has_value()) return aligned;
+  return LimitMoves(frame, problem, aligned);
+}
+
+}  // namespace
+
+absl::StatusOr<PlanAnswer> SolvePlan(const FrameOptions& frame, bool optimal_split,
+                                     const PlanProblem& problem) {
+  if (optimal_split) {
+    EPLB_ASSIGN_OR_RETURN(std::optional<PlanAnswer> even, SolveEvenly(frame, problem));
+    if (even.has_value()) return *std::move(even);
+  }
+  EPLB_ASSIGN_OR_RETURN(Placement placement, Place(frame, problem));
+  PlanAnswer answer{std::move(placement), std::nullopt};
+  if (optimal_split) {
+    EPLB_ASSIGN_OR_RETURN(TokenSplit split,
+                          SplitOptimally(problem.load, answer.placement, &problem.speeds));
+    answer.shares = std::move(split.shares);
+  }
+  return answer;
+}
+
+namespace {
+
+// The shortest text that reads back as the same double.
+std::string Number(double value) {
+  char digits[32];
+  const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
+  return {digits, end};
+}
+
+std::string Array(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double value : values) {
+    if (text.size() > 1) text += ',';
+    text += Number(value);
+  }
+  return text + "]";
+}
+
+// A GPU that is unusable from now on may have served before; its speed is not known then.
+absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before) {
+  std::vector<double> numbers(speeds.speeds().begin(), speeds.speeds().end());
+  std::vector<int32_t> unusable;
+  for (int32_t gpu = 0; gpu < speeds.num_gpus(); ++gpu) {
+    if (speeds.Usable(GpuId{gpu})) continue;
+    numbers[static_cast<size_t>(gpu)] = 1;
+    if (!before.Holds(GpuId{gpu})) unusable.push_back(gpu);
+  }
+  return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
+}
+
+}  // namespace
+
+absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanProblem& problem,
+                                          PlanAnswer answer, const RealMatrix* previous_shares) {
+  const Topology& topology = problem.topology;
+  const bool has_previous = problem.previous != nullptr;
+  PlanReport report{.policy = frame.policy,
+                    .placement = std::move(answer.placement),
+                    .shares = std::move(answer.shares),
+                    .speeds = problem.speeds,
+                    .hierarchy = HierarchyInForce(frame, topology),
+                    .has_previous = has_previous};
+  EPLB_ASSIGN_OR_RETURN(report.after,
+                        Evaluate(problem.load, report.placement,
+                                 {.speeds = &report.speeds, .shares = SharesOf(report)}));
+  for (size_t layer = 0; layer < report.after.max_gpu_load.size(); ++layer) {
+    if (std::isfinite(report.after.max_gpu_load[layer])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, ": tokens / speed of a GPU are above a double's range"));
+  }
+  const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
+  EPLB_ASSIGN_OR_RETURN(
+      report.before, Evaluate(problem.load, start, {.speeds = &speeds, .shares = previous_shares}));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
+                        LowerBounds(problem.load, topology,
+                                    {.speeds = &report.speeds,
+                                     .hierarchy = report.hierarchy,
+                                     .any_split = report.shares.has_value()}));
+  EPLB_ASSIGN_OR_RETURN(report.bound, GapsToBounds(report.after.max_gpu_load, bounds));
+  report.duplicates = CountDuplicates(report.placement);
+  if (has_previous) {
+    EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
+  }
+  if (report.hierarchy == Hierarchy::kSoft) {
+    EPLB_ASSIGN_OR_RETURN(report.crossing,
+                          ComputeCrossingShare(problem.load, report.placement, SharesOf(report)));
+  }
+  return report;
+}
+
+const RealMatrix* SharesOf(const PlanReport& report) {
+  return report.shares.has_value() ? &*report.shares : nullptr;
+}
+
+std::string PlanReportToJson(const PlanReport& report) {
+  const Evaluation& after = report.after;
+  std::string crossing;
+  if (report.crossing.has_value()) {
+    crossing = absl::StrCat(",\"crossing\":{\"share_mean\":", Number(report.crossing->mean),
+                            ",\"share_max\":", Number(report.crossing->max), "}");
+  }
+  return absl::StrCat(
+      "{\"policy\":", wire::JsonQuote(report.policy),
+      ",\"placement\":", wire::PlacementToJson(report.placement, SharesOf(report)),
+      ",\"balancedness\":{\"formula\":\"mean(gpu load)/max(gpu load)\",\"mean\":",
+      Number(after.mean_balancedness), ",\"min\":", Number(after.min_balancedness),
+      ",\"per_layer\":", Array(after.balancedness),
+      "},\"max_gpu_load_per_layer\":", Array(after.max_gpu_load),
+      ",\"bound\":{\"max_gpu_load_per_layer\":", Array(report.bound.bounds),
+      ",\"gap_per_layer\":", Array(report.bound.gaps), ",\"gap_mean\":", Number(report.bound.mean),
+      ",\"gap_max\":", Number(report.bound.max), "},\"duplicates\":", report.duplicates,
+      ",\"moves\":{\"transfers\":", report.moves.transfers,
+      ",\"slots_changed\":", report.moves.slots_changed,
+      ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,
+      "}", crossing, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
+}
+
 namespace {
 
 // A plan that moves nothing although a layer is further above its bound says why.

@@ -5,13 +5,77 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
 
 #include "client/cli/flags.h"
 #include "client/cli/frame.h"
-#include "client/cli/output.h"
 #include "client/cli/terminal.h"
+#include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
+#include "placement/load.h"
+#include "placement/migration_plan.h"
+#include "placement/placement.h"
+#include "placement/search/homes.h"
+#include "placement/topology.h"
 
 namespace eplb::cli {
+
+// From what a plan is asked for to a placement and, where tokens are split, its shares.
+
+// Views; all of one shape.
+struct PlanProblem {
+  const Load& load;
+  const Topology& topology;
+  const GpuSpeeds& speeds;
+  const Placement* previous = nullptr;  // null: none
+};
+
+struct PlanAnswer {
+  Placement placement;
+  std::optional<RealMatrix> shares;  // [L, S]; none: equal parts
+};
+
+// Asks the policy. Slots of `balanced` are aligned to a previous placement, and with
+// --max-moves-per-gpu a layer that would need more transfers into a GPU is `incremental`'s instead.
+// `optimal_split`: `balanced` without a past gives way to the exactly even placement (SolveAlias)
+// where that applies, also on some GPUs only and where duplicates are allowed; else, so for GPUs of
+// different speeds, the policy's placement gets the best shares. errors: the policy's.
+absl::StatusOr<PlanAnswer> SolvePlan(const FrameOptions& frame, bool optimal_split,
+                                     const PlanProblem& problem);
+
+// A plan with its figures, as values and as text.
+
+struct PlanReport {
+  std::string policy;
+  Placement placement;
+  std::optional<RealMatrix> shares;  // [L, S]; none: an expert's tokens are split equally
+  GpuSpeeds speeds;
+  Hierarchy hierarchy = Hierarchy::kNone;
+  Evaluation after;
+  Evaluation before;  // of the previous placement, else of the static layout
+  bool has_previous = false;
+  BoundGaps bound;  // proved, and how far after.max_gpu_load is above
+  int64_t duplicates = 0;
+  MoveSummary moves;                      // against the previous placement; zero without one
+  std::optional<CrossingShare> crossing;  // of a soft hierarchy
+  double solve_seconds = 0;
+};
+
+// Everything but solve_seconds. previous_shares: of the previous placement, null for equal parts.
+// `before` is of GPUs that can all be used where they hold something. errors: InvalidArgument when
+// shapes differ, Internal as GapsToBounds.
+absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanProblem& problem,
+                                          PlanAnswer answer, const RealMatrix* previous_shares);
+
+// Null for equal parts.
+const RealMatrix* SharesOf(const PlanReport& report);
+
+// One line with a newline; every number is finite.
+std::string PlanReportToJson(const PlanReport& report);
+// For people; no line is wider than the terminal.
+std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal);
 
 struct PlanOptions {
   std::string load;

@@ -6,9 +6,9 @@
 #include "absl/strings/str_format.h"
 
 #include "client/cli/gpu_picture.h"
-#include "client/cli/plan_report.h"
+#include "client/cli/plan.h"
 #include "client/cli/text.h"
-#include "placement/cost.h"
+#include "placement/decision/cost.h"
 
 namespace eplb::cli {
 namespace {

@@ -1,22 +1,29 @@
 #include "client/cli/replay.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
-#include "client/cli/links.h"
-#include "client/cli/progress.h"
-#include "client/files/load_file.h"
-#include "client/files/load_window.h"
-#include "client/files/read_file.h"
-#include "placement/status_macros.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/load_file.h"
+#include "client/cli/formats/load_window.h"
+#include "client/cli/frame.h"
+#include "client/cli/terminal.h"
+#include "client/cli/text.h"
+#include "placement/decision/rebalance.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -173,6 +180,186 @@ void AddReplay(CLI::App& root, Command& command) {
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
   });
+}
+
+// The table form of a replay.
+
+namespace {
+
+constexpr size_t kMaxRebalances = 12;  // of rebalances
+constexpr int kStripHeight = 4;        // lines
+constexpr int kReplayLabel = 8;        // columns before a chart
+
+std::string FourDigits(double value) { return absl::StrFormat("%.4f", value); }
+
+std::string Heading(const ReplayCommandOptions& options, const Topology& topology,
+                    const ReplayResult& result, const Terminal& terminal) {
+  const std::string name = absl::StrCat("Replay by ", options.frame.policy);
+  const std::string windows = absl::StrCat(
+      ", ", Counted(static_cast<int64_t>(result.rows.size()), "window"), ": decided every ",
+      options.every == 1 ? "window" : Counted(options.every, "window"), " on the last ",
+      Counted(options.history, "window"), " (", options.window, ")");
+  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, name),
+                                  Wrapped(windows, terminal.width - DisplayWidth(name), 2), "\n",
+                                  Wrapped(ShapeText(topology), terminal.width, 2), "\n");
+  std::string prices = "Costs: none, every gain of --min-gain is taken";
+  if (options.costs.expert_bytes > 0) {
+    prices = absl::StrCat("Costs: ", BytesText(options.costs.expert_bytes),
+                          " an expert over links of ", LinksText(options.costs));
+    if (options.costs.training) absl::StrAppend(&prices, ", replicas priced as in training");
+  }
+  return absl::StrCat(text, Wrapped(prices, terminal.width, 2), "\n");
+}
+
+std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
+  std::string text = FormatTable(
+      {.heading = {"", "static", "replay"},
+       .right = {false, true, true},
+       .rows = {{"balancedness (mean / max GPU load), mean",
+                 FourDigits(summary.balancedness_static_mean),
+                 FourDigits(summary.balancedness_mean)},
+                {"seconds of the fullest GPUs", SecondsText(summary.static_seconds),
+                 SecondsText(Finite(summary.static_seconds - summary.seconds_saved))},
+                {"seconds of migrations and replicas", "0 s", SecondsText(summary.seconds_spent)}}},
+      terminal);
+  const double net = Finite(summary.seconds_saved - summary.seconds_spent);
+  const double share = summary.static_seconds > 0 ? net / summary.static_seconds : 0;
+  const std::string verdict = absl::StrFormat(
+      "%s, %s, %s moved. Net: %s %s, %.2f %% of the time without any move.",
+      Counted(summary.rebalances, "rebalance"), Counted(summary.transfers, "transfer"),
+      BytesText(summary.bytes), SecondsText(std::abs(net)), net < 0 ? "lost" : "saved",
+      100 * std::abs(share));
+  return absl::StrCat(text, "\n",
+                      Paint(terminal, net < 0 ? Colour::kYellow : Colour::kGreen,
+                            Wrapped(verdict, terminal.width, 2)),
+                      "\n");
+}
+
+// Means of neighbours, so that one column stands for several windows.
+std::vector<double> Thinned(const std::vector<ReplayRow>& rows, double ReplayRow::*field,
+                            size_t columns) {
+  const size_t per_column = (rows.size() + columns - 1) / columns;
+  std::vector<double> means;
+  for (size_t begin = 0; begin < rows.size(); begin += per_column) {
+    const size_t end = std::min(begin + per_column, rows.size());
+    double sum = 0;
+    for (size_t t = begin; t < end; ++t) sum += rows[t].*field;
+    means.push_back(sum / static_cast<double>(end - begin));
+  }
+  return means;
+}
+
+std::string Chart(const ReplayResult& result, const Terminal& terminal) {
+  const int width = terminal.width - kReplayLabel;
+  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Balancedness"),
+                                  " of the windows from left to right; full height is 1\n");
+  const std::pair<const char*, double ReplayRow::*> series[] = {
+      {"static", &ReplayRow::balancedness_static}, {"replay", &ReplayRow::balancedness}};
+  for (const auto& [name, field] : series) {
+    const std::vector<double> values =
+        Thinned(result.rows, field, static_cast<size_t>(std::max(width, 1)));
+    const std::vector<std::string> lines = ColumnChart(values, 1, kStripHeight, width, terminal);
+    bool begun = false;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string line(absl::StripTrailingAsciiWhitespace(lines[i]));
+      const bool last = i + 1 == lines.size();
+      begun = begun || last || !line.empty();
+      if (!begun) continue;  // lines above the highest column
+      const Colour colour = field == &ReplayRow::balancedness ? Colour::kGreen : Colour::kYellow;
+      absl::StrAppend(&text, absl::StrFormat("%-*s", kReplayLabel, last ? name : ""),
+                      Paint(terminal, colour, line), "\n");
+    }
+  }
+  return text;
+}
+
+std::string Rebalances(const ReplayResult& result, const Terminal& terminal) {
+  std::string text = Paint(terminal, Colour::kBold, "Rebalances");
+  text += "\n";
+  Table table{.heading = {"before window", "transfers", "moved", "migration", "balancedness"},
+              .right = {true, true, true, true, true},
+              .rows = {}};
+  for (size_t t = 0; t < result.rows.size(); ++t) {
+    const ReplayRow& row = result.rows[t];
+    if (!row.rebalanced || table.rows.size() == kMaxRebalances) continue;
+    table.rows.push_back({Grouped(static_cast<int64_t>(t)), Grouped(row.transfers),
+                          BytesText(row.bytes), SecondsText(row.migration_seconds),
+                          FourDigits(row.balancedness)});
+  }
+  if (table.rows.empty()) return text + "none\n";
+  text += FormatTable(table, terminal);
+  const int64_t more = result.summary.rebalances - static_cast<int64_t>(table.rows.size());
+  if (more > 0) absl::StrAppend(&text, "and ", Grouped(more), " more (-o json has them all)\n");
+  return text;
+}
+
+// Neighbouring windows whose decisions came down to the same, or one rebalance.
+struct Stretch {
+  size_t first = 0;
+  size_t last = 0;
+  RebalanceRule rule = RebalanceRule::kNoChange;
+  bool rebalanced = false;
+  const std::string* reason = nullptr;  // of the last decision
+};
+
+std::vector<Stretch> StretchesOf(const ReplayResult& result) {
+  std::vector<Stretch> stretches;
+  for (size_t t = 0; t < result.rows.size(); ++t) {
+    const ReplayRow& row = result.rows[t];
+    if (!row.rule) {  // no decision was due: as the one before
+      if (!stretches.empty() && !stretches.back().rebalanced) stretches.back().last = t;
+      continue;
+    }
+    const bool joins = !stretches.empty() && !row.rebalanced && !stretches.back().rebalanced &&
+                       stretches.back().rule == *row.rule;
+    if (!joins) {
+      stretches.push_back({.first = t, .rule = *row.rule, .rebalanced = row.rebalanced});
+    }
+    stretches.back().last = t;
+    stretches.back().reason = &row.reason;
+  }
+  return stretches;
+}
+
+// The stretches that explain most of the chart, in its order: the longest, then the earliest.
+std::vector<Stretch> MostTelling(std::vector<Stretch> stretches) {
+  if (stretches.size() <= kMaxRebalances) return stretches;
+  std::stable_sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
+    return a.last - a.first > b.last - b.first;
+  });
+  stretches.resize(kMaxRebalances);
+  std::sort(stretches.begin(), stretches.end(),
+            [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
+  return stretches;
+}
+
+std::string Why(const ReplayResult& result, const Terminal& terminal) {
+  const std::vector<Stretch> all = StretchesOf(result);
+  if (all.empty()) return "";
+  std::string text = absl::StrCat("\n", Paint(terminal, Colour::kBold, "Why"), "\n");
+  const std::vector<Stretch> shown = MostTelling(all);
+  for (const Stretch& stretch : shown) {
+    const std::string windows =
+        stretch.first == stretch.last
+            ? absl::StrCat("window ", stretch.first)
+            : absl::StrCat("windows ", stretch.first, "..", stretch.last, ", the last");
+    absl::StrAppend(&text, Wrapped(absl::StrCat(windows, ": ", *stretch.reason), terminal.width, 2),
+                    "\n");
+  }
+  const auto more = static_cast<int64_t>(all.size() - shown.size());
+  if (more > 0) {
+    absl::StrAppend(&text, "and ", Counted(more, "shorter row"), " (-o json has every decision)\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& topology,
+                          const ReplayResult& result, const Terminal& terminal) {
+  return absl::StrCat(Heading(options, topology, result, terminal), "\n",
+                      Summary(result.summary, terminal), "\n", Chart(result, terminal), "\n",
+                      Rebalances(result, terminal), Why(result, terminal));
 }
 
 }  // namespace eplb::cli

@@ -5,12 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "client/cli/report_picture.h"
+#include "base/files.h"
 #include "client/cli/report_text.h"
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"
-#include "client/files/atomic_write.h"
-#include "client/files/run_directory.h"
+#include "client/run_log/run_directory.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "client/cli/flags.h"
-#include "client/cli/output.h"
 #include "client/cli/terminal.h"
 
 namespace eplb::cli {

@@ -9,11 +9,67 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/cli/run_decisions.h"
-#include "client/cli/run_operators.h"
-#include "client/files/run_directory.h"
+#include "client/run_log/run_directory.h"
+#include "placement/replay/run_figures.h"
 
 namespace eplb::cli {
+
+// What operators did to a job while a recorded run ran, by its steps.
+// threads: safe, no state.
+
+struct OperatorAction {
+  int64_t step = -1;  // the newest that had begun; -1: before the first
+  std::string name;   // pause, resume, rollback, rebalance, set_policy
+  std::string actor;
+  std::string reason;  // one sentence
+  std::string before;  // of a change
+  std::string after;
+};
+
+// Steps in which no decision of the daemon could be put in force.
+struct HeldBack {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::string why;  // "paused", "observed only"
+};
+
+struct OperatorReview {
+  std::vector<OperatorAction> actions;  // in order
+  std::vector<HeldBack> held_back;      // rising, none touches the next
+  std::vector<bool> decided;            // [steps]: false in those held back
+};
+
+// Without events nothing is known: no action, every step decided. The daemon's clock places an
+// event between two steps of rank 0's clock. Refused changes are left out, as is what was done
+// before the run began and after it ended, but for a pause or mode that was in force when it began.
+OperatorReview ReviewOperators(const RunReport& report, const std::optional<LoggedEvents>& events);
+
+// The decisions of a recorded run: what each promised and what followed.
+// threads: safe, no state.
+
+// Balancedness: of the summed load of the steps it is told of, mean over layers with load.
+struct RunDecision {
+  int64_t decision = 0;  // the daemon's number; 0: not known
+  std::string policy;    // "rollback" when an operator named the placement
+  std::string asked_by;  // the operator who asked for it; empty: nobody
+  std::string reason;
+  int64_t decided_first_step = 0;
+  int64_t decided_last_step = -1;     // below the first: on no steps
+  std::vector<int64_t> switch_steps;  // its chunks were in force after these
+  int64_t bytes_moved = 0;            // between ranks
+  double pause_seconds = 0;           // longest boundary of any rank
+  double before = 1;                  // measured on the steps that it was decided on
+  double predicted = 1;               // of its last placement, on their load
+  // Measured from its last switch to the next decision's first, or to the end; absent: no step.
+  std::optional<double> until_next;
+  int64_t until_next_first_step = 0;
+  int64_t until_next_last_step = -1;
+};
+
+// placements: of run.placements. errors: InvalidArgument when a switch has no placement in
+// placements.jsonl, or steps lie outside the run.
+absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
+    const RunDirectory& run, const std::vector<RunPlacement>& placements);
 
 // The run under one way to place its experts. Only the run's own row is measured; the others are
 // what its loads and its steps give under their placements.

@@ -8,7 +8,6 @@
 
 #include "client/cli/flags.h"
 #include "client/cli/frame.h"
-#include "client/cli/output.h"
 #include "client/cli/terminal.h"
 
 namespace eplb::cli {

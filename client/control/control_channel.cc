@@ -11,6 +11,7 @@
 #include "client/control/meeting.h"
 
 namespace eplb {
+
 namespace {
 
 constexpr char kMissingRanksPayload[] = "eplb.missing_ranks";

@@ -4,6 +4,7 @@
 #define EPLB_CLIENT_CONTROL_CONTROL_CHANNEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,10 +14,16 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "client/control/exchange.h"
 #include "placement/ids.h"
 
 namespace eplb {
+
+// The one collective a trainer must bring: everybody's bytes, in rank order.
+
+// Called by every rank the same number of times in the same order; blocks until all have called,
+// with a deadline of its own. A torch store, MPI_Allgather, MakeTcpExchange or the daemon's
+// rendezvous can stand behind it.
+using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
 // Collectives: every rank calls the same verbs in the same order. Threads: one caller at a time.
 // A failed collective breaks the channel for good: every later call returns the same error.

@@ -11,12 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/control/control_channel.h"
 #include "client/control/control_frame.h"
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
-#include "client/control/tree_neighbours.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

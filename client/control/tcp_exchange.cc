@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
 #include "client/control/socket.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "client/control/exchange.h"
+#include "client/control/control_channel.h"
 #include "placement/ids.h"
 
 namespace eplb {

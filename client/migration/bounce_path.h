@@ -5,8 +5,11 @@
 #define EPLB_CLIENT_MIGRATION_BOUNCE_PATH_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -26,6 +29,29 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePath(std::unique_ptr<RowPath>
 absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte> staging,
                                                             std::unique_ptr<RowPath> host,
                                                             std::unique_ptr<cuda::RowQueue> queue);
+
+// Rows by a second way once the first has failed again and again, so that training keeps
+// rebalancing: NCCL first, then through host memory.
+
+struct FallbackPathParts {
+  std::unique_ptr<RowPath> first;
+  // Makes the second way into the staging of the first, when it is needed: its memory is not held
+  // for an event that may never come. It uses no kMeet frames, which stay the first's.
+  std::function<absl::StatusOr<std::unique_ptr<RowPath>>(std::span<std::byte> staging)> make_second;
+  // Told once, with the last error of the first way on this rank. May be null.
+  std::function<void(std::string_view line)> on_note;
+};
+
+// Posts in a row that did not succeed on all ranks before the second way is taken, for good.
+inline constexpr uint64_t kMaxFirstWayFailures = 3;
+
+// A second way that cannot be made refuses the post, and the next post tries again.
+//
+// All ranks change at the same post: posts that succeed do so on all of them, the others are
+// aborted on all of them, and their ids, which rise by one, are equal everywhere. A rank that could
+// not even post what the others did may change one post earlier; way() keeps its rows and theirs
+// apart until the others have followed.
+std::unique_ptr<RowPath> MakeFallbackPath(FallbackPathParts parts);
 
 }  // namespace eplb
 

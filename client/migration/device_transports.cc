@@ -9,16 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include <cuda_runtime_api.h>
 
+#include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
 #include "client/control/socket.h"
 #include "client/migration/bounce_path.h"
-#include "client/migration/fallback_path.h"
 #include "client/migration/host_path.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/peer_path.h"
 #include "cuda/peer_arena.h"
-#include "placement/status_macros.h"
 
 #ifdef EPLB_WITH_NCCL
 #include "client/migration/nccl_path.h"

@@ -1,15 +1,20 @@
 #include "client/migration/executor.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
-#include "client/migration/row_carrier.h"
-#include "client/migration/staging_layout.h"
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
+#include "client/control/monotonic_clock.h"
+#include "client/migration/row_frame.h"
+#include "client/migration/staging.h"
 
 namespace eplb {
+
 namespace {
 
 std::span<std::byte> RowOf(const ExpertTensor& tensor, int32_t local_slot) {
@@ -242,6 +247,115 @@ void Executor::Discard() {
   impl_->holds_plan = false;
   impl_->arrivals.clear();
   impl_->carrier.Settle();
+}
+
+namespace {
+
+// One Poll: short enough that a deadline is kept, long enough to cost nothing.
+constexpr absl::Duration kPollWait = absl::Milliseconds(100);
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint64_t>> RowCarrier::AwaitLastBatch(absl::Time deadline) {
+  if (!last_batch_.has_value()) return std::vector<uint64_t>();
+  EPLB_RETURN_IF_ERROR(AwaitBatch(*queue_, *last_batch_, deadline));
+  return queue_->TakeChecksums(*std::exchange(last_batch_, std::nullopt));
+}
+
+absl::StatusOr<Ticket> RowCarrier::Post(RowMoves moves) {
+  EPLB_RETURN_IF_ERROR(AwaitLastBatch(moves.deadline).status());
+  EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
+  return transport_->Post(std::move(moves));
+}
+
+absl::StatusOr<Progress> RowCarrier::Await(Ticket ticket) {
+  while (true) {
+    EPLB_ASSIGN_OR_RETURN(const Progress progress, transport_->Poll(ticket, kPollWait));
+    if (progress.done) return progress;
+  }
+}
+
+void RowCarrier::Settle() {
+  const bool ended = AwaitLastBatch(MonotonicNow() + kSettleTimeout).ok();
+  may_vote_ = transport_->Abort().ok() && ended && may_vote_;
+}
+
+namespace {
+
+absl::Status Refuse(const DerivedTensor& tensor, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", why));
+}
+
+}  // namespace
+
+absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
+                          std::span<const DerivedTensor> derived) {
+  std::set<std::string> names;
+  std::set<LayerId> layers;
+  for (const ExpertTensor& tensor : tensors) {
+    names.insert(tensor.name);
+    layers.insert(tensor.layer);
+  }
+  for (const DerivedTensor& tensor : derived) {
+    if (!names.insert(tensor.name).second) return Refuse(tensor, "registered twice");
+    if (tensor.layer.value < 0 || tensor.layer.value >= topology.num_layers()) {
+      return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
+                                         topology.num_layers() - 1));
+    }
+    if (!layers.contains(tensor.layer)) {
+      return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value,
+                                         " has no tensor on this rank"
+                                         " that it could be derived from"));
+    }
+    if (!tensor.rebuild) return Refuse(tensor, "is derived and has no rebuild");
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribeDerived(std::span<const DerivedTensor> derived) {
+  std::vector<const DerivedTensor*> sorted;
+  for (const DerivedTensor& tensor : derived) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const DerivedTensor* a, const DerivedTensor* b) {
+    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
+  });
+  std::string text;
+  for (const DerivedTensor* tensor : sorted) {
+    absl::StrAppend(&text, "layer ", tensor->layer.value, " derived ", tensor->name, "\n");
+  }
+  return text;
+}
+
+std::map<LayerId, std::vector<int32_t>> WrittenSlots(const MigrationPlan& plan,
+                                                     const Topology& topology, GpuId gpu) {
+  std::map<LayerId, std::set<int32_t>> written;
+  for (const std::vector<Transfer>* part : {&plan.transfers, &plan.local}) {
+    for (const Transfer& transfer : *part) {
+      if (transfer.destination != gpu) continue;
+      for (const std::vector<SlotId>* slots : {&transfer.weight_slots, &transfer.state_slots}) {
+        for (const SlotId slot : *slots) {
+          written[transfer.layer].insert(slot.value - topology.FirstSlotOf(gpu).value);
+        }
+      }
+    }
+  }
+  std::map<LayerId, std::vector<int32_t>> by_layer;
+  for (const auto& [layer, slots] : written) by_layer[layer].assign(slots.begin(), slots.end());
+  return by_layer;
+}
+
+absl::Status RebuildDerived(std::span<const DerivedTensor> derived, const MigrationPlan& plan,
+                            const Topology& topology, GpuId gpu) {
+  for (const auto& [layer, slots] : WrittenSlots(plan, topology, gpu)) {
+    for (const DerivedTensor& tensor : derived) {
+      if (tensor.layer != layer) continue;
+      const absl::Status status = tensor.rebuild(layer.value, slots);
+      if (status.ok()) continue;
+      return absl::DataLossError(absl::StrCat("tensor \"", tensor.name,
+                                              "\": its rebuild failed for local slots ",
+                                              absl::StrJoin(slots, ", "), ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace eplb

@@ -3,22 +3,68 @@
 #ifndef EPLB_CLIENT_MIGRATION_EXECUTOR_H_
 #define EPLB_CLIENT_MIGRATION_EXECUTOR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "client/migration/row_carrier.h"
 #include "client/migration/transport.h"
 #include "cuda/row_queue.h"
 #include "placement/migration_plan.h"
 
 namespace eplb {
+
+// A rank's transport, and the queue that reads the transport's staging: what brings rows here comes
+// after the reads of what came before.
+
+// Threads: one caller, but staging() may be asked by any.
+class RowCarrier {
+ public:
+  RowCarrier(std::unique_ptr<Transport> transport, std::unique_ptr<cuda::RowQueue> queue)
+      : transport_(std::move(transport)), queue_(std::move(queue)) {}
+
+  cuda::RowQueue& queue() { return *queue_; }
+  std::span<std::byte> staging() { return transport_->staging(); }
+  std::string_view transport_name() const { return transport_->name(); }
+  std::string_view transport_passed_over() const { return transport_->passed_over(); }
+
+  // `batch` of the queue reads staging or writes rows that are sent next.
+  void SetLastBatch(int64_t batch) { last_batch_ = batch; }
+  // Until it has ended, for whoever needs staging or rows again. Its checksums, if it has any.
+  // errors: as AwaitBatch.
+  absl::StatusOr<std::vector<uint64_t>> AwaitLastBatch(absl::Time deadline);
+
+  // Begins a post when the last batch has ended; what is added to the queue afterwards comes after
+  // what moves.stream holds. errors: as Transport::Post and AwaitBatch.
+  absl::StatusOr<Ticket> Post(RowMoves moves);
+  // Until the post is done. errors: as Transport::Poll.
+  absl::StatusOr<Progress> Await(Ticket ticket);
+
+  // Ends what is under way, after an error or where another rank had one.
+  void Settle();
+  // False when a write of ours may still land after all: this rank must not vote, its incarnation
+  // is over.
+  bool may_vote() const { return may_vote_; }
+  // Tells the peers that nothing comes from this rank any more. REQUIRES: Settle.
+  void Leave() { transport_->Leave(); }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<cuda::RowQueue> queue_;
+  std::optional<int64_t> last_batch_;  // which may not have ended
+  bool may_vote_ = true;
+};
 
 enum class TensorRole { kWeight, kState };
 
@@ -122,6 +168,33 @@ class Executor {
   explicit Executor(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Per-expert tensors that are computed from others, such as cached scales: no row of theirs moves,
+// a callback of the trainer computes them again where rows arrived.
+
+struct DerivedTensor {
+  std::string name;  // unique among all tensors
+  LayerId layer;
+  std::function<absl::Status(int32_t layer, std::span<const int32_t> local_slots)> rebuild;
+};
+
+// errors: InvalidArgument naming the tensor: a name that another one has, a layer outside the
+// topology or without other tensors, no rebuild.
+absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
+                          std::span<const DerivedTensor> derived);
+
+// What the ranks must agree on, as DescribeTensors.
+std::string DescribeDerived(std::span<const DerivedTensor> derived);
+
+// The local slots of a GPU into which a plan writes, by layer, rising: their expert changes, or
+// they become the primary and receive its state.
+std::map<LayerId, std::vector<int32_t>> WrittenSlots(const MigrationPlan& plan,
+                                                     const Topology& topology, GpuId gpu);
+
+// Calls each `rebuild` whose layer has such slots: layers rising, within a layer as registered.
+// errors: DataLoss naming the tensor, for the first one that fails; the others are not called.
+absl::Status RebuildDerived(std::span<const DerivedTensor> derived, const MigrationPlan& plan,
+                            const Topology& topology, GpuId gpu);
 
 }  // namespace eplb
 

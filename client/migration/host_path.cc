@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/transport.h"
 #include "cuda/checksum.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

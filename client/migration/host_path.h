@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "client/migration/row_path.h"
-#include "client/migration/staging_arena.h"
+#include "client/migration/staging.h"
 #include "placement/ids.h"
 
 namespace eplb {

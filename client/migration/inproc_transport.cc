@@ -12,12 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
 #include "client/migration/post_ledger.h"
 #include "client/migration/transport.h"
 #include "cuda/checksum.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/link_set.h"
+#include "client/migration/link_setup.h"
 #include "client/migration/post_ledger.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

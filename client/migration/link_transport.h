@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-#include "client/migration/peer_link.h"
+#include "client/migration/link_setup.h"
 #include "client/migration/row_path.h"
 #include "client/migration/transport.h"
 

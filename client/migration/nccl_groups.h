@@ -3,12 +3,17 @@
 #ifndef EPLB_CLIENT_MIGRATION_NCCL_GROUPS_H_
 #define EPLB_CLIENT_MIGRATION_NCCL_GROUPS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "client/migration/row_frame.h"
 #include "client/migration/transport.h"
 #include "placement/ids.h"
 
@@ -46,6 +51,30 @@ struct NcclGroup {
 // piece_bytes: a multiple of 64. errors: InvalidArgument for a round with two receivers or two
 // senders, for a row that does not begin at a multiple of 64 in staging. cost: O(rows log rows).
 absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int64_t piece_bytes);
+
+// What the senders of a post have announced to come by NCCL.
+
+// Memory: an entry for each part of a row of the post.
+class AnnouncedParts {
+ public:
+  // frame: kComing, as agreed.
+  void Add(RankId from, const RowFrame& frame);
+  // Whether all parts that a piece brings were announced; `num_seen` of them are known to be, and
+  // are not looked at again. receives: as the piece's post. errors: DataLoss when the sender cuts
+  // the row otherwise.
+  absl::StatusOr<bool> Covers(const NcclPiece& piece, std::span<const RowReceive> receives,
+                              size_t& num_seen) const;
+  // REQUIRES: it was announced.
+  uint64_t ChecksumOf(const RowReceive& row, const RowFragment& part) const;
+  void Clear() { parts_.clear(); }
+
+ private:
+  struct Part {
+    int64_t num_bytes = 0;
+    uint64_t checksum = 0;
+  };
+  std::map<std::tuple<RankId, int32_t, int64_t>, Part> parts_;  // by rank, row and offset
+};
 
 }  // namespace eplb
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "cuda/handles.h"
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
+#include "cuda/runtime.h"
 
 namespace eplb {
 

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "client/migration/link_set.h"
+#include "client/migration/link_setup.h"
 #include "client/migration/row_frame.h"
 #include "cuda/nccl_communicator.h"
 #include "placement/ids.h"

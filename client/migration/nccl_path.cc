@@ -7,14 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/announced_parts.h"
-#include "client/migration/batches.h"
 #include "client/migration/nccl_groups.h"
 #include "client/migration/nccl_meeting.h"
+#include "client/migration/row_frame.h"
 #include "cuda/checksum.h"
-#include "cuda/handles.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 
 namespace eplb {
 namespace {

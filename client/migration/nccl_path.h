@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/migration/batches.h"
 #include "client/migration/nccl_settings.h"
+#include "client/migration/row_frame.h"
 #include "client/migration/row_path.h"
 #include "cuda/nccl_library.h"
 #include "cuda/row_queue.h"

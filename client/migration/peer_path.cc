@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/batches.h"
-#include "placement/status_macros.h"
+#include "client/migration/row_frame.h"
 
 namespace eplb {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/control/meeting.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

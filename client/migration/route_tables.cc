@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/batches.h"
+#include "client/migration/row_frame.h"
 #include "cuda/route.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

@@ -4,9 +4,14 @@
 #include <cstddef>
 #include <span>
 
+#include "absl/time/clock.h"
+
+#include "base/status_macros.h"
+#include "client/control/monotonic_clock.h"
 #include "cuda/checksum.h"
 
 namespace eplb {
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
@@ -61,6 +66,18 @@ bool IsAboutRow(const RowFrame& frame) {
 
 bool HasPayload(const RowFrame& frame) {
   return frame.type == RowFrameType::kPiece || frame.type == RowFrameType::kMeet;
+}
+
+absl::Status AwaitBatch(cuda::RowQueue& queue, int64_t batch, absl::Time deadline) {
+  constexpr absl::Duration kBetweenLooks = absl::Microseconds(20);
+  while (true) {
+    EPLB_ASSIGN_OR_RETURN(const bool ended, queue.Ended(batch));
+    if (ended) return absl::OkStatus();
+    if (MonotonicNow() >= deadline) {
+      return absl::DeadlineExceededError("row copies have not ended in time");
+    }
+    absl::SleepFor(kBetweenLooks);
+  }
 }
 
 }  // namespace eplb

@@ -6,6 +6,9 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "cuda/row_queue.h"
 
 namespace eplb {
 
@@ -49,6 +52,14 @@ absl::Status CheckFrame(const RowFrame& frame);
 // Whether it is about bytes of a row; whether payload follows it.
 bool IsAboutRow(const RowFrame& frame);
 bool HasPayload(const RowFrame& frame);
+
+// Waiting for the batches of a row queue where a wait is allowed.
+
+// Copies of one arena take milliseconds: a GPU that needs longer than this does not answer.
+inline constexpr absl::Duration kSettleTimeout = absl::Seconds(20);
+
+// Until `batch` has ended. errors: DeadlineExceeded; Internal from the GPU.
+absl::Status AwaitBatch(cuda::RowQueue& queue, int64_t batch, absl::Time deadline);
 
 }  // namespace eplb
 

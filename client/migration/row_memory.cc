@@ -2,13 +2,13 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "cuda/driver_memory.h"
-#include "placement/status_macros.h"
 
 #ifdef EPLB_WITH_CUDA
 #include <cuda_runtime_api.h>
 
-#include "cuda/status.h"
+#include "cuda/runtime.h"
 #endif
 
 namespace eplb {

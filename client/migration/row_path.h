@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/migration/link_set.h"
+#include "client/migration/link_setup.h"
 #include "client/migration/post_ledger.h"
 #include "client/migration/row_frame.h"
 

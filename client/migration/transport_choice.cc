@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/migration/device_transports.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

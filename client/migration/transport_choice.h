@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/control/exchange.h"
+#include "client/control/control_channel.h"
 #include "client/migration/nccl_settings.h"
 #include "client/migration/row_memory.h"
 #include "client/migration/transport.h"

@@ -12,13 +12,13 @@
 #include <grpcpp/support/async_stream.h>
 
 #include "client/session/channel.h"
-#include "client/session/leader_watch.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
 
 #include "eplb/v1/session.grpc.pb.h"
 
 namespace eplb {
+
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "proto/wire/limits.h"
+#include "proto/wire/messages.h"
 
 namespace eplb {
 namespace {

@@ -14,7 +14,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-#include "client/session/backoff.h"
 #include "client/session/connection.h"
 #include "client/session/log_line.h"
 #include "client/session/shared_member.h"

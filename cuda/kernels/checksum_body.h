@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/host_device.h"
+#include "cuda/kernels/aligned_access.h"
 
 namespace eplb::cuda {
 

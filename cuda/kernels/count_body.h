@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "cuda/kernels/aligned_access.h"
-#include "cuda/kernels/host_device.h"
 
 namespace eplb::cuda {
 

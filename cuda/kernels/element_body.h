@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cuda/kernels/host_device.h"
+#include "cuda/kernels/aligned_access.h"
 
 namespace eplb::cuda {
 

@@ -9,7 +9,6 @@
 #include "cuda/kernels/aligned_access.h"
 #include "cuda/kernels/checksum_body.h"
 #include "cuda/kernels/count_body.h"
-#include "cuda/kernels/host_device.h"
 
 namespace eplb::cuda {
 

@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/search/homes.h"
 #include "placement/search/layer_solver.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

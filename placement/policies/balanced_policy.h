@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "placement/hierarchy.h"
 #include "placement/policy.h"
+#include "placement/topology.h"
 
 namespace eplb {
 

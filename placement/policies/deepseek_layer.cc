@@ -1,12 +1,15 @@
 #include "placement/policies/deepseek_layer.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
-
-#include "placement/policies/torch_sum.h"
+#include <utility>
 
 namespace eplb {
+
 namespace {
 
 // Keys carry the index in the low half, so that the largest key is the heaviest expert, or the
@@ -131,6 +134,116 @@ void DeepseekLayerSolver::Replicate(std::span<const float> weight) {
   for (size_t slot = 0; slot < slot_load_.size(); ++slot) {
     slot_load_[slot] = share_[slot_expert_[slot]];
   }
+}
+
+DescendingOrder::DescendingOrder(TieBreak tie_break, size_t capacity)
+    : tie_break_(tie_break), entries_(capacity), swap_(capacity), order_(capacity) {}
+
+std::span<const int32_t> DescendingOrder::Sort(std::span<const float> values) {
+  const size_t count = values.size();
+  // Complemented keys turn "falling value" into "rising integer".
+  for (size_t i = 0; i < count; ++i) {
+    entries_[i] = uint64_t{~OrderedKey(values[i])} << 32 | i;
+  }
+  if (tie_break_ == TieBreak::kStable) {
+    SortStable(count);
+  } else {
+    // The comparator must not look at the index: where std::sort leaves equal values is the point.
+    std::sort(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(count),
+              [](uint64_t a, uint64_t b) { return a >> 32 < b >> 32; });
+  }
+  for (size_t i = 0; i < count; ++i) order_[i] = static_cast<int32_t>(entries_[i]);
+  return {order_.data(), count};
+}
+
+// Entries are distinct, so any sort of whole integers is stable. Long rows go digit by digit from
+// the lowest of the key: no comparison, no branch on data; the entries start in index order, which
+// each pass keeps among equal digits.
+void DescendingOrder::SortStable(size_t count) {
+  constexpr size_t kShortRow = 48;  // up to here a comparison sort is faster
+  if (count <= kShortRow) {
+    std::sort(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(count));
+    return;
+  }
+  constexpr size_t kRadixBits = 8;
+  constexpr size_t kDigits = 4;
+  constexpr size_t kDigitValues = size_t{1} << kRadixBits;
+  const auto digit_of = [](uint64_t entry, size_t digit) {
+    return (entry >> (32 + digit * kRadixBits)) % kDigitValues;
+  };
+  std::array<std::array<uint32_t, kDigitValues>, kDigits> starts{};
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t digit = 0; digit < kDigits; ++digit) ++starts[digit][digit_of(entries_[i], digit)];
+  }
+  for (size_t digit = 0; digit < kDigits; ++digit) {
+    std::array<uint32_t, kDigitValues>& start = starts[digit];
+    if (start[digit_of(entries_[0], digit)] == count) continue;  // all entries have this digit
+    uint32_t sum = 0;
+    for (uint32_t& value : start) sum += std::exchange(value, sum);
+    for (size_t i = 0; i < count; ++i) swap_[start[digit_of(entries_[i], digit)]++] = entries_[i];
+    entries_.swap(swap_);
+  }
+}
+
+namespace {
+
+constexpr size_t kLanes = 8;          // floats of one AVX2 vector
+constexpr size_t kAccumulators = 4;   // vectors added side by side
+constexpr size_t kCascadeLevels = 4;  // of the cascade
+constexpr size_t kBlock = kLanes * kAccumulators;
+
+using Block = std::array<float, kBlock>;
+
+void Add(Block& to, const float* from) {
+  for (size_t i = 0; i < kBlock; ++i) to[i] += from[i];
+}
+
+// Sums num_blocks consecutive blocks element by element. Every 2^power blocks level 0 is emptied
+// into level 1, every 2^(2 power) blocks level 1 into level 2, and so on, so that small addends
+// meet small sums.
+Block CascadeSum(const float* row, size_t num_blocks) {
+  const size_t ceil_log2 =
+      num_blocks <= 2 ? 1 : static_cast<size_t>(std::bit_width(num_blocks - 1));
+  const size_t power = std::max<size_t>(4, ceil_log2 / kCascadeLevels);
+  const size_t mask = (size_t{1} << power) - 1;
+  std::array<Block, kCascadeLevels> levels{};
+  for (size_t i = 0; i < num_blocks;) {
+    Add(levels[0], row + i * kBlock);
+    ++i;
+    if ((i & mask) != 0) continue;
+    for (size_t level = 1; level < kCascadeLevels; ++level) {
+      Add(levels[level], levels[level - 1].data());
+      levels[level - 1].fill(0);
+      if ((i & (mask << (level * power))) != 0) break;
+    }
+  }
+  for (size_t level = 1; level < kCascadeLevels; ++level) Add(levels[0], levels[level].data());
+  return levels[0];
+}
+
+// Rows shorter than a vector: four scalar accumulators, the rest goes to the first.
+float ShortSum(std::span<const float> row) {
+  std::array<float, kAccumulators> sums{};
+  const size_t even = row.size() / kAccumulators * kAccumulators;
+  for (size_t i = 0; i < even; ++i) sums[i % kAccumulators] += row[i];
+  for (size_t i = even; i < row.size(); ++i) sums[0] += row[i];
+  return ((sums[0] + sums[1]) + sums[2]) + sums[3];
+}
+
+}  // namespace
+
+float TorchSum(std::span<const float> row) {
+  if (row.size() < kLanes) return ShortSum(row);
+  const size_t num_blocks = row.size() / kBlock;
+  Block sums = CascadeSum(row.data(), num_blocks);
+  // Whole vectors after the last block go to the first accumulator, lane by lane.
+  const size_t whole = row.size() / kLanes * kLanes;
+  for (size_t i = num_blocks * kBlock; i < whole; ++i) sums[i % kLanes] += row[i];
+  for (size_t i = kLanes; i < kBlock; ++i) sums[i % kLanes] += sums[i];
+  float sum = 0;
+  for (size_t i = whole; i < row.size(); ++i) sum += row[i];
+  for (size_t lane = 0; lane < kLanes; ++lane) sum += sums[lane];
+  return sum;
 }
 
 }  // namespace eplb

@@ -2,15 +2,52 @@
 #ifndef EPLB_PLACEMENT_POLICIES_DEEPSEEK_LAYER_H_
 #define EPLB_PLACEMENT_POLICIES_DEEPSEEK_LAYER_H_
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "placement/policies/torch_order.h"
-#include "placement/policies/tournament.h"
+#include "placement/search/tournament.h"
 
 namespace eplb {
+
+// torch's `sort(descending=True)` of float32 values, with its two tie orders.
+
+// Which of two equal values comes first. The reference leaves it open and replicas of one expert
+// are always equal.
+enum class TieBreak {
+  kStable,  // the lower index: documented, the same everywhere
+  kCompat,  // what torch 1.13 does on CPU: libstdc++'s std::sort over (value, index) pairs
+};
+
+// Maps a float32 to an integer of the same order: -inf lowest, -0 equal to +0, every NaN equal and
+// above +inf, as torch compares.
+inline uint32_t OrderedKey(float value) {
+  if (std::isnan(value)) return UINT32_MAX;
+  const auto bits = std::bit_cast<uint32_t>(value + 0.0F);  // -0 + 0 is +0
+  return bits ^ ((bits >> 31) != 0 ? UINT32_MAX : uint32_t{1} << 31);
+}
+
+// Sorts rows; holds the scratch memory, so that rows cost no allocation. Threads: one at a time.
+class DescendingOrder {
+ public:
+  // capacity: the longest row.
+  DescendingOrder(TieBreak tie_break, size_t capacity);
+
+  // Indices of `values` by falling value, NaN first. The result is valid until the next call.
+  // REQUIRES: values.size() <= capacity. cost: O(n) stable, O(n log n) compat.
+  std::span<const int32_t> Sort(std::span<const float> values);
+
+ private:
+  void SortStable(size_t count);
+
+  TieBreak tie_break_;
+  std::vector<uint64_t> entries_;  // key << 32 | index
+  std::vector<uint64_t> swap_;
+  std::vector<int32_t> order_;
+};
 
 // A shape that passed the reference's checks: groups % nodes == 0, experts % groups == 0,
 // gpus % nodes == 0, slots % gpus == 0, slots >= experts >= 1.
@@ -83,6 +120,13 @@ class DeepseekLayerSolver {
   std::vector<int32_t> slot_rank_;       // [S / nodes]
   std::vector<float> slot_load_;         // [S / nodes]
 };
+
+// The float32 row sum of torch on CPU, addition by addition: expert group sums decide the packing
+// of groups on nodes, so the last bit counts once sums exceed 2^24.
+
+// Sum of one contiguous row in the order torch 1.13 adds it (AVX2 build: 8 lanes, 4 accumulators,
+// a cascade of 4 levels); 0 for an empty row. NaN and infinities propagate. cost: O(n).
+float TorchSum(std::span<const float> row);
 
 }  // namespace eplb
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/policies/deepseek_layer.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

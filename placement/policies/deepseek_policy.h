@@ -10,7 +10,7 @@
 
 #include "placement/load.h"
 #include "placement/placement.h"
-#include "placement/policies/torch_order.h"
+#include "placement/policies/deepseek_layer.h"
 #include "placement/policy.h"
 
 #include <Eigen/Core>

@@ -9,15 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/align.h"
 #include "placement/policies/balanced_policy.h"
 #include "placement/search/arrangement.h"
-#include "placement/search/domain_bound.h"
+#include "placement/search/bound.h"
 #include "placement/search/homes.h"
+#include "placement/search/improvement.h"
 #include "placement/search/mend.h"
-#include "placement/search/relief.h"
-#include "placement/search/soft_peak.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

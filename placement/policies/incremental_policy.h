@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "placement/hierarchy.h"
 #include "placement/policy.h"
+#include "placement/topology.h"
 
 namespace eplb {
 

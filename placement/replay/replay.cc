@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/align.h"
+#include "placement/decision/rebalance.h"
+#include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
-#include "placement/load_average.h"
-#include "placement/rebalance.h"
-#include "placement/status_macros.h"
-#include "placement/track_record.h"
+#include "placement/load.h"
 
 namespace eplb {
 namespace {

@@ -11,11 +11,11 @@
 
 #include "absl/status/statusor.h"
 
-#include "placement/cost.h"
+#include "placement/decision/cost.h"
+#include "placement/decision/rebalance.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/policy.h"
-#include "placement/rebalance.h"
 #include "placement/topology.h"
 
 namespace eplb {

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/align.h"
 #include "placement/evaluate.h"
-#include "placement/load_average.h"
+#include "placement/load.h"
 #include "placement/migration_plan.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "placement/search/domain_bound.h"
+#include "placement/search/bound.h"
 
 namespace eplb {
+
 namespace {
 
 constexpr uint64_t kSeed = 1;

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/search/homes.h"
-#include "placement/status_macros.h"
 
 namespace eplb {
 namespace {

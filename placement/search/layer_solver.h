@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 
 #include "placement/gpu_speeds.h"
-#include "placement/hierarchy.h"
 #include "placement/policy.h"
 #include "placement/search/arrangement.h"
 #include "placement/search/domain.h"

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "placement/policies/tournament.h"
 #include "placement/search/arrangement.h"
+#include "placement/search/tournament.h"
 
 namespace eplb {
 

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eplb::wire {
 namespace {

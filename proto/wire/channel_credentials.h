@@ -8,7 +8,7 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
-#include "proto/wire/tls_files.h"
+#include "base/tls_files.h"
 
 namespace eplb::wire {
 

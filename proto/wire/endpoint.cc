@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eplb::wire {
 namespace {

@@ -3,19 +3,175 @@
 #ifndef EPLB_PROTO_WIRE_MESSAGES_H_
 #define EPLB_PROTO_WIRE_MESSAGES_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "placement/digest.h"
 #include "placement/load.h"
 #include "placement/placement.h"
-#include "proto/wire/job_memory.h"
-#include "proto/wire/layer_list.h"
 
 namespace eplb::wire {
+
+// The largest job that a daemon takes, and the sizes of messages that follow from it: whatever
+// Hello is welcomed, its reports and its placements fit.
+
+// Layers times slots of a job: four times 128 layers of 2048 slots. A layer has at most as many
+// experts as slots, so this bounds the cells of a load as well.
+inline constexpr int64_t kMaxSlotsOfAllLayers = int64_t{1} << 20;
+inline constexpr int64_t kMaxLayers = int64_t{1} << 16;
+
+// Counts of one report, those of its parts included: all cells as u64. A rank whose parts need more
+// says that they are unknown.
+inline constexpr int64_t kMaxReportBytes = kMaxSlotsOfAllLayers * int64_t{sizeof(uint64_t)};
+
+// A placement has an expert and a rank for each slot, of 21 bits with their sign and so of 3 bytes
+// each, and for each layer its number and 4 lengths and tags.
+inline constexpr int64_t kMaxPlacementBytes = kMaxSlotsOfAllLayers * 6 + kMaxLayers * 24;
+static_assert(kMaxPlacementBytes <= kMaxReportBytes);
+
+// All else in a message: names, numbers, sentences, a job's memory, the numbers of model layers.
+inline constexpr int64_t kMaxRestBytes = int64_t{1} << 20;
+inline constexpr int64_t kMaxMessageBytes = kMaxReportBytes + kMaxRestBytes;
+
+// The layers of a proposal.
+
+// Copies share the layers until one of them is changed: a proposal of 58 x 288 slots goes to every
+// rank of a job, and a copy for each of 2,000 ranks would be 268 MB. Threads: as a value; sharing
+// copies may be read and destroyed on different threads.
+class LayerList {
+ public:
+  using Layers = std::vector<LayerPlacement>;
+
+  LayerList() = default;
+  LayerList(std::initializer_list<LayerPlacement> layers)
+      : layers_(std::make_shared<Layers>(layers)) {}
+
+  size_t size() const { return get().size(); }
+  bool empty() const { return get().empty(); }
+  Layers::const_iterator begin() const { return get().begin(); }
+  Layers::const_iterator end() const { return get().end(); }
+  const LayerPlacement& operator[](size_t i) const { return get()[i]; }
+  const LayerPlacement& front() const { return get().front(); }
+  const LayerPlacement& back() const { return get().back(); }
+  // NOLINTNEXTLINE(google-explicit-constructor): reads like the vector that it stands for
+  operator std::span<const LayerPlacement>() const { return get(); }
+
+  void push_back(LayerPlacement layer) { Own().push_back(std::move(layer)); }
+  void clear() { layers_.reset(); }
+  LayerPlacement& front() { return Own().front(); }
+  LayerPlacement& back() { return Own().back(); }
+
+  // True when both are copies of one list and neither was changed since.
+  bool SharesWith(const LayerList& other) const {
+    return layers_ != nullptr && layers_ == other.layers_;
+  }
+  friend bool operator==(const LayerList& a, const LayerList& b) { return a.get() == b.get(); }
+
+ private:
+  const Layers& get() const {
+    static const Layers none;
+    return layers_ == nullptr ? none : *layers_;
+  }
+  Layers& Own() {
+    if (layers_ == nullptr) layers_ = std::make_shared<Layers>();
+    if (layers_.use_count() > 1) layers_ = std::make_shared<Layers>(*layers_);
+    return *layers_;
+  }
+
+  std::shared_ptr<Layers> layers_;
+};
+
+// How jobs, incarnations and requests may be called. Without protobuf: who names one checks it
+// before it travels.
+// threads: safe, no state.
+
+inline constexpr size_t kMaxNameLength = 128;  // of a job and of an incarnation
+inline constexpr size_t kMaxRequestIdLength = 64;
+
+// A job's or a request's: 1..max_length characters of [A-Za-z0-9._-].
+// errors: InvalidArgument beginning with `field`.
+absl::Status CheckPlainName(std::string_view field, std::string_view name,
+                            size_t max_length = kMaxNameLength);
+// An incarnation's: 1..kMaxNameLength characters of printable ASCII.
+// errors: InvalidArgument beginning with `field`.
+absl::Status CheckPrintableName(std::string_view field, std::string_view name);
+
+// What no daemon may forget of a job, as plain values; JobMemory of proto/eplb/v1/types.proto says
+// what each field means, names are the same.
+
+// The settings of a job that somebody gave; the others stay.
+struct PolicyPatch {
+  std::optional<std::string> policy_name;
+  std::optional<std::string> mode;  // apply, observe
+  std::optional<int32_t> every_steps;
+  std::optional<double> min_gain;
+  std::optional<int64_t> horizon_steps;
+  std::optional<std::string> freeze_steps;  // "A:B", both included; "" = never
+  std::optional<absl::Duration> max_pause;
+  std::optional<int32_t> layers_per_chunk;
+
+  bool empty() const { return *this == PolicyPatch(); }
+  friend bool operator==(const PolicyPatch&, const PolicyPatch&) = default;
+};
+
+struct GoneLaunch {
+  std::string incarnation;
+  int64_t launch = 0;
+  friend bool operator==(const GoneLaunch&, const GoneLaunch&) = default;
+};
+inline constexpr size_t kMaxGoneLaunches = 16;  // kept; older ones have lower launch numbers
+
+struct JobMemory {
+  int64_t term = 0;
+  int64_t serial = 0;
+  int64_t launch = 0;
+  std::string incarnation = {};
+  std::vector<GoneLaunch> gone = {};
+  bool paused = false;
+  std::string pause_reason = {};
+  PolicyPatch settings = {};
+  std::string quarantine = {};
+  std::optional<int64_t> last_decision_step = std::nullopt;
+  int32_t back_off_length = 0;
+  int32_t back_off_to_skip = 0;
+  int64_t account_windows = 0;
+  double account_saved_peak_tokens = 0;
+  double account_pause_seconds = 0;
+  double record_spent_seconds = 0;
+  double record_saved_tokens = 0;
+  double record_start_tokens = 0;
+  double report_seconds = 0;
+  double gap_seconds = 0;
+  int64_t next_version = 0;
+
+  friend bool operator==(const JobMemory&, const JobMemory&) = default;
+};
+
+// A memory on its way through a rank. The daemon reads and writes `value`; a rank that speaks over
+// the wire holds the bytes as they came, whatever version of the daemon wrote them.
+struct CarriedMemory {
+  std::string bytes = {};                         // empty: `value` says it
+  std::optional<JobMemory> value = std::nullopt;  // none: there is none, or the bytes say nothing
+};
+inline constexpr size_t kMaxMemoryBytes = size_t{16} << 10;
+
+// As the store and Keep have it: a serialized JobMemory of proto/eplb/v1/types.proto.
+std::string MemoryBytes(const JobMemory& memory);
+// errors: InvalidArgument, naming the field.
+absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes);
 
 enum class Reduce { kRank, kRoot };
 

@@ -3,12 +3,15 @@
 #ifndef EPLB_PROTO_WIRE_PLACEMENT_JSON_H_
 #define EPLB_PROTO_WIRE_PLACEMENT_JSON_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "placement/digest.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -45,5 +48,40 @@ absl::StatusOr<Placement> PlacementFromJson(std::string_view text);
 absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object);
 
 }  // namespace eplb::wire
+
+namespace eplb {
+
+// Placement files, and the placements.jsonl that a run writes.
+// threads: safe, no state.
+
+// One line of placements.jsonl: {"step":S,"version":V,"digest":"hex","decided_first_step":A,
+// "decided_last_step":B,"decision":N,"policy":"..","asked_by":"..","reason":"..",
+// "placement":{eplb.placement.v1}}. The six keys about the decision are optional when reading.
+struct LoggedPlacement {
+  int64_t step = 0;  // the first step that ran under it
+  int64_t version = 0;
+  Digest digest;
+  Placement placement;
+  int64_t decided_first_step =
+      0;  // the steps whose load was decided on; 0..-1 for the first placement
+  int64_t decided_last_step = -1;
+  int64_t decision = 0;  // number of the decision that it is a chunk of; 0: not known
+  std::string policy;    // that decided; "rollback" when an operator named the placement
+  std::string asked_by;  // the operator who asked for it; empty: the daemon's policy
+  std::string reason;    // one sentence
+};
+
+// errors: InvalidArgument beginning with the path and saying where; NotFound when there is no such
+// file.
+absl::StatusOr<Placement> ReadPlacementFile(const std::string& path);
+// As above, with the replicas' shares where the file has them.
+absl::StatusOr<wire::PlacementWithShares> ReadPlacementWithShares(const std::string& path);
+// Also checks that steps and versions rise and that every digest is that of its placement; names
+// the line.
+absl::StatusOr<std::vector<LoggedPlacement>> ReadPlacementsLog(const std::string& path);
+// One line without a newline.
+std::string PlacementsLogLine(const LoggedPlacement& entry);
+
+}  // namespace eplb
 
 #endif  // EPLB_PROTO_WIRE_PLACEMENT_JSON_H_

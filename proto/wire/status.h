@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include <grpcpp/support/status.h>
 
-#include "proto/wire/clipped.h"
+#include "base/clipped.h"
 
 namespace eplb::wire {
 

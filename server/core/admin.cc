@@ -8,19 +8,18 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
+#include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
-#include "placement/rebalance.h"
-#include "placement/status_macros.h"
-#include "proto/wire/names.h"
-#include "server/core/chunking.h"
-#include "server/core/decide.h"
-#include "server/core/expiry.h"
-#include "server/core/held.h"
-#include "server/core/memory.h"
-#include "server/core/plans.h"
-#include "server/core/proposal.h"
-#include "server/core/sentences.h"
-#include "server/core/staging.h"
+#include "proto/wire/messages.h"
+#include "server/core/decisions/decide.h"
+#include "server/core/decisions/held.h"
+#include "server/core/decisions/plans.h"
+#include "server/core/decisions/proposal.h"
+#include "server/core/ranks/expiry.h"
+#include "server/core/state/chunking.h"
+#include "server/core/state/memory.h"
+#include "server/core/state/sentences.h"
 
 namespace eplb::core {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 
-#include "server/core/change.h"
-#include "server/core/turn.h"
+#include "server/core/state/turn.h"
+#include "server/core/values/record.h"
 
 namespace eplb::core {
 

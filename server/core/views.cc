@@ -8,15 +8,15 @@
 #include "absl/strings/str_cat.h"
 
 #include "server/core/core.h"
-#include "server/core/decide.h"
-#include "server/core/ending.h"
-#include "server/core/launch.h"
-#include "server/core/measured.h"
-#include "server/core/plans.h"
-#include "server/core/sentences.h"
-#include "server/core/state.h"
-#include "server/core/step_rate.h"
-#include "server/core/watchdog.h"
+#include "server/core/decisions/decide.h"
+#include "server/core/decisions/plans.h"
+#include "server/core/decisions/watchdog.h"
+#include "server/core/ranks/launch.h"
+#include "server/core/state/ending.h"
+#include "server/core/state/sentences.h"
+#include "server/core/state/state.h"
+#include "server/core/state/step_rate.h"
+#include "server/core/values/measured.h"
 
 namespace eplb::core {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "placement/status_macros.h"
-#include "proto/wire/names.h"
+#include "base/status_macros.h"
+#include "proto/wire/messages.h"
 #include "server/http/job_json.h"
 
 namespace eplb {

@@ -20,7 +20,8 @@
 
 #include "absl/status/statusor.h"
 
-#include "server/core/core.h"
+#include "server/core/values/events.h"
+#include "server/core/values/views.h"
 #include "server/store/store.h"
 
 namespace eplb {

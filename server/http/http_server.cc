@@ -1,7 +1,9 @@
 #include "server/http/http_server.h"
 
+#include <arpa/inet.h>
 #include <httplib.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -14,14 +16,51 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-#include "placement/status_macros.h"
-#include "server/http/allowed_hosts.h"
-#include "server/http/answer_stream.h"
-#include "server/http/intake.h"
-#include "server/http/outlet.h"
-#include "server/tcp_listeners.h"
+#include "base/status_macros.h"
+#include "server/http/connections.h"
+#include "server/process/socket.h"
 
 namespace eplb {
+
+namespace {
+
+constexpr size_t kMaxPortDigits = 5;
+
+bool IsPort(std::string_view text) {
+  return text.size() <= kMaxPortDigits &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+bool IsAddress(int family, std::string_view text) {
+  in6_addr address{};  // the larger of the two
+  // The C function would not see what stands behind a zero.
+  return text.find('\0') == std::string_view::npos &&
+         inet_pton(family, std::string(text).c_str(), &address) == 1;
+}
+
+}  // namespace
+
+AllowedHosts::AllowedHosts(std::vector<std::string> names) : names_(std::move(names)) {
+  names_.emplace_back("localhost");
+}
+
+bool AllowedHosts::Allows(std::string_view host) const {
+  // The colons of an IPv6 address stand in its brackets.
+  const size_t bracket = host.rfind(']');
+  const size_t colon = host.find(':', bracket == std::string_view::npos ? 0 : bracket);
+  if (colon != std::string_view::npos) {
+    if (!IsPort(host.substr(colon + 1))) return false;
+    host = host.substr(0, colon);
+  }
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    return IsAddress(AF_INET6, host.substr(1, host.size() - 2));
+  }
+  return IsAddress(AF_INET, host) ||
+         std::any_of(names_.begin(), names_.end(), [host](const std::string& name) {
+           return absl::EqualsIgnoreCase(name, absl::string_view(host.data(), host.size()));
+         });
+}
+
 namespace {
 
 constexpr int kThreads = 4;  // that make answers, beside that of the probes

@@ -12,9 +12,10 @@
 
 #include "absl/time/time.h"
 
-#include "server/core/buckets.h"
-#include "server/core/core.h"
-#include "server/http/http_failures.h"
+#include "server/core/values/buckets.h"
+#include "server/core/values/counters.h"
+#include "server/core/values/views.h"
+#include "server/http/connections.h"
 
 namespace eplb {
 

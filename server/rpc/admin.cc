@@ -6,12 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
-#include "server/rpc/authorize.h"
+#include "server/rpc/gate.h"
 
 namespace eplb {
+
 namespace {
 
 int64_t Clamped(uint64_t number) {
@@ -135,6 +136,38 @@ class AdminService : public v1::Admin::CallbackService {
 
 std::unique_ptr<v1::Admin::CallbackService> MakeAdminService(AdminOptions options) {
   return std::make_unique<AdminService>(std::move(options));
+}
+
+namespace {
+
+// Finished by the core's thread, or by the desk's deadline; none of gRPC's threads waits.
+class ReserveReactor : public grpc::ServerUnaryReactor {
+ public:
+  explicit ReserveReactor(v1::ReserveVersionResponse* response) : response_(response) {}
+
+  void Start(const v1::ReserveVersionRequest& request, Runner* runner) {
+    const absl::Status status = runner->ReserveVersion(
+        request.job(), [this](const absl::StatusOr<core::ChangeOutcome>& outcome) {
+          if (outcome.ok()) response_->set_version(static_cast<uint64_t>(outcome->version));
+          Finish(wire::ToGrpc(outcome.status()));
+        });
+    if (!status.ok()) Finish(wire::ToGrpc(status));
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  v1::ReserveVersionResponse* const response_;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StartReserveVersion(const v1::ReserveVersionRequest& request,
+                                              v1::ReserveVersionResponse* response,
+                                              Runner* runner) {
+  auto* reactor = new ReserveReactor(response);
+  reactor->Start(request, runner);
+  return reactor;
 }
 
 }  // namespace eplb

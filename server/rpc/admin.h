@@ -7,10 +7,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include <grpcpp/grpcpp.h>
 
 #include "server/runner/runner.h"
 
 #include "eplb/v1/admin.grpc.pb.h"
+#include "eplb/v1/session.grpc.pb.h"
 
 namespace eplb {
 
@@ -25,6 +27,13 @@ struct AdminOptions {
 
 // Without `authorise` everybody who reaches the address may change every job.
 std::unique_ptr<v1::Admin::CallbackService> MakeAdminService(AdminOptions options);
+
+// Balancer.ReserveVersion: a version number of its own for a placement that a starting job brings.
+
+// The core's thread answers, behind its write, or the deadline of the runner's desk. request and
+// response live until the returned reactor is done; it deletes itself.
+grpc::ServerUnaryReactor* StartReserveVersion(const v1::ReserveVersionRequest& request,
+                                              v1::ReserveVersionResponse* response, Runner* runner);
 
 }  // namespace eplb
 

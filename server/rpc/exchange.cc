@@ -4,8 +4,8 @@
 
 #include "absl/strings/numbers.h"
 
+#include "base/monotonic_clock.h"
 #include "proto/wire/status.h"
-#include "server/runner/monotonic_clock.h"
 
 namespace eplb {
 namespace {

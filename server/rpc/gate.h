@@ -8,20 +8,126 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include <grpcpp/server_context.h>
 
-#include "server/rpc/authorize.h"
-#include "server/rpc/peer_limits.h"
-#include "server/rpc/refusal.h"
-#include "server/rpc/unix_acceptor.h"
+#include "server/config/tls_options.h"
+#include "server/rpc/acceptors.h"
 #include "server/runner/rate_limit.h"
 
 namespace eplb {
+
+// Why the daemon refuses a peer: the names of the log and of the metric.
+
+enum class Refusal {
+  kUnauthenticated,  // a certificate without a name
+  kDenied,           // role or job
+  kLimited,          // sessions or calls of one address, messages of one stream
+  kMalformed,        // a message that breaks the protocol
+  kHandshake,        // no connection: silent, plaintext, no certificate, or one that is not trusted
+  kCrowded,          // a connection more than the limit of open files has room for
+  kUnknownMessage,   // a message of a kind of a later version: skipped, its stream goes on
+};
+inline constexpr int kNumRefusals = 7;
+
+constexpr std::string_view NameOf(Refusal refusal) {
+  constexpr std::string_view kNames[kNumRefusals] = {"unauthenticated", "denied",    "limited",
+                                                     "malformed",       "handshake", "crowded",
+                                                     "unknown_message"};
+  return kNames[static_cast<int>(refusal)];
+}
+
+// How much one address may ask for: open sessions, and calls a second.
+
+// threads: safe. Memory: at most kMaxHosts addresses.
+class PeerLimits {
+ public:
+  static constexpr size_t kMaxHosts = 16384;
+  struct Options {
+    int32_t max_sessions = 4096;       // limits.max_sessions_per_peer
+    int32_t calls_per_second = 10000;  // limits.calls_per_second
+  };
+  explicit PeerLimits(Options options) : options_(options) {}
+
+  // errors: ResourceExhausted naming the limit. now must not go back.
+  absl::Status TakeCall(const std::string& host, absl::Time now);
+  // Each OK is answered by one CloseSession.
+  absl::Status OpenSession(const std::string& host, absl::Time now);
+  void CloseSession(const std::string& host);
+
+ private:
+  struct Host {
+    RateLimit calls;
+    absl::Time last_seen;
+    int32_t sessions = 0;
+  };
+  // Null when the table is full of addresses that are at work.
+  Host* Find(const std::string& host, absl::Time now);
+
+  const Options options_;
+  std::mutex mutex_;  // guards what follows
+  std::unordered_map<std::string, Host> hosts_;
+};
+
+inline constexpr std::string_view kUnixHost = "unix";
+// "ipv4:10.0.0.1:4711" and "ipv6:[::1]:4711" without the port; "unix" for any Unix socket.
+std::string HostOf(const std::string& peer);
+// Whether only a process of this machine can have that host.
+bool IsThisMachine(const std::string& host);
+
+// Who may do what: pure functions of an identity, a verb and a job.
+
+enum class Verb { kSession, kExchange, kQuery, kAdmin };
+
+//           Session, Exchange   Query   Admin
+// member           yes           yes      -
+// viewer            -            yes      -
+// operator          -            yes     yes
+// local            yes           yes     yes
+struct PeerIdentity {
+  std::string name = {};   // of the certificate; "uid 1000", "local", "plaintext"; empty: none
+  bool certified = false;  // the name is that of a certificate
+  std::optional<uint32_t> user = {};    // of a Unix socket's other end, as the kernel says
+  std::string unnamed = {};             // why there is no name, one sentence
+  std::optional<AccessRole> role = {};  // none: no rule fits the name
+  std::vector<std::string> jobs = {};   // patterns
+};
+
+// A process of this machine, on a listener without TLS.
+PeerIdentity LocalPeer();
+// Another machine, on a listener without TLS (--insecure-network): a member of every job, so that
+// training works and nobody changes what runs.
+PeerIdentity PlaintextPeer();
+// The rule of a certificate's name: an equal pattern before the longest fitting prefix.
+PeerIdentity CertifiedPeer(const std::string& name, std::span<const IdentityRule> rules);
+
+// What a certificate says of its owner, in its order.
+struct CertifiedNames {
+  std::vector<std::string> uris = {};
+  std::vector<std::string> dns_names = {};
+};
+// By the URI, which hides the DNS names; without one by the first DNS name that a rule fits, or the
+// first. Nobody when there are several URIs: nobody can tell which one is meant.
+PeerIdentity CertifiedPeer(const CertifiedNames& names, std::span<const IdentityRule> rules);
+
+// True when `pattern` is `text`, or ends with `*` and `text` begins with the rest.
+bool FitsPattern(std::string_view pattern, std::string_view text);
+
+// Who asked for a change: the certificate's name or the kernel's user, and where neither is known
+// what the caller claims, marked: "alice@host (claimed)". One line, at most 600 bytes.
+std::string ActorText(const PeerIdentity& peer, std::string_view claimed_by);
+
+// job: as the request says it, not checked; empty for a question about no job.
+// errors: Unauthenticated without a name, PermissionDenied: one line that says who lacks what.
+absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job);
 
 // threads: safe.
 class Gate {

@@ -9,9 +9,9 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 
-#include "server/log.h"
-#include "server/rpc/refusal.h"
-#include "server/runner/monotonic_clock.h"
+#include "base/monotonic_clock.h"
+#include "server/process/log.h"
+#include "server/rpc/gate.h"
 #include "server/runner/rate_limit.h"
 
 namespace eplb {

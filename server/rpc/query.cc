@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
-#include "server/runner/monotonic_clock.h"
 
 namespace eplb {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/time/time.h"
 
-#include "server/background/reader.h"
 #include "server/rpc/gate.h"
+#include "server/runner/reader.h"
 #include "server/runner/runner.h"
 
 #include "eplb/v1/query.grpc.pb.h"

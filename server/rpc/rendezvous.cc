@@ -3,9 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/status_macros.h"
 #include "placement/digest.h"
-#include "placement/status_macros.h"
-#include "proto/wire/names.h"
+#include "proto/wire/messages.h"
 
 namespace eplb {
 namespace {

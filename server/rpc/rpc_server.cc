@@ -1,3 +1,4 @@
+// Calls something at a steady pace on a thread of its own.
 #include "server/rpc/rpc_server.h"
 
 #include <netinet/in.h>
@@ -8,33 +9,55 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 
-#include "placement/status_macros.h"
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "base/tls_files.h"
 #include "proto/wire/status.h"
-#include "server/background/reader.h"
-#include "server/background/ticker.h"
-#include "server/log.h"
+#include "server/process/log.h"
+#include "server/process/socket.h"
+#include "server/rpc/acceptors.h"
 #include "server/rpc/admin.h"
-#include "server/rpc/connection_acceptor.h"
-#include "server/rpc/credentials.h"
 #include "server/rpc/exchange.h"
 #include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/query.h"
-#include "server/rpc/reserve_version.h"
 #include "server/rpc/session.h"
-#include "server/rpc/unix_acceptor.h"
-#include "server/rpc/unix_socket.h"
-#include "server/runner/monotonic_clock.h"
-#include "server/tcp_listeners.h"
+#include "server/runner/reader.h"
 
 namespace eplb {
+
+class Ticker {
+ public:
+  // tick: gets MonotonicNow(); must not block for long.
+  Ticker(absl::Duration period, std::function<void(absl::Time)> tick);
+  // Waits for the call at work.
+  ~Ticker();
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
+
+ private:
+  const absl::Duration period_;
+  const std::function<void(absl::Time)> tick_;
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
@@ -391,5 +414,39 @@ StreamEnds RpcServer::stream_ends() const {
 std::vector<RpcTimes::Series> RpcServer::rpc_times() const { return parts_->times.Take(); }
 
 std::string GrpcVersion() { return grpc::Version(); }
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
+    const TlsOptions& options) {
+  if (!options.enabled()) return grpc::InsecureServerCredentials();
+  EPLB_RETURN_IF_ERROR(
+      wire::CheckTlsFiles({.ca = options.ca, .cert = options.cert, .key = options.key}));
+  namespace tls = grpc::experimental;
+  tls::TlsServerCredentialsOptions settings(std::make_shared<tls::FileWatcherCertificateProvider>(
+      options.key, options.cert, options.ca, kTlsRefreshSeconds));
+  settings.watch_root_certs();
+  settings.watch_identity_key_cert_pairs();
+  settings.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return tls::TlsServerCredentials(settings);
+}
+
+Ticker::Ticker(absl::Duration period, std::function<void(absl::Time)> tick)
+    : period_(period), tick_(std::move(tick)), thread_([this] {
+        std::unique_lock lock(mutex_);
+        while (!stop_.wait_for(lock, absl::ToChronoMilliseconds(period_),
+                               [this] { return stopping_; })) {
+          lock.unlock();
+          tick_(MonotonicNow());
+          lock.lock();
+        }
+      }) {}
+
+Ticker::~Ticker() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  thread_.join();
+}
 
 }  // namespace eplb

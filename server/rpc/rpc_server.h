@@ -12,15 +12,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include <grpcpp/security/server_credentials.h>
 
-#include "proto/wire/limits.h"
-#include "server/address.h"
-#include "server/rpc/peer_limits.h"
-#include "server/rpc/refusal.h"
+#include "proto/wire/messages.h"
+#include "server/config/tls_options.h"
+#include "server/process/socket.h"
+#include "server/rpc/gate.h"
 #include "server/rpc/rendezvous.h"
 #include "server/rpc/rpc_times.h"
 #include "server/runner/runner.h"
-#include "server/tls_options.h"
 
 namespace eplb {
 
@@ -90,6 +90,16 @@ class RpcServer {
 
 // "1.51.1"
 std::string GrpcVersion();
+
+// TLS of the gRPC listener. The only file that knows gRPC's TLS interface, which is experimental.
+
+// Files are looked at so often; a new certificate holds for new connections.
+inline constexpr unsigned int kTlsRefreshSeconds = 1;
+
+// Peers must have a certificate that options.ca signed. Without TLS: plaintext.
+// errors: those of wire::CheckTlsFiles.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
+    const TlsOptions& options);
 
 }  // namespace eplb
 

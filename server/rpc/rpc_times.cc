@@ -7,7 +7,7 @@
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/grpcpp.h>
 
-#include "server/runner/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 
 #include "eplb/v1/admin.grpc.pb.h"
 #include "eplb/v1/query.grpc.pb.h"

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include <grpcpp/support/server_interceptor.h>
 
-#include "server/core/buckets.h"
+#include "server/core/values/buckets.h"
 
 namespace eplb {
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "server/core/change.h"
+#include "server/core/values/record.h"
 
 namespace eplb {
 

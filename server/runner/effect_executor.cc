@@ -5,8 +5,8 @@
 
 #include "absl/time/clock.h"
 
-#include "server/log.h"
-#include "server/runner/monotonic_clock.h"
+#include "base/monotonic_clock.h"
+#include "server/process/log.h"
 
 namespace eplb {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-#include "server/core/core.h"
+#include "server/core/values/events.h"
 #include "server/runner/histogram.h"
 #include "server/runner/rate_limit.h"
 #include "server/runner/sessions.h"

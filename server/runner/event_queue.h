@@ -12,7 +12,7 @@
 
 #include "absl/time/time.h"
 
-#include "server/core/core.h"
+#include "server/core/values/events.h"
 
 namespace eplb {
 

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "server/core/buckets.h"
+#include "server/core/values/buckets.h"
 
 namespace eplb {
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/status_macros.h"
-#include "server/log.h"
-#include "server/runner/monotonic_clock.h"
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "server/process/log.h"
 
 namespace eplb {
 namespace {

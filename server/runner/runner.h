@@ -13,13 +13,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "server/background/solver.h"
 #include "server/core/core.h"
 #include "server/runner/change_desk.h"
 #include "server/runner/effect_executor.h"
 #include "server/runner/event_queue.h"
 #include "server/runner/histogram.h"
 #include "server/runner/sessions.h"
+#include "server/runner/solver.h"
 #include "server/store/store.h"
 
 namespace eplb {

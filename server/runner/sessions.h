@@ -4,9 +4,12 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,10 +18,41 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "server/core/core.h"
-#include "server/runner/mailbox.h"
+#include "proto/wire/messages.h"
+#include "server/core/values/events.h"
 
 namespace eplb {
+
+// What waits to be sent on one rank's stream.
+
+// Latest wins: a message replaces the unsent one of its kind, so that a rank that does not read
+// costs at most one message of each kind. threads: safe; callbacks are called without a lock held.
+class Mailbox {
+ public:
+  struct Callbacks {
+    std::function<void()> wake;    // something to send, or to end
+    std::function<void()> cancel;  // end the stream without waiting for the peer
+  };
+  explicit Mailbox(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
+
+  // Ignored after Close.
+  void Put(wire::DownMessage message);
+  // The stream ends with this status once the messages before it are sent. The first one wins.
+  void Close(absl::Status status);
+  void Cancel() { callbacks_.cancel(); }
+
+  // The stream's side: the oldest message.
+  std::optional<wire::DownMessage> Take();
+  // Set once Close was called.
+  std::optional<absl::Status> closing() const;
+  size_t size() const;
+
+ private:
+  const Callbacks callbacks_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::deque<wire::DownMessage> messages_;
+  std::optional<absl::Status> closing_;
+};
 
 // threads: safe. Sending to a stream that is gone does nothing.
 class Sessions {

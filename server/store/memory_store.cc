@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/digest.h"
-#include "placement/status_macros.h"
 #include "server/store/store.h"
 
 namespace eplb {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "server/store/opening.h"
-#include "server/store/transaction.h"
+#include "server/store/sqlite.h"
 #include "server/store/value_rows.h"
 
 namespace eplb {

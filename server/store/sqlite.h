@@ -4,13 +4,21 @@
 
 #include <sqlite3.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+
+#include "base/status_macros.h"
 
 namespace eplb::sqlite {
 
@@ -81,6 +89,63 @@ class Connection {
   std::unique_ptr<sqlite3, CloseConnection> connection_;
   std::string path_;
 };
+
+// One transaction of a connection.
+
+// Taken back when it ends without a Commit that is OK. `connection` outlives it.
+class Transaction {
+ public:
+  static absl::StatusOr<Transaction> Begin(Connection* connection) {
+    EPLB_RETURN_IF_ERROR(connection->Execute("BEGIN IMMEDIATE"));
+    return Transaction(connection);
+  }
+  Transaction(Transaction&& other) noexcept
+      : connection_(std::exchange(other.connection_, nullptr)) {}
+  Transaction& operator=(Transaction&&) = delete;
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  ~Transaction() {
+    if (connection_ != nullptr) (void)connection_->Execute("ROLLBACK");
+  }
+
+  absl::Status Commit() {
+    EPLB_RETURN_IF_ERROR(connection_->Execute("COMMIT"));
+    connection_ = nullptr;
+    return absl::OkStatus();
+  }
+
+ private:
+  explicit Transaction(Connection* connection) : connection_(connection) {}
+  Connection* connection_;
+};
+
+// Rows with a checksum, so that no damaged cell is ever taken for content.
+
+struct Bytes {
+  std::string bytes;
+  friend bool operator==(const Bytes&, const Bytes&) = default;
+};
+// NULL, INTEGER, REAL, TEXT, BLOB.
+using Cell = std::variant<std::monostate, int64_t, double, std::string, Bytes>;
+using Row = std::vector<Cell>;
+
+// 63 bits of the SHA-256 over the cells' kinds, lengths and bytes.
+int64_t ChecksumOf(std::span<const Cell> cells);
+
+// A REAL that comes back as it was given: finite, and no negative zero.
+Cell RealCell(double value);
+
+// INSERT OR REPLACE of the cells and, as the last column, the checksum of those from
+// `first_checked` on. The columns are those named, "a, b, c, checksum", or all of the table when
+// `columns` is empty. errors: those of Connection.
+absl::Status Insert(Connection& connection, std::string_view table, std::string_view columns,
+                    const Row& row, size_t first_checked = 0);
+
+// Calls `use` for every row of a query whose last column is such a checksum; every cell has the
+// kind it was written with. errors: those of Connection and of `use`; DataLoss when a checksum does
+// not fit, naming `what`.
+absl::Status ForEachRow(Statement statement, const std::string& what, size_t first_checked,
+                        const std::function<absl::Status(const Row&)>& use);
 
 }  // namespace eplb::sqlite
 

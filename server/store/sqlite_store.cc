@@ -6,14 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "placement/digest.h"
-#include "placement/status_macros.h"
-#include "server/store/database_file.h"
 #include "server/store/file_lock.h"
 #include "server/store/opening.h"
 #include "server/store/sqlite.h"
 #include "server/store/store.h"
-#include "server/store/transaction.h"
 #include "server/store/value_rows.h"
 
 namespace eplb {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "server/core/core.h"
+#include "server/core/values/record.h"
 
 namespace eplb {
 
@@ -27,7 +27,7 @@ struct StoreLimits {
   int32_t max_events = 10000;           // of the daemon and the ranks
   int32_t max_operator_events = 10000;  // those with an actor: ranks cannot push them out
   int32_t max_history = 64;             // placements
-  int32_t max_plans = core::Core::kMaxPlans;
+  int32_t max_plans = core::kMaxPlans;
   int32_t max_requests = core::kMaxDoneRequests;
 };
 

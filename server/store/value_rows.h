@@ -6,13 +6,14 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "server/store/row.h"
+#include "placement/placement.h"
 #include "server/store/sqlite.h"
 #include "server/store/store.h"
 
@@ -59,6 +60,16 @@ absl::Status CheckEveryRow(sqlite::Connection& connection);
 // that of its maps.
 absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::string& digest,
                                       const std::string& path, const std::string& job);
+
+// A placement as bytes in the store.
+
+// "EPLBPLC1", then little-endian int32: L, E, S, G, N, K, physical_to_logical_map [L, S],
+// replica_rank [L, S]. 58 layers x 288 slots are 134 KB.
+std::string PlacementToBytes(const Placement& placement);
+
+// errors: DataLoss for bytes that PlacementToBytes did not write: wrong magic or length, a shape or
+// a map that is not valid.
+absl::StatusOr<Placement> PlacementFromBytes(std::string_view bytes);
 
 }  // namespace eplb
 

@@ -14,12 +14,11 @@
 
 #include "absl/strings/str_format.h"
 
+#include "base/status_macros.h"
 #include "cuda/copy.h"
 #include "cuda/count.h"
-#include "cuda/handles.h"
 #include "cuda/route.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 #include "tests/bench/targets.h"
 
 namespace eplb::cuda {

@@ -1,6 +1,6 @@
 #include "absl/strings/str_cat.h"
 
-#include "cuda/status.h"
+#include "cuda/runtime.h"
 #include "tests/bench/gemm.h"
 
 namespace eplb::bench {

@@ -16,10 +16,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 
+#include "base/status_macros.h"
 #include "client/client.h"
-#include "cuda/handles.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 #include "tests/bench/child_daemon.h"
 #include "tests/bench/gemm.h"
 #include "tests/bench/targets.h"

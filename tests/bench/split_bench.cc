@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_format.h"
 
-#include "placement/alias_placement.h"
 #include "placement/policies/deepseek_policy.h"
-#include "placement/token_split.h"
+#include "placement/split/alias_placement.h"
+#include "placement/split/token_split.h"
 #include "tests/bench/measure.h"
 
 namespace eplb {

@@ -11,10 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-#include "client/files/history_file.h"
-#include "client/files/placement_file.h"
 #include "client/inproc.h"
-#include "placement/history.h"
+#include "client/run_log/history.h"
+#include "client/run_log/run_directory.h"
 #include "proto/wire/placement_json.h"
 #include "tests/client/faulty_channels.h"
 #include "tests/client/session/proposals.h"

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 
+#include "tests/client/faulty_channels.h"
+#include "tests/client/test_job.h"
+
 namespace eplb {
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -110,4 +114,125 @@ TEST_F(ExpertCheckTest, RankWithOtherSlotsIsNamed) {
 }
 
 }  // namespace
+
+// Client::CheckExperts in a job of 2 lanes: what it leaves behind, and what ends it.
+
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::kTestRanks;
+using testing::TestJob;
+using testing::TestRank;
+
+bool CheckVoted(const BoundaryResult& result) { return result.voted; }
+
+absl::Status Check(TestRank& rank) {
+  return rank.client().CheckExperts(
+      [&rank](int32_t layer, int32_t slot) { return rank.BytesOf(layer, slot); });
+}
+
+// Rank 1 loses rows from a post on; each layer takes two.
+testing::TransportHook LossyFrom(int32_t post) {
+  return [post](int32_t rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank != 1) return inner;
+    return std::make_unique<testing::LossyTransport>(std::move(inner), post);
+  };
+}
+
+TEST(CheckTest, RightRegistrationPassesAndLeavesEverythingAsItWas) {
+  TestJob job("");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t, TestRank& rank) {
+    const std::string digest = rank.client().placement().digest;
+    EXPECT_TRUE(Check(rank).ok());
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_EQ(rank.client().placement().digest, digest);
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());
+    EXPECT_TRUE(Check(rank).ok());
+    EXPECT_TRUE(rank.StepUntil(4, CheckVoted).ok());
+  });
+}
+
+TEST(CheckTest, ProbeRunsUnderThePlacementWhoseRowsAreThere) {
+  TestJob job("");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t, TestRank& rank) {
+    int wrong = 0;
+    const absl::Status status =
+        rank.client().CheckExperts([&](int32_t layer, int32_t slot) -> absl::StatusOr<uint64_t> {
+          wrong += rank.WrongSlots();
+          return rank.BytesOf(layer, slot);
+        });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(wrong, 0);
+  });
+}
+
+TEST(CheckTest, DerivedTensorWithoutAWorkingRebuildIsFoundOnAllRanks) {
+  std::vector<absl::Status> statuses(kTestRanks);
+  TestJob job("");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([&](int32_t r, TestRank& rank) {
+    // A cache of layer 1 that nobody rebuilds: it stays with its slot.
+    const uint64_t cached[] = {rank.BytesOf(1, 0), rank.BytesOf(1, 1)};
+    statuses[static_cast<size_t>(r)] = rank.client().CheckExperts([&](int32_t layer, int32_t slot) {
+      return rank.BytesOf(layer, slot) + (layer == 1 ? cached[slot] : 0);
+    });
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());  // it is a finding, not the end
+  });
+  EXPECT_EQ(
+      statuses[0],
+      absl::InvalidArgumentError(
+          "check: layer 1: expert 3 gives another output when it is moved from slot 3 of rank "
+          "1 to slot 0 of rank 0: it computes with a tensor that is neither registered nor "
+          "rebuilt (docs/registering-tensors.md)"));
+  EXPECT_THAT(statuses, Each(statuses[0]));
+}
+
+TEST(CheckTest, FailingProbeIsNamedOnTheOthersAndRowsGoBack) {
+  TestJob job("");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t r, TestRank& rank) {
+    const absl::Status status =
+        rank.client().CheckExperts([&](int32_t layer, int32_t slot) -> absl::StatusOr<uint64_t> {
+          if (r == 3 && layer == 2) return absl::InternalError("no memory");
+          return rank.BytesOf(layer, slot);
+        });
+    EXPECT_EQ(status, r == 3 ? absl::InternalError("no memory")
+                             : absl::FailedPreconditionError(
+                                   "check: layer 2: the probe failed on rank 3: INTERNAL: no "
+                                   "memory"));
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());
+  });
+}
+
+TEST(CheckTest, TransferThatFailsOnTheWayOutChangesNothing) {
+  TestJob job("", {.transport = LossyFrom(3)});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t, TestRank& rank) {
+    const absl::Status status = Check(rank);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1 could not be moved"));
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());
+  });
+}
+
+TEST(CheckTest, TransferThatFailsOnTheWayBackEndsTheIncarnation) {
+  TestJob job("", {.transport = LossyFrom(4)});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t, TestRank& rank) {
+    const absl::Status status = Check(rank);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("back to where they belong"));
+    EXPECT_EQ(rank.Step(0).status(), status);
+    EXPECT_EQ(Check(rank), status);
+  });
+}
+
+}  // namespace
+
 }  // namespace eplb

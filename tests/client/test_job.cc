@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/options.h"
-#include "placement/status_macros.h"
 #include "tests/client/thread_exchange.h"
 
 namespace eplb::testing {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "client/control/exchange.h"
+#include "client/control/control_channel.h"
 
 namespace eplb::testing {
 

@@ -5,7 +5,7 @@
 
 #include "cuda/add_rows.h"
 #include "cuda/copy.h"
-#include "cuda/handles.h"
+#include "cuda/runtime.h"
 #include "tests/cuda/gradient_case.h"
 #include "tests/cuda/on_device.h"
 #include "tests/cuda/require_gpu.h"

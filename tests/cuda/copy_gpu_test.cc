@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cuda/copy.h"
-#include "cuda/handles.h"
+#include "cuda/runtime.h"
 #include "tests/cuda/copy_case.h"
 #include "tests/cuda/on_device.h"
 #include "tests/cuda/require_gpu.h"

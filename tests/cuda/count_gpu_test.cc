@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "cuda/count.h"
-#include "cuda/handles.h"
+#include "cuda/runtime.h"
 #include "tests/cuda/count_case.h"
 #include "tests/cuda/on_device.h"
 #include "tests/cuda/require_gpu.h"

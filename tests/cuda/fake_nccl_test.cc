@@ -15,7 +15,7 @@
 
 #include "absl/time/clock.h"
 
-#include "cuda/nccl_functions.h"
+#include "cuda/nccl_library.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/support/fake_nccl/faults.h"
 #include "tests/support/fake_nccl/plans.h"

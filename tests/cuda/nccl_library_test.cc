@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "cuda/nccl_communicator.h"
-#include "cuda/nccl_functions.h"
 #include "tests/cuda/nccl_world.h"
 
 namespace eplb::cuda {

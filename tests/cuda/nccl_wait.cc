@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eplb::cuda::testing {
 

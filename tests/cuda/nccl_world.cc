@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 
 namespace eplb::cuda::testing {

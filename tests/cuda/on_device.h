@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/handles.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda::testing {
 

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "cuda/status.h"
+#include "cuda/runtime.h"
 #include "tests/cuda/gpu_is_required.h"
 
 namespace eplb::cuda::testing {

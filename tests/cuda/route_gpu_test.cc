@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "cuda/handles.h"
 #include "cuda/route.h"
+#include "cuda/runtime.h"
 #include "tests/cuda/on_device.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/cuda/route_case.h"

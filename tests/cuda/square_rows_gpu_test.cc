@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cuda/copy.h"
-#include "cuda/handles.h"
+#include "cuda/runtime.h"
 #include "cuda/square_rows.h"
 #include "tests/cuda/gradient_case.h"
 #include "tests/cuda/on_device.h"

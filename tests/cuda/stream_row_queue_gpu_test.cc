@@ -7,8 +7,8 @@
 #include "absl/time/clock.h"
 
 #include "cuda/checksum.h"
-#include "cuda/handles.h"
 #include "cuda/row_queue.h"
+#include "cuda/runtime.h"
 #include "tests/cuda/on_device.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/cuda/row_queue_contract.h"

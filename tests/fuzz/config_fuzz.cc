@@ -1,5 +1,5 @@
 // The daemon's TOML file: read or refused in one line, and the same text gives the same answer.
-#include "server/config.h"
+#include "server/config/config.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "proto/wire/convert.h"
-#include "proto/wire/job_memory.h"
+#include "proto/wire/messages.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/input.h"
 #include "tests/server/core/core_harness.h"

@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "client/control/control_frame.h"
-#include "client/control/handshake.h"
+#include "client/control/meeting.h"
 #include "client/migration/link_setup.h"
-#include "client/migration/peer_link.h"
 #include "client/migration/row_frame.h"
 #include "tests/fuzz/fuzz_target.h"
 

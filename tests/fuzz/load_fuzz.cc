@@ -2,13 +2,13 @@
 #include <cmath>
 #include <vector>
 
-#include "client/files/formats/deepseek_format.h"
-#include "client/files/formats/safetensors.h"
-#include "client/files/formats/sglang_format.h"
-#include "client/files/formats/vllm_format.h"
-#include "client/files/load_file.h"
-#include "client/files/load_json.h"
-#include "client/files/load_npy.h"
+#include "client/cli/formats/deepseek_format.h"
+#include "client/cli/formats/load_file.h"
+#include "client/cli/formats/load_json.h"
+#include "client/cli/formats/npy.h"
+#include "client/cli/formats/sglang_format.h"
+#include "client/cli/formats/trtllm_format.h"
+#include "client/cli/formats/vllm_format.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
 

@@ -2,8 +2,8 @@
 // and read again; a rank's copy keeps its bytes whatever they are, within their bound.
 #include <string>
 
-#include "proto/wire/fields.h"
-#include "proto/wire/job_memory.h"
+#include "proto/wire/convert_values.h"
+#include "proto/wire/messages.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -2,10 +2,8 @@
 // written and read back as the same placement.
 #include <string>
 
-#include "client/files/formats/format_table.h"
-#include "client/files/formats/placement_parts.h"
-#include "client/files/history_file.h"
-#include "client/files/placement_file.h"
+#include "client/cli/formats/format_table.h"
+#include "client/run_log/run_directory.h"
 #include "placement/digest.h"
 #include "proto/wire/placement_json.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -25,7 +25,7 @@ constexpr size_t kMaxBytes = 4096;  // reached by some orders
 // Launches 0 and 1 share an id, the others have their own.
 std::string IdOf(int launch) { return launch < 2 ? "shared" : absl::StrCat("own-", launch); }
 
-// One process of a rank, as client/session/daemon_exchange.cc speaks.
+// One process of a rank, as client/session/unary_calls.cc speaks.
 struct Process {
   int launch = 0;
   int32_t rank = 0;

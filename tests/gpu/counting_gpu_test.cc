@@ -19,7 +19,7 @@
 
 #include "client/client.h"
 #include "client/migration/route_tables.h"
-#include "cuda/handles.h"
+#include "cuda/runtime.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/client/migration/queue_memory.h"
 #include "tests/cuda/require_gpu.h"

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/status_macros.h"
 #include "client/control/tcp_exchange.h"
-#include "client/migration/batches.h"
 #include "client/migration/executor.h"
+#include "client/migration/row_frame.h"
 #include "client/migration/transport_choice.h"
 #include "placement/migration_plan.h"
-#include "placement/status_macros.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/gpu/device_queue.h"
 

@@ -14,11 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-#include "cuda/handles.h"
+#include "base/status_macros.h"
 #include "cuda/nccl_communicator.h"
 #include "cuda/nccl_library.h"
-#include "cuda/status.h"
-#include "placement/status_macros.h"
+#include "cuda/runtime.h"
 #include "tests/cuda/nccl_wait.h"
 
 namespace eplb::cuda::testing {

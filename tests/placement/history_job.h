@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/history.h"
+#include "client/run_log/history.h"
 
 namespace eplb::testing {
 

@@ -10,11 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "placement/bound.h"
+#include "base/status_macros.h"
 #include "placement/evaluate.h"
 #include "placement/policies/balanced_policy.h"
-#include "placement/search/domain_bound.h"
-#include "placement/status_macros.h"
+#include "placement/search/bound.h"
 
 #include <nlohmann/json.hpp>
 

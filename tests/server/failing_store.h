@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "server/store/store.h"
 
 namespace eplb {

@@ -17,7 +17,7 @@
 
 #include "proto/wire/messages.h"
 #include "server/core/core.h"
-#include "server/runner/mailbox.h"
+#include "server/runner/sessions.h"
 
 namespace eplb {
 

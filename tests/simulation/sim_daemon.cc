@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "placement/align.h"
-#include "placement/registry.h"
-#include "placement/status_macros.h"
+#include "placement/policies/registry.h"
 
 namespace eplb::simulation {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "placement/history.h"
+#include "client/run_log/history.h"
 #include "placement/topology.h"
 #include "tests/simulation/collective.h"
 #include "tests/simulation/context.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/session/backoff.h"
+#include "client/session/connection.h"
 
 namespace eplb::simulation {
 namespace {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "client/run_log/history.h"
 #include "client/session/load_windows.h"
 #include "client/session/shared_member.h"
-#include "placement/history.h"
 #include "tests/simulation/collective.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/stream.h"

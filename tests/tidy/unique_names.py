@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = ("placement", "cuda", "proto", "server", "client")
+ROOMS = ("base", "placement", "cuda", "proto", "server", "client")
 NAMESPACE = re.compile(r"^(?:inline )?namespace\s*([\w:]*)\s*\{")
 END = re.compile(r"^\}\s*//\s*namespace")
 DEFINITION = re.compile(r"^(?:class|struct|union|enum class|enum)\s+(?:[A-Z_]+(?:\([^)]*\))?\s+)?([\w:]+)(?:\s+final)?(?:\s*:[^;(]*)?\s*\{"

@@ -1,10 +1,13 @@
 #include "client/c/client_handle.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <stdexcept>
 
 namespace eplb::c {
+
 namespace {
 
 TEST(ClientHandleTest, ACallNeedsAClientThatIsConnectedAndOpen) {
@@ -64,5 +67,133 @@ TEST(ClientHandleTest, LooksAreAllowedInsideACall) {
             EPLB_FAILED_PRECONDITION);
 }
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A caller whose header knows fields that this library does not.
+struct NewerTensor {
+  eplb_tensor known;
+  int64_t unknown;
+};
+
+eplb_tensor Weight(const char* name, size_t struct_size = sizeof(eplb_tensor)) {
+  eplb_tensor tensor = {};
+  tensor.struct_size = struct_size;
+  tensor.name = name;
+  return tensor;
+}
+
+TEST(CallbacksTest, ExchangeGivesTheBytesAndTakesTheAnswersInTheirOrder) {
+  std::string given;
+  const Exchange exchange = MakeExchange(
+      [](void* user, const void* bytes, size_t num_bytes, eplb_answers* answers) {
+        static_cast<std::string*>(user)->assign(static_cast<const char*>(bytes), num_bytes);
+        (void)eplb_answers_add(answers, "first", 5);
+        return eplb_answers_add(answers, bytes, num_bytes);
+      },
+      &given, 1);
+  const auto answers = exchange(std::string_view("mi\0ne", 5));
+  ASSERT_TRUE(answers.ok()) << answers.status();
+  EXPECT_EQ(given, std::string_view("mi\0ne", 5));
+  EXPECT_THAT(*answers, ElementsAre("first", given));
+}
+
+TEST(CallbacksTest, AnotherAnswerInThePlaceOfOurOwnIsNoticed) {
+  const Exchange exchange =
+      MakeExchange([](void*, const void*, size_t,
+                      eplb_answers* answers) { return eplb_answers_add(answers, "another's", 9); },
+                   nullptr, 0);
+  const absl::Status status = exchange("mine").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the answer of rank 0 is not what this rank 0 gave"));
+}
+
+TEST(CallbacksTest, CodesTextsAndExceptionsOfCallbacksAreTheCallers) {
+  const Exchange refuses = MakeExchange(
+      [](void*, const void*, size_t, eplb_answers*) {
+        eplb_callback_message("no route");
+        return int32_t{EPLB_UNAVAILABLE};
+      },
+      nullptr, 0);
+  EXPECT_EQ(refuses("").status(), absl::UnavailableError("exchange: no route"));
+  const ExpertProbe throws = MakeProbe(
+      [](void*, int32_t, int32_t, uint64_t*) -> int32_t { throw std::runtime_error("bad"); },
+      nullptr);
+  const absl::Status thrown = throws(0, 0).status();
+  EXPECT_EQ(thrown.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(thrown.message()), HasSubstr("bad"));
+}
+
+TEST(CallbacksTest, ProbeIsAskedForItsLayerAndSlot) {
+  int32_t calls = 0;
+  const ExpertProbe probe = MakeProbe(
+      [](void* user, int32_t layer, int32_t local_slot, uint64_t* digest) {
+        ++*static_cast<int32_t*>(user);
+        *digest = static_cast<uint64_t>(layer) * 10 + static_cast<uint64_t>(local_slot);
+        return int32_t{EPLB_OK};
+      },
+      &calls);
+  EXPECT_EQ(probe(3, 4).value(), 34U);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(CallbacksTest, AnswersHaveNoNullArguments) {
+  EXPECT_EQ(eplb_answers_add(nullptr, "a", 1), EPLB_INVALID_ARGUMENT);
+}
+
+TEST(CallbacksTest, EveryFieldOfATensorIsRead) {
+  std::array<std::byte, 64> memory{};
+  eplb_tensor tensor = Weight("w");
+  tensor.base = memory.data();
+  tensor.row_bytes = 8;
+  tensor.row_stride = 16;
+  tensor.num_rows = 4;
+  tensor.layer = 5;
+  tensor.role = EPLB_STATE;
+  const auto views = ReadTensors(&tensor, 1);
+  ASSERT_TRUE(views.ok()) << views.status();
+  const ExpertTensorView& view = views->at(0);
+  EXPECT_EQ(view.name, "w");
+  EXPECT_EQ(view.role, Role::kState);
+  EXPECT_EQ(view.layer, 5);
+  EXPECT_EQ(view.base, memory.data());
+  EXPECT_EQ(view.num_rows, 4);
+  EXPECT_EQ(view.row_bytes, 8);
+  EXPECT_EQ(view.row_stride, 16);
+  EXPECT_FALSE(view.rebuild);
+}
+
+TEST(CallbacksTest, TensorsLieAsFarApartAsTheCallersHeaderSays) {
+  std::array<NewerTensor, 2> tensors = {
+      {{Weight("a", sizeof(NewerTensor)), 0}, {Weight("b", sizeof(NewerTensor)), 0}}};
+  const auto views = ReadTensors(&tensors[0].known, 2);
+  ASSERT_TRUE(views.ok()) << views.status();
+  EXPECT_EQ(views->at(1).name, "b");
+  tensors[1].unknown = 1;
+  EXPECT_THAT(std::string(ReadTensors(&tensors[0].known, 2).status().message()),
+              HasSubstr("tensors[1] sets a field that this library"));
+}
+
+TEST(CallbacksTest, WhatIsNoTensorIsNamed) {
+  const auto refusal = [](const eplb_tensor& second) {
+    const std::array<eplb_tensor, 2> tensors = {Weight("a"), second};
+    const absl::Status status = ReadTensors(tensors.data(), 2).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal(Weight(nullptr)), "tensors[1]: name is NULL");
+  eplb_tensor other = Weight("b");
+  other.role = 9;
+  EXPECT_THAT(refusal(other), HasSubstr("tensors[1] \"b\": role 9, expected EPLB_WEIGHT (0)"));
+  other = Weight("b");
+  other.reserved = 1;
+  EXPECT_EQ(refusal(other), "tensors[1] \"b\": reserved 1, expected 0");
+  EXPECT_THAT(refusal(Weight("b", 8)), HasSubstr("tensors[1].struct_size is 8"));
+  EXPECT_EQ(ReadTensors(nullptr, 1).status(), absl::InvalidArgumentError("tensors is NULL"));
+  EXPECT_TRUE(ReadTensors(nullptr, 0).ok());
+}
+
 }  // namespace
+
 }  // namespace eplb::c

@@ -13,7 +13,7 @@ class HelpTest(unittest.TestCase):
         page = command.run("help", "costs")
         self.assertEqual((page.returncode, page.stderr), (0, ""))
         self.assertLessEqual(max(map(len, page.stdout.splitlines())), 80)
-        reasons = (ROOT / "placement" / "rebalance.cc").read_text(encoding="utf-8")
+        reasons = (ROOT / "placement" / "decision" / "rebalance.cc").read_text(encoding="utf-8")
         for word in ("peak GPU load", "migration", "replicas", "confirmed saving", "net saving", "bad interval", "at stake",
                      "loss budget", "min_gain"):
             self.assertIn(word, page.stdout)
@@ -21,7 +21,7 @@ class HelpTest(unittest.TestCase):
 
     def test_its_numbers_are_those_of_the_rule(self):
         page = command.run("help", "costs").stdout
-        header = (ROOT / "placement" / "rebalance.h").read_text(encoding="utf-8")
+        header = (ROOT / "placement" / "decision" / "rebalance.h").read_text(encoding="utf-8")
         allowance = float(re.search(r"kAllowance = ([\d.]+);", header).group(1))
         self.assertIn(f"{100 * allowance:g} % of the time", page)
         self.assertEqual(float(re.search(r"kTimesEarned = ([\d.]+);", header).group(1)), 5)

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "client/cli/report_picture.h"
 #include "client/cli/report_text.h"
 #include "client/cli/run_review.h"
 #include "tests/client/cli/small_run.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/files/run_directory.h"
+#include "client/run_log/run_directory.h"
 
 namespace eplb::cli {
 

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 
-#include "client/control/exchange.h"
+#include "client/control/control_channel.h"
 
 namespace eplb {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string_view>
 
-#include "client/control/exchange.h"
+#include "client/control/control_channel.h"
 
 namespace eplb::testing {
 

@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
 #include "client/inproc.h"
-#include "placement/status_macros.h"
 #include "tests/client/fault_points/guarded_memory.h"
 #include "tests/client/fault_points/rows.h"
 #include "tests/client/fault_points/striker.h"

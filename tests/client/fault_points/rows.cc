@@ -4,12 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 
 #ifdef EPLB_FAKE_NCCL
 #include "client/control/monotonic_clock.h"
 #include "client/migration/bounce_path.h"
-#include "client/migration/fallback_path.h"
 #include "client/migration/host_path.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"

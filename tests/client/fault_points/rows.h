@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/control/exchange.h"
+#include "client/control/control_channel.h"
 #include "client/migration/transport.h"
 #include "tests/client/fault_points/rank_process.h"
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "tests/client/migration/nccl_world.h"
 
 namespace eplb {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-#include "client/migration/expert_squares.h"
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
+#include "client/migration/replica_rows.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/cuda/gradient_case.h"

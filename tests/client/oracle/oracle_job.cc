@@ -4,9 +4,9 @@
 #include <random>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "client/inproc.h"
 #include "placement/rank_grid.h"
-#include "placement/status_macros.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/client/oracle/expert_slots.h"
 #include "tests/client/oracle/rank_barrier.h"

@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/client.h"
 #include "client/inproc.h"
-#include "placement/status_macros.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/client/migration/host_world.h"
 #include "tests/client/oracle/rank_barrier.h"

@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/bound.h"
 #include "placement/evaluate.h"
 #include "placement/policies/deepseek_policy.h"
+#include "placement/search/bound.h"
 #include "placement/search/layer_solver.h"
 #include "tests/placement/policy_contract.h"
 #include "tests/placement/random_placement.h"

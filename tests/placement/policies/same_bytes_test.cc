@@ -8,7 +8,7 @@
 #include <string>
 
 #include "placement/digest.h"
-#include "placement/registry.h"
+#include "placement/policies/registry.h"
 #include "tests/placement/random_placement.h"
 
 namespace eplb {

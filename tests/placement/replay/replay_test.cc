@@ -11,7 +11,7 @@
 #include <iterator>
 #include <limits>
 
-#include "placement/registry.h"
+#include "placement/policies/registry.h"
 #include "tests/placement/random_placement.h"
 
 #include <nlohmann/json.hpp>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "placement/evaluate.h"
-#include "placement/registry.h"
+#include "placement/policies/registry.h"
 
 namespace eplb {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "proto/wire/clipped.h"
+#include "base/clipped.h"
 #include "proto/wire/report_counts.h"
 #include "proto/wire/status.h"
 

@@ -13,6 +13,7 @@
 #include "proto/wire/convert.h"
 #include "server/rpc/rpc_server.h"
 #include "tests/server/failing_store.h"
+#include "tests/server/rpc/served_test.h"
 #include "tests/server/test_stream.h"
 
 #include "eplb/v1/admin.grpc.pb.h"
@@ -20,6 +21,7 @@
 #include "eplb/v1/session.grpc.pb.h"
 
 namespace eplb {
+
 namespace {
 
 constexpr auto kAdminDeadline = std::chrono::seconds(20);
@@ -322,4 +324,63 @@ TEST(AdminAuthorityTest, WhoMayNotIsRefusedAndWhoMayIsNamed) {
 }
 
 }  // namespace
+
+// Balancer.ReserveVersion and Balancer.GetLeader, asked over gRPC.
+
+namespace {
+
+class ReserveVersionTest : public ServedTest {
+ protected:
+  grpc::Status Reserve(const std::string& job, uint64_t* version) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::ReserveVersionRequest request;
+    request.set_job(job);
+    v1::ReserveVersionResponse response;
+    const grpc::Status status = balancer_->ReserveVersion(&context, request, &response);
+    *version = response.version();
+    return status;
+  }
+  grpc::Status Leader(const std::string& incarnation, v1::GetLeaderResponse* response) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::GetLeaderRequest request;
+    request.set_job("job");
+    request.set_incarnation(incarnation);
+    return balancer_->GetLeader(&context, request, response);
+  }
+};
+
+TEST_F(ReserveVersionTest, EveryCallGetsANumberOfItsOwn) {
+  Start();
+  const std::unique_ptr<RankStream> ranks[] = {Join(0), Join(1)};
+  ASSERT_TRUE(store_->WaitForEvent("released"));
+  uint64_t first = 0;
+  uint64_t second = 0;
+  ASSERT_TRUE(Reserve("job", &first).ok());
+  ASSERT_TRUE(Reserve("job", &second).ok());
+  EXPECT_EQ(first, 1U);
+  EXPECT_EQ(second, 2U);
+  EXPECT_EQ(*runner_->NextVersion("job"), 3);
+}
+
+TEST_F(ReserveVersionTest, OfAJobThatIsNotKnownEveryNumberIsFree) {
+  Start();
+  uint64_t version = 0;
+  EXPECT_EQ(Reserve("other", &version).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ReserveVersionTest, TheLeaderOfALaunchTellsItsTermAndRanks) {
+  Start();
+  const std::unique_ptr<RankStream> rank = Join(0);
+  v1::GetLeaderResponse response;
+  ASSERT_TRUE(Leader(HelloOf(0, 100).incarnation, &response).ok());
+  EXPECT_EQ(response.term(), 1U);
+  EXPECT_EQ(response.connected_ranks(), 1U);
+  EXPECT_EQ(response.world_size(), 2U);
+  EXPECT_EQ(Leader("another", &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+}  // namespace
+
 }  // namespace eplb

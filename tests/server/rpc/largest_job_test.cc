@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "proto/wire/limits.h"
+#include "proto/wire/messages.h"
 #include "tests/server/rpc/served_test.h"
 
 namespace eplb {

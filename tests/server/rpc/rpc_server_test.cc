@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "server/log.h"
+#include "server/process/log.h"
 #include "tests/server/rpc/health_stub.h"
 #include "tests/server/rpc/served_test.h"
 

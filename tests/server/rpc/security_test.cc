@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include <google/protobuf/descriptor.h>
 
-#include "proto/wire/tls_files.h"
+#include "base/tls_files.h"
 #include "tests/server/rpc/secured_server.h"
 
 #include "eplb/v1/admin.pb.h"

@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "server/runner/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "tests/server/failing_store.h"
 #include "tests/server/test_stream.h"
 

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/digest.h"
-#include "server/store/placement_bytes.h"
 #include "server/store/sqlite.h"
+#include "server/store/value_rows.h"
 #include "tests/server/store/folder.h"
 #include "tests/server/store/store_contract.h"
 

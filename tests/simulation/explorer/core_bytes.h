@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "server/core/state.h"
+#include "server/core/state/state.h"
 #include "tests/simulation/explorer/bytes.h"
 #include "tests/simulation/explorer/core_table.h"
 

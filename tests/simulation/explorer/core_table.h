@@ -19,7 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "server/core/core.h"
-#include "server/core/state.h"
+#include "server/core/state/state.h"
 #include "tests/simulation/explorer/interned.h"
 #include "tests/simulation/explorer/mutant.h"
 #include "tests/simulation/explorer/small_world.h"

@@ -1,5 +1,5 @@
 // What the ranks wrote into their logs on the way to each state, for the validator that all tests
-// share (placement/history.h).
+// share (client/run_log/history.h).
 #ifndef EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
 #define EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
 
@@ -10,7 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
-#include "placement/history.h"
+#include "client/run_log/history.h"
 #include "tests/simulation/explorer/interned.h"
 #include "tests/simulation/explorer/world.h"
 

@@ -14,8 +14,8 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "client/run_log/history.h"
 #include "client/session/member.h"
-#include "placement/history.h"
 #include "tests/simulation/explorer/core_table.h"
 #include "tests/simulation/explorer/interned.h"
 #include "tests/simulation/explorer/member_peer.h"

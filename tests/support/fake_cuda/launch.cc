@@ -1,13 +1,13 @@
 // The kernels' launchers: a kernel's body runs on the host when the stream comes to it.
 #include <vector>
 
+#include "base/status_macros.h"
 #include "cuda/add_rows.h"
 #include "cuda/copy.h"
 #include "cuda/count.h"
 #include "cuda/kernels/copy_body.h"
 #include "cuda/route.h"
 #include "cuda/square_rows.h"
-#include "placement/status_macros.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 namespace eplb::cuda {

@@ -1,4 +1,4 @@
-// The symbols of libnccl that cuda/nccl_functions.h names, over the fake's communicators. Streams
+// The symbols of libnccl that cuda/nccl_library.h names, over the fake's communicators. Streams
 // are ignored: a group runs at once, and memory is the host's.
 #include <sys/random.h>
 

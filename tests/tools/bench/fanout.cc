@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "tests/tools/bench/commands.h"
 #include "tests/tools/bench/daemon.h"
 

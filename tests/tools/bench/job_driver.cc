@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include <grpcpp/create_channel.h>
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "proto/wire/status.h"
 
 namespace eplb::bench {

@@ -1,7 +1,7 @@
 // What a session that is held costs the daemon.
 #include "absl/time/clock.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 #include "tests/tools/bench/commands.h"
 #include "tests/tools/bench/daemon.h"
 

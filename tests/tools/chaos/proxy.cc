@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-#include "placement/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eplb::chaos {
 namespace {

@@ -1,0 +1,19 @@
+// Which known name was probably meant: for messages about a key, a flag, a command or a policy.
+// threads: safe, no state.
+#ifndef EPLB_BASE_SUGGESTION_H_
+#define EPLB_BASE_SUGGESTION_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace eplb {
+
+// ", did you mean policy.name?" for the nearest of `known`; empty when none is within three letters
+// to insert, delete, replace or exchange, and a third of the name. cost: O(|name| * the letters of
+// `known`).
+std::string Suggestion(std::string_view name, std::span<const std::string> known);
+
+}  // namespace eplb
+
+#endif  // EPLB_BASE_SUGGESTION_H_

@@ -1,0 +1,488 @@
+#include "client/cli/change_commands.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+#include "base/clipped.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "base/suggestion.h"
+#include "client/cli/flags.h"
+#include "client/cli/job_json.h"
+#include "client/cli/text.h"
+#include "client/cli/wait.h"
+#include "placement/policies/registry.h"
+
+#include "eplb/v1/admin.pb.h"
+#include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+
+// A change asked of the daemon: the request's head, and the answer as text.
+
+// Fills a request's head. errors: those of ChooseJob and of asking for the job.
+absl::Status FillChange(const ChangeOptions& options, v1::Change* change);
+
+// JSON: {"job","request_id","version","state","outcome","before","after"}. A timeout's message says
+// that the outcome is not known and how to learn it.
+Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
+                    const absl::Status& status, const v1::AdminResponse& response);
+
+// Chunks of a rebalance commit within milliseconds, so that a version asked for can be out of date
+// before the change arrives.
+inline constexpr int kChangeAttempts = 5;
+
+// `request` with its head filled in. Where the version to expect was asked for and not given, an
+// answer that another one is in force by now makes it ask again, kChangeAttempts times in all.
+template <class Request>
+Output RunChange(const ChangeOptions& options, Request request) {
+  v1::AdminResponse response;
+  absl::Status status;
+  const int attempts = options.expect_version >= 0 ? 1 : kChangeAttempts;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    if (const absl::Status filled = FillChange(options, request.mutable_change()); !filled.ok()) {
+      return QueryFailure(filled);
+    }
+    status = Ask(options.query, request, &response);
+    if (!absl::IsAborted(status)) break;
+  }
+  return ChangeOutput(options, request.change(), status, response);
+}
+
+namespace {
+
+constexpr size_t kMaxClaim = 128;  // bytes, as the protocol takes
+constexpr size_t kUserRecordBytes = 16384;
+constexpr size_t kMaxHostName = 256;
+
+// "alice@host". The daemon shows it, marked as claimed, where nothing better names the caller.
+std::string CallerName() {
+  std::array<char, kUserRecordBytes> buffer;
+  passwd entry{};
+  passwd* found = nullptr;
+  const bool named =
+      getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
+  std::string name = named ? entry.pw_name : absl::StrCat("uid ", getuid());
+  std::array<char, kMaxHostName> host{};
+  if (gethostname(host.data(), host.size() - 1) == 0) absl::StrAppend(&name, "@", host.data());
+  return wire::IsUtf8(name) ? wire::Clipped(name, kMaxClaim) : "";
+}
+
+// 128 bits of the system's random numbers.
+std::string DrawRequestId() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
+}
+
+// Of `set policy`: what was in force, and what is.
+std::string SettingsLines(const v1::AdminResponse& response) {
+  if (response.after().empty()) return "";
+  return absl::StrCat("  before    ", Printable(response.before()), "\n  in force  ",
+                      Printable(response.after()), "\n");
+}
+
+}  // namespace
+
+void AddChangeOptions(CLI::App& app, ChangeOptions& options,
+                      const std::set<ExitCode>& more_exit_codes) {
+  AddJobOption(app, options.job);
+  app.add_option("--expect-version", options.expect_version,
+                 "Change nothing unless this version is in force [the one just asked for]")
+      ->check(&CheckNotNegative)
+      ->type_name("V");
+  AddRequestIdOption(app, options.request_id);
+  app.add_option("--comment", options.comment, "Why, for the audit log")->type_name("TEXT");
+  std::set<ExitCode> codes = {kNotFound, kConflict};
+  codes.insert(more_exit_codes.begin(), more_exit_codes.end());
+  AddQueryOptions(app, options.query, codes);
+}
+
+absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
+  if (!wire::IsUtf8(options.comment)) {
+    return absl::InvalidArgumentError("--comment is not UTF-8");
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
+  change->set_job(job);
+  change->set_request_id(options.request_id.empty() ? DrawRequestId() : options.request_id);
+  change->set_comment(options.comment);
+  change->set_claimed_by(CallerName());
+  if (options.expect_version >= 0) {
+    change->set_expect_version(static_cast<uint64_t>(options.expect_version));
+    return absl::OkStatus();
+  }
+  v1::GetJobRequest request;
+  request.set_job(job);
+  v1::JobStatus status;
+  EPLB_RETURN_IF_ERROR(Ask(options.query, request, &status));
+  change->set_expect_version(status.version());
+  return absl::OkStatus();
+}
+
+Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
+                    const absl::Status& status, const v1::AdminResponse& response) {
+  if (absl::IsDeadlineExceeded(status)) {
+    return Failure(kTimeout,
+                   absl::DeadlineExceededError(absl::StrCat(
+                       status.message(), "; whether request ", change.request_id(),
+                       " was executed is not known: see eplbctl get events --job ", change.job())));
+  }
+  if (!status.ok()) return QueryFailure(status);
+  if (options.query.format == Format::kJson) {
+    return {.exit_code = kOk,
+            .out = absl::StrCat("{\"job\":", wire::JsonQuote(change.job()),
+                                ",\"request_id\":", wire::JsonQuote(change.request_id()),
+                                ",\"version\":", response.version(),
+                                ",\"state\":", wire::JsonQuote(response.state()),
+                                ",\"outcome\":", wire::JsonQuote(response.outcome()),
+                                ",\"before\":", wire::JsonQuote(response.before()),
+                                ",\"after\":", wire::JsonQuote(response.after()), "}\n"),
+            .message = {}};
+  }
+  return {.exit_code = kOk,
+          .out = absl::StrCat(Printable(change.job()), ": ", Printable(response.outcome()), " (",
+                              Printable(response.state()), ", version ", response.version(), ")\n",
+                              SettingsLines(response)),
+          .message = {}};
+}
+
+Output RunPause(const PauseOptions& options) {
+  return RunChange(options.change, v1::PauseRequest());
+}
+
+void AddPause(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<PauseOptions>();
+  CLI::App& app = *root.add_subcommand("pause", "No more proposals for a job until it is resumed");
+  AddChangeOptions(app, options->change);
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunPause(*options); };
+  });
+}
+
+Output RunResume(const ResumeOptions& options) {
+  return RunChange(options.change, v1::ResumeRequest());
+}
+
+void AddResume(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ResumeOptions>();
+  CLI::App& app = *root.add_subcommand("resume", "Proposals again: ends a pause and a QUARANTINE");
+  AddChangeOptions(app, options->change);
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunResume(*options); };
+  });
+}
+
+namespace {
+
+constexpr absl::Duration kLongestRebalance = absl::Hours(24);
+
+absl::StatusOr<v1::ListPlansResponse> AskPlans(const ChangeOptions& change, uint32_t limit) {
+  v1::ListPlansRequest request;
+  request.set_job(change.job);
+  request.set_limit(limit);
+  v1::ListPlansResponse response;
+  EPLB_RETURN_IF_ERROR(Ask(change.query, request, &response));
+  return response;
+}
+
+// The first decision after `number` that an operator asked for, once it has an end: a job decides
+// one thing at a time.
+absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t number,
+                                       absl::Duration timeout) {
+  constexpr uint32_t kLookedAt = 20;  // decisions between two questions
+  const absl::Time end = absl::Now() + timeout;
+  while (true) {
+    EPLB_ASSIGN_OR_RETURN(const v1::ListPlansResponse plans, AskPlans(options.change, kLookedAt));
+    const v1::Plan* next = nullptr;
+    for (const v1::Plan& plan : plans.plans()) {  // newest first
+      if (plan.plan() > number && !plan.asked_by().empty()) next = &plan;
+    }
+    if (next != nullptr && next->result() != "proposed") return *next;
+    if (absl::Now() + kAskAgain >= end) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the decision has no end after ", options.wait_timeout,
+                       ": see eplbctl get plans --job ", options.change.job));
+    }
+    absl::SleepFor(kAskAgain);
+  }
+}
+
+Output DecisionOutput(const RebalanceOptions& options, const v1::Plan& plan) {
+  Output output;
+  output.exit_code = plan.result() == "committed" ? kOk : kConditionNotMet;
+  output.out = options.change.query.format == Format::kJson
+                   ? PlanToJson(plan) + "\n"
+                   : absl::StrCat("plan ", plan.plan(), " ", Printable(plan.result()), ": ",
+                                  Printable(plan.reason()), "\n");
+  return output;
+}
+
+Output RebalanceAndWait(const RebalanceOptions& given, v1::RebalanceRequest request) {
+  RebalanceOptions options = given;
+  const absl::StatusOr<absl::Duration> timeout =
+      ParseDuration("--wait-timeout", options.wait_timeout, kLongestRebalance);
+  if (!timeout.ok()) return UsageFailure(timeout.status());
+  const absl::StatusOr<std::string> job = ChooseJob(options.change.query, options.change.job);
+  if (!job.ok()) return QueryFailure(job.status());
+  options.change.job = *job;
+  const absl::StatusOr<v1::ListPlansResponse> before = AskPlans(options.change, 1);
+  if (!before.ok()) return QueryFailure(before.status());
+  const uint64_t number = before->plans().empty() ? 0 : before->plans(0).plan();
+  Output asked = RunChange(options.change, std::move(request));
+  if (asked.exit_code != kOk) return asked;
+  const absl::StatusOr<v1::Plan> plan = AwaitDecision(options, number, *timeout);
+  return plan.ok() ? DecisionOutput(options, *plan) : QueryFailure(plan.status());
+}
+
+}  // namespace
+
+Output RunRebalance(const RebalanceOptions& options) {
+  v1::RebalanceRequest request;
+  request.set_force(options.force);
+  return options.wait ? RebalanceAndWait(options, std::move(request))
+                      : RunChange(options.change, std::move(request));
+}
+
+void AddRebalance(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<RebalanceOptions>();
+  CLI::App& app = *root.add_subcommand("rebalance", "Decide now, from the newest windows");
+  app.add_flag("--force", options->force,
+               "Propose what the policy changes, without asking whether it pays");
+  CLI::Option* const wait = app.add_flag(
+      "--wait", options->wait, "Until the decision has ended; exit 8 when nothing was switched");
+  app.add_option("--wait-timeout", options->wait_timeout, "How long, at most 24h [10m]")
+      ->needs(wait)
+      ->type_name("DURATION");
+  AddChangeOptions(app, options->change, {kConditionNotMet});
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunRebalance(*options); };
+  });
+}
+
+Output RunRollback(const RollbackOptions& options) {
+  v1::RollbackRequest request;
+  if (options.to >= 0) request.set_to_version(static_cast<uint64_t>(options.to));
+  return RunChange(options.change, std::move(request));
+}
+
+void AddRollback(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<RollbackOptions>();
+  CLI::App& app = *root.add_subcommand(
+      "rollback", "Back to an earlier placement; pauses the job, so that it stays");
+  app.add_option("--to", options->to, "Version to go back to [before the newest rebalance]")
+      ->check(&CheckNotNegative)
+      ->type_name("V");
+  AddChangeOptions(app, options->change);
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunRollback(*options); };
+  });
+}
+
+Output RunForget(const ForgetOptions& options) {
+  if (options.change.job.empty()) {
+    return UsageFailure(absl::InvalidArgumentError("no job is named, expected eplbctl forget JOB"));
+  }
+  return RunChange(options.change, v1::ForgetRequest());
+}
+
+void AddForget(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<ForgetOptions>();
+  CLI::App& app = *root.add_subcommand(
+      "forget", "Remove a job that has no connected rank; its audit log stays");
+  const auto place = std::make_shared<std::string>();
+  CLI::Option* named = app.add_option("job", *place, "The job to remove")->type_name("JOB");
+  AddChangeOptions(app, options->change);
+  named->excludes(app.get_option("--job"));
+  app.callback([options, place, &command] {
+    if (!place->empty()) options->change.job = *place;
+    command = [options](const Terminal& /*terminal*/) { return RunForget(*options); };
+  });
+}
+
+namespace {
+
+constexpr int64_t kMaxSteps = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxLayers = 1 << 20;
+
+// As a configuration file has numbers: no sign, no blanks, decimal.
+bool OnlyDigits(const std::string& text) {
+  return text.find_first_not_of("0123456789") == std::string::npos;
+}
+bool IsDecimal(const std::string& text) {
+  return text.find_first_of("0123456789.") == 0 &&
+         text.find_first_not_of("0123456789.eE-") == std::string::npos;
+}
+
+absl::Status WrongValue(const std::string& key, const std::string& value,
+                        const std::string& expected) {
+  return absl::InvalidArgumentError(absl::StrCat(key, "=", value, ": expected ", expected));
+}
+
+absl::Status SetName(const std::string& value, v1::PolicySettings* settings) {
+  std::vector<std::string> names;
+  for (const std::string_view name : PolicyNames()) names.emplace_back(name);
+  if (std::find(names.begin(), names.end(), value) != names.end()) {
+    settings->set_name(value);
+    return absl::OkStatus();
+  }
+  return WrongValue("name", value,
+                    absl::StrCat("one of ", absl::StrJoin(names, ", "), Suggestion(value, names)));
+}
+
+absl::Status SetMode(const std::string& value, v1::PolicySettings* settings) {
+  if (value != "apply" && value != "observe") return WrongValue("mode", value, "apply or observe");
+  settings->set_mode(value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> Count(const char* key, const std::string& value, int64_t most) {
+  int64_t number = 0;
+  if (OnlyDigits(value) && absl::SimpleAtoi(value, &number) && number >= 1 && number <= most) {
+    return number;
+  }
+  return WrongValue(key, value, absl::StrCat("an integer in 1..", most));
+}
+
+absl::Status SetEverySteps(const std::string& value, v1::PolicySettings* settings) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t steps, Count("every_steps", value, kMaxSteps));
+  settings->set_every_steps(static_cast<uint32_t>(steps));
+  return absl::OkStatus();
+}
+
+absl::Status SetHorizonSteps(const std::string& value, v1::PolicySettings* settings) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t steps, Count("horizon_steps", value, kMaxSteps));
+  settings->set_horizon_steps(static_cast<uint64_t>(steps));
+  return absl::OkStatus();
+}
+
+absl::Status SetLayersPerChunk(const std::string& value, v1::PolicySettings* settings) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t layers, Count("layers_per_chunk", value, kMaxLayers));
+  settings->set_layers_per_chunk(static_cast<uint32_t>(layers));
+  return absl::OkStatus();
+}
+
+absl::Status SetMinGain(const std::string& value, v1::PolicySettings* settings) {
+  double gain = 0;
+  if (!IsDecimal(value) || !absl::SimpleAtod(value, &gain) || !(gain >= 0 && gain <= 1)) {
+    return WrongValue("min_gain", value, "a number in 0..1");
+  }
+  settings->set_min_gain(gain);
+  return absl::OkStatus();
+}
+
+absl::Status SetFreezeSteps(const std::string& value, v1::PolicySettings* settings) {
+  const size_t colon = value.find(':');
+  int64_t first = 0;
+  int64_t last = 0;
+  const bool range = colon != std::string::npos && OnlyDigits(value.substr(0, colon)) &&
+                     absl::SimpleAtoi(value.substr(0, colon), &first) &&
+                     OnlyDigits(value.substr(colon + 1)) &&
+                     absl::SimpleAtoi(value.substr(colon + 1), &last) && first <= last;
+  if (!range && value != "never") {
+    return WrongValue("freeze_steps", value, "A:B with 0 <= A <= B, or never");
+  }
+  settings->set_freeze_steps(range ? value : "");
+  return absl::OkStatus();
+}
+
+// Unlike a flag's duration it needs its unit, as in a configuration file.
+absl::Status SetMaxPause(const std::string& value, v1::PolicySettings* settings) {
+  absl::Duration pause;
+  const bool begins_well = IsDecimal(value.substr(0, 1));
+  if (!begins_well || !absl::ParseDuration(value, &pause) || pause < absl::Milliseconds(1) ||
+      pause > absl::Hours(1)) {
+    return WrongValue("max_pause", value, "a duration with its unit, e.g. 200ms, in 1ms..1h");
+  }
+  settings->set_max_pause_seconds(absl::ToDoubleSeconds(pause));
+  return absl::OkStatus();
+}
+
+// A setting, and the table of the daemon's configuration that it stands in.
+struct Setting {
+  const char* key;
+  const char* table;
+  absl::Status (*set)(const std::string& value, v1::PolicySettings* settings);
+};
+
+constexpr Setting kSettings[] = {{"name", "policy", &SetName},
+                                 {"mode", "policy", &SetMode},
+                                 {"every_steps", "policy", &SetEverySteps},
+                                 {"min_gain", "policy", &SetMinGain},
+                                 {"horizon_steps", "policy", &SetHorizonSteps},
+                                 {"freeze_steps", "policy", &SetFreezeSteps},
+                                 {"max_pause", "migration", &SetMaxPause},
+                                 {"layers_per_chunk", "migration", &SetLayersPerChunk}};
+
+}  // namespace
+
+absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicySettings* settings) {
+  const size_t equals = setting.find('=');
+  if (equals == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", setting, "\": expected KEY=VALUE, e.g. every_steps=100"));
+  }
+  const std::string given = setting.substr(0, equals);
+  std::vector<std::string> known;
+  std::vector<std::string> short_names;
+  for (const Setting& one : kSettings) {
+    const std::string full = absl::StrCat(one.table, ".", one.key);
+    if (given == one.key || given == full) {
+      EPLB_RETURN_IF_ERROR(one.set(setting.substr(equals + 1), settings));
+      return one.key;
+    }
+    known.push_back(full);
+    short_names.push_back(one.key);
+  }
+  std::string nearest = Suggestion(given, known);
+  if (nearest.empty()) nearest = Suggestion(given, short_names);
+  return absl::InvalidArgumentError(absl::StrCat("\"", given, "\": unknown setting, expected ",
+                                                 absl::StrJoin(known, ", "), nearest));
+}
+
+Output RunSetPolicy(const SetPolicyOptions& options) {
+  v1::SetPolicyRequest request;
+  std::set<std::string> given;
+  for (const std::string& setting : options.settings) {
+    const absl::StatusOr<std::string> key = ApplySetting(setting, request.mutable_settings());
+    if (!key.ok()) return Failure(kUsage, key.status());
+    if (!given.insert(*key).second) {
+      return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(*key, " is given twice")));
+    }
+  }
+  return RunChange(options.change, std::move(request));
+}
+
+void AddSet(CLI::App& root, Command& command) {
+  CLI::App& set = *root.add_subcommand("set", "Change settings of a job: policy");
+  set.require_subcommand(1);
+  const auto options = std::make_shared<SetPolicyOptions>();
+  CLI::App& app = *set.add_subcommand("policy", "How a job is balanced; the others stay");
+  app.add_option("settings", options->settings,
+                 "name, mode, every_steps, min_gain, horizon_steps, freeze_steps, max_pause, "
+                 "layers_per_chunk")
+      ->required()
+      ->type_name("KEY=VALUE");
+  AddChangeOptions(app, options->change);
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunSetPolicy(*options); };
+  });
+}
+
+}  // namespace eplb::cli

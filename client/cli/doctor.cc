@@ -1,0 +1,460 @@
+#include "client/cli/doctor.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+#include "base/status_macros.h"
+#include "client/cli/job_text.h"
+#include "client/cli/text.h"
+#include "client/cli/transport_checks.h"
+#include "client/run_log/history.h"
+#include "client/run_log/run_directory.h"
+
+#include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+
+namespace {
+
+using Result = Check::Result;
+
+constexpr double kLeastCoverage = 0.95;
+constexpr double kGathering = 60;        // seconds
+constexpr double kRefusalMatters = 600;  // seconds
+
+Check MakeCheck(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
+  return {
+      .scope = job.job(), .name = std::move(name), .result = result, .detail = std::move(detail)};
+}
+
+Check CheckState(const v1::JobStatus& job) {
+  std::string detail = absl::StrCat(job.state(), " for ", Seconds(job.state_seconds()));
+  if (!job.waiting_for().empty()) absl::StrAppend(&detail, ", waits for ", job.waiting_for());
+  if (job.state() == "QUARANTINE") {
+    absl::StrAppend(&detail, "; eplbctl resume ends it");
+    return MakeCheck(job, "state", Result::kFailed, std::move(detail));
+  }
+  // Restored from the store, and none of its ranks has come back.
+  if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 && job.ending().empty()) {
+    absl::StrAppend(&detail,
+                    "; no rank is connected: start the job again, or end it with "
+                    "eplbctl forget");
+    return MakeCheck(job, "state", Result::kFailed, std::move(detail));
+  }
+  // The daemon's own deadlines are configured, and it tells when one is long past.
+  if (job.stuck_seconds() > 0) {
+    absl::StrAppend(&detail, "; that is more than three times its deadline");
+    return MakeCheck(job, "state", Result::kWarning, std::move(detail));
+  }
+  return MakeCheck(job, "state", Result::kOk, std::move(detail));
+}
+
+template <class Predicate>
+std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
+  std::vector<uint32_t> ranks;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (predicate(rank)) ranks.push_back(rank.rank());
+  }
+  return NameRanks(ranks, static_cast<size_t>(job.ranks_size()));
+}
+
+// The daemon stepped down: another one balances the launch.
+bool MovedAway(const v1::JobStatus& job) {
+  return job.ending() == "lost" && absl::StrContains(job.end_reason(), "ranks went on with eplbd");
+}
+
+// A run that failed or was lost is a finding however short ago: nobody said that it is over.
+Check CheckIncarnation(const v1::JobStatus& job) {
+  const std::string name = absl::StrCat("incarnation ", job.incarnation());
+  if (MovedAway(job)) {
+    return MakeCheck(job, "incarnation", Result::kOk,
+                     absl::StrCat(name, " is not led here: ", job.end_reason()));
+  }
+  if (job.ending() == "lost") {
+    return MakeCheck(job, "incarnation", Result::kFailed,
+                     absl::StrCat(name, " was lost: ", job.end_reason(),
+                                  "; start it again, or end it with eplbctl forget"));
+  }
+  if (!job.ending().empty()) {
+    return MakeCheck(job, "incarnation", job.ending() == "failed" ? Result::kFailed : Result::kOk,
+                     absl::StrCat(name, " ", job.ending(), ": ", job.end_reason()));
+  }
+  if (!job.took_over().empty()) {
+    return MakeCheck(
+        job, "incarnation", Result::kWarning,
+        absl::StrCat(name, " took over from ", job.took_over(),
+                     ", whose ranks were still connected: a restart, or two jobs of one "
+                     "name"));
+  }
+  return MakeCheck(job, "incarnation", Result::kOk,
+                   job.incarnation().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
+}
+
+// A run that failed or finished is over; one that is lost may go on.
+bool IsOver(const v1::JobStatus& job) {
+  return job.ending() == "finished" || job.ending() == "failed";
+}
+
+// "lost: rank 2; failed: ranks 0, 1", of a run that has ended.
+std::string EndsOfRanks(const v1::JobStatus& job) {
+  std::string text;
+  for (const char* state : {"lost", "failed", "away", "expected", "connected"}) {
+    const std::string ranks =
+        RanksWhere(job, [state](const auto& rank) { return rank.state() == state; });
+    if (!ranks.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", state, ": ", ranks);
+  }
+  return text;
+}
+
+Check CheckRanks(const v1::JobStatus& job) {
+  if (job.ending() == "finished") {
+    return MakeCheck(job, "ranks", Result::kOk, "none is connected: the job has finished");
+  }
+  if (IsOver(job)) {
+    const std::string ends = EndsOfRanks(job);
+    return MakeCheck(job, "ranks", Result::kOk,
+                     ends.empty() ? "none is expected: the run has ended" : ends);
+  }
+  const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
+  std::string detail =
+      absl::StrCat(job.connected_ranks(), " of ", job.world_size(), " ranks are connected");
+  if (!away.empty()) absl::StrAppend(&detail, "; away: ", away);
+  const bool whole = job.world_size() > 0 && job.connected_ranks() == job.world_size();
+  return MakeCheck(job, "ranks", whole ? Result::kOk : Result::kWarning, std::move(detail));
+}
+
+Check CheckAgreement(const v1::JobStatus& job) {
+  if (job.connected_ranks() == 0 && IsOver(job)) {
+    return MakeCheck(job, "agreement", Result::kOk,
+                     absl::StrCat("the run ended in version ", job.version()));
+  }
+  if (job.connected_ranks() == 0) {
+    return MakeCheck(job, "agreement", Result::kWarning, "not checked: no rank is connected");
+  }
+  const std::string others = RanksWhere(job, [&job](const auto& rank) {
+    return rank.connected() && rank.running_version() != job.version();
+  });
+  if (others.empty()) {
+    return MakeCheck(job, "agreement", Result::kOk,
+                     absl::StrCat("every connected rank runs version ", job.version()));
+  }
+  // A switch reaches the daemon rank by rank.
+  const bool switching =
+      job.state() == "RESOLVING" || job.state() == "RETRACTING" || job.state() == "HELD";
+  return MakeCheck(
+      job, "agreement", switching ? Result::kWarning : Result::kFailed,
+      absl::StrCat("version ", job.version(), " is in force, ", others, " run another one"));
+}
+
+Check CheckActivePlacement(const v1::JobStatus& job,
+                           const absl::StatusOr<wire::PlacementBody>& placement) {
+  if (absl::IsNotFound(placement.status())) {
+    return MakeCheck(job, "placement", Result::kWarning, std::string(placement.status().message()));
+  }
+  if (!placement.ok()) {
+    return MakeCheck(job, "placement", Result::kFailed, std::string(placement.status().message()));
+  }
+  const Digest digest = DigestOf(placement->placement);
+  const std::string told(digest.bytes.begin(), digest.bytes.end());
+  // Asked one after the other: a switch may lie between the two answers.
+  const bool same_version = static_cast<int64_t>(job.version()) == placement->version;
+  if (same_version && told != job.digest()) {
+    return MakeCheck(job, "placement", Result::kFailed,
+                     absl::StrCat("the maps of version ", job.version(), " have the digest ",
+                                  digest.Hex(), ", which is not the one in force"));
+  }
+  return MakeCheck(job, "placement", Result::kOk,
+                   absl::StrCat("version ", placement->version, " is valid, its digest ",
+                                digest.Hex().substr(0, 12), " is that of its maps"));
+}
+
+Check CheckReports(const v1::JobStatus& job) {
+  if (job.coverage() <= 0) {
+    return MakeCheck(job, "reports", Result::kWarning, "no load window is complete yet");
+  }
+  std::string detail =
+      absl::StrFormat("%.1f %% of the reporters told steps %d..%d", 100 * job.coverage(),
+                      job.last_window_first_step(), job.last_window_last_step());
+  const std::string dropped =
+      RanksWhere(job, [](const auto& rank) { return rank.dropped_steps() > 0; });
+  if (!dropped.empty())
+    absl::StrAppend(&detail, "; counts of some steps were dropped by ", dropped);
+  const bool whole = job.coverage() >= kLeastCoverage && dropped.empty();
+  return MakeCheck(job, "reports", whole ? Result::kOk : Result::kWarning, std::move(detail));
+}
+
+Check CheckLibraries(const v1::JobStatus& job) {
+  std::set<std::string> versions;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (!rank.library_version().empty()) versions.insert(rank.library_version());
+  }
+  return MakeCheck(job, "library", versions.size() == 1 ? Result::kOk : Result::kWarning,
+                   versions.empty() ? "no rank has told its version"
+                                    : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
+}
+
+// Whether steps are followed by windows, windows by decisions and decisions by switches.
+Check CheckBalancing(const v1::JobStatus& job) {
+  if (!job.stalled().empty()) {
+    return MakeCheck(job, "balancing", Result::kFailed,
+                     absl::StrCat("stalled (", job.stalled(), "): ", job.stalled_reason()));
+  }
+  if (job.step_seconds() <= 0) {
+    return MakeCheck(job, "balancing", Result::kOk,
+                     "not stalled; how long a step takes is not known");
+  }
+  std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
+  if (job.coverage_now() <= 0) return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
+  absl::StrAppendFormat(&detail, "; %.1f %% of the reporters told the newest window",
+                        100 * job.coverage_now());
+  return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
+}
+
+// A launch that gathers its ranks is given a minute.
+Check CheckCandidate(const v1::JobStatus& job) {
+  std::string detail = CandidateText(job);
+  const bool late = job.candidate().seconds() > kGathering;
+  if (job.take_over_refused()) {
+    absl::StrAppend(&detail, "; end the other launch, or start this one with EPLB_TAKE_OVER=1");
+  }
+  return MakeCheck(job, "candidate",
+                   late || job.take_over_refused() ? Result::kFailed : Result::kWarning,
+                   std::move(detail));
+}
+
+// What the daemon paused by itself is a finding; what an operator paused is a choice.
+bool PausedByALostStore(const v1::JobStatus& job) {
+  return absl::StartsWith(job.pause_reason(), "the store was moved aside");
+}
+
+bool CameToNothing(const v1::Plan& plan) {
+  return plan.result() == "withdrawn" || plan.result() == "partial" || plan.result() == "failed";
+}
+
+Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
+  if (IsOver(job)) {
+    return MakeCheck(job, "decisions", Result::kOk,
+                     job.paused() ? absl::StrCat("none is due; a new launch is paused, too, until "
+                                                 "eplbctl resume: ",
+                                                 job.pause_reason())
+                                  : "none is due: the run has ended");
+  }
+  if (job.paused()) {
+    std::string detail = absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it");
+    if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
+      absl::StrAppend(&detail, "; the newest decision is ", plans.plans(0).result(), ": ",
+                      plans.plans(0).reason());
+    }
+    return MakeCheck(job, "decisions", PausedByALostStore(job) ? Result::kFailed : Result::kWarning,
+                     std::move(detail));
+  }
+  if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
+    return MakeCheck(
+        job, "decisions", Result::kWarning,
+        absl::StrCat("the newest is ", plans.plans(0).result(), ": ", plans.plans(0).reason()));
+  }
+  return MakeCheck(job, "decisions", Result::kOk,
+                   plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());
+}
+
+// A choice, not a fault; but it is why a job that looks well never switches.
+Check CheckMode(const v1::JobStatus& job) {
+  const bool observes = job.policy().mode() == "observe";
+  return MakeCheck(job, "mode", Result::kOk,
+                   observes
+                       ? "observe: decisions are made and explained, none is applied; eplbctl set "
+                         "policy mode=apply ends it"
+                       : "apply: decisions that pay are carried out");
+}
+
+Check CheckReadiness(const v1::GetStatusResponse& status) {
+  if (status.ready()) {
+    return {.scope = "eplbd",
+            .name = "ready",
+            .detail = absl::StrCat("version ", status.server_version(), ", term ", status.term(),
+                                   ", up ", Seconds(status.uptime_seconds()))};
+  }
+  return {.scope = "eplbd",
+          .name = "ready",
+          .result = Result::kFailed,
+          .detail = absl::StrCat("no proposals can be made: ", status.not_ready_reason())};
+}
+
+}  // namespace
+
+std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::string& job) {
+  std::vector<Check> checks = {CheckReadiness(status)};
+  for (const std::string& warning : status.warnings()) {
+    checks.push_back(
+        {.scope = "eplbd", .name = "warning", .result = Result::kFailed, .detail = warning});
+  }
+  for (const v1::Refusal& refusal : status.refusals()) {
+    const bool asked = job.empty() || refusal.job() == job;
+    if (!asked || refusal.seconds_ago() > kRefusalMatters) continue;
+    checks.push_back(
+        {.scope = refusal.job(),
+         .name = "refused",
+         .result = Result::kFailed,
+         .detail = absl::StrCat("the daemon does not serve this job: ", refusal.reason(), " (",
+                                Counted(static_cast<int64_t>(refusal.count()), "refusal"),
+                                ", the newest ", Seconds(refusal.seconds_ago()), " ago)")});
+  }
+  return checks;
+}
+
+std::vector<Check> CheckJob(const v1::JobStatus& job,
+                            const absl::StatusOr<wire::PlacementBody>& placement,
+                            const v1::ListPlansResponse& plans) {
+  std::vector<Check> checks = {CheckState(job), CheckIncarnation(job), CheckRanks(job),
+                               CheckAgreement(job), CheckActivePlacement(job, placement)};
+  if (!IsOver(job)) {
+    checks.push_back(CheckReports(job));
+    checks.push_back(CheckLibraries(job));
+    for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
+    checks.push_back(CheckMode(job));
+  }
+  checks.push_back(CheckPlans(job, plans));
+  if (!IsOver(job) || !job.stalled().empty()) checks.push_back(CheckBalancing(job));
+  if (job.has_candidate()) checks.push_back(CheckCandidate(job));
+  // One that is for good stalls the job; others came back later.
+  if (!job.refusal().empty()) {
+    checks.push_back(MakeCheck(job, "refused", Result::kWarning, RefusedText(job)));
+  }
+  return checks;
+}
+
+absl::StatusOr<Check> CheckRun(const std::string& directory) {
+  EPLB_ASSIGN_OR_RETURN(const RunLogs run, ReadRunLogs(directory));
+  const std::vector<std::string> broken = FindViolations(run.histories, RecordsOf(run.placements));
+  if (broken.empty()) {
+    return Check{
+        .scope = directory,
+        .name = "invariants",
+        .detail = absl::StrCat("no promise is broken in the logs of ",
+                               Counted(static_cast<int64_t>(run.histories.size()), "rank"))};
+  }
+  return Check{.scope = directory,
+               .name = "invariants",
+               .result = Result::kFailed,
+               .detail = absl::StrCat(Counted(static_cast<int64_t>(broken.size()), "violation"),
+                                      ", the first: ", broken.front())};
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kPlansLookedAt = 10;
+
+const char* ResultName(Check::Result result) {
+  switch (result) {
+    case Check::Result::kOk:
+      return "ok";
+    case Check::Result::kWarning:
+      return "warning";
+    case Check::Result::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+Colour ColourOf(Check::Result result) {
+  if (result == Check::Result::kOk) return Colour::kGreen;
+  return result == Check::Result::kWarning ? Colour::kYellow : Colour::kRed;
+}
+
+absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
+  v1::GetStatusResponse status;
+  EPLB_RETURN_IF_ERROR(AskStatus(options.query, &status));
+  std::vector<Check> checks = CheckDaemon(status, options.job);
+  bool found = options.job.empty() ||
+               std::any_of(checks.begin(), checks.end(), [&options](const Check& check) {
+                 return check.scope == options.job;  // refused, and not known
+               });
+  for (const v1::JobStatus& job : status.jobs()) {
+    if (!options.job.empty() && job.job() != options.job) continue;
+    found = true;
+    const absl::StatusOr<wire::PlacementBody> placement = AskPlacement(options.query, job.job());
+    v1::ListPlansRequest request;
+    request.set_job(job.job());
+    request.set_limit(kPlansLookedAt);
+    v1::ListPlansResponse plans;
+    EPLB_RETURN_IF_ERROR(Ask(options.query, request, &plans));
+    for (Check& check : CheckJob(job, placement, plans)) checks.push_back(std::move(check));
+  }
+  if (!found) return absl::NotFoundError(absl::StrCat("no job ", options.job));
+  return checks;
+}
+
+std::string ToJson(const std::vector<Check>& checks, bool healthy) {
+  Json list = Json::array();
+  for (const Check& check : checks) {
+    list.push_back({{"scope", check.scope},
+                    {"check", check.name},
+                    {"result", ResultName(check.result)},
+                    {"detail", check.detail}});
+  }
+  const Json json = {{"healthy", healthy}, {"checks", std::move(list)}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string ToText(const std::vector<Check>& checks, const Terminal& terminal) {
+  std::string text;
+  for (const Check& check : checks) {
+    constexpr int kColumn = 9;  // "warning" and two spaces
+    const std::string result = Paint(terminal, ColourOf(check.result), ResultName(check.result));
+    const std::string body =
+        absl::StrCat(Printable(check.scope), " ", check.name, ": ", Printable(check.detail));
+    absl::StrAppend(&text, Beside(result, kColumn, body, terminal), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
+  std::vector<Check> checks;
+  if (!options.run.empty()) {
+    absl::StatusOr<Check> check = CheckRun(options.run);
+    if (!check.ok()) return UsageFailure(check.status());
+    checks.push_back(*std::move(check));
+  } else {
+    absl::StatusOr<std::vector<Check>> asked = AskAll(options);
+    if (!asked.ok()) return QueryFailure(asked.status());
+    checks = *std::move(asked);
+  }
+  const bool healthy = std::all_of(checks.begin(), checks.end(), [&options](const Check& check) {
+    return check.result == Check::Result::kOk ||
+           (check.result == Check::Result::kWarning && !options.strict);
+  });
+  return {.exit_code = healthy ? kOk : kConditionNotMet,
+          .out = options.query.format == Format::kJson ? ToJson(checks, healthy)
+                                                       : ToText(checks, terminal),
+          .message = {}};
+}
+
+void AddDoctor(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<DoctorOptions>();
+  CLI::App& app = *root.add_subcommand("doctor", "Is everything well? Exit 8 when a check fails");
+  AddJobOption(app, options->job, "Only this job [all]");
+  app.add_option("--run", options->run, "Check the ranks' logs in this folder, not a daemon")
+      ->type_name("DIR");
+  app.add_flag("--strict", options->strict, "A warning is exit 8, too");
+  AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunDoctor(*options, terminal); };
+  });
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,309 @@
+#include "client/cli/explain_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+#include "client/cli/gpu_picture.h"
+#include "client/cli/job_text.h"
+#include "client/cli/text.h"
+#include "placement/align.h"
+
+namespace eplb::cli {
+
+std::string TransferText(const Transfer& transfer) {
+  return absl::StrCat(transfer.expert.value, " (GPU ", transfer.source.value, " -> ",
+                      transfer.destination.value, ")");
+}
+
+std::string MoreTransfersText(size_t count) {
+  if (count <= kTransfersShown) return "";
+  return absl::StrCat("and ", Grouped(static_cast<int64_t>(count - kTransfersShown)),
+                      " more (-o json lists all)");
+}
+
+namespace {
+
+constexpr size_t kLayersShown = 8;
+constexpr int kExplainIndent = 2;
+
+std::string Heading(const std::string& text, const Terminal& terminal) {
+  return absl::StrCat("\n", Paint(terminal, Colour::kBold, text), "\n");
+}
+
+std::string Indented(const std::string& text, const Terminal& terminal) {
+  return Beside("", kExplainIndent, text, terminal) + "\n";
+}
+
+// "launch 3, term 2, 120.0 ms a step" on a line of its own, as far as it is known.
+std::string LaunchAndRate(const v1::JobStatus& job) {
+  std::vector<std::string> parts;
+  if (job.launch() > 0) parts.push_back(absl::StrCat("launch ", job.launch()));
+  if (job.term() > 0) parts.push_back(absl::StrCat("term ", job.term()));
+  if (job.step_seconds() > 0) parts.push_back(Seconds(job.step_seconds()) + " a step");
+  return parts.empty() ? "" : absl::StrJoin(parts, ", ") + "\n";
+}
+
+std::string Summary(const Explanation& explanation, const Terminal& terminal) {
+  const v1::JobStatus& job = explanation.job;
+  std::string text = absl::StrCat(
+      Paint(terminal, Colour::kBold, "Job " + Printable(job.job())), ": ", StateText(job), " for ",
+      Seconds(job.state_seconds()), ", step ", Grouped(static_cast<int64_t>(job.step())),
+      ", version ", job.version(), "\n", LaunchAndRate(job), StateNotes(job, "", terminal));
+  return absl::StrCat(text,
+                      Wrapped("balancedness (mean / max GPU load): " + BalancednessText(job),
+                              terminal.width, kExplainIndent),
+                      "\n");
+}
+
+std::string SettingsInForce(const v1::JobStatus& job, const Terminal& terminal) {
+  if (job.policy().name().empty()) return "";
+  return Heading("Settings in force", terminal) + Indented(SettingsText(job.policy()), terminal);
+}
+
+std::string SwitchedText(const v1::Plan& plan) {
+  std::string text =
+      absl::StrFormat("plan %d, policy %s, decided on steps %d..%d, switched at step %d",
+                      plan.plan(), Printable(plan.policy()), plan.decided_first_step(),
+                      plan.decided_last_step(), plan.switched_step());
+  if (!plan.asked_by().empty())
+    absl::StrAppend(&text, ", asked for by ", Printable(plan.asked_by()));
+  return text;
+}
+
+// What the decision promised, and what came of it.
+std::string OutcomeText(const v1::Plan& plan) {
+  std::string text = "balancedness ";
+  if (plan.balancedness_before() > 0) {
+    absl::StrAppendFormat(&text, "measured %.4f before, ", plan.balancedness_before());
+  }
+  absl::StrAppendFormat(&text, "predicted %.4f, ", plan.balancedness_predicted());
+  if (plan.has_balancedness_seen()) {
+    absl::StrAppendFormat(&text, "seen %.4f on steps %d..%d", plan.balancedness_seen(),
+                          plan.seen_first_step(), plan.seen_last_step());
+  } else {
+    text += "not seen yet on a whole window";
+  }
+  absl::StrAppend(&text, "; ", Counted(static_cast<int64_t>(plan.transfers()), "transfer"));
+  if (plan.has_received_bytes()) {
+    absl::StrAppendFormat(&text, ", %.1f MB received",
+                          static_cast<double>(plan.received_bytes()) / 1e6);
+  }
+  if (plan.has_pause_seconds()) {
+    absl::StrAppend(&text, ", longest boundary ", Seconds(plan.pause_seconds()));
+  }
+  return text;
+}
+
+bool IsNewest(const Explanation& explanation, const v1::Plan& plan) {
+  return !explanation.plans.empty() && explanation.plans.front().plan() == plan.plan();
+}
+
+std::string PlacementText(const Explanation& explanation, const Terminal& terminal) {
+  const v1::Plan* const plan = explanation.switched();
+  if (plan == nullptr) {
+    return Heading("Placement in force", terminal) +
+           Indented("no plan that this daemon remembers led to it", terminal);
+  }
+  const char* const heading = IsNewest(explanation, *plan)
+                                  ? "Placement in force, by the newest decision"
+                                  : "Placement in force";
+  return absl::StrCat(Heading(heading, terminal), Indented(SwitchedText(*plan), terminal),
+                      Indented(Printable(plan->reason()), terminal),
+                      Indented(OutcomeText(*plan), terminal));
+}
+
+// Empty when it is the one behind the placement in force, which stands above.
+std::string NewestText(const Explanation& explanation, const Terminal& terminal) {
+  std::string text = Heading("Newest decision", terminal);
+  if (explanation.plans.empty()) {
+    const std::string& reason = explanation.job.last_reason();
+    return text +
+           Indented(reason.empty() ? "nothing was decided yet" : Printable(reason), terminal);
+  }
+  const v1::Plan& plan = explanation.plans.front();
+  const v1::Plan* const switched = explanation.switched();
+  if (switched != nullptr && IsNewest(explanation, *switched)) return "";
+  return text + Indented(absl::StrCat("plan ", plan.plan(), " ", Printable(plan.result()), ": ",
+                                      Printable(plan.reason())),
+                         terminal);
+}
+
+// What the decision behind the placement moved in a layer.
+std::string MovedText(const Explanation& explanation, int32_t layer, const Terminal& terminal) {
+  const std::optional<std::vector<Transfer>> transfers = TransfersOf(explanation, layer);
+  if (!transfers) return "";
+  std::vector<std::string> moves;
+  for (const Transfer& transfer :
+       std::span(*transfers).first(std::min(transfers->size(), kTransfersShown))) {
+    moves.push_back(TransferText(transfer));
+  }
+  if (transfers->size() > moves.size()) moves.push_back(MoreTransfersText(transfers->size()));
+  const v1::Plan& switched = *explanation.switched();
+  const std::string text =
+      moves.empty()
+          ? absl::StrCat("plan ", switched.plan(), " moved no expert of this layer")
+          : absl::StrCat("plan ", switched.plan(), " moved expert ", absl::StrJoin(moves, ", "));
+  return absl::StrCat("\n", Wrapped(text, terminal.width, kExplainIndent), "\n");
+}
+
+// Two loads of a layer's GPUs that belong beside each other, and their names.
+struct Sides {
+  const char* left_name;
+  Evaluation left;
+  const char* right_name;
+  const Evaluation* right;
+};
+
+// The placement before the newest switch under the window's load; the static layout where the
+// placement before is not known.
+Evaluation LoadsBefore(const Explanation& explanation) {
+  if (explanation.before) {
+    absl::StatusOr<Evaluation> before =
+        Evaluate(explanation.load->window.load, explanation.before->placement);
+    if (before.ok()) return *std::move(before);
+  }
+  return *explanation.unmoved;
+}
+
+// Where a part of the window ran under another placement, what happened is the left side, and the
+// placement in force is a prediction.
+Sides SidesOf(const Explanation& explanation) {
+  if (explanation.measured && !explanation.ran_in_force()) {
+    return {"measured", *explanation.measured, "predicted", &*explanation.predicted};
+  }
+  return {explanation.before ? "before" : "static", LoadsBefore(explanation),
+          explanation.shown_name(), explanation.shown()};
+}
+
+std::vector<double> LayerRow(const RealMatrix& loads, int32_t layer) {
+  const auto row = loads.row(layer);
+  return {row.data(), row.data() + row.size()};
+}
+
+std::string GpuList(const Placement& placement, LayerId layer, ExpertId expert) {
+  std::vector<std::string> parts;
+  for (const int32_t slot : placement.ReplicasOf(layer, expert)) {
+    parts.push_back(absl::StrCat(placement.topology().GpuOf(SlotId{slot}).value, " (slot ", slot,
+                                 parts.empty() ? ", primary)" : ")"));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+double ShareOf(const Explanation& explanation, int32_t layer, int32_t expert) {
+  const LoadMatrix& counts = explanation.load->window.load.counts();
+  const double tokens = counts.row(layer).cast<double>().sum();
+  return tokens > 0 ? static_cast<double>(counts(layer, expert)) / tokens : 0;
+}
+
+}  // namespace
+
+std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal) {
+  if (explanation.layers.empty()) return "";
+  Table table{.heading = {"layer", "model layer", explanation.shown_name(), "hot GPU", "x mean",
+                          "hot expert", "of tokens", "replicas"},
+              .right = {true, true, true, true, true, true, true, true},
+              .rows = {}};
+  const size_t shown = std::min(explanation.layers.size(), most);
+  for (const LayerFigures& figures : std::span(explanation.layers).first(shown)) {
+    table.rows.push_back(
+        {absl::StrCat(figures.layer),
+         figures.model_layer ? absl::StrCat(*figures.model_layer) : "-",
+         absl::StrFormat("%.4f", figures.balancedness), absl::StrCat(figures.hottest_gpu),
+         absl::StrFormat("%.2f", figures.hottest_gpu_load), absl::StrCat(figures.hottest_expert),
+         Percent(figures.hottest_expert_share), absl::StrCat(figures.hottest_expert_replicas)});
+  }
+  constexpr std::string_view kModelLayer[] = {"model layer"};  // few jobs say it
+  DropEmpty(table, kModelLayer);
+  const std::string which =
+      shown == explanation.layers.size()
+          ? "Layers, worst first"
+          : absl::StrCat("The worst ", shown, " of ", explanation.layers.size(), " layers");
+  return Heading(absl::StrFormat("%s, %s on steps %d..%d", which, explanation.shown_name(),
+                                 explanation.load->window.first_step,
+                                 explanation.load->window.last_step),
+                 terminal) +
+         FormatTable(table, terminal);
+}
+
+std::string ExplainJob(const Explanation& explanation, const Terminal& terminal) {
+  return absl::StrCat(Summary(explanation, terminal), SettingsInForce(explanation.job, terminal),
+                      PlacementText(explanation, terminal), NewestText(explanation, terminal),
+                      WorstLayers(explanation, kLayersShown, terminal));
+}
+
+std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Terminal& terminal) {
+  const Sides sides = SidesOf(explanation);
+  const std::vector<double> left = LayerRow(sides.left.gpu_loads, layer);
+  const std::vector<double> right = LayerRow(sides.right->gpu_loads, layer);
+  std::string sentence = absl::StrFormat(
+      "balancedness on steps %d..%d: %s %.4f | %s %.4f", explanation.load->window.first_step,
+      explanation.load->window.last_step, sides.right_name, sides.right->balancedness[layer],
+      sides.left_name, sides.left.balancedness[layer]);
+  if (std::string_view(sides.left_name) != "static") {
+    absl::StrAppendFormat(&sentence, " | static %.4f", explanation.unmoved->balancedness[layer]);
+  }
+  std::string text =
+      absl::StrCat(Paint(terminal, Colour::kBold,
+                         absl::StrCat("L", LayerName(explanation.job, layer).substr(1))),
+                   "\n", Indented(sentence, terminal));
+  double mean = 0;
+  for (const double tokens : right) mean += tokens / static_cast<double>(right.size());
+  if (mean > 0) {
+    const Placement& placement = explanation.body->placement;
+    GpuPicture picture{.before_name = sides.left_name,
+                       .after_name = sides.right_name,
+                       .before = left,
+                       .after = right,
+                       .unusable = {},
+                       .mean = mean};
+    for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
+      picture.unusable.push_back(!placement.Holds(GpuId{gpu}));
+    }
+    absl::StrAppend(&text, "\n", DrawGpuLoads(picture, terminal));
+  }
+  return text + MovedText(explanation, layer, terminal);
+}
+
+std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t expert,
+                          const Terminal& terminal) {
+  const Placement& placement = explanation.body->placement;
+  const LayerId layer_id{layer};
+  const ExpertId expert_id{expert};
+  const int32_t replicas = placement.ReplicaCount(layer_id, expert_id);
+  const double share = ShareOf(explanation, layer, expert);
+  std::string text = absl::StrCat(
+      Paint(terminal, Colour::kBold,
+            absl::StrCat("Expert ", expert, " of ", LayerName(explanation.job, layer))),
+      "\n");
+  absl::StrAppend(
+      &text,
+      Indented(
+          absl::StrFormat("takes %s of the layer's tokens on steps %d..%d, %.2f times an even "
+                          "share; a replica takes %s",
+                          Percent(share), explanation.load->window.first_step,
+                          explanation.load->window.last_step,
+                          share * placement.topology().num_experts(), Percent(share / replicas)),
+          terminal),
+      Indented(absl::StrCat("has ", Counted(replicas, "replica"), ": on GPU ",
+                            GpuList(placement, layer_id, expert_id)),
+               terminal));
+  if (!explanation.before) return text;
+  const Placement& before = explanation.before->placement;
+  if (!(before.topology() == placement.topology())) return text;
+  const std::string was = GpuList(before, layer_id, expert_id);
+  const std::string sentence =
+      was == GpuList(placement, layer_id, expert_id)
+          ? absl::StrCat("plan ", explanation.switched()->plan(), " left it where it was")
+          : absl::StrCat("before plan ", explanation.switched()->plan(), ": on GPU ", was);
+  return text + Indented(sentence, terminal);
+}
+
+}  // namespace eplb::cli

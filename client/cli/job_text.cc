@@ -1,0 +1,156 @@
+#include "client/cli/job_text.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+#include "client/cli/text.h"
+
+#include "eplb/v1/query.pb.h"
+
+namespace eplb::cli {
+
+std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all) {
+  constexpr size_t kMostNamed = 8;
+  if (ranks.empty()) return "";
+  if (ranks.size() > 1 && ranks.size() == of_all) {
+    return absl::StrCat("all ", of_all, " ranks");
+  }
+  const size_t shown = std::min(ranks.size(), kMostNamed);
+  std::string text =
+      absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
+  if (ranks.size() > shown) absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", text);
+}
+
+namespace {
+
+constexpr char kPaused[] = "paused";
+
+bool Observes(const v1::JobStatus& job) { return job.policy().mode() == "observe"; }
+
+}  // namespace
+
+bool HasEnded(const v1::JobStatus& job) {
+  return job.ending() == "finished" || job.ending() == "failed" || job.state() == "FINISHED" ||
+         job.state() == "FAILED";
+}
+
+std::string StateText(const v1::JobStatus& job) {
+  std::string text = Printable(job.state());
+  if (HasEnded(job)) return text;
+  std::vector<std::string> words;
+  if (!job.stalled().empty()) words.emplace_back("stalled");
+  if (job.paused()) words.emplace_back("paused");
+  if (Observes(job)) words.emplace_back("observe");
+  if (!words.empty()) absl::StrAppend(&text, " (", absl::StrJoin(words, ", "), ")");
+  return text;
+}
+
+std::string PausedText(const v1::JobStatus& job) {
+  if (!job.paused() || HasEnded(job)) return "";
+  const std::string reason = Printable(job.pause_reason());
+  if (reason.empty()) return "PAUSED";
+  // The daemon's sentence begins with the word, or with what paused the job, such as a rollback.
+  if (!absl::StartsWith(reason, kPaused)) return "PAUSED: " + reason;
+  return "PAUSED" + reason.substr(sizeof(kPaused) - 1);
+}
+
+std::string ObserveText(const v1::JobStatus& job) {
+  if (!Observes(job) || HasEnded(job)) return "";
+  return "observe: decisions are made and explained, none is applied";
+}
+
+std::string StalledText(const v1::JobStatus& job) {
+  if (job.stalled().empty()) return "";
+  return Printable(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()));
+}
+
+std::string CandidateText(const v1::JobStatus& job) {
+  if (!job.has_candidate()) return "";
+  const v1::CandidateStatus& candidate = job.candidate();
+  std::string text = absl::StrCat("a newer launch, ", candidate.incarnation(),
+                                  ", is not balanced: ", candidate.registered_ranks(), " of ",
+                                  candidate.world_size(), " ranks are registered after ",
+                                  Seconds(candidate.seconds()));
+  if (!candidate.waits().empty()) absl::StrAppend(&text, "; it waits for ", candidate.waits());
+  return Printable(text);
+}
+
+std::string RefusedText(const v1::JobStatus& job) {
+  if (job.refusal().empty()) return "";
+  return Printable(absl::StrCat(
+      "refused ", job.refused_hellos(),
+      job.refused_hellos() == 1 ? " registration, the newest: " : " registrations, the newest: ",
+      job.refusal()));
+}
+
+std::string LaunchText(const v1::JobStatus& job) {
+  return job.launch() == 0 ? "-" : absl::StrCat(job.launch());
+}
+
+std::string RatioText(std::optional<double> ratio) {
+  return ratio.has_value() && *ratio > 0 ? absl::StrFormat("%.4f", *ratio) : "-";
+}
+
+std::string BalancednessText(const v1::JobStatus& job) {
+  std::string text = "measured: no complete window yet";
+  if (job.balancedness() > 0) {
+    text = absl::StrFormat("measured %.4f on steps %d..%d", job.balancedness(),
+                           job.measured_first_step(), job.measured_last_step());
+  }
+  if (job.balancedness_static() > 0) {
+    absl::StrAppendFormat(&text, " | static %.4f", job.balancedness_static());
+  }
+  if (job.has_balancedness_predicted()) {
+    absl::StrAppendFormat(&text, " | predicted %.4f", job.balancedness_predicted());
+    if (job.has_balancedness_seen()) {
+      absl::StrAppendFormat(&text, ", seen %.4f", job.balancedness_seen());
+    }
+  }
+  return text;
+}
+
+std::string SettingsText(const v1::PolicySettings& settings) {
+  const std::string freeze = settings.freeze_steps().empty() ? "never" : settings.freeze_steps();
+  return absl::StrCat(
+      "name=", Printable(settings.name()), " mode=", Printable(settings.mode()),
+      " every_steps=", settings.every_steps(), " min_gain=", settings.min_gain(),
+      " horizon_steps=", settings.horizon_steps(), " freeze_steps=", Printable(freeze),
+      " max_pause=", absl::FormatDuration(absl::Seconds(settings.max_pause_seconds())),
+      " layers_per_chunk=", settings.layers_per_chunk());
+}
+
+std::string StateNotes(const v1::JobStatus& job, const std::string& before,
+                       const Terminal& terminal) {
+  constexpr int kIndent = 2;
+  std::string text;
+  const auto add = [&](const std::string& sentence, Colour colour) {
+    if (sentence.empty()) return;
+    absl::StrAppend(
+        &text, Paint(terminal, colour, Wrapped(before + sentence, terminal.width, kIndent)), "\n");
+  };
+  if (!job.ending().empty()) {
+    const Colour colour = job.ending() == "failed" ? Colour::kRed : Colour::kNone;
+    const std::string how = job.ending() == "lost" ? "was lost" : job.ending();
+    add(Printable(absl::StrCat(how, ": ", job.end_reason())), colour);
+  }
+  add(StalledText(job), Colour::kRed);
+  add(CandidateText(job), Colour::kYellow);
+  add(RefusedText(job), Colour::kYellow);
+  add(PausedText(job), Colour::kYellow);
+  add(ObserveText(job), Colour::kYellow);
+  // A run that has ended waits for nobody.
+  if (!HasEnded(job) && !job.waiting_for().empty()) {
+    add("waits for " + Printable(job.waiting_for()), Colour::kYellow);
+  }
+  return text;
+}
+
+}  // namespace eplb::cli

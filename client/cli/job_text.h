@@ -1,0 +1,69 @@
+// A job's state, settings and balancedness in words. Every view uses these, so that a figure has
+// one name everywhere: *measured* on the placements that steps ran under, *predicted* by a decision
+// with what was *seen* after it, *static* for the same steps under the layout that is never moved.
+#ifndef EPLB_CLIENT_CLI_JOB_TEXT_H_
+#define EPLB_CLIENT_CLI_JOB_TEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cli/terminal.h"
+
+namespace eplb::v1 {
+class JobStatus;
+class PolicySettings;
+}  // namespace eplb::v1
+
+namespace eplb::cli {
+
+// Ranks in a sentence.
+
+// "rank 3", "ranks 0, 1"; with many "ranks 0, 1, .. and 12 more"; where they are all of the job's
+// `of_all` and more than one "all 8 ranks". Empty for none.
+std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all);
+
+// "IDLE", "IDLE (stalled)", "HELD (paused, observe)"; a run that has ended is none of these.
+std::string StateText(const v1::JobStatus& job);
+
+// True once the incarnation ended. One that was lost may come back.
+bool HasEnded(const v1::JobStatus& job);
+
+// "PAUSED by alice: evaluation"; empty when the job is not paused or has ended.
+std::string PausedText(const v1::JobStatus& job);
+
+// What mode=observe means; empty when the job applies its decisions or has ended.
+std::string ObserveText(const v1::JobStatus& job);
+
+// Why balancing has stopped; empty when it has not.
+std::string StalledText(const v1::JobStatus& job);
+
+// The newer launch that is not served yet, and what it waits for; empty when there is none.
+std::string CandidateText(const v1::JobStatus& job);
+
+// The newest refusal of a rank in the last minutes; empty when there was none.
+std::string RefusedText(const v1::JobStatus& job);
+
+// "measured 0.7275 on steps 200..249 | static 0.6200 | predicted 0.9900, seen 0.8100".
+std::string BalancednessText(const v1::JobStatus& job);
+
+// "name=balanced mode=apply ..": the keys and values that `eplbctl set policy` takes.
+std::string SettingsText(const v1::PolicySettings& settings);
+
+// The launch's number; "-" before the job has one.
+std::string LaunchText(const v1::JobStatus& job);
+
+// "0.7275"; "-" where there is none: not set, or the 0 that stands for no window.
+std::string RatioText(std::optional<double> ratio);
+
+// What a user needs beside the state, each a sentence of its own on a line of its own, without the
+// job's name: how the run ended, STALLED, a launch that waits, refused ranks, PAUSED, observe, whom
+// the job waits for.
+std::string StateNotes(const v1::JobStatus& job, const std::string& before,
+                       const Terminal& terminal);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_JOB_TEXT_H_

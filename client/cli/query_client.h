@@ -1,0 +1,127 @@
+// Asks the daemon, once, with a deadline; and which job is meant.
+#ifndef EPLB_CLIENT_CLI_QUERY_CLIENT_H_
+#define EPLB_CLIENT_CLI_QUERY_CLIENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "base/tls_files.h"
+#include "client/cli/formats/load_window.h"
+#include "client/cli/terminal.h"
+#include "proto/wire/messages.h"
+
+namespace eplb::v1 {
+class AdminResponse;
+class Change;
+class ForgetRequest;
+class GetJobRequest;
+class GetLoadRequest;
+class GetLoadResponse;
+class GetStatusResponse;
+class JobStatus;
+class ListEventsRequest;
+class ListEventsResponse;
+class ListPlansRequest;
+class ListPlansResponse;
+class PauseRequest;
+class RebalanceRequest;
+class ResumeRequest;
+class RollbackRequest;
+class SetPolicyRequest;
+}  // namespace eplb::v1
+
+namespace eplb::cli {
+
+// Why no connection came about, in words of the operating system.
+
+// "cannot reach 127.0.0.1:29610: connection refused". message: gRPC's, of which its own words are
+// left out where the cause is known. plaintext: the connection had no TLS.
+// PermissionDenied for a socket that this user may not open, else Unavailable.
+absl::Status ConnectionError(const std::string& endpoint, const std::string& message,
+                             bool plaintext);
+
+// Where the daemon is.
+
+struct DaemonAddress {
+  std::string endpoint;  // as gRPC takes it: "HOST:PORT" or "unix:/path"
+  wire::TlsFiles tls = {};
+};
+
+// The first endpoint of: `endpoint`, a flag's; EPLB_ENDPOINT; `endpoint` in
+// $XDG_CONFIG_HOME/eplb/eplbctl.toml (~/.config without XDG_CONFIG_HOME); a socket that is there,
+// /run/eplb/eplbd.sock or $XDG_RUNTIME_DIR/eplb/eplbd.sock; 127.0.0.1:29610. Each TLS file is the
+// first of: `tls`, a flag's; the environment; `tls.ca`, `tls.cert`, `tls.key` and `tls.server_name`
+// of the configuration file. These last belong to the file's own endpoint: with an endpoint from a
+// flag or the environment they are used only when the file has none. A relative path in the file
+// starts from the file's folder.
+// errors: InvalidArgument, naming the source: no HOST:PORT, unix:PATH or /PATH; a configuration
+// file that is no TOML or has another key.
+absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls);
+
+// The daemon knows jobs, but shows this asker none of them.
+inline constexpr char kNoVisibleJob[] =
+    "no job that you may see: tls.identity of the daemon says which";
+
+struct QueryOptions {
+  std::string endpoint;        // as the flag; empty: see endpoint.h
+  wire::TlsFiles tls = {};     // as the flags; the environment fills in what is empty
+  std::string timeout = "5s";  // "5s", "500ms" or a number of seconds
+  Format format = Format::kTable;
+};
+
+// errors, of one line: InvalidArgument for an endpoint, timeout or TLS file that cannot be read;
+// Unavailable when no connection came about ("cannot reach 127.0.0.1:29610: .."); DeadlineExceeded
+// when a connected daemon did not answer; what the daemon answers, NotFound among it, its own
+// UNAVAILABLE as Unknown.
+absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
+                 v1::JobStatus* response);
+absl::Status Ask(const QueryOptions& options, const v1::ListPlansRequest& request,
+                 v1::ListPlansResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
+                 v1::ListEventsResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::RebalanceRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::PauseRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::ResumeRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::RollbackRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::ForgetRequest& request,
+                 v1::AdminResponse* response);
+
+// The placement of a version; of the one in force for version < 0. errors: also Internal for an
+// answer that is no placement.
+absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
+                                                 const std::string& job, int64_t version = -1);
+
+// The newest complete window, and what its GPUs got.
+struct AskedLoad {
+  LoadWindow window;
+  // [L, G] tokens, under the placements that the steps ran under; none when the daemon does not
+  // know all of these.
+  std::optional<RealMatrix> gpu_loads;
+  std::vector<uint64_t> versions;  // of those placements, rising
+};
+
+// errors: also NotFound before the first window, Internal for an answer that is no load.
+absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job);
+
+// `job`, or the only one that the daemon knows when that is empty. errors: also InvalidArgument,
+// listing the jobs, when there are several; NotFound when there is none.
+absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::string& job);
+
+// The exit code of such an error, and its line.
+Output QueryFailure(const absl::Status& status);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_QUERY_CLIENT_H_

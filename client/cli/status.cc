@@ -1,0 +1,214 @@
+#include "client/cli/status.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "client/cli/explain.h"
+#include "client/cli/explain_text.h"
+#include "client/cli/gpu_picture.h"
+#include "client/cli/job_json.h"
+#include "client/cli/job_text.h"
+#include "client/cli/text.h"
+#include "client/cli/watch.h"
+
+#include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+
+namespace {
+
+constexpr int kMaxStatusName = 24;
+constexpr int kIndent = 2;
+
+std::string Daemon(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  std::string text =
+      absl::StrCat(Paint(terminal, Colour::kBold, "eplbd " + Printable(response.server_version())),
+                   ", up ", Seconds(response.uptime_seconds()), ", term ", response.term(), ", ",
+                   response.ready() ? Paint(terminal, Colour::kGreen, "ready")
+                                    : Paint(terminal, Colour::kRed, "not ready"));
+  if (!response.ready() && !response.not_ready_reason().empty()) {
+    absl::StrAppend(&text, "\n",
+                    Wrapped(Printable(response.not_ready_reason()), terminal.width, 0));
+  }
+  for (const std::string& warning : response.warnings()) {
+    const std::string sentence = absl::StrCat("warning: ", Printable(warning));
+    absl::StrAppend(&text, "\n",
+                    Paint(terminal, Colour::kYellow, Wrapped(sentence, terminal.width, kIndent)));
+  }
+  return text + "\n";
+}
+
+// Of jobs that the daemon does not know: they are in no table.
+std::string Refusals(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  std::string text;
+  for (const v1::Refusal& refusal : response.refusals()) {
+    const std::string sentence = Printable(
+        absl::StrCat(Shortened(refusal.job(), kMaxStatusName), " is not served: ", refusal.reason(),
+                     " (", Counted(static_cast<int64_t>(refusal.count()), "refusal"),
+                     ", the newest ", Seconds(refusal.seconds_ago()), " ago)"));
+    absl::StrAppend(&text, "\n",
+                    Paint(terminal, Colour::kRed, Wrapped(sentence, terminal.width, kIndent)),
+                    "\n");
+  }
+  return text;
+}
+
+Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  Table table{.heading = {"job", "state", "since", "ranks", "step", "version", "launch", "measured",
+                          "static", "predicted", "seen"},
+              .right = {false, false, true, true, true, true, true, true, true, true, true},
+              .rows = {}};
+  for (const v1::JobStatus& job : response.jobs()) {
+    const auto if_set = [](bool is_set, double ratio) {
+      return RatioText(is_set ? std::optional(ratio) : std::nullopt);
+    };
+    table.rows.push_back(
+        {Shortened(Printable(job.job()), kMaxStatusName), Shortened(StateText(job), kMaxStatusName),
+         Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
+         Grouped(static_cast<int64_t>(job.step())), Grouped(static_cast<int64_t>(job.version())),
+         LaunchText(job), RatioText(job.balancedness()), RatioText(job.balancedness_static()),
+         if_set(job.has_balancedness_predicted(), job.balancedness_predicted()),
+         if_set(job.has_balancedness_seen(), job.balancedness_seen())});
+  }
+  // The ratios are in the job's notes, too.
+  constexpr std::string_view kOptional[] = {"launch", "seen",    "predicted",
+                                            "static", "version", "since"};
+  DropToFit(table, kOptional, terminal.width);
+  return table;
+}
+
+// What a row has no room for.
+std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
+  const std::string name = Shortened(Printable(job.job()), kMaxStatusName) + " ";
+  std::string text = StateNotes(job, name, terminal);
+  absl::StrAppend(&text,
+                  Wrapped(name + "balancedness " + BalancednessText(job), terminal.width, kIndent),
+                  "\n");
+  if (!job.last_reason().empty()) {
+    absl::StrAppend(&text,
+                    Wrapped(absl::StrCat(name, "last decision: ", Printable(job.last_reason())),
+                            terminal.width, kIndent),
+                    "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+Output RunStatus(const StatusOptions& options, const Terminal& terminal) {
+  v1::GetStatusResponse response;
+  if (const absl::Status status = AskStatus(options.query, &response); !status.ok()) {
+    return QueryFailure(status);
+  }
+  if (options.query.format == Format::kJson) {
+    return {.exit_code = kOk, .out = StatusToJson(response, options.ranks), .message = {}};
+  }
+  std::string text = Daemon(response, terminal);
+  if (response.jobs().empty()) {
+    absl::StrAppend(&text, "\n",
+                    response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet", "\n",
+                    Refusals(response, terminal));
+    return {.exit_code = kOk, .out = std::move(text), .message = {}};
+  }
+  absl::StrAppend(&text, "\n", FormatTable(JobTable(response, terminal), terminal));
+  for (const v1::JobStatus& job : response.jobs()) {
+    absl::StrAppend(&text, "\n", Notes(job, terminal));
+  }
+  absl::StrAppend(&text, Refusals(response, terminal));
+  return {.exit_code = kOk, .out = std::move(text), .message = {}};
+}
+
+void AddStatus(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<StatusOptions>();
+  CLI::App& app = *root.add_subcommand("status", "The daemon and its jobs");
+  app.add_flag("--ranks", options->ranks, "With -o json: every rank of every job, too");
+  AddQueryOptions(app, options->query);
+  AddWatched(app, command,
+             [options](const Terminal& terminal) { return RunStatus(*options, terminal); });
+}
+
+namespace {
+
+constexpr size_t kTopLayers = 5;
+constexpr int kTopIndent = 2;
+
+// [G], summed over layers: what a GPU works in a step.
+std::vector<double> SumOverLayers(const Evaluation& evaluation) {
+  const auto sums = evaluation.gpu_loads.colwise().sum().eval();
+  return {sums.data(), sums.data() + sums.size()};
+}
+
+// Beside the static layout what the GPUs got, or what they would get where that is not known.
+std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
+  const std::vector<double> before = SumOverLayers(*explanation.unmoved);
+  const std::vector<double> after = SumOverLayers(*explanation.shown());
+  double mean = 0;
+  for (const double tokens : after) mean += tokens / static_cast<double>(after.size());
+  if (!(mean > 0)) return "";
+  const Placement& placement = explanation.body->placement;
+  GpuPicture picture{.before_name = "static",
+                     .after_name = explanation.shown_name(),
+                     .before = before,
+                     .after = after,
+                     .unusable = {},
+                     .mean = mean};
+  for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
+    picture.unusable.push_back(!placement.Holds(GpuId{gpu}));
+  }
+  const std::string heading =
+      absl::StrFormat("GPU loads, all layers, steps %d..%d", explanation.load->window.first_step,
+                      explanation.load->window.last_step);
+  return absl::StrCat("\n", Paint(terminal, Colour::kBold, heading), "\n",
+                      DrawGpuLoads(picture, terminal));
+}
+
+// The most important first: a window too low for all of it shows the beginning.
+std::string ScreenText(const Explanation& explanation, const Terminal& terminal) {
+  const v1::JobStatus& job = explanation.job;
+  std::string text = absl::StrCat(
+      Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
+      Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/", job.world_size(),
+      "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(),
+      job.launch() == 0 ? "" : absl::StrCat("  launch ", job.launch()), "\n",
+      Wrapped(BalancednessText(job), terminal.width, kTopIndent), "\n",
+      StateNotes(job, "", terminal));
+  if (explanation.shown() != nullptr) {
+    absl::StrAppend(&text, GpusText(explanation, terminal),
+                    WorstLayers(explanation, kTopLayers, terminal));
+  }
+  if (!job.last_reason().empty()) {
+    absl::StrAppend(
+        &text, "\n",
+        Wrapped("last decision: " + Printable(job.last_reason()), terminal.width, kTopIndent),
+        "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+Output RunTop(const TopOptions& options, const Terminal& terminal) {
+  const absl::StatusOr<Explanation> explanation = AskExplanation(options.query, options.job);
+  if (!explanation.ok()) return QueryFailure(explanation.status());
+  return {.exit_code = kOk,
+          .out = options.query.format == Format::kJson ? ExplanationToJson(*explanation, -1, -1)
+                                                       : ScreenText(*explanation, terminal),
+          .message = {}};
+}
+
+void AddTop(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<TopOptions>();
+  CLI::App& app = *root.add_subcommand("top", "A job's GPU loads and worst layers, live");
+  AddJobOption(app, options->job);
+  AddQueryOptions(app, options->query, {kNotFound});
+  AddLive(app, command, [options](const Terminal& terminal) { return RunTop(*options, terminal); });
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,43 @@
+// What `eplbctl doctor` says of the way that rows take.
+#ifndef EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_
+#define EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_
+
+#include <vector>
+
+#include "client/cli/doctor.h"
+
+namespace eplb::cli {
+
+// NCCL's own variables that change how fast or on which way rows move, with what holds where they
+// are not set: as docs/nccl-settings.md lists them, which says why and where each value is from.
+
+inline constexpr char kNotSet[] = "not set";
+
+struct NcclVariable {
+  const char* name;
+  const char* value_when_unset;  // kNotSet: it then changes nothing
+};
+
+// By name, as ranks tell those that are set.
+inline constexpr NcclVariable kNcclVariables[] = {
+    {"NCCL_CROSS_NIC", "2"},
+    {"NCCL_IB_MERGE_NICS", "1"},
+    {"NCCL_IB_QPS_PER_CONNECTION", "1"},
+    {"NCCL_IB_SL", kNotSet},
+    {"NCCL_IB_SPLIT_DATA_ON_QPS", "0"},
+    {"NCCL_IB_TC", kNotSet},
+    {"NCCL_NET", "by what is there"},
+    {"NCCL_NET_GDR_LEVEL", "by topology"},
+    {"NCCL_P2P_DISABLE", "0"},
+    {"NCCL_PXN_DISABLE", "0"},
+    {"NCCL_RUNTIME_CONNECT", "1"},
+};
+
+// "transport": all ranks use the same, and rows in GPU memory do not go through the host. "nccl",
+// where NCCL carries them: ranks agree on library and settings, which are all shown, those that
+// nobody set with NCCL's default; what could be faster is a note, no finding.
+std::vector<Check> CheckTransport(const v1::JobStatus& job);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_

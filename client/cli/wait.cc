@@ -1,0 +1,222 @@
+#include "client/cli/wait.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "base/suggestion.h"
+#include "client/cli/flags.h"
+#include "client/cli/job_text.h"
+#include "client/cli/text.h"
+
+#include "eplb/v1/query.pb.h"
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+
+namespace {
+
+constexpr char kForms[] =
+    "connected, finished, ended, state=NAME, version>=N, step>=N or balanced>=X";
+
+const std::vector<std::string>& States() {
+  static const auto* const states =
+      new std::vector<std::string>{"HELD",       "IDLE",       "SOLVING",  "PREPARING", "RESOLVING",
+                                   "RETRACTING", "QUARANTINE", "FINISHED", "FAILED",    "LOST"};
+  return *states;
+}
+
+absl::Status Wrong(const std::string& text, const std::string& expected) {
+  return absl::InvalidArgumentError(absl::StrCat("--for is \"", text, "\", expected ", expected));
+}
+
+// "version>=12" in two; false without the sign.
+bool Split(const std::string& text, const std::string& sign, std::string& name,
+           std::string& value) {
+  const size_t at = text.find(sign);
+  if (at == std::string::npos) return false;
+  name = text.substr(0, at);
+  value = text.substr(at + sign.size());
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<WaitCondition> WaitCondition::Parse(const std::string& text) {
+  WaitCondition condition;
+  condition.text_ = text;
+  std::string name;
+  std::string value;
+  if (text == "connected" || text == "finished" || text == "ended") {
+    condition.kind_ = text == "connected"  ? Kind::kConnected
+                      : text == "finished" ? Kind::kFinished
+                                           : Kind::kEnded;
+    return condition;
+  }
+  if (Split(text, ">=", name, value)) {
+    if (name == "balanced") {
+      condition.kind_ = Kind::kBalanced;
+      const bool read = absl::SimpleAtod(value, &condition.ratio_) && condition.ratio_ > 0 &&
+                        condition.ratio_ <= 1;
+      return read ? absl::StatusOr<WaitCondition>(condition)
+                  : Wrong(text, "a balancedness above 0, at most 1, e.g. balanced>=0.9");
+    }
+    if (name != "version" && name != "step") return Wrong(text, kForms);
+    condition.kind_ = name == "version" ? Kind::kVersion : Kind::kStep;
+    if (absl::SimpleAtoi(value, &condition.number_)) return condition;
+    return Wrong(text, absl::StrCat("a whole number, e.g. ", name, ">=12"));
+  }
+  if (!Split(text, "=", name, value) || name != "state") return Wrong(text, kForms);
+  for (const std::string& state : States()) {
+    if (state != value) continue;
+    condition.kind_ = Kind::kState;
+    condition.state_ = value;
+    return condition;
+  }
+  return Wrong(text, absl::StrCat("one of the states ", absl::StrJoin(States(), ", "),
+                                  Suggestion(value, States())));
+}
+
+bool WaitCondition::IsMet(const v1::JobStatus& job) const {
+  switch (kind_) {
+    case Kind::kConnected:
+      return job.world_size() > 0 && job.connected_ranks() == job.world_size();
+    case Kind::kFinished:
+      return job.ending() == "finished" || job.state() == "FINISHED";
+    case Kind::kEnded:
+      return HasEnded(job);
+    case Kind::kState:
+      return job.state() == state_;
+    case Kind::kVersion:
+      return job.version() >= number_;
+    case Kind::kStep:
+      return job.step() >= number_;
+    case Kind::kBalanced:
+      return job.balancedness() >= ratio_;
+  }
+  return false;
+}
+
+bool WaitCondition::IsOfEndedRun() const {
+  return kind_ == Kind::kFinished || kind_ == Kind::kEnded ||
+         (kind_ == Kind::kState && (state_ == "FINISHED" || state_ == "FAILED"));
+}
+
+WaitCondition::Answer WaitCondition::Ask(const v1::JobStatus& job) const {
+  if (IsMet(job)) return Answer::kMet;
+  return HasEnded(job) && IsOfEndedRun() ? Answer::kNever : Answer::kNotYet;
+}
+
+namespace {
+
+constexpr absl::Duration kLongestWait = absl::Hours(7 * 24);
+constexpr absl::Duration kQuestion = absl::Seconds(5);  // one of many
+
+// The job, which may be the only one, within what is left.
+absl::Status AskJob(const WaitOptions& options, absl::Duration left, v1::JobStatus* job) {
+  QueryOptions query = options.query;
+  query.timeout = absl::FormatDuration(
+      std::clamp(absl::Trunc(left, absl::Milliseconds(1)), absl::Milliseconds(1), kQuestion));
+  v1::GetJobRequest request;
+  EPLB_ASSIGN_OR_RETURN(*request.mutable_job(), ChooseJob(query, options.job));
+  return Ask(query, request, job);
+}
+
+// A daemon that restarts, and a job that has not said Hello, may come.
+bool MayPass(const absl::Status& status, bool first) {
+  if (absl::IsNotFound(status)) return true;
+  return !first && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status));
+}
+
+Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration waited) {
+  Output output;
+  if (options.query.format == Format::kJson) {
+    output.out = absl::StrCat(
+        "{\"job\":", wire::JsonQuote(job.job()),
+        ",\"condition\":", wire::JsonQuote(options.condition),
+        ",\"state\":", wire::JsonQuote(job.state()), ",\"version\":", job.version(),
+        ",\"step\":", job.step(), absl::StrFormat(",\"balancedness\":%.17g", job.balancedness()),
+        absl::StrFormat(",\"seconds\":%.3f}\n", absl::ToDoubleSeconds(waited)));
+    return output;
+  }
+  output.out =
+      absl::StrCat(Printable(job.job()), ": ", options.condition, " is true after ",
+                   Seconds(absl::ToDoubleSeconds(waited)), " (", StateText(job), ", step ",
+                   Grouped(static_cast<int64_t>(job.step())), ", version ", job.version(), ")\n");
+  return output;
+}
+
+Output Never(const WaitOptions& options, const v1::JobStatus& job) {
+  return {.exit_code = kConditionNotMet,
+          .out = {},
+          .message = absl::StrCat("job ", job.job(), " is ", job.state(), " (", job.end_reason(),
+                                  "): ", options.condition, " can no longer become true")};
+}
+
+Output TimedOut(const WaitOptions& options, const std::string& last) {
+  return {.exit_code = kTimeout,
+          .out = {},
+          .message = absl::StrCat(options.condition, " is not true after ", options.query.timeout,
+                                  ": ", last)};
+}
+
+}  // namespace
+
+Output RunWait(const WaitOptions& options) {
+  const absl::StatusOr<WaitCondition> condition = WaitCondition::Parse(options.condition);
+  if (!condition.ok()) return UsageFailure(condition.status());
+  const absl::StatusOr<absl::Duration> timeout =
+      ParseDuration("--timeout", options.query.timeout, kLongestWait);
+  if (!timeout.ok()) return UsageFailure(timeout.status());
+  const absl::Time begin = absl::Now();
+  const absl::Time end = begin + *timeout;
+  for (bool first = true;; first = false) {
+    v1::JobStatus job;
+    const absl::Status asked = AskJob(options, end - absl::Now(), &job);
+    if (!asked.ok() && !MayPass(asked, first)) return QueryFailure(asked);
+    std::string last(asked.message());
+    if (asked.ok()) {
+      const WaitCondition::Answer answer = condition->Ask(job);
+      if (answer == WaitCondition::Answer::kMet) return Met(options, job, absl::Now() - begin);
+      if (answer == WaitCondition::Answer::kNever) return Never(options, job);
+      last = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
+                          ", version ", job.version(), ", balancedness ", BalancednessText(job));
+    }
+    if (absl::Now() + kAskAgain >= end) return TimedOut(options, last);
+    absl::SleepFor(kAskAgain);
+  }
+}
+
+void AddWait(CLI::App& root, Command& command) {
+  const auto options = std::make_shared<WaitOptions>();
+  options->query.timeout = "10m";
+  CLI::App& app = *root.add_subcommand("wait", "Until something is true of a job");
+  app.add_option("--for", options->condition,
+                 "connected, finished, ended, state=NAME, version>=N, step>=N or balanced>=X "
+                 "(measured)")
+      ->required()
+      ->type_name("CONDITION");
+  AddJobOption(app, options->job);
+  AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
+  app.get_option("--timeout")->description("How long to wait, at most 168h [10m]");
+  app.footer(
+      absl::StrCat("Examples:\n"
+                   "  eplbctl wait --for connected && eplbctl rebalance\n"
+                   "  eplbctl wait --for 'balanced>=0.9' --timeout 30m\n"
+                   "8: the run has ended, but FAILED when FINISHED was asked for, or the reverse.\n"
+                   "Any other condition may be met by a new launch of the job.\n",
+                   app.get_footer()));
+  app.callback([options, &command] {
+    command = [options](const Terminal& /*terminal*/) { return RunWait(*options); };
+  });
+}
+
+}  // namespace eplb::cli

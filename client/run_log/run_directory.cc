@@ -1,0 +1,469 @@
+#include "client/run_log/run_directory.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/files.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/load_file.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+
+namespace {
+
+absl::StatusOr<LoggedEvent> EventFrom(const wire::JsonValue& object) {
+  LoggedEvent event;
+  EPLB_ASSIGN_OR_RETURN(event.sequence, wire::GetInteger(object, "sequence"));
+  EPLB_ASSIGN_OR_RETURN(event.unix_micros, wire::GetInteger(object, "unix_micros"));
+  EPLB_ASSIGN_OR_RETURN(event.name, wire::GetString(object, "name"));
+  EPLB_ASSIGN_OR_RETURN(event.reason, wire::GetString(object, "reason"));
+  EPLB_ASSIGN_OR_RETURN(event.actor, wire::GetString(object, "actor"));
+  EPLB_ASSIGN_OR_RETURN(event.before, wire::GetString(object, "before"));
+  EPLB_ASSIGN_OR_RETURN(event.after, wire::GetString(object, "after"));
+  return event;
+}
+
+absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
+  LoggedEvents result;
+  EPLB_ASSIGN_OR_RETURN(result.job, wire::GetString(document, "job"));
+  const wire::JsonValue* events = document.Find("events");
+  if (events == nullptr || !events->is_array()) {
+    return absl::InvalidArgumentError("events is missing or not an array");
+  }
+  for (size_t i = 0; i < events->objects.size(); ++i) {
+    absl::StatusOr<LoggedEvent> event = EventFrom(events->objects[i]);
+    if (!event.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("events[", i, "]: ", event.status().message()));
+    }
+    result.events.push_back(*std::move(event));
+  }
+  std::sort(result.events.begin(), result.events.end(),
+            [](const LoggedEvent& one, const LoggedEvent& other) {
+              return one.sequence < other.sequence;
+            });
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
+  const absl::StatusOr<wire::JsonValue> document = wire::ParseJson(text);
+  if (!document.ok()) return InFile(path, document.status());
+  absl::StatusOr<LoggedEvents> events = EventsFrom(*document);
+  if (!events.ok()) return InFile(path, events.status());
+  return events;
+}
+
+namespace {
+
+using Kind = HistoryRecord::Kind;
+
+constexpr std::pair<std::string_view, Kind> kEvents[] = {
+    {"start", Kind::kStart},   {"ready", Kind::kReady}, {"vote", Kind::kVote},
+    {"commit", Kind::kCommit}, {"drop", Kind::kDrop},   {"steps", Kind::kStep},
+    {"stop", Kind::kStop}};
+
+absl::StatusOr<Kind> KindOf(const std::string& event) {
+  for (const auto& [name, kind] : kEvents) {
+    if (name == event) return kind;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("event is ", wire::JsonQuote(event),
+                   ", expected start, ready, vote, commit, drop, steps or stop"));
+}
+
+absl::StatusOr<int64_t> GetNatural(const wire::JsonValue& object, std::string_view key) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t number, wire::GetInteger(object, key));
+  if (number >= 0) return number;
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(key), " is ", number, ", expected >= 0"));
+}
+
+absl::StatusOr<HistoryRecord> RecordFrom(const wire::JsonValue& object) {
+  HistoryRecord record;
+  EPLB_ASSIGN_OR_RETURN(const std::string event, wire::GetString(object, "event"));
+  EPLB_ASSIGN_OR_RETURN(record.kind, KindOf(event));
+  EPLB_ASSIGN_OR_RETURN(const int64_t rank, GetNatural(object, "rank"));
+  if (rank > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank is ", rank, ", expected 0..2^31-1"));
+  }
+  record.rank = RankId{static_cast<int32_t>(rank)};
+  EPLB_ASSIGN_OR_RETURN(record.incarnation, wire::GetString(object, "incarnation"));
+  if (record.kind == Kind::kStop) {
+    EPLB_ASSIGN_OR_RETURN(record.step, wire::GetInteger(object, "step"));
+    if (record.step < -1) {  // -1: it stopped before step 0
+      return absl::InvalidArgumentError(absl::StrCat("step is ", record.step, ", expected >= -1"));
+    }
+  } else {
+    EPLB_ASSIGN_OR_RETURN(record.step, GetNatural(object, "step"));
+  }
+  if (record.kind == Kind::kStep) {
+    EPLB_ASSIGN_OR_RETURN(record.last_step, GetNatural(object, "last_step"));
+    if (record.last_step < record.step) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("last_step is ", record.last_step, ", below step ", record.step));
+    }
+  }
+  if (record.kind == Kind::kVote) {
+    const wire::JsonValue* passed = object.Find("ok");
+    if (passed == nullptr || passed->kind != wire::JsonValue::Kind::kBool) {
+      return absl::InvalidArgumentError("ok is missing or no boolean");
+    }
+    record.passed = passed->boolean;
+  }
+  if (record.kind == Kind::kStop) return record;
+  EPLB_ASSIGN_OR_RETURN(record.version, GetNatural(object, "version"));
+  EPLB_ASSIGN_OR_RETURN(const std::string hex, wire::GetString(object, "digest"));
+  EPLB_ASSIGN_OR_RETURN(record.digest, Digest::FromHex(hex));
+  return record;
+}
+
+}  // namespace
+
+absl::StatusOr<RankHistory> ReadHistoryFile(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
+  RankHistory history;
+  for (const TextLine& line : SplitLines(text)) {
+    const absl::StatusOr<wire::JsonValue> object = wire::ParseJson(line.text);
+    if (!object.ok() && !line.has_newline) break;
+    if (!object.ok()) return InLine(path, line.number, object.status());
+    absl::StatusOr<HistoryRecord> record = RecordFrom(*object);
+    if (!record.ok()) return InLine(path, line.number, record.status());
+    if (!history.records.empty() && record->rank != history.rank) {
+      return InLine(path, line.number,
+                    absl::InvalidArgumentError(absl::StrCat("rank is ", record->rank.value,
+                                                            ", the records before are of rank ",
+                                                            history.rank.value)));
+    }
+    history.rank = record->rank;
+    history.records.push_back(*std::move(record));
+  }
+  if (history.records.empty()) return absl::InvalidArgumentError(path + ": has no record");
+  return history;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kRunFormat[] = "eplb.run.v1";
+
+Json Summary(const RunReport& report) {
+  double sum = 0, sum_static = 0, sum_after = 0, sum_static_after = 0;
+  int64_t after = 0;
+  for (const StepRecord& step : report.steps) {
+    sum += step.balancedness;
+    sum_static += step.balancedness_static;
+    if (report.switches.empty() || step.step <= report.switches.front().step) continue;
+    sum_after += step.balancedness;
+    sum_static_after += step.balancedness_static;
+    ++after;
+  }
+  const auto mean = [](double total, int64_t count) {
+    return count == 0 ? 1.0 : total / static_cast<double>(count);
+  };
+  const auto num_steps = static_cast<int64_t>(report.steps.size());
+  int64_t bytes = 0;
+  double pause = 0;
+  for (const SwitchRecord& change : report.switches) {
+    bytes += change.bytes_moved;
+    pause = std::max(pause, change.pause_seconds);
+  }
+  return {{"balancedness_mean", mean(sum, num_steps)},
+          {"balancedness_static_mean", mean(sum_static, num_steps)},
+          {"balancedness_mean_after_first_switch", mean(sum_after, after)},
+          {"balancedness_static_mean_after_first_switch", mean(sum_static_after, after)},
+          {"rebalances", CountRebalances(report.switches)},
+          {"switches", report.switches.size()},
+          {"bytes_moved", bytes},
+          {"pause_seconds_max", pause}};
+}
+
+// Reads keys of one object; the first key that is missing or of another type is kept as the error.
+class Fields {
+ public:
+  Fields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
+    if (!object_.is_object())
+      status_ = absl::InvalidArgumentError(absl::StrCat(place_, " is not an object"));
+  }
+
+  void Read(const char* key, std::string& out) {
+    if (const Json* value = Find(key, "a string", &Json::is_string))
+      out = value->get<std::string>();
+  }
+  void Read(const char* key, double& out) {
+    if (const Json* value = Find(key, "a number", &Json::is_number)) out = value->get<double>();
+  }
+  template <class Integer>
+  void Read(const char* key, Integer& out) {
+    if (const Json* value = Find(key, "an integer", &Json::is_number_integer))
+      out = value->get<Integer>();
+  }
+  const Json* Array(const char* key) { return Find(key, "an array", &Json::is_array); }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const Json* Find(const char* key, const char* kind, bool (Json::*is_kind)() const noexcept) {
+    if (!status_.ok()) return nullptr;
+    const auto found = object_.find(key);
+    if (found != object_.end() && ((*found).*is_kind)()) return &*found;
+    status_ =
+        absl::InvalidArgumentError(absl::StrCat(place_, ": ", key, " is missing or not ", kind));
+    return nullptr;
+  }
+
+  const Json& object_;
+  std::string place_;
+  absl::Status status_;
+};
+
+absl::StatusOr<SwitchRecord> SwitchFrom(const Json& object, size_t index) {
+  SwitchRecord change;
+  Fields fields(object, absl::StrCat("switches[", index, "]"));
+  fields.Read("step", change.step);
+  fields.Read("version", change.version);
+  fields.Read("decided_first_step", change.decided_first_step);
+  fields.Read("decided_last_step", change.decided_last_step);
+  fields.Read("decision", change.decision);
+  fields.Read("policy", change.policy);
+  fields.Read("asked_by", change.asked_by);
+  fields.Read("reason", change.reason);
+  fields.Read("bytes_moved", change.bytes_moved);
+  fields.Read("pause_seconds", change.pause_seconds);
+  fields.Read("bytes_verified", change.bytes_verified);
+  if (!fields.status().ok()) return fields.status();
+  return change;
+}
+
+absl::StatusOr<StepRecord> StepFrom(const Json& object, size_t index) {
+  StepRecord step;
+  Fields fields(object, absl::StrCat("steps[", index, "]"));
+  fields.Read("step", step.step);
+  fields.Read("version", step.version);
+  fields.Read("balancedness", step.balancedness);
+  fields.Read("balancedness_static", step.balancedness_static);
+  fields.Read("began", step.began);
+  fields.Read("seconds", step.seconds);
+  fields.Read("boundary_seconds", step.boundary_seconds);
+  fields.Read("work_seconds", step.work_seconds);
+  if (!fields.status().ok()) return fields.status();
+  return step;
+}
+
+absl::StatusOr<RunReport> ReportFrom(const Json& json) {
+  RunReport report;
+  Fields fields(json, "report");
+  std::string format;
+  fields.Read("format", format);
+  fields.Read("job", report.job);
+  fields.Read("incarnation", report.incarnation);
+  fields.Read("world_size", report.world_size);
+  fields.Read("num_layers", report.num_layers);
+  fields.Read("num_logical_experts", report.num_experts);
+  fields.Read("num_slots", report.num_slots);
+  fields.Read("transport", report.transport);
+  fields.Read("steps_asked", report.steps_asked);
+  fields.Read("began_at", report.began_at);
+  fields.Read("even_step_seconds", report.even_step_seconds);
+  fields.Read("bytes_verified", report.bytes_verified);
+  fields.Read("boundary_seconds", report.boundary_seconds);
+  fields.Read("session_waits_over_1ms", report.session_waits_over_1ms);
+  fields.Read("error", report.error);
+  const Json* switches = fields.Array("switches");
+  const Json* steps = fields.Array("steps");
+  if (!fields.status().ok()) return fields.status();
+  if (format != kRunFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("format is \"", format, "\", expected \"", kRunFormat, "\""));
+  }
+  for (size_t i = 0; i < switches->size(); ++i) {
+    EPLB_ASSIGN_OR_RETURN(SwitchRecord change, SwitchFrom((*switches)[i], i));
+    report.switches.push_back(std::move(change));
+  }
+  for (size_t i = 0; i < steps->size(); ++i) {
+    EPLB_ASSIGN_OR_RETURN(const StepRecord step, StepFrom((*steps)[i], i));
+    report.steps.push_back(step);
+  }
+  return report;
+}
+
+}  // namespace
+
+std::vector<std::vector<SwitchRecord>> ByDecision(const std::vector<SwitchRecord>& switches) {
+  const auto same = [](const SwitchRecord& one, const SwitchRecord& other) {
+    if (one.decision != 0 || other.decision != 0) return one.decision == other.decision;
+    return one.decided_first_step == other.decided_first_step &&
+           one.decided_last_step == other.decided_last_step && one.reason == other.reason;
+  };
+  std::vector<std::vector<SwitchRecord>> decisions;
+  for (const SwitchRecord& change : switches) {
+    if (decisions.empty() || !same(decisions.back().back(), change)) decisions.emplace_back();
+    decisions.back().push_back(change);
+  }
+  return decisions;
+}
+
+int64_t CountRebalances(const std::vector<SwitchRecord>& switches) {
+  int64_t rebalances = 0;
+  for (const std::vector<SwitchRecord>& decision : ByDecision(switches)) {
+    rebalances += decision.front().policy == kRollbackPolicy ? 0 : 1;
+  }
+  return rebalances;
+}
+
+std::string RunReportToJson(const RunReport& report) {
+  Json json = {{"format", kRunFormat},
+               {"job", report.job},
+               {"incarnation", report.incarnation},
+               {"world_size", report.world_size},
+               {"num_layers", report.num_layers},
+               {"num_logical_experts", report.num_experts},
+               {"num_slots", report.num_slots},
+               {"transport", report.transport},
+               {"steps_asked", report.steps_asked},
+               {"began_at", report.began_at},
+               {"even_step_seconds", report.even_step_seconds},
+               {"steps_run", report.steps.size()},
+               {"bytes_verified", report.bytes_verified},
+               {"boundary_seconds", report.boundary_seconds},
+               {"session_waits_over_1ms", report.session_waits_over_1ms},
+               {"error", report.error},
+               {"summary", Summary(report)},
+               {"switches", Json::array()},
+               {"steps", Json::array()}};
+  for (const SwitchRecord& change : report.switches) {
+    json["switches"].push_back({{"step", change.step},
+                                {"version", change.version},
+                                {"decided_first_step", change.decided_first_step},
+                                {"decided_last_step", change.decided_last_step},
+                                {"decision", change.decision},
+                                {"policy", change.policy},
+                                {"asked_by", change.asked_by},
+                                {"reason", change.reason},
+                                {"bytes_moved", change.bytes_moved},
+                                {"pause_seconds", change.pause_seconds},
+                                {"bytes_verified", change.bytes_verified}});
+  }
+  for (const StepRecord& step : report.steps) {
+    json["steps"].push_back({{"step", step.step},
+                             {"version", step.version},
+                             {"balancedness", step.balancedness},
+                             {"balancedness_static", step.balancedness_static},
+                             {"began", step.began},
+                             {"seconds", step.seconds},
+                             {"boundary_seconds", step.boundary_seconds},
+                             {"work_seconds", step.work_seconds}});
+  }
+  // Reasons come from the daemon: bytes that are not UTF-8 must not end the program.
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<RunReport> ReadRunReport(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, ": not JSON"));
+  absl::StatusOr<RunReport> report = ReportFrom(json);
+  if (!report.ok()) return InFile(path, report.status());
+  return report;
+}
+
+absl::Status WriteRunReport(const RunReport& report, const std::string& path) {
+  return WriteFileAtomically(path, RunReportToJson(report));
+}
+
+namespace {
+
+constexpr int32_t kMaxRunRanks = 1 << 20;
+
+std::string HistoryPath(const std::string& directory, int32_t rank) {
+  return absl::StrCat(directory, "/rank-", rank, ".jsonl");
+}
+
+absl::StatusOr<RankHistory> ReadHistory(const std::string& directory, int32_t rank) {
+  const std::string path = HistoryPath(directory, rank);
+  EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistoryFile(path));
+  if (history.rank.value != rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is the log of rank ", history.rank.value));
+  }
+  return history;
+}
+
+absl::StatusOr<std::vector<RankHistory>> ReadHistories(const std::string& directory,
+                                                       int32_t world_size) {
+  std::vector<RankHistory> histories;
+  histories.reserve(static_cast<size_t>(world_size));
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistory(directory, rank));
+    histories.push_back(std::move(history));
+  }
+  return histories;
+}
+
+absl::StatusOr<std::vector<Load>> ReadStepLoads(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(path));
+  std::vector<Load> loads;
+  for (LoadWindow& window : file.windows) {
+    const auto expected = static_cast<int64_t>(loads.size());
+    if (window.first_step != expected || window.last_step != expected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": line ", expected + 1, " covers steps ", window.first_step, "..",
+                       window.last_step, ", expected only step ", expected));
+    }
+    loads.push_back(std::move(window.load));
+  }
+  return loads;
+}
+
+}  // namespace
+
+absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory) {
+  RunLogs logs;
+  int32_t world_size = 1;  // rank 0 must be there
+  std::error_code error;
+  while (world_size < kMaxRunRanks &&
+         std::filesystem::exists(HistoryPath(directory, world_size), error)) {
+    ++world_size;
+  }
+  EPLB_ASSIGN_OR_RETURN(logs.histories, ReadHistories(directory, world_size));
+  EPLB_ASSIGN_OR_RETURN(logs.placements, ReadPlacementsLog(directory + "/placements.jsonl"));
+  return logs;
+}
+
+std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& placements) {
+  std::vector<PlacementRecord> records;
+  records.reserve(placements.size());
+  for (const LoggedPlacement& placement : placements) {
+    records.push_back({placement.step, placement.version, placement.digest, placement.placement});
+  }
+  return records;
+}
+
+absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error)) {
+    return absl::NotFoundError(absl::StrCat(directory, ": no such directory"));
+  }
+  RunDirectory run;
+  EPLB_ASSIGN_OR_RETURN(run.report, ReadRunReport(directory + "/run.json"));
+  EPLB_ASSIGN_OR_RETURN(run.histories, ReadHistories(directory, run.report.world_size));
+  EPLB_ASSIGN_OR_RETURN(run.placements, ReadPlacementsLog(directory + "/placements.jsonl"));
+  const std::string events = directory + "/events.json";
+  if (std::filesystem::exists(events, error)) {
+    EPLB_ASSIGN_OR_RETURN(run.events, ReadEventsFile(events));
+  }
+  EPLB_ASSIGN_OR_RETURN(run.step_loads, ReadStepLoads(directory + "/loads.jsonl"));
+  return run;
+}
+
+}  // namespace eplb

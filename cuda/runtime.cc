@@ -1,0 +1,155 @@
+#include "cuda/runtime.h"
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include <cuda.h>
+
+#include "base/status_macros.h"
+
+namespace eplb::cuda {
+
+namespace {
+
+absl::StatusCode CodeOf(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return absl::StatusCode::kOk;
+    case cudaErrorMemoryAllocation:
+      return absl::StatusCode::kResourceExhausted;
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorDevicesUnavailable:
+      return absl::StatusCode::kFailedPrecondition;
+    case cudaErrorNotReady:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+absl::Status ToStatus(cudaError_t error, std::string_view what) {
+  const absl::StatusCode code = CodeOf(error);
+  if (code == absl::StatusCode::kOk) return absl::OkStatus();
+  (void)cudaGetLastError();
+  return absl::Status(code,
+                      absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
+                                   static_cast<int>(error), "): ", cudaGetErrorString(error)));
+}
+
+namespace {
+
+constexpr int32_t kMovedFrom = -1;
+
+using GetContextState = decltype(&cuDevicePrimaryCtxGetState);
+
+GetContextState FindGetContextState() {
+  constexpr unsigned int kDriverVersion = 12000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(
+      "cuDevicePrimaryCtxGetState", &found, kDriverVersion, cudaEnableDefault, &result);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+  return is_there ? reinterpret_cast<GetContextState>(found) : nullptr;
+}
+
+// Whether this process uses the device. Without an answer it may.
+bool HasContext(int32_t device) {
+  static const GetContextState get_state = FindGetContextState();
+  unsigned int flags = 0;
+  int active = 0;
+  // The runtime numbers devices as the driver does.
+  if (get_state == nullptr || get_state(device, &flags, &active) != CUDA_SUCCESS) return true;
+  return active != 0;
+}
+
+}  // namespace
+
+absl::StatusOr<Stream> MakeStream(StreamPriority priority) {
+  int least = 0;
+  int greatest = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                                "cudaDeviceGetStreamPriorityRange"));
+  constexpr int kDefaultPriority = 0;
+  cudaStream_t stream = nullptr;
+  EPLB_RETURN_IF_ERROR(
+      ToStatus(cudaStreamCreateWithPriority(
+                   &stream, cudaStreamNonBlocking,
+                   priority == StreamPriority::kHighest ? greatest : kDefaultPriority),
+               "cudaStreamCreateWithPriority"));
+  return Stream(stream);
+}
+
+absl::StatusOr<Event> MakeEvent() {
+  cudaEvent_t event = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                                "cudaEventCreateWithFlags"));
+  return Event(event);
+}
+
+absl::StatusOr<DeviceMemory> MakeDeviceMemory(int64_t bytes) {
+  void* memory = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc"));
+  return DeviceMemory(memory);
+}
+
+absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes) {
+  void* memory = nullptr;
+  EPLB_RETURN_IF_ERROR(ToStatus(
+      cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault), "cudaHostAlloc"));
+  return PinnedMemory(memory);
+}
+
+absl::StatusOr<PinnedRange> PinRange(std::span<std::byte> memory) {
+  EPLB_RETURN_IF_ERROR(ToStatus(
+      cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault), "cudaHostRegister"));
+  return PinnedRange(memory.data());
+}
+
+absl::StatusOr<DeviceGuard> DeviceGuard::Make(int32_t device) {
+  int previous = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&previous), "cudaGetDevice"));
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "cudaSetDevice"));
+  return DeviceGuard(previous);
+}
+
+DeviceGuard::DeviceGuard(DeviceGuard&& other) noexcept
+    : previous_(std::exchange(other.previous_, kMovedFrom)) {}
+
+DeviceGuard::~DeviceGuard() {
+  if (previous_ != kMovedFrom && HasContext(previous_)) (void)cudaSetDevice(previous_);
+}
+
+namespace {
+
+constexpr int kKeptDevices = 64;  // beyond it the driver is asked each time
+
+}  // namespace
+
+absl::StatusOr<int32_t> NumMultiprocessors() {
+  static std::array<std::atomic<int32_t>, kKeptDevices> kept{};  // 0: not asked yet
+  int device = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  const bool is_kept = device < kKeptDevices;
+  if (is_kept) {
+    const int32_t known = kept[static_cast<size_t>(device)].load(std::memory_order_relaxed);
+    if (known != 0) return known;
+  }
+  int num_multiprocessors = 0;
+  EPLB_RETURN_IF_ERROR(
+      ToStatus(cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute"));
+  if (is_kept) {
+    kept[static_cast<size_t>(device)].store(num_multiprocessors, std::memory_order_relaxed);
+  }
+  return num_multiprocessors;
+}
+
+}  // namespace eplb::cuda

@@ -1,0 +1,194 @@
+#include "deploy/examples/replay_trainer/expert_state.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr float kLearningRate = 1e-3f;
+constexpr float kBeta1 = 0.9f;
+constexpr float kBeta2 = 0.999f;
+constexpr float kEpsilon = 1e-8f;
+
+// A cheap integer mix (the finaliser of MurmurHash3); vectorises.
+uint32_t Mix(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x85ebca6bu;
+  x ^= x >> 13;
+  x *= 0xc2b2ae35u;
+  x ^= x >> 16;
+  return x;
+}
+
+uint32_t Seed(int32_t layer, int32_t expert, int64_t step) {
+  const uint32_t place = Mix(static_cast<uint32_t>(layer) * 65537u + static_cast<uint32_t>(expert));
+  return Mix(place ^ static_cast<uint32_t>(step + 1));
+}
+
+// A number in [-1, 1) for parameter `i`.
+float Draw(uint32_t seed, uint32_t i) {
+  return static_cast<float>(static_cast<int32_t>(Mix(seed ^ (i * 0x9e3779b9u)))) * 0x1p-31f;
+}
+
+// Round to nearest, ties to even; the values here are finite.
+uint16_t ToBfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// The expert in a local slot.
+int32_t LocalExpert(const PlacementView& placement, int32_t layer, int32_t local_slot) {
+  const int64_t cell =
+      int64_t{layer} * placement.num_slots + placement.first_local_slot + local_slot;
+  return placement.physical_to_logical_map[static_cast<size_t>(cell)];
+}
+
+template <class Value>
+bool Same(std::span<const Value> have, std::span<const Value> want) {
+  return std::memcmp(have.data(), want.data(), want.size_bytes()) == 0;
+}
+
+}  // namespace
+
+ExpertState::ExpertState(const ExpertStateShape& shape) : shape_(shape) {
+  const size_t cells = static_cast<size_t>(shape.num_layers) *
+                       static_cast<size_t>(shape.num_local_slots) *
+                       static_cast<size_t>(shape.num_parameters);
+  weight_.resize(cells);
+  master_.resize(cells);
+  first_moment_.resize(cells);
+  second_moment_.resize(cells);
+}
+
+ExpertState::Expert ExpertState::At(int32_t layer, int32_t local_slot) {
+  const auto size = static_cast<size_t>(shape_.num_parameters);
+  const size_t first = (static_cast<size_t>(layer) * static_cast<size_t>(shape_.num_local_slots) +
+                        static_cast<size_t>(local_slot)) *
+                       size;
+  return {std::span(weight_).subspan(first, size), std::span(master_).subspan(first, size),
+          std::span(first_moment_).subspan(first, size),
+          std::span(second_moment_).subspan(first, size)};
+}
+
+absl::Status ExpertState::PutOnDevice(int32_t device) {
+  const auto bytes = [](auto& values) { return std::as_writable_bytes(std::span(values)); };
+  EPLB_ASSIGN_OR_RETURN(
+      mirror_, DeviceMirror::Make(device, {bytes(weight_), bytes(master_), bytes(first_moment_),
+                                           bytes(second_moment_)}));
+  return absl::OkStatus();
+}
+
+absl::Status ExpertState::Publish() {
+  return mirror_ == nullptr ? absl::OkStatus() : mirror_->Upload();
+}
+
+absl::Status ExpertState::Fetch() {
+  return mirror_ == nullptr ? absl::OkStatus() : mirror_->Download();
+}
+
+std::vector<ExpertTensorView> ExpertState::Tensors() {
+  std::vector<ExpertTensorView> tensors;
+  const std::byte* const blocks[] = {reinterpret_cast<std::byte*>(weight_.data()),
+                                     reinterpret_cast<std::byte*>(master_.data()),
+                                     reinterpret_cast<std::byte*>(first_moment_.data()),
+                                     reinterpret_cast<std::byte*>(second_moment_.data())};
+  const auto add = [&](const char* name, int32_t layer, Role role, size_t block, void* base,
+                       size_t element_bytes) {
+    const int64_t row_bytes = int64_t{shape_.num_parameters} * static_cast<int64_t>(element_bytes);
+    if (mirror_ != nullptr) {
+      base = mirror_->OnDevice(block) + (static_cast<std::byte*>(base) - blocks[block]);
+    }
+    tensors.push_back({.name = absl::StrCat("layers.", layer, ".", name),
+                       .layer = layer,
+                       .role = role,
+                       .base = base,
+                       .num_rows = shape_.num_local_slots,
+                       .row_bytes = row_bytes,
+                       .row_stride = row_bytes});
+  };
+  for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    const Expert first = At(layer, 0);
+    add("weight", layer, Role::kWeight, 0, first.weight.data(), sizeof(uint16_t));
+    add("master", layer, Role::kState, 1, first.master.data(), sizeof(float));
+    add("first_moment", layer, Role::kState, 2, first.first_moment.data(), sizeof(float));
+    add("second_moment", layer, Role::kState, 3, first.second_moment.data(), sizeof(float));
+  }
+  return tensors;
+}
+
+void ExpertState::InitialiseExpert(int32_t layer, int32_t expert, const Expert& memory) {
+  const uint32_t seed = Seed(layer, expert, -1);
+  for (size_t i = 0; i < memory.master.size(); ++i) {
+    memory.master[i] = Draw(seed, static_cast<uint32_t>(i));
+    memory.first_moment[i] = 0;
+    memory.second_moment[i] = 0;
+    memory.weight[i] = ToBfloat16(memory.master[i]);
+  }
+}
+
+void ExpertState::UpdateExpert(int32_t layer, int32_t expert, int64_t step, const Expert& memory) {
+  const uint32_t seed = Seed(layer, expert, step);
+  for (size_t i = 0; i < memory.master.size(); ++i) {
+    const float gradient = Draw(seed, static_cast<uint32_t>(i));
+    const float first = kBeta1 * memory.first_moment[i] + (1 - kBeta1) * gradient;
+    const float second = kBeta2 * memory.second_moment[i] + (1 - kBeta2) * gradient * gradient;
+    memory.first_moment[i] = first;
+    memory.second_moment[i] = second;
+    memory.master[i] -= kLearningRate * first / (std::sqrt(second) + kEpsilon);
+    memory.weight[i] = ToBfloat16(memory.master[i]);
+  }
+}
+
+void ExpertState::Initialise(const PlacementView& placement) {
+  for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    for (int32_t slot = 0; slot < shape_.num_local_slots; ++slot) {
+      InitialiseExpert(layer, LocalExpert(placement, layer, slot), At(layer, slot));
+    }
+  }
+}
+
+void ExpertState::Update(int64_t step, const PlacementView& placement) {
+  for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    for (int32_t slot = 0; slot < shape_.num_local_slots; ++slot) {
+      UpdateExpert(layer, LocalExpert(placement, layer, slot), step, At(layer, slot));
+    }
+  }
+}
+
+absl::StatusOr<int64_t> ExpertState::Verify(int64_t last_step, const PlacementView& placement) {
+  EPLB_RETURN_IF_ERROR(Fetch());
+  ExpertState fresh(
+      {.num_layers = 1, .num_local_slots = 1, .num_parameters = shape_.num_parameters});
+  const Expert want = fresh.At(0, 0);
+  int64_t bytes = 0;
+  for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    for (int32_t slot = 0; slot < shape_.num_local_slots; ++slot) {
+      const int32_t expert = LocalExpert(placement, layer, slot);
+      InitialiseExpert(layer, expert, want);
+      for (int64_t step = 0; step <= last_step; ++step) UpdateExpert(layer, expert, step, want);
+      const Expert have = At(layer, slot);
+      const char* wrong = !Same<uint16_t>(have.weight, want.weight)              ? "weight"
+                          : !Same<float>(have.master, want.master)               ? "master"
+                          : !Same<float>(have.first_moment, want.first_moment)   ? "first_moment"
+                          : !Same<float>(have.second_moment, want.second_moment) ? "second_moment"
+                                                                                 : nullptr;
+      if (wrong != nullptr) {
+        return absl::DataLossError(absl::StrCat("after step ", last_step, ": layer ", layer,
+                                                " slot ", placement.first_local_slot + slot,
+                                                " should hold expert ", expert, ", its ", wrong,
+                                                " differs"));
+      }
+      bytes += static_cast<int64_t>(want.weight.size_bytes() + 3 * want.master.size_bytes());
+    }
+  }
+  return bytes;
+}
+
+}  // namespace eplb

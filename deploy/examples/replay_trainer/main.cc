@@ -1,0 +1,141 @@
+// eplb-trainer: one rank of the demonstration job. Exit codes: 0 ok, 1 failed, 2 usage or unusable
+// input, 8 verification failed.
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "deploy/examples/replay_trainer/device_mirror.h"
+#include "deploy/examples/replay_trainer/trainer.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kVerificationFailed = 8;
+
+void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
+  app.add_option("--rank", options.rank, "This process, 0..world-1")->required();
+  app.add_option("--world", options.world_size, "Processes of the job, one GPU position each")
+      ->required();
+  app.add_option("--endpoint", options.endpoint,
+                 "Of eplbd, HOST:PORT or unix:PATH, or several, \"A,B\"");
+  app.add_option("--tls-ca", options.tls.ca, "PEM file; who signed eplbd's certificate");
+  app.add_option("--tls-cert", options.tls.cert, "PEM file; this rank's certificate");
+  app.add_option("--tls-key", options.tls.key, "PEM file; its key");
+  app.add_option("--tls-server-name", options.tls.server_name,
+                 "Name in eplbd's certificate; default: the endpoint's host");
+  app.add_option("--rendezvous", options.rendezvous,
+                 "HOST:PORT that rank 0 listens on; default: through the daemon");
+  app.add_option("--job", options.job, "Name of the job")->capture_default_str();
+  app.add_option("--launch-id", options.launch_id,
+                 "Name of this launch, equal on all ranks and different for each launch; default: "
+                 "EPLB_LAUNCH_ID, else torchrun's or SLURM's. Without --rendezvous it is needed");
+  app.add_flag("--take-over", options.take_over,
+               "Replace a launch of this job although its steps advance");
+  app.add_option("--trace", options.trace_path,
+                 "Recorded router trace (JSON lines of load windows)")
+      ->required();
+  app.add_option("--steps", options.num_steps, "Optimizer steps to run")
+      ->required()
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--slots", options.num_slots,
+                 "Physical experts per layer; default: as many as experts");
+  app.add_option("--nodes", options.num_nodes, "NVLink domains")->capture_default_str();
+  app.add_option("--groups", options.num_groups, "Expert groups of the router")
+      ->capture_default_str();
+  app.add_option(
+         "--transport", options.transport,
+         "What carries the rows; peer (CUDA IPC) and nccl move GPU memory, auto takes host unless "
+         "--expert-memory is gpu")
+      ->check(CLI::IsMember({"auto", "host", "peer", "nccl"}))
+      ->capture_default_str();
+  app.add_option(
+         "--expert-memory", options.expert_memory,
+         "Where experts lie; auto: gpu for peer and nccl, else host, also where there is a GPU. "
+         "Which GPU: EPLB_TRAINER_DEVICE, else the rank on its node modulo their number")
+      ->check(CLI::IsMember({"auto", "host", "gpu"}))
+      ->capture_default_str();
+  app.add_option("--step-ms", step_ms,
+                 "Milliseconds of a perfectly balanced step; a real one lasts that / balancedness")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--parameters", options.parameters_per_expert,
+                 "Parameters of an expert (14 bytes each)")
+      ->check(CLI::Range(1, 1 << 26))
+      ->capture_default_str();
+  app.add_option("--vote-every", options.vote_every, "Steps between votes")->capture_default_str();
+  app.add_option("--report-every", options.report_every, "Steps in a load window")
+      ->capture_default_str();
+  app.add_option("--reduce", options.reduce, "Who reports: rank, or root with the ranks' sum")
+      ->check(CLI::IsMember({"rank", "root"}))
+      ->capture_default_str();
+  app.add_option("--bind-address", options.bind_address,
+                 "Numeric address that other ranks reach this one at")
+      ->capture_default_str();
+  app.add_option("--stop-file", options.stop_path, "The job ends well once rank 0 finds this file");
+  app.add_option("--hang-at-step", options.hang_at_step,
+                 "This rank does nothing for 3 s before that step, its process lives");
+  app.add_option("--fork-at-step", options.fork_at_step,
+                 "Fork a child that calls the client, as data loaders do");
+  app.add_option("--initial-placement", options.initial_placement,
+                 "Placement file or placements.jsonl to begin with");
+  app.add_option("--log-dir", options.log_dir,
+                 "Directory for rank-R.jsonl, placements.jsonl and loads.jsonl");
+  app.add_option("--report-json", options.report_path, "Rank 0 writes the run's report here");
+  app.add_flag("--progress", options.show_progress, "Rank 0 says on stderr how far it is");
+}
+
+// Settles "auto", and looks for a GPU where one is needed: here, where a refusal can name the flag
+// that asked for it and the one that does without.
+absl::Status SettleExpertMemory(TrainerOptions& options) {
+  const bool by_transport = options.expert_memory == "auto" &&
+                            (options.transport == "peer" || options.transport == "nccl");
+  if (by_transport) options.expert_memory = "gpu";
+  if (options.expert_memory != "gpu") return absl::OkStatus();
+  absl::Status found = DeviceMirror::ChooseDevice(/*local_rank=*/0).status();
+  // EPLB_TRAINER_DEVICE is wrong, which says nothing about whether there is a GPU.
+  if (found.ok() || absl::IsInvalidArgument(found)) return found;
+  const std::string asked =
+      by_transport ? absl::StrCat("--transport ", options.transport, " implies --expert-memory gpu")
+                   : "--expert-memory gpu";
+  const char* const without = by_transport ? "--transport host" : "--expert-memory host";
+  return absl::Status(found.code(),
+                      absl::StrCat(asked, ", but there is no GPU to put the experts on: ",
+                                   found.message(), "; ", without, " needs none"));
+}
+
+int Main(int argc, char** argv) {
+  TrainerOptions options;
+  double step_ms = 0;
+  CLI::App app{
+      "Demonstration trainer: replays a recorded router trace with real expert memory and verifies "
+      "every byte"};
+  app.set_version_flag("--version", "eplb-trainer " EPLB_VERSION);
+  AddOptions(app, options, step_ms);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& told) {  // --help, --version
+    return app.exit(told);
+  } catch (const CLI::ParseError& error) {  // CLI11 reports by exceptions; they end here
+    std::fprintf(stderr, "eplb-trainer: %s\n", error.what());
+    return kUsage;
+  }
+  options.step_time = absl::Milliseconds(step_ms);
+  absl::Status status = SettleExpertMemory(options);
+  if (status.ok()) status = RunTrainer(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "eplb-trainer: rank %d: %s\n", options.rank,
+               std::string(status.message()).c_str());
+  if (absl::IsDataLoss(status)) return kVerificationFailed;
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kUsage : kFailed;
+}
+
+}  // namespace
+}  // namespace eplb
+
+// What CLI11 throws while options are declared is a bug of this file and shall end the program.
+// NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) { return eplb::Main(argc, argv); }

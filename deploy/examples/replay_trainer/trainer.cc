@@ -1,0 +1,411 @@
+// What a data loader does to a trainer: it forks, and the child has a copy of the client.
+#include "deploy/examples/replay_trainer/trainer.h"
+
+#include <openssl/rand.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+#include "base/status_macros.h"
+#include "client/cli/formats/load_file.h"
+#include "client/client.h"
+#include "client/control/control_channel.h"
+#include "client/control/tcp_exchange.h"
+#include "client/run_log/run_directory.h"
+#include "deploy/examples/replay_trainer/device_mirror.h"
+#include "deploy/examples/replay_trainer/expert_state.h"
+#include "deploy/examples/replay_trainer/step_loads.h"
+#include "placement/evaluate.h"
+#include "placement/placement.h"
+
+namespace eplb {
+
+// Forks; the child calls its copy of the client, destroys it and exits. Waits for the child.
+// errors: Unavailable when there is no child, Internal when a call in it did anything.
+absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client);
+
+namespace {
+
+absl::StatusOr<StepLoads> ReadTrace(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(path));
+  std::vector<RecordedWindow> windows;
+  for (const LoadWindow& window : file.windows) {
+    if (!window.load.is_counts()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": a trace to replay has integer counts"));
+    }
+    windows.push_back({window.first_step, window.last_step, window.load.counts()});
+  }
+  absl::StatusOr<StepLoads> loads = StepLoads::Make(std::move(windows));
+  if (!loads.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", loads.status().message()));
+  return loads;
+}
+
+absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options,
+                                        const ClientOptions& client) {
+  if (options.rendezvous.empty()) {
+    if (options.endpoint.empty()) {
+      return absl::InvalidArgumentError("without --endpoint, --rendezvous HOST:PORT is needed");
+    }
+    return MakeDaemonExchange(client);
+  }
+  const size_t colon = options.rendezvous.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos ||
+      !absl::SimpleAtoi(options.rendezvous.substr(colon + 1), &port) || port == 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rendezvous is \"", options.rendezvous, "\", expected HOST:PORT"));
+  }
+  return MakeTcpExchange({.rank = RankId{options.rank},
+                          .world_size = options.world_size,
+                          .address = options.rendezvous.substr(0, colon),
+                          .port = static_cast<uint16_t>(port),
+                          .timeout = options.start_deadline});
+}
+
+ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& loads) {
+  ClientOptions client;
+  client.job = options.job;
+  client.incarnation = options.launch_id;
+  client.take_over = options.take_over;
+  client.rank = options.rank;
+  client.world_size = options.world_size;
+  client.endpoint = options.endpoint;
+  client.tls = options.tls;
+  client.num_layers = loads.num_layers();
+  client.num_experts = loads.num_experts();
+  client.num_slots = options.num_slots == 0 ? loads.num_experts() : options.num_slots;
+  client.num_gpus = options.world_size;
+  client.num_nodes = options.num_nodes;
+  client.num_groups = options.num_groups;
+  client.vote_every = options.vote_every;
+  client.report_every = options.report_every;
+  client.reduce = options.reduce;
+  client.transport = options.transport;
+  client.initial_placement = options.initial_placement;
+  client.bind_address = options.bind_address;
+  client.start_deadline = options.start_deadline;
+  client.vote_deadline = options.vote_deadline;
+  if (!options.log_dir.empty()) {
+    client.history_path = absl::StrCat(options.log_dir, "/rank-", options.rank, ".jsonl");
+    client.placements_path = absl::StrCat(options.log_dir, "/placements.jsonl");
+  }
+  return client;
+}
+
+absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOptions& options,
+                                                               const Exchange& exchange) {
+  std::string secret(32, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()),
+                 static_cast<int>(secret.size())) != 1) {
+    return absl::InternalError("no random bytes for the job's secret");
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> secrets, exchange(secret));
+  return MakeTcpControlChannel({.rank = RankId{options.rank},
+                                .world_size = options.world_size,
+                                .bind_address = options.bind_address,
+                                .secret = secrets[0],
+                                .connect_timeout = options.start_deadline},
+                               exchange);
+}
+
+absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) {
+  constexpr double kMaxBytes = 64e9;
+  constexpr int kBytesPerParameter = 14;  // bf16 weight, fp32 master, two fp32 moments
+  const int32_t num_slots = options.num_slots == 0 ? loads.num_experts() : options.num_slots;
+  const double bytes = static_cast<double>(loads.num_layers()) * num_slots *
+                       options.parameters_per_expert * kBytesPerParameter / options.world_size;
+  if (bytes <= kMaxBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--parameters ", options.parameters_per_expert, " needs ", bytes / 1e9,
+                   " GB of expert memory on this rank, at most ", kMaxBytes / 1e9, " are taken"));
+}
+
+// The device that this rank's experts lie on; absent for host memory.
+absl::StatusOr<std::optional<int32_t>> ExpertDevice(const TrainerOptions& options) {
+  const bool moves_gpu_memory = options.transport == "peer" || options.transport == "nccl";
+  const bool on_gpu =
+      options.expert_memory == "gpu" || (options.expert_memory == "auto" && moves_gpu_memory);
+  if (!on_gpu) return std::nullopt;
+  const int32_t ranks_per_node = std::max(1, options.world_size / std::max(1, options.num_nodes));
+  absl::StatusOr<int32_t> device = DeviceMirror::ChooseDevice(options.rank % ranks_per_node);
+  if (device.ok()) return *device;
+  return absl::Status(device.status().code(),
+                      absl::StrCat("no GPU to put the experts on: ", device.status().message()));
+}
+
+class Trainer {
+ public:
+  Trainer(TrainerOptions options, StepLoads loads, std::unique_ptr<Client> client,
+          std::unique_ptr<ControlChannel> job_channel)
+      : options_(std::move(options)),
+        loads_(std::move(loads)),
+        experts_({.num_layers = client->placement().num_layers,
+                  .num_local_slots = client->placement().num_local_slots,
+                  .num_parameters = options_.parameters_per_expert}),
+        client_(std::move(client)),
+        job_channel_(std::move(job_channel)),
+        static_placement_(
+            Placement::Static(*Topology::Make({.num_layers = loads_.num_layers(),
+                                               .num_experts = loads_.num_experts(),
+                                               .num_slots = client_->placement().num_slots,
+                                               .num_gpus = options_.world_size,
+                                               .num_nodes = options_.num_nodes,
+                                               .num_groups = options_.num_groups}))) {
+    report_.job = options_.job;
+    report_.incarnation = client_->incarnation();
+    report_.world_size = options_.world_size;
+    report_.num_layers = loads_.num_layers();
+    report_.num_experts = loads_.num_experts();
+    report_.num_slots = client_->placement().num_slots;
+    report_.steps_asked = options_.num_steps;
+    report_.even_step_seconds = absl::ToDoubleSeconds(options_.step_time);
+  }
+
+  // device: of the expert memory; absent: the host's.
+  absl::Status Run(std::optional<int32_t> device) {
+    absl::Status status = device.has_value() ? experts_.PutOnDevice(*device) : absl::OkStatus();
+    if (status.ok()) status = RunSteps();
+    report_.transport = client_->transport();  // after the last row: NCCL may have been given up
+    client_->Close(status.ok() ? "finished" : std::string(status.message()));
+    report_.error = std::string(status.message());
+    if (options_.rank == 0 && !options_.report_path.empty()) {
+      const absl::Status written = WriteRunReport(report_, options_.report_path);
+      if (status.ok()) status = written;
+    }
+    return status;
+  }
+
+ private:
+  absl::Status RunSteps() {
+    experts_.Initialise(client_->placement());
+    EPLB_RETURN_IF_ERROR(experts_.Publish());
+    EPLB_RETURN_IF_ERROR(client_->RegisterExperts(experts_.Tensors()));
+    if (options_.rank == 0 && !options_.log_dir.empty()) {
+      loads_log_.open(absl::StrCat(options_.log_dir, "/loads.jsonl"), std::ios::trunc);
+    }
+    int64_t num_run = 0;
+    for (bool stop = false; num_run < options_.num_steps && !stop; ++num_run) {
+      EPLB_RETURN_IF_ERROR(RunStep(num_run));
+      EPLB_ASSIGN_OR_RETURN(stop, RankZeroSaysStop());
+    }
+    report_.steps_asked = num_run;
+    EPLB_RETURN_IF_ERROR(SumWaits());
+    return VerifyEverywhere(num_run - 1, nullptr);
+  }
+
+  // True on every rank after the step at which rank 0 found the stop file.
+  absl::StatusOr<bool> RankZeroSaysStop() {
+    if (options_.stop_path.empty()) return false;
+    const bool stop = options_.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> all,
+        AllGather(*job_channel_, std::vector<int64_t>{stop ? 1 : 0}, options_.step_deadline));
+    return all[0] == 1;
+  }
+
+  // What this rank tells its client: its own counts, or the sum over ranks.
+  absl::StatusOr<LoadMatrix> CountsToRecord(const LoadMatrix& own) {
+    if (options_.reduce == "rank") return own;
+    const std::span<const int64_t> mine(own.data(), static_cast<size_t>(own.size()));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
+                          AllGather(*job_channel_, mine, options_.step_deadline));
+    LoadMatrix sum = LoadMatrix::Zero(own.rows(), own.cols());
+    for (size_t first = 0; first < all.size(); first += mine.size()) {
+      sum += Eigen::Map<const LoadMatrix>(&all[first], own.rows(), own.cols());
+    }
+    return sum;
+  }
+
+  absl::Status SumWaits() {
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> waits,
+        AllGather(*job_channel_, std::vector<int64_t>{client_->stats().session_waits_over_1ms},
+                  options_.step_deadline));
+    report_.session_waits_over_1ms = std::accumulate(waits.begin(), waits.end(), int64_t{0});
+    return absl::OkStatus();
+  }
+
+  absl::Status RunStep(int64_t step) {
+    const absl::Time begin = absl::Now();
+    if (report_.steps.empty()) {
+      began_at_ = begin;
+      report_.began_at = absl::ToDoubleSeconds(begin - absl::UnixEpoch());
+    }
+    const LoadMatrix total = loads_.Total(step);
+    const LoadMatrix own = StepLoads::OfRank(total, options_.rank, options_.world_size);
+    if (step == options_.hang_at_step) absl::SleepFor(options_.hang_time);
+    if (step == options_.fork_at_step) EPLB_RETURN_IF_ERROR(UseClientInForkedChild(client_));
+    EPLB_ASSIGN_OR_RETURN(const LoadMatrix recorded, CountsToRecord(own));
+    for (int32_t layer = 0; layer < recorded.rows(); ++layer) {
+      const std::span<const int64_t> counts(&recorded(layer, 0),
+                                            static_cast<size_t>(recorded.cols()));
+      EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
+    }
+    experts_.Update(step, client_->placement());
+    EPLB_RETURN_IF_ERROR(experts_.Publish());
+
+    std::vector<int64_t> mine;
+    for (const double tokens : OwnGpuLoads(total, client_->placement())) {
+      mine.push_back(std::bit_cast<int64_t>(tokens));
+    }
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
+                          AllGather(*job_channel_, mine, options_.step_deadline));
+    const MeasuredLoads measured = MeasureLoads(gathered, loads_.num_layers(), options_.world_size);
+    const absl::Duration work = absl::Now() - begin;
+    WaitUntil(begin + options_.step_time * measured.slowdown);
+
+    EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromCounts(total));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluate(load, static_placement_));
+    report_.steps.push_back({.step = step,
+                             .version = client_->placement().version,
+                             .balancedness = measured.balancedness,
+                             .balancedness_static = unmoved.mean_balancedness,
+                             .began = absl::ToDoubleSeconds(begin - began_at_),
+                             .work_seconds = absl::ToDoubleSeconds(work)});
+    WriteLoads(step, total);
+    EPLB_ASSIGN_OR_RETURN(const BoundaryResult boundary,
+                          client_->StepBoundary(step, experts_.stream()));
+    if (boundary.switched) EPLB_RETURN_IF_ERROR(experts_.Fetch());
+    report_.boundary_seconds += boundary.pause_seconds;
+    report_.steps.back().boundary_seconds = boundary.pause_seconds;
+    report_.steps.back().seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    if (boundary.switched) EPLB_RETURN_IF_ERROR(RecordSwitch(step, boundary));
+    ShowProgress(step);
+    return absl::OkStatus();
+  }
+
+  // A placement is in force: every rank computes its memory again and the ranks add up what the
+  // switch cost.
+  absl::Status RecordSwitch(int64_t step, const BoundaryResult& boundary) {
+    SwitchRecord record{.step = step,
+                        .version = boundary.version,
+                        .decided_first_step = boundary.decided_first_step,
+                        .decided_last_step = boundary.decided_last_step,
+                        .decision = boundary.decision,
+                        .policy = boundary.policy,
+                        .asked_by = boundary.asked_by,
+                        .reason = boundary.reason};
+    const int64_t pause = static_cast<int64_t>(boundary.pause_seconds * 1e9);
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> costs,
+        AllGather(*job_channel_, std::vector<int64_t>{boundary.received_bytes, pause},
+                  options_.step_deadline));
+    for (size_t i = 0; i < costs.size(); i += 2) {
+      record.bytes_moved += costs[i];
+      record.pause_seconds =
+          std::max(record.pause_seconds, static_cast<double>(costs[i + 1]) * 1e-9);
+    }
+    EPLB_RETURN_IF_ERROR(VerifyEverywhere(step, &record.bytes_verified));
+    report_.switches.push_back(std::move(record));
+    return absl::OkStatus();
+  }
+
+  absl::Status VerifyEverywhere(int64_t last_step, int64_t* verified) {
+    const absl::StatusOr<int64_t> own = experts_.Verify(last_step, client_->placement());
+    const int64_t value = own.ok() ? *own : -1;
+    const absl::StatusOr<std::vector<int64_t>> all =
+        AllGather(*job_channel_, std::vector<int64_t>{value}, options_.step_deadline);
+    if (!own.ok()) return own.status();
+    if (!all.ok()) return all.status();
+    int64_t sum = 0;
+    for (size_t rank = 0; rank < all->size(); ++rank) {
+      if ((*all)[rank] < 0) {
+        return absl::DataLossError(
+            absl::StrCat("rank ", rank, " found a wrong byte after step ", last_step));
+      }
+      sum += (*all)[rank];
+    }
+    report_.bytes_verified += sum;
+    if (verified != nullptr) *verified = sum;
+    return absl::OkStatus();
+  }
+
+  static void WaitUntil(absl::Time time) {
+    const absl::Duration left = time - absl::Now();
+    if (left > absl::ZeroDuration()) absl::SleepFor(left);
+  }
+
+  void WriteLoads(int64_t step, const LoadMatrix& total) {
+    if (!loads_log_.is_open()) return;
+    loads_log_ << "{\"first_step\":" << step << ",\"last_step\":" << step << ",\"load\":[";
+    for (Eigen::Index layer = 0; layer < total.rows(); ++layer) {
+      loads_log_ << (layer == 0 ? "[" : ",[");
+      for (Eigen::Index expert = 0; expert < total.cols(); ++expert) {
+        loads_log_ << (expert == 0 ? "" : ",") << total(layer, expert);
+      }
+      loads_log_ << ']';
+    }
+    loads_log_ << "]}\n";
+  }
+
+  void ShowProgress(int64_t step) const {
+    constexpr int64_t kProgressEvery = 40;
+    if (!options_.show_progress || options_.rank != 0 || (step + 1) % kProgressEvery != 0) return;
+    const StepRecord& record = report_.steps.back();
+    absl::FPrintF(stderr,
+                  "step %5d/%d  balancedness %.3f  static layout %.3f  placement version %d\n",
+                  step + 1, options_.num_steps, record.balancedness, record.balancedness_static,
+                  record.version);
+  }
+
+  TrainerOptions options_;
+  StepLoads loads_;
+  ExpertState experts_;  // outlives the client, which has its tensors
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<ControlChannel> job_channel_;
+  Placement static_placement_;
+  std::ofstream loads_log_;
+  absl::Time began_at_ = absl::UnixEpoch();  // of the first step
+  RunReport report_;
+};
+
+}  // namespace
+
+absl::Status RunTrainer(const TrainerOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(StepLoads loads, ReadTrace(options.trace_path));
+  EPLB_RETURN_IF_ERROR(CheckMemory(options, loads));
+  EPLB_ASSIGN_OR_RETURN(const std::optional<int32_t> device, ExpertDevice(options));
+  const ClientOptions client_options = ClientOptionsOf(options, loads);
+  EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeRendezvous(options, client_options));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Connect(client_options, exchange));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> job_channel,
+                        MakeJobChannel(options, exchange));
+  return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run(device);
+}
+
+absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client) {
+  const std::vector<int64_t> counts(static_cast<size_t>(client->placement().num_experts), 1);
+  const pid_t child = fork();
+  if (child < 0) return absl::UnavailableError("fork failed");
+  if (child == 0) {
+    const absl::StatusOr<BoundaryResult> boundary = client->StepBoundary(0);
+    const bool nothing_done = client->Record(0, counts).ok() && boundary.ok() && !boundary->voted &&
+                              !client->stats().connected;
+    client->Close("child");
+    client.reset();
+    _exit(nothing_done ? 0 : 1);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) == child && status == 0) return absl::OkStatus();
+  return absl::InternalError("a forked child could not leave the client alone");
+}
+
+}  // namespace eplb

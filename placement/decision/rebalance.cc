@@ -1,0 +1,250 @@
+#include "placement/decision/rebalance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "base/status_macros.h"
+#include "placement/evaluate.h"
+
+namespace eplb {
+namespace {
+
+constexpr double kLeastWindows = 2;  // before which a trial says nothing of its spread
+
+// What one trial says, in seconds.
+struct Prospect {
+  double windows = 0;  // that the trial was compared on
+  double steps = 0;    // that the saving is counted over
+  double saved = 0;
+  double replicas = 0;  // spent on replicas over these steps; below 0: fewer than now
+  double net = 0;       // without the migration
+  double at_risk = 0;   // what may be lost until the next decision
+};
+
+// predicted: seconds saved per step on the load that was decided on; replicas: seconds more spent
+// per step.
+Prospect BestProspect(const RebalanceQuestion& question, double predicted, double replicas) {
+  const double token_seconds = question.costs.token_seconds;
+  Prospect best;
+  for (const SavedTokens& trial : question.record.Trials(question.incumbent)) {
+    if (trial.steps <= 0) continue;
+    Prospect prospect{.windows = trial.windows, .steps = trial.steps};
+    if (question.costs.horizon_steps > 0) {
+      prospect.steps = std::min(prospect.steps, static_cast<double>(question.costs.horizon_steps));
+    }
+    const double proved = trial.Low() / trial.steps * token_seconds;
+    prospect.saved = Finite(std::min(predicted, proved) * prospect.steps);
+    prospect.replicas = Finite(replicas * prospect.steps);
+    prospect.net = Finite(prospect.saved - prospect.replicas);
+    prospect.at_risk = Finite(std::max(0.0, replicas - trial.WorstPerStep() * token_seconds) *
+                              question.steps_to_next);
+    if (best.steps == 0 || prospect.net > best.net) best = prospect;
+  }
+  return best;
+}
+
+// What may be lost before rebalancing has done harm; negative once it has.
+double Means(const RebalanceQuestion& question) {
+  const TrackRecord& record = question.record;
+  return Finite((kAllowance * record.start_tokens() + record.saved_tokens()) *
+                    question.costs.token_seconds -
+                record.spent_seconds());
+}
+
+std::string SpentText(const MigrationCost& migration, double replicas) {
+  std::string text = absl::StrCat(SecondsText(migration.seconds), " of migration");
+  if (replicas > 0) absl::StrAppend(&text, " and ", SecondsText(replicas), " of replicas");
+  return text;
+}
+
+std::string StepsText(double steps) {
+  return CountText(static_cast<int64_t>(std::min(steps, 9e18)), "step");
+}
+
+// Why what is at stake cannot be borne.
+std::string RiskText(const Prospect& prospect, double price, double budget) {
+  if (prospect.windows < kLeastWindows) {
+    return "one window does not tell how bad an interval can get";
+  }
+  const double stake = Finite(2 * price + prospect.at_risk);
+  const ComparedText with_budget = CompareSeconds(stake, std::max(0.0, budget));
+  const ComparedText with_saving = CompareSeconds(stake, prospect.net / kTimesEarned);
+  // The one that needs more digits is the nearer miss.
+  const std::string& shown =
+      with_budget.of.size() > with_saving.of.size() ? with_budget.of : with_saving.of;
+  static_assert(kTimesEarned == 5, "the sentence says a fifth");
+  return absl::StrFormat(
+      "%s are at stake (migration and return %s, a bad interval %s), more than the loss budget of "
+      "%s and a fifth of the net saving, %s",
+      shown, SecondsText(2 * price), SecondsText(prospect.at_risk), with_budget.than,
+      with_saving.than);
+}
+
+// Decides with prices, once the gain is there. `how_far` says how far the peak load falls.
+void JudgePriced(const RebalanceQuestion& question, double predicted, const std::string& how_far,
+                 RebalanceVerdict& verdict) {
+  const double replicas = Finite(ReplicaSecondsPerStep(question.candidate, question.costs) -
+                                 ReplicaSecondsPerStep(question.incumbent, question.costs));
+  const Prospect prospect = BestProspect(question, predicted, replicas);
+  const double price = verdict.migration.seconds;
+  const std::string spent = SpentText(verdict.migration, prospect.replicas);
+  const std::string would_fall = absl::StrCat("kept, predicted peak GPU load would fall ", how_far);
+  if (prospect.steps == 0) {
+    verdict.rule = RebalanceRule::kNoEvidence;
+    verdict.reason = absl::StrCat(would_fall, " for ", spent,
+                                  ", but no later window has confirmed a saving yet", kSeeCosts);
+    return;
+  }
+  const std::string confirmed =
+      absl::StrCat(CountText(static_cast<int64_t>(prospect.windows), "later window"),
+                   prospect.windows == 1 ? " confirms" : " confirm", " a saving of only ");
+  if (prospect.net <= price) {
+    const ComparedText text =
+        CompareSeconds(std::max(0.0, prospect.saved), price + std::max(0.0, prospect.replicas));
+    verdict.rule = RebalanceRule::kCost;
+    verdict.reason =
+        absl::StrCat(would_fall, ", but ", confirmed, text.of, " over ", StepsText(prospect.steps),
+                     ", at a cost of ", text.than, " (", spent, ")", kSeeCosts);
+    return;
+  }
+  const std::string saves = absl::StrCat(SecondsText(std::max(0.0, prospect.saved)), " over ",
+                                         StepsText(prospect.steps), " for ", spent);
+  const double budget = Means(question);
+  const double stake = 2 * price + prospect.at_risk;
+  if (stake > budget && stake > prospect.net / kTimesEarned) {
+    verdict.rule = RebalanceRule::kRisk;
+    verdict.reason = absl::StrCat(would_fall, ", and the confirmed saving is ", saves, ", but ",
+                                  RiskText(prospect, price, budget), kSeeCosts);
+    return;
+  }
+  verdict.rebalance = true;
+  verdict.rule = RebalanceRule::kPays;
+  verdict.reason = absl::StrCat("rebalance saves ", saves, ": peak GPU load falls ", how_far);
+}
+
+}  // namespace
+
+absl::StatusOr<RebalanceVerdict> JudgeRebalance(const RebalanceQuestion& question) {
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(question.load, question.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(question.load, question.candidate));
+  const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
+  const std::string how_far =
+      absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * std::abs(gain),
+                      before.mean_balancedness, after.mean_balancedness);
+  RebalanceVerdict verdict;
+  if (gain <= 0 || gain < question.min_gain) {
+    const std::string too_little =
+        gain <= 0 ? std::string()
+                  : absl::StrFormat(", less than min_gain, %.1f %%", 100 * question.min_gain);
+    verdict.reason = absl::StrCat("kept, predicted peak GPU load would ",
+                                  gain < 0 ? "rise " : "fall ", how_far, too_little);
+    return verdict;
+  }
+  EPLB_ASSIGN_OR_RETURN(verdict.migration,
+                        PriceMigration(question.incumbent, question.candidate, question.costs));
+  if (!question.costs.priced()) {
+    verdict.rebalance = true;
+    verdict.rule = RebalanceRule::kPays;
+    verdict.reason = absl::StrCat("predicted peak GPU load falls ", how_far);
+    return verdict;
+  }
+  const double predicted = Finite((before.peak_load - after.peak_load) / question.num_steps *
+                                  question.costs.token_seconds);
+  JudgePriced(question, predicted, how_far, verdict);
+  return verdict;
+}
+
+absl::StatusOr<RebalanceVerdict> JudgeReturn(const RebalanceQuestion& question) {
+  RebalanceVerdict verdict;
+  verdict.rule = RebalanceRule::kReturn;
+  const SavedTokens& saved = question.record.incumbent_saved();
+  const double token_seconds = question.costs.token_seconds;
+  const double lost = Finite(-saved.sum * token_seconds);
+  if (!question.costs.priced() || lost <= 0) {
+    verdict.reason = "kept, the placement in force is no worse than the starting placement";
+    return verdict;
+  }
+  EPLB_ASSIGN_OR_RETURN(verdict.migration,
+                        PriceMigration(question.incumbent, question.candidate, question.costs));
+  const double price = verdict.migration.seconds;
+  const double at_risk =
+      Finite(std::max(0.0, -saved.WorstPerStep() * token_seconds) * question.steps_to_next);
+  const double budget = Means(question);
+  verdict.rebalance = budget < price + at_risk && price <= std::max(budget, lost);
+  const std::string than = absl::StrCat("the placement in force lost ", SecondsText(lost), " in ",
+                                        StepsText(saved.steps), " against the starting placement");
+  verdict.reason = verdict.rebalance
+                       ? absl::StrCat("return to the starting placement for ", SecondsText(price),
+                                      " of migration: ", than)
+                       : absl::StrCat("kept, ", than, ", which the loss budget of ",
+                                      SecondsText(std::max(0.0, budget)), " bears", kSeeCosts);
+  return verdict;
+}
+
+const char* NameOf(RebalanceRule rule) {
+  switch (rule) {
+    case RebalanceRule::kNoChange:
+      return "no_change";
+    case RebalanceRule::kMinGain:
+      return "min_gain";
+    case RebalanceRule::kNoEvidence:
+      return "no_evidence";
+    case RebalanceRule::kCost:
+      return "cost";
+    case RebalanceRule::kRisk:
+      return "risk";
+    case RebalanceRule::kPays:
+      return "pays";
+    case RebalanceRule::kReturn:
+      return "return";
+  }
+  return "";
+}
+
+std::string CountText(int64_t count, const char* one) {
+  return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
+}
+
+namespace {
+
+// With `digits` significant digits below 10 s.
+std::string SecondsTextOf(double seconds, int digits) {
+  const double size = std::abs(seconds);
+  if (size == 0) return "0 s";
+  if (size < 1e-4) return absl::StrFormat("%.*g us", digits, 1e6 * seconds);
+  if (size < 0.0995) return absl::StrFormat("%.*g ms", digits, 1e3 * seconds);
+  if (size < 9.95) return absl::StrFormat("%.*g s", digits, seconds);
+  if (size < 1e6) return absl::StrFormat("%.*f s", digits - 2, seconds);
+  return absl::StrFormat("%.*g s", digits + 1, seconds);
+}
+
+}  // namespace
+
+std::string SecondsText(double seconds) { return SecondsTextOf(seconds, 2); }
+
+ComparedText CompareSeconds(double of, double than) {
+  constexpr int kFewest = 2;
+  constexpr int kMost = 6;
+  ComparedText text;
+  for (int digits = kFewest; digits <= kMost; ++digits) {
+    text = {.of = SecondsTextOf(of, digits), .than = SecondsTextOf(than, digits)};
+    if (of == than || text.of != text.than) break;
+  }
+  return text;
+}
+
+std::string BytesText(int64_t bytes) {
+  constexpr std::pair<double, const char*> kUnits[] = {{1e18, "EB"}, {1e15, "PB"}, {1e12, "TB"},
+                                                       {1e9, "GB"},  {1e6, "MB"},  {1e3, "kB"}};
+  for (const auto& [size, name] : kUnits) {
+    const double scaled = static_cast<double>(bytes) / size;
+    if (scaled >= 1) return absl::StrFormat("%.1f %s", scaled, name);
+  }
+  return absl::StrCat(bytes, " B");
+}
+
+}  // namespace eplb

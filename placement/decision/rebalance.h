@@ -1,0 +1,96 @@
+// Whether a rebalance pays, and why, as one sentence: the rule that the daemon and `eplbctl replay`
+// share.
+#ifndef EPLB_PLACEMENT_DECISION_REBALANCE_H_
+#define EPLB_PLACEMENT_DECISION_REBALANCE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "placement/decision/cost.h"
+#include "placement/decision/track_record.h"
+#include "placement/load.h"
+#include "placement/placement.h"
+
+namespace eplb {
+
+struct RebalanceQuestion {
+  const Load& load;      // what is expected: the tokens of `num_steps` steps
+  double num_steps = 1;  // > 0
+  const Placement& incumbent;
+  const Placement& candidate;  // aligned to `incumbent`
+  double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
+  double steps_to_next = 1;    // until the next decision can be made
+  const Costs& costs;
+  const TrackRecord& record;  // looked at when the costs are priced
+};
+
+// What a decision came down to.
+enum class RebalanceRule {
+  kNoChange,    // kept: the policy's placement is the one in force
+  kMinGain,     // kept: the gain is below min_gain
+  kNoEvidence,  // kept: no later window has confirmed a saving yet
+  kCost,        // kept: the confirmed saving is no more than the cost
+  kRisk,        // kept: more is at stake than the loss budget and the confirmed saving allow
+  kPays,        // rebalance
+  kReturn,      // back to the placement that the record began with
+};
+
+// "no_change", "min_gain", ..: for JSON.
+const char* NameOf(RebalanceRule rule);
+
+struct RebalanceVerdict {
+  bool rebalance = false;
+  RebalanceRule rule = RebalanceRule::kMinGain;
+  // "rebalance saves 1.9 s over 1000 steps for 0.21 s of migration: peak GPU load falls 12.3 %
+  // (balancedness 0.842 -> 0.951)", or "kept, ..": the caller puts what it knows before and after.
+  // A reason that the prices decided against ends with kSeeCosts.
+  std::string reason;
+  MigrationCost migration;  // zero where it was not looked at: kept before it came to that
+};
+
+// gain = 1 - peak load of the candidate / peak load of the incumbent, peak load = sum over layers.
+// Without prices a rebalance needs gain >= min_gain and > 0. With prices it also has to be
+// - earned: saved > spent for some trial of the record, where
+//     saved = the lesser, per step, of the gain on `load` and of what the trial really saved (low
+//             estimate), for as many steps as it was watched, at most costs.horizon_steps;
+//     spent = migration, and what the candidate's replicas cost over these steps beyond the
+//             incumbent's.
+//   The loss of staying was already as large as the price of going (ski rental); a gain that drift
+//   eats up sooner never gets there, and one that is only noise has no record at all.
+// - and what is at stake must be affordable. At stake are the migration, the same migration back,
+//   and what an interval of two standard deviations below the mean loses until the next decision.
+//   It is affordable when it is no more than
+//   - the loss budget: kAllowance of the time without any move, plus what was saved so far, less
+//     what was spent. So being wrong costs about kAllowance, not more; or
+//   - 1 / kTimesEarned of net = saved - replicas: waiting for the budget would lose more. With 3
+//     or 4 in its place some random drift loses more than 0.5 % (tests/placement/replay).
+// errors: InvalidArgument when shapes differ; those of PlanMigration. threads: safe, no state.
+inline constexpr double kAllowance = 0.003;
+inline constexpr double kTimesEarned = 5;
+inline constexpr char kSeeCosts[] = "; see: eplbctl help costs";
+absl::StatusOr<RebalanceVerdict> JudgeRebalance(const RebalanceQuestion& question);
+
+// With prices, after the candidate was kept: whether to go back to where the record began (the
+// candidate here is that placement, aligned; load and min_gain are not looked at). Only when the
+// incumbent has lost against it since it came into force, the account does not bear another
+// interval like that, and the way back is within the account or smaller than what was lost.
+absl::StatusOr<RebalanceVerdict> JudgeReturn(const RebalanceQuestion& question);
+
+// "12 s", "1.9 s", "0.21 s", "3.4 ms", "12 us": for the sentences.
+std::string SecondsText(double seconds);
+// `of` and `than` for one sentence: with so many digits that the texts differ where the numbers do.
+struct ComparedText {
+  std::string of;
+  std::string than;
+};
+ComparedText CompareSeconds(double of, double than);
+// "812 B", "1.8 GB".
+std::string BytesText(int64_t bytes);
+// "1 transfer", "2 transfers".
+std::string CountText(int64_t count, const char* one);
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_DECISION_REBALANCE_H_

@@ -1,0 +1,62 @@
+#include "placement/policies/registry.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/suggestion.h"
+#include "placement/policies/balanced_policy.h"
+#include "placement/policies/deepseek_policy.h"
+#include "placement/policies/incremental_policy.h"
+
+namespace eplb {
+namespace {
+
+struct PolicyRow {
+  std::string_view name;
+  std::unique_ptr<Policy> (*make)(const PolicyOptions& options);
+};
+
+constexpr PolicyRow kPolicies[] = {
+    {"balanced",
+     [](const PolicyOptions& options) {
+       return MakeBalancedPolicy({.hierarchy = options.hierarchy,
+                                  .effort = options.effort,
+                                  .allow_duplicates = options.allow_duplicates});
+     }},
+    {"deepseek",
+     [](const PolicyOptions& options) {
+       return MakeDeepseekPolicy(
+           {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
+     }},
+    {"incremental",
+     [](const PolicyOptions& options) {
+       return MakeIncrementalPolicy({.hierarchy = options.hierarchy,
+                                     .effort = options.effort,
+                                     .allow_duplicates = options.allow_duplicates,
+                                     .max_moves_per_gpu = options.max_moves_per_gpu});
+     }},
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
+                                                   const PolicyOptions& options) {
+  for (const PolicyRow& row : kPolicies) {
+    if (row.name == name) return row.make(options);
+  }
+  std::vector<std::string> names;
+  for (const std::string_view known : PolicyNames()) names.emplace_back(known);
+  return absl::InvalidArgumentError(absl::StrCat("unknown policy \"", std::string(name),
+                                                 "\", expected one of ", absl::StrJoin(names, ", "),
+                                                 Suggestion(name, names)));
+}
+
+std::vector<std::string_view> PolicyNames() {
+  std::vector<std::string_view> names;
+  for (const PolicyRow& row : kPolicies) names.push_back(row.name);
+  return names;
+}
+
+}  // namespace eplb

@@ -1,0 +1,430 @@
+#include "placement/search/improvement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+namespace eplb {
+
+namespace {
+
+// Softness in parts of the scale, and of what the peak is above the scale; the larger counts.
+constexpr double kLeastSoftness = 0.03;
+constexpr double kSoftnessOfExcess = 0.25;
+
+}  // namespace
+
+double SoftnessOf(double peak, double scale) {
+  return std::max(kLeastSoftness * scale, kSoftnessOfExcess * (peak - scale));
+}
+
+double SoftPeak(std::span<const double> loads, double scale) {
+  const double peak = *std::max_element(loads.begin(), loads.end());
+  const double softness = SoftnessOf(peak, scale);
+  double sum = 0;
+  for (const double load : loads) sum += std::exp((load - peak) / softness);
+  return peak + softness * std::log(sum);
+}
+
+void ReplacementTrial::Try(const Arrangement& arrangement, int32_t slot, int32_t expert) {
+  const int32_t leaving = arrangement.expert_in(slot);
+  const std::vector<double>& load = arrangement.domain().load;
+  const double unit = load[static_cast<size_t>(expert)] / (arrangement.count(expert) + 1);
+  const double unit_left = load[static_cast<size_t>(leaving)] / (arrangement.count(leaving) - 1);
+  index_.resize(static_cast<size_t>(arrangement.num_gpus()), -1);
+  changes_.clear();
+  const auto add = [&](int32_t gpu, double tokens) {
+    int32_t& index = index_[static_cast<size_t>(gpu)];
+    if (index < 0) {
+      index = static_cast<int32_t>(changes_.size());
+      changes_.push_back({gpu, 0});
+    }
+    changes_[static_cast<size_t>(index)].tokens += tokens;
+  };
+  for (int32_t s = arrangement.FirstOf(leaving); s != Arrangement::kEmpty;
+       s = arrangement.NextOf(s)) {
+    if (s != slot) add(arrangement.gpu_of(s), unit_left - arrangement.unit(leaving));
+  }
+  for (int32_t s = arrangement.FirstOf(expert); s != Arrangement::kEmpty;
+       s = arrangement.NextOf(s)) {
+    add(arrangement.gpu_of(s), unit - arrangement.unit(expert));
+  }
+  add(arrangement.gpu_of(slot), unit - arrangement.unit(leaving));
+  for (const Change& change : changes_) index_[static_cast<size_t>(change.gpu)] = -1;
+}
+
+double ReplacementTrial::PeakAfter(const Arrangement& arrangement, int32_t slot, int32_t expert) {
+  Try(arrangement, slot, expert);
+  double peak = 0;
+  for (const Change& change : changes_) {
+    const double tokens = arrangement.tokens(change.gpu) + change.tokens;
+    peak = std::max(peak, tokens * arrangement.inverse_speed(change.gpu));
+  }
+  return peak;
+}
+
+namespace {
+
+// A step must win more than rounding errors can pretend.
+constexpr double kLeastWin = 1e-12;
+
+}  // namespace
+
+void Descent::Swaps(double target, Arrangement& arrangement, WorkBudget& work) {
+  while (!work.spent() && arrangement.MaxLoad() > target && SwapOnce(arrangement, work)) {
+  }
+}
+
+void Descent::SwapsAndCounts(double target, Arrangement& arrangement, WorkBudget& work) {
+  while (!work.spent() && arrangement.MaxLoad() > target &&
+         (SwapOnce(arrangement, work) || CountOnce(arrangement, work))) {
+  }
+}
+
+bool Descent::SwapOnce(Arrangement& arrangement, WorkBudget& work) {
+  const int32_t hot = arrangement.HottestGpu();
+  const double hot_speed = arrangement.inverse_speed(hot);
+  const double hot_tokens = arrangement.tokens(hot);
+  const int32_t hot_slots = arrangement.end_slot(hot) - arrangement.first_slot(hot);
+  Step best = {.peak = arrangement.load(hot) * (1 - kLeastWin)};
+  work.left -= int64_t{2} * arrangement.num_gpus();
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    const double speed = arrangement.inverse_speed(gpu);
+    const double tokens = arrangement.tokens(gpu);
+    // Between these two differences of units both GPUs end below the best step so far.
+    double least = hot_tokens - best.peak / hot_speed;
+    double most = best.peak / speed - tokens;
+    if (gpu == hot || least >= most) continue;
+    work.left -= int64_t{hot_slots} * (arrangement.end_slot(gpu) - arrangement.first_slot(gpu));
+    for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {
+      if (IsAbandoned(work.abandoned)) return false;  // a step may look at 2^38 pairs
+      const double unit = arrangement.unit_in(a);
+      for (int32_t b = arrangement.first_slot(gpu); b < arrangement.end_slot(gpu); ++b) {
+        const double win = unit - arrangement.unit_in(b);
+        if (win <= least || win >= most || !arrangement.MaySwap(a, b)) continue;
+        const double after = std::max((hot_tokens - win) * hot_speed, (tokens + win) * speed);
+        if (after >= best.peak) continue;
+        best = {.peak = after, .slot = a, .other_slot = b};
+        least = hot_tokens - after / hot_speed;
+        most = after / speed - tokens;
+      }
+    }
+  }
+  if (best.slot < 0) return false;
+  arrangement.Swap(best.slot, best.other_slot);
+  return true;
+}
+
+void Descent::Consider(const Arrangement& arrangement, int32_t slot, int32_t expert, Step& best,
+                       WorkBudget& work) {
+  work.left -= 2;
+  const int32_t leaving = arrangement.expert_in(slot);
+  const int32_t others = arrangement.count(leaving) - 1;
+  if (others < 1) return;
+  // What leaves burdens its other GPUs: look at them first, most steps fail here.
+  const double rise = arrangement.unit(leaving) / others;
+  for (int32_t s = arrangement.FirstOf(leaving); s != Arrangement::kEmpty;
+       s = arrangement.NextOf(s)) {
+    const int32_t gpu = arrangement.gpu_of(s);
+    const double fall = gpu == arrangement.gpu_of(slot) ? arrangement.unit(leaving) + rise
+                                                        : arrangement.unit(expert);
+    if ((arrangement.tokens(gpu) + rise - fall) * arrangement.inverse_speed(gpu) >= best.peak) {
+      return;
+    }
+  }
+  work.left -= int64_t{4} * (arrangement.count(expert) + arrangement.count(leaving));
+  if (!arrangement.MayReplace(slot, expert)) return;
+  const double peak = trial_.PeakAfter(arrangement, slot, expert);
+  if (peak < best.peak) best = {.peak = peak, .slot = slot, .expert = expert};
+}
+
+bool Descent::CountOnce(Arrangement& arrangement, WorkBudget& work) {
+  const int32_t hot = arrangement.HottestGpu();
+  Step best = {.peak = arrangement.load(hot) * (1 - kLeastWin)};
+  for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {
+    if (IsAbandoned(work.abandoned)) return false;
+    const int32_t expert = arrangement.expert_in(a);
+    for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
+      if (arrangement.count(arrangement.expert_in(slot)) > 1) {
+        Consider(arrangement, slot, expert, best, work);
+      }
+    }
+    if (arrangement.count(expert) == 1) continue;
+    for (int32_t other = 0; other < arrangement.domain().num_experts(); ++other) {
+      Consider(arrangement, a, other, best, work);
+    }
+  }
+  if (best.slot < 0) return false;
+  arrangement.Replace(best.slot, best.expert);
+  return true;
+}
+
+namespace {
+
+// A step without a copy (something goes back to where it was) is as good as a quarter of one.
+constexpr double kFreeStep = 0.25;
+// A replica gives way to a more useful one if that lowers the squared units by this part of the
+// best that could be had; among those the slot is chosen by load.
+constexpr double kNearlyBest = 0.7;
+// Less than this part of all weights is rounding.
+constexpr double kLeastPart = 1e-12;
+
+}  // namespace
+
+Relief::Relief(Arrangement& arrangement, double scale, const ReliefLimits& limits)
+    : arrangement_(arrangement),
+      scale_(scale),
+      limits_(limits),
+      num_experts_(arrangement.domain().num_experts()),
+      had_(static_cast<size_t>(arrangement.num_gpus()) * static_cast<size_t>(num_experts_)),
+      holds_(had_.size()),
+      arrived_(static_cast<size_t>(arrangement.num_gpus())),
+      weight_(static_cast<size_t>(arrangement.num_gpus())),
+      by_load_(static_cast<size_t>(arrangement.num_gpus())) {
+  for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
+    had_[IndexOf(arrangement.gpu_of(slot), arrangement.expert_in(slot))] = 1;
+  }
+  std::iota(by_load_.begin(), by_load_.end(), 0);
+  Refresh();
+}
+
+int32_t Relief::CostOf(int32_t gpu, int32_t expert) const {
+  return had_[IndexOf(gpu, expert)] != 0 ? 0 : 1;
+}
+
+int32_t Relief::CopiesMore(int32_t gpu, int32_t arriving, int32_t leaving) const {
+  return CostOf(gpu, arriving) - CostOf(gpu, leaving);
+}
+
+bool Relief::Affordable(int32_t gpu, int32_t copies) const {
+  return arrived_[static_cast<size_t>(gpu)] + copies <= limits_.copies_per_gpu;
+}
+
+double Relief::WeightOf(double load) const { return std::exp((load - peak_) / softness_); }
+
+void Relief::Refresh() {
+  peak_ = arrangement_.MaxLoad();
+  softness_ = SoftnessOf(peak_, scale_);
+  std::fill(arrived_.begin(), arrived_.end(), 0);
+  std::fill(holds_.begin(), holds_.end(), 0);
+  copies_ = 0;
+  sum_of_weights_ = 0;
+  for (int32_t gpu = 0; gpu < arrangement_.num_gpus(); ++gpu) {
+    for (int32_t slot = arrangement_.first_slot(gpu); slot < arrangement_.end_slot(gpu); ++slot) {
+      const int32_t cost = CostOf(gpu, arrangement_.expert_in(slot));
+      arrived_[static_cast<size_t>(gpu)] += cost;
+      copies_ += cost;
+      holds_[IndexOf(gpu, arrangement_.expert_in(slot))] = 1;
+    }
+    weight_[static_cast<size_t>(gpu)] = WeightOf(arrangement_.load(gpu));
+    sum_of_weights_ += weight(gpu);
+  }
+  std::stable_sort(by_load_.begin(), by_load_.end(), [&](int32_t a, int32_t b) {
+    return arrangement_.load(a) > arrangement_.load(b);
+  });
+}
+
+bool Relief::Step(double least_win) {
+  Choice best = {.value = sum_of_weights_ * std::max(kLeastPart, least_win * scale_ / softness_)};
+  ConsiderSwaps(best);
+  ConsiderReplacements(best);
+  if (best.slot < 0) return false;
+  if (best.other_slot >= 0) {
+    arrangement_.Swap(best.slot, best.other_slot);
+  } else {
+    arrangement_.Replace(best.slot, best.expert);
+  }
+  Refresh();
+  return true;
+}
+
+void Relief::ConsiderSwaps(Choice& best) const {
+  for (const int32_t hot : by_load_) {
+    if (weight(hot) <= best.value * kFreeStep) return;
+    for (const int32_t cool : by_load_) {
+      if (arrangement_.load(cool) >= arrangement_.load(hot)) continue;
+      if (MostOfSwap(hot, cool) > best.value * LeastCopies(hot, cool)) {
+        ConsiderSwapsOf(hot, cool, best);
+      }
+    }
+  }
+}
+
+// At equal speeds the product of the two weights stays what it is, and their sum is least where
+// they are equal.
+double Relief::MostOfSwap(int32_t hot, int32_t cool) const {
+  if (arrangement_.inverse_speed(hot) != arrangement_.inverse_speed(cool)) return weight(hot);
+  const double apart = std::sqrt(weight(hot)) - std::sqrt(weight(cool));
+  return apart * apart;
+}
+
+double Relief::LeastCopies(int32_t hot, int32_t cool) const {
+  const bool untouched =
+      arrived_[static_cast<size_t>(hot)] == 0 && arrived_[static_cast<size_t>(cool)] == 0;
+  return untouched ? 2 : kFreeStep;
+}
+
+void Relief::ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const {
+  const double most = MostOfSwap(hot, cool);
+  for (int32_t a = arrangement_.first_slot(hot); a < arrangement_.end_slot(hot); ++a) {
+    const int32_t leaving = arrangement_.expert_in(a);
+    for (int32_t b = arrangement_.first_slot(cool); b < arrangement_.end_slot(cool); ++b) {
+      const double tokens = arrangement_.unit_in(a) - arrangement_.unit_in(b);
+      if (tokens <= 0) continue;
+      const int32_t arriving = arrangement_.expert_in(b);
+      const int32_t to_hot = CopiesMore(hot, arriving, leaving);
+      const int32_t to_cool = CopiesMore(cool, leaving, arriving);
+      const double copies = std::max(kFreeStep, double{1} * (to_hot + to_cool));
+      if (most <= best.value * copies || !Affordable(hot, to_hot) || !Affordable(cool, to_cool) ||
+          copies_ + to_hot + to_cool > limits_.copies) {
+        continue;
+      }
+      const double win =
+          weight(hot) + weight(cool) -
+          WeightOf((arrangement_.tokens(hot) - tokens) * arrangement_.inverse_speed(hot)) -
+          WeightOf((arrangement_.tokens(cool) + tokens) * arrangement_.inverse_speed(cool));
+      if (win > best.value * copies && arrangement_.MaySwap(a, b)) {
+        best = {.value = win / copies, .slot = a, .other_slot = b};
+      }
+    }
+  }
+}
+
+double Relief::WinWithout(int32_t gpu, double tokens) const {
+  const double left = arrangement_.tokens(gpu) - tokens;
+  return weight(gpu) - WeightOf(left * arrangement_.inverse_speed(gpu));
+}
+
+double Relief::TrialWin() const {
+  double win = 0;
+  for (const ReplacementTrial::Change& change : trial_.changes()) {
+    win += WinWithout(change.gpu, -change.tokens);
+  }
+  return win;
+}
+
+std::vector<Relief::Replica> Relief::MoreReplicas() const {
+  std::vector<Replica> replicas;
+  for (int32_t expert = 0; expert < num_experts_; ++expert) {
+    const double unit =
+        arrangement_.domain().load[static_cast<size_t>(expert)] / (arrangement_.count(expert) + 1);
+    const double less = arrangement_.unit(expert) - unit;
+    double win = 0;
+    for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
+         s = arrangement_.NextOf(s)) {
+      win += WinWithout(arrangement_.gpu_of(s), less);
+    }
+    replicas.push_back({.expert = expert, .unit = unit, .win = win});
+  }
+  std::stable_sort(replicas.begin(), replicas.end(),
+                   [](const Replica& a, const Replica& b) { return a.win > b.win; });
+  return replicas;
+}
+
+std::vector<Relief::Harm> Relief::HarmElsewhere(int32_t slot) const {
+  const int32_t expert = arrangement_.expert_in(slot);
+  const double more = arrangement_.unit(expert) / (arrangement_.count(expert) - 1);
+  std::vector<Harm> harms;
+  for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
+       s = arrangement_.NextOf(s)) {
+    if (s == slot) continue;
+    const int32_t gpu = arrangement_.gpu_of(s);
+    harms.push_back({.gpu = gpu, .weight = -WinWithout(gpu, -more)});
+  }
+  return harms;
+}
+
+void Relief::ConsiderReplacements(Choice& best) {
+  const std::vector<Replica> replicas = MoreReplicas();
+  for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
+    const int32_t leaving = arrangement_.expert_in(slot);
+    if (arrangement_.count(leaving) < 2) continue;
+    const int32_t gpu = arrangement_.gpu_of(slot);
+    const double unit = arrangement_.unit(leaving);
+    const std::vector<Harm> harms = HarmElsewhere(slot);
+    const double most_here = WinWithout(gpu, unit);
+    for (const Replica& replica : replicas) {
+      if (replica.win + most_here <= best.value * kFreeStep) break;
+      const int32_t more = CopiesMore(gpu, replica.expert, leaving);
+      const double copies = std::max(kFreeStep, double{1} * more);
+      // Looked at in the order of cost. A GPU that holds both experts is harmed less than that.
+      double most = replica.win + most_here;
+      for (const Harm& harm : harms) {
+        if (!Holds(harm.gpu, replica.expert)) most -= harm.weight;
+      }
+      if (most <= best.value * copies || replica.expert == leaving) continue;
+      most += WinWithout(gpu, unit - replica.unit) - most_here;
+      if (most <= best.value * copies || !Affordable(gpu, more) ||
+          copies_ + more > limits_.copies || !arrangement_.MayReplace(slot, replica.expert)) {
+        continue;
+      }
+      trial_.Try(arrangement_, slot, replica.expert);
+      const double win = TrialWin();
+      if (win <= best.value * copies) continue;
+      best = {.value = win / copies, .slot = slot, .expert = replica.expert};
+    }
+  }
+}
+
+bool Relief::Spread(double least_part) {
+  const std::vector<double>& load = arrangement_.domain().load;
+  // Squared units of all replicas of an expert.
+  const auto squares = [&](int32_t expert, int32_t replicas) {
+    const double tokens = load[static_cast<size_t>(expert)];
+    return tokens * tokens / replicas;
+  };
+  double all = 0;
+  std::vector<std::pair<double, int32_t>> won;  // by another replica
+  double least_missed = -1;
+  for (int32_t expert = 0; expert < num_experts_; ++expert) {
+    const int32_t count = arrangement_.count(expert);
+    const double now = squares(expert, count);
+    all += now;
+    won.emplace_back(now - squares(expert, count + 1), expert);
+    if (count < 2) continue;
+    const double missed = squares(expert, count - 1) - now;
+    if (least_missed < 0 || missed < least_missed) least_missed = missed;
+  }
+  if (least_missed < 0) return false;
+  std::stable_sort(won.begin(), won.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& [squares_won, expert] : won) {
+    const double best = squares_won - least_missed;
+    if (best <= least_part * all) return false;
+    const int32_t slot =
+        SlotFor(expert, squares_won - std::max(kNearlyBest * best, least_part * all));
+    if (slot < 0) continue;
+    arrangement_.Replace(slot, expert);
+    Refresh();
+    return true;
+  }
+  return false;
+}
+
+int32_t Relief::SlotFor(int32_t expert, double most_missed) {
+  int32_t best = -1;
+  double best_win = 0;
+  for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
+    const int32_t leaving = arrangement_.expert_in(slot);
+    const int32_t count = arrangement_.count(leaving);
+    if (leaving == expert || count < 2) continue;
+    const double unit = arrangement_.unit_in(slot);
+    if (unit * unit * count / (count - 1) > most_missed) continue;
+    const int32_t gpu = arrangement_.gpu_of(slot);
+    const int32_t more = CopiesMore(gpu, expert, leaving);
+    if (!Affordable(gpu, more) || copies_ + more > limits_.copies ||
+        !arrangement_.MayReplace(slot, expert)) {
+      continue;
+    }
+    trial_.Try(arrangement_, slot, expert);
+    const double win = TrialWin();
+    if (best >= 0 && win <= best_win) continue;
+    best = slot;
+    best_win = win;
+  }
+  return best;
+}
+
+}  // namespace eplb

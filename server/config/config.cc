@@ -1,0 +1,167 @@
+#include "server/config/config.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "base/suggestion.h"
+#include "placement/bandwidth.h"
+#include "server/config/config_file.h"
+#include "server/config/config_keys.h"
+#include "server/config/config_names.h"
+
+namespace eplb {
+namespace {
+
+constexpr std::string_view kPrefix = "EPLB_";
+constexpr char kCommandLine[] = "command line";
+
+absl::Status At(const std::string& source, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+}
+
+// Variables of our clients that begin as one of ours.
+constexpr std::string_view kOfClients[] = {"EPLB_DISABLE",   "EPLB_ENDPOINT",
+                                           "EPLB_LAUNCH_ID", "EPLB_LIBRARY",
+                                           "EPLB_TAKE_OVER", "EPLB_TLS_SERVER_NAME"};
+
+bool IsOfClients(std::string_view variable) {
+  return std::find(std::begin(kOfClients), std::end(kOfClients), variable) != std::end(kOfClients);
+}
+
+// True when the variable's name begins with that of a table, e.g. EPLB_POLICY_.
+bool HasKnownTable(std::string_view variable) {
+  const std::span<const ConfigKey> keys = ConfigKeys();
+  return std::any_of(keys.begin(), keys.end(), [variable](const ConfigKey& key) {
+    return variable.starts_with(VariableOf(key.name.substr(0, key.name.find('.') + 1)));
+  });
+}
+
+absl::Status ApplyVariable(const std::string& variable, const std::string& value,
+                           DaemonConfig* config) {
+  if (IsOfClients(variable)) return absl::OkStatus();
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (VariableOf(key.name) != variable) continue;
+    const absl::Status status = SetConfigKeyFrom(variable, key.name, {.text = value}, config);
+    return status.ok() ? status : At(variable, status);
+  }
+  if (!HasKnownTable(variable)) return absl::OkStatus();  // UnknownVariables tells
+  const size_t end_of_table = variable.find('_', kPrefix.size());
+  std::string name = absl::AsciiStrToLower(variable.substr(kPrefix.size()));
+  name[end_of_table - kPrefix.size()] = '.';
+  return At(OnOneLine(variable), SetConfigKey(name, {.text = value}, config));
+}
+
+std::string ValueOf(const std::vector<std::pair<std::string, std::string>>& environment,
+                    std::string_view name) {
+  for (const auto& [variable, value] : environment) {
+    if (variable == name) return value;
+  }
+  return "";
+}
+
+// systemd joins several folders by colons.
+std::string FirstFolder(const std::string& folders) { return folders.substr(0, folders.find(':')); }
+
+absl::Status CheckUnixSocket(const DaemonConfig& config) {
+  const bool asked = config.unix_socket != kAutoSocket && config.unix_socket != kNoSocket;
+  if (!asked || !config.grpc.is_unix()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("listen.unix = ", config.unix_socket, ": listen.grpc is a Unix socket already, ",
+                   config.grpc.Text(), ", expected \"auto\" or \"none\""));
+}
+
+// The files of [tls] make sense together only.
+absl::Status CheckTls(const TlsOptions& tls) {
+  const std::pair<const char*, const std::string*> files[] = {
+      {"tls.cert", &tls.cert}, {"tls.key", &tls.key}, {"tls.ca", &tls.ca}};
+  const auto is_set = [](const auto& file) { return !file.second->empty(); };
+  const auto set = std::find_if(std::begin(files), std::end(files), is_set);
+  const auto missing = std::find_if_not(std::begin(files), std::end(files), is_set);
+  if (set != std::end(files) && missing != std::end(files)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(set->first, " is set and ", missing->first, " is not; TLS needs all three"));
+  }
+  if (set == std::end(files) && !tls.identities.empty()) {
+    return absl::InvalidArgumentError("tls.identity has rules, and tls.cert is not set");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
+  DaemonConfig config;
+  if (!sources.file.empty()) EPLB_RETURN_IF_ERROR(ApplyConfigFile(sources.file, &config));
+  for (const auto& [variable, value] : sources.environment) {
+    if (variable.rfind(kPrefix, 0) == 0) {
+      EPLB_RETURN_IF_ERROR(ApplyVariable(variable, value, &config));
+    }
+  }
+  for (const auto& [key, value] : sources.flags) {
+    const absl::Status status = SetConfigKeyFrom(kCommandLine, key, {.text = value}, &config);
+    if (!status.ok()) return At(kCommandLine, status);
+  }
+  EPLB_RETURN_IF_ERROR(CheckTls(config.tls));
+  EPLB_RETURN_IF_ERROR(CheckUnixSocket(config));
+  return config;
+}
+
+std::vector<std::string> DoubtfulValues(const DaemonConfig& config) {
+  constexpr std::pair<const char*, LinkClass> kLinks[] = {
+      {"cost.intra_gbps", LinkClass::kIntraNode}, {"cost.inter_gbps", LinkClass::kInterNode}};
+  std::vector<std::string> told;
+  for (const auto& [key, link] : kLinks) {
+    const auto origin = config.origins.find(key);
+    if (origin == config.origins.end()) continue;
+    const std::string note = BandwidthNote(origin->second.given, link);
+    if (note.empty()) continue;
+    told.push_back(
+        absl::StrCat(origin->second.source, ": ", key, " = ", origin->second.given, " ", note));
+  }
+  return told;
+}
+
+std::vector<std::string> UnknownVariables(
+    const std::vector<std::pair<std::string, std::string>>& environment) {
+  std::vector<std::string> known;
+  for (const ConfigKey& key : ConfigKeys()) known.push_back(VariableOf(key.name));
+  std::vector<std::string> told;
+  for (const auto& [variable, value] : environment) {
+    if (!variable.starts_with(kPrefix) || IsOfClients(variable) || HasKnownTable(variable))
+      continue;
+    told.push_back(absl::StrCat(OnOneLine(variable), ": eplbd has no such variable",
+                                Suggestion(variable, known)));
+  }
+  return told;
+}
+
+absl::StatusOr<std::string> DefaultStorePath(
+    const std::vector<std::pair<std::string, std::string>>& environment) {
+  const std::string state = FirstFolder(ValueOf(environment, "STATE_DIRECTORY"));
+  if (!state.empty()) return state + "/eplbd.db";
+  const std::string state_home = ValueOf(environment, "XDG_STATE_HOME");
+  if (!state_home.empty()) return state_home + "/eplb/eplbd.db";
+  const std::string home = ValueOf(environment, "HOME");
+  if (!home.empty()) return home + "/.local/state/eplb/eplbd.db";
+  return absl::FailedPreconditionError(
+      "no place for the store: none of STATE_DIRECTORY, XDG_STATE_HOME and HOME is set, give "
+      "--store PATH or --store memory");
+}
+
+std::vector<std::string> DefaultUnixSockets(
+    const std::vector<std::pair<std::string, std::string>>& environment) {
+  const std::string service = FirstFolder(ValueOf(environment, "RUNTIME_DIRECTORY"));
+  if (!service.empty()) return {service + "/eplbd.sock"};
+  std::vector<std::string> sockets = {"/run/eplb/eplbd.sock"};
+  const std::string user = ValueOf(environment, "XDG_RUNTIME_DIR");
+  if (!user.empty()) sockets.push_back(user + "/eplb/eplbd.sock");
+  return sockets;
+}
+
+}  // namespace eplb

@@ -1,0 +1,109 @@
+#include "server/config/config_help.h"
+
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+
+#include "server/config/config_keys.h"
+#include "server/config/config_names.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kSources[] =
+    R"(Settings are keys of a TOML file (--config), variables of the environment and
+flags (--set KEY=VALUE, or a flag of their own); the later win.
+)";
+
+constexpr size_t kIndent = 4;
+
+constexpr char kMore[] =
+    R"(The keys name, mode, every_steps, min_gain, horizon_steps, freeze_steps,
+max_pause and layers_per_chunk may be set for one job: jobs.NAME.KEY.
+EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_CA are the daemon's own identity here
+and the caller's in eplbctl and in ranks: do not export them for both.
+EPLB_TLS_SERVER_NAME, EPLB_ENDPOINT, EPLB_LIBRARY and EPLB_DISABLE are for those
+alone.
+)";
+
+// "a number in 0..1; default 0.05"
+std::string ValueHelp(const ConfigKey& key) {
+  // Chosen at start, with the environment (DefaultStorePath).
+  const std::string value = key.name == "store.path"
+                                ? "eplbd.db in $STATE_DIRECTORY, else in $XDG_STATE_HOME/eplb"
+                                : key.text(DaemonConfig());
+  return absl::StrCat(ExpectedOf(key), "; default ", value.empty() ? "none" : value);
+}
+
+// Words in lines of at most 80 columns, each after `indent` spaces.
+std::string Wrapped(const std::string& text, size_t indent) {
+  constexpr size_t kColumns = 80;
+  std::string result;
+  size_t column = kColumns;
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  for (const std::string& word : words) {
+    const bool fits = column + 1 + word.size() <= kColumns;
+    if (!fits && !result.empty()) result += '\n';
+    if (!fits) {
+      result.append(indent, ' ');
+      column = indent;
+    } else {
+      result += ' ';
+      ++column;
+    }
+    result.append(word);
+    column += word.size();
+  }
+  return result + '\n';
+}
+
+// A line of text as roff takes it: '-' as typed, no leading '.' or '\''.
+std::string Roff(const std::string& text) {
+  std::string result = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
+  if (absl::StartsWith(result, ".") || absl::StartsWith(result, "'")) result.insert(0, "\\&");
+  return result;
+}
+
+std::string Entry(const std::string& head, const std::string& text) {
+  return absl::StrCat(".TP\n.B ", Roff(head), "\n", Roff(text), "\n");
+}
+
+}  // namespace
+
+std::string ConfigHelp() {
+  std::string text = absl::StrCat(kSources, "\n");
+  for (const ConfigKey& key : ConfigKeys()) {
+    absl::StrAppend(&text, std::string(key.name), "  ", VariableOf(key.name), "\n",
+                    Wrapped(std::string(key.help), kIndent), Wrapped(ValueHelp(key), kIndent));
+  }
+  return absl::StrCat(text, "\n", kMore);
+}
+
+std::string ManualPage(const std::string& version,
+                       const std::vector<std::pair<std::string, std::string>>& flags) {
+  std::string text = absl::StrCat(
+      ".TH EPLBD 8 \"\" \"", version, "\" \"Expert-parallel load balancer\"\n",
+      ".SH NAME\neplbd \\- decides where the experts of training jobs run\n",
+      ".SH SYNOPSIS\n.B eplbd\n.RI [ FLAG ...]\n.SH DESCRIPTION\n",
+      "Serves ranks and eplbctl(1) by gRPC and answers /metrics, /livez, /readyz and /api/v1 by "
+      "HTTP. The first line on stdout is {\"event\":\"listening\",..}; the log goes to stderr. "
+      "SIGTERM "
+      "drains.\n",
+      ".SH OPTIONS\n");
+  for (const auto& [flag, help] : flags) text += Entry(flag, help);
+  absl::StrAppend(&text, ".SH CONFIGURATION\n", Roff(kSources));
+  for (const ConfigKey& key : ConfigKeys()) {
+    text += Entry(absl::StrCat(std::string(key.name), " ", VariableOf(key.name)),
+                  std::string(key.help));
+    absl::StrAppend(&text, ".br\n", Roff(ValueHelp(key)), "\n");
+  }
+  return absl::StrCat(text, ".PP\n", Roff(kMore),
+                      ".SH EXIT STATUS\n0 after a drain, 1 when it cannot serve, 2 usage or "
+                      "unusable configuration.\n");
+}
+
+}  // namespace eplb

@@ -1,0 +1,21 @@
+// What eplbd tells of its configuration, from the table that it reads it by.
+#ifndef EPLB_SERVER_CONFIG_CONFIG_HELP_H_
+#define EPLB_SERVER_CONFIG_CONFIG_HELP_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace eplb {
+
+// Every key with its variable, what it does, what is expected and the default, in lines of at most
+// 80 columns.
+std::string ConfigHelp();
+
+// The manual page in roff, for section 8. version: as --version; flags: each with what it does.
+std::string ManualPage(const std::string& version,
+                       const std::vector<std::pair<std::string, std::string>>& flags);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_CONFIG_CONFIG_HELP_H_

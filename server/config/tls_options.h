@@ -1,0 +1,37 @@
+// How eplbd proves itself to its peers, and which peers may do what.
+#ifndef EPLB_SERVER_CONFIG_TLS_OPTIONS_H_
+#define EPLB_SERVER_CONFIG_TLS_OPTIONS_H_
+
+#include <string>
+#include <vector>
+
+namespace eplb {
+
+// What an identity may do for the jobs of its rule.
+enum class AccessRole {
+  kMember,    // be a rank, and ask
+  kViewer,    // ask
+  kOperator,  // ask, and change what runs
+  kLocal,     // everything: a process of this machine; no rule gives this
+};
+
+struct IdentityRule {
+  std::string
+      pattern;  // of the certificate's URI or DNS name: exact, or a prefix with `*` at its end
+  AccessRole role = AccessRole::kViewer;
+  std::vector<std::string> jobs;  // names, prefixes with `*` at their end, or "*" for all
+};
+
+// PEM files. All three or none.
+struct TlsOptions {
+  std::string cert = {};  // the daemon's chain, its own first
+  std::string key = {};
+  std::string ca = {};                        // who must have signed a peer's certificate
+  std::vector<IdentityRule> identities = {};  // the most specific pattern counts
+
+  bool enabled() const { return !cert.empty(); }
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_CONFIG_TLS_OPTIONS_H_

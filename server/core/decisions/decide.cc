@@ -1,0 +1,355 @@
+#include "server/core/decisions/decide.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/status_macros.h"
+#include "placement/decision/rebalance.h"
+#include "server/core/decisions/held.h"
+#include "server/core/decisions/plans.h"
+#include "server/core/decisions/proposal.h"
+#include "server/core/state/chunking.h"
+#include "server/core/state/memory.h"
+#include "server/core/state/sentences.h"
+#include "server/core/state/windows.h"
+#include "server/core/values/measured.h"
+
+namespace eplb::core {
+namespace {
+
+bool IsDue(const State& state, const Job& job) {
+  if (!MayDecide(state, job).ok()) return false;
+  const int64_t step = job.windows.complete.back().last_step;
+  return !job.last_decision_step || step - *job.last_decision_step >= job.settings.every_steps;
+}
+
+absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const Solved& solved) {
+  EPLB_RETURN_IF_ERROR(solved.placement.status());
+  const Placement& candidate = *solved.placement;
+  if (!(candidate.topology() == job.current->topology)) {
+    return absl::InvalidArgumentError("the solution has another shape than the job");
+  }
+  const Settings& settings = job.settings;
+  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  return Judge({.load = *job.solving.load,
+                .first_step = job.solving.first_step,
+                .last_step = job.solving.last_step,
+                .incumbent = *job.known->placement,
+                .candidate = candidate,
+                .min_gain = settings.min_gain,
+                .layers_per_chunk = LayersPerChunk(job),
+                .staging_rows = LeastStagingRows(*job.current),
+                .migration = job.current->migration,
+                .costs = CostsOf(state, job),
+                .record = &job.record,
+                .every_steps = settings.every_steps,
+                .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
+                .seconds_per_byte = SecondsPerByte(job),
+                .measured = measured,
+                .force = job.solving.force});
+}
+
+// What is known of a decision when the solver has answered, or has not in time.
+Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
+  Plan plan;
+  plan.policy = job.solving.policy_name;
+  plan.result = result;
+  plan.decided_first_step = job.solving.first_step;
+  plan.decided_last_step = job.solving.last_step;
+  plan.balancedness_before = job.solving.balancedness;
+  plan.solve_seconds = job.solving.seconds;
+  plan.reason = reason;
+  plan.asked_by = job.solving.asked_by;
+  return plan;
+}
+
+Plan PlanOf(const Job& job, PlanResult result, const std::string& reason, const Verdict& verdict) {
+  Plan plan = PlanOf(job, result, reason);
+  plan.balancedness_in_force = verdict.balancedness_before;
+  plan.balancedness_predicted = verdict.balancedness_predicted;
+  plan.peak_fall = verdict.peak_fall;
+  plan.net_gain_seconds = verdict.net_gain_seconds;
+  plan.migration_seconds = verdict.migration_seconds;
+  plan.transfers = verdict.chunks.empty() ? 0 : verdict.transfers;
+  plan.num_chunks = static_cast<int32_t>(verdict.chunks.size());
+  return plan;
+}
+
+// IDLE, with the decision on record.
+void EndSolve(Turn& turn, Job& job, const char* event, Plan plan) {
+  Remember(job);
+  const std::string reason = plan.reason;
+  SetPhase(turn, job, Phase::kIdle);
+  RecordEvent(turn, job, event, job.known->version, reason);
+  AddPlan(turn, job, std::move(plan));
+}
+
+void RecordLeftOut(Turn& turn, Job& job, const Verdict& verdict) {
+  for (const std::string* text : {&verdict.left_out, &verdict.too_long}) {
+    if (!text->empty()) RecordEvent(turn, job, "left_out", job.known->version, *text);
+  }
+}
+
+// The complete windows that `estimate` is the sum of, oldest first.
+std::vector<std::shared_ptr<const Load>> WindowsOf(const Job& job, const Window& estimate) {
+  std::vector<std::shared_ptr<const Load>> loads;
+  for (const Window& window : job.windows.complete) {
+    const bool inside =
+        window.first_step >= estimate.first_step && window.last_step <= estimate.last_step;
+    if (inside) loads.push_back(window.load);
+  }
+  return loads;
+}
+
+void StartSolve(Turn& turn, Job& job, Window estimate, bool force, const std::string& actor) {
+  job.last_decision_step = job.windows.complete.back().last_step;
+  job.solving = {.id = ++turn.state.last_solve_id,
+                 .force = force,
+                 .asked_by = actor,
+                 .policy_name = job.settings.policy_name,
+                 .load = std::move(estimate.load),
+                 .first_step = estimate.first_step,
+                 .last_step = estimate.last_step,
+                 .balancedness = BalancednessOf(estimate.on_gpus.get())};
+  SetPhase(turn, job, Phase::kSolving);
+  turn.decision.effects.emplace_back(Solve{.job = job.name,
+                                           .solve_id = job.solving.id,
+                                           .policy_name = job.settings.policy_name,
+                                           .load = job.solving.load,
+                                           .recent = WindowsOf(job, estimate),
+                                           .previous = job.known->placement});
+  turn.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
+                                      ": asking policy ", job.settings.policy_name);
+}
+
+// What an observed job cannot be told, and the keys that would change it; empty with prices.
+std::string UnpricedText(const State& state, const Job& job) {
+  const Costs costs = CostsOf(state, job);
+  if (costs.priced()) return "";
+  if (costs.token_seconds > 0) {
+    return "; not priced: the ranks did not say what an expert weighs, set cost.stall";
+  }
+  return "; not priced: set cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds";
+}
+
+// Says, once, that decisions are made again: this is the first one after the frozen steps.
+void TellFreezeOver(Turn& turn, Job& job) {
+  const StepRange& freeze = job.settings.freeze_steps;
+  const Windows& windows = job.windows;
+  const int64_t step = windows.complete.back().last_step;
+  const bool froze =
+      freeze.first <= freeze.last && windows.complete.front().first_step <= freeze.last;
+  if (!froze || step <= freeze.last || job.last_decision_step.value_or(-1) > freeze.last) return;
+  RecordEvent(turn, job, "freeze_over", job.known->version,
+              absl::StrCat("step ", step, ": the frozen steps ", StepsText(freeze),
+                           " are over, decisions are made again"));
+}
+
+// Windows that make up the steps between two decisions.
+int32_t WindowsPerDecision(const Job& job) {
+  const int32_t report_every = job.current->report_every;
+  const int32_t rest = job.settings.every_steps % report_every == 0 ? 0 : 1;
+  return std::max(1, job.settings.every_steps / report_every + rest);
+}
+
+}  // namespace
+
+Costs CostsOf(const State& state, const Job& job) {
+  const Incarnation& incarnation = *job.current;
+  Costs costs = state.config.costs;
+  costs.horizon_steps = job.settings.horizon_steps;
+  costs.token_seconds /= static_cast<double>(incarnation.grid.num_token_lanes());
+  costs.expert = incarnation.migration;
+  if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
+  return costs;
+}
+
+double SecondsPerByte(const Job& job) {
+  double slowest = 0;
+  for (const MeasuredPause& pause : job.pauses) {
+    slowest = std::max(slowest, pause.seconds / static_cast<double>(pause.bytes));
+  }
+  return slowest;
+}
+
+std::string NextChunkTooLong(const State& state, const Job& job) {
+  if (job.chunks.rest.empty()) return "";
+  const absl::StatusOr<std::vector<LayerMove>> moves =
+      MovesOf(*job.known->placement, job.chunks.rest.front().after, CostsOf(state, job));
+  if (!moves.ok()) return "";  // the ranks refuse it by name
+  int64_t bytes = 0;
+  for (const LayerMove& move : *moves) bytes += move.incoming_bytes;
+  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  const double seconds = LeastPause(measured, bytes);
+  const double most = absl::ToDoubleSeconds(job.settings.max_pause);
+  if (seconds <= most) return "";
+  return absl::StrCat("the next chunk would take ", SecondsText(seconds),
+                      ", as chunks of fewer bytes did, and migration.max_pause is ",
+                      SecondsText(most));
+}
+
+void WatchWindow(const State& state, Job& job) {
+  if (!job.known || !job.known->placement || !job.current) return;
+  const Costs costs = CostsOf(state, job);
+  const Placement& incumbent = *job.known->placement;
+  if (!costs.priced() || !(incumbent.topology() == job.current->topology)) return;
+  const Window& window = job.windows.complete.back();
+  const int64_t num_steps = window.last_step - window.first_step + 1;
+  // Shapes were checked when the window was added and when the placement was adopted.
+  if (!job.record.Observe(*window.load, num_steps, incumbent).ok()) return;
+  const double replicas =
+      ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*job.record.start(), costs);
+  job.record.Spend(replicas * static_cast<double>(num_steps));
+}
+
+absl::Status MayDecide(const State& state, const Job& job) {
+  const auto no = [&job](const std::string& why) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.name, " ", why));
+  };
+  if (state.draining) return no("is served by a daemon that drains");
+  if (job.phase != Phase::kIdle) {
+    return no(StateText(job));
+  }
+  if (job.paused) return no(absl::StrCat("is paused: ", job.pause_reason));
+  if (job.current->num_connected < job.current->world_size()) {
+    return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),
+                           " ranks connected"));
+  }
+  if (job.windows.complete.empty()) return no("has no complete window yet");
+  const int64_t step = job.windows.complete.back().last_step;
+  if (job.settings.freeze_steps.Holds(step)) {
+    return no(absl::StrCat("is at step ", step, ", and the steps ",
+                           StepsText(job.settings.freeze_steps), " are frozen"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SolveNow(Turn& turn, Job& job, bool force, const std::string& actor) {
+  EPLB_ASSIGN_OR_RETURN(Window estimate, SumSince(job.windows, -1, WindowsPerDecision(job)));
+  StartSolve(turn, job, std::move(estimate), force, actor);
+  return absl::OkStatus();
+}
+
+void MaybeSolve(Turn& turn, Job& job) {
+  if (!IsDue(turn.state, job)) return;
+  TellFreezeOver(turn, job);
+  const int64_t step = job.windows.complete.back().last_step;
+  const int64_t after_step = job.last_decision_step.value_or(-1);
+  job.last_decision_step = step;
+  if (job.back_off.to_skip > 0) {
+    --job.back_off.to_skip;
+    Remember(job);
+    RecordEvent(turn, job, "kept", job.known->version,
+                absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ",
+                             "commit; ", CountText(job.back_off.to_skip, "more decision"),
+                             " will be skipped"));
+    return;
+  }
+  absl::StatusOr<Window> estimate = SumSince(job.windows, after_step, WindowsPerDecision(job));
+  if (!estimate.ok()) {
+    Remember(job);
+    RecordEvent(turn, job, "kept", job.known->version,
+                absl::StrCat("step ", step, ": kept, ", estimate.status().ToString()));
+    return;
+  }
+  StartSolve(turn, job, *std::move(estimate), false, "");
+}
+
+void HandleSolved(Turn& turn, const Solved& solved) {
+  const auto found = turn.state.jobs.find(solved.job);
+  if (found == turn.state.jobs.end()) return;
+  Job& job = found->second;
+  if (job.phase != Phase::kSolving || solved.solve_id != job.solving.id) return;
+  job.solving.id = 0;  // it is answered
+  job.solving.seconds = solved.seconds;
+  absl::StatusOr<Verdict> verdict = JudgeSolution(turn.state, job, solved);
+  if (!verdict.ok()) {
+    AbandonSolve(turn, job,
+                 absl::StrCat("kept, policy ", job.solving.policy_name,
+                              " failed: ", verdict.status().ToString()),
+                 true);
+    return;
+  }
+  RecordLeftOut(turn, job, *verdict);
+  const bool may_try = verdict->chunks.empty() || job.settings.observe;
+  if (may_try && CostsOf(turn.state, job).priced()) {
+    job.record.BeginTrial(*solved.placement, *job.known->placement);
+  }
+  if (verdict->chunks.empty()) {
+    EndSolve(turn, job, "kept", PlanOf(job, PlanResult::kKept, verdict->reason, *verdict));
+  } else if (job.settings.observe) {
+    const std::string reason =
+        absl::StrCat("would have rebalanced, ", verdict->reason, UnpricedText(turn.state, job));
+    EndSolve(turn, job, "observed", PlanOf(job, PlanResult::kObserved, reason, *verdict));
+  } else if (job.current->num_connected < job.current->world_size()) {
+    EndSolve(turn, job, "kept",
+             PlanOf(job, PlanResult::kKept, "kept, not every rank is connected", *verdict));
+  } else {
+    job.record.Spend(verdict->migration_seconds);
+    Plan plan = PlanOf(job, PlanResult::kProposed, verdict->reason, *verdict);
+    ProposeChunks(turn, job, {.chunks = std::move(verdict->chunks), .plan = std::move(plan)});
+  }
+}
+
+void ProposeChunks(Turn& turn, Job& job, Bundle bundle) {
+  StopSolve(turn, job);
+  job.chunks = {.rest = {std::make_move_iterator(bundle.chunks.begin()),
+                         std::make_move_iterator(bundle.chunks.end())},
+                .total = static_cast<int32_t>(bundle.chunks.size()),
+                .reason = bundle.plan.reason,
+                .decided_first_step = bundle.plan.decided_first_step,
+                .decided_last_step = bundle.plan.decided_last_step,
+                .policy = bundle.plan.policy,
+                .asked_by = bundle.plan.asked_by,
+                .despite_pause = bundle.despite_pause};
+  AddPlan(turn, job, std::move(bundle.plan));
+  Remember(job);
+  job.chunks.decision = job.plans.back().plan;
+  ProposeNextChunk(turn, job, std::move(bundle.done));
+}
+
+void HandleSolveStarted(Turn& turn, const SolveStarted& started) {
+  const auto found = turn.state.jobs.find(started.job);
+  if (found == turn.state.jobs.end()) return;
+  Job& job = found->second;
+  if (job.phase != Phase::kSolving || started.solve_id != job.solving.id) return;
+  job.solving.began = true;
+  job.phase_since = turn.now;
+}
+
+absl::Duration SolveDeadline(const Config& config, const Job& job) {
+  return job.solving.began ? config.solve_deadline : kSolveWaits * config.solve_deadline;
+}
+
+void CheckSolveDeadline(Turn& turn, Job& job) {
+  if (job.phase != Phase::kSolving) return;
+  const absl::Duration deadline = SolveDeadline(turn.state.config, job);
+  if (turn.now - job.phase_since < deadline) return;
+  if (job.solving.began) {
+    return AbandonSolve(turn, job,
+                        absl::StrCat("kept, policy ", job.solving.policy_name,
+                                     " gave no placement within ", absl::FormatDuration(deadline)),
+                        true);
+  }
+  std::vector<std::string> ahead;
+  for (const auto& [name, other] : turn.state.jobs) {
+    if (other.phase == Phase::kSolving && other.solving.began) ahead.push_back(name);
+  }
+  AbandonSolve(
+      turn, job,
+      absl::StrCat("kept, the solver did not begin within ", absl::FormatDuration(deadline),
+                   "; it works for ", ahead.empty() ? "no job" : absl::StrJoin(ahead, ", ")),
+      true);
+}
+
+void AbandonSolve(Turn& turn, Job& job, const std::string& reason, bool failed) {
+  EndSolve(turn, job, "kept",
+           PlanOf(job, failed ? PlanResult::kFailed : PlanResult::kKept, reason));
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,66 @@
+// When a job's policy is asked, and what follows from its answer.
+#ifndef EPLB_SERVER_CORE_DECISIONS_DECIDE_H_
+#define EPLB_SERVER_CORE_DECISIONS_DECIDE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "placement/decision/cost.h"
+#include "placement/migration_plan.h"
+#include "server/core/decisions/judge.h"
+#include "server/core/state/turn.h"
+
+namespace eplb::core {
+
+// After a window completed: adds it to the job's record, when the costs are priced.
+void WatchWindow(const State& state, Job& job);
+// Then: asks for a solution when it is time to decide. Does nothing outside
+// IDLE, when paused, in the freeze, while a rank is not connected, and while the daemon drains.
+void MaybeSolve(Turn& turn, Job& job);
+
+// Why a decision cannot be made now, whatever the pace is.
+// errors: FailedPrecondition, one sentence.
+absl::Status MayDecide(const State& state, const Job& job);
+// Asks for a solution for the newest complete windows, also those that were decided on before.
+// REQUIRES: MayDecide is OK. errors: as SumSince.
+absl::Status SolveNow(Turn& turn, Job& job, bool force, const std::string& actor);
+
+void HandleSolved(Turn& turn, const Solved& solved);
+// Its deadline counts from now on.
+void HandleSolveStarted(Turn& turn, const SolveStarted& started);
+// A solve may wait so many deadlines for its turn at the solver.
+inline constexpr int kSolveWaits = 5;
+// Of a job that is SOLVING: how long the policy may compute, or its solve may wait before that.
+absl::Duration SolveDeadline(const Config& config, const Job& job);
+// Gives up a solve that is late, or that waited too long; the reason names the jobs that the solver
+// works for.
+void CheckSolveDeadline(Turn& turn, Job& job);
+// Forgets the solution that is being computed; IDLE. `failed`: the policy is to blame.
+void AbandonSolve(Turn& turn, Job& job, const std::string& reason, bool failed);
+
+// Proposes these chunks, the first one at once, as ProposeNextChunk. The plan is recorded.
+// REQUIRES: chunks is not empty, IDLE or SOLVING, plan.result is kProposed.
+struct Bundle {
+  std::vector<Chunk> chunks;
+  Plan plan;
+  bool despite_pause = false;  // as Chunks
+  std::optional<DoneRequest> done = std::nullopt;
+};
+void ProposeChunks(Turn& turn, Job& job, Bundle bundle);
+
+// With the job's bytes, and the time of a token shared by the lanes that split the tokens: not by
+// pipeline ranks, nor by expert-tensor-parallel ones.
+Costs CostsOf(const State& state, const Job& job);
+// The slowest that the newest chunks took per byte; 0 when nothing was measured.
+double SecondsPerByte(const Job& job);
+// Why the next chunk may not follow: it would take longer than migration.max_pause as chunks of
+// fewer bytes show. Empty when it may.
+std::string NextChunkTooLong(const State& state, const Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_DECISIONS_DECIDE_H_

@@ -1,0 +1,172 @@
+#include "server/core/decisions/plans.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "server/core/state/memory.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr std::string_view kNames[kNumPlanResults] = {
+    "kept", "observed", "proposed", "committed", "withdrawn", "partial", "failed"};
+
+void Write(Turn& turn, const Job& job, const Plan& plan) {
+  turn.decision.effects.emplace_back(StorePlan{job.name, plan});
+}
+
+void Count(Turn& turn, PlanResult result) {
+  ++turn.state.counters.plans[static_cast<size_t>(result)];
+}
+
+// The pause of a rollback outlives it: its reason must not speak of what did not come.
+void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
+  absl::string_view rest = job.pause_reason;
+  if (plan.policy != kRollbackPolicy || !job.paused || !absl::ConsumePrefix(&rest, kForRollback)) {
+    return;
+  }
+  const size_t end = std::min(rest.find(' '), rest.size());
+  const std::string moved =
+      plan.chunks_committed == 0
+          ? "nothing was moved"
+          : absl::StrCat(plan.chunks_committed, " of ", plan.num_chunks, " chunks were moved");
+  job.pause_reason = absl::StrCat("rollback to version ", rest.substr(0, end), " failed: ", why,
+                                  "; ", moved, "; it was asked for", rest.substr(end));
+  Remember(job);
+}
+
+void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
+  plan.result = PlanResult::kPartial;
+  if (plan.chunks_committed == 0) plan.result = PlanResult::kWithdrawn;
+  if (plan.chunks_committed >= plan.num_chunks) plan.result = PlanResult::kCommitted;
+  if (plan.result != PlanResult::kCommitted) absl::StrAppend(&plan.reason, "; ", why);
+  Count(turn, plan.result);
+  Write(turn, job, plan);
+  if (plan.result != PlanResult::kCommitted) TellFailedRollback(job, plan, why);
+}
+
+void Add(int64_t& sum, int64_t bytes) {
+  if (sum == kNotMeasured || bytes == kNotMeasured) {
+    sum = kNotMeasured;
+  } else {
+    AddCapped(sum, bytes);
+  }
+}
+
+// What followed a version that is not the plan's last one says nothing of the plan.
+void ForgetSeen(Plan& plan) {
+  plan.balancedness_seen.reset();
+  plan.seen_first_step = 0;
+  plan.seen_last_step = 0;
+}
+
+void NoteSeen(Turn& turn, Job& job) {
+  const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(),
+                                  [](const Plan& plan) { return plan.chunks_committed > 0; });
+  if (found == job.plans.rend() || found->balancedness_seen || !job.windows.measured) return;
+  const Measured& measured = *job.windows.measured;
+  if (measured.versions.size() != 1 || measured.versions.front() != found->last_version) return;
+  found->balancedness_seen = measured.balancedness;
+  found->seen_first_step = measured.first_step;
+  found->seen_last_step = measured.last_step;
+  Write(turn, job, *found);
+}
+
+}  // namespace
+
+std::string_view PlanResultName(PlanResult result) { return kNames[static_cast<size_t>(result)]; }
+
+std::optional<PlanResult> PlanResultOf(std::string_view name) {
+  const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) return std::nullopt;
+  return static_cast<PlanResult>(found - std::begin(kNames));
+}
+
+void AddPlan(Turn& turn, Job& job, Plan plan) {
+  plan.plan = job.plans.empty() ? 1 : job.plans.back().plan + 1;
+  plan.decided_at = turn.now;
+  plan.base_version = job.known->version;
+  Count(turn, plan.result);
+  job.plans.push_back(std::move(plan));
+  if (std::ssize(job.plans) > kMaxPlans) job.plans.pop_front();
+  // A proposed one is written with its first version, by NoteProposed.
+  if (job.plans.back().result != PlanResult::kProposed) Write(turn, job, job.plans.back());
+}
+
+Plan* OpenPlan(Job& job) {
+  const bool open = !job.plans.empty() && job.plans.back().result == PlanResult::kProposed;
+  return open ? &job.plans.back() : nullptr;
+}
+
+void NoteProposed(Turn& turn, Job& job, const Proposal& proposal) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr || plan->first_version != 0) return;
+  plan->first_version = proposal.message.version;
+  Write(turn, job, *plan);
+}
+
+void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr) return;
+  ++plan->chunks_committed;
+  plan->last_version = proposal.message.version;
+  ForgetSeen(*plan);
+  Add(plan->received_bytes, proposal.received_bytes);
+  plan->prepare_seconds = std::max(plan->prepare_seconds, proposal.prepare_seconds);
+  if (plan->pause_seconds != kNotMeasured) {
+    plan->pause_seconds = std::max(plan->pause_seconds, proposal.longest_pause_seconds);
+  }
+  plan->switched_step = proposal.applied_step.value_or(plan->switched_step);
+  if (plan->chunks_committed < plan->num_chunks) Write(turn, job, *plan);
+  NoteSeen(turn, job);  // a rank's answer may come after the others' windows
+}
+
+void NoteMeasured(Turn& turn, Job& job) {
+  const Measured& measured = *job.windows.measured;
+  ++job.account.windows;
+  job.account.saved_peak_tokens += measured.peak_load_static - measured.peak_load;
+  NoteSeen(turn, job);
+}
+
+const Plan* NewestSwitched(const Job& job) {
+  const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(),
+                                  [](const Plan& plan) { return plan.chunks_committed > 0; });
+  return found == job.plans.rend() ? nullptr : &*found;
+}
+
+void SettlePlan(Turn& turn, Job& job, const std::string& why) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr || job.proposal || !job.chunks.rest.empty()) return;
+  ClosePlan(turn, job, *plan, why);
+}
+
+void SettleOldPlan(Turn& turn, Job& job) {
+  Plan* plan = OpenPlan(job);
+  if (plan == nullptr) return;
+  // Versions of one decision's chunks follow each other.
+  const int64_t ran = job.known->version - plan->first_version + 1;
+  if (plan->first_version > 0 && ran > plan->chunks_committed && ran <= plan->num_chunks) {
+    plan->chunks_committed = static_cast<int32_t>(ran);
+    plan->received_bytes = kNotMeasured;
+    plan->pause_seconds = kNotMeasured;
+    plan->last_version = job.known->version;
+    ForgetSeen(*plan);
+  }
+  ClosePlan(turn, job, *plan, "what became of it was learned from the ranks");
+}
+
+absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> to_version) {
+  if (to_version) return *to_version;
+  const int64_t version = job.known ? job.known->version : 0;
+  const auto plan = std::find_if(job.plans.rbegin(), job.plans.rend(), [version](const Plan& one) {
+    return one.last_version == version && one.chunks_committed > 0;
+  });
+  if (plan != job.plans.rend()) return plan->base_version;
+  return absl::FailedPreconditionError(absl::StrCat("no decision is known that led to version ",
+                                                    version, "; say which version to go back to"));
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,51 @@
+// The record of a job's decisions, from the moment of deciding to the last chunk.
+#ifndef EPLB_SERVER_CORE_DECISIONS_PLANS_H_
+#define EPLB_SERVER_CORE_DECISIONS_PLANS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "server/core/state/turn.h"
+#include "server/core/values/record.h"
+
+namespace eplb::core {
+
+// The policy of a rollback's plan, and what the reason of its pause begins with before the version.
+inline constexpr char kRollbackPolicy[] = "rollback";
+inline constexpr char kForRollback[] = "for a rollback to version ";
+
+// Numbers and keeps a plan; fills in when it was decided and on which version.
+void AddPlan(Turn& turn, Job& job, Plan plan);
+
+// The plan whose chunks are being proposed; none when nothing is.
+Plan* OpenPlan(Job& job);
+
+// A chunk was proposed, or is the placement in force.
+void NoteProposed(Turn& turn, Job& job, const Proposal& proposal);
+void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal);
+
+// windows.measured is new: counts it, and it may be what followed the newest plan that switched.
+void NoteMeasured(Turn& turn, Job& job);
+
+// The newest plan that switched anything; null when none did.
+const Plan* NewestSwitched(const Job& job);
+
+// Closes the open plan once none of its chunks is in flight or still to come: committed, partial or
+// withdrawn by what was committed. `why` is added to the reason unless all was committed, and tells
+// in the reason of the pause what a rollback came to.
+void SettlePlan(Turn& turn, Job& job, const std::string& why);
+
+// After a restart: what became of the plan that the daemon before had in flight, as far as the
+// version that all ranks run tells.
+void SettleOldPlan(Turn& turn, Job& job);
+
+// The version that a Rollback goes to. errors: FailedPrecondition when no decision is known that
+// led to the version in force.
+absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> to_version);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_DECISIONS_PLANS_H_

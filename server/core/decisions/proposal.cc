@@ -1,0 +1,323 @@
+#include "server/core/decisions/proposal.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "placement/decision/rebalance.h"
+#include "server/core/decisions/decide.h"
+#include "server/core/decisions/held.h"
+#include "server/core/decisions/plans.h"
+#include "server/core/decisions/watchdog.h"
+#include "server/core/state/memory.h"
+#include "server/core/state/sentences.h"
+#include "server/core/state/step_rate.h"
+
+namespace eplb::core {
+
+void NoteRan(Job& job, int64_t version, const Digest& digest) {
+  job.ran.emplace(version, digest);
+  if (job.ran.size() > kMaxRan) job.ran.erase(job.ran.begin());
+}
+
+void TellReusedVersion(Turn& turn, Job& job, Incarnation& incarnation, const wire::Hello& hello) {
+  const auto ran = job.ran.find(hello.running_version);
+  if (ran == job.ran.end() || ran->second == hello.running_digest) return;
+  if (std::exchange(incarnation.reuse_told, true)) return;
+  RecordEvent(turn, job, "version_reused", hello.running_version,
+              absl::StrCat("incarnation ", incarnation.name, " runs version ",
+                           hello.running_version, " with digest ", ShortHex(hello.running_digest),
+                           ", the job ran digest ", ShortHex(ran->second),
+                           " under that number before, which stays in the history; the next "
+                           "version is ",
+                           job.next_version));
+}
+
+absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version) {
+  if (version < job.next_version) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(message, ": version is ", version,
+                                                 ", the job's next version is ", job.next_version,
+                                                 ": nobody proposed it"));
+}
+
+void HandleReserveVersion(Turn& turn, const ReserveVersion& ask) {
+  State& state = turn.state;
+  const auto found = state.jobs.find(ask.job);
+  absl::Status status;
+  if (found == state.jobs.end()) status = absl::NotFoundError(absl::StrCat("no job ", ask.job));
+  if (state.draining) status = absl::UnavailableError("the daemon drains; come back later");
+  if (!status.ok()) {
+    turn.decision.effects.emplace_back(Reply{ask.ticket, status});
+    return;
+  }
+  Job& job = found->second;
+  if (!Spend(job.reserve_budget, turn.now)) {
+    turn.decision.effects.emplace_back(Reply{
+        ask.ticket,
+        absl::ResourceExhaustedError(absl::StrCat(
+            "job ", job.name, " reserved ", Budget::kBurst, " versions and gets another each ",
+            absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; come back later"))});
+    return;
+  }
+  Undo undo{.turn = state.turn,
+            .ticket = ask.ticket,
+            .verb = "reserve_version",
+            .job = job,
+            .counters = state.counters};
+  const int64_t version = job.next_version++;
+  if (BelongsInStore(job)) {
+    StoreJob(turn, job);
+    state.undo = std::move(undo);
+  }
+  turn.decision.reason = absl::StrCat("version ", version, " of job ", job.name, " is reserved");
+  turn.decision.effects.emplace_back(
+      Reply{ask.ticket, ChangeOutcome{.version = version, .outcome = turn.decision.reason}});
+}
+
+namespace {
+
+constexpr int32_t kMaxSkippedDecisions = 64;
+constexpr int kMaxPauses = 8;  // chunks whose pause is remembered
+
+void Count(Proposal& proposal, Answer answer, int32_t change) {
+  if (answer == Answer::kReady) proposal.num_ready += change;
+  if (answer == Answer::kApplied) proposal.num_applied += change;
+  if (answer == Answer::kFailed) proposal.num_failed += change;
+}
+
+std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
+  std::vector<int32_t> ranks;
+  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
+    if (incarnation.ranks[index].answer == answer) ranks.push_back(index);
+  }
+  return ranks;
+}
+
+// What the boundary took, for the metrics and for the next chunks' length. Before job.known
+// changes.
+void MeasureProposal(Turn& turn, Job& job, const Proposal& proposal) {
+  Counters& counters = turn.state.counters;
+  AddCapped(counters.received_bytes, std::max<int64_t>(proposal.received_bytes, 0));
+  const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
+  if (moves.ok()) counters.transfers += moves->transfers;
+  job.account.pause_seconds += proposal.longest_pause_seconds;
+  if (proposal.most_received_bytes == 0) return;
+  job.pauses.push_back(
+      {.bytes = proposal.most_received_bytes, .seconds = proposal.longest_pause_seconds});
+  if (std::ssize(job.pauses) > kMaxPauses) job.pauses.pop_front();
+}
+
+// All ranks run the proposal: it is the placement in force, whatever the state was.
+void Commit(Turn& turn, Job& job) {
+  const Proposal proposal = *std::move(job.proposal);
+  job.proposal.reset();
+  const wire::Propose& message = proposal.message;
+  MeasureProposal(turn, job, proposal);
+  job.known = Known{message.version, message.digest, proposal.after};
+  NoteRan(job, message.version, message.digest);
+  job.back_off = {};
+  ++job.commits;
+  Remember(job);
+  StoreJob(turn, job);
+  RecordEvent(
+      turn, job, "committed", message.version,
+      absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %s received, "
+                      "longest boundary %.3f s",
+                      message.version, message.chunk + 1, message.num_chunks,
+                      proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
+                      proposal.received_bytes == kNotMeasured ? "an unknown number of bytes"
+                                                              : BytesText(proposal.received_bytes),
+                      proposal.longest_pause_seconds));
+  NoteCommitted(turn, job, proposal);
+  const double most = absl::ToDoubleSeconds(job.settings.max_pause);
+  if (proposal.longest_pause_seconds > most) {
+    RecordEvent(
+        turn, job, "pause_exceeded", message.version,
+        absl::StrFormat("the boundary of version %d took a rank %.3f s, max_pause is %.3f s; "
+                        "later chunks will be shorter where they can",
+                        message.version, proposal.longest_pause_seconds, most));
+  }
+  const bool all_here = job.current->num_connected == job.current->world_size();
+  const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
+  const bool go_on = job.phase != Phase::kQuarantine && all_here && !turn.state.draining && !paused;
+  const std::string too_long = go_on ? NextChunkTooLong(turn.state, job) : "";
+  if (!go_on || !too_long.empty()) job.chunks = {};
+  SettlePlan(turn, job,
+             paused              ? "the job was paused, or is only observed from now on"
+             : !all_here         ? "not every rank was connected"
+             : !too_long.empty() ? too_long
+                                 : "no more chunks were proposed");
+  if (job.phase == Phase::kQuarantine) return;
+  if (job.chunks.rest.empty()) {
+    job.chunks = {};
+    EnterIdleOrHeld(turn, job);
+  } else {
+    ProposeNextChunk(turn, job);
+  }
+}
+
+// No rank holds the proposal any more and none ran it.
+void Withdraw(Turn& turn, Job& job) {
+  const Proposal proposal = *std::move(job.proposal);
+  job.proposal.reset();
+  job.chunks = {};
+  const bool retracted = job.phase == Phase::kRetracting;
+  if (!retracted) BackOffMore(job);
+  const int64_t version = proposal.message.version;
+  RecordEvent(turn, job, "withdrawn", version,
+              absl::StrCat("version ", version,
+                           retracted ? " was withdrawn: " : " was dropped by every rank: ",
+                           proposal.withdrawal));
+  SettlePlan(turn, job, proposal.withdrawal);
+  EnterIdleOrHeld(turn, job);
+}
+
+// "; the ranks vote every 64 steps, 768 s apart", where that is known.
+std::string VotesText(const Incarnation& incarnation) {
+  const double seconds = absl::ToDoubleSeconds(VoteInterval(incarnation));
+  if (seconds <= 0) return "";
+  return absl::StrFormat("; the ranks vote every %d steps, %.3g s apart", incarnation.vote_every,
+                         seconds);
+}
+
+void Resend(Turn& turn, Job& job) {
+  for (const Rank& rank : job.current->ranks) {
+    if (!IsFinal(rank)) RetractFrom(turn, rank, *job.proposal);
+  }
+}
+
+}  // namespace
+
+bool IsFinal(const Rank& rank) {
+  return rank.answer == Answer::kApplied || rank.answer == Answer::kFailed;
+}
+
+void SetAnswer(Proposal& proposal, Rank& rank, Answer answer) {
+  Count(proposal, rank.answer, -1);
+  rank.answer = answer;
+  Count(proposal, rank.answer, 1);
+}
+
+void RetractFrom(Turn& turn, const Rank& rank, const Proposal& proposal) {
+  SendTo(turn, rank, wire::Retract{proposal.message.version, proposal.withdrawal});
+}
+
+void Conclude(Turn& turn, Job& job) {
+  const Proposal& proposal = *job.proposal;
+  const int32_t world_size = job.current->world_size();
+  if (proposal.num_applied == world_size) {
+    Commit(turn, job);
+  } else if (job.phase == Phase::kQuarantine) {
+    if (proposal.num_applied + proposal.num_failed < world_size) return;
+    const std::string why = proposal.withdrawal;
+    job.proposal.reset();
+    SettlePlan(turn, job, why);
+  } else if (proposal.num_applied > 0 && proposal.num_failed > 0) {
+    Quarantine(turn, job,
+               absl::StrCat("version ", proposal.message.version, " was applied by ",
+                            RankList(RanksThat(*job.current, Answer::kApplied)), " and dropped by ",
+                            RankList(RanksThat(*job.current, Answer::kFailed))));
+  } else if (proposal.num_failed == world_size) {
+    Withdraw(turn, job);
+  } else if (job.phase == Phase::kPreparing &&
+             proposal.num_ready + proposal.num_applied == world_size) {
+    job.proposal->prepare_seconds = absl::ToDoubleSeconds(turn.now - proposal.proposed_at);
+    turn.state.counters.prepare_seconds.Add(proposal.prepare_seconds);
+    SetPhase(turn, job, Phase::kResolving);
+    turn.decision.reason = absl::StrCat("every rank is READY for version ",
+                                        proposal.message.version, ", their vote decides");
+  }
+}
+
+void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
+  Chunk chunk = std::move(job.chunks.rest.front());
+  job.chunks.rest.pop_front();
+  Proposal proposal;
+  proposal.turn = turn.state.turn;
+  wire::Propose& message = proposal.message;
+  message.term = job.term;
+  message.version = job.next_version++;
+  message.base_version = job.known->version;
+  message.base_digest = job.known->digest;
+  message.digest = DigestOf(chunk.after);
+  for (const LayerId layer : chunk.layers) message.layers.push_back(chunk.after.Layer(layer));
+  message.chunk = job.chunks.total - static_cast<int32_t>(job.chunks.rest.size()) - 1;
+  message.num_chunks = job.chunks.total;
+  message.reason = job.chunks.reason;
+  message.decided_first_step = job.chunks.decided_first_step;
+  message.decided_last_step = job.chunks.decided_last_step;
+  message.decision = job.chunks.decision;
+  message.policy = job.chunks.policy;
+  message.asked_by = job.chunks.asked_by;
+  proposal.after = std::make_shared<const Placement>(std::move(chunk.after));
+  for (Rank& rank : job.current->ranks) rank.answer = Answer::kNone;
+  proposal.proposed_at = turn.now;
+  StoreTermIfNeeded(turn);
+  StoreJob(turn, job, std::move(done));
+  RecordEvent(turn, job, "proposed", message.version, message.reason);
+  NoteProposed(turn, job, proposal);
+  SendToAll(turn, *job.current, message);
+  job.proposal = std::move(proposal);
+  SetPhase(turn, job, Phase::kPreparing);
+}
+
+void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off) {
+  job.chunks = {};
+  job.proposal->withdrawal = reason;
+  if (back_off) BackOffMore(job);
+  SetPhase(turn, job, Phase::kRetracting);
+  RecordEvent(turn, job, "retracting", job.proposal->message.version, reason);
+  Resend(turn, job);
+  Conclude(turn, job);
+}
+
+void Quarantine(Turn& turn, Job& job, const std::string& reason) {
+  if (job.phase == Phase::kQuarantine) return;
+  StopSolve(turn, job);
+  job.chunks = {};
+  job.asked = {};
+  SetPhase(turn, job, Phase::kQuarantine);
+  job.quarantine = reason;
+  Remember(job);
+  const int64_t known = job.known ? job.known->version : 0;
+  RecordEvent(turn, job, "quarantined", job.proposal ? job.proposal->message.version : known,
+              reason);
+  if (!job.proposal) return;
+  job.proposal->withdrawal = reason;
+  Resend(turn, job);
+}
+
+void BackOffMore(Job& job) {
+  job.back_off.length = std::clamp(2 * job.back_off.length, 1, kMaxSkippedDecisions);
+  job.back_off.to_skip = job.back_off.length;
+  Remember(job);
+}
+
+void CheckProposalDeadline(Turn& turn, Job& job) {
+  const Config& config = turn.state.config;
+  const absl::Duration age = turn.now - job.nudged_at;
+  const auto missed = [&job](absl::Duration deadline) {
+    return absl::StrCat("within ", absl::FormatDuration(deadline), " it still waited for ",
+                        WaitingFor(job));
+  };
+  if (job.phase == Phase::kPreparing && age >= config.prepare_deadline) {
+    StartRetract(turn, job, missed(config.prepare_deadline), true);
+  } else if (job.phase == Phase::kResolving && age >= DeadlineOf(config, job)) {
+    StartRetract(turn, job, absl::StrCat(missed(DeadlineOf(config, job)), VotesText(*job.current)),
+                 true);
+  } else if (job.phase == Phase::kRetracting && age >= config.retract_deadline) {
+    job.nudged_at = turn.now;
+    Resend(turn, job);
+    if (job.stuck_recorded) return;
+    job.stuck_recorded = true;
+    RecordEvent(turn, job, "stuck", job.proposal->message.version, missed(config.retract_deadline));
+  } else if (job.phase == Phase::kQuarantine && job.proposal && age >= config.retract_deadline) {
+    job.nudged_at = turn.now;
+    Resend(turn, job);
+  }
+}
+
+}  // namespace eplb::core

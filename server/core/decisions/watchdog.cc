@@ -1,0 +1,59 @@
+#include "server/core/decisions/watchdog.h"
+
+#include "absl/strings/str_cat.h"
+
+#include "server/core/decisions/decide.h"
+#include "server/core/state/ending.h"
+#include "server/core/state/sentences.h"
+#include "server/core/state/step_rate.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int kPatience = 3;  // deadlines
+constexpr int kVotesAwaited = 3;
+
+}  // namespace
+
+absl::Duration DeadlineOf(const Config& config, const Job& job) {
+  switch (job.phase) {
+    case Phase::kIdle:
+      return absl::InfiniteDuration();
+    case Phase::kHeld: {
+      const RunEnd* end = EndOf(job);
+      const bool moved = job.current && !job.current->moved.empty();  // another daemon leads it
+      const bool waits = end == nullptr || (end->how == RunEnding::kLost && !moved);
+      return waits ? config.prepare_deadline : absl::InfiniteDuration();
+    }
+    case Phase::kSolving:
+      return SolveDeadline(config, job);
+    case Phase::kPreparing:
+      return config.prepare_deadline;
+    case Phase::kResolving:
+      return config.resolve_deadline + kVotesAwaited * VoteInterval(*job.current);
+    case Phase::kRetracting:
+    case Phase::kQuarantine:
+      return config.retract_deadline;
+  }
+  return absl::InfiniteDuration();
+}
+
+absl::Duration StuckFor(const Config& config, const Job& job, absl::Time now) {
+  const absl::Duration age = now - job.phase_since;
+  return age > kPatience * DeadlineOf(config, job) ? age : absl::ZeroDuration();
+}
+
+void WatchState(Turn& turn, Job& job) {
+  const absl::Duration age = StuckFor(turn.state.config, job, turn.now);
+  if (age == absl::ZeroDuration() || job.watched) return;
+  job.watched = true;
+  ++turn.state.counters.stuck;
+  if (job.stuck_recorded) return;
+  job.stuck_recorded = true;
+  RecordEvent(turn, job, "stuck", job.known ? job.known->version : 0,
+              absl::StrCat(StateName(job), " for ",
+                           absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))),
+                           ", waiting for ", WaitingFor(job)));
+}
+
+}  // namespace eplb::core

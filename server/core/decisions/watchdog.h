@@ -1,0 +1,23 @@
+// No state lasts in silence: what is older than three times its deadline is told.
+#ifndef EPLB_SERVER_CORE_DECISIONS_WATCHDOG_H_
+#define EPLB_SERVER_CORE_DECISIONS_WATCHDOG_H_
+
+#include "absl/time/time.h"
+
+#include "server/core/state/turn.h"
+
+namespace eplb::core {
+
+// How long the job's state may last before something is done about it; infinite for IDLE, and for
+// a job whose run is over for good. That of RESOLVING grows with the time between the ranks' votes.
+absl::Duration DeadlineOf(const Config& config, const Job& job);
+
+// The age of a state that is older than three times its deadline, else zero.
+absl::Duration StuckFor(const Config& config, const Job& job, absl::Time now);
+
+// Records one "stuck" event per state, unless the state's own deadline has done so.
+void WatchState(Turn& turn, Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_DECISIONS_WATCHDOG_H_

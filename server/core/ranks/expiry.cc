@@ -1,0 +1,110 @@
+#include "server/core/ranks/expiry.h"
+
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/core/state/ending.h"
+
+namespace eplb::core {
+namespace {
+
+using Jobs = std::map<std::string, Job>;
+
+bool HasEnded(const Job& job) {
+  const RunEnd* end = EndOf(job);
+  return end != nullptr && end->how != RunEnding::kLost;
+}
+
+// Somebody stopped it, and would not see that it goes on: forgotten only when there is no other.
+bool IsStopped(const Job& job) {
+  return job.paused || job.patch.mode == "observe" || job.phase == Phase::kQuarantine ||
+         !job.quarantine.empty();
+}
+
+// Which job makes room first; none for one that does not.
+std::optional<std::tuple<bool, bool, absl::Time>> OrderOfLeaving(const Turn& turn, const Job& job) {
+  if (HasSession(job)) return std::nullopt;
+  const bool ended = HasEnded(job);
+  // Ranks of a job that did not end may be on the way back.
+  const absl::Duration away = turn.now - job.unattended_since;
+  if (!ended && away < turn.state.config.session_grace) return std::nullopt;
+  return std::tuple(IsStopped(job), !ended, job.unattended_since);
+}
+
+std::string WhyItLeaves(const Turn& turn, const Job& job) {
+  const std::string full = "the table of jobs is full and ";
+  const std::string stopped = IsStopped(job) ? ", although it was stopped: no other is left" : "";
+  if (HasEnded(job)) return absl::StrCat(full, "it ended longest ago", stopped);
+  const absl::Duration away = absl::Trunc(turn.now - job.unattended_since, absl::Seconds(1));
+  return absl::StrCat(full, "its ranks have been away for ", absl::FormatDuration(away), stopped);
+}
+
+Jobs::iterator Remove(Turn& turn, Jobs::iterator found, const std::string& why) {
+  Job& job = found->second;
+  ++turn.state.counters.jobs_expired;
+  StopSolve(turn, job);
+  turn.decision.effects.emplace_back(Forget{job.name});
+  turn.decision.effects.emplace_back(
+      Record{JobEvent{.job = job.name,
+                      .name = "expired",
+                      .term = job.term,
+                      .version = job.known ? job.known->version : 0,
+                      .reason = absl::StrCat("job ", job.name, " is forgotten: ", why)}});
+  return turn.state.jobs.erase(found);
+}
+
+}  // namespace
+
+bool HasSession(const Job& job) {
+  return (job.current && job.current->num_connected > 0) ||
+         (job.candidate && job.candidate->num_connected > 0);
+}
+
+void ExpireJobs(Turn& turn) {
+  Jobs& jobs = turn.state.jobs;
+  const absl::Duration expiry = turn.state.config.job_expiry;
+  for (auto job = jobs.begin(); job != jobs.end();) {
+    absl::Time& since = job->second.unattended_since;
+    if (HasSession(job->second)) {
+      since = absl::InfiniteFuture();
+    } else if (since == absl::InfiniteFuture()) {
+      since = turn.now;
+    }
+    if (turn.now - since < expiry || IsStopped(job->second)) {
+      ++job;
+      continue;
+    }
+    job =
+        Remove(turn, job, absl::StrCat("no rank was connected for ", absl::FormatDuration(expiry)));
+  }
+}
+
+void MakeRoom(Turn& turn) {
+  Jobs& jobs = turn.state.jobs;
+  bool forgot = false;
+  for (auto job = jobs.begin(); job != jobs.end();) {
+    if (HasSession(job->second) || job->second.known || IsStopped(job->second)) {
+      ++job;
+      continue;
+    }
+    job = Remove(turn, job, "the table of jobs is full and none of its ranks is connected");
+    forgot = true;
+  }
+  if (forgot) return;
+  auto first = jobs.end();
+  for (auto job = jobs.begin(); job != jobs.end(); ++job) {
+    const auto order = OrderOfLeaving(turn, job->second);
+    if (!order) continue;
+    if (first == jobs.end() || *order < *OrderOfLeaving(turn, first->second)) first = job;
+  }
+  if (first == jobs.end()) return;
+  const std::string why = WhyItLeaves(turn, first->second);
+  (void)Remove(turn, first, why);
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,24 @@
+// The first message of a session: who may speak for a rank.
+#ifndef EPLB_SERVER_CORE_RANKS_HELLO_H_
+#define EPLB_SERVER_CORE_RANKS_HELLO_H_
+
+#include "absl/status/status.h"
+
+#include "proto/wire/messages.h"
+#include "server/core/state/turn.h"
+
+namespace eplb::core {
+
+// What can be said of a Hello alone. errors: InvalidArgument, naming the field; ResourceExhausted
+// when the job has more ranks than the daemon takes.
+absl::Status CheckHello(const wire::Hello& hello, const Config& config);
+
+// Answers Welcome, then whatever the state of the job asks of this rank; or closes the session:
+// ALREADY_EXISTS for another process of a live rank, FAILED_PRECONDITION for a shape or incarnation
+// that does not fit or never comes back, UNAVAILABLE while the daemon drains or another incarnation
+// gathers.
+void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_RANKS_HELLO_H_

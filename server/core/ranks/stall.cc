@@ -1,0 +1,304 @@
+#include "server/core/ranks/stall.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/decision/rebalance.h"
+#include "server/core/decisions/decide.h"
+#include "server/core/decisions/watchdog.h"
+#include "server/core/ranks/launch.h"
+#include "server/core/state/ending.h"
+#include "server/core/state/sentences.h"
+#include "server/core/state/state.h"
+#include "server/core/state/step_rate.h"
+#include "server/core/state/turn.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int kDecisionsMissed = 3;
+constexpr int kFailedInARow = 3;
+constexpr int kWithdrawnInARow = 3;
+constexpr int kProposalsLookedAt = 10;
+constexpr absl::Duration kLeastHung = absl::Seconds(30);
+constexpr int kHungIntervals = 10;
+constexpr int kHungGaps = 2;
+// Compilation and the reading of data come before the first steps.
+constexpr absl::Duration kSlowStart = absl::Minutes(30);
+constexpr absl::Duration kGathering = absl::Minutes(1);
+constexpr absl::Duration kRefusalMatters = absl::Minutes(10);
+
+std::string AgeText(absl::Duration age) {
+  return absl::FormatDuration(absl::Trunc(age, absl::Seconds(1)));
+}
+
+bool IsLive(const Job& job) { return job.current && job.current->ending == Ending::kLive; }
+
+// Also of a launch that is lost here and trains on.
+bool StepsAreTold(const Job& job, absl::Time now) { return now <= job.current->rate.due; }
+
+int32_t WindowSteps(const Incarnation& incarnation) {
+  return std::max(incarnation.report_every, incarnation.pace.report_every);
+}
+
+// Every how many ranks one reports; none when rank 0 reports for all.
+int32_t RanksPerReporter(const Incarnation& incarnation) {
+  return incarnation.reduce == wire::Reduce::kRoot ? incarnation.world_size()
+                                                   : incarnation.grid.expert_tensor_parallel();
+}
+
+// The last step that is in a complete window, or that the launch began behind.
+int64_t CoveredStep(const Job& job) {
+  return std::max(job.current->rate.first_step, job.covered_step);
+}
+
+Stall StoreStall(const State& state, const Job& job, absl::Time) {
+  if (!IsLive(job)) return {};
+  if (!job.store_error.ok()) {
+    return {"store", absl::StrCat("nothing is proposed, the job cannot be stored: ",
+                                  job.store_error.ToString())};
+  }
+  if (!state.term_stored) return {"store", "nothing is proposed, the term cannot be stored"};
+  return {};
+}
+
+Stall StateStall(const State& state, const Job& job, absl::Time now) {
+  const Incarnation& incarnation = *job.current;
+  if (incarnation.ending == Ending::kLost) {
+    if (incarnation.num_connected == 0 || !StepsAreTold(job, now)) return {};
+    return {"lost", absl::StrCat("the launch is lost and ", incarnation.num_connected, " of ",
+                                 incarnation.world_size(), " ranks train on here, at step ",
+                                 job.step, ": ", incarnation.end.reason)};
+  }
+  const absl::Duration age = StuckFor(state.config, job, now);
+  if (age == absl::ZeroDuration() || !StepsAreTold(job, now)) return {};
+  return {"state", absl::StrCat(PhaseName(job.phase), " for ", AgeText(age), ", waiting for ",
+                                WaitingFor(job), "; the job trains on, at step ", job.step)};
+}
+
+Stall HungStall(const State&, const Job& job, absl::Time now) {
+  const Incarnation& incarnation = *job.current;
+  if (incarnation.num_connected == 0) return {};
+  // Before two rises nothing says how long a step takes.
+  const bool has_pace = incarnation.rate.told.size() >= 3;
+  const absl::Duration patience =
+      has_pace ? std::max({kLeastHung, kHungIntervals * ReportInterval(incarnation),
+                           kHungGaps * LongestGap(incarnation.rate),
+                           kHungGaps * UsualGap(incarnation.rate)})
+               : kSlowStart;
+  const absl::Duration still = now - std::max(incarnation.rate.began, LastRise(incarnation.rate));
+  if (still <= patience) return {};
+  std::string text =
+      absl::StrCat("no rank reported a step after ", job.step, " for ", AgeText(still));
+  if (has_pace) {
+    const absl::Duration window = absl::Trunc(ReportInterval(incarnation), absl::Milliseconds(1));
+    absl::StrAppend(&text, ", a window of ", WindowSteps(incarnation), " steps took ",
+                    absl::FormatDuration(window));
+  }
+  absl::StrAppend(&text, "; ", incarnation.num_connected, " of ", incarnation.world_size(),
+                  " ranks are connected");
+  return {"hung", std::move(text)};
+}
+
+bool RefusesRanks(const Job& job, absl::Time now) {
+  return now - job.turned_away_at <= kRefusalMatters;
+}
+
+// "rank 1 is 2000 steps behind with its reports; rank 1 is not connected".
+std::string BehindText(const Job& job, int64_t due, absl::Time now) {
+  const Incarnation& incarnation = *job.current;
+  std::vector<int32_t> behind;
+  std::vector<int32_t> away;
+  int64_t most = 0;
+  int64_t dropped = 0;
+  for (int32_t rank = 0; rank < incarnation.world_size(); rank += RanksPerReporter(incarnation)) {
+    const Rank& one = incarnation.ranks[rank];
+    dropped += one.reports_dropped;
+    if (one.reported_step >= due) continue;
+    behind.push_back(rank);
+    if (one.session == 0) away.push_back(rank);
+    most = std::max(most, job.step - std::max(one.reported_step, incarnation.rate.first_step));
+  }
+  std::string text = "every rank reports, but their windows do not match";
+  if (!behind.empty()) {
+    text = absl::StrCat(RankList(behind), behind.size() == 1 ? " is " : " are up to ", most,
+                        " steps behind with ", behind.size() == 1 ? "its" : "their", " reports");
+  }
+  if (!away.empty()) {
+    absl::StrAppend(&text, "; ", RankList(away), away.size() == 1 ? " is" : " are",
+                    " not connected");
+    // Why it does not come back.
+    if (RefusesRanks(job, now)) absl::StrAppend(&text, "; ", job.turned_away);
+  }
+  if (dropped > 0) {
+    absl::StrAppend(&text, "; ", dropped,
+                    " reports were dropped, of ranks that send more than "
+                    "limits.messages_per_second");
+  }
+  return text;
+}
+
+Stall WindowStall(const State&, const Job& job, absl::Time now) {
+  const Incarnation& incarnation = *job.current;
+  if (incarnation.num_connected == 0 || incarnation.rate.told.empty()) return {};
+  const int64_t covered = CoveredStep(job);
+  const int64_t missing = (job.step - covered) / WindowSteps(incarnation);
+  if (missing < kStallWindows) return {};
+  const std::string since = job.covered_step < 0 ? "yet" : absl::StrCat("since step ", covered);
+  return {"windows", absl::StrCat("no load window is complete ", since, ", ", missing,
+                                  " windows ago: ", BehindText(job, DueWindow(job), now))};
+}
+
+// Nothing that an operator or a setting asked for.
+bool DecisionsAreDue(const State& state, const Job& job) {
+  return !state.draining && !job.paused && job.phase == Phase::kIdle &&
+         !job.windows.complete.empty() &&
+         !job.settings.freeze_steps.Holds(job.windows.complete.back().last_step);
+}
+
+Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
+  if (job.current->num_connected == 0 || !DecisionsAreDue(state, job)) return {};
+  const int64_t window = WindowSteps(*job.current);
+  const int64_t every = std::max<int64_t>(job.settings.every_steps, window);
+  const int64_t since = std::max(job.last_decision_step.value_or(-1), job.current->rate.first_step);
+  const int64_t steps = job.windows.complete.back().last_step - since;
+  if (steps < kDecisionsMissed * every) return {};
+  const absl::Status may = MayDecide(state, job);
+  return {"decisions",
+          absl::StrCat("nothing was decided for ", steps, " steps, policy.every_steps is ",
+                       job.settings.every_steps, ", although load windows are complete",
+                       may.ok() ? "" : absl::StrCat(": ", may.message()),
+                       RefusesRanks(job, now) ? absl::StrCat("; ", job.turned_away) : "")};
+}
+
+// The policy or its solver gives no placement.
+Stall FailureStall(const State&, const Job& job, absl::Time) {
+  const auto goes_well = [&job](const Plan& plan) {
+    return plan.result != PlanResult::kFailed || plan.decided_at < job.current->rate.began;
+  };
+  const auto end = std::find_if(job.plans.rbegin(), job.plans.rend(), goes_well);
+  const auto failed = end - job.plans.rbegin();
+  if (failed < kFailedInARow) return {};
+  return {"decisions", absl::StrCat("the newest ", failed,
+                                    " decisions failed, the newest: ", job.plans.back().reason)};
+}
+
+// The newest proposals of this launch, newest first.
+std::vector<const Plan*> NewestProposals(const Job& job) {
+  std::vector<const Plan*> proposals;
+  for (auto plan = job.plans.rbegin(); plan != job.plans.rend(); ++plan) {
+    if (plan->decided_at < job.current->rate.began) break;
+    const bool ended = plan->result == PlanResult::kCommitted ||
+                       plan->result == PlanResult::kWithdrawn ||
+                       plan->result == PlanResult::kPartial;
+    if (ended) proposals.push_back(&*plan);
+    if (std::ssize(proposals) == kProposalsLookedAt) break;
+  }
+  return proposals;
+}
+
+Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
+  const std::vector<const Plan*> proposals = NewestProposals(job);
+  const auto failed = [](const Plan* plan) { return plan->result != PlanResult::kCommitted; };
+  const auto in_a_row = std::find_if_not(proposals.begin(), proposals.end(), failed);
+  const auto count = in_a_row - proposals.begin();
+  const auto most = std::count_if(proposals.begin(), proposals.end(), failed);
+  const bool often = std::ssize(proposals) == kProposalsLookedAt && 2 * most > kProposalsLookedAt;
+  if (count == 0 || (count < kWithdrawnInARow && !often)) return {};
+  std::string text =
+      absl::StrCat(most, " of the newest ", proposals.size(),
+                   " proposals were withdrawn, the newest: ", proposals.front()->reason);
+  if (job.back_off.to_skip > 0) {
+    absl::StrAppend(&text, "; the next ", CountText(job.back_off.to_skip, "decision"),
+                    " will be skipped");
+  }
+  return {"withdrawn", std::move(text)};
+}
+
+// A launch that gathers is given a minute.
+Stall CandidateStall(const State&, const Job& job, absl::Time now) {
+  const std::optional<LaunchView> candidate = CandidateOf(job, now);
+  if (!candidate || candidate->connected == 0) return {};
+  if (candidate->since <= kGathering && !TakeOverRefused(job, now)) return {};
+  return {"candidate", absl::StrCat("launch ", candidate->incarnation, " is not balanced, ",
+                                    candidate->registered, " of ", candidate->world_size,
+                                    " ranks are registered for ", AgeText(candidate->since),
+                                    ", it waits for ", candidate->waits)};
+}
+
+Stall RefusalStall(const State&, const Job& job, absl::Time now) {
+  if (!RefusesRanks(job, now)) return {};
+  return {"refused", absl::StrCat(job.turned_away, "; ", job.refused_hellos,
+                                  " registrations were refused since the daemon started")};
+}
+
+Stall FirstOf(std::initializer_list<Stall (*)(const State&, const Job&, absl::Time)> all,
+              const State& state, const Job& job, absl::Time now) {
+  for (const auto& see : all) {
+    Stall stall = see(state, job, now);
+    if (!stall.name.empty()) return stall;
+  }
+  return {};
+}
+
+}  // namespace
+
+int64_t DueWindow(const Job& job) {
+  if (!job.current || job.current->rate.told.empty()) return -1;
+  const int64_t steps = WindowSteps(*job.current);
+  const int64_t due = (job.step + 1) / steps * steps - 1 - steps;
+  return due - steps >= job.current->rate.first_step ? due : -1;
+}
+
+double CoverageNow(const Job& job) {
+  const int64_t due = DueWindow(job);
+  if (due < 0) return 0;
+  const Incarnation& incarnation = *job.current;
+  int32_t reporters = 0;
+  int32_t there = 0;
+  for (int32_t rank = 0; rank < incarnation.world_size(); rank += RanksPerReporter(incarnation)) {
+    ++reporters;
+    if (incarnation.ranks[rank].reported_step >= due) ++there;
+  }
+  return static_cast<double>(there) / reporters;
+}
+
+Stall StallOf(const State& state, const Job& job, absl::Time now) {
+  Stall stall;
+  if (job.current && job.current->ending == Ending::kLost) stall = StateStall(state, job, now);
+  if (IsLive(job)) {
+    stall = FirstOf({&StoreStall, &StateStall, &HungStall, &WindowStall, &DecisionStall,
+                     &FailureStall, &WithdrawalStall},
+                    state, job, now);
+  }
+  if (!stall.name.empty()) return stall;
+  // Of other launches than the one in force, which may have ended.
+  return FirstOf({&CandidateStall, &RefusalStall}, state, job, now);
+}
+
+void WatchStall(Turn& turn, Job& job) {
+  StallWatch& watch = job.stall;
+  Stall seen = StallOf(turn.state, job, turn.now);
+  if (seen.name == watch.told.name) {
+    watch.told = std::move(seen);  // its figures go on
+    watch.differs_since = absl::InfiniteFuture();
+    return;
+  }
+  if (watch.differs_since == absl::InfiniteFuture()) watch.differs_since = turn.now;
+  if (turn.now - watch.differs_since < kStallSettles) return;
+  const bool over = seen.name.empty();
+  // Not the job's last reason: that is of its decisions.
+  RecordNotice(turn, job, over ? "stalled_over" : "stalled",
+               over ? absl::StrCat("balancing goes on, it was stalled (", watch.told.name, ")")
+                    : absl::StrCat(seen.name, ": ", seen.reason));
+  watch.told = std::move(seen);
+  watch.differs_since = absl::InfiniteFuture();
+}
+
+}  // namespace eplb::core

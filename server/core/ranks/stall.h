@@ -1,0 +1,32 @@
+// Whether balancing has stopped although the job trains, and because of whom: what no state tells.
+#ifndef EPLB_SERVER_CORE_RANKS_STALL_H_
+#define EPLB_SERVER_CORE_RANKS_STALL_H_
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+#include "server/core/state/turn.h"
+
+namespace eplb::core {
+
+// A stall, and the end of one, must last so long before it is told.
+inline constexpr absl::Duration kStallSettles = absl::Seconds(5);
+// Windows that should be complete and are not.
+inline constexpr int kStallWindows = 5;
+
+// What is seen now; the first that applies. cost: O(ranks).
+Stall StallOf(const State& state, const Job& job, absl::Time now);
+
+// At a Tick: tells a stall that lasts, and its end, with one event each.
+void WatchStall(Turn& turn, Job& job);
+
+// The last step of the newest window that should be complete: one window may be under way. -1: none
+// yet since the launch is known here.
+int64_t DueWindow(const Job& job);
+// Share of reporters whose newest report reaches DueWindow; 0: no such window yet.
+double CoverageNow(const Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_RANKS_STALL_H_

@@ -1,0 +1,103 @@
+#include "server/core/state/chunking.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace eplb::core {
+
+namespace {
+
+int64_t MostIncoming(const MigrationPlan& plan, const Topology& topology,
+                     const MigrationOptions& expert) {
+  std::vector<int64_t> incoming(static_cast<size_t>(topology.num_gpus()));
+  for (const Transfer& transfer : plan.transfers) {
+    incoming[static_cast<size_t>(transfer.destination.value)] += BytesOf(transfer, expert);
+  }
+  return *std::max_element(incoming.begin(), incoming.end());
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
+                                               const Placement& candidate, const Costs& costs) {
+  std::vector<LayerMove> moves;
+  for (int32_t index = 0; index < incumbent.topology().num_layers(); ++index) {
+    const LayerId layer{index};
+    LayerPlacement next = candidate.Layer(layer);
+    if (next == incumbent.Layer(layer)) continue;
+    EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
+                          PlanMigration(incumbent, candidate, {&layer, 1}, costs.expert));
+    moves.push_back({.next = std::move(next),
+                     .transfers = static_cast<int64_t>(plan.transfers.size()),
+                     .staging_rows = plan.max_incoming_per_gpu_and_layer,
+                     .incoming_bytes = MostIncoming(plan, incumbent.topology(), costs.expert),
+                     .link_seconds = LinkSeconds(plan, incumbent.topology(), costs)});
+  }
+  return moves;
+}
+
+double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes) {
+  int count = 0;
+  double least = 0;
+  for (const MeasuredPause& one : measured) {
+    if (one.bytes > bytes) continue;
+    least = count == 0 ? one.seconds : std::min(least, one.seconds);
+    ++count;
+  }
+  return count < kLeastMeasured ? 0 : least;
+}
+
+double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte) {
+  double by_links = 0;
+  double by_bytes = 0;
+  for (const LayerMove& move : moves) {
+    by_links += move.link_seconds;
+    by_bytes += static_cast<double>(move.incoming_bytes) * seconds_per_byte;
+  }
+  return std::max(by_links, by_bytes);
+}
+
+absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
+                                                     std::span<const LayerMove> moves,
+                                                     const BoundaryLimits& limits) {
+  const double seconds_per_byte =
+      limits.seconds_per_byte > 0 ? limits.seconds_per_byte : kUnmeasuredSecondsPerByte;
+  std::vector<Chunk> chunks;
+  Placement after = incumbent;
+  while (!moves.empty()) {
+    size_t count = 1;
+    while (count < moves.size() && count < static_cast<size_t>(limits.layers_per_chunk) &&
+           PredictPause(moves.first(count + 1), seconds_per_byte) <= limits.max_pause_seconds) {
+      ++count;
+    }
+    std::vector<LayerPlacement> next;
+    std::vector<LayerId> layers;
+    for (const LayerMove& move : moves.first(count)) {
+      next.push_back(move.next);
+      layers.push_back(move.next.layer);
+    }
+    EPLB_ASSIGN_OR_RETURN(after, after.WithLayers(next));
+    chunks.push_back({.layers = std::move(layers), .after = after});
+    moves = moves.subspan(count);
+  }
+  return chunks;
+}
+
+int64_t LeastStagingRows(const Incarnation& incarnation) {
+  return std::min_element(
+             incarnation.ranks.begin(), incarnation.ranks.end(),
+             [](const Rank& a, const Rank& b) { return a.staging_rows < b.staging_rows; })
+      ->staging_rows;
+}
+
+int32_t LayersPerChunk(const Job& job) {
+  int64_t layers = job.settings.layers_per_chunk;
+  for (const Rank& rank : job.current->ranks) {
+    if (rank.staging_layers > 0) layers = std::min(layers, rank.staging_layers);
+  }
+  return static_cast<int32_t>(layers);
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,82 @@
+// What the layers of a migration cost one by one, and how many of them fit into one boundary.
+#ifndef EPLB_SERVER_CORE_STATE_CHUNKING_H_
+#define EPLB_SERVER_CORE_STATE_CHUNKING_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/decision/cost.h"
+#include "placement/migration_plan.h"
+#include "placement/placement.h"
+#include "server/core/state/state.h"
+
+namespace eplb::core {
+
+// What the boundary of a chunk took the slowest rank, and the most bytes that a rank received in
+// it.
+struct MeasuredPause {
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+inline constexpr int kLeastMeasured = 3;
+
+// The least that a boundary with so many bytes took, as chunks of as many bytes or fewer show:
+// nothing is extrapolated. 0 before kLeastMeasured of them: one slow boundary must not stop all
+// later ones.
+double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes);
+
+// A layer that changes.
+struct LayerMove {
+  LayerPlacement next;
+  int64_t transfers = 0;
+  int32_t staging_rows = 0;    // of the GPU that needs most
+  int64_t incoming_bytes = 0;  // of the GPU that receives most
+  double link_seconds = 0;     // of the busiest link, at the bandwidths of the costs
+};
+
+// Rising; only layers that differ. costs.expert says what an expert weighs.
+// errors: those of PlanMigration. cost: a PlanMigration per changed layer.
+absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
+                                               const Placement& candidate, const Costs& costs);
+
+struct BoundaryLimits {
+  int32_t layers_per_chunk = 1;
+  double max_pause_seconds = 0;
+  // Of the fullest rank, the slowest that earlier chunks measured; 0: nothing was measured, and
+  // kUnmeasuredSecondsPerByte stands for it. It only makes chunks shorter: were layers left out for
+  // it, one slow boundary could stop all later ones.
+  double seconds_per_byte = 0;
+};
+
+// A gigabit link. What the costs say of links may be far from what carries the rows, so the first
+// chunks are as short as the slowest usual link needs them.
+inline constexpr double kUnmeasuredSecondsPerByte = 1e-8;
+
+// The predicted pause of a boundary that switches these layers together: the larger of what the
+// links need and of what earlier chunks took for as many bytes.
+double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte);
+
+// Chunks of rising layers, as many in each as the limits allow, at least one. Every `after` is a
+// complete and valid placement. errors: those of Placement::WithLayers.
+absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
+                                                     std::span<const LayerMove> moves,
+                                                     const BoundaryLimits& limits);
+
+// What the ranks' staging allows a proposal to ask of them.
+
+struct Incarnation;
+struct Job;
+
+// Experts per layer that fit into the staging of the rank that has least.
+int64_t LeastStagingRows(const Incarnation& incarnation);
+
+// Layers of a chunk: as many as the settings allow and as every rank that said so can stage.
+// REQUIRES: job.current.
+int32_t LayersPerChunk(const Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_CHUNKING_H_

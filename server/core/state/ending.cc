@@ -1,0 +1,139 @@
+#include "server/core/state/ending.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "base/clipped.h"
+#include "server/core/state/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr size_t kMaxWhy = 512;  // bytes of what a rank says
+
+// Ranks whose stream was cut by `until` and that have not been heard of since, first lost first.
+std::vector<int32_t> RanksCut(const Incarnation& incarnation, absl::Time until) {
+  std::vector<int32_t> cut;
+  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
+    const Rank& rank = incarnation.ranks[index];
+    if (rank.cut && rank.away_since <= until) cut.push_back(index);
+  }
+  std::stable_sort(cut.begin(), cut.end(), [&incarnation](int32_t a, int32_t b) {
+    return incarnation.ranks[a].away_since < incarnation.ranks[b].away_since;
+  });
+  return cut;
+}
+
+std::string AboutSeconds(absl::Duration duration) {
+  return absl::StrFormat("%.2f s", absl::ToDoubleSeconds(duration));
+}
+
+std::string FirstLost(const Incarnation& incarnation, int32_t index) {
+  const Rank& rank = incarnation.ranks[index];
+  return absl::StrCat("rank ", index, " was lost at ",
+                      absl::FormatTime("%H:%M:%S UTC", rank.away_since, absl::UTCTimeZone()),
+                      ", after step ", rank.step, " (its stream ended without a close)");
+}
+
+// "; ranks 1, 3 were lost within 0.20 s after it", or nothing.
+std::string LostLater(const Incarnation& incarnation, const std::vector<int32_t>& cut) {
+  if (cut.size() < 2) return "";
+  std::vector<int32_t> later(cut.begin() + 1, cut.end());
+  const absl::Duration within =
+      incarnation.ranks[later.back()].away_since - incarnation.ranks[cut.front()].away_since;
+  std::sort(later.begin(), later.end());
+  const bool all_others = std::ssize(cut) == incarnation.world_size() && later.size() > 1;
+  const std::string who =
+      all_others ? absl::StrCat("the other ", later.size(), " ranks") : RankList(later);
+  return absl::StrCat("; ", who, later.size() == 1 ? " was" : " were", " lost within ",
+                      AboutSeconds(within), " after it");
+}
+
+std::string FailureAlone(const Failure& failure, const std::string& why) {
+  if (failure.missing_ranks.empty()) {
+    return absl::StrCat("rank ", failure.rank, " failed after step ", failure.step, why);
+  }
+  return absl::StrCat(RankList(failure.missing_ranks), " did not answer the vote after step ",
+                      failure.step, ", reported by rank ", failure.rank, why);
+}
+
+}  // namespace
+
+Failure FailureOf(Speaker speaker, const wire::Goodbye& goodbye, absl::Time now) {
+  return {.rank = speaker.index,
+          .step = speaker.rank.step,
+          .at = now,
+          .why = wire::Clipped(goodbye.reason, kMaxWhy),
+          .missing_ranks = goodbye.missing_ranks};
+}
+
+std::string FailureReason(const Incarnation& incarnation) {
+  const Failure& failure = *incarnation.failure;
+  const std::string why = failure.why.empty() ? "" : absl::StrCat(": ", failure.why);
+  std::vector<int32_t> cut = RanksCut(incarnation, failure.at);
+  if (cut.empty()) {
+    cut = RanksCut(incarnation, failure.at + kSettling);
+    cut.resize(std::min<size_t>(cut.size(), 1));
+  }
+  if (cut.empty()) return FailureAlone(failure, why);
+  const absl::Duration after = failure.at - incarnation.ranks[cut.front()].away_since;
+  const std::string when = after < absl::ZeroDuration()
+                               ? absl::StrCat(AboutSeconds(-after), " before that was seen")
+                               : absl::StrCat(AboutSeconds(after), " later");
+  std::string text = absl::StrCat(FirstLost(incarnation, cut.front()), LostLater(incarnation, cut),
+                                  "; rank ", failure.rank);
+  if (failure.missing_ranks.empty()) return absl::StrCat(text, " failed ", when, why);
+  return absl::StrCat(text, " reported ", when, " that ", RankList(failure.missing_ranks),
+                      " did not answer the vote", why);
+}
+
+std::string LossReason(const Incarnation& incarnation, absl::Duration grace, absl::Time now) {
+  const std::vector<int32_t> cut = RanksCut(incarnation, absl::InfiniteFuture());
+  const std::string back = absl::StrCat("did not come back within ", absl::FormatDuration(grace));
+  const absl::Time since = now - grace;
+  if (!cut.empty() && incarnation.ranks[cut.front()].away_since < since) {
+    return absl::StrCat(FirstLost(incarnation, cut.front()), " and ", back,
+                        LostLater(incarnation, cut));
+  }
+  std::vector<int32_t> away;
+  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
+    const Rank& rank = incarnation.ranks[index];
+    const bool is_away = rank.said_hello && rank.session == 0 && !rank.finished;
+    if (is_away && rank.away_since < since) away.push_back(index);
+  }
+  if (!incarnation.moved.empty())
+    return absl::StrCat(RankList(away), " ", back, "; ", incarnation.moved);
+  return absl::StrCat(RankList(away), ", whose streams the daemon ended, ", back);
+}
+
+void AmendEnding(Turn& turn, Job& job) {
+  if (!job.current || job.current->ending != Ending::kFinal || !job.current->failure) return;
+  Incarnation& incarnation = *job.current;
+  std::string reason = FailureReason(incarnation);
+  if (reason == incarnation.end.reason) return;
+  incarnation.end.reason = std::move(reason);
+  RecordEvent(turn, job, "end_amended", job.known ? job.known->version : 0,
+              absl::StrCat("incarnation ", incarnation.name,
+                           " ended otherwise than first told: ", incarnation.end.reason));
+  // At the end of a Tick: a failure must not drop what follows here.
+  job.write_due = true;
+}
+
+const RunEnd* EndOf(const Job& job) {
+  if (!job.current) return job.ended_before ? &*job.ended_before : nullptr;
+  return job.current->ending == Ending::kLive ? nullptr : &job.current->end;
+}
+
+std::string RankStateName(const Incarnation& incarnation, const Rank& rank) {
+  if (!rank.said_hello) return "expected";
+  if (rank.session != 0) return "connected";
+  if (rank.finished) return "finished";
+  if (rank.failed) return "failed";
+  return incarnation.ending != Ending::kLive && rank.cut ? "lost" : "away";
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,46 @@
+// Why a run ended, in words: the rank that was lost first stands first, whoever reported first.
+//
+// A killed process closes its streams at once. The other ranks notice it by the error of a
+// collective, report that they failed, and hide the cause. A launcher then kills those that are
+// left. So the first stream that was cut before the first report is the cause; later cuts are not.
+#ifndef EPLB_SERVER_CORE_STATE_ENDING_H_
+#define EPLB_SERVER_CORE_STATE_ENDING_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+
+#include "proto/wire/messages.h"
+#include "server/core/state/turn.h"
+
+namespace eplb::core {
+
+// The order in which two streams' ends are read is not the order in which they happened. A stream
+// that was cut within this time after the first report is the cause, too. A launcher needs longer:
+// it has to see that a process ended before it kills the others.
+inline constexpr absl::Duration kSettling = absl::Milliseconds(100);
+
+// The first report that a rank of the run failed.
+Failure FailureOf(Speaker speaker, const wire::Goodbye& goodbye, absl::Time now);
+
+// Of a run with a failure: "rank 2 was lost at 12:03:04 UTC, after step 19 (its stream ended
+// without a close); rank 1 failed 0.02 s later: gloo: connection closed by peer", or the failure
+// alone when no stream was cut before it. REQUIRES: incarnation.failure.
+std::string FailureReason(const Incarnation& incarnation);
+
+// Of a run with a rank that was away for longer than `grace`.
+std::string LossReason(const Incarnation& incarnation, absl::Duration grace, absl::Time now);
+
+// What was learned after the run had failed: amends its reason and audits that; the next Tick
+// stores it.
+void AmendEnding(Turn& turn, Job& job);
+
+// How the job's newest run ended; nullptr while it lives, and when none has been seen.
+const RunEnd* EndOf(const Job& job);
+
+// "connected", "away", "finished", "failed", "lost", or "expected" before its first Hello.
+std::string RankStateName(const Incarnation& incarnation, const Rank& rank);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_ENDING_H_

@@ -1,0 +1,253 @@
+#include "server/core/state/memory.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+#include "proto/wire/messages.h"
+#include "server/core/state/step_rate.h"
+#include "server/core/values/settings.h"
+
+namespace eplb::core {
+
+namespace {
+
+constexpr int kCarriers = 4;  // connected ranks that get a change: that all of them go is unlikely
+constexpr int64_t kMaxWindows = int64_t{1} << 40;  // of an account
+constexpr int32_t kMaxSkip = 64;                   // decisions, of a back-off
+constexpr double kMaxReportSeconds = 86400;
+constexpr int kRisesOfAReport = 3;  // so many say how long a report takes
+constexpr double kOtherReport = 2;  // times shorter or longer is worth a write
+constexpr double kGapMatters = 4;   // report intervals: a shorter gap is within their patience
+
+bool AllSaidHello(const Job& job) {
+  return job.current && job.current->num_hello == job.current->world_size();
+}
+
+bool IsNewer(const wire::JobMemory& memory, const Job& job) {
+  return std::tie(memory.term, memory.serial) > std::tie(job.memory_term, job.memory_serial);
+}
+
+// The launch owned the job after the one that this daemon knows: its memory is of a later time,
+// although this daemon has led an older launch with a newer term since.
+bool IsOfALaterLaunch(const wire::JobMemory& memory, const Job& job, const wire::Hello& hello) {
+  return memory.incarnation == hello.incarnation && memory.launch > job.launch;
+}
+
+// A rank's word: what does not fit is no memory at all.
+bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hello) {
+  const auto within = [](int64_t value, int64_t most) { return value >= 0 && value <= most; };
+  const bool numbers = memory.serial > 0 && within(memory.serial, job.memory_serial + kMaxJump) &&
+                       within(memory.term, std::max(hello.highest_term, job.memory_term)) &&
+                       within(memory.launch, std::max(hello.launch, job.launch)) &&
+                       within(memory.account_windows, kMaxWindows) &&
+                       within(memory.next_version, job.next_version + kMaxJump) &&
+                       within(memory.back_off_length, kMaxSkip) &&
+                       within(memory.back_off_to_skip, memory.back_off_length) &&
+                       within(memory.last_decision_step.value_or(0), hello.step) &&
+                       memory.report_seconds >= 0 && memory.report_seconds <= kMaxReportSeconds &&
+                       memory.gap_seconds >= 0 && memory.gap_seconds <= kMaxReportSeconds;
+  const bool names =
+      wire::CheckPrintableName("incarnation", memory.incarnation).ok() &&
+      std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::GoneLaunch& gone) {
+        return wire::CheckPrintableName("gone", gone.incarnation).ok();
+      });
+  return numbers && names && CheckPatch(memory.settings).ok();
+}
+
+// What one daemon knew to be over is over, however old the memory. Only a launch that owned the job
+// later says so of the one in force.
+void AddCarriedGone(Job& job, const wire::Hello& hello) {
+  for (const wire::GoneLaunch& gone : hello.memory.value->gone) {
+    const bool in_force = job.current && job.current->name == gone.incarnation;
+    if (gone.incarnation == hello.incarnation) continue;
+    if (in_force && hello.launch <= job.current->claimed) continue;
+    AddGone(job, gone);
+  }
+}
+
+std::string StopsText(const Job& job) {
+  std::string text = job.paused ? absl::StrCat("paused: ", job.pause_reason) : "not paused";
+  if (!job.quarantine.empty()) absl::StrAppend(&text, "; in QUARANTINE: ", job.quarantine);
+  return text;
+}
+
+// A job whose past is lost with the store: somebody may have stopped it.
+void PauseUnknown(Turn& turn, Job& job, absl::Time moved_aside) {
+  job.paused = true;
+  job.memory_is_ours = true;  // ranks that follow do not lift it
+  job.pause_reason =
+      absl::StrCat("the store was moved aside at ",
+                   absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", moved_aside, absl::UTCTimeZone()),
+                   " and did not know this job; look at the job, then use eplbctl resume");
+  RecordEvent(turn, job, "unknown_job_paused", 0, job.pause_reason);
+}
+
+// QUARANTINE, also when the job was only waiting. A state in which answers are due has its own end.
+void FollowQuarantine(Turn& turn, Job& job) {
+  const bool waits = job.phase == Phase::kHeld || job.phase == Phase::kIdle;
+  if (job.quarantine.empty() || !waits) return;
+  if (job.current && job.current->name != job.remembered) return;
+  SetPhase(turn, job, Phase::kQuarantine);
+}
+
+}  // namespace
+
+void AddGone(Job& job, const wire::GoneLaunch& gone) {
+  const auto known = std::find_if(
+      job.gone.begin(), job.gone.end(),
+      [&gone](const wire::GoneLaunch& one) { return one.incarnation == gone.incarnation; });
+  if (known != job.gone.end()) {
+    if (known->launch == 0) known->launch = gone.launch;
+    return;
+  }
+  job.gone.push_back(gone);
+  if (job.gone.size() > wire::kMaxGoneLaunches) job.gone.pop_front();
+}
+
+wire::JobMemory MemoryOf(const Job& job) {
+  wire::JobMemory memory;
+  memory.term = job.memory_term;
+  memory.serial = job.memory_serial;
+  memory.launch = job.launch;
+  memory.incarnation = job.remembered;
+  memory.gone.assign(job.gone.begin(), job.gone.end());
+  memory.paused = job.paused;
+  memory.pause_reason = job.pause_reason;
+  memory.settings = job.patch;
+  memory.quarantine = job.quarantine;
+  memory.last_decision_step = job.last_decision_step;
+  memory.back_off_length = job.back_off.length;
+  memory.back_off_to_skip = job.back_off.to_skip;
+  memory.account_windows = job.account.windows;
+  memory.account_saved_peak_tokens = job.account.saved_peak_tokens;
+  memory.account_pause_seconds = job.account.pause_seconds;
+  memory.record_spent_seconds = job.record.spent_seconds();
+  memory.record_saved_tokens = job.record.saved_tokens();
+  memory.record_start_tokens = job.record.start_tokens();
+  memory.report_seconds = job.report_seconds;
+  memory.gap_seconds = job.gap_seconds;
+  memory.next_version = job.next_version;
+  return memory;
+}
+
+void Remember(Job& job, Tell tell) {
+  ++job.memory_serial;
+  // Until all ranks have come one of them may hold what is newer than the store's.
+  if (AllSaidHello(job)) {
+    job.memory_term = job.term;
+    job.memory_is_ours = true;
+  }
+  job.write_due = true;
+  job.tell_memory = std::max(job.tell_memory, tell);
+}
+
+void RememberReportTime(Job& job) {
+  const StepRate& rate = job.current->rate;
+  if (std::ssize(rate.told) <= kRisesOfAReport) return;
+  const auto is_other = [](double seconds, double before) {
+    return seconds * kOtherReport < before || seconds > before * kOtherReport;
+  };
+  const auto seconds_of = [](absl::Duration time) {
+    return std::min(absl::ToDoubleSeconds(time), kMaxReportSeconds);
+  };
+  const double report = seconds_of(ReportInterval(*job.current));
+  const double usual = seconds_of(UsualGap(rate));
+  const double gap = usual > kGapMatters * report ? usual : 0;
+  const bool other_report = is_other(report, job.report_seconds);
+  const bool other_gap = is_other(gap, job.gap_seconds);
+  if (other_report) job.report_seconds = report;
+  if (other_gap) job.gap_seconds = gap;
+  if (other_report || other_gap) Remember(job);
+}
+
+void TellMemory(Turn& turn, Job& job) {
+  const Tell tell = std::exchange(job.tell_memory, Tell::kNobody);
+  if (!job.current || tell == Tell::kNobody) return;
+  const wire::Keep keep{job.current->launch, {.value = MemoryOf(job)}};
+  int told = 0;
+  for (const Rank& rank : job.current->ranks) {
+    if (rank.session == 0) continue;
+    if (tell == Tell::kFew && ++told > kCarriers) return;
+    SendTo(turn, rank, keep);
+  }
+}
+
+void TellMemory(Turn& turn, const Job& job, const Rank& rank) {
+  if (job.memory_serial == 0) return;
+  SendTo(turn, rank, wire::Keep{job.current->launch, {.value = MemoryOf(job)}});
+}
+
+void Recall(State& state, Job& job, const wire::JobMemory& memory) {
+  job.memory_term = memory.term;
+  job.memory_serial = memory.serial;
+  job.launch = std::max(job.launch, memory.launch);
+  for (const wire::GoneLaunch& gone : memory.gone) AddGone(job, gone);
+  job.paused = memory.paused;
+  job.pause_reason = memory.pause_reason;
+  job.patch = memory.settings;
+  job.settings = SettingsOf(state.config, job.name, job.patch);
+  job.remembered = memory.incarnation;
+  job.quarantine = memory.quarantine;
+  job.last_decision_step = memory.last_decision_step;
+  job.back_off = {.length = memory.back_off_length, .to_skip = memory.back_off_to_skip};
+  job.account = {.windows = memory.account_windows,
+                 .saved_peak_tokens = memory.account_saved_peak_tokens,
+                 .pause_seconds = memory.account_pause_seconds};
+  job.record = TrackRecord::Continue({.start_tokens = memory.record_start_tokens,
+                                      .saved_tokens = memory.record_saved_tokens,
+                                      .spent_seconds = memory.record_spent_seconds});
+  job.report_seconds = memory.report_seconds;
+  job.gap_seconds = memory.gap_seconds;
+  job.next_version = std::max(job.next_version, memory.next_version);
+}
+
+void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {
+  const std::optional<absl::Time>& moved_aside = turn.state.config.store_moved_aside;
+  const bool is_new = !job.known && !job.current && !job.candidate && job.memory_serial == 0;
+  const bool may_be_stopped = moved_aside && turn.now < turn.state.config.pauses_unknown_until;
+  if (is_new && may_be_stopped && hello.launch > 0) PauseUnknown(turn, job, *moved_aside);
+  const std::optional<wire::JobMemory>& carried = hello.memory.value;
+  if (!carried || !Fits(*carried, job, hello)) return;
+  AddCarriedGone(job, hello);
+  const bool is_newer = IsNewer(*carried, job);
+  if (!is_newer && !IsOfALaterLaunch(*carried, job, hello)) return;
+  wire::JobMemory memory = *carried;
+  if (!is_newer) {
+    memory.term = job.memory_term;
+    memory.serial = job.memory_serial + 1;
+  }
+  memory.gone.clear();  // added above
+  if (job.memory_is_ours && job.paused) {
+    memory.paused = true;
+    memory.pause_reason = job.pause_reason;
+  }
+  if (job.memory_is_ours && !job.quarantine.empty() && memory.incarnation == job.remembered) {
+    memory.quarantine = job.quarantine;
+  }
+  Recall(turn.state, job, memory);
+  if (job.current && job.current->name == memory.incarnation) {
+    // Its number under the other daemon: ranks would not be believed a memory of a higher one.
+    job.current->launch = std::max(job.current->launch, job.launch);
+  }
+  job.write_due = true;
+  FollowQuarantine(turn, job);
+  RecordEvent(turn, job, "memory_recalled", job.known ? job.known->version : 0,
+              absl::StrCat("rank ", hello.rank, " of launch ", hello.incarnation,
+                           " carried what this daemon did not know: ", StopsText(job)));
+}
+
+void BeginLaunch(Job& job, const std::string& incarnation) {
+  if (job.remembered == incarnation) return;
+  job.remembered = incarnation;
+  job.quarantine.clear();
+  job.last_decision_step.reset();
+  job.back_off = {};
+  job.account = {};
+  job.record = {};
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,55 @@
+// Bounds of the numbers that a rank can raise: versions, terms, launches and steps. A file of its
+// own because every message's checks share them.
+#ifndef EPLB_SERVER_CORE_STATE_MEMORY_H_
+#define EPLB_SERVER_CORE_STATE_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "proto/wire/messages.h"
+#include "server/core/state/turn.h"
+
+namespace eplb::core {
+
+inline constexpr int64_t kMaxNumber = int64_t{1} << 62;  // of any message: room to add
+// What one Hello may raise a number of its job by. A rank that invents numbers needs 2^30 Hellos to
+// reach kMaxNumber, so a job's name is never used up; a store that lost its job lost fewer.
+inline constexpr int64_t kMaxJump = int64_t{1} << 32;
+
+// What no daemon may forget of a job, beside its placement and version numbers: the store holds it,
+// and ranks carry it for a daemon that has lost its store.
+
+// What the job remembers now.
+wire::JobMemory MemoryOf(const Job& job);
+
+// After a change of what MemoryOf tells. The memory is newer than all before it; the next write of
+// the job holds it, at the latest the one at the end of this decision. Behind that write the ranks
+// get it: all that are connected, or few of them, since one that comes back is enough.
+void Remember(Job& job, Tell tell = Tell::kFew);
+
+// After a step of the launch in force was told: remembers the time between two reports once three
+// say it, and again when it is twice as long or half.
+void RememberReportTime(Job& job);
+
+// Sends the newest memory to the ranks that are to carry it. Goes behind its Store.
+void TellMemory(Turn& turn, Job& job);
+// Sends it to one rank, which has been welcomed.
+void TellMemory(Turn& turn, const Job& job, const Rank& rank);
+
+// The launch never comes back. A name that is known gets its number, if it had none.
+void AddGone(Job& job, const wire::GoneLaunch& gone);
+
+// Takes over what the store held. Before any rank of the job has come.
+void Recall(State& state, Job& job, const wire::JobMemory& memory);
+
+// Takes over what a rank carried, when it is newer than what the job remembers and fits its Hello.
+// It stops a job, but never lifts what the store or this daemon remembers as stopped. A job that is
+// new to a store which was moved aside, but had a launch before, is paused.
+void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello);
+
+// A launch begins. What another one earned ends with it; what was recalled of this one stays.
+void BeginLaunch(Job& job, const std::string& incarnation);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_MEMORY_H_

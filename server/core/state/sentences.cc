@@ -1,0 +1,159 @@
+#include "server/core/state/sentences.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+#include "server/core/state/ending.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr size_t kMaxNamed = 8;
+
+template <class Predicate>
+std::vector<int32_t> RanksWhere(const Incarnation& incarnation, Predicate predicate) {
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < incarnation.world_size(); ++rank) {
+    if (predicate(incarnation.ranks[rank])) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Empty when all ranks of a live incarnation are known.
+std::string WaitingForHellos(const Job& job) {
+  if (!job.current) return "the ranks to say Hello";
+  const Incarnation& incarnation = *job.current;
+  const auto missing = RanksWhere(incarnation, [](const Rank& rank) { return !rank.said_hello; });
+  if (missing.empty()) return "";
+  return absl::StrCat(RankList(missing, incarnation.world_size()), " to say Hello");
+}
+
+std::string WaitingForRelease(const Job& job) {
+  if (const std::string hellos = WaitingForHellos(job); !hellos.empty()) {
+    return job.refusal.empty() ? hellos : absl::StrCat(hellos, "; ", job.refusal);
+  }
+  const Incarnation& incarnation = *job.current;
+  const auto ready = RanksWhere(incarnation, [](const Rank& rank) { return rank.ready_version; });
+  if (!ready.empty()) {
+    return absl::StrCat(RankList(ready, incarnation.world_size()),
+                        " to answer the Retract of an earlier proposal");
+  }
+  const auto newest = std::max_element(
+      incarnation.ranks.begin(), incarnation.ranks.end(),
+      [](const Rank& a, const Rank& b) { return a.running_version < b.running_version; });
+  const auto behind = RanksWhere(incarnation, [&newest](const Rank& rank) {
+    return rank.running_version != newest->running_version;
+  });
+  if (!behind.empty()) {
+    return absl::StrCat(RankList(behind), " to apply version ", newest->running_version,
+                        ", which rank ", newest - incarnation.ranks.begin(), " runs");
+  }
+  if (job.asked.session != 0) {
+    return absl::StrCat("rank ", job.asked.rank, " to send the placement with digest ",
+                        ShortHex(newest->running_digest));
+  }
+  return absl::StrCat("a rank to connect and send the placement with digest ",
+                      ShortHex(newest->running_digest));
+}
+
+std::string WaitingForAnswers(const Job& job) {
+  const int64_t version = job.proposal->message.version;
+  const auto ranks = [&job](const auto& predicate) {
+    return RankList(RanksWhere(*job.current, predicate), job.current->world_size());
+  };
+  const auto silent = [](const Rank& rank) { return rank.answer == Answer::kNone; };
+  const auto open = [](const Rank& rank) {
+    return rank.answer != Answer::kApplied && rank.answer != Answer::kFailed;
+  };
+  switch (job.phase) {
+    case Phase::kPreparing:
+      return absl::StrCat(ranks(silent), " to be READY for version ", version);
+    case Phase::kResolving:
+      return absl::StrCat(ranks(open), " to report version ", version, " as Applied");
+    default:
+      return absl::StrCat(ranks(open), " to answer the Retract of version ", version);
+  }
+}
+
+// Empty when decisions may be made.
+std::string WaitingForThaw(const Job& job) {
+  const StepRange& freeze = job.settings.freeze_steps;
+  const int64_t step =
+      job.windows.complete.empty() ? job.step : job.windows.complete.back().last_step;
+  if (!freeze.Holds(step)) return "";
+  return absl::StrCat("step ", freeze.last + 1, ": nothing is decided in the frozen steps ",
+                      StepsText(freeze));
+}
+
+}  // namespace
+
+std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size) {
+  if (ranks.empty()) return "no rank";
+  if (world_size > 1 && std::ssize(ranks) == world_size) {
+    return absl::StrCat("all ", world_size, " ranks");
+  }
+  std::string list = ranks.size() == 1 ? "rank " : "ranks ";
+  const size_t named = std::min(ranks.size(), kMaxNamed);
+  for (size_t i = 0; i < named; ++i) absl::StrAppend(&list, i == 0 ? "" : ", ", ranks[i]);
+  if (named < ranks.size()) absl::StrAppend(&list, " and ", ranks.size() - named, " more");
+  return list;
+}
+
+std::string ShortHex(const Digest& digest) { return digest.Hex().substr(0, 12); }
+
+std::string PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kHeld:
+      return "HELD";
+    case Phase::kIdle:
+      return "IDLE";
+    case Phase::kSolving:
+      return "SOLVING";
+    case Phase::kPreparing:
+      return "PREPARING";
+    case Phase::kResolving:
+      return "RESOLVING";
+    case Phase::kRetracting:
+      return "RETRACTING";
+    case Phase::kQuarantine:
+      return "QUARANTINE";
+  }
+  return "";
+}
+
+std::string StateName(const Job& job) {
+  const RunEnd* end = EndOf(job);
+  return end == nullptr ? PhaseName(job.phase)
+                        : absl::AsciiStrToUpper(std::string(RunEndingName(end->how)));
+}
+
+std::string StateText(const Job& job) {
+  const RunEnd* end = EndOf(job);
+  if (end == nullptr) return absl::StrCat("is ", StateName(job), ", waiting for ", WaitingFor(job));
+  return absl::StrCat("has ended (", StateName(job), "): ", end->reason);
+}
+
+std::string WaitingFor(const Job& job) {
+  if (const RunEnd* end = EndOf(job)) {
+    return end->how == RunEnding::kLost ? "its ranks to come back, or a new launch" : "";
+  }
+  switch (job.phase) {
+    case Phase::kHeld:
+      return WaitingForRelease(job);
+    case Phase::kIdle:
+      return WaitingForThaw(job);
+    case Phase::kSolving:
+      return job.solving.began ? "the solver" : "the solver, which works for other jobs";
+    case Phase::kPreparing:
+    case Phase::kResolving:
+    case Phase::kRetracting:
+      return WaitingForAnswers(job);
+    case Phase::kQuarantine:
+      return absl::StrCat("an operator, or a new incarnation: ", job.quarantine);
+  }
+  return "";
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,34 @@
+// Small pieces of the sentences that name ranks, steps and digests.
+#ifndef EPLB_SERVER_CORE_STATE_SENTENCES_H_
+#define EPLB_SERVER_CORE_STATE_SENTENCES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "placement/digest.h"
+#include "server/core/state/state.h"
+
+namespace eplb::core {
+
+// "rank 3", "ranks 3, 5" or "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more"; "all 8 ranks" when they
+// are more than one and as many as `world_size`.
+std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size = 0);
+
+// The first 12 hexadecimal digits: enough to compare by eye.
+std::string ShortHex(const Digest& digest);
+
+std::string PhaseName(Phase phase);  // "HELD", ...
+
+// The phase's name; FINISHED, FAILED or LOST once the newest run has ended.
+std::string StateName(const Job& job);
+
+// "is HELD, waiting for rank 3 to say Hello", or "has ended (FINISHED): all 8 ranks finished".
+std::string StateText(const Job& job);
+
+// Whom the job's state waits for; empty when for nobody. cost: O(world_size).
+std::string WaitingFor(const Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_SENTENCES_H_

@@ -1,0 +1,355 @@
+// What the core knows: jobs, their incarnations and ranks, and the proposal in flight. Plain data;
+// the rules are in the files beside it.
+#ifndef EPLB_SERVER_CORE_STATE_STATE_H_
+#define EPLB_SERVER_CORE_STATE_STATE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "placement/decision/track_record.h"
+#include "placement/digest.h"
+#include "placement/migration_plan.h"
+#include "placement/placement.h"
+#include "placement/rank_grid.h"
+#include "placement/topology.h"
+#include "server/core/state/chunking.h"
+#include "server/core/state/step_rate.h"
+#include "server/core/state/windows.h"
+#include "server/core/values/config.h"
+#include "server/core/values/counters.h"
+#include "server/core/values/events.h"
+#include "server/core/values/measured.h"
+#include "server/core/values/record.h"
+#include "server/core/values/views.h"
+
+namespace eplb::core {
+
+inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
+
+enum class Phase { kHeld, kIdle, kSolving, kPreparing, kResolving, kRetracting, kQuarantine };
+
+// What a rank has said about the proposal in flight. kFailed: it does not hold it and never will.
+enum class Answer { kNone, kReady, kApplied, kFailed };
+
+struct Rank {
+  bool said_hello = false;
+  bool finished = false;  // said Goodbye without an error
+  bool failed = false;    // said Goodbye with an error
+  bool cut = false;       // its newest stream ended without Goodbye, and nothing was heard since
+  uint64_t nonce = 0;
+  SessionId session = 0;       // 0 = not connected
+  int64_t session_number = 0;  // of the process' newest session
+  absl::Time away_since = absl::InfiniteFuture();
+  int64_t running_version = 0;
+  Digest running_digest;
+  int64_t ready_version = 0;  // 0 = none
+  int64_t step = 0;
+  int64_t staging_rows = 0;
+  int64_t staging_layers = 0;  // 0: it did not say
+  int32_t report_every = 0;    // as it said last, or as all ranks changed to
+  Answer answer = Answer::kNone;
+  double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
+  double pause_seconds = 0;   // boundary of its newest switch
+  int64_t dropped_steps = 0;
+  int64_t reported_step = -1;   // the last of its newest load report
+  int64_t reports_dropped = 0;  // that came faster than its stream may
+  int64_t leapt_to = -1;        // the newest step that was not believed for itself
+  bool ahead_told = false;      // that it reports steps far ahead of all others
+  std::string library_version;
+  wire::TransportInfo transport;
+};
+
+// kLost: a rank was away too long; it lives again when all its processes are back. kFinal: never.
+enum class Ending { kLive, kLost, kFinal };
+
+// The first report that a rank of a run failed.
+struct Failure {
+  int32_t rank = 0;
+  int64_t step = 0;  // of that rank
+  absl::Time at = absl::InfinitePast();
+  std::string why;                     // as the rank said
+  std::vector<int32_t> missing_ranks;  // that did not answer a vote
+};
+
+// What the ranks were asked for and have not yet been seen to do; 0 = nothing.
+struct PaceChange {
+  int32_t report_every = 0;  // steps
+  int64_t from_step = 0;
+};
+
+// One launch of a job.
+struct Incarnation {
+  Incarnation(const Topology& frame, const RankGrid& ranks_grid)
+      : topology(frame), grid(ranks_grid) {}
+
+  std::string name;
+  int64_t launch = 0;  // its number, once it is the job's own
+  // The number that an earlier daemon gave it, or this one when it knew launches before; else 0.
+  int64_t claimed = 0;
+  bool take_over = false;  // it replaces one whose steps advance
+  absl::Time since;        // its first rank came
+  TopologyOptions shape;
+  Topology topology;
+  RankGrid grid;
+  int32_t vote_every = 0;
+  int32_t report_every = 0;  // in force
+  PaceChange pace;
+  StepRate rate;
+  StepFront front;
+  int32_t told_report_every = 0;  // of the newest "pace" event
+  wire::Reduce reduce = wire::Reduce::kRank;
+  MigrationOptions migration;
+  std::vector<int32_t> model_layers;  // [num_layers] or empty
+  std::vector<Rank> ranks;            // [world_size]
+  int32_t num_hello = 0;
+  int32_t num_connected = 0;
+  int32_t num_finished = 0;
+  // With another shape than what was known when it came: the least version that was not given out.
+  // 0: nothing to look at, or it was looked at.
+  int64_t fresh_version = 0;
+  bool reuse_told = false;  // that it began under a number which another placement had
+  std::string moved;        // where its ranks went on, once a rank has said so
+  std::string took_over;    // the one that still had ranks connected when this one replaced it
+  Ending ending = Ending::kLive;
+  RunEnd end;                      // of one that is not live
+  std::optional<Failure> failure;  // of one that ended by it
+
+  int32_t world_size() const { return static_cast<int32_t>(ranks.size()); }
+};
+
+// The newest placement known to run.
+struct Known {
+  int64_t version = 0;
+  Digest digest;
+  std::shared_ptr<const Placement> placement;
+};
+
+// What the store holds of a job, to write only what changed.
+struct StoreStamp {
+  int64_t version = 0;
+  int64_t next_version = 0;
+  Digest digest;
+  std::optional<RunEnd> end;
+  friend bool operator==(const StoreStamp&, const StoreStamp&) = default;
+};
+
+// The chunk that the ranks were asked to switch to.
+struct Proposal {
+  wire::Propose message;
+  std::shared_ptr<const Placement> after;
+  int64_t turn = 0;  // the decision that proposed it
+  int32_t num_ready = 0;
+  int32_t num_applied = 0;
+  int32_t num_failed = 0;
+  std::optional<Digest> plan_hash;      // of the first rank that was READY
+  std::optional<int64_t> applied_step;  // of the first rank that reported Applied
+  int64_t received_bytes = 0;           // summed over ranks; kNotMeasured as in a Plan
+  int64_t most_received_bytes = 0;      // of one rank
+  double longest_pause_seconds = 0;
+  absl::Time proposed_at = absl::InfinitePast();
+  double prepare_seconds = 0;  // to the last READY; 0 before it
+  std::string withdrawal;      // why it was retracted, or what the first failed transfer said
+};
+
+// The chunks of a decision that are still to be proposed.
+struct Chunks {
+  std::deque<Chunk> rest;
+  int32_t total = 0;
+  std::string reason;
+  int64_t decided_first_step = 0;  // the steps whose load was decided on
+  int64_t decided_last_step = 0;
+  int64_t decision = 0;  // number of its Plan
+  std::string policy;    // as in its Plan
+  std::string asked_by;
+  bool despite_pause = false;  // an operator asked for them and paused the job with it
+};
+
+struct Solving {
+  int64_t id = 0;        // 0 = nothing is being solved
+  bool began = false;    // the solver works on it: it no longer waits behind other jobs
+  bool force = false;    // propose whatever changes
+  std::string asked_by;  // an identity, when an operator asked
+  std::string policy_name;
+  std::shared_ptr<const Load> load;
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  double balancedness = 0;  // measured on those steps; 0 when that is not known
+  double seconds = 0;       // that it took, once it is solved
+};
+
+// Skips 1, 2, 4, ... decisions after proposals that did not commit.
+struct BackOff {
+  int32_t length = 0;
+  int32_t to_skip = 0;
+};
+
+// Which rank was asked for the body of the running placement.
+struct Asked {
+  int32_t rank = -1;
+  SessionId session = 0;  // 0 = nobody was asked
+  absl::Time at = absl::InfinitePast();
+};
+
+// What ranks can cause as often as they like and costs a durable write, events and reserved
+// versions: a job gets so many of them.
+struct Budget {
+  static constexpr double kBurst = 64;
+  static constexpr double kPerSecond = 0.1;
+
+  double left = kBurst;
+  absl::Time filled = absl::InfinitePast();
+};
+
+// Which connected ranks are to carry the newest memory.
+enum class Tell { kNobody, kFew, kAll };
+
+inline constexpr size_t kMaxRan = 64;
+inline constexpr size_t kMaxRefusedJobs = 16;
+
+// Whether reports come faster than they are taken: of all jobs by the daemon, or of one by the
+// limit of its streams.
+struct PaceLoad {
+  int32_t factor = 1;  // 1, 2, 4, ..: how much longer windows are than configured
+  int64_t dropped_reports = 0;
+  absl::Time raised_at = absl::InfinitePast();
+  absl::Time calm_since = absl::InfinitePast();
+};
+
+// name: store, state, lost, hung, windows, decisions, withdrawn; candidate, refused: of another
+// launch than the one in force; empty: balancing goes on, or nobody trains. reason: one sentence.
+struct Stall {
+  std::string name;
+  std::string reason;
+};
+
+// What was told of a job.
+struct StallWatch {
+  Stall told;
+  absl::Time differs_since = absl::InfiniteFuture();  // what is seen is not what was told
+};
+
+struct Job {
+  std::string name;
+  Phase phase = Phase::kHeld;
+  absl::Time phase_since = absl::InfinitePast();
+  absl::Time nudged_at = absl::InfinitePast();  // when the deadline of this phase was last acted on
+  bool stuck_recorded = false;
+  bool watched = false;  // this state was counted as stuck
+  StallWatch stall;
+
+  std::optional<Incarnation> current;
+  std::optional<Incarnation> candidate;  // gathers while `current` is live
+  // Launches that never come back, newest last, at most wire::kMaxGoneLaunches: they failed, or
+  // finished, or another replaced them.
+  std::deque<wire::GoneLaunch> gone;
+
+  int64_t launch = 0;  // number of the newest launch that became the job's own; 0: none did
+  // Until then the launch that owned the job when the daemon started may come back.
+  absl::Time owner_due = absl::InfinitePast();
+  int64_t term = 0;           // that this daemon leads the job with
+  SessionId first_hello = 0;  // the first that was welcomed under it; 0: none was
+  int64_t memory_term = 0;    // of the newest memory, and
+  int64_t memory_serial = 0;  // its serial
+  // The memory is the store's or this daemon's own: a rank may add to what stops the job, not lift
+  // it.
+  bool memory_is_ours = false;
+  Tell tell_memory = Tell::kNobody;  // whom the newest memory was not yet sent to
+  // Name of that launch, whose quarantine, account, record, back-off and last decision follow.
+  std::string remembered;
+  std::string quarantine;  // why nothing is proposed until an operator resumes; empty: none
+
+  std::optional<Known> known;
+  std::optional<StoreStamp> stored;
+  int64_t next_version = 1;
+  std::map<int64_t, Digest> ran;  // what ran under a number first; the newest kMaxRan numbers
+  // How the newest run ended before the daemon started; none once a rank has said Hello since.
+  std::optional<RunEnd> ended_before;
+  absl::Status store_error;
+  std::string refusal;  // of the newest Hello that was refused; empty: none was
+  absl::Time refused_at = absl::InfinitePast();
+  int64_t refused_hellos = 0;
+  std::string turned_away;  // the newest refusal that is for good
+  absl::Time turned_away_at = absl::InfinitePast();
+  absl::Time store_attempt = absl::InfinitePast();
+  bool write_due = false;  // changed by a decision that did not write it
+
+  SettingsPatch patch;  // as operators set them
+  Settings settings;    // in force
+  bool paused = false;
+  std::string pause_reason;
+  std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests
+  std::deque<Plan> plans;                                // newest last, at most kMaxPlans
+  std::deque<MeasuredPause> pauses;                      // of the newest chunks
+  absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
+
+  Windows windows;
+  int64_t window_bytes = 0;      // of `windows`, when they were last bounded
+  int64_t covered_step = -1;     // the last of its newest complete window; -1: none yet
+  int64_t windows_given_up = 0;  // since the daemon started
+  PaceLoad pace_load;            // of its streams' own limits
+  Account account;
+  TrackRecord record;  // of this incarnation; kept when the costs are priced
+  std::optional<int64_t> last_decision_step;
+  BackOff back_off;
+  double report_seconds = 0;  // as JobMemory has it
+  double gap_seconds = 0;     // likewise
+  Solving solving;
+  Chunks chunks;
+  std::optional<Proposal> proposal;
+  Asked asked;
+
+  int64_t step = 0;  // highest step of any rank of `current`
+  int64_t commits = 0;
+  std::string last_reason;
+  Budget event_budget;
+  int64_t events_left_out = 0;  // since the newest that was recorded
+  Budget reserve_budget;
+};
+
+// The change that the newest decision made: taken back should its Store fail.
+struct Undo {
+  int64_t turn = 0;
+  int64_t ticket = 0;
+  std::string verb;
+  std::string actor;
+  Job job;  // and the counters, as they were before
+  Counters counters;
+};
+
+// Whose session this is.
+struct Seat {
+  std::string job;
+  std::string incarnation;
+  int32_t rank = 0;
+};
+
+struct State {
+  Config config;
+  int64_t term = 0;
+  bool term_stored = true;
+  int64_t term_turn = -1;  // of the decision that stored it last
+  bool draining = false;
+  int64_t turn = 0;  // decisions made so far
+  int64_t last_solve_id = 0;
+  PaceLoad pace_load;
+  SessionId last_hello = 0;     // welcomed by the decision before this one, or 0
+  std::string last_stored_job;  // written by the decision before this one, or empty
+  absl::Time term_attempt = absl::InfinitePast();
+  std::optional<Undo> undo;
+  Counters counters;
+  std::map<SessionId, Seat> seats;  // sessions that said Hello; ordered, so that effects are too
+  std::map<std::string, Job> jobs;
+  std::deque<RefusedJob> refusals;  // of jobs that are not in `jobs`, newest first
+};
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_STATE_H_

@@ -1,0 +1,204 @@
+#include "server/core/state/step_rate.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "server/core/state/state.h"
+
+namespace eplb::core {
+
+namespace {
+
+constexpr int kPatienceIntervals = 6;
+constexpr double kPatienceGaps = 1.5;
+
+void NoteGap(StepRate& rate, absl::Duration gap) {
+  if (gap > rate.longest) {
+    rate.second_longest = std::exchange(rate.longest, gap);
+  } else {
+    rate.second_longest = std::max(rate.second_longest, gap);
+  }
+}
+
+}  // namespace
+
+absl::Duration PatienceFor(absl::Duration report_interval, absl::Duration usual_gap) {
+  return std::max(
+      {kLeastPatience, kPatienceIntervals * report_interval, kPatienceGaps * usual_gap});
+}
+
+void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Duration usual_gap,
+                absl::Time now) {
+  incarnation.rate = {
+      .began = now, .longest = usual_gap, .second_longest = usual_gap, .due = now + patience};
+}
+
+void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
+  StepRate& rate = incarnation.rate;
+  if (!rate.told.empty() && step <= rate.told.back().step) return;
+  if (rate.told.empty()) {
+    rate.first_step = step;
+  } else {
+    NoteGap(rate, now - rate.told.back().at);
+  }
+  rate.told.push_back({.step = step, .at = now});
+  if (std::ssize(rate.told) > kMaxToldSteps) rate.told.pop_front();
+  const absl::Time due = now + PatienceFor(ReportInterval(incarnation), UsualGap(rate));
+  // The first rise of a launch is slow, and its second may follow at once.
+  rate.due = rate.told.size() > 2 ? due : std::max(rate.due, due);
+}
+
+void NoteHelloStep(Incarnation& incarnation, int64_t step, absl::Time now) {
+  StepRate& rate = incarnation.rate;
+  if (rate.told.empty()) {
+    rate.first_step = step;
+    rate.told.push_back({.step = step, .at = now});
+  } else if (step - rate.told.back().step >= incarnation.report_every) {
+    NoteStep(incarnation, step, now);
+  }
+}
+
+double SecondsPerStep(const StepRate& rate) {
+  std::vector<double> seconds;
+  for (size_t index = 1; index < rate.told.size(); ++index) {
+    const ToldStep& before = rate.told[index - 1];
+    const ToldStep& after = rate.told[index];
+    const double elapsed = absl::ToDoubleSeconds(after.at - before.at);
+    if (elapsed > 0) seconds.push_back(elapsed / static_cast<double>(after.step - before.step));
+  }
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+absl::Duration VoteInterval(const Incarnation& incarnation) {
+  const StepRate& rate = incarnation.rate;
+  if (rate.told.size() < 2) return absl::ZeroDuration();
+  const double mean = absl::ToDoubleSeconds(rate.told.back().at - rate.told.front().at) /
+                      static_cast<double>(rate.told.back().step - rate.told.front().step);
+  return absl::Seconds(std::max(mean, SecondsPerStep(rate)) * incarnation.vote_every);
+}
+
+absl::Duration ReportInterval(const Incarnation& incarnation) {
+  const int32_t steps = std::max(incarnation.report_every, incarnation.pace.report_every);
+  return absl::Seconds(SecondsPerStep(incarnation.rate) * steps);
+}
+
+absl::Duration LongestGap(const StepRate& rate) {
+  absl::Duration longest;
+  for (size_t index = 1; index < rate.told.size(); ++index) {
+    longest = std::max(longest, rate.told[index].at - rate.told[index - 1].at);
+  }
+  return longest;
+}
+
+absl::Duration UsualGap(const StepRate& rate) { return rate.second_longest; }
+
+absl::Time LastRise(const StepRate& rate) {
+  return rate.told.empty() ? absl::InfinitePast() : rate.told.back().at;
+}
+
+void Advance(StepFront& front, int32_t rank, int64_t step) {
+  if (rank == front.rank) {
+    front.first = std::max(front.first, step);
+  } else if (step > front.first) {
+    front.second = front.first;
+    front.first = step;
+    front.rank = rank;
+  } else {
+    front.second = std::max(front.second, step);
+  }
+}
+
+int64_t OthersStep(const StepFront& front, int32_t rank) {
+  return rank == front.rank ? front.second : front.first;
+}
+
+bool LeapsAhead(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows) {
+  const int64_t others = OthersStep(incarnation.front, rank);
+  if (others < 0) return false;
+  const int64_t window = std::max(incarnation.report_every, incarnation.pace.report_every);
+  if (step - std::max(others, incarnation.ranks[rank].step) <= windows * window) return false;
+  incarnation.ranks[rank].leapt_to = step;
+  for (int32_t other = 0; other < incarnation.world_size(); ++other) {
+    const int64_t leapt = incarnation.ranks[other].leapt_to;
+    if (other != rank && leapt >= 0 && std::abs(leapt - step) <= window) return false;
+  }
+  return true;
+}
+
+bool HasRanksThatTrain(const Job& job) {
+  if (!job.current) return false;
+  if (job.current->ending == Ending::kLost) return job.current->num_connected > 0;
+  return job.current->ending == Ending::kLive;
+}
+
+bool StepsAdvance(const Job& job, absl::Time now) {
+  return HasRanksThatTrain(job) && now <= job.current->rate.due;
+}
+
+namespace {
+
+bool NothingIsKnown(const Incarnation& incarnation) { return incarnation.front.first < 0; }
+
+// Steps that ranks of one launch may be apart.
+int64_t Distance(const Incarnation& incarnation, int64_t windows) {
+  return windows * std::max(incarnation.report_every, incarnation.pace.report_every);
+}
+
+// Whether the step lies above the rank's newest claim, and not far.
+bool GoesOn(const Rank& rank, int64_t step, int64_t distance) {
+  return rank.leapt_to >= 0 && step > rank.leapt_to && step - rank.leapt_to <= distance;
+}
+
+// Another rank claims nearly the same: then that one is believed too.
+bool IsConfirmed(Incarnation& incarnation, int32_t rank, int64_t step, int64_t distance) {
+  for (int32_t other = 0; other < incarnation.world_size(); ++other) {
+    Rank& witness = incarnation.ranks[other];
+    if (other == rank || witness.leapt_to < 0) continue;
+    if (std::abs(witness.leapt_to - step) > distance) continue;
+    witness.step = witness.leapt_to;
+    Advance(incarnation.front, other, witness.step);
+    return true;
+  }
+  return false;
+}
+
+StepClaim BelieveFirst(Incarnation& incarnation) {
+  // A launch that began before any step was believed was told step 0.
+  incarnation.rate.told.clear();
+  return StepClaim::kBelieved;
+}
+
+}  // namespace
+
+StepClaim JudgeHello(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows) {
+  if (!NothingIsKnown(incarnation)) {
+    return LeapsAhead(incarnation, rank, step, windows) ? StepClaim::kLeap : StepClaim::kBelieved;
+  }
+  incarnation.ranks[rank].leapt_to = step;
+  const bool believed = incarnation.world_size() == 1 ||
+                        IsConfirmed(incarnation, rank, step, Distance(incarnation, windows));
+  return believed ? BelieveFirst(incarnation) : StepClaim::kUnproved;
+}
+
+StepClaim JudgeStep(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows) {
+  Rank& teller = incarnation.ranks[rank];
+  const int64_t distance = Distance(incarnation, windows);
+  const bool goes_on = GoesOn(teller, step, distance);
+  if (!NothingIsKnown(incarnation)) {
+    const bool leaps = LeapsAhead(incarnation, rank, step, windows);
+    const bool left_alone = incarnation.num_connected == 1;
+    return leaps && !(goes_on && left_alone) ? StepClaim::kLeap : StepClaim::kBelieved;
+  }
+  // Windows from before its Hello, which it kept while it was away.
+  if (step <= teller.leapt_to) return StepClaim::kUnproved;
+  teller.leapt_to = step;
+  const bool believed = goes_on || IsConfirmed(incarnation, rank, step, distance);
+  return believed ? BelieveFirst(incarnation) : StepClaim::kLeap;
+}
+
+}  // namespace eplb::core

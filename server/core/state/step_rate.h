@@ -1,0 +1,110 @@
+// How fast a launch trains, and whether it still does: from the times at which its ranks told their
+// steps. Every rank trains in step with the others, so the highest step of any rank speaks for all.
+#ifndef EPLB_SERVER_CORE_STATE_STEP_RATE_H_
+#define EPLB_SERVER_CORE_STATE_STEP_RATE_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/time/time.h"
+
+namespace eplb::core {
+
+struct Incarnation;
+struct Job;
+
+// A step above all that were told before, and when it was told.
+struct ToldStep {
+  int64_t step = 0;
+  absl::Time at;
+};
+
+struct StepRate {
+  absl::Time began = absl::InfinitePast();  // the launch became the job's own here
+  int64_t first_step = 0;                   // the first that was told
+  std::deque<ToldStep> told;                // newest last, at most kMaxToldSteps
+  absl::Duration longest;                   // time between two rises of this launch,
+  absl::Duration second_longest;            // and the next to it
+  absl::Time due = absl::InfinitePast();    // the next is expected by then
+};
+
+// The highest steps of two different ranks; -1: none.
+struct StepFront {
+  int64_t first = -1;
+  int32_t rank = -1;  // of `first`
+  int64_t second = -1;
+};
+
+inline constexpr int kMaxToldSteps = 17;  // 16 rises
+// Windows of a few milliseconds come unevenly: no launch stands still for less than this.
+inline constexpr absl::Duration kLeastPatience = absl::Seconds(5);
+
+// How long a launch may tell no new step before it stands still: six report intervals, and half as
+// long again as the gap that it had twice.
+absl::Duration PatienceFor(absl::Duration report_interval, absl::Duration usual_gap);
+
+// The launch became the job's own. Its first two rises may take as long as `patience`: nothing says
+// yet how long a step takes. `usual_gap` is what it had under the daemon before.
+void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Duration usual_gap,
+                absl::Time now);
+// A rank trained up to `step`, as it reported.
+void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now);
+// The same, as a rank said when it connected. Ranks differ by a few steps when they stand still, so
+// only a whole window above all others says that they train. The first one is where the launch
+// stands.
+void NoteHelloStep(Incarnation& incarnation, int64_t step, absl::Time now);
+
+// The median of the newest rises; 0: not known yet.
+double SecondsPerStep(const StepRate& rate);
+// The time between two votes, pauses between steps included; zero: not known yet.
+absl::Duration VoteInterval(const Incarnation& incarnation);
+// The expected time between two windows' reports; zero: not known yet.
+absl::Duration ReportInterval(const Incarnation& incarnation);
+// The longest time between two of the newest rises: a checkpoint or an evaluation included.
+absl::Duration LongestGap(const StepRate& rate);
+// The longest that the launch took twice between two rises: a checkpoint comes again, an accident
+// does not. Zero before two rises.
+absl::Duration UsualGap(const StepRate& rate);
+// When a step was told last; InfinitePast before the first.
+absl::Time LastRise(const StepRate& rate);
+
+void Advance(StepFront& front, int32_t rank, int64_t step);
+// The highest step of any rank but this one; -1: none.
+int64_t OthersStep(const StepFront& front, int32_t rank);
+
+// True of a step that is more than `windows` windows ahead of the rank's own last step and of all
+// other ranks. Such a step is believed once another rank comes within a window of it: what ranks
+// sent may have been lost, and then all of them are ahead. A rank that goes on window by window is
+// believed: the others may be silent. Remembers the step.
+bool LeapsAhead(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows);
+
+// The launch in force did not end, or is lost while some of its ranks are still connected.
+bool HasRanksThatTrain(const Job& job);
+// True of such a launch when a rank's step rose within PatienceFor; of a new launch, within the
+// patience of BeginSteps.
+bool StepsAdvance(const Job& job, absl::Time now);
+
+// Which of the steps that ranks tell are believed: one rule for Hello, load reports and answers. A
+// file of its own because each of them is handled in another one.
+
+struct Incarnation;
+
+enum class StepClaim {
+  kBelieved,
+  kUnproved,  // maybe right, and not yet a step of the launch
+  kLeap,      // far ahead of all that is known
+};
+
+// What a rank's Hello tells. The first step of a launch may be any, since it may go on from a
+// checkpoint. So of several ranks it is believed once a second one tells a step within `windows`
+// windows of it; both are then taken into the front. Remembers the step.
+StepClaim JudgeHello(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows);
+
+// What a rank tells while it trains. The same, and a rank that goes on from its own claim is
+// believed while nobody else's step is known. Later a leap (LeapsAhead) is believed once the same
+// rank, alone connected, goes on from it.
+StepClaim JudgeStep(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_STEP_RATE_H_

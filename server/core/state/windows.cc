@@ -1,0 +1,458 @@
+#include "server/core/state/windows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "proto/wire/report_counts.h"
+#include "server/core/state/sentences.h"
+
+namespace eplb::core {
+namespace {
+
+// A peer may merge windows, e.g. while the daemon is away; more than so many are no longer one
+// estimate.
+constexpr int64_t kMaxMergedWindows = 1024;
+constexpr size_t kLeastComplete = 2;  // kept of a job, however many bytes they are
+
+bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {
+  if (report_every == 0) return false;
+  const int64_t steps = report.last_step - report.first_step + 1;
+  return report.first_step % report_every == 0 && steps % report_every == 0 &&
+         steps / report_every <= kMaxMergedWindows;
+}
+
+void NoteShort(Windows& windows, const wire::LoadReport& report, int32_t rank, int32_t report_every,
+               ReportOutcome& outcome) {
+  if (report.last_step <= windows.last_short_step) return;
+  windows.last_short_step = report.last_step;
+  outcome.notes.push_back(
+      {"report_short",
+       absl::StrCat("rank ", rank, " reported steps ", report.first_step, "..", report.last_step,
+                    " after dropping ", report.dropped_steps, " steps; only whole windows of ",
+                    report_every, " steps are added")});
+}
+
+// Ranks that stay behind make every window incomplete: the first of them in a row is noted.
+void GiveUp(Windows& windows, const PendingWindow& window, int32_t ranks_per_reporter,
+            ReportOutcome& outcome) {
+  if (window.dropped) return;
+  ++outcome.num_given_up;
+  if (++windows.given_up_in_a_row > 1) return;
+  std::vector<int32_t> missing;
+  for (size_t reporter = 0; reporter < window.reported.size(); ++reporter) {
+    if (window.reported[reporter]) continue;
+    missing.push_back(static_cast<int32_t>(reporter) * ranks_per_reporter);
+  }
+  outcome.notes.push_back(
+      {"window_incomplete", absl::StrCat("steps ", window.first_step, "..", window.last_step,
+                                         " are given up: no report of ", RankList(missing))});
+}
+
+// The pending window that fewest ranks reported, the oldest of those; not the one of `newest`.
+void GiveUpLeastReported(Windows& windows, const wire::LoadReport& newest,
+                         int32_t ranks_per_reporter, ReportOutcome& outcome) {
+  std::deque<PendingWindow>& pending = windows.pending;
+  auto least = pending.end();
+  int32_t fewest = 0;
+  for (auto window = pending.begin(); window != pending.end(); ++window) {
+    const bool is_newest =
+        window->first_step == newest.first_step && window->last_step == newest.last_step;
+    if (is_newest && pending.size() > 1) continue;
+    const int32_t reported =
+        std::accumulate(window->num_reported.begin(), window->num_reported.end(), 0);
+    if (least != pending.end() && reported >= fewest) continue;
+    least = window;
+    fewest = reported;
+  }
+  GiveUp(windows, *least, ranks_per_reporter, outcome);
+  // Only behind the oldest one that is kept: late reports of others may still complete.
+  if (least == pending.begin()) {
+    windows.given_up_through = std::max(windows.given_up_through, least->last_step);
+  }
+  pending.erase(least);
+}
+
+bool AddCells(const LoadMatrix& counts, LoadMatrix& sum) {
+  for (Eigen::Index i = 0; i < counts.size(); ++i) {
+    if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) return false;
+  }
+  return true;
+}
+
+void Drop(PendingWindow& window, ReportOutcome& outcome) {
+  window.dropped = true;
+  window.sum.resize(0, 0);
+  window.earlier.clear();
+  outcome.notes.push_back(
+      {"window_dropped", absl::StrCat("steps ", window.first_step, "..", window.last_step,
+                                      " are dropped: the sum of their reports "
+                                      "is above 2^63-1")});
+}
+
+bool TellsTheSame(const wire::LoadReport& report, const PendingWindow& window) {
+  return !report.parts_unknown && report.version == window.version &&
+         std::equal(report.earlier.begin(), report.earlier.end(), window.earlier.begin(),
+                    window.earlier.end(), [](const wire::LoadPart& a, const PendingPart& b) {
+                      return a.last_step == b.last_step && a.version == b.version;
+                    });
+}
+
+void BeginParts(const wire::LoadReport& report, PendingWindow& window) {
+  window.parts_known = !report.parts_unknown;
+  window.version = report.version;
+  for (const wire::LoadPart& part : report.earlier) {
+    window.earlier.push_back({.last_step = part.last_step,
+                              .version = part.version,
+                              .sum = LoadMatrix::Zero(window.sum.rows(), window.sum.cols())});
+  }
+}
+
+void NoteDiffering(Windows& windows, const PendingWindow& window, int32_t rank,
+                   ReportOutcome& outcome) {
+  if (std::exchange(windows.differing_noted, true)) return;
+  outcome.notes.push_back(
+      {"placements_differ",
+       absl::StrCat("steps ", window.first_step, "..", window.last_step, ": rank ", rank,
+                    " does not tell the placements that the other ranks say these steps ran ",
+                    "under; the balancedness of such windows is not known")});
+}
+
+// What the ranks counted under each placement. A part is never above its report's counts, so that
+// no sum of parts leaves int64 where the window's sum does not.
+void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, bool first,
+              PendingWindow& window, ReportOutcome& outcome) {
+  if (first) BeginParts(report, window);
+  if (!window.parts_known) return;
+  if (!TellsTheSame(report, window)) {
+    window.parts_known = false;
+    window.earlier.clear();
+    NoteDiffering(windows, window, rank, outcome);
+    return;
+  }
+  for (size_t part = 0; part < report.earlier.size(); ++part) {
+    (void)wire::AddCounts(report.earlier[part], &window.earlier[part].sum);
+  }
+}
+
+std::vector<TokensUnder> PartsOf(PendingWindow& window) {
+  std::vector<TokensUnder> parts;
+  LoadMatrix last = window.sum;
+  for (PendingPart& part : window.earlier) {
+    last -= part.sum;
+    parts.push_back({part.version, std::move(part.sum)});
+  }
+  parts.push_back({window.version, std::move(last)});
+  return parts;
+}
+
+// The tokens of a covered window on the GPUs; null when that cannot be known.
+std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacements& placements) {
+  if (!window.parts_known) return nullptr;
+  std::optional<GpuTokens> tokens = TokensOnGpus(PartsOf(window), placements);
+  return tokens ? std::make_shared<const GpuTokens>(*std::move(tokens)) : nullptr;
+}
+
+void MeasureNewest(Windows& windows, ReportOutcome& outcome) {
+  const Window& window = windows.complete.back();
+  if (window.on_gpus == nullptr) return;
+  const int64_t version = window.on_gpus->versions.back();
+  windows.measured =
+      Measure(*window.load, *window.on_gpus, windows.placements.Find(version)->topology());
+  windows.measured->first_step = window.first_step;
+  windows.measured->last_step = window.last_step;
+  windows.placements.DropBelow(version);
+  outcome.measured = true;
+}
+
+bool HasSpare(const Windows& windows) {
+  return windows.complete.size() > kLeastComplete || windows.pending.size() > 1;
+}
+
+// True when that was a pending one.
+bool DropOldest(Windows& windows) {
+  if (windows.complete.size() > kLeastComplete) {
+    windows.complete.pop_front();
+    return false;
+  }
+  windows.given_up_through = std::max(windows.given_up_through, windows.pending.front().last_step);
+  windows.pending.pop_front();
+  return true;
+}
+
+int32_t ReportersPerPipelineRank(const WindowLimits& limits) {
+  return limits.num_reporters / limits.num_pipeline_ranks;
+}
+
+// 0.95 of 20 ranks is 19, also when the product comes out a little above it.
+bool IsCovered(const PendingWindow& window, const WindowLimits& limits) {
+  const double share = limits.min_coverage * ReportersPerPipelineRank(limits);
+  const int32_t least = std::max(1, static_cast<int32_t>(std::ceil(share - 1e-6)));
+  return std::all_of(window.num_reported.begin(), window.num_reported.end(),
+                     [least](int32_t reported) { return reported >= least; });
+}
+
+// The pending window of this range, made when there is none yet.
+PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const WindowLimits& limits) {
+  auto position = std::find_if(
+      windows.pending.begin(), windows.pending.end(), [&report](const PendingWindow& window) {
+        return window.last_step > report.last_step ||
+               (window.last_step == report.last_step && window.first_step >= report.first_step);
+      });
+  if (position != windows.pending.end() && position->last_step == report.last_step &&
+      position->first_step == report.first_step) {
+    return *position;
+  }
+  PendingWindow fresh;
+  fresh.first_step = report.first_step;
+  fresh.last_step = report.last_step;
+  fresh.sum = LoadMatrix::Zero(wire::NumLayers(report), wire::NumExperts(report));
+  fresh.reported.assign(static_cast<size_t>(limits.num_reporters), false);
+  fresh.num_reported.assign(static_cast<size_t>(limits.num_pipeline_ranks), 0);
+  return *windows.pending.insert(position, std::move(fresh));
+}
+
+// Moves a covered window to the complete ones and gives up every pending one that begins before its
+// end: the ranks report in order, so those cannot become complete any more.
+void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limits,
+              ReportOutcome& outcome) {
+  std::shared_ptr<const GpuTokens> on_gpus = OnGpus(window, windows.placements);
+  absl::StatusOr<Load> load = Load::FromCounts(std::move(window.sum));
+  if (!load.ok()) {
+    Drop(window, outcome);
+    return;
+  }
+  const int64_t first_step = window.first_step;
+  const int64_t last_step = window.last_step;
+  const auto num_reported = std::count(window.reported.begin(), window.reported.end(), true);
+  windows.newest = {.first_step = first_step,
+                    .last_step = last_step,
+                    .coverage = static_cast<double>(num_reported) / limits.num_reporters};
+  windows.complete.push_back({.first_step = first_step,
+                              .last_step = last_step,
+                              .load = std::make_shared<const Load>(*std::move(load)),
+                              .coverage = windows.newest.coverage,
+                              .on_gpus = std::move(on_gpus)});
+  if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
+    windows.complete.pop_front();
+  }
+  outcome.completed = true;
+  MeasureNewest(windows, outcome);
+  std::deque<PendingWindow> kept;
+  for (PendingWindow& other : windows.pending) {
+    if (other.first_step > last_step) {
+      kept.push_back(std::move(other));
+    } else if (other.first_step != first_step || other.last_step != last_step) {
+      GiveUp(windows, other, limits.ranks_per_reporter, outcome);
+    }
+  }
+  windows.pending = std::move(kept);
+  if (windows.given_up_in_a_row > 1) {
+    outcome.notes.push_back(
+        {"window_complete_again",
+         absl::StrCat("steps ", first_step, "..", last_step, " are complete, after ",
+                      windows.given_up_in_a_row, " windows in a row were given up")});
+  }
+  windows.given_up_in_a_row = 0;
+}
+
+// Adds an older window's tokens; null once one is not known.
+void AddOlder(const std::shared_ptr<const GpuTokens>& older, std::optional<GpuTokens>& sum) {
+  if (!sum || older == nullptr) {
+    sum.reset();
+    return;
+  }
+  sum->loads += older->loads;
+  sum->versions.insert(sum->versions.begin(), older->versions.begin(), older->versions.end());
+}
+
+std::string PartText(size_t index) { return absl::StrCat("load report: earlier part ", index); }
+
+// Cell by cell no more in the parts than in the window.
+absl::Status CheckPartCounts(const wire::LoadReport& report) {
+  const LoadMatrix counts = wire::CountsOf(report);
+  LoadMatrix sum = LoadMatrix::Zero(counts.rows(), counts.cols());
+  for (size_t index = 0; index < report.earlier.size(); ++index) {
+    const wire::LoadPart& part = report.earlier[index];
+    if (wire::LeastCount(part) < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(PartText(index), ": a count is ",
+                                                     wire::LeastCount(part), ", it must be >= 0"));
+    }
+    if (!wire::AddCounts(part, &sum) || (sum > counts).any()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          PartText(index), ": a count of the parts up to it is above the whole window's"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Steps rise and leave some for the last placement, versions rise up to the last one's.
+absl::Status CheckParts(const wire::LoadReport& report) {
+  if (report.earlier.empty()) return absl::OkStatus();
+  if (static_cast<int32_t>(report.earlier.size()) > wire::kMaxLoadParts || report.parts_unknown) {
+    return absl::InvalidArgumentError(absl::StrCat("load report: ", report.earlier.size(),
+                                                   " earlier parts, expected 0..",
+                                                   report.parts_unknown ? 0 : wire::kMaxLoadParts));
+  }
+  int64_t last_step = report.first_step - 1;
+  int64_t version = -1;
+  for (size_t index = 0; index < report.earlier.size(); ++index) {
+    const wire::LoadPart& part = report.earlier[index];
+    if (part.last_step <= last_step || part.last_step >= report.last_step) {
+      return absl::InvalidArgumentError(absl::StrCat(PartText(index), " ends with step ",
+                                                     part.last_step, ", expected ", last_step + 1,
+                                                     "..", report.last_step - 1));
+    }
+    if (part.version <= version || part.version >= report.version) {
+      return absl::InvalidArgumentError(absl::StrCat(PartText(index), " has version ", part.version,
+                                                     ", expected ", version + 1, "..",
+                                                     report.version - 1));
+    }
+    if (wire::NumLayers(part) != wire::NumLayers(report) ||
+        wire::NumExperts(part) != wire::NumExperts(report)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(PartText(index), " has another shape than its report"));
+    }
+    last_step = part.last_step;
+    version = part.version;
+  }
+  return CheckPartCounts(report);
+}
+
+}  // namespace
+
+absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology) {
+  if (report.first_step < 0 || report.last_step < report.first_step) {
+    return absl::InvalidArgumentError(absl::StrCat("load report: steps ", report.first_step, "..",
+                                                   report.last_step,
+                                                   " must be >= 0 and not go backwards"));
+  }
+  const int32_t num_layers = wire::NumLayers(report);
+  const int32_t num_experts = wire::NumExperts(report);
+  if (num_layers != topology.num_layers() || num_experts != topology.num_experts()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load report: counts are ", num_layers, " layers x ", num_experts, " experts, the job has ",
+        topology.num_layers(), " x ", topology.num_experts()));
+  }
+  if (const int64_t least = wire::LeastCount(report); least < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load report: a count is ", least, ", it must be >= 0"));
+  }
+  return CheckParts(report);
+}
+
+ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
+                        const WindowLimits& limits) {
+  ReportOutcome outcome;
+  if (!windows.complete.empty() && report.first_step <= windows.complete.back().last_step) {
+    return outcome;
+  }
+  // A rank that comes back sends what it kept; an evicted window is not begun again.
+  if (report.last_step <= windows.given_up_through) return outcome;
+  if (!IsFullRange(report, limits.report_every) && !IsFullRange(report, limits.next_report_every)) {
+    NoteShort(windows, report, rank, limits.report_every, outcome);
+    return outcome;
+  }
+  PendingWindow& window = Find(windows, report, limits);
+  const int32_t reporter = rank / limits.ranks_per_reporter;
+  if (window.dropped || window.reported[reporter]) return outcome;
+  const bool first = std::none_of(window.num_reported.begin(), window.num_reported.end(),
+                                  [](int32_t reported) { return reported > 0; });
+  window.reported[reporter] = true;
+  ++window.num_reported[reporter / ReportersPerPipelineRank(limits)];
+  if (!wire::AddCounts(report, &window.sum)) {
+    Drop(window, outcome);
+  } else {
+    AddParts(windows, report, rank, first, window, outcome);
+    if (IsCovered(window, limits)) Complete(windows, window, limits, outcome);
+  }
+  while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
+    GiveUpLeastReported(windows, report, limits.ranks_per_reporter, outcome);
+  }
+  return outcome;
+}
+
+int64_t BytesOf(const Windows& windows) {
+  int64_t cells = 0;
+  for (const PendingWindow& window : windows.pending) {
+    cells += window.sum.size();
+    for (const PendingPart& part : window.earlier) cells += part.sum.size();
+  }
+  for (const Window& window : windows.complete) {
+    cells += window.load->counts().size();
+    if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
+  }
+  static_assert(sizeof(LoadMatrix::Scalar) == sizeof(RealMatrix::Scalar));
+  return cells * static_cast<int64_t>(sizeof(LoadMatrix::Scalar));
+}
+
+void DropLoads(Windows& windows) {
+  if (windows.newest.coverage > 0) {
+    windows.given_up_through = std::max(windows.given_up_through, windows.newest.last_step);
+  }
+  windows.pending.clear();
+  windows.complete.clear();
+}
+
+int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes) {
+  struct Held {
+    Windows* windows;
+    int64_t bytes;
+  };
+  std::vector<Held> held;
+  int64_t total = 0;
+  for (Windows* windows : jobs) {
+    held.push_back({windows, BytesOf(*windows)});
+    total += held.back().bytes;
+  }
+  int64_t num_given_up = 0;
+  while (total > max_bytes) {
+    Held* most = nullptr;
+    for (Held& one : held) {
+      if (!HasSpare(*one.windows)) continue;
+      if (most == nullptr || one.bytes > most->bytes) most = &one;
+    }
+    if (most == nullptr) break;
+    if (DropOldest(*most->windows)) ++num_given_up;
+    const int64_t bytes = BytesOf(*most->windows);
+    total -= most->bytes - bytes;
+    most->bytes = bytes;
+  }
+  return num_given_up;
+}
+
+absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows) {
+  Window result;
+  LoadMatrix sum;
+  std::optional<GpuTokens> tokens;
+  int32_t taken = 0;
+  for (auto window = windows.complete.rbegin();
+       window != windows.complete.rend() && taken < max_windows && window->last_step > after_step;
+       ++window, ++taken) {
+    if (taken == 0) {
+      sum = window->load->counts();
+      result.last_step = window->last_step;
+      if (window->on_gpus != nullptr) tokens = *window->on_gpus;
+    } else if (!AddCells(window->load->counts(), sum)) {
+      return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
+    } else {
+      AddOlder(window->on_gpus, tokens);
+    }
+    result.first_step = window->first_step;
+  }
+  if (taken == 0) return absl::NotFoundError("no complete window since the last decision");
+  absl::StatusOr<Load> load = Load::FromCounts(std::move(sum));
+  if (!load.ok()) return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
+  result.load = std::make_shared<const Load>(*std::move(load));
+  if (tokens) {
+    const auto end = std::unique(tokens->versions.begin(), tokens->versions.end());
+    tokens->versions.erase(end, tokens->versions.end());
+    result.on_gpus = std::make_shared<const GpuTokens>(*std::move(tokens));
+  }
+  return result;
+}
+
+}  // namespace eplb::core

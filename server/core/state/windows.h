@@ -1,0 +1,130 @@
+// Load windows of a job: the ranks' reports summed over ranks, one window per range of steps.
+#ifndef EPLB_SERVER_CORE_STATE_WINDOWS_H_
+#define EPLB_SERVER_CORE_STATE_WINDOWS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "placement/load.h"
+#include "placement/topology.h"
+#include "proto/wire/messages.h"
+#include "server/core/values/measured.h"
+
+namespace eplb::core {
+
+// A window that enough ranks reported.
+struct Window {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::shared_ptr<const Load> load;  // [L, E], tokens summed over ranks
+  double coverage = 0;               // share of reporters in the sum
+  // Null when a placement that some of the steps ran under is not known.
+  std::shared_ptr<const GpuTokens> on_gpus = nullptr;
+};
+
+// Steps of a pending window up to last_step that ran under one placement.
+struct PendingPart {
+  int64_t last_step = 0;
+  int64_t version = 0;
+  LoadMatrix sum;
+};
+
+struct PendingWindow {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  LoadMatrix sum;                     // empty once dropped
+  std::vector<bool> reported;         // [num_reporters]
+  std::vector<int32_t> num_reported;  // [num_pipeline_ranks]
+  bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
+  // Which placements its steps ran under, as the first report told: the last steps, and those
+  // before.
+  int64_t version = 0;
+  std::vector<PendingPart> earlier;
+  bool parts_known = true;  // false: a report does not tell, or two do not agree
+};
+
+// What stays of a window whose load was dropped.
+struct Figures {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  double coverage = 0;  // 0: there was no complete window yet
+};
+
+struct Windows {
+  std::deque<PendingWindow> pending;  // by last_step, rising; at most max_pending
+  std::deque<Window> complete;        // rising; at most max_complete
+  int64_t given_up_through = -1;      // last step of the newest window that was evicted incomplete
+  int64_t given_up_in_a_row = 0;      // since the newest complete one
+  int64_t last_short_step = -1;       // newest window for which a short report was noted
+  RunPlacements placements;           // that the ranks ran
+  std::optional<Measured> measured;   // the newest complete window that could be
+  Figures newest;                     // of the newest complete window, also once it was dropped
+  bool differing_noted = false;       // that ranks do not agree on which placements they ran
+};
+
+struct WindowLimits {
+  int32_t num_reporters = 0;       // every ranks_per_reporter-th rank
+  int32_t ranks_per_reporter = 1;  // that see the same tokens
+  int32_t num_pipeline_ranks = 1;  // each counts layers of its own, so each must be covered
+  int32_t report_every = 0;        // steps
+  int32_t next_report_every = 0;   // what ranks are changing to, or 0
+  double min_coverage = 1;         // share of reporters that must report the full range
+  int32_t max_pending = 1;
+  int32_t max_complete = 1;
+};
+
+// Something worth a line in the audit log.
+struct Note {
+  std::string name;
+  std::string reason;
+};
+
+struct ReportOutcome {
+  bool completed = false;    // windows.complete.back() is new
+  bool measured = false;     // and windows.measured is of it
+  int32_t num_given_up = 0;  // incomplete, and no longer waited for
+  std::vector<Note> notes;
+};
+
+// errors: InvalidArgument, naming the field: steps out of order or negative, counts of another
+// shape or below 0, parts out of order, outside the window or above its counts. cost: O(L * E) a
+// part.
+absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
+
+// Adds a checked report to the window of its range. A range is full when it begins and ends at
+// multiples of report_every, or of next_report_every; a shorter one (the rank dropped steps) is not
+// added and noted once per window. A window is complete when min_coverage of the reporters of each
+// pipeline rank are in it. A second report of a rank, and one that overlaps a complete
+// window, are ignored. A window whose sum would go above 2^63-1 is dropped and noted. Of
+// windows given up one after the other the first is noted, and their number with the next complete
+// one. cost: O(L * E).
+ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
+                        const WindowLimits& limits);
+
+// Of the loads that are held; what else a window has is small.
+int64_t BytesOf(const Windows& windows);
+
+// Gives up the pending windows and forgets the complete ones; the figures stay. Reports that come
+// again of their steps are ignored.
+void DropLoads(Windows& windows);
+
+// Windows of all jobs hold at most so many bytes together, as far as each job keeps its two newest
+// complete windows and its newest pending one: the job that holds most gives its oldest first.
+// Returns how many pending windows were given up. cost: O(windows).
+int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes);
+
+// The cells' sum over the newest `max_windows` complete windows that end after `after_step`, and of
+// their tokens on GPUs where all are known.
+// errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
+absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_WINDOWS_H_

@@ -1,0 +1,59 @@
+// What the daemon is configured with, as far as it decides.
+#ifndef EPLB_SERVER_CORE_VALUES_CONFIG_H_
+#define EPLB_SERVER_CORE_VALUES_CONFIG_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+#include "placement/decision/cost.h"
+#include "placement/policies/registry.h"
+#include "server/core/values/settings.h"
+
+namespace eplb::core {
+
+struct Config {
+  std::string policy_name{kServicePolicyName};
+  int32_t policy_every_steps = 200;  // decide at most once per so many steps
+  double min_gain = 0.05;            // least fall of the predicted peak load, as a fraction of it
+  int64_t freeze_first_step =
+      0;  // no proposals while the job's step is in [first, last]; 0..-1 = never
+  int64_t freeze_last_step = -1;
+  // Prices; what an expert weighs is the job's. Unless token_seconds is known only min_gain counts.
+  Costs costs{.horizon_steps = 1000};
+  int32_t layers_per_chunk = 4;
+  bool observe = false;  // policy.mode
+  absl::Duration max_pause = absl::Milliseconds(200);
+  std::map<std::string, SettingsPatch> job_settings;  // by job, over the ones above
+  int32_t report_every_steps = 0;   // in a load window; 0 = as long as the ranks make them
+  int32_t vote_every_steps = 0;     // what jobs should have chosen; 0 = anything
+  double min_coverage = 0.95;       // share of ranks that must have reported a window
+  int32_t max_pending_windows = 4;  // incomplete windows kept per job
+  int32_t max_windows = 64;         // complete windows kept per job
+  int64_t max_window_bytes = int64_t{512} << 20;      // of the loads in windows, all jobs together
+  absl::Duration solve_deadline = absl::Seconds(60);  // of the policy's work, once it began
+  absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last Ready
+  absl::Duration resolve_deadline =
+      absl::Seconds(660);  // last Ready to the last Applied; above the vote's 600 s
+  absl::Duration retract_deadline = absl::Seconds(60);
+  absl::Duration session_grace =
+      absl::Seconds(10);  // a rank may be away so long before its incarnation ends
+  absl::Duration store_retry = absl::Seconds(10);  // between attempts while the store fails
+  // A job without a connected rank for so long is forgotten. A job that ended stays for as long, so
+  // that it can be read what became of it; it only makes room earlier for a new one.
+  absl::Duration job_expiry = absl::Hours(24);
+  int32_t max_jobs = 64;
+  int32_t max_ranks_per_job = 16384;
+  // When the store's database was found damaged and moved aside; none when it never was.
+  std::optional<absl::Time> store_moved_aside;
+  // Until then, on the core's clock, a job that the store does not know starts paused for it.
+  absl::Time pauses_unknown_until = absl::InfiniteFuture();
+  std::string server_version;
+};
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_VALUES_CONFIG_H_

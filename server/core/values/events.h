@@ -1,0 +1,124 @@
+// What comes into the core, and what goes out of it.
+#ifndef EPLB_SERVER_CORE_VALUES_EVENTS_H_
+#define EPLB_SERVER_CORE_VALUES_EVENTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "placement/load.h"
+#include "placement/placement.h"
+#include "proto/wire/messages.h"
+#include "server/core/values/record.h"
+
+namespace eplb::core {
+
+// A stream of a rank, numbered by the caller from 1; never used twice.
+using SessionId = int64_t;
+
+// ---- events ----
+struct SessionMessage {
+  SessionId session = 0;
+  wire::UpMessage message;
+};
+struct SessionClosed {  // the stream ended, whoever ended it
+  SessionId session = 0;
+  std::string reason;
+};
+struct Solved {
+  std::string job;
+  int64_t solve_id = 0;
+  absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
+  double seconds = 0;
+};
+struct SolveStarted {  // the solver works on it from now on; before, it waited behind other jobs
+  std::string job;
+  int64_t solve_id = 0;
+};
+struct StoreFailed {  // a Store or a required Forget failed; no later effect was executed
+  std::string job;    // empty: it was a StoreTerm
+  absl::Status status;
+};
+// Load reports of a stream above its own limit, since the Tick before: they never became an event.
+struct LimitedReports {
+  SessionId session = 0;
+  int64_t count = 0;
+};
+struct Tick {
+  // Load reports that found no place in the queue of all jobs, since the daemon started.
+  int64_t dropped_reports = 0;
+  std::vector<LimitedReports> limited = {};
+};
+struct DrainRequested {
+  absl::Duration grace;
+};
+// A starting rank 0 brings a placement of its own and wants a number for it. Answered by a Reply
+// whose version is the number.
+struct ReserveVersion {
+  int64_t ticket = 0;  // of the caller, as a Change's
+  std::string job;
+};
+using Event = std::variant<SessionMessage, SessionClosed, SolveStarted, Solved, StoreFailed, Tick,
+                           DrainRequested, Change, ReserveVersion>;
+
+// ---- effects ----
+struct Send {
+  SessionId session = 0;
+  wire::DownMessage message;
+};
+struct Close {  // ends the stream with this status
+  SessionId session = 0;
+  absl::Status status;
+  std::string refused = {};  // who, when that is refused: to be logged; else empty
+};
+struct Store {  // written durably before any later effect is executed
+  StoredJob job;
+};
+struct StoreTerm {
+  int64_t term = 0;
+};
+struct Solve {  // answered by SolveStarted and then Solved, both with the same id
+  std::string job;
+  int64_t solve_id = 0;
+  std::string policy_name;
+  std::shared_ptr<const Load> load;                 // sum of `recent`
+  std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
+  std::shared_ptr<const Placement> previous;
+};
+struct CancelSolve {  // nobody waits for its answer any more; none need come
+  std::string job;
+  int64_t solve_id = 0;
+};
+struct Record {  // appended to the audit log and to the daemon's log
+  JobEvent event;
+};
+struct StorePlan {  // written; replaces the plan of this number. Like a Record, its failure stops
+  std::string job;  // nothing
+  Plan plan;
+};
+struct Forget {  // removes all of a job from the store but its audit log
+  std::string job;
+  bool required = false;  // an operator asked: a failure is a StoreFailed; else it stops nothing
+};
+struct Reply {  // to the Change or ReserveVersion of this ticket: exactly one each
+  int64_t ticket = 0;
+  absl::StatusOr<ChangeOutcome> outcome;
+};
+using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, CancelSolve, Record, StorePlan,
+                            Forget, Reply>;
+
+struct Decision {
+  std::vector<Effect> effects;
+  std::string reason;  // why, as one sentence; empty when nothing was decided
+};
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_VALUES_EVENTS_H_

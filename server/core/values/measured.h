@@ -1,0 +1,80 @@
+// What a load window was on the GPUs: its tokens under the placements that its steps ran under.
+#ifndef EPLB_SERVER_CORE_VALUES_MEASURED_H_
+#define EPLB_SERVER_CORE_VALUES_MEASURED_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "placement/load.h"
+#include "placement/placement.h"
+
+namespace eplb::core {
+
+// The newest placements that ranks of an incarnation ran, by version. Within an incarnation a
+// version stands for one placement. Memory: kMax placements; less once windows are complete.
+class RunPlacements {
+ public:
+  static constexpr size_t kMax = 64;
+
+  void Add(int64_t version, std::shared_ptr<const Placement> placement);
+  // No window that is still to come tells of a version below this one.
+  void DropBelow(int64_t version);
+  // Null for a version that is not known.
+  const Placement* Find(int64_t version) const;
+
+ private:
+  struct Run {
+    int64_t version = 0;
+    std::shared_ptr<const Placement> placement;
+  };
+  std::deque<Run> runs_;  // versions rise
+};
+
+// Tokens that each GPU got, replicas of an expert taking equal shares.
+struct GpuTokens {
+  RealMatrix loads;               // [L, G]
+  std::vector<int64_t> versions;  // of the placements, rising
+};
+
+// Tokens of steps that ran under one placement.
+struct TokensUnder {
+  int64_t version = 0;
+  LoadMatrix counts;  // [L, E]
+};
+
+// Nothing when a placement is not known or has another shape than the counts.
+// cost: O(parts * L * S).
+std::optional<GpuTokens> TokensOnGpus(std::vector<TokensUnder> parts,
+                                      const RunPlacements& placements);
+
+// The newest window whose placements are known.
+struct Measured {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::vector<int64_t> versions;           // that its steps ran under, rising
+  double balancedness = 0;                 // mean over layers with load
+  std::vector<double> layer_balancedness;  // [L]
+  double peak_load = 0;                    // sum over layers of the fullest GPU's tokens
+  double balancedness_static = 0;          // counterfactual: the same tokens, static placement
+  double peak_load_static = 0;
+};
+
+// REQUIRES: `tokens` are those of `load` under placements of `topology`. cost: O(L * S).
+Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topology);
+
+// Mean over layers with load of (mean GPU load / max GPU load); 0 without tokens.
+double BalancednessOf(const GpuTokens* tokens);
+
+// What was measured since the incarnation began here.
+struct Account {
+  int64_t windows = 0;           // measured
+  double saved_peak_tokens = 0;  // sum over them of peak_load_static - peak_load
+  double pause_seconds = 0;      // sum over committed chunks of the longest boundary of any rank
+};
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_VALUES_MEASURED_H_

@@ -1,0 +1,205 @@
+// What is kept of a job: decisions, ends of runs, changes by operators.
+#ifndef EPLB_SERVER_CORE_VALUES_RECORD_H_
+#define EPLB_SERVER_CORE_VALUES_RECORD_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "placement/digest.h"
+#include "placement/placement.h"
+#include "proto/wire/messages.h"
+#include "server/core/values/settings.h"
+
+namespace eplb::core {
+
+// One decision of a job and what became of it.
+
+enum class PlanResult {
+  kKept,       // the placement in force was better, or good enough
+  kObserved,   // would have been proposed, but the job is only observed
+  kProposed,   // in flight
+  kCommitted,  // every chunk
+  kWithdrawn,  // no chunk
+  kPartial,    // the first chunks
+  kFailed,     // the policy gave no usable placement
+};
+inline constexpr int kNumPlanResults = 7;
+inline constexpr int32_t kMaxPlans = 1000;  // kept per job
+
+std::string_view PlanResultName(PlanResult result);  // "kept", ..
+std::optional<PlanResult> PlanResultOf(std::string_view name);
+
+// Bytes and seconds of a switch that nobody told this daemon: it was not there, or a rank came back
+// later and said only what it runs.
+inline constexpr int kNotMeasured = -1;
+
+struct Plan {
+  int64_t plan = 0;  // rising within a job, from 1
+  absl::Time decided_at = absl::UnixEpoch();
+  std::string policy;
+  PlanResult result = PlanResult::kKept;
+  int64_t base_version = 0;        // in force when it was decided
+  int64_t first_version = 0;       // of its chunks; 0 when nothing was proposed
+  int64_t last_version = 0;        // committed; 0 when none was
+  int64_t decided_first_step = 0;  // the steps whose load was decided on
+  int64_t decided_last_step = 0;
+  // Measured: of those steps, under the placements that they ran under; 0 when that is not known.
+  double balancedness_before = 0;
+  double balancedness_in_force = 0;   // computed: of base_version on that load
+  double balancedness_predicted = 0;  // computed: of what the policy may change, on that load
+  // Measured: of the first complete window all of whose steps ran under last_version, what was
+  // predicted beside what followed. None before it, or when another decision switched before it.
+  std::optional<double> balancedness_seen = std::nullopt;
+  int64_t seen_first_step = 0;
+  int64_t seen_last_step = 0;
+  double peak_fall = 0;          // predicted, of the sum of the layers' peak loads, a fraction
+  double net_gain_seconds = 0;   // over the horizon; 0 without costs
+  double migration_seconds = 0;  // predicted; 0 without costs
+  int64_t transfers = 0;         // proposed
+  int64_t received_bytes = 0;    // by all ranks, or kNotMeasured
+  int32_t num_chunks = 0;
+  int32_t chunks_committed = 0;
+  double solve_seconds = 0;
+  double prepare_seconds = 0;  // Propose to the last READY, longest chunk
+  double pause_seconds = 0;    // longest boundary of any rank, or kNotMeasured
+  int64_t switched_step = 0;   // of the last chunk; 0 when none was
+  std::string reason;          // one sentence
+  std::string asked_by;        // an identity, when an operator asked for it
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// How a run ended, as it is shown and stored.
+
+enum class RunEnding {
+  kFinished,  // every rank said so
+  kFailed,    // a rank said that it failed
+  kLost,      // a rank was away too long; the run goes on when all its ranks are back
+};
+inline constexpr std::string_view kRunEndingNames[] = {"finished", "failed", "lost"};
+
+inline std::string_view RunEndingName(RunEnding how) {
+  return kRunEndingNames[static_cast<size_t>(how)];
+}
+
+inline std::optional<RunEnding> RunEndingOf(std::string_view name) {
+  for (const RunEnding how : {RunEnding::kFinished, RunEnding::kFailed, RunEnding::kLost}) {
+    if (RunEndingName(how) == name) return how;
+  }
+  return std::nullopt;
+}
+
+struct RunEnd {
+  RunEnding how = RunEnding::kFinished;
+  std::string reason;  // one sentence, which names the rank that was lost or failed first
+  absl::Time at = absl::UnixEpoch();
+  std::string incarnation;
+  int32_t world_size = 0;
+  int64_t step = 0;  // highest step of any rank
+
+  friend bool operator==(const RunEnd&, const RunEnd&) = default;
+};
+
+// What an operator asks of a job, and the answer.
+
+struct Rebalance {
+  bool force = false;  // without asking whether it pays
+};
+struct Pause {};
+struct Resume {};
+struct Rollback {
+  std::optional<int64_t> to_version = std::nullopt;
+  // What the store has for Core::RollbackTarget, read by the caller just before.
+  absl::StatusOr<Placement> placement = absl::NotFoundError("it was not looked up");
+};
+struct SetPolicy {
+  SettingsPatch settings;
+};
+struct ForgetJob {};  // refused while a rank is connected
+using Verb = std::variant<Rebalance, Pause, Resume, Rollback, SetPolicy, ForgetJob>;
+
+struct Change {
+  int64_t ticket = 0;  // of the caller; the Reply carries it
+  std::string job;
+  std::string request_id;
+  std::optional<int64_t> expect_version;
+  std::string comment;
+  std::string actor;  // the identity of the caller, as the audit log shows it
+  Verb verb;
+};
+
+struct ChangeOutcome {
+  int64_t version = 0;  // in force
+  std::string state;    // of the job, after the change
+  std::string outcome;  // one sentence
+  // Of SetPolicy: the settings that it changed, "min_gain=0.05", as they were and as they are in
+  // force.
+  std::string before = {};
+  std::string after = {};
+};
+
+// A change that was done: its id is never used again.
+struct DoneRequest {
+  std::string request_id;
+  std::string outcome;
+
+  friend bool operator==(const DoneRequest&, const DoneRequest&) = default;
+};
+inline constexpr int32_t kMaxDoneRequests = 1024;  // remembered per job
+
+// What a job ran as a version.
+struct RanVersion {
+  int64_t version = 0;
+  Digest digest;
+
+  friend bool operator==(const RanVersion&, const RanVersion&) = default;
+};
+
+// What a restart must not lose of a job.
+struct StoredJob {
+  std::string job;
+  int64_t version = 0;       // of `placement`
+  int64_t next_version = 1;  // no proposal below this was ever sent
+  // The newest one known to run; none of a job that was stopped before its ranks said what they
+  // run.
+  std::optional<Placement> placement;
+  wire::JobMemory memory = {};  // what operators set, and what the launch in force has earned
+  std::optional<RunEnd> end = std::nullopt;  // of its newest run; none while that lives
+  // To write: the change that this write is part of. Not read.
+  std::optional<DoneRequest> done = std::nullopt;
+  // As read, oldest first; empty in what is written.
+  std::vector<DoneRequest> requests = {};
+  std::vector<Plan> plans = {};
+  std::vector<RanVersion> history = {};  // placements that are kept
+};
+
+// One line of the audit log.
+struct JobEvent {
+  std::string job;
+  std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, end_amended,
+                     // taken_over, stepped_down, held, released, version_reused, chunks_limited,
+                     // kept, observed, left_out, freeze_over, proposed, nacked, retracting,
+                     // withdrawn, committed, pause_exceeded, quarantined, stuck, stalled,
+                     // stalled_over, report_ahead, window_incomplete,
+                     // window_complete_again, window_dropped, report_short, placements_differ,
+                     // store_failed, expired, pace, vote_every_differs, memory_recalled,
+                     // unknown_job_paused; of operators: rebalance,
+                     // pause, resume, rollback, set_policy, forget, refused
+  int64_t term = 0;  // that the daemon leads the job with; in its log only
+  int64_t version = 0;
+  std::string reason;       // one sentence
+  std::string actor = {};   // the identity of the operator; empty for the daemon itself
+  std::string before = {};  // of a change
+  std::string after = {};
+};
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_VALUES_RECORD_H_

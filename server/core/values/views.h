@@ -1,0 +1,125 @@
+// What the daemon tells about a job.
+#ifndef EPLB_SERVER_CORE_VALUES_VIEWS_H_
+#define EPLB_SERVER_CORE_VALUES_VIEWS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+#include "placement/digest.h"
+#include "placement/load.h"
+#include "placement/topology.h"
+#include "proto/wire/messages.h"
+#include "server/core/values/measured.h"
+#include "server/core/values/settings.h"
+
+namespace eplb::core {
+
+struct RankView {
+  int32_t rank = 0;
+  bool connected = false;
+  int64_t running_version = 0;
+  int64_t ready_version = 0;
+  int64_t step = 0;
+  std::string state;          // connected, away, finished, failed, lost; expected before its Hello
+  absl::Duration away;        // since the stream ended; zero when connected
+  std::string answer;         // to the proposal in flight: none, ready, applied, failed; else empty
+  double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
+  double pause_seconds = 0;   // boundary of the newest switch
+  int64_t dropped_steps = 0;  // as it reported, since its incarnation began here
+  std::string library_version;
+  wire::TransportInfo transport;
+};
+// A launch that gathers its ranks, or waits for the one in force.
+struct LaunchView {
+  std::string incarnation;
+  int32_t world_size = 0;
+  int32_t registered = 0;  // ranks that said Hello
+  int32_t connected = 0;
+  absl::Duration since;  // its first rank came
+  std::string waits;     // for what, as a sentence
+};
+struct JobView {
+  std::string job;
+  std::string incarnation;
+  std::string state;  // HELD, IDLE, ..; FINISHED, FAILED or LOST once the newest run has ended
+  absl::Duration state_age;
+  std::string waiting_for;
+  TopologyOptions shape;
+  int32_t world_size = 0;
+  int32_t connected_ranks = 0;
+  int64_t step = 0;
+  int64_t version = 0;
+  Digest digest;
+  // Measured: of the newest complete window whose placements are known, under those that its steps
+  // ran under. 0 and empty before there is one.
+  double balancedness = 0;
+  std::vector<double> layer_balancedness;  // [num_layers]
+  double balancedness_static = 0;          // counterfactual: the same window, static placement
+  int64_t measured_first_step = 0;
+  int64_t measured_last_step = 0;
+  // Of the newest plan that switched anything: computed before, and measured after it.
+  std::optional<double> balancedness_predicted;
+  std::optional<double> balancedness_seen;
+  int64_t last_switched_step = 0;       // of the newest switch; 0 = none is known
+  std::optional<double> saved_seconds;  // as eplb_saved_seconds; none without cost.token_ns
+  double spent_seconds = 0;             // as eplb_spent_seconds
+  int64_t last_window_first_step = 0;
+  int64_t last_window_last_step = 0;
+  int64_t commits = 0;
+  std::string last_reason;
+  bool paused = false;
+  std::string pause_reason;
+  Settings settings;         // in force
+  int32_t report_every = 0;  // steps in a window, in force
+  std::string reduce;        // rank, root; empty before the first Hello
+  double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
+  std::vector<int32_t> model_layers;
+  std::string ending;          // of the newest run: finished, failed, lost; empty while it lives
+  std::string end_reason;      // one sentence; empty while it lives
+  std::string took_over;       // as Incarnation
+  double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
+  std::string stalled;         // why balancing has stopped, a name; empty: it has not
+  std::string stalled_reason;  // one sentence; empty when it has not
+  double step_seconds = 0;     // measured time of a step; 0: not known yet
+  // Share of reporters that told the newest window that should be complete; 0: no such window yet.
+  double coverage_now = 0;
+  int64_t windows_given_up = 0;  // incomplete, since the daemon started
+  std::vector<RankView> ranks;
+  int64_t launch = 0;  // number of the launch in force, rising within the job; 0: none yet
+  int64_t term = 0;    // that this daemon leads the job with
+  std::optional<LaunchView> candidate;
+  bool take_over_refused = false;  // it waits because the steps of the launch in force advance
+  std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
+  int64_t refused_hellos = 0;      // of this job, since the daemon started
+};
+
+// How this daemon leads a launch.
+struct LeaderView {
+  int64_t term = 0;
+  int32_t connected_ranks = 0;
+  int32_t world_size = 0;
+};
+
+// Ranks of a job that were refused before the daemon knew the job.
+struct RefusedJob {
+  std::string job;
+  std::string reason;  // of the newest
+  int64_t count = 0;
+  absl::Time at;  // the newest
+};
+
+struct WindowView {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::shared_ptr<const Load> load;
+  std::shared_ptr<const GpuTokens> on_gpus = nullptr;  // null: a placement of them is not known
+};
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_VALUES_VIEWS_H_

@@ -1,0 +1,77 @@
+#include "client/cli/diff.h"
+
+#include <gmock/gmock.h>
+
+#include "base/files.h"
+#include "base/json_value.h"
+#include "proto/wire/placement_json.h"
+#include "tests/client/cli/explained_job.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+using DiffTest = ExplainedJobTest;
+
+TEST_F(DiffTest, DiffTellsTransfersAndEndsWith8) {
+  const Output output = RunDiff(
+      {.query = daemon_.Options(), .job = "", .from = "v1", .to = "now", .load = ""}, kPlain);
+  EXPECT_EQ(output.exit_code, kConditionNotMet) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("version 1 -> version 3"));
+  EXPECT_THAT(output.out, HasSubstr("1 layer differ"));
+  EXPECT_THAT(output.out, HasSubstr("layer 0"));
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+}
+
+TEST_F(DiffTest, DiffOfEqualPlacementsEndsWith0AlsoBetweenFileAndDaemon) {
+  const std::string path = Path("p.json");
+  ASSERT_TRUE(WriteFileAtomically(path, wire::PlacementToJson(ExampleAfter()) + "\n").ok());
+  const Output output = RunDiff(
+      {.query = daemon_.Options(), .job = "", .from = path, .to = "v3", .load = ""}, kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("are equal"));
+}
+
+TEST_F(DiffTest, DiffUnderALoadTellsBalancedness) {
+  const std::string path = Path("load.json");
+  ASSERT_TRUE(WriteFileAtomically(path, "[[10,40,10,10],[0,0,0,0]]\n").ok());
+  const Output output = RunDiff(
+      {.query = daemon_.Options(Format::kJson), .job = "", .from = "v1", .to = "v3", .load = path},
+      kPlain);
+  const absl::StatusOr<wire::JsonValue> json = wire::ParseJson(output.out);
+  ASSERT_TRUE(json.ok()) << output.message;
+  // GPUs 25 20 25, then 15 30 25.
+  EXPECT_DOUBLE_EQ(json->Find("balancedness_from")->real, 70.0 / 3 / 25);
+  EXPECT_DOUBLE_EQ(json->Find("balancedness_to")->real, 70.0 / 3 / 30);
+  EXPECT_EQ(*wire::GetInteger(*json, "transfers"), 2);
+}
+
+// 64 GPUs with one expert each hand them all on in each of two layers.
+TEST_F(DiffTest, ATableListsSomeTransfersAndJsonAll) {
+  daemon_.placements.at(1) = ShiftedPlacement(0);
+  daemon_.placements.at(3) = ShiftedPlacement(1);
+  DiffOptions options{.query = daemon_.Options(), .job = "", .from = "v1", .to = "now", .load = ""};
+  const Output table = RunDiff(options, kPlain);
+  EXPECT_EQ(table.exit_code, kConditionNotMet) << table.message;
+  EXPECT_THAT(table.out, EndsWith("\nand 88 more (-o json lists all)\n"));
+  EXPECT_EQ(CountOf("(GPU", table.out), 40U);
+  EXPECT_TRUE(FitsInto(table.out, 80)) << table.out;
+  options.query.format = Format::kJson;
+  EXPECT_EQ(CountOf("\"expert\":", RunDiff(options, kPlain).out), 128U);
+}
+
+TEST_F(DiffTest, DiffOfWhatIsNotThereNamesIt) {
+  const Output file = RunDiff(
+      {.query = daemon_.Options(), .job = "", .from = Path("none"), .to = "now", .load = ""},
+      kPlain);
+  EXPECT_EQ(file.exit_code, kUsage);
+  EXPECT_THAT(file.message, HasSubstr("No such file"));
+  const Output version = RunDiff(
+      {.query = daemon_.Options(), .job = "", .from = "v2", .to = "now", .load = ""}, kPlain);
+  EXPECT_EQ(version.exit_code, kNotFound);
+}
+
+}  // namespace
+}  // namespace eplb::cli

@@ -1,0 +1,226 @@
+#include "client/cli/explain.h"
+
+#include <gmock/gmock.h>
+
+#include "base/json_value.h"
+#include "tests/client/cli/explained_job.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ExplainTest : public ExplainedJobTest {
+ protected:
+  ExplainOptions Options(Format format = Format::kTable) const {
+    return {.query = daemon_.Options(format), .job = ""};
+  }
+};
+
+TEST_F(ExplainTest, AJobTellsItsPlacementsReasonTheNewestDecisionAndItsWorstLayers) {
+  const Output output = RunExplain(Options(), kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  for (const char* word :
+       {"waits for ranks 3, 5 to be ready", "plan 7, policy balanced", "switched at step 431",
+        "the predicted peak falls by 27 %", "plan 8 kept: it would not pay", "model layer",
+        "worst first, measured on steps 400..449"}) {
+    EXPECT_THAT(output.out, HasSubstr(word));
+  }
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+}
+
+TEST_F(ExplainTest, BalancednessIsWhatTheDaemonMeasuredBesideStaticPredictedAndSeen) {
+  EXPECT_THAT(RunExplain(Options(), Terminal{.width = 160}).out,
+              HasSubstr("measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.9875, "
+                        "seen 0.8125"));
+  const std::string json = RunExplain(Options(Format::kJson), kPlain).out;
+  EXPECT_THAT(json, HasSubstr(R"("balancedness":0.75,"balancedness_static":0.6125)"));
+  EXPECT_THAT(json, HasSubstr(R"("balancedness_predicted":0.9875,"balancedness_seen":0.8125)"));
+  daemon_.status.mutable_jobs(0)->clear_balancedness();
+  daemon_.status.mutable_jobs(0)->clear_balancedness_seen();
+  EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
+              HasSubstr(R"("balancedness":null,"balancedness_static":null,"window":null)"));
+}
+
+TEST_F(ExplainTest, APlanTellsWhatItPredictedAndWhatWasSeen) {
+  v1::Plan& plan = daemon_.plans.back();
+  plan.set_balancedness_before(0.7);
+  plan.set_balancedness_predicted(0.99);
+  plan.set_pause_seconds(0.025);
+  const Terminal wide{.width = 160};
+  EXPECT_THAT(RunExplain(Options(), wide).out,
+              HasSubstr("measured 0.7000 before, predicted 0.9900, not seen yet"));
+  plan.set_balancedness_seen(0.81);
+  plan.set_seen_first_step(450);
+  plan.set_seen_last_step(499);
+  EXPECT_THAT(RunExplain(Options(), wide).out,
+              HasSubstr("predicted 0.9900, seen 0.8100 on steps 450..499"));
+  EXPECT_THAT(RunExplain(Options(), wide).out, HasSubstr("longest boundary 25.0 ms"));
+}
+
+TEST_F(ExplainTest, AReasonStandsOnce) {
+  daemon_.plans.erase(daemon_.plans.begin());  // the one in force is the newest
+  daemon_.status.mutable_jobs(0)->set_last_reason("the predicted peak falls by 27 %");
+  const std::string text = RunExplain(Options(), Terminal{.width = 160}).out;
+  EXPECT_EQ(CountOf("the predicted peak falls by 27 %", text), 1U) << text;
+  EXPECT_THAT(text, HasSubstr("Placement in force, by the newest decision"));
+}
+
+TEST_F(ExplainTest, SettingsInForceAreThoseThatSetPolicyTakes) {
+  EXPECT_THAT(RunExplain(Options(), Terminal{.width = 160}).out,
+              HasSubstr("name=incremental mode=apply every_steps=200 min_gain=0.05 "
+                        "horizon_steps=1000 freeze_steps=0:60 max_pause=200ms layers_per_chunk=4"));
+  EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
+              HasSubstr(R"("settings":{"name":"incremental","mode":"apply")"));
+}
+
+TEST_F(ExplainTest, AModelLayerThatNobodyToldHasNoColumn) {
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, HasSubstr("model layer"));
+  daemon_.status.mutable_jobs(0)->clear_model_layers();
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, Not(HasSubstr("model layer")));
+}
+
+// GPUs got 25, 25 and 50 tokens in layer 0: what ran, and not the placement in force, which would
+// have given them 30, 30 and 40.
+TEST_F(ExplainTest, FiguresOfLayersAreWhatTheGpusGot) {
+  const absl::StatusOr<wire::JsonValue> json =
+      wire::ParseJson(RunExplain(Options(Format::kJson), kPlain).out);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(*wire::GetString(*json, "layers_are"), "measured");
+  const wire::JsonValue& layers = *json->Find("layers");
+  ASSERT_EQ(layers.objects.size(), 2U);
+  for (const wire::JsonValue& layer : layers.objects) {
+    if (*wire::GetInteger(layer, "layer") != 0) continue;
+    EXPECT_NEAR(layer.Find("balancedness")->real, (100.0 / 3) / 50, 1e-12);
+    EXPECT_EQ(*wire::GetInteger(layer, "hottest_gpu"), 2);
+    EXPECT_EQ(*wire::GetInteger(layer, "model_layer"), 3);
+    EXPECT_DOUBLE_EQ(layer.Find("hottest_expert_share")->real, 0.4);
+    EXPECT_EQ(*wire::GetInteger(layer, "hottest_expert_replicas"), 2);
+  }
+}
+
+// Layer 0 after the move: 0 2 | 1 3 | 0 1 with 40 40 10 10 tokens: GPUs would have 30, 30 and 40.
+TEST_F(ExplainTest, WhatIsNotKnownToHaveRunIsCalledPredicted) {
+  daemon_.load->clear_gpu_loads();
+  daemon_.load->clear_versions();
+  const std::string json = RunExplain(Options(Format::kJson), kPlain).out;
+  EXPECT_THAT(json, HasSubstr(R"("layers_are":"predicted")"));
+  EXPECT_NEAR(wire::ParseJson(json)->Find("layers")->objects.at(1).Find("balancedness")->real,
+              (100.0 / 3) / 40, 1e-12);
+  EXPECT_THAT(RunExplain(Options(), kPlain).out,
+              HasSubstr("worst first, predicted on steps 400..449"));
+  ExplainOptions options = Options();
+  options.layer = 0;
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr("predicted 0.8333 | before 0.8333"));
+  EXPECT_THAT(RunExplain(options, kPlain).out, Not(HasSubstr("measured")));
+}
+
+// Gpu loads of another incarnation's GPUs are not those of this placement.
+TEST_F(ExplainTest, LoadsOfAnotherNumberOfGpusAreLeftOut) {
+  daemon_.load->clear_gpu_loads();
+  for (const double tokens : {50, 50, 40, 40}) daemon_.load->add_gpu_loads(tokens);
+  EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
+              HasSubstr(R"("layers_are":"predicted")"));
+}
+
+TEST_F(ExplainTest, ALayerTellsItsGpusAndWhatMoved) {
+  ExplainOptions options = Options();
+  options.layer = 0;
+  const Output output = RunExplain(options, kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("Layer 0 (model layer 3)\n"));
+  EXPECT_THAT(output.out, HasSubstr("steps 400..449: predicted 0.8333 | measured 0.6667 | static"));
+  EXPECT_THAT(output.out, HasSubstr("plan 7 moved expert 1 (GPU 0 -> 1), 2 (GPU 1 -> 0)"));
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+  options.layer = 1;
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr("plan 7 moved no expert of this layer"));
+}
+
+TEST_F(ExplainTest, AWindowThatRanUnderThePlacementInForceIsComparedWithTheOneBefore) {
+  daemon_.load->clear_versions();
+  daemon_.load->add_versions(3);
+  ExplainOptions options = Options();
+  options.layer = 0;
+  const std::string text = RunExplain(options, Terminal{.width = 160}).out;
+  EXPECT_THAT(text, HasSubstr("measured 0.6667 | before 0.8333 | static 0.8333"));
+  EXPECT_THAT(text, Not(HasSubstr("predicted")));
+}
+
+TEST_F(ExplainTest, ATableListsSomeTransfersOfALayerAndJsonAll) {
+  daemon_.placements.at(1) = ShiftedPlacement(0);
+  daemon_.placements.at(3) = ShiftedPlacement(1);
+  daemon_.load->clear_gpu_loads();
+  daemon_.load->set_num_experts(64);
+  daemon_.load->set_counts_u64(std::string(size_t{2} * 64 * 8, '\1'));
+  ExplainOptions options = Options();
+  options.layer = 1;
+  const Output table = RunExplain(options, kPlain);
+  EXPECT_EQ(table.exit_code, kOk) << table.message;
+  EXPECT_THAT(table.out, HasSubstr("and 24 more"));
+  EXPECT_EQ(CountOf("(GPU", table.out), 40U);
+  EXPECT_TRUE(FitsInto(table.out, 80)) << table.out;
+  options.query.format = Format::kJson;
+  EXPECT_EQ(CountOf("\"expert\":", RunExplain(options, kPlain).out), 64U);
+  daemon_.placements.erase(1);
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr(R"("moved":null)"));
+}
+
+TEST_F(ExplainTest, AnExpertTellsItsReplicasNowAndBefore) {
+  ExplainOptions options = Options();
+  options.layer = 0;
+  options.expert = 1;
+  const Output output = RunExplain(options, kPlain);
+  EXPECT_THAT(output.out, HasSubstr("Expert 1 of layer 0 (model layer 3)"));
+  EXPECT_THAT(output.out, HasSubstr("1.60 times an even"));
+  EXPECT_THAT(output.out, HasSubstr("on GPU 1 (slot 2, primary), 2 (slot 5)"));
+  EXPECT_THAT(output.out, HasSubstr("before plan 7: on GPU 0 (slot 1, primary), 2 (slot 5)"));
+  options.query.format = Format::kJson;
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr(R"("gpus":[1,2],"gpus_before":[0,2])"));
+}
+
+TEST_F(ExplainTest, WhatIsNotThereIsSaid) {
+  ExplainOptions options = Options();
+  options.layer = 2;
+  EXPECT_EQ(RunExplain(options, kPlain).exit_code, kUsage);
+  options.layer = -1;
+  options.expert = 0;
+  EXPECT_EQ(RunExplain(options, kPlain).message, "--expert needs --layer");
+  daemon_.load.reset();
+  daemon_.plans.clear();
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, HasSubstr("no plan that this daemon remembers"));
+  options = Options();
+  options.layer = 0;
+  EXPECT_EQ(RunExplain(options, kPlain).exit_code, kNotFound);
+}
+
+TEST_F(ExplainTest, BetweenTheChunksOfAPlanThePlanIsTheReason) {
+  daemon_.plans.back().set_num_chunks(2);
+  daemon_.plans.back().set_last_version(4);  // committed since the version was asked for
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, HasSubstr("the predicted peak falls by 27 %"));
+}
+
+TEST_F(ExplainTest, APlanThatLedToAnotherVersionIsNotTheReason) {
+  daemon_.plans.back().set_last_version(2);
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, HasSubstr("no plan that this daemon remembers"));
+}
+
+TEST_F(ExplainTest, APlacementOfAnotherShapeIsNotCompared) {
+  daemon_.placements.at(1) = Placement::Static(
+      *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 8, .num_gpus = 4}));
+  ExplainOptions options = Options();
+  options.layer = 0;
+  const Output output = RunExplain(options, kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("| measured 0.6667 | static"));
+}
+
+TEST_F(ExplainTest, ALoadThatIsNoneIsAnError) {
+  daemon_.load->set_num_experts(3);
+  const Output output = RunExplain(Options(), kPlain);
+  EXPECT_EQ(output.exit_code, kError);
+  EXPECT_THAT(output.message, HasSubstr("the daemon's answer is no load"));
+}
+
+}  // namespace
+}  // namespace eplb::cli

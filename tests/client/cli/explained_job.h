@@ -1,0 +1,55 @@
+// A job whose placement a plan changed, with a load window: what explain, top and diff tell of.
+#ifndef EPLB_TESTS_CLIENT_CLI_EXPLAINED_JOB_H_
+#define EPLB_TESTS_CLIENT_CLI_EXPLAINED_JOB_H_
+
+#include <string>
+
+#include "tests/client/cli/formats/test_files.h"
+#include "tests/client/cli/scripted_query.h"
+
+namespace eplb::cli {
+
+class ExplainedJobTest : public FilesTest {
+ protected:
+  ExplainedJobTest() {
+    v1::JobStatus& job = *daemon_.status.add_jobs();
+    job = ExampleJob();
+    job.add_model_layers(3);
+    job.add_model_layers(6);
+    v1::Plan plan;
+    plan.set_plan(7);
+    plan.set_policy("balanced");
+    plan.set_result("committed");
+    plan.set_base_version(1);
+    plan.set_num_chunks(1);
+    plan.set_chunks_committed(1);
+    plan.set_last_version(3);
+    plan.set_switched_step(431);
+    plan.set_reason("the predicted peak falls by 27 %");
+    v1::Plan kept;
+    kept.set_plan(8);
+    kept.set_result("kept");
+    kept.set_reason("it would not pay");
+    daemon_.plans = {kept, plan};
+    v1::GetLoadResponse load;
+    load.set_first_step(400);
+    load.set_last_step(449);
+    load.set_num_layers(2);
+    load.set_num_experts(4);
+    std::string cells;
+    for (const char tokens : std::string("\x28\x28\x0a\x0a\x14\x14\x14\x14")) {
+      cells += tokens + std::string(7, '\0');
+    }
+    load.set_counts_u64(cells);
+    // Half of the window ran under version 1, so that neither placement alone gives these loads.
+    for (const double tokens : {25, 25, 50, 20, 40, 20}) load.add_gpu_loads(tokens);
+    load.add_versions(1);
+    load.add_versions(3);
+    daemon_.load = load;
+  }
+  ScriptedQuery daemon_;
+};
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_TESTS_CLIENT_CLI_EXPLAINED_JOB_H_

@@ -1,0 +1,115 @@
+#include "client/cli/job_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "tests/client/cli/scripted_query.h"
+
+namespace eplb::cli {
+
+namespace {
+
+TEST(RankNamesTest, OneFewAndMany) {
+  EXPECT_EQ(NameRanks({}, 0), "");
+  EXPECT_EQ(NameRanks({3}, 9), "rank 3");
+  EXPECT_EQ(NameRanks({0}, 1), "rank 0");
+  EXPECT_EQ(NameRanks({0, 1}, 9), "ranks 0, 1");
+  EXPECT_EQ(NameRanks({0, 1}, 2), "all 2 ranks");
+  std::vector<uint32_t> ranks(8);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  EXPECT_EQ(NameRanks(ranks, 9), "ranks 0, 1, 2, 3, 4, 5, 6, 7");
+  ranks.push_back(9);
+  EXPECT_EQ(NameRanks(ranks, 10), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more");
+  EXPECT_EQ(NameRanks(ranks, 9), "all 9 ranks");
+}
+
+TEST(JobTextTest, BalancednessHasThreeNamesAndTheStepsThatWereMeasured) {
+  v1::JobStatus job = ExampleJob();
+  EXPECT_EQ(BalancednessText(job),
+            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.9875, seen "
+            "0.8125");
+  job.clear_balancedness_seen();
+  EXPECT_EQ(BalancednessText(job),
+            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.9875");
+  job.clear_balancedness();
+  job.clear_balancedness_static();
+  EXPECT_EQ(BalancednessText(job), "measured: no complete window yet | predicted 0.9875");
+  job.clear_balancedness_predicted();
+  EXPECT_EQ(BalancednessText(job), "measured: no complete window yet");
+}
+
+TEST(JobTextTest, PausedAndObserveStandBesideTheState) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(StateText(job), "IDLE");
+  EXPECT_EQ(PausedText(job) + ObserveText(job), "");
+  job.mutable_policy()->set_mode("observe");
+  EXPECT_EQ(StateText(job), "IDLE (observe)");
+  EXPECT_NE(ObserveText(job), "");
+  job.set_paused(true);
+  EXPECT_EQ(StateText(job), "IDLE (paused, observe)");
+  job.mutable_policy()->set_mode("apply");
+  EXPECT_EQ(StateText(job), "IDLE (paused)");
+}
+
+TEST(JobTextTest, WhoPausedAJobAndWhyIsSaidOnce) {
+  v1::JobStatus job = HealthyJob();
+  job.set_paused(true);
+  EXPECT_EQ(PausedText(job), "PAUSED");
+  job.set_pause_reason("paused by alice: evaluation");
+  EXPECT_EQ(PausedText(job), "PAUSED by alice: evaluation");
+  job.set_pause_reason("rollback to version 9, by bob");
+  EXPECT_EQ(PausedText(job), "PAUSED: rollback to version 9, by bob");
+}
+
+TEST(JobTextTest, ARunThatHasEndedIsNeitherPausedNorWaitsForAnybody) {
+  v1::JobStatus job = ExampleJob();
+  job.set_paused(true);
+  job.mutable_policy()->set_mode("observe");
+  for (const char* ending : {"finished", "failed"}) {
+    job.set_ending(ending);
+    job.set_end_reason("rank 2 was lost");
+    job.set_state(job.ending() == "failed" ? "FAILED" : "FINISHED");
+    EXPECT_TRUE(HasEnded(job));
+    EXPECT_EQ(StateText(job), job.state());
+    EXPECT_EQ(StateNotes(job, "train ", kPlain), "train " + job.ending() + ": rank 2 was lost\n");
+  }
+  // It may come back.
+  job.set_ending("lost");
+  job.set_state("LOST");
+  EXPECT_FALSE(HasEnded(job));
+  EXPECT_THAT(StateNotes(job, "", kPlain), ::testing::HasSubstr("was lost: rank 2 was lost\n"));
+  EXPECT_THAT(StateNotes(job, "", kPlain), ::testing::HasSubstr("waits for ranks 3, 5"));
+}
+
+TEST(JobTextTest, NoWindowIsNoZero) {
+  EXPECT_EQ(RatioText(std::nullopt), "-");
+  EXPECT_EQ(RatioText(0), "-");
+  EXPECT_EQ(RatioText(0.72749), "0.7275");
+}
+
+TEST(JobTextTest, AStalledJobSaysSoBesideItsStateAndOnALineOfItsOwn) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(StalledText(job) + CandidateText(job) + RefusedText(job), "");
+  job.set_stalled("windows");
+  job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");
+  job.set_paused(true);
+  job.mutable_candidate()->set_incarnation("launch-2");
+  job.set_refusal("rank 0 was refused: it has ended");
+  job.set_refused_hellos(1);
+  EXPECT_EQ(StateText(job), "IDLE (stalled, paused)");
+  const std::string notes = StateNotes(job, "", kPlain);
+  for (const char* line : {"STALLED (windows): rank 1 is 2000 steps behind with its reports\n",
+                           "a newer launch, launch-2, is not balanced: ",
+                           "refused 1 registration, the newest: rank 0 was refused: it has"}) {
+    EXPECT_THAT(notes, ::testing::HasSubstr(line));
+  }
+  EXPECT_TRUE(FitsInto(notes, 80)) << notes;
+}
+
+}  // namespace
+
+}  // namespace eplb::cli

@@ -1,0 +1,277 @@
+// status, get jobs and get placement.
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "base/json_value.h"
+#include "client/cli/get.h"
+#include "client/cli/status.h"
+#include "proto/wire/placement_json.h"
+#include "tests/client/cli/formats/test_files.h"
+#include "tests/client/cli/scripted_query.h"
+
+namespace eplb::cli {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class QueryTest : public FilesTest {
+ protected:
+  QueryTest() {
+    v1::JobStatus& job = *daemon_.status.add_jobs();
+    job = ExampleJob();
+    job.set_job("train\x1b[31m");
+    job.set_stuck_seconds(12);
+    job.add_layer_balancedness(0.5);
+    job.add_layer_balancedness(1);
+  }
+  QueryOptions Options(Format format = Format::kTable) const { return daemon_.Options(format); }
+  GetPlacementOptions Placed(const std::string& job, Format format = Format::kTable) const {
+    return {.query = Options(format), .job = job, .out = {}};
+  }
+  ScriptedQuery daemon_;
+};
+
+TEST_F(QueryTest, StatusTellsTheDaemonAndEachJob) {
+  const Output output = RunStatus({.query = Options()}, kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, StartsWith("eplbd 0.1.0, up 2h 05m, term 0, ready\n"));
+  for (const char* word : {"PREPARING", "7/8", "12,345", "0.7500", "0.6125", "waits for ranks 3, 5",
+                           "last decision: moved 12 experts"}) {
+    EXPECT_THAT(output.out, HasSubstr(word));
+  }
+  EXPECT_THAT(output.out, Not(HasSubstr("\x1b")));
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
+}
+
+TEST_F(QueryTest, StatusWithoutJobsOrReadinessSaysSo) {
+  daemon_.status.clear_jobs();
+  daemon_.status.set_ready(false);
+  daemon_.status.set_not_ready_reason("the store cannot be written");
+  const Output output = RunStatus({.query = Options()}, kPlain);
+  EXPECT_THAT(output.out, HasSubstr("not ready\nthe store cannot be written\n"));
+  EXPECT_THAT(output.out, EndsWith("no job has connected yet\n"));
+}
+
+TEST_F(QueryTest, JobsThatTheAskerMayNotSeeAreNotCalledNone) {
+  daemon_.status.clear_jobs();
+  EXPECT_EQ(RunGetJobs({.query = Options()}, kPlain).message, "");
+  daemon_.status.set_jobs_hidden(true);
+  EXPECT_THAT(RunStatus({.query = Options()}, kPlain).out, HasSubstr("\nno job that you may see"));
+  const Output jobs = RunGetJobs({.query = Options()}, kPlain);
+  EXPECT_EQ(jobs.exit_code, kOk);
+  EXPECT_EQ(jobs.message, kNoVisibleJob);
+  EXPECT_THAT(RunGetJobs({.query = Options(Format::kJson)}, kPlain).out,
+              HasSubstr(R"({"jobs":[],"jobs_hidden":true,)"));
+}
+
+TEST_F(QueryTest, StatusAndJobsAsJsonKeepEveryField) {
+  const absl::StatusOr<wire::JsonValue> status =
+      wire::ParseJson(RunStatus({.query = Options(Format::kJson)}, kPlain).out);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->Find("uptime_seconds")->real, 7500);
+  const std::string jobs = RunGetJobs({.query = Options(Format::kJson)}, kPlain).out;
+  for (const char* word : {R"("job":"train\u001b[31m")", R"("connected_ranks":7)", R"("digest":")",
+                           R"("balancedness":0.75,"balancedness_static":0.6125)",
+                           R"("balancedness_predicted":0.9875,"balancedness_seen":0.8125)",
+                           R"("measured_first_step":12200,"measured_last_step":12249)",
+                           R"("layer_balancedness":[0.5,1.0])", R"("stuck_seconds":12.0)"}) {
+    EXPECT_THAT(jobs, HasSubstr(word));
+  }
+}
+
+TEST_F(QueryTest, RanksAreInTheJsonOfJobsOnlyWhenTheyAreAskedFor) {
+  const std::string ranks = R"("ranks":[{"rank":0)";
+  EXPECT_THAT(RunGetJobs({.query = Options(Format::kJson)}, kPlain).out, Not(HasSubstr(ranks)));
+  EXPECT_THAT(RunStatus({.query = Options(Format::kJson)}, kPlain).out, Not(HasSubstr(ranks)));
+  EXPECT_THAT(RunGetJobs({.query = Options(Format::kJson), .job = {}, .ranks = true}, kPlain).out,
+              HasSubstr(ranks));
+  EXPECT_THAT(RunStatus({.query = Options(Format::kJson), .ranks = true}, kPlain).out,
+              HasSubstr(ranks));
+}
+
+TEST_F(QueryTest, StatusTellsMeasuredStaticPredictedAndSeen) {
+  const std::string wide = RunStatus({.query = Options()}, Terminal{.width = 160}).out;
+  EXPECT_THAT(wide, HasSubstr("measured  static  predicted    seen\n"));
+  EXPECT_THAT(wide, HasSubstr("0.7500  0.6125     0.9875  0.8125\n"));
+  const std::string narrow = RunStatus({.query = Options()}, kPlain).out;
+  EXPECT_THAT(narrow, HasSubstr("balancedness measured 0.7500 on steps 12200..12249 | static"));
+}
+
+TEST_F(QueryTest, PausedAndObserveAreInTheRowsOfStatusAndJobs) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_state("IDLE");
+  job.mutable_policy()->set_mode("observe");
+  EXPECT_THAT(RunStatus({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));
+  EXPECT_THAT(RunGetJobs({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));
+  job.set_paused(true);
+  job.set_pause_reason("paused by alice: evaluation");
+  const std::string status = RunStatus({.query = Options()}, kPlain).out;
+  EXPECT_THAT(status, HasSubstr("  IDLE (paused, observe)  "));
+  EXPECT_THAT(status, HasSubstr(" PAUSED by alice: evaluation\n"));
+  EXPECT_THAT(RunGetJobs({.query = Options()}, kPlain).out, HasSubstr("  IDLE (paused, observe)"));
+  EXPECT_TRUE(FitsInto(status, 80)) << status;
+}
+
+TEST_F(QueryTest, OneJobOrOnlyNamesCanBeAskedFor) {
+  v1::JobStatus& other = *daemon_.status.add_jobs();
+  other = HealthyJob();
+  other.set_job("other");
+  const std::string one = RunGetJobs({.query = Options(), .job = "other"}, kPlain).out;
+  EXPECT_THAT(one, HasSubstr("other"));
+  EXPECT_THAT(one, Not(HasSubstr("train")));
+  EXPECT_EQ(RunGetJobs({.query = Options(), .job = "nobody"}, kPlain).exit_code, kNotFound);
+  // A shell may expand what completion reads: a name that no job can have is left out.
+  daemon_.status.add_jobs()->set_job("$(touch x)");
+  EXPECT_EQ(RunGetJobs({.query = Options(), .job = {}, .names = true}, kPlain).out, "other\n");
+}
+
+TEST_F(QueryTest, TheTableOfJobsFitsIntoATerminal) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_job(std::string(100, 'j'));
+  job.mutable_policy()->set_mode("observe");
+  const std::string jobs = RunGetJobs({.query = Options()}, kPlain).out;
+  EXPECT_TRUE(FitsInto(jobs, 100)) << jobs;
+  EXPECT_THAT(RunGetJobs({.query = Options()}, Terminal{.width = 160}).out,
+              HasSubstr("incarnation\n"));
+}
+
+TEST_F(QueryTest, APlacementComesAsTableAsJsonAndAsFile) {
+  const Output table = RunGetPlacement(Placed("train"), kPlain);
+  EXPECT_EQ(table.exit_code, kOk) << table.message;
+  EXPECT_THAT(table.out, HasSubstr("version 3"));
+  EXPECT_THAT(table.out, HasSubstr("0* 2"));
+  const absl::StatusOr<wire::JsonValue> json =
+      wire::ParseJson(RunGetPlacement(Placed("train", Format::kJson), kPlain).out);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(*wire::GetInteger(*json, "version"), 3);
+  EXPECT_EQ(*wire::GetString(*json, "digest"), DigestOf(ExampleAfter()).Hex());
+  EXPECT_EQ(*wire::PlacementFromJson(*json->Find("placement")), ExampleAfter());
+  GetPlacementOptions to_file = Placed("train");
+  to_file.out = Path("p.json");
+  EXPECT_EQ(RunGetPlacement(to_file, kPlain).exit_code, kOk);
+  EXPECT_EQ(*ReadPlacementFile(Path("p.json")), ExampleAfter());
+}
+
+TEST_F(QueryTest, APlacementOfALargeJobFitsIntoATerminal) {
+  daemon_.placements.at(3) = Placement::Static(*Topology::Make({.num_layers = 128,
+                                                                .num_experts = 2048,
+                                                                .num_slots = 2304,
+                                                                .num_gpus = 2304,
+                                                                .num_nodes = 288}));
+  const Output output = RunGetPlacement(Placed("train"), kPlain);
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("128 layers of 2,048 experts in 2,304 slots"));
+  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out.substr(0, 500);
+}
+
+TEST_F(QueryTest, AnUnknownJobIsNotFoundWithNothingOnStdout) {
+  const Output output = RunGetPlacement(Placed("nobody"), kPlain);
+  EXPECT_EQ(output.exit_code, kNotFound);
+  EXPECT_EQ(output.out, "");
+  EXPECT_EQ(output.message, "no job nobody");
+}
+
+TEST_F(QueryTest, AnEarlierVersionIsToldWhileItIsKept) {
+  GetPlacementOptions options = Placed("train", Format::kJson);
+  options.version = 1;
+  EXPECT_THAT(RunGetPlacement(options, kPlain).out, HasSubstr(R"("version":1,)"));
+  options.version = 2;
+  const Output output = RunGetPlacement(options, kPlain);
+  EXPECT_EQ(output.exit_code, kNotFound);
+  EXPECT_EQ(output.message, "no such version is kept");
+}
+
+TEST_F(QueryTest, ALayerOutsideTheJobIsRefused) {
+  GetPlacementOptions options = Placed("train");
+  options.layer = 2;
+  EXPECT_EQ(RunGetPlacement(options, kPlain).exit_code, kUsage);
+}
+
+TEST_F(QueryTest, ABrokenAnswerIsAnError) {
+  daemon_.whole = false;
+  const Output output = RunGetPlacement(Placed("train"), kPlain);
+  EXPECT_EQ(output.exit_code, kError);
+  EXPECT_THAT(output.message, HasSubstr("the daemon's answer is no placement"));
+}
+
+TEST_F(QueryTest, NobodyThereIsUnreachable) {
+  QueryOptions options = Options();
+  options.endpoint = "unix:" + Path("no.sock");
+  const Output output = RunStatus({.query = options}, kPlain);
+  EXPECT_EQ(output.exit_code, kUnreachable);
+  EXPECT_THAT(output.message, StartsWith("cannot reach unix:"));
+}
+
+TEST_F(QueryTest, ASilentDaemonIsATimeout) {
+  daemon_.answers = false;
+  QueryOptions options = Options();
+  options.timeout = "300ms";
+  const Output output = RunStatus({.query = options}, kPlain);
+  EXPECT_EQ(output.exit_code, kTimeout);
+  EXPECT_EQ(output.message, "no answer from " + daemon_.endpoint() + " within 300ms");
+}
+
+TEST_F(QueryTest, RefusalsHaveTheirOwnExitCodes) {
+  const std::pair<grpc::StatusCode, int> cases[] = {
+      {grpc::StatusCode::PERMISSION_DENIED, kDenied},
+      {grpc::StatusCode::UNAUTHENTICATED, kDenied},
+      {grpc::StatusCode::FAILED_PRECONDITION, kConflict},
+      {grpc::StatusCode::INVALID_ARGUMENT, kUsage},
+      {grpc::StatusCode::INTERNAL, kError}};
+  for (const auto& [code, exit_code] : cases) {
+    daemon_.failure = {code, "because"};
+    EXPECT_EQ(RunStatus({.query = Options()}, kPlain).exit_code, exit_code) << code;
+  }
+}
+
+TEST_F(QueryTest, TimeoutsThatCannotBeMeantAreRefused) {
+  for (const char* bad : {"", "0", "-1", "x", "5 s", "inf", "nan", "1e9", "2h"}) {
+    QueryOptions options = Options();
+    options.timeout = bad;
+    EXPECT_EQ(RunStatus({.query = options}, kPlain).exit_code, kUsage) << bad;
+  }
+}
+
+TEST_F(QueryTest, LaunchesStallsRefusalsAndWarningsAreInTextAndJson) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_launch(4);
+  job.set_term(7);
+  job.set_stalled("windows");
+  job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");
+  job.set_step_seconds(0.25);
+  job.set_coverage_now(0.75);
+  job.mutable_candidate()->set_incarnation("launch-2");
+  job.set_refused_hellos(3);
+  daemon_.status.add_warnings("1024 descriptors are too few for limits.max_sessions = 20000");
+  v1::Refusal& refusal = *daemon_.status.add_refusals();
+  refusal.set_job("j65");
+  refusal.set_reason("the daemon already knows 64 jobs");
+  refusal.set_count(8);
+  for (const int width : {80, 160}) {
+    const std::string status = RunStatus({.query = Options()}, {.width = width}).out;
+    for (const char* word :
+         {"warning: 1024 descriptors", "STALLED (windows): rank 1 is 2000",
+          "a newer launch, launch-2,", "j65 is not served: the daemon already"}) {
+      EXPECT_THAT(status, HasSubstr(word)) << width;
+    }
+    EXPECT_TRUE(FitsInto(status, static_cast<size_t>(width))) << status;
+    const std::string jobs = RunGetJobs({.query = Options()}, {.width = width}).out;
+    EXPECT_TRUE(FitsInto(jobs, 120)) << jobs;
+    EXPECT_THAT(status + jobs, HasSubstr("(stalled)"));
+  }
+  const std::string json = RunStatus({.query = Options(Format::kJson)}, kPlain).out;
+  for (const char* word :
+       {R"("stalled":"windows","stalled_reason":"rank 1 is 2000 steps behind with its reports")",
+        R"("step_seconds":0.25,"coverage_now":0.75,"launch":4,"term":7)",
+        R"("candidate":{"incarnation":"launch-2",)", R"("refused_hellos":3)",
+        R"("warnings":["1024 descriptors)", R"("refusals":[{"job":"j65",)"}) {
+    EXPECT_THAT(json, HasSubstr(word));
+  }
+}
+
+}  // namespace
+}  // namespace eplb::cli

@@ -1,0 +1,61 @@
+#include "client/cli/status.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/client/cli/explained_job.h"
+
+namespace eplb::cli {
+
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class TopTest : public ExplainedJobTest {
+ protected:
+  std::string Screen() const {
+    const Output output = RunTop({.query = daemon_.Options(), .job = ""}, kPlain);
+    EXPECT_EQ(output.exit_code, kOk) << output.message;
+    return output.out;
+  }
+};
+
+TEST_F(TopTest, TheMostImportantComesFirst) {
+  const std::string text = Screen();
+  EXPECT_THAT(text,
+              StartsWith("train  PREPARING 12.0 s  ranks 7/8  step 12,345  version 3\n"
+                         "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted"));
+  EXPECT_THAT(text, HasSubstr("GPU loads, all layers, steps 400..449"));
+  EXPECT_TRUE(FitsInto(text, 80)) << text;
+}
+
+// GPUs got 45, 65 and 70 tokens of 60 on average. The placement in force would give 50, 70 and 60.
+TEST_F(TopTest, BarsAreWhatTheGpusGot) {
+  const std::string text = Screen();
+  EXPECT_THAT(text, HasSubstr("measured"));
+  for (const char* load : {"0.75x", "1.08x", "1.17x"}) EXPECT_THAT(text, HasSubstr(load));
+}
+
+TEST_F(TopTest, BarsThatNobodyMeasuredAreCalledPredicted) {
+  daemon_.load->clear_gpu_loads();
+  daemon_.status.mutable_jobs(0)->clear_balancedness();
+  const std::string text = Screen();
+  EXPECT_THAT(text, HasSubstr("predicted\n"));
+  EXPECT_THAT(text, HasSubstr("0.83x"));
+  EXPECT_THAT(text, Not(HasSubstr("measured 0")));
+}
+
+TEST_F(TopTest, PausedAndObserveStandInTheHeading) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.mutable_policy()->set_mode("observe");
+  job.set_paused(true);
+  job.set_pause_reason("paused by alice: evaluation");
+  const std::string text = Screen();
+  EXPECT_THAT(text, StartsWith("train  PREPARING (paused, observe) 12.0 s"));
+  EXPECT_THAT(text, HasSubstr("\nPAUSED by alice: evaluation\n"));
+}
+
+}  // namespace
+
+}  // namespace eplb::cli

@@ -1,0 +1,241 @@
+#include "client/run_log/run_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "base/files.h"
+#include "tests/client/cli/formats/test_files.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+
+namespace {
+
+using ::testing::HasSubstr;
+
+using EventsFileTest = FilesTest;
+
+TEST_F(EventsFileTest, EventsAreReadOldestFirstWhateverTheirOrder) {
+  const std::string path = Write("events.json", R"json({"job":"demo","events":[
+    {"sequence":9,"unix_micros":200,"time":"x","job":"demo","name":"resume","version":3,"reason":"on",
+     "actor":"uid 0 (root)","before":"paused: tea","after":"not paused"},
+    {"sequence":8,"unix_micros":100,"time":"x","job":"demo","name":"pause","version":3,"reason":"tea",
+     "actor":"uid 0 (root)","before":"not paused","after":"paused: tea"}]
+})json");
+  const auto events = ReadEventsFile(path);
+  ASSERT_TRUE(events.ok()) << events.status();
+  EXPECT_EQ(events->job, "demo");
+  ASSERT_EQ(events->events.size(), 2u);
+  EXPECT_EQ(events->events[0].name, "pause");
+  EXPECT_EQ(events->events[0].unix_micros, 100);
+  EXPECT_EQ(events->events[1].before, "paused: tea");
+  EXPECT_EQ(events->events[1].actor, "uid 0 (root)");
+}
+
+TEST_F(EventsFileTest, AJobWithoutEventsHasNone) {
+  EXPECT_TRUE(ReadEventsFile(Write("e", R"({"job":"demo","events":[]})"))->events.empty());
+}
+
+TEST_F(EventsFileTest, WhatIsMissingIsNamedWithTheFile) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{", "events.json: "},
+      {R"({"events":[]})", "job is missing"},
+      {R"({"job":"a"})", "events is missing or not an array"},
+      {R"({"job":"a","events":[{"sequence":1}]})", "events[0]: unix_micros is missing"}};
+  for (const auto& [text, expected] : cases) {
+    const std::string path = Write("events.json", text);
+    const std::string message(ReadEventsFile(path).status().message());
+    EXPECT_THAT(message, HasSubstr(expected));
+    EXPECT_EQ(message.find(path), 0u) << message;
+  }
+  EXPECT_EQ(ReadEventsFile(Path("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using HistoryFileTest = FilesTest;
+
+std::string Line(const std::string& event, const std::string& more) {
+  return "{\"event\":\"" + event + "\",\"rank\":3,\"incarnation\":\"a\"," + more + "}\n";
+}
+
+std::string Target(int step, int version) {
+  return "\"step\":" + std::to_string(step) + ",\"version\":" + std::to_string(version) +
+         ",\"digest\":\"" + std::string(63, '0') + std::to_string(version) + "\"";
+}
+
+TEST_F(HistoryFileTest, EveryEventBecomesItsRecord) {
+  const std::string path =
+      Write("log", Line("start", Target(0, 0)) + Line("steps", Target(0, 0) + ",\"last_step\":7") +
+                       Line("ready", Target(8, 1)) + Line("vote", Target(8, 1) + ",\"ok\":true") +
+                       Line("commit", Target(8, 1)) +
+                       Line("drop", Target(9, 2) + ",\"reason\":\"retracted\"") +
+                       Line("stop", "\"step\":9,\"reason\":\"finished\""));
+  const absl::StatusOr<RankHistory> history = ReadHistoryFile(path);
+  ASSERT_TRUE(history.ok()) << history.status();
+  EXPECT_EQ(history->rank, RankId{3});
+  using Kind = HistoryRecord::Kind;
+  std::vector<Kind> kinds;
+  for (const HistoryRecord& record : history->records) kinds.push_back(record.kind);
+  EXPECT_THAT(kinds, ::testing::ElementsAre(Kind::kStart, Kind::kStep, Kind::kReady, Kind::kVote,
+                                            Kind::kCommit, Kind::kDrop, Kind::kStop));
+  EXPECT_EQ(history->records[1].last_step, 7);
+  EXPECT_TRUE(history->records[3].passed);
+  EXPECT_EQ(history->records[4].version, 1);
+  EXPECT_EQ(history->records[4].digest, *Digest::FromHex(std::string(63, '0') + "1"));
+  EXPECT_EQ(history->records[6].step, 9);
+}
+
+TEST_F(HistoryFileTest, ALineThatADyingProcessCutOffIsLeftOut) {
+  const std::string first = Line("start", Target(0, 0));
+  const std::string second = Line("commit", Target(8, 1));
+  const std::string path = Write("log", first + second.substr(0, second.size() / 2));
+  const absl::StatusOr<RankHistory> history = ReadHistoryFile(path);
+  ASSERT_TRUE(history.ok()) << history.status();
+  EXPECT_EQ(history->records.size(), 1U);
+  // Whole but for its newline: kept.
+  Write("log", first + second.substr(0, second.size() - 1));
+  EXPECT_EQ(ReadHistoryFile(path)->records.size(), 2U);
+}
+
+TEST_F(HistoryFileTest, AnythingElseMalformedNamesFileAndLine) {
+  const std::string first = Line("start", Target(0, 0));
+  const std::pair<std::string, std::string> cases[] = {
+      {"{\"event\":\n", "column"},
+      {Line("begin", Target(0, 0)), "event is \"begin\""},
+      {Line("steps", Target(0, 0)), "last_step is missing"},
+      {Line("steps", Target(5, 0) + ",\"last_step\":4"), "last_step is 4"},
+      {Line("vote", Target(5, 1)), "ok is missing"},
+      {Line("vote", Target(5, 1) + ",\"ok\":1"), "ok is missing or no boolean"},
+      {Line("commit", "\"step\":5,\"version\":1"), "digest is missing"},
+      {Line("commit", "\"step\":5,\"version\":1,\"digest\":\"12\""), "64"},
+      {Line("commit", "\"step\":-5,\"version\":1"), "step is -5"},
+      {Line("stop", "\"version\":1"), "step is missing"},
+      {"{\"event\":\"stop\",\"rank\":4,\"incarnation\":\"a\",\"step\":1}\n", "rank is 4"},
+  };
+  for (const auto& [line, message] : cases) {
+    const std::string path = Write("log", first + line);
+    const std::string text(ReadHistoryFile(path).status().message());
+    EXPECT_THAT(text, StartsWith(path + ": line 2: "));
+    EXPECT_THAT(text, HasSubstr(message));
+  }
+  EXPECT_THAT(std::string(ReadHistoryFile(Write("log", "")).status().message()),
+              HasSubstr("has no record"));
+}
+
+RunReport TwoDecisionsInThreeSwitches() {
+  RunReport report;
+  report.job = "demo";
+  for (int64_t step = 0; step < 4; ++step) {
+    report.steps.push_back({.step = step,
+                            .version = step < 2 ? 0 : 1,
+                            .balancedness = step < 2 ? 0.5 : 0.9,
+                            .balancedness_static = 0.5,
+                            .seconds = 0.1});
+  }
+  report.switches = {
+      {.step = 1, .version = 1, .decided_first_step = 0, .decided_last_step = 0, .reason = "a"},
+      {.step = 2, .version = 2, .decided_first_step = 0, .decided_last_step = 0, .reason = "a"},
+      {.step = 3, .version = 3, .decided_first_step = 1, .decided_last_step = 2, .reason = "\xff"}};
+  report.switches[1].bytes_moved = 100;
+  report.switches[2].bytes_moved = 11;
+  report.switches[0].pause_seconds = 0.25;
+  return report;
+}
+
+TEST(RunReportTest, ChunksOfOneDecisionAreOneRebalance) {
+  EXPECT_EQ(CountRebalances(TwoDecisionsInThreeSwitches().switches), 2);
+  EXPECT_EQ(CountRebalances({}), 0);
+}
+
+TEST(RunReportTest, DecisionsOnTheSameStepsAreToldApartByTheirNumber) {
+  RunReport report = TwoDecisionsInThreeSwitches();
+  for (SwitchRecord& change : report.switches) {
+    change.decided_first_step = 0;
+    change.decided_last_step = 0;
+    change.decision = change.step < 3 ? 7 : 8;
+  }
+  report.switches[2].policy = "rollback";
+  const auto decisions = ByDecision(report.switches);
+  ASSERT_EQ(decisions.size(), 2u);
+  EXPECT_EQ(decisions[0].size(), 2u);
+  EXPECT_EQ(decisions[1].front().step, 3);
+  EXPECT_EQ(CountRebalances(report.switches), 1);  // an operator's rollback is none
+}
+
+TEST(RunReportTest, MeansAfterTheFirstSwitchLeaveEarlierStepsOut) {
+  const auto json = nlohmann::json::parse(RunReportToJson(TwoDecisionsInThreeSwitches()));
+  EXPECT_EQ(json["format"], "eplb.run.v1");
+  EXPECT_DOUBLE_EQ(json["summary"]["balancedness_mean"].get<double>(), 0.7);
+  EXPECT_DOUBLE_EQ(json["summary"]["balancedness_mean_after_first_switch"].get<double>(), 0.9);
+  EXPECT_DOUBLE_EQ(json["summary"]["balancedness_static_mean_after_first_switch"].get<double>(),
+                   0.5);
+  EXPECT_EQ(json["summary"]["bytes_moved"], 111);
+  EXPECT_EQ(json["summary"]["pause_seconds_max"], 0.25);
+  EXPECT_EQ(json["steps"].size(), 4u);
+}
+
+class RunReportFileTest : public ::testing::Test {
+ protected:
+  ~RunReportFileTest() override { (void)std::remove(path_.c_str()); }
+
+  // Tests of this binary run side by side.
+  const std::string path_ =
+      ::testing::TempDir() + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(RunReportFileTest, WhatIsWrittenIsRead) {
+  RunReport report = TwoDecisionsInThreeSwitches();
+  report.switches[2].reason = "steps 1..2";
+  report.switches[2].decision = 4;
+  report.switches[2].policy = "rollback";
+  report.switches[2].asked_by = "uid 1000 (alice)";
+  report.began_at = 1.7e9;
+  report.even_step_seconds = 0.03;
+  report.steps[1].began = 0.125;
+  report.steps[1].boundary_seconds = 0.5;
+  report.steps[1].work_seconds = 0.25;
+  ASSERT_TRUE(WriteRunReport(report, path_).ok());
+  const absl::StatusOr<RunReport> back = ReadRunReport(path_);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(RunReportToJson(*back), RunReportToJson(report));
+  EXPECT_EQ(back->switches[2].asked_by, "uid 1000 (alice)");
+  EXPECT_EQ(back->steps[1].work_seconds, 0.25);
+}
+
+TEST_F(RunReportFileTest, AMissingKeyIsNamedWithTheFile) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{", "not JSON"},
+      {"[]", "report is not an object"},
+      {R"({"format":"eplb.run.v1"})", "job is missing"},
+      {R"({"format":3})", "format is missing or not a string"}};
+  for (const auto& [text, expected] : cases) {
+    ASSERT_TRUE(WriteFileAtomically(path_, text).ok());
+    const std::string message(ReadRunReport(path_).status().message());
+    EXPECT_THAT(message, ::testing::HasSubstr(expected));
+    EXPECT_THAT(message, ::testing::StartsWith(path_));
+  }
+  EXPECT_EQ(ReadRunReport("/nonexistent").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RunReportTest, AReasonThatIsNotUtf8IsStillJson) {
+  const auto json =
+      nlohmann::json::parse(RunReportToJson(TwoDecisionsInThreeSwitches()), nullptr, false);
+  EXPECT_FALSE(json.is_discarded());
+}
+
+TEST(RunReportTest, AnEmptyRunHasFiniteFigures) {
+  const auto json = nlohmann::json::parse(RunReportToJson({}));
+  EXPECT_EQ(json["summary"]["balancedness_mean"], 1.0);
+  EXPECT_EQ(json["summary"]["rebalances"], 0);
+}
+
+}  // namespace
+
+}  // namespace eplb

@@ -1,0 +1,181 @@
+#include "client/session/unary_calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+#include "client/client.h"
+#include "tests/client/session/scripted_daemon.h"
+#include "tests/client/thread_exchange.h"
+
+namespace eplb {
+
+namespace {
+
+using testing::ScriptedDaemon;
+
+int PortThatNobodyListensOn() { return ScriptedDaemon({}).port(); }
+
+// A daemon that begins to listen while it is asked.
+class LateDaemon {
+ public:
+  LateDaemon(const ScriptedDaemon::Options& options, absl::Duration after)
+      : starts_([this, options, after] {
+          absl::SleepFor(after);
+          daemon_.emplace(options);
+        }) {}
+  ~LateDaemon() { starts_.join(); }
+
+ private:
+  std::optional<ScriptedDaemon> daemon_;
+  std::thread starts_;
+};
+
+TEST(QueryTest, ADaemonThatStartsWhileItIsAskedAnswers) {
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const int port = PortThatNobodyListensOn();
+    const LateDaemon daemon({.port = port, .reserved = 41}, absl::Milliseconds(400));
+    const absl::StatusOr<int64_t> version =
+        ReserveVersion({absl::StrCat("127.0.0.1:", port)}, {}, "job", absl::Seconds(10));
+    ASSERT_TRUE(version.ok()) << version.status();
+    EXPECT_EQ(*version, 41);
+  }
+}
+
+TEST(QueryTest, OneThatIsNotThereIsToldByItsCauseBeforeTheDeadline) {
+  const int port = PortThatNobodyListensOn();
+  const absl::Time begin = absl::Now();
+  const absl::Status status =
+      FetchPlacement({absl::StrCat("127.0.0.1:", port)}, {}, "job", absl::Minutes(1)).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("connection refused"), absl::string_view::npos) << status;
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
+}
+
+TEST(QueryTest, OfSeveralDaemonsTheHighestReservationCounts) {
+  const ScriptedDaemon first({.reserved = 7});
+  const ScriptedDaemon second({.reserved = 9});
+  const ScriptedDaemon old({});  // reserves none
+  const absl::StatusOr<int64_t> version = ReserveVersion(
+      {old.endpoint(), first.endpoint(), second.endpoint()}, {}, "job", absl::Seconds(10));
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(*version, 9);
+  EXPECT_TRUE(absl::IsUnimplemented(
+      ReserveVersion({old.endpoint()}, {}, "job", absl::Seconds(10)).status()));
+}
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::ScriptedDaemon;
+
+ClientOptions OptionsOf(const std::string& endpoint, int32_t rank, int32_t world_size,
+                        absl::Duration timeout) {
+  ClientOptions options;
+  options.job = "job";
+  options.incarnation = "launch";
+  options.endpoint = endpoint;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.start_deadline = timeout;
+  return options;
+}
+
+TEST(DaemonExchangeTest, DaemonCarriesTheExchange) {
+  ScriptedDaemon daemon({});
+  testing::RunRanks(2, [&](int32_t rank) {
+    const Exchange exchange =
+        MakeDaemonExchange(OptionsOf(daemon.endpoint(), rank, 2, absl::Seconds(20)));
+    EXPECT_THAT(exchange(absl::StrCat("first ", rank)).value(), ElementsAre("first 0", "first 1"));
+    EXPECT_THAT(exchange(absl::StrCat("second ", rank)).value(),
+                ElementsAre("second 0", "second 1"));
+  });
+}
+
+TEST(DaemonExchangeTest, ExchangeOfAMissingRankEndsAtItsDeadline) {
+  ScriptedDaemon daemon({});
+  const Exchange exchange =
+      MakeDaemonExchange(OptionsOf(daemon.endpoint(), 0, 2, absl::Milliseconds(300)));
+  const absl::Status status = exchange("alone").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
+}
+
+TEST(DaemonExchangeTest, ADaemonThatListensAMomentLaterIsReached) {
+  auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+  const int port = daemon->port();
+  const Exchange exchange =
+      MakeDaemonExchange(OptionsOf(daemon->endpoint(), 0, 1, absl::Seconds(20)));
+  daemon.reset();
+  std::thread later([&] {
+    absl::SleepFor(absl::Milliseconds(200));
+    daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port});
+  });
+  EXPECT_THAT(exchange("here").value(), ElementsAre("here"));
+  later.join();
+}
+
+// Rank 0 waits in the second exchange when the daemon dies; rank 1 comes when the next one is
+// there.
+TEST(DaemonExchangeTest, ADaemonThatRestartsInTheMiddleLosesNothing) {
+  auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
+  const int port = daemon->port();
+  const std::string endpoint = daemon->endpoint();
+  absl::Notification restarted;
+  testing::RunRanks(3, [&](int32_t rank) {
+    if (rank == 2) {  // the machine
+      daemon->WaitForExchanges(3);
+      daemon.reset();
+      daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port});
+      restarted.Notify();
+      return;
+    }
+    const Exchange exchange = MakeDaemonExchange(OptionsOf(endpoint, rank, 2, absl::Seconds(20)));
+    EXPECT_THAT(exchange(absl::StrCat("first ", rank)).value(), ElementsAre("first 0", "first 1"));
+    if (rank == 1) restarted.WaitForNotification();
+    EXPECT_THAT(exchange(absl::StrCat("second ", rank)).value(),
+                ElementsAre("second 0", "second 1"));
+  });
+}
+
+TEST(DaemonExchangeTest, WithoutANameOfTheLaunchNobodyIsAsked) {
+  ClientOptions options = OptionsOf("127.0.0.1:1", 0, 2, absl::Seconds(60));
+  options.incarnation = "";
+  unsetenv("EPLB_LAUNCH_ID");
+  const absl::Status status = MakeDaemonExchange(options)("alone").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("set EPLB_LAUNCH_ID"));
+}
+
+TEST(DaemonExchangeTest, TheNextDaemonOfTheListCarriesTheExchange) {
+  const std::string gone = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  ScriptedDaemon daemon({});
+  const Exchange exchange = MakeDaemonExchange(
+      OptionsOf(absl::StrCat(gone, ",", daemon.endpoint()), 0, 1, absl::Seconds(20)));
+  EXPECT_THAT(exchange("here").value(), ElementsAre("here"));
+}
+
+// Nobody listens: that is known at once, and is no deadline that passed.
+TEST(DaemonExchangeTest, ARefusedConnectionIsCalledSoAtOnce) {
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  const Exchange exchange = MakeDaemonExchange(OptionsOf(endpoint, 0, 2, absl::Seconds(60)));
+  const absl::Time begin = absl::Now();
+  const absl::Status status = exchange("alone").status();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            absl::StrCat("exchange 0 through eplbd at ", endpoint, ": connection refused"));
+}
+
+}  // namespace
+
+}  // namespace eplb

@@ -1,0 +1,59 @@
+#include "cuda/runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+#include <utility>
+
+namespace eplb::cuda {
+
+namespace {
+
+TEST(ToStatusTest, SuccessIsOk) { EXPECT_TRUE(ToStatus(cudaSuccess, "cudaMalloc").ok()); }
+
+TEST(ToStatusTest, MessageHasCallNameAndText) {
+  EXPECT_EQ(ToStatus(cudaErrorMemoryAllocation, "cudaMalloc").message(),
+            "cudaMalloc: cudaErrorMemoryAllocation (2): out of memory");
+}
+
+TEST(ToStatusTest, CodeSaysWhatTheCallerCanDo) {
+  EXPECT_EQ(ToStatus(cudaErrorMemoryAllocation, "").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ToStatus(cudaErrorNoDevice, "").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ToStatus(cudaErrorInsufficientDriver, "").code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ToStatus(cudaErrorNotReady, "").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ToStatus(cudaErrorIllegalAddress, "").code(), absl::StatusCode::kInternal);
+}
+
+int32_t destroyed = 0;
+int CountDestroyed(int* handle) {
+  destroyed += *handle;
+  return 0;
+}
+
+TEST(HandlesTest, HandleIsOnePointerAndDestroyedOnce) {
+  using Handle = std::unique_ptr<int*, HandleDeleter<int*, CountDestroyed>>;
+  static_assert(sizeof(Handle) == sizeof(int*));
+  static_assert(sizeof(Stream) == sizeof(cudaStream_t));
+  static_assert(!std::is_copy_constructible_v<DeviceMemory>);
+  int one = 1;
+  {
+    Handle first(&one);
+    const Handle second = std::move(first);
+    EXPECT_EQ(destroyed, 0);
+  }
+  EXPECT_EQ(destroyed, 1);
+}
+
+TEST(HandlesTest, EitherThereIsADeviceOrTheStatusSaysSo) {
+  const auto stream = MakeStream();
+  if (stream.ok()) {
+    EXPECT_NE(stream->get(), nullptr);
+  } else {
+    EXPECT_EQ(stream.status().code(), absl::StatusCode::kFailedPrecondition) << stream.status();
+  }
+}
+
+}  // namespace
+
+}  // namespace eplb::cuda

@@ -1,0 +1,282 @@
+#include "placement/decision/rebalance.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace eplb {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Topology Frame() {
+  return Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 4, .num_gpus = 2}).value();
+}
+
+Placement Of(std::initializer_list<int32_t> row) {
+  IndexMatrix slots(1, 4);
+  slots.row(0) = Eigen::Map<const Eigen::Array<int32_t, 1, 4>>(row.begin());
+  return Placement::FromSlots(Frame(), slots).value();
+}
+
+Load Tokens(std::initializer_list<int64_t> row) {
+  LoadMatrix counts(1, 4);
+  counts.row(0) = Eigen::Map<const Eigen::Array<int64_t, 1, 4>>(row.begin());
+  return Load::FromCounts(counts).value();
+}
+
+// Experts 0 and 1 are hot and share GPU 0; `apart` parts them: 2000 tokens become 1100.
+class RebalanceTest : public ::testing::Test {
+ protected:
+  RebalanceTest() {
+    costs_.expert.weight_bytes = 1'000'000;
+    costs_.intra_bytes_per_s = 1e9;
+    costs_.token_seconds = 1e-6;  // so a window saves 0.9 ms, and both transfers take 1 ms
+  }
+
+  RebalanceVerdict Ask() {
+    return JudgeRebalance({.load = hot_,
+                           .num_steps = 10,
+                           .incumbent = together_,
+                           .candidate = apart_,
+                           .min_gain = 0.05,
+                           .steps_to_next = 10,
+                           .costs = costs_,
+                           .record = record_})
+        .value();
+  }
+  void Watch(int64_t windows) {
+    for (int64_t i = 0; i < windows; ++i) {
+      ASSERT_TRUE(record_.Observe(hot_, 10, together_).ok());
+    }
+  }
+
+  const Load hot_ = Tokens({1000, 1000, 100, 100});
+  const Placement together_ = Of({0, 1, 2, 3});
+  const Placement apart_ = Of({0, 2, 1, 3});
+  Costs costs_;
+  TrackRecord record_;
+};
+
+TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
+  costs_.token_seconds = 0;
+  const RebalanceVerdict verdict = Ask();
+  EXPECT_TRUE(verdict.rebalance);
+  EXPECT_EQ(verdict.reason, "predicted peak GPU load falls 45.0 % (balancedness 0.550 -> 1.000)");
+  EXPECT_EQ(verdict.migration.transfers, 2);
+}
+
+TEST_F(RebalanceTest, APlacementThatIsWorseWouldMakeTheLoadRise) {
+  const RebalanceVerdict verdict = JudgeRebalance({.load = hot_,
+                                                   .num_steps = 10,
+                                                   .incumbent = apart_,
+                                                   .candidate = together_,
+                                                   .min_gain = 0.05,
+                                                   .steps_to_next = 10,
+                                                   .costs = costs_,
+                                                   .record = record_})
+                                       .value();
+  EXPECT_FALSE(verdict.rebalance);
+  EXPECT_EQ(verdict.reason,
+            "kept, predicted peak GPU load would rise 81.8 % (balancedness 1.000 -> 0.550)");
+}
+
+TEST_F(RebalanceTest, AGainThatNoLaterWindowProvedIsNotPaidFor) {
+  EXPECT_FALSE(Ask().rebalance);
+  EXPECT_THAT(Ask().reason, EndsWith(" for 1 ms of migration, but no later window has confirmed a "
+                                     "saving yet; see: eplbctl help costs"));
+  EXPECT_EQ(Ask().rule, RebalanceRule::kNoEvidence);
+  Watch(100);
+  EXPECT_FALSE(Ask().rebalance);
+}
+
+TEST_F(RebalanceTest, ItIsPaidWhenItHasBeenEarnedManyTimes) {
+  record_.BeginTrial(apart_, together_);
+  Watch(2);
+  EXPECT_FALSE(Ask().rebalance);
+  Watch(20);  // a fifth of 22 windows * 0.9 ms is above the way there and back
+  const RebalanceVerdict verdict = Ask();
+  EXPECT_TRUE(verdict.rebalance) << verdict.reason;
+  EXPECT_EQ(verdict.rule, RebalanceRule::kPays);
+  EXPECT_THAT(verdict.reason, StartsWith("rebalance saves "));
+  EXPECT_THAT(verdict.reason, HasSubstr(" over 220 steps for 1 ms of migration: peak GPU load "
+                                        "falls 45.0 % (balancedness 0.550 -> 1.000)"));
+}
+
+TEST_F(RebalanceTest, AHorizonCapsWhatAGainIsWorth) {
+  record_.BeginTrial(apart_, together_);
+  Watch(1000);
+  EXPECT_TRUE(Ask().rebalance);
+  costs_.horizon_steps = 10;  // 0.9 ms
+  EXPECT_FALSE(Ask().rebalance);
+}
+
+TEST_F(RebalanceTest, AnEmptyAccountBearsNoRisk) {
+  record_.BeginTrial(apart_, together_);
+  Watch(6);  // earned, but not many times
+  EXPECT_FALSE(Ask().rebalance);
+  EXPECT_EQ(Ask().rule, RebalanceRule::kRisk);
+  EXPECT_THAT(Ask().reason,
+              HasSubstr("ms are at stake (migration and return 2 ms, a bad interval 0 s), "
+                        "more than the loss budget of "));
+  record_.Spend(-1);  // a second to spare
+  EXPECT_TRUE(Ask().rebalance);
+}
+
+// The saving varies, so that an interval may lose a little: that alone must not hold up a move that
+// is earned many times over.
+TEST_F(RebalanceTest, AMoveThatIsEarnedManyTimesIsNotHeldUpByASmallRisk) {
+  const Load even = Tokens({600, 450, 500, 450});  // `apart` loses 50 tokens here
+  record_.BeginTrial(apart_, together_);
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(record_.Observe(i % 3 == 2 ? even : hot_, 10, together_).ok());
+  }
+  costs_.expert.weight_bytes = 100'000;  // 0.1 ms of migration
+  const SavedTokens trial = record_.Trials(together_).front();
+  const double at_risk = -trial.WorstPerStep() * 10 * costs_.token_seconds;
+  EXPECT_GT(at_risk, 0) << "an interval may lose";
+  EXPECT_GT(2e-4 + at_risk, kAllowance * record_.start_tokens() * costs_.token_seconds)
+      << "the loss budget alone does not bear it";
+  const RebalanceVerdict verdict = Ask();
+  EXPECT_TRUE(verdict.rebalance) << verdict.reason;
+}
+
+TEST_F(RebalanceTest, AReasonNamesTheNumbersThatDecided) {
+  costs_.expert.weight_bytes = 3'000'000;  // 3 ms of migration
+  record_.BeginTrial(apart_, together_);
+  Watch(1);
+  EXPECT_EQ(Ask().rule, RebalanceRule::kCost);
+  EXPECT_THAT(
+      Ask().reason,
+      HasSubstr("but 1 later window confirms a saving of only 0 s over 10 steps, at a cost of "
+                "3 ms (3 ms of migration); see: eplbctl help costs"));
+}
+
+TEST_F(RebalanceTest, ReplicasArePricedPerStep) {
+  const Topology frame =
+      Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 4, .num_gpus = 2}).value();
+  IndexMatrix row(1, 4);
+  row << 0, 0, 1, 2;
+  const Placement beside = Placement::FromSlots(frame, row).value();
+  row << 0, 1, 2, 0;
+  const Placement across = Placement::FromSlots(frame, row).value();
+  LoadMatrix counts(1, 3);
+  counts << 1000, 10, 10;
+  const Load load = Load::FromCounts(counts).value();
+  record_.BeginTrial(across, beside);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(record_.Observe(load, 1, beside).ok());
+  const auto ask = [&] {
+    return JudgeRebalance({.load = load,
+                           .incumbent = beside,
+                           .candidate = across,
+                           .costs = costs_,
+                           .record = record_})
+        .value();
+  };
+  EXPECT_TRUE(ask().rebalance) << ask().reason;
+  costs_.replica_gradient_bytes = 10'000'000;  // 10 ms a step, tokens save 0.5 ms
+  EXPECT_FALSE(ask().rebalance);
+  EXPECT_THAT(ask().reason, HasSubstr(" of replicas"));
+}
+
+TEST_F(RebalanceTest, ALosingPlacementGoesBackToTheStart) {
+  const Load turned = Tokens({1000, 100, 1000, 100});  // `apart` puts the hot ones together
+  Watch(10);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(record_.Observe(turned, 10, apart_).ok());
+  const auto ask = [&] {
+    return JudgeReturn({.load = turned,
+                        .incumbent = apart_,
+                        .candidate = together_,
+                        .steps_to_next = 10,
+                        .costs = costs_,
+                        .record = record_})
+        .value();
+  };
+  EXPECT_TRUE(ask().rebalance);
+  EXPECT_THAT(ask().reason,
+              StartsWith("return to the starting placement for 1 ms of migration: the "
+                         "placement in force lost 9 ms in 100 steps"));
+  record_.Spend(-1);
+  EXPECT_FALSE(ask().rebalance) << "the account bears it";
+}
+
+TEST_F(RebalanceTest, HugeLoadsStayFinite) {
+  RealMatrix cells = RealMatrix::Constant(1, 4, 1e300);
+  cells(0, 3) = 0;
+  const Load huge = Load::FromEstimates(cells).value();
+  costs_.token_seconds = 1e9;
+  record_.BeginTrial(apart_, together_);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(record_.Observe(huge, 1, together_).ok());
+  for (const SavedTokens& trial : record_.Trials(together_)) {
+    EXPECT_TRUE(std::isfinite(trial.Low()));
+    EXPECT_TRUE(std::isfinite(trial.WorstPerStep()));
+  }
+  EXPECT_TRUE(std::isfinite(record_.start_tokens()));
+}
+
+TEST(TrackRecordTest, ANewIncumbentEndsTheTrialsAndManyAreThinnedOut) {
+  const Load load = Tokens({4, 3, 2, 1});
+  const Placement start = Of({0, 1, 2, 3});
+  TrackRecord record;
+  for (int i = 0; i < 50; ++i) {
+    record.BeginTrial(Of({0, 3, 1, 2}), start);
+    ASSERT_TRUE(record.Observe(load, 1, start).ok());
+  }
+  const std::vector<SavedTokens> trials = record.Trials(start);
+  ASSERT_EQ(trials.size(), TrackRecord::kMaxTrials);
+  EXPECT_EQ(trials.front().windows, 50);
+  EXPECT_EQ(trials.back().windows, 1);
+  EXPECT_EQ(trials.front().sum, 50 * (7 - 5));
+  record.BeginTrial(start, start);
+  EXPECT_EQ(record.Trials(start).size(), TrackRecord::kMaxTrials);
+  ASSERT_TRUE(record.Observe(load, 1, Of({0, 3, 1, 2})).ok());
+  EXPECT_TRUE(record.Trials(start).empty());
+  EXPECT_EQ(record.saved_tokens(), 2);
+}
+
+TEST(SentenceTest, TwoNumbersThatDifferReadDifferently) {
+  EXPECT_EQ(CompareSeconds(0.0462, 0.0460).of, "46.2 ms");
+  EXPECT_EQ(CompareSeconds(0.0462, 0.0460).than, "46 ms");
+  EXPECT_EQ(CompareSeconds(2, 1).of, "2 s");
+  EXPECT_EQ(CompareSeconds(2, 2).than, "2 s");
+  EXPECT_EQ(CompareSeconds(1234.5, 1234.25).of, "1234.5 s");
+}
+
+TEST(SentenceTest, EveryRuleHasAName) {
+  EXPECT_STREQ(NameOf(RebalanceRule::kNoChange), "no_change");
+  EXPECT_STREQ(NameOf(RebalanceRule::kReturn), "return");
+}
+
+TEST(SentenceTest, NumbersHaveUnits) {
+  EXPECT_EQ(SecondsText(0), "0 s");
+  EXPECT_EQ(SecondsText(0.21), "0.21 s");
+  EXPECT_EQ(SecondsText(1.9), "1.9 s");
+  EXPECT_EQ(SecondsText(99.96), "100 s");
+  EXPECT_EQ(SecondsText(0.0034), "3.4 ms");
+  EXPECT_EQ(SecondsText(12e-6), "12 us");
+  EXPECT_EQ(BytesText(812), "812 B");
+  EXPECT_EQ(BytesText(1'800'000'000), "1.8 GB");
+  EXPECT_EQ(CountText(1, "transfer"), "1 transfer");
+}
+
+TEST_F(RebalanceTest, ARecordGoesOnFromItsSumsAndItsTrialsBeginAnew) {
+  Watch(3);
+  record_.BeginTrial(apart_, together_);
+  record_.Spend(0.25);
+  const TrackRecord next = TrackRecord::Continue({.start_tokens = record_.start_tokens(),
+                                                  .saved_tokens = record_.saved_tokens(),
+                                                  .spent_seconds = record_.spent_seconds()});
+  EXPECT_EQ(next.start_tokens(), 6000);
+  EXPECT_EQ(next.spent_seconds(), 0.25);
+  EXPECT_TRUE(next.Trials(together_).empty());
+  record_ = next;
+  Watch(1);
+  EXPECT_EQ(record_.start_tokens(), 8000);
+  EXPECT_EQ(*record_.start(), together_);
+}
+
+}  // namespace
+}  // namespace eplb

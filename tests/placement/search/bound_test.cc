@@ -1,0 +1,274 @@
+#include "placement/search/bound.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "placement/evaluate.h"
+#include "tests/placement/random_placement.h"
+#include "tests/placement/search/random_domain.h"
+#include "tests/support/exhaustive.h"
+
+namespace eplb {
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(BoundTest, IsTheLargerOfMeanAndHeaviestReplica) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 3, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+  LoadMatrix counts(3, 3);
+  counts << 40, 40, 40,  // mean 60, heaviest replica 40
+      100, 10, 10,       // the spare slot halves 100; mean 60
+      400, 10, 10;       // 400 / 2 = 200 although the mean is 210
+  const auto bounds = LowerBounds(*Load::FromCounts(counts), topology);
+  ASSERT_TRUE(bounds.ok()) << bounds.status();
+  EXPECT_THAT(*bounds, ElementsAre(60, 60, 210));
+}
+
+TEST(BoundTest, WithoutSpareSlotsTheHeaviestExpertCounts) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 4, .num_gpus = 2});
+  LoadMatrix counts(1, 4);
+  counts << 70, 10, 5, 5;
+  EXPECT_THAT(*LowerBounds(*Load::FromCounts(counts), topology), ElementsAre(70));
+}
+
+TEST(BoundTest, LayerWithoutLoadHasBoundZero) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 9, .num_gpus = 3});
+  EXPECT_THAT(*LowerBounds(*Load::FromCounts(LoadMatrix::Zero(1, 2)), topology), ElementsAre(0));
+}
+
+// Fewest slots with which no replica carries more than `most`.
+int64_t SlotsNeeded(const LoadMatrix& counts, double most) {
+  int64_t slots = 0;
+  for (const int64_t count : counts.reshaped()) {
+    slots += std::max<int64_t>(1, std::llround(std::ceil(static_cast<double>(count) / most)));
+  }
+  return slots;
+}
+
+TEST(BoundTest, IsTheLeastThresholdThatTheSlotsAllow) {
+  constexpr uint64_t kSeed = 70;
+  testing::Random random(kSeed);
+  for (int i = 0; i < 1000; ++i) {
+    const int32_t experts = testing::Pick(random, 1, 20);
+    // One slot per GPU: the mean is never above the heaviest replica.
+    const int32_t slots = testing::Pick(random, experts, 3 * experts);
+    const Topology topology = *Topology::Make(
+        {.num_layers = 1, .num_experts = experts, .num_slots = slots, .num_gpus = slots});
+    LoadMatrix counts(1, experts);
+    for (int64_t& cell : counts.reshaped()) cell = testing::Pick(random, 1, 500);
+    const double bound = LowerBounds(*Load::FromCounts(counts), topology)->front();
+    ASSERT_LE(SlotsNeeded(counts, bound * (1 + 1e-9)), slots) << "seed " << kSeed << " case " << i;
+    ASSERT_GT(SlotsNeeded(counts, bound * (1 - 1e-9)), slots) << "seed " << kSeed << " case " << i;
+  }
+}
+
+TEST(BoundTest, NoRandomPlacementIsBelowIt) {
+  constexpr uint64_t kSeed = 71;
+  testing::Random random(kSeed);
+  for (int i = 0; i < 1000; ++i) {
+    const Topology topology = testing::RandomTopology(random);
+    RealMatrix estimates(topology.num_layers(), topology.num_experts());
+    for (double& cell : estimates.reshaped()) cell = testing::Pick(random, 0, 1000) / 7.0;
+    const Load load = *Load::FromEstimates(estimates);
+    const std::vector<double> bounds = *LowerBounds(load, topology);
+    const Evaluation found = *Evaluate(load, testing::RandomPlacement(random, topology));
+    for (size_t layer = 0; layer < bounds.size(); ++layer) {
+      ASSERT_LE(bounds[layer], found.max_gpu_load[layer] * (1 + 1e-12))
+          << "seed " << kSeed << " case " << i << " layer " << layer;
+    }
+  }
+}
+
+// All 4^6 fillings of 2 GPUs x 3 slots that hold each of 4 experts: 1560 placements.
+std::vector<std::array<int32_t, 6>> SmallWorld() {
+  std::vector<std::array<int32_t, 6>> placements;
+  for (int32_t code = 0; code < 4096; ++code) {
+    std::array<int32_t, 6> slots{};
+    int32_t seen = 0;
+    for (int32_t slot = 0; slot < 6; ++slot) {
+      const int32_t expert = code >> (2 * slot) & 3;
+      slots[static_cast<size_t>(slot)] = expert;
+      seen |= 1 << expert;
+    }
+    if (seen == 15) placements.push_back(slots);
+  }
+  return placements;
+}
+
+double MaxGpuLoad(const std::array<int32_t, 6>& slots, const std::array<int64_t, 4>& loads) {
+  std::array<int32_t, 4> replicas{};
+  for (const int32_t expert : slots) ++replicas[static_cast<size_t>(expert)];
+  std::array<double, 2> gpus{};
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    const auto expert = static_cast<size_t>(slots[slot]);
+    gpus[slot / 3] += static_cast<double>(loads[expert]) / replicas[expert];
+  }
+  return std::max(gpus[0], gpus[1]);
+}
+
+TEST(BoundTest, NoPlacementOfTheSmallWorldIsBelowIt) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 6, .num_gpus = 2});
+  const std::vector<std::array<int32_t, 6>> placements = SmallWorld();
+  ASSERT_EQ(placements.size(), 1560U);
+  constexpr std::array<int64_t, 4> kLoads{0, 1, 2, 5};
+  int32_t tight = 0;
+  for (size_t code = 0; code < 256; ++code) {
+    const std::array<int64_t, 4> loads{kLoads[code & 3], kLoads[code >> 2 & 3],
+                                       kLoads[code >> 4 & 3], kLoads[code >> 6]};
+    LoadMatrix counts(1, 4);
+    counts << loads[0], loads[1], loads[2], loads[3];
+    const double bound = LowerBounds(*Load::FromCounts(counts), topology)->front();
+    double best = MaxGpuLoad(placements.front(), loads);
+    for (const auto& placement : placements) best = std::min(best, MaxGpuLoad(placement, loads));
+    ASSERT_LE(bound, best + 1e-12) << "loads code " << code;
+    if (best <= bound + 1e-12) ++tight;
+  }
+  EXPECT_GT(tight, 128) << "a bound that most optima do not reach says little";
+}
+
+// Two expert groups that carry nearly all load share a node under no partition, so the nodes are
+// 100 and 100; three of four groups hot make 200 and 110 at best.
+TEST(BoundTest, StrictHierarchyIsTheBestPartitionOfGroups) {
+  const Topology topology = *Topology::Make({.num_layers = 2,
+                                             .num_experts = 8,
+                                             .num_slots = 12,
+                                             .num_gpus = 4,
+                                             .num_nodes = 2,
+                                             .num_groups = 4});
+  LoadMatrix counts(2, 8);
+  counts << 50, 50, 50, 50, 0, 0, 0, 0,  //
+      50, 50, 50, 50, 50, 50, 5, 5;
+  const Load load = *Load::FromCounts(counts);
+  EXPECT_THAT(*LowerBounds(load, topology, {.hierarchy = Hierarchy::kStrict}),
+              ElementsAre(50, 100));
+  EXPECT_THAT(*LowerBounds(load, topology), ElementsAre(50, 77.5));
+}
+
+TEST(BoundTest, SpeedsAndUnusableGpusCount) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 9, .num_gpus = 3});
+  const double given[] = {1, 1, 0.5};
+  const int32_t unusable[] = {1};
+  const GpuSpeeds speeds = *GpuSpeeds::Make(3, given, unusable);
+  EXPECT_THAT(*LowerBounds(*Load::FromCounts(LoadMatrix::Constant(1, 3, 50)), topology,
+                           {.speeds = &speeds}),
+              ElementsAre(100));
+}
+
+// Five experts of 10 without a spare slot on four GPUs, beside three of 1: two of the tens share a
+// GPU, although the mean is 13.25 and the largest unit 10.
+TEST(BoundTest, WhereMoreLongUnitsThanGpusTwoShareOne) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 8, .num_slots = 8, .num_gpus = 4});
+  LoadMatrix counts(1, 8);
+  counts << 10, 10, 10, 10, 10, 1, 1, 1;
+  const Load load = *Load::FromCounts(counts);
+  EXPECT_NEAR(LowerBounds(load, topology)->front(), 20, 1e-6);
+  EXPECT_THAT(*LowerBounds(load, topology, {.any_split = true}), ElementsAre(13.25));
+}
+
+TEST(BoundTest, RefusesALoadOfAnotherShape) {
+  const Topology topology = *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 2});
+  EXPECT_THAT(LowerBounds(*Load::FromCounts(LoadMatrix::Ones(1, 3)), topology).status().message(),
+              HasSubstr("load has 1 layers x 3 experts, the topology has 1 x 2"));
+}
+
+using testing::BestPeak;
+using testing::MakeDomain;
+using testing::Random;
+
+constexpr uint64_t kDomainBoundSeed = 16;
+constexpr double kRounding = 1 + 1e-8;
+
+TEST(DomainBoundTest, NoPlacementOfTheSmallWorldBeatsIt) {
+  const testing::SmallWorld world;
+  const auto placements = AllPlacements(world);
+  constexpr int64_t kValues[] = {0, 1, 2, 5};
+  int tight = 0;
+  const auto loads = AllLoads(world, kValues);
+  for (const std::vector<int64_t>& cells : loads) {
+    const Domain domain = MakeDomain(std::vector<double>(cells.begin(), cells.end()), 6, 2);
+    const double bound = DomainBound(domain);
+    const double best = BestMaxGpuLoad(world, placements, cells);
+    EXPECT_LE(bound, best * kRounding) << testing::Describe(domain);
+    tight += bound * kRounding >= best ? 1 : 0;
+  }
+  RecordProperty("tight", tight);
+  std::printf("bound tight on %d of %zu loads\n", tight, loads.size());
+}
+
+TEST(DomainBoundTest, NoArrangementOfRandomSmallDomainsBeatsIt) {
+  SCOPED_TRACE("seed " + std::to_string(kDomainBoundSeed));
+  Random random(kDomainBoundSeed);
+  int tight = 0;
+  int scarce = 0;
+  constexpr int kBoundDomains = 800;
+  for (int i = 0; i < kBoundDomains; ++i) {
+    Domain domain = testing::RandomDomain(
+        random, {.max_experts = 5, .max_gpus = 3, .max_slots = 7, .speeds = i % 2 == 0});
+    domain.allow_duplicates = true;
+    scarce += domain.num_slots() < domain.num_experts() + domain.num_gpus() ? 1 : 0;
+    const double bound = DomainBound(domain);
+    const double best = BestPeak(domain);
+    ASSERT_LE(bound, best * kRounding) << testing::Describe(domain);
+    tight += bound * kRounding >= best ? 1 : 0;
+  }
+  std::printf("bound tight on %d of %d domains, %d of them scarce\n", tight, kBoundDomains, scarce);
+  EXPECT_GT(scarce, 200);
+}
+
+// Six experts in six to eight slots: few to spare, where long units bind.
+TEST(DomainBoundTest, NoArrangementOfScarceDomainsBeatsIt) {
+  SCOPED_TRACE("seed " + std::to_string(kDomainBoundSeed));
+  Random random(kDomainBoundSeed);
+  for (int i = 0; i < 60; ++i) {
+    std::vector<double> load(6);
+    for (double& tokens : load) tokens = testing::Pick(random, 1, 60);
+    Domain domain = MakeDomain(load, testing::Pick(random, 6, 8), testing::Pick(random, 2, 4));
+    domain.allow_duplicates = i % 3 == 0;
+    EXPECT_LE(DomainBound(domain), BestPeak(domain) * kRounding) << testing::Describe(domain);
+  }
+}
+
+TEST(DomainBoundTest, IsZeroWithoutLoad) { EXPECT_EQ(DomainBound(MakeDomain({0, 0, 0}, 4, 2)), 0); }
+
+TEST(DomainBoundTest, IsTheMeanWhereAnEvenArrangementExists) {
+  EXPECT_DOUBLE_EQ(DomainBound(MakeDomain({3, 3, 3, 3}, 4, 2)), 6);
+  Domain domain = MakeDomain({3, 3, 3}, 3, 2);
+  domain.speed = {2, 1};
+  EXPECT_DOUBLE_EQ(DomainBound(domain), 3);
+}
+
+TEST(DomainBoundTest, IsTheLargestUnitWhereAHotExpertHasTooFewReplicas) {
+  // One spare slot: the hot expert has at most two replicas of 50.
+  EXPECT_NEAR(DomainBound(MakeDomain({100, 1, 1, 1}, 5, 4)), 50, 1e-6);
+  // On GPUs twice as fast that takes half the time.
+  Domain fast = MakeDomain({100, 1, 1, 1}, 5, 4);
+  fast.speed.assign(4, 2.0);
+  EXPECT_NEAR(DomainBound(fast), 25, 1e-6);
+}
+
+TEST(DomainBoundTest, SeesThatTwoLongUnitsMeetWhereSlotsAreScarce) {
+  // Three units of 1 on two GPUs: one GPU has two of them; the mean is 1.5.
+  EXPECT_NEAR(DomainBound(MakeDomain({1, 1, 1}, 3, 2)), 2, 1e-6);
+  // Five units on two GPUs: three meet; the mean is 2.5.
+  EXPECT_NEAR(DomainBound(MakeDomain({1, 1, 1, 1, 1}, 5, 2)), 3, 1e-6);
+}
+
+}  // namespace
+
+}  // namespace eplb

@@ -1,0 +1,344 @@
+#include "server/config/config_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "server/config/config.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class ConfigFileTest : public ::testing::Test {
+ protected:
+  ~ConfigFileTest() override { (void)std::remove(path_.c_str()); }
+
+  absl::StatusOr<DaemonConfig> Load(const std::string& text, ConfigSources sources = {}) {
+    std::ofstream(path_) << text;
+    sources.file = path_;
+    return LoadConfig(sources);
+  }
+  std::string ErrorOf(const std::string& text) {
+    const absl::StatusOr<DaemonConfig> config = Load(text);
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+    std::string message(config.status().message());
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  }
+
+  const std::string path_ =
+      absl::StrCat(::testing::TempDir(), "/eplb-config-", getpid(), "-",
+                   ::testing::UnitTest::GetInstance()->current_test_info()->name(), ".toml");
+};
+
+TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
+  const DaemonConfig config = *LoadConfig({});
+  EXPECT_EQ(config.grpc.Text(), "127.0.0.1:29610");
+  EXPECT_EQ(config.http.Text(), "127.0.0.1:29611");
+  EXPECT_EQ(config.core.policy_name, "incremental");
+  EXPECT_EQ(config.core.policy_every_steps, 200);
+  EXPECT_EQ(config.core.min_gain, 0.05);
+  EXPECT_EQ(config.core.layers_per_chunk, 4);
+  EXPECT_EQ(config.drain_grace, absl::Seconds(10));
+  EXPECT_EQ(config.core.freeze_last_step, -1);
+}
+
+TEST_F(ConfigFileTest, EveryKindOfValueIsRead) {
+  const DaemonConfig config = *Load(R"(
+listen.grpc = "unix:/tmp/eplbd.sock"
+[policy]
+name = "deepseek"
+mode = "apply"
+every_steps = 7
+min_gain = 0.25
+freeze_steps = "10:20"
+[drain]
+grace = "1500ms"
+[limits]
+max_jobs = 3
+session_grace = "2m"
+[store]
+path = "memory"
+)");
+  EXPECT_EQ(config.grpc.Text(), "unix:/tmp/eplbd.sock");
+  EXPECT_EQ(config.core.policy_name, "deepseek");
+  EXPECT_EQ(config.core.policy_every_steps, 7);
+  EXPECT_EQ(config.core.min_gain, 0.25);
+  EXPECT_EQ(config.core.freeze_first_step, 10);
+  EXPECT_EQ(config.core.freeze_last_step, 20);
+  EXPECT_EQ(config.drain_grace, absl::Milliseconds(1500));
+  EXPECT_EQ(config.core.max_jobs, 3);
+  EXPECT_EQ(config.core.session_grace, absl::Minutes(2));
+  EXPECT_EQ(config.store_path, "memory");
+}
+
+TEST_F(ConfigFileTest, EnvironmentBeatsFileAndFlagBeatsEnvironment) {
+  const std::string text = "[policy]\nevery_steps = 1\nmin_gain = 0.1\n[limits]\nmax_jobs = 9\n";
+  const DaemonConfig config = *Load(
+      text, {.environment = {{"EPLB_POLICY_EVERY_STEPS", "2"}, {"EPLB_POLICY_MIN_GAIN", "0.2"}},
+             .flags = {{"policy.every_steps", "3"}}});
+  EXPECT_EQ(config.core.policy_every_steps, 3);
+  EXPECT_EQ(config.core.min_gain, 0.2);
+  EXPECT_EQ(config.core.max_jobs, 9);
+}
+
+TEST_F(ConfigFileTest, AnErrorNamesFileLineKeyValueAndRange) {
+  EXPECT_EQ(ErrorOf("[policy]\nmin_gain = 1.5\n"),
+            path_ + ":2: policy.min_gain = 1.5: expected a number in 0..1");
+}
+
+TEST_F(ConfigFileTest, AnUnknownKeyNamesTheNearest) {
+  EXPECT_EQ(ErrorOf("[policy]\nevery_step = 5\n"),
+            path_ + ":2: policy.every_step: unknown key, did you mean policy.every_steps?");
+  EXPECT_THAT(ErrorOf("[polcy]\nname = \"deepseek\"\n"), HasSubstr("did you mean policy.name?"));
+  EXPECT_THAT(ErrorOf("policy = 3\n"), HasSubstr("policy: unknown key"));
+  EXPECT_THAT(ErrorOf("[policy.name]\nx = 1\n"), HasSubstr("policy.name = "));
+}
+
+TEST_F(ConfigFileTest, OnlyAKeyThatIsNearIsSuggested) {
+  EXPECT_EQ(ErrorOf("foo.bar = 1"), path_ + ":1: foo.bar: unknown key");
+  EXPECT_EQ(ErrorOf("polyc.namee = 1"),
+            path_ + ":1: polyc.namee: unknown key, did you mean policy.name?");
+}
+
+TEST_F(ConfigFileTest, AnUnknownTableIsRefusedAlsoWhenItIsEmpty) {
+  EXPECT_EQ(ErrorOf("\n[foo]\n"), path_ + ":2: foo: unknown table");
+  EXPECT_EQ(ErrorOf("[polcy]"), path_ + ":1: polcy: unknown table, did you mean policy?");
+  EXPECT_THAT(ErrorOf("[foo.bar]"), HasSubstr("foo.bar: unknown key"));
+  EXPECT_TRUE(Load("[policy]\n[jobs]\n[tls]\n").ok());
+}
+
+TEST_F(ConfigFileTest, ATableWhereAValueIsExpectedIsToldToBeOne) {
+  EXPECT_THAT(ErrorOf("[policy.name]\n"), HasSubstr("policy.name = a table: expected one of"));
+  EXPECT_THAT(ErrorOf("policy.name = 07:32:00"),
+              HasSubstr("policy.name = a date or time: expected"));
+}
+
+TEST_F(ConfigFileTest, ATableOfAJobHasANameThatAJobMayHave) {
+  const std::string rule = ": expected a job's name, 1..128 letters, digits, '.', '_' and '-'";
+  EXPECT_EQ(ErrorOf("[jobs.\"a b\"]\n"), path_ + ":1: jobs.\"a b\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs.\"a\\nb\"]\nfoo = 1"), path_ + ":1: jobs.\"a\\nb\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs.\"\u00fc\"]\n"), path_ + ":1: jobs.\"\u00fc\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs.\"\"]\n"), path_ + ":1: jobs.\"\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs." + std::string(129, 'a') + "]\n"),
+            path_ + ":1: jobs.\"" + std::string(129, 'a') + "\"" + rule);
+  EXPECT_TRUE(Load("[jobs." + std::string(128, 'a') + "]\n").ok());
+  EXPECT_THAT(ErrorOf("[jobs.a]\n\"b\\nc\" = 1"), HasSubstr("jobs.a.b\\nc: expected"));
+  EXPECT_THAT(std::string(LoadConfig({.flags = {{"jobs.a b.min_gain", "1"}}}).status().message()),
+              HasSubstr(rule));
+}
+
+TEST_F(ConfigFileTest, ANumberKeepsAllItsDigits) {
+  const DaemonConfig config =
+      *Load("policy.min_gain = 0.0123456789012345\n[jobs.demo]\nmin_gain = 0.0223456789\n");
+  EXPECT_EQ(config.core.min_gain, 0.0123456789012345);
+  EXPECT_EQ(config.core.job_settings.at("demo").min_gain, 0.0223456789);
+}
+
+TEST_F(ConfigFileTest, APipeIsRefusedAndNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(std::string(LoadConfig({.file = path_}).status().message()),
+            path_ + ": cannot be read: it is not a regular file");
+}
+
+TEST_F(ConfigFileTest, TheFilesOfTlsComeTogether) {
+  EXPECT_EQ(ErrorOf("tls.cert = \"x\""), "tls.cert is set and tls.key is not; TLS needs all three");
+  EXPECT_EQ(ErrorOf("[tls.identity]\n\"a\" = { role = \"viewer\", jobs = [\"*\"] }"),
+            "tls.identity has rules, and tls.cert is not set");
+  const DaemonConfig config = *Load("tls.cert = \"c\"\ntls.key = \"k\"\ntls.ca = \"ca\"");
+  EXPECT_TRUE(config.tls.enabled());
+  EXPECT_EQ(config.tls.ca, "ca");
+}
+
+TEST_F(ConfigFileTest, LettersOutsideAsciiStandInStringsAndCommentsOnly) {
+  EXPECT_EQ(ErrorOf("# \u00e9\nstore.path = \"\u00e9\"\n[\uFBAF]\n"),
+            path_ +
+                ":3: not TOML: a letter that is not ASCII outside strings and comments, or "
+                "behind a backslash");
+  EXPECT_EQ(Load("\xEF\xBB\xBFstore.path = \"\u00e9\\\"#\" # \u3042\n")->store_path, "\u00e9\"#");
+  EXPECT_EQ(Load("store.path = \"\"\"\n\u3042\"\"x\"\"\" # \u3042")->store_path, "\u3042\"\"x");
+  EXPECT_EQ(Load("store.path='\u3042\\'\n")->store_path, "\u3042\\");
+  EXPECT_EQ(Load("store={path=\"\u3042\"}")->store_path, "\u3042");
+  EXPECT_EQ(Load("\"store\".\"path\" = \"\u3042\"")->store_path, "\u3042");
+  EXPECT_THAT(ErrorOf("store.path = \"a\n\u3042 = 1"), HasSubstr(":2: not TOML"));
+  for (const char* text : {"limits.max_jobs = 19'x\u3042'", "z = 1=79-['\u3042'", "z = [1'\u3042']",
+                           "z = \"a\"\"\u3042\""}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("a letter that is not ASCII")) << text;
+  }
+}
+
+constexpr char kTlsFiles[] = "[tls]\ncert = \"c\"\nkey = \"k\"\nca = \"ca\"\n[tls.identity]\n";
+
+TEST_F(ConfigFileTest, IdentitiesHaveARoleAndJobs) {
+  const DaemonConfig config = *Load(
+      absl::StrCat(kTlsFiles, R"("spiffe://x/train/*" = { role = "member", jobs = ["a", "b-*"] }
+"ops.x" = { role = "operator", jobs = ["*"] }
+)"));
+  ASSERT_EQ(config.tls.identities.size(), 2U);
+  EXPECT_EQ(config.tls.identities[0].pattern, "ops.x");
+  EXPECT_EQ(config.tls.identities[0].role, AccessRole::kOperator);
+  EXPECT_EQ(config.tls.identities[1].role, AccessRole::kMember);
+  EXPECT_EQ(config.tls.identities[1].jobs, (std::vector<std::string>{"a", "b-*"}));
+}
+
+TEST_F(ConfigFileTest, EachBadIdentityNamesItsLineAndWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"\"a*b\" = { role = \"viewer\", jobs = [\"*\"] }", "with * at the end or nowhere"},
+      {"\"a\" = 3", "with * at the end or nowhere"},
+      {"\"\" = { role = \"viewer\", jobs = [\"*\"] }", "with * at the end or nowhere"},
+      {"\"a\" = { jobs = [\"*\"] }", "role: expected"},
+      {"\"a\" = { role = \"local\", jobs = [\"*\"] }", "role: expected"},
+      {"\"a\" = { role = \"viewer\" }", "jobs: expected a list"},
+      {"\"a\" = { role = \"viewer\", jobs = [] }", "jobs: expected a list"},
+      {"\"a\" = { role = \"viewer\", jobs = [\"*a\"] }", "jobs: expected names"},
+      {"\"a\" = { role = \"viewer\", jobs = [1] }", "jobs: expected names"},
+      {"\"a\" = { role = \"viewer\", jobs = [\"*\"], rank = 1 }", "unknown key rank"}};
+  for (const auto& [rule, error] : cases) {
+    EXPECT_THAT(ErrorOf(absl::StrCat(kTlsFiles, rule)), AllOf(HasSubstr(":6: "), HasSubstr(error)))
+        << rule;
+  }
+}
+
+TEST_F(ConfigFileTest, AValueOfSeveralLinesIsShownOnOne) {
+  EXPECT_THAT(ErrorOf("limits.max_jobs = \"\"\"\na\nb\"\"\""), HasSubstr("a\\nb"));
+  EXPECT_THAT(ErrorOf("\"a\\nb\" = 1"), HasSubstr("a\\nb: unknown key"));
+}
+
+TEST_F(ConfigFileTest, AJobMayHaveSettingsOfItsOwn) {
+  const DaemonConfig config = *Load(R"(
+migration.max_pause = "50ms"
+policy.mode = "observe"
+limits.job_expiry = "2h"
+limits.max_history = 8
+[jobs.train]
+name = "incremental"
+mode = "apply"
+every_steps = 7
+min_gain = 0.5
+[jobs."v3.large"]
+horizon_steps = 9
+freeze_steps = "1:2"
+max_pause = "1s"
+layers_per_chunk = 3
+)");
+  EXPECT_EQ(config.core.max_pause, absl::Milliseconds(50));
+  EXPECT_TRUE(config.core.observe);
+  EXPECT_EQ(config.core.job_expiry, absl::Hours(2));
+  EXPECT_EQ(config.limits.max_history, 8);
+  const std::map<std::string, core::SettingsPatch> expected = {
+      {"train", {.policy_name = "incremental", .mode = "apply", .every_steps = 7, .min_gain = 0.5}},
+      {"v3.large",
+       {.horizon_steps = 9,
+        .freeze_steps = "1:2",
+        .max_pause = absl::Seconds(1),
+        .layers_per_chunk = 3}}};
+  EXPECT_EQ(config.core.job_settings, expected);
+}
+
+TEST_F(ConfigFileTest, CostsAreUnknownByDefaultAndReadInTheirUnits) {
+  const Costs unknown = LoadConfig({})->core.costs;
+  EXPECT_FALSE(unknown.priced());
+  EXPECT_EQ(unknown.horizon_steps, 1000);
+  const DaemonConfig config = *Load(R"(
+policy.horizon_steps = 500
+[cost]
+token_ns = 500
+intra_gbps = 900
+inter_gbps = 12.5
+stall = "20ms"
+gradient_bytes = 176160768
+)");
+  const Costs& costs = config.core.costs;
+  EXPECT_EQ(costs.horizon_steps, 500);
+  EXPECT_DOUBLE_EQ(costs.token_seconds, 500e-9);
+  EXPECT_DOUBLE_EQ(costs.intra_bytes_per_s, 900e9);
+  EXPECT_DOUBLE_EQ(costs.inter_bytes_per_s, 12.5e9);
+  EXPECT_DOUBLE_EQ(costs.stall_seconds, 0.02);
+  EXPECT_EQ(costs.replica_gradient_bytes, 176160768);
+}
+
+TEST_F(ConfigFileTest, HostNamesAreAnArrayOrSeparatedByCommas) {
+  EXPECT_EQ(LoadConfig({})->http_allowed_hosts, std::vector<std::string>());
+  const std::vector<std::string> names = {"eplb.example.org", "node_7"};
+  EXPECT_EQ(Load("http.allowed_hosts = [\"eplb.example.org\", \"node_7\"]")->http_allowed_hosts,
+            names);
+  const char* text = "eplb.example.org,node_7";
+  EXPECT_EQ(LoadConfig({.environment = {{"EPLB_HTTP_ALLOWED_HOSTS", text}}})->http_allowed_hosts,
+            names);
+  EXPECT_EQ(LoadConfig({.flags = {{"http.allowed_hosts", text}}})->http_allowed_hosts, names);
+  std::string many = "a";
+  for (int i = 0; i < 64; ++i) many += ",a";
+  for (const std::string& wrong :
+       {std::string("[1]"), std::string("[[\"a\"]]"), std::string("true"),
+        std::string("[\"a:80\"]"), std::string("[\"\"]"), "\"" + many + "\"",
+        "\"" + std::string(254, 'a') + "\""}) {
+    EXPECT_THAT(ErrorOf("http.allowed_hosts = " + wrong), HasSubstr("expected at most 64"))
+        << wrong;
+  }
+}
+
+TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
+  for (const char* text : {"policy.name = \"magic\"",
+                           "policy.name = 3",
+                           "policy.mode = \"watch\"",
+                           "migration.max_pause = \"0s\"",
+                           "jobs.a.every_steps = 0",
+                           "jobs.a.every = 1",
+                           "jobs.a = 1",
+                           "limits.job_expiry = \"0s\"",
+                           "limits.max_history = 0",
+                           "policy.every_steps = 0",
+                           "policy.every_steps = \"200\"",
+                           "policy.every_steps = 1.5",
+                           "policy.every_steps = 9223372036854775807",
+                           "policy.min_gain = nan",
+                           "policy.min_gain = inf",
+                           "policy.min_gain = -0.1",
+                           "policy.min_gain = true",
+                           "policy.horizon_steps = 0",
+                           "cost.token_ns = -1",
+                           "cost.token_ns = inf",
+                           "cost.intra_gbps = 0",
+                           "cost.inter_gbps = nan",
+                           "cost.stall = 20",
+                           "cost.gradient_bytes = 1.5",
+                           "policy.freeze_steps = \"5\"",
+                           "policy.freeze_steps = \"5:4\"",
+                           "policy.freeze_steps = \"-1:4\"",
+                           "policy.freeze_steps = \"a:b\"",
+                           "drain.grace = \"-1s\"",
+                           "drain.grace = 10",
+                           "drain.grace = \"inf\"",
+                           "listen.grpc = \"localhost\"",
+                           "listen.http = \"unix:/x\"",
+                           "listen.http = 80",
+                           "log.level = \"loud\"",
+                           "store.path = \"\"",
+                           "limits.max_jobs = [1]",
+                           "limits.session_grace = 1979-05-27"}) {
+    EXPECT_THAT(ErrorOf(text), AllOf(StartsWith(path_ + ":1: "), HasSubstr("expected"))) << text;
+  }
+}
+
+TEST_F(ConfigFileTest, WhatIsNotTomlIsRefusedWithItsLine) {
+  EXPECT_THAT(ErrorOf("[policy]\nname = \n"), StartsWith(path_ + ":2: not TOML: "));
+  EXPECT_THAT(ErrorOf("policy.min_gain = 0.1\npolicy.min_gain = 0.2\n"), HasSubstr("not TOML"));
+  EXPECT_THAT(ErrorOf(std::string(2 << 20, '#')), HasSubstr("larger than 1 MiB"));
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,82 @@
+#include "server/config/config_help.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#include "server/config/config_keys.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(ConfigHelpTest, EveryKeyIsThereWithVariableExpectationAndDefault) {
+  const std::string help = ConfigHelp();
+  EXPECT_THAT(help, HasSubstr("\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n"
+                              "    Least predicted fall of the summed peak GPU load that a new "
+                              "placement must\n    bring, as a fraction.\n"
+                              "    a number in 0..1; default 0.05\n"));
+  EXPECT_THAT(help, HasSubstr("\n    one of balanced deepseek incremental; default incremental\n"));
+  EXPECT_THAT(help, HasSubstr("; default 127.0.0.1:29610\n"));
+  EXPECT_THAT(help, HasSubstr("default 450 GB/s\n"));
+  EXPECT_THAT(help, HasSubstr("the path of a PEM file; default none\n"));
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_THAT(help, HasSubstr(absl::StrCat("\n", std::string(key.name), "  EPLB_")));
+  }
+}
+
+TEST(ConfigHelpTest, ALineHas80ColumnsAtMost) {
+  const std::vector<std::string> lines = absl::StrSplit(ConfigHelp(), '\n');
+  for (const std::string& line : lines) {
+    EXPECT_LE(line.size(), 80U) << line;
+  }
+}
+
+// A sentence each, of at most 25 words.
+TEST(ConfigHelpTest, EveryKeySaysWhatItDoes) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string help(key.help);
+    EXPECT_GT(help.size(), 20U) << key.name;
+    for (const std::string& sentence : std::vector<std::string>(absl::StrSplit(help, ". "))) {
+      const std::vector<std::string> words = absl::StrSplit(sentence, ' ');
+      EXPECT_LE(words.size(), 25U) << key.name << ": " << sentence;
+    }
+    EXPECT_THAT(ManualPage("v", {}), HasSubstr(std::string(key.name)));
+  }
+}
+
+TEST(ConfigHelpTest, EveryDefaultIsAValueThatItsKeyTakes) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    ASSERT_NE(key.text, nullptr) << key.name;
+    const std::string text = key.text(DaemonConfig());
+    if (text.empty()) continue;
+    DaemonConfig config;
+    EXPECT_TRUE(SetConfigKey(key.name, {.text = text}, &config).ok()) << key.name << " " << text;
+    EXPECT_EQ(key.text(config), text) << key.name;
+  }
+}
+
+TEST(ManualPageTest, FlagsAndKeysAreEntriesAndNoLineBeginsAsACommand) {
+  const std::string page = ManualPage("eplbd 1.2", {{"--config", "TOML file"}});
+  EXPECT_THAT(page, StartsWith(".TH EPLBD 8"));
+  EXPECT_THAT(page, HasSubstr(".TP\n.B \\-\\-config\nTOML file\n"));
+  EXPECT_THAT(page, HasSubstr(".TP\n.B policy.min_gain EPLB_POLICY_MIN_GAIN\n"));
+  const std::vector<std::string> lines = absl::StrSplit(page, '\n');
+  for (const std::string& line : lines) {
+    if (!line.starts_with(".")) continue;
+    const bool macro = line.starts_with(".TP") || line.starts_with(".B ") || line == ".B eplbd" ||
+                       line.starts_with(".SH ") || line.starts_with(".TH ") ||
+                       line.starts_with(".RI ") || line == ".PP" || line == ".br";
+    EXPECT_TRUE(macro) << line;
+  }
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,143 @@
+#include "server/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/config/config_keys.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(ConfigKeysTest, StepsOfWindowsAndVotesReachTheCore) {
+  DaemonConfig config;
+  EXPECT_EQ(config.core.report_every_steps, 50);
+  EXPECT_EQ(config.core.vote_every_steps, 8) << "as the client library chooses";
+  for (const char* key : {"report.every_steps", "vote.every_steps"}) {
+    EXPECT_TRUE(SetConfigKey(key, {.text = "12"}, &config).ok()) << key;
+    EXPECT_FALSE(SetConfigKey(key, {.text = "-1"}, &config).ok()) << key;
+    EXPECT_FALSE(SetConfigKey(key, {.text = "1048577"}, &config).ok()) << key;
+  }
+  EXPECT_EQ(config.core.report_every_steps, 12);
+  EXPECT_EQ(config.core.vote_every_steps, 12);
+  EXPECT_FALSE(SetConfigKey("report.every_steps", {.text = "0"}, &config).ok());
+  EXPECT_TRUE(SetConfigKey("vote.every_steps", {.text = "0"}, &config).ok()) << "not compared";
+}
+
+TEST(ConfigTest, ABandwidthHasAUnitOrIsGigabytes) {
+  const auto inter_of = [](const std::string& text) {
+    const absl::StatusOr<DaemonConfig> config = LoadConfig({.flags = {{"cost.inter_gbps", text}}});
+    return config.ok() ? config->core.costs.inter_bytes_per_s : -1;
+  };
+  EXPECT_EQ(inter_of("50"), 50e9);
+  EXPECT_EQ(inter_of("400Gb/s"), 50e9);
+  EXPECT_EQ(inter_of("50 GB/s"), 50e9);
+  EXPECT_EQ(inter_of("50 parsecs"), -1);
+}
+
+TEST(ConfigTest, ABandwidthThatLooksLikeBitsIsToldWithItsSource) {
+  const auto told = [](const std::string& key, const std::string& text) {
+    return DoubtfulValues(*LoadConfig({.flags = {{key, text}}}));
+  };
+  EXPECT_EQ(
+      told("cost.inter_gbps", "400"),
+      (std::vector<std::string>{"command line: cost.inter_gbps = 400 is read as 400 GB/s; did "
+                                "you mean 400Gb/s = 50 GB/s?"}));
+  EXPECT_TRUE(told("cost.inter_gbps", "50").empty());
+  EXPECT_TRUE(told("cost.inter_gbps", "400 GB/s").empty());
+  EXPECT_TRUE(told("cost.intra_gbps", "400").empty());
+  EXPECT_EQ(told("cost.intra_gbps", "3600").size(), 1U);
+  EXPECT_TRUE(DoubtfulValues(*LoadConfig({})).empty());
+}
+
+TEST(ConfigTest, AMissingFileAndAFolderAreRefusedByName) {
+  EXPECT_THAT(std::string(LoadConfig({.file = "/nonexistent.toml"}).status().message()),
+              HasSubstr("/nonexistent.toml: cannot be opened"));
+  EXPECT_THAT(std::string(LoadConfig({.file = "/"}).status().message()),
+              StartsWith("/: cannot be"));
+}
+
+TEST(ConfigTest, AWrongVariableIsNamed) {
+  EXPECT_EQ(
+      std::string(LoadConfig({.environment = {{"EPLB_POLICY_MIN_GAIN", "x"}}}).status().message()),
+      "EPLB_POLICY_MIN_GAIN: policy.min_gain = x: expected a number in 0..1");
+  EXPECT_THAT(
+      std::string(LoadConfig({.environment = {{"EPLB_POLICY_NAM", "x"}}}).status().message()),
+      HasSubstr("EPLB_POLICY_NAM: policy.nam: unknown key, did you mean policy.name?"));
+}
+
+TEST(ConfigTest, VariablesOfOtherProgramsAreNotLookedAt) {
+  EXPECT_TRUE(
+      LoadConfig({.environment = {{"EPLB_ENDPOINT", "x"}, {"EPLB_DISABLE", "1"}, {"A", "b"}}})
+          .ok());
+  EXPECT_TRUE(LoadConfig({.environment = {{"EPLB_TLS_SERVER_NAME", "eplb.example.org"}}}).ok());
+}
+
+TEST(ConfigTest, UnknownVariablesAreToldWithTheNearest) {
+  EXPECT_EQ(UnknownVariables({{"EPLB_POLCY_NAME", "x"}, {"EPLB_HOME", "/"}}),
+            (std::vector<std::string>{
+                "EPLB_POLCY_NAME: eplbd has no such variable, did you mean EPLB_POLICY_NAME?",
+                "EPLB_HOME: eplbd has no such variable"}));
+  EXPECT_EQ(UnknownVariables({{"EPLB_POLICY_NAME", "x"},
+                              {"EPLB_ENDPOINT", "x"},
+                              {"EPLB_LIBRARY", "x"},
+                              {"EPLB_LAUNCH_ID", "x"},
+                              {"EPLB_TAKE_OVER", "1"},
+                              {"EPLB_DISABLE", "1"},
+                              {"EPLB_TLS_SERVER_NAME", "x"},
+                              {"PATH", "x"}}),
+            std::vector<std::string>());
+}
+
+TEST(ConfigTest, NoKeyIsThereTwice) {
+  const std::span<const ConfigKey> keys = ConfigKeys();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i].name, keys[j].name);
+  }
+}
+
+TEST(ConfigTest, StateHomeBeatsHome) {
+  EXPECT_EQ(*DefaultStorePath({{"HOME", "/h"}, {"XDG_STATE_HOME", "/s"}}), "/s/eplb/eplbd.db");
+  EXPECT_EQ(*DefaultStorePath({{"HOME", "/h"}}), "/h/.local/state/eplb/eplbd.db");
+  EXPECT_FALSE(DefaultStorePath({}).ok());
+}
+
+TEST(ConfigTest, AServiceManagersFoldersBeatTheUsers) {
+  EXPECT_EQ(*DefaultStorePath({{"XDG_STATE_HOME", "/s"}, {"STATE_DIRECTORY", "/var/lib/eplb"}}),
+            "/var/lib/eplb/eplbd.db");
+  EXPECT_EQ(*DefaultStorePath({{"STATE_DIRECTORY", "/var/lib/a:/var/lib/b"}}),
+            "/var/lib/a/eplbd.db");
+  EXPECT_EQ(*DefaultStorePath({{"STATE_DIRECTORY", ""}, {"HOME", "/h"}}),
+            "/h/.local/state/eplb/eplbd.db");
+  EXPECT_EQ(DefaultUnixSockets({{"RUNTIME_DIRECTORY", "/run/x:/run/y"}, {"XDG_RUNTIME_DIR", "/u"}}),
+            (std::vector<std::string>{"/run/x/eplbd.sock"}));
+  EXPECT_EQ(DefaultUnixSockets({{"XDG_RUNTIME_DIR", "/u"}}),
+            (std::vector<std::string>{"/run/eplb/eplbd.sock", "/u/eplb/eplbd.sock"}));
+}
+
+TEST(ConfigTest, TheUnixSocketIsAutoNoneOrAPath) {
+  const auto socket_of = [](const std::string& text) {
+    const absl::StatusOr<DaemonConfig> config = LoadConfig({.flags = {{"listen.unix", text}}});
+    return config.ok() ? config->unix_socket : std::string(config.status().message());
+  };
+  EXPECT_EQ(LoadConfig({})->unix_socket, "auto");
+  EXPECT_EQ(socket_of("none"), "none");
+  EXPECT_EQ(socket_of("/run/a.sock"), "/run/a.sock");
+  EXPECT_EQ(socket_of("unix:/run/a.sock"), "/run/a.sock");
+  EXPECT_THAT(socket_of("/" + std::string(107, 'x')),
+              HasSubstr("expected \"auto\", \"none\" or the path of a socket"));
+  EXPECT_EQ(std::string(LoadConfig({.flags = {{"listen.grpc", "unix:/a"}, {"listen.unix", "/b"}}})
+                            .status()
+                            .message()),
+            "listen.unix = /b: listen.grpc is a Unix socket already, unix:/a, expected \"auto\" or "
+            "\"none\"");
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,348 @@
+#include "server/core/decisions/decide.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/core/ranks/incarnation.h"
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+Load HotPair() { return Load::FromCounts(TestReport(0, 9).counts).value(); }
+
+Question AskAbout(const Load& load, const Placement& incumbent, const Placement& candidate) {
+  return {.load = load,
+          .first_step = 0,
+          .last_step = 9,
+          .incumbent = incumbent,
+          .candidate = candidate,
+          .min_gain = 0.05,
+          .layers_per_chunk = 2,
+          .staging_rows = 2,
+          .migration = {.weight_bytes = 8, .state_bytes = 16}};
+}
+
+TEST(JudgeTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheSentence) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
+  const Verdict verdict = Judge(AskAbout(load, incumbent, candidate)).value();
+  ASSERT_EQ(verdict.chunks.size(), 2u);
+  EXPECT_EQ(verdict.chunks.back().after, candidate);
+  // GPU loads 200, 20, 20 become 110, 110, 20 in each layer: 1 - 110 / 200, 80 / 200, 80 / 110.
+  EXPECT_EQ(verdict.reason,
+            "steps 0..9: predicted peak GPU load falls 45.0 % (balancedness 0.400 -> 0.727), "
+            "4 layers in 2 chunks, 8 transfers");
+  EXPECT_EQ(verdict.left_out, "");
+}
+
+TEST(JudgeTest, AGainBelowTheThresholdIsKeptWithTheReason) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
+  Question question = AskAbout(load, incumbent, candidate);
+  question.min_gain = 0.5;
+  const Verdict verdict = Judge(question).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_EQ(verdict.reason,
+            "steps 0..9: kept, predicted peak GPU load would fall 45.0 % (balancedness 0.400 -> "
+            "0.727), less than min_gain, 50.0 %");
+}
+
+TEST(JudgeTest, NothingIsProposedThatGainsNothingEvenWithoutAThreshold) {
+  const Load load = Load::FromCounts(LoadMatrix::Constant(4, 6, 5)).value();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0});
+  Question question = AskAbout(load, incumbent, candidate);
+  question.min_gain = 0;
+  EXPECT_TRUE(Judge(question).value().chunks.empty());
+}
+
+TEST(JudgeTest, TheSamePlacementIsKept) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({1});
+  const Verdict verdict = Judge(AskAbout(load, incumbent, incumbent)).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_NE(verdict.reason.find("changes nothing"), std::string::npos);
+}
+
+TEST(JudgeTest, AnIdleLoadIsKept) {
+  const Load load = Load::FromCounts(LoadMatrix::Zero(4, 6)).value();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1});
+  EXPECT_TRUE(Judge(AskAbout(load, incumbent, candidate)).value().chunks.empty());
+}
+
+TEST(JudgeTest, LayersThatNeedMoreStagingThanTheRanksHaveAreLeftOutByName) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  // Layer 0: one expert into two GPUs each; layer 2: both slots of GPUs 0 and 1 change.
+  IndexMatrix slots = Exchanged({0}).physical_to_logical_map();
+  slots.row(2) << 2, 3, 0, 1, 4, 5;
+  const Placement candidate = Placement::FromSlots(incumbent.topology(), slots).value();
+  Question question = AskAbout(load, incumbent, candidate);
+  question.staging_rows = 1;
+  const Verdict verdict = Judge(question).value();
+  ASSERT_EQ(verdict.chunks.size(), 1u);
+  EXPECT_EQ(verdict.chunks[0].after, Exchanged({0}));
+  EXPECT_EQ(verdict.left_out,
+            "steps 0..9: layer 2 left out, 2 rows of staging on one GPU are needed and the ranks "
+            "have 1");
+}
+
+TEST(JudgeTest, WithPricesARebalanceIsEarnedOnLaterWindows) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
+  TrackRecord record;
+  Question question = AskAbout(load, incumbent, candidate);
+  question.migration = {.weight_bytes = 1'000'000};
+  question.costs = {.token_seconds = 1e-6, .intra_bytes_per_s = 1e9};
+  question.record = &record;
+  EXPECT_TRUE(Judge(question).value().chunks.empty());
+  record.BeginTrial(candidate, incumbent);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(record.Observe(load, 10, incumbent).ok());
+  const Verdict verdict = Judge(question).value();
+  EXPECT_EQ(verdict.chunks.size(), 2u);
+  // 4 layers * 90 tokens * 1 us a window; 4 layers * 1 MB into GPU 0 at 1 GB/s.
+  EXPECT_EQ(verdict.reason,
+            "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
+            "load falls 45.0 % (balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers, "
+            "8.0 MB");
+  EXPECT_DOUBLE_EQ(verdict.migration_seconds, 0.004);
+}
+
+TEST(JudgeTest, WithPricesALosingPlacementGoesBackToWhereTheJobBegan) {
+  const Load load = HotPair();
+  const Placement even = Exchanged({0, 1, 2, 3});
+  const Placement losing = Exchanged({});
+  TrackRecord record;
+  ASSERT_TRUE(record.Observe(load, 10, even).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(record.Observe(load, 10, losing).ok());
+  Question question = AskAbout(load, losing, losing);
+  question.migration = {.weight_bytes = 1'000'000};
+  question.costs = {.token_seconds = 1e-6, .intra_bytes_per_s = 1e9};
+  question.record = &record;
+  const Verdict verdict = Judge(question).value();
+  ASSERT_EQ(verdict.chunks.size(), 2u);
+  EXPECT_EQ(verdict.chunks.back().after, even);
+  EXPECT_NE(verdict.reason.find("return to the starting placement for 4 ms"), std::string::npos);
+}
+
+TEST(TriggerTest, WithPricesAJobWatchesItsCandidatesBeforeItMoves) {
+  Config config = TestConfig();
+  config.costs.token_seconds = 1e-3;
+  config.costs.stall_seconds = 1e-6;
+  TestJob job(config);
+  job.ConnectAll();
+  for (int64_t first = 0; first < 60; first += 10) {
+    job.Report(first, first + 9);
+    if (job.daemon.state() == "SOLVING") job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+    if (first == 0) {
+      EXPECT_NE(job.daemon.LastReason("kept").find("no later window has confirmed"),
+                std::string::npos);
+    }
+  }
+  EXPECT_NE(job.daemon.LastReason("proposed").find("rebalance saves"), std::string::npos);
+}
+
+TEST(CostsTest, TheTimeOfATokenIsSharedByTheLanesThatSplitTheTokens) {
+  const auto token_seconds = [](int32_t world, int32_t pipeline_ranks, int32_t tensor_parallel) {
+    State state;
+    state.config.costs.token_seconds = 12;
+    wire::Hello hello = TestHello(0);
+    hello.world_size = world;
+    hello.num_pipeline_ranks = pipeline_ranks;
+    hello.expert_tensor_parallel = tensor_parallel;
+    Job job;
+    job.current.emplace(MakeIncarnation(hello).value());
+    return CostsOf(state, job).token_seconds;
+  };
+  EXPECT_EQ(token_seconds(3, 1, 1), 12);
+  EXPECT_EQ(token_seconds(12, 1, 1), 3);
+  EXPECT_EQ(token_seconds(12, 4, 1), 12);
+  EXPECT_EQ(token_seconds(12, 1, 2), 6);
+  EXPECT_EQ(token_seconds(36, 2, 2), 4);
+}
+
+TEST(JudgeTest, ALoadOfAnotherShapeIsAnError) {
+  const Load load = Load::FromCounts(LoadMatrix::Zero(4, 5)).value();
+  const Placement incumbent = Exchanged({});
+  EXPECT_EQ(Judge(AskAbout(load, incumbent, Exchanged({0}))).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TriggerTest, TheFirstCompleteWindowIsDecidedOnAndTheNextOnlyAfterPolicyEverySteps) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  ASSERT_EQ(job.daemon.num_solves(), 1);
+  EXPECT_EQ(job.daemon.state(), "SOLVING");
+  job.daemon.AnswerSolve(Exchanged({}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  job.Report(20, 29);
+  ASSERT_EQ(job.daemon.num_solves(), 2);
+  // Both windows since the decision at step 9: 2 windows x 3 ranks x 100 tokens.
+  EXPECT_EQ(job.daemon.pending_solve()->load->counts()(0, 0), 600);
+  // And one by one: a policy that scores on recent windows gets what `replay` would give it.
+  ASSERT_EQ(job.daemon.pending_solve()->recent.size(), 2u);
+  EXPECT_EQ(job.daemon.pending_solve()->recent[1]->counts()(0, 0), 300);
+}
+
+TEST(TriggerTest, NothingIsDecidedWhileTheJobIsFrozen) {
+  Config config = TestConfig();
+  config.freeze_first_step = 0;
+  config.freeze_last_step = 19;
+  TestJob job(config);
+  job.ConnectAll();
+  const std::string frozen = "step 20: nothing is decided in the frozen steps 0:19";
+  EXPECT_EQ(job.daemon.View().waiting_for, frozen);
+  job.Report(0, 9);
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.num_solves(), 0);
+  EXPECT_EQ(job.daemon.View().waiting_for, frozen);
+  EXPECT_EQ(job.daemon.CountEvents("freeze_over"), 0);
+  job.Report(20, 29);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  EXPECT_EQ(job.daemon.LastReason("freeze_over"),
+            "step 29: the frozen steps 0:19 are over, decisions are made again");
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  EXPECT_EQ(job.daemon.View().waiting_for, "");
+  for (int64_t first = 30; first < 80; first += 10) job.Report(first, first + 9);
+  EXPECT_EQ(job.daemon.CountEvents("freeze_over"), 1);
+}
+
+TEST(TriggerTest, NothingIsDecidedWhileARankIsAway) {
+  TestJob job;
+  job.ConnectAll();
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    if (rank == 2) job.Disconnect(0);
+    job.daemon.Say(job.ranks[rank].session, TestReport(0, 9));
+  }
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 9);
+  EXPECT_EQ(job.daemon.num_solves(), 0);
+  job.Connect(0);
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+}
+
+TEST(TriggerTest, AFailingPolicyIsKeptWithItsMessage) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(absl::InvalidArgumentError("6 slots refused"));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("kept").find("6 slots refused"), std::string::npos);
+}
+
+TEST(TriggerTest, ASolverThatNeverAnswersMeetsItsDeadlineAndItsLateAnswerIsIgnored) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.Advance(absl::Seconds(59));
+  EXPECT_EQ(job.daemon.View().waiting_for, "the solver");
+  job.daemon.Advance(absl::Seconds(2));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("kept").find("within 1m"), std::string::npos);
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+TEST(TriggerTest, TheSolversDeadlineCountsFromWhenItBegins) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.solver_is_busy = true;
+  job.Report(0, 9);
+  job.daemon.Advance(absl::Seconds(200));
+  EXPECT_EQ(job.daemon.View().waiting_for, "the solver, which works for other jobs");
+  job.daemon.solver_is_busy = false;
+  job.daemon.Advance(absl::ZeroDuration());
+  job.daemon.Advance(absl::Seconds(59));
+  EXPECT_EQ(job.daemon.state(), "SOLVING");
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+// A job beside TestJob's, whose ranks say Hello and report one window.
+void AddJobThatReports(CoreHarness& daemon, const std::string& name) {
+  std::vector<FakeRank> ranks;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back(rank);
+    ranks.back().identity.job = name;
+    ranks.back().session = daemon.Open();
+    daemon.Say(ranks.back().session, ranks.back().Hello());
+  }
+  for (FakeRank& rank : ranks) {
+    for (const wire::DownMessage& message : daemon.Take(rank.session)) rank.Receive(message);
+    for (const wire::UpMessage& message : rank.outbox) daemon.Say(rank.session, message);
+  }
+  for (const FakeRank& rank : ranks) daemon.Say(rank.session, TestReport(0, 9));
+}
+
+TEST(TriggerTest, ASolveThatNeverBeginsIsGivenUpWithTheNamesOfTheJobsBeforeIt) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.solver_is_busy = true;
+  AddJobThatReports(job.daemon, "other");
+  ASSERT_EQ(job.daemon.num_solves(), 2);
+  ASSERT_EQ(job.daemon.core().Job("other", job.daemon.now())->state, "SOLVING");
+  job.daemon.Advance(absl::Seconds(300));
+  const JobView other = *job.daemon.core().Job("other", job.daemon.now());
+  EXPECT_EQ(other.state, "IDLE");
+  EXPECT_EQ(other.last_reason, "kept, the solver did not begin within 5m; it works for train");
+}
+
+TEST(TriggerTest, ASolveThatNobodyWaitsForAnyMoreIsCancelledOnce) {
+  const auto cancelled_by = [](const std::function<void(TestJob&)>& end) {
+    TestJob job;
+    job.ConnectAll();
+    job.Report(0, 9);
+    const int64_t id = job.daemon.pending_solve()->solve_id;
+    end(job);
+    EXPECT_NE(job.daemon.state(), "SOLVING");
+    return job.daemon.cancelled_solves() ==
+           std::vector<std::pair<std::string, int64_t>>{{kJob, id}};
+  };
+  EXPECT_TRUE(cancelled_by([](TestJob& job) { job.daemon.Advance(absl::Seconds(61)); }));
+  EXPECT_TRUE(cancelled_by([](TestJob& job) { ASSERT_TRUE(job.daemon.Ask(Pause{}).ok()); }));
+  EXPECT_TRUE(
+      cancelled_by([](TestJob& job) { job.daemon.Handle(DrainRequested{absl::Seconds(5)}); }));
+  EXPECT_TRUE(cancelled_by([](TestJob& job) {
+    job.Disconnect(1);
+    job.daemon.Advance(absl::Seconds(11));  // its grace: the run is lost
+  }));
+}
+
+TEST(TriggerTest, AnAnsweredSolveIsNotCancelled) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  EXPECT_TRUE(job.daemon.cancelled_solves().empty());
+}
+
+TEST(TriggerTest, ASolutionOfAnotherShapeIsAFailure) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  TopologyOptions shape = TestShape();
+  shape.num_slots = 9;
+  job.daemon.AnswerSolve(Placement::Static(Topology::Make(shape).value()));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("kept").find("another shape"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,236 @@
+#include "server/core/decisions/plans.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+Plan NewestPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
+
+TEST(PlansTest, EveryResultHasAName) {
+  for (int i = 0; i < kNumPlanResults; ++i) {
+    const auto result = static_cast<PlanResult>(i);
+    EXPECT_EQ(PlanResultOf(PlanResultName(result)), result);
+  }
+  EXPECT_FALSE(PlanResultOf("magic").has_value());
+}
+
+TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  Plan plan = NewestPlan(job);
+  EXPECT_EQ(plan.result, PlanResult::kProposed);
+  EXPECT_EQ(plan.plan, 1);
+  EXPECT_EQ(plan.policy, "incremental");
+  EXPECT_EQ(plan.first_version, 1);
+  EXPECT_EQ(plan.decided_last_step, 9);
+  EXPECT_NEAR(plan.balancedness_before, 0.4, 1e-9);
+  EXPECT_NEAR(plan.balancedness_predicted, 80.0 / 110, 1e-9);
+  EXPECT_NEAR(plan.peak_fall, 0.45, 1e-9);
+  EXPECT_EQ(plan.transfers, 8);
+  EXPECT_EQ(plan.num_chunks, 2);
+  EXPECT_EQ(plan.solve_seconds, 0.001);
+  for (int64_t step = 12; step < 16; step += 2) {
+    job.daemon.Advance(absl::Milliseconds(500));
+    job.Deliver();
+    job.daemon.Advance(absl::Milliseconds(2000));
+    ASSERT_TRUE(job.Vote(step));
+    job.Deliver();
+  }
+  plan = NewestPlan(job);
+  EXPECT_EQ(plan.result, PlanResult::kCommitted);
+  EXPECT_EQ(plan.chunks_committed, 2);
+  EXPECT_EQ(plan.last_version, 2);
+  EXPECT_EQ(plan.received_bytes, 600);
+  EXPECT_EQ(plan.pause_seconds, 0.25);
+  EXPECT_EQ(plan.prepare_seconds, 0.5);
+  EXPECT_EQ(plan.switched_step, 14);
+  EXPECT_EQ(job.daemon.plans().at(1), plan);
+  const Counters& counters = job.daemon.core().counters();
+  EXPECT_EQ(counters.transfers, 8);
+  EXPECT_EQ(counters.received_bytes, 600);
+  EXPECT_EQ(counters.plans[static_cast<size_t>(PlanResult::kCommitted)], 1);
+  EXPECT_EQ(counters.ready, 6);
+  EXPECT_EQ(counters.pause_seconds.total(), 6);
+  EXPECT_EQ(counters.prepare_seconds.total(), 2);
+  EXPECT_EQ(counters.prepare_seconds.sum_seconds, 0.5) << "the second chunk's ranks were quick";
+  EXPECT_EQ(counters.gate_wait_seconds.total(), 2);
+  EXPECT_EQ(counters.gate_wait_seconds.sum_seconds, (2 - 0.25) + (2.5 - 0.25))
+      << "without the boundaries";
+}
+
+TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({}));
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kKept);
+  EXPECT_EQ(NewestPlan(job).num_chunks, 0);
+  job.Report(10, 19);
+  job.Report(20, 29);
+  job.daemon.AnswerSolve(absl::InternalError("no idea"));
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kFailed);
+  EXPECT_EQ(NewestPlan(job).plan, 2);
+  EXPECT_NE(NewestPlan(job).reason.find("no idea"), std::string::npos);
+}
+
+TEST(PlansTest, AWithdrawnPlanSaysWhy) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
+  job.Deliver();
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
+  EXPECT_NE(NewestPlan(job).reason.find("checksum of layer 0 differs"), std::string::npos);
+  EXPECT_EQ(job.daemon.core().counters().failed.at(2), 3);
+}
+
+TEST(PlansTest, AnEndingIncarnationSettlesThePlan) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Disconnect(0);
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
+}
+
+TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
+  for (const bool applied : {true, false}) {
+    TestJob job;
+    job.Propose(Exchanged({0, 1, 2, 3}));
+    job.Deliver();
+    job.daemon.Restart();
+    EXPECT_EQ(NewestPlan(job).result, PlanResult::kProposed);
+    if (applied) {
+      ASSERT_TRUE(job.Vote(12));
+    } else {
+      for (FakeRank& rank : job.ranks) rank.ready.reset();
+    }
+    job.ConnectAll();
+    ASSERT_EQ(job.daemon.state(), "IDLE");
+    EXPECT_EQ(NewestPlan(job).result, applied ? PlanResult::kPartial : PlanResult::kWithdrawn);
+    EXPECT_EQ(NewestPlan(job).chunks_committed, applied ? 1 : 0);
+    // The daemon that the ranks told what they received and how long it took is gone.
+    EXPECT_EQ(NewestPlan(job).received_bytes, applied ? kNotMeasured : 0);
+    EXPECT_EQ(NewestPlan(job).pause_seconds, applied ? kNotMeasured : 0);
+  }
+}
+
+TEST(PlansTest, APlanOfBeforeARestartIsShownAsItWasStored) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  for (FakeRank& rank : job.ranks) {
+    rank.Apply(12);
+    auto& applied = std::get<wire::Applied>(rank.outbox.back());
+    applied.received_bytes = 700;
+    applied.pause_seconds = 0.25;
+  }
+  job.Deliver();
+  const Plan before = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(before.received_bytes, 2100);
+  EXPECT_EQ(before.pause_seconds, 0.25);
+  job.daemon.Restart();
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front(), before);
+}
+
+TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.Disconnect(1);
+  ASSERT_TRUE(job.Vote(12));
+  job.ranks[1].outbox.clear();  // its Applied is lost, its Hello tells the version
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
+  EXPECT_EQ(NewestPlan(job).received_bytes, kNotMeasured);
+  EXPECT_NE(job.daemon.LastReason("committed").find("an unknown number of bytes received"),
+            std::string::npos);
+}
+
+TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
+  Config config = TestConfig();
+  config.observe = true;
+  TestJob job(config);
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kObserved);
+  EXPECT_EQ(job.daemon.LastReason("observed"),
+            "would have rebalanced, steps 0..9: predicted peak GPU load falls 45.0 % "
+            "(balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers; not priced: set "
+            "cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds");
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+TEST(PlansTest, OnlyTheNewestPlansAreKeptAndTheLimitBoundsTheAnswer) {
+  Config config = TestConfig();
+  config.policy_every_steps = 1;
+  TestJob job(config);
+  job.ConnectAll();
+  for (int64_t i = 0; i < kMaxPlans + 5; ++i) {
+    job.Report(10 * i, 10 * i + 9);
+    ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  }
+  const std::vector<Plan> plans = *job.daemon.core().Plans(kJob, 5000);
+  ASSERT_EQ(plans.size(), kMaxPlans);
+  EXPECT_EQ(plans.front().plan, kMaxPlans + 5);
+  EXPECT_EQ(plans.back().plan, 6);
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 3)->size(), 3);
+  EXPECT_EQ(job.daemon.core().Plans("x", 3).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PlansTest, AProposalWhoseTermCannotBeStoredWasNeverMade) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  // The daemon's term cannot be stored: no other rank is welcomed.
+  job.daemon.term_store_works = false;
+  job.daemon.Handle(StoreFailed{"", absl::UnavailableError("disk full")});
+  wire::Hello hello = TestHello(0);
+  hello.job = "other";
+  const SessionId session = job.daemon.Open();
+  job.daemon.Say(session, hello);
+  ASSERT_TRUE(job.daemon.ClosedWith(session).has_value());
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1})));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
+  EXPECT_TRUE(Only<wire::Propose>(job.SentTo(0)).empty());
+  EXPECT_FALSE(job.daemon.core().Readiness().ok());
+  // The term is stored again as soon as it can be.
+  job.daemon.term_store_works = true;
+  for (int i = 0; i < 3; ++i) job.daemon.Advance(absl::Seconds(11));  // then what was behind it
+  EXPECT_TRUE(job.daemon.core().Readiness().ok());
+}
+
+TEST(PlansTest, ATermBehindAStoreThatFailedIsWrittenLater) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  // The daemon's term cannot be stored.
+  job.daemon.term_store_works = false;
+  job.daemon.Handle(StoreFailed{"", absl::UnavailableError("disk full")});
+  wire::Hello hello = TestHello(0);
+  hello.job = "other";
+  const SessionId other = job.daemon.Open();
+  job.daemon.Say(other, hello);
+  ASSERT_EQ(job.daemon.ClosedWith(other)->code(), absl::StatusCode::kUnavailable);
+  job.daemon.term_store_works = true;
+  // The commit of the first chunk cannot be stored, so the term before the second one is not tried.
+  job.daemon.store_works = false;
+  ASSERT_TRUE(job.Vote(12));
+  job.Deliver();
+  ASSERT_FALSE(job.daemon.core().Readiness().ok());
+  job.daemon.store_works = true;
+  job.Disconnect(0);
+  job.Connect(0);
+  job.Deliver();
+  for (int i = 0; i < 2; ++i) job.daemon.Advance(absl::Seconds(11));
+  EXPECT_TRUE(job.daemon.core().Readiness().ok());
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,602 @@
+#include "server/core/decisions/proposal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+
+namespace {
+
+// Another launch, whose rank 0 brought a placement of its own as `version`.
+void RelaunchWith(TestJob& job, const Placement& placement, int64_t version) {
+  for (FakeRank& rank : job.ranks) {
+    rank.identity.incarnation = "launch-2";
+    rank.identity.nonce += 1000;
+    rank.identity.launch = 0;
+    rank.identity.memory = {};
+    rank.identity.take_over = true;
+    rank.placement = placement;
+    rank.version = version;
+    rank.identity.highest_version = version;
+    rank.ready.reset();
+    rank.session = 0;
+  }
+}
+
+absl::StatusOr<int64_t> Reserve(CoreHarness& daemon, int64_t ticket,
+                                const std::string& job = kJob) {
+  daemon.Handle(ReserveVersion{.ticket = ticket, .job = job});
+  const absl::StatusOr<ChangeOutcome>& reply = daemon.replies().at(ticket);
+  if (!reply.ok()) return reply.status();
+  return reply->version;
+}
+
+// Version 1 is committed: layers 0 and 1 are exchanged.
+void CommitOne(TestJob& job) {
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));
+  job.Deliver();
+  ASSERT_EQ(job.daemon.View().version, 1);
+}
+
+TEST(VersionsTest, AReservedNumberIsStoredBeforeTheAnswerAndGivenToNobodyElse) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(*Reserve(job.daemon, 1), 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 2);
+  EXPECT_EQ(*Reserve(job.daemon, 2), 2);
+  job.daemon.Restart();
+  EXPECT_EQ(*Reserve(job.daemon, 3), 3);
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  EXPECT_EQ(job.ranks[0].proposals.at(0).version, 4);
+}
+
+TEST(VersionsTest, ANumberThatCannotBeStoredIsNotReserved) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.store_works = false;
+  EXPECT_EQ(Reserve(job.daemon, 1).status().code(), absl::StatusCode::kUnavailable);
+  job.daemon.store_works = true;
+  EXPECT_EQ(*Reserve(job.daemon, 2), 1);
+}
+
+// Each costs a durable write.
+TEST(VersionsTest, ARankThatReservesWithoutEndIsSlowedDown) {
+  TestJob job;
+  job.ConnectAll();
+  int64_t ticket = 0;
+  for (int64_t version = 1; version <= 64; ++version) {
+    ASSERT_EQ(*Reserve(job.daemon, ++ticket), version);
+  }
+  const int64_t writes = job.daemon.num_job_writes();
+  EXPECT_EQ(Reserve(job.daemon, ++ticket).status(),
+            absl::ResourceExhaustedError("job train reserved 64 versions and gets another each "
+                                         "10s; come back later"));
+  EXPECT_EQ(job.daemon.num_job_writes(), writes);
+  job.daemon.Advance(absl::Seconds(11));
+  EXPECT_EQ(*Reserve(job.daemon, ++ticket), 65);
+}
+
+TEST(VersionsTest, OfAnUnknownJobNoNumberIsReserved) {
+  CoreHarness daemon(TestConfig());
+  EXPECT_EQ(Reserve(daemon, 1, "x").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(daemon.core().Jobs(daemon.now()).empty());
+}
+
+TEST(VersionsTest, OneNumberWithTwoPlacementsOfOneShapeIsToldOnceAndTheFirstStays) {
+  TestJob job;
+  CommitOne(job);
+  const std::string ran = DigestOf(Exchanged({0, 1})).Hex().substr(0, 12);
+  const std::string now = DigestOf(Exchanged({2})).Hex().substr(0, 12);
+  RelaunchWith(job, Exchanged({2}), 1);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
+  EXPECT_EQ(job.daemon.LastReason("version_reused"),
+            "incarnation launch-2 runs version 1 with digest " + now + ", the job ran digest " +
+                ran +
+                " under that number before, which stays in the history; the next version is "
+                "2");
+  EXPECT_EQ(job.daemon.core().PlacementInForce(kJob)->placement, Exchanged({2}));
+}
+
+TEST(VersionsTest, AReusedNumberIsToldOfALaunchThatOnlyWaits) {
+  TestJob job;
+  CommitOne(job);
+  RelaunchWith(job, Exchanged({2}), 1);
+  for (FakeRank& rank : job.ranks) rank.identity.take_over = false;
+  job.Connect(0);
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
+  EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
+}
+
+TEST(VersionsTest, TheSamePlacementUnderItsOldNumberIsNothing) {
+  TestJob job;
+  CommitOne(job);
+  RelaunchWith(job, Exchanged({0, 1}), 1);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.CountEvents("version_reused"), 0);
+}
+
+TEST(VersionsTest, WhatRanBeforeARestartIsKnownFromTheHistory) {
+  StoredJob stored{.job = kJob, .version = 4, .next_version = 9, .placement = Exchanged({1})};
+  stored.history = {{3, DigestOf(Exchanged({0}))}, {4, DigestOf(Exchanged({1}))}};
+  Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
+  wire::Hello hello = TestHello(0);
+  hello.running_version = 3;
+  hello.highest_version = 3;
+  hello.running_digest = DigestOf(Exchanged({2}));
+  const Decision decision = core.Handle(SessionMessage{1, hello}, absl::UnixEpoch());
+  bool told = false;
+  for (const Effect& effect : decision.effects) {
+    const auto* record = std::get_if<Record>(&effect);
+    told |= record != nullptr && record->event.name == "version_reused";
+  }
+  EXPECT_TRUE(told);
+}
+
+TEST(VersionsTest, AnAnswerAboutAVersionThatNobodyProposedEndsItsStreamAndRaisesNothing) {
+  constexpr int64_t kFarTerm = int64_t{1} << 40;
+  const wire::UpMessage answers[] = {wire::Ready{kFarTerm, {}, {}},
+                                     wire::Nack{kFarTerm, wire::NackCode::kBusy, ""},
+                                     wire::Failed{kFarTerm, wire::FailedCode::kTransfer, "", 0},
+                                     wire::Applied{kFarTerm, {}, 0, 0, 0}};
+  TestJob job;
+  job.ConnectAll();
+  for (const wire::UpMessage& answer : answers) {
+    const SessionId session = job.ranks[1].session;
+    job.daemon.Say(session, answer);
+    ASSERT_TRUE(job.daemon.ClosedWith(session).has_value());
+    EXPECT_EQ(job.daemon.ClosedWith(session)->code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(*job.daemon.core().NextVersion(kJob), 1);
+    job.Connect(1);
+  }
+  EXPECT_NE(job.daemon.state(), "QUARANTINE");
+}
+
+TEST(VersionsTest, AHelloRaisesVersionsByABoundedStepSoThatANameIsNeverUsedUp) {
+  constexpr int64_t kStep = int64_t{1} << 32;
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(0);
+  hello.highest_version = kStep + 1;
+  const SessionId far = daemon.Open();
+  daemon.Say(far, hello);
+  EXPECT_EQ(daemon.ClosedWith(far)->code(), absl::StatusCode::kInvalidArgument);
+  hello.highest_version = kStep;
+  const SessionId near = daemon.Open();
+  daemon.Say(near, hello);
+  EXPECT_EQ(daemon.ClosedWith(near), std::nullopt);
+  EXPECT_EQ(*daemon.core().NextVersion(kJob), kStep + 1);
+  // A launch that knows nothing of it is welcome.
+  const SessionId other = daemon.Open();
+  daemon.Say(other, TestHello(1));
+  EXPECT_EQ(daemon.ClosedWith(other), std::nullopt);
+}
+
+const Placement& AllLayers() {
+  static const Placement* const placement = new Placement(Exchanged({0, 1, 2, 3}));
+  return *placement;
+}
+
+TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
+  TestJob job;
+  job.Propose(AllLayers());
+  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to be READY for version 1");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to report version 1 as Applied");
+  ASSERT_TRUE(job.Vote(12));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.LastReason("committed"),
+            "version 1 (chunk 1 of 2) was committed at step 12: 300 B received, longest boundary "
+            "0.250 s");
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
+  ASSERT_EQ(job.daemon.state(), "RESOLVING");  // chunk 2 was prepared meanwhile
+  ASSERT_TRUE(job.Vote(14));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 2);
+  EXPECT_EQ(job.daemon.View().commits, 2);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, AllLayers());
+  EXPECT_EQ(job.ranks[2].placement, AllLayers());
+}
+
+TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
+  TestJob job;
+  job.Propose(AllLayers());
+  const auto proposals = Only<wire::Propose>(job.SentTo(1));
+  ASSERT_EQ(proposals.size(), 1u);
+  EXPECT_EQ(proposals[0].term, 1);
+  EXPECT_EQ(proposals[0].version, 1);
+  EXPECT_EQ(proposals[0].base_version, 0);
+  EXPECT_EQ(proposals[0].base_digest, DigestOf(Exchanged({})));
+  EXPECT_EQ(proposals[0].digest, DigestOf(Exchanged({0, 1})));
+  EXPECT_EQ(proposals[0].layers.size(), 2u);
+  EXPECT_EQ(proposals[0].chunk, 0);
+  EXPECT_EQ(proposals[0].num_chunks, 2);
+  EXPECT_NE(proposals[0].reason.find("predicted peak GPU load falls 45.0 %"), std::string::npos);
+}
+
+TEST(ProposalTest, TheChunksOfADecisionShareItsNumberAndARollbackHasItsOwn) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
+  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
+  job.Deliver();
+  const std::vector<wire::Propose>& proposals = job.ranks[1].proposals;
+  ASSERT_GE(proposals.size(), 3u);
+  for (const int chunk : {0, 1}) {
+    EXPECT_EQ(proposals[chunk].decision, 1);
+    EXPECT_EQ(proposals[chunk].policy, "incremental");
+    EXPECT_EQ(proposals[chunk].asked_by, "");
+  }
+  EXPECT_EQ(proposals[2].decision, 2);
+  EXPECT_EQ(proposals[2].policy, "rollback");
+  EXPECT_EQ(proposals[2].asked_by, "ann");
+}
+
+TEST(ProposalTest, VersionsGoOnAboveWhatAnyRankHasSeen) {
+  TestJob job;
+  job.ranks[1].identity.highest_version = 40;
+  job.Propose(AllLayers());
+  EXPECT_EQ(Only<wire::Propose>(job.SentTo(0)).at(0).version, 41);
+}
+
+TEST(ProposalTest, ANackRetractsItAndTheNextDecisionIsSkipped) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session,
+                 wire::Nack{1, wire::NackCode::kStagingTooSmall, "1 row free"});
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.LastReason("nacked"),
+            "rank 1 refused version 1 (STAGING_TOO_SMALL): 1 row free");
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to answer the Retract of version 1");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 0);
+  job.Report(20, 29);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  EXPECT_NE(job.daemon.LastReason("kept").find("backing off"), std::string::npos);
+  job.Report(40, 49);
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+}
+
+TEST(ProposalTest, BackingOffDoublesUpToSixtyFourAndACommitEndsIt) {
+  TestJob job;
+  job.ConnectAll();
+  int64_t step = 0;
+  // Windows until the solver is asked again; returns how many decisions were skipped.
+  const auto skipped_until_asked = [&job, &step] {
+    for (int skipped = 0;; ++skipped) {
+      job.Report(step, step + 19);
+      step += 20;
+      if (job.daemon.state() == "SOLVING") return skipped;
+      if (skipped > 100) return -1;
+    }
+  };
+  for (const int expected : {0, 1, 2, 4, 8, 16, 32, 64, 64}) {
+    ASSERT_EQ(skipped_until_asked(), expected);
+    job.daemon.AnswerSolve(Exchanged({0}));
+    job.Deliver();
+    ASSERT_TRUE(job.Vote(step, /*transfer_works=*/false));
+    job.Deliver();
+  }
+  ASSERT_EQ(skipped_until_asked(), 64);
+  job.daemon.AnswerSolve(Exchanged({0}));
+  job.Deliver();
+  job.Vote(step);
+  job.Deliver();
+  EXPECT_EQ(skipped_until_asked(), 0);
+}
+
+TEST(ProposalTest, ASecondVoteThatSaidNoEndsItWithTheTransfersReason) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
+  job.DeliverUp(0);
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.LastReason("withdrawn"),
+            "version 1 was dropped by every rank: rank 0 dropped it: checksum of layer 0 differs");
+  EXPECT_EQ(job.daemon.View().version, 0);
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 1);
+}
+
+TEST(ProposalTest, RanksThatAreNotReadyInTimeAreNamedAndTheProposalRetracted) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.ranks[2].silent = true;
+  job.Deliver();
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.LastReason("retracting"),
+            "within 1m it still waited for rank 2 to be READY for version 1");
+  job.ranks[2].silent = false;
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(ProposalTest, ARetractThatNobodyAnswersIsSentAgainAndCalledStuck) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.daemon.Advance(absl::Seconds(61));
+  job.SentTo(0);
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1u);
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 1);
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+}
+
+TEST(ProposalTest, RanksThatNeverVoteAreAskedToForgetItAfterTheDeadline) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  job.daemon.Advance(absl::Seconds(659));
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.daemon.Advance(absl::Seconds(2));
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(ProposalTest, TheRanksVoteWinsOverARetract) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  for (int32_t rank = 0; rank < 3; ++rank) job.DeliverDown(rank);
+  ASSERT_TRUE(job.Vote(12));
+  job.daemon.Advance(absl::Seconds(61));  // before any Ready was heard
+  ASSERT_EQ(job.daemon.state(), "RETRACTING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
+}
+
+TEST(ProposalTest, AppliedCountsBeforeTheOtherRanksReadyWasHeard) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  for (int32_t rank = 0; rank < 3; ++rank) job.DeliverDown(rank);
+  ASSERT_TRUE(job.Vote(12));
+  job.DeliverUp(0);
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+}
+
+TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));
+  for (int32_t rank : {0, 2}) {
+    auto& applied = std::get<wire::Applied>(job.ranks[rank].outbox.back());
+    applied.transport = "host";
+    applied.passed_over = "NCCL failed";
+  }
+  job.Deliver();
+  const auto ranks = job.daemon.View().ranks;
+  EXPECT_EQ(ranks[0].transport.name, "host");
+  EXPECT_EQ(ranks[0].transport.passed_over, "NCCL failed");
+  EXPECT_EQ(ranks[1].transport.name, "");
+  EXPECT_EQ(ranks[2].transport.name, "host");
+}
+
+TEST(ProposalTest, AppliedByOneAndDroppedByAnotherIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.ranks[0].Apply(12);
+  job.ranks[1].Drop(wire::FailedCode::kTransfer, "no");
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(job.daemon.LastReason("quarantined"),
+            "version 1 was applied by rank 0 and dropped by rank 1");
+}
+
+TEST(ProposalTest, ApplyingAtDifferentStepsIsQuarantinedButStoredWhenAllRunIt) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.ranks[0].Apply(12);
+  job.ranks[1].Apply(12);
+  job.ranks[2].Apply(14);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(job.daemon.LastReason("quarantined"),
+            "rank 2 applied version 1 at step 14, another rank at step 12");
+  EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
+}
+
+TEST(ProposalTest, ApplyingAnotherDigestIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.daemon.Say(job.ranks[0].session, wire::Applied{1, Sha256("other"), 12, 0, 0});
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, AnotherDigestOrPlanWhenReadyIsQuarantinedAndRetracted) {
+  TestJob digest;
+  digest.Propose(Exchanged({0, 1}));
+  digest.daemon.Say(digest.ranks[0].session, wire::Ready{1, Sha256("other"), Sha256("plan")});
+  EXPECT_EQ(digest.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(Only<wire::Retract>(digest.SentTo(1)).size(), 1u);
+
+  TestJob plan;
+  plan.Propose(Exchanged({0, 1}));
+  const Digest proposed = DigestOf(Exchanged({0, 1}));
+  plan.daemon.Say(plan.ranks[0].session, wire::Ready{1, proposed, Sha256("plan")});
+  plan.daemon.Say(plan.ranks[1].session, wire::Ready{1, proposed, Sha256("another plan")});
+  EXPECT_EQ(plan.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, ANackForAWrongDigestIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, QuarantineProposesNothingUntilANewIncarnation) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
+  job.Deliver();
+  job.Report(20, 39);
+  job.Disconnect(1);
+  job.daemon.Advance(absl::Hours(1));
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  for (FakeRank& rank : job.ranks) rank.identity.incarnation = "launch-2";
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  job.Report(0, 9);
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+}
+
+TEST(ProposalTest, QuarantineAsksAgainToForgetTheProposal) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
+  ASSERT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1U);
+  job.daemon.Advance(TestConfig().retract_deadline);
+  EXPECT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1U);
+  EXPECT_TRUE(Only<wire::Retract>(job.SentTo(1)).empty());  // it answered
+}
+
+TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Disconnect(1);
+  job.Connect(1);
+  EXPECT_TRUE(job.daemon.HasMail(job.ranks[1].session));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+}
+
+TEST(RejoinTest, AReadyThatWasLostWithTheStreamIsToldByHello) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.DeliverDown(1);
+  job.Disconnect(1);
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+}
+
+TEST(RejoinTest, AnAppliedThatWasLostWithTheStreamIsToldByHello) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));
+  job.Disconnect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 1);
+}
+
+TEST(RejoinTest, AFailedThatWasLostWithTheStreamIsAskedForAgain) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
+  job.Disconnect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 0);
+}
+
+TEST(RejoinTest, ARetractThatWasLostWithTheStreamIsSentAgain) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.DeliverDown(1);
+  job.DeliverUp(1);
+  job.daemon.Advance(absl::Seconds(61));
+  job.Disconnect(1);
+  job.Connect(1);
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_FALSE(job.ranks[1].ready.has_value());
+}
+
+TEST(RejoinTest, ARankThatGoesBackAfterItAppliedIsQuarantined) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.ranks[0].Apply(12);
+  job.DeliverUp(0);
+  job.Disconnect(0);
+  job.ranks[0].placement = Exchanged({});
+  job.ranks[0].version = 0;
+  job.Connect(0);
+  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+}
+
+TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalRetractsOursAndIsAdopted) {
+  TestJob job;
+  for (FakeRank& rank : job.ranks) rank.identity.highest_version = 9;
+  job.Propose(Exchanged({0, 1}));
+  for (FakeRank& rank : job.ranks) {
+    rank.ready = FakeRank::Candidate{9, DigestOf(Exchanged({3})), Exchanged({3})};
+    rank.Apply(12);
+  }
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.daemon.View().version, 9);
+  EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({3}));
+  EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 11);
+}
+
+TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
+  TestJob job;
+  job.Propose(AllLayers());
+  job.Deliver();
+  job.daemon.Say(job.ranks[1].session, wire::Goodbye{"finished", {}, false});
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  job.ranks[1].session = 0;
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(ProposalTest, VotesFarApartAreWaitedForAndNamedWhenTheyDoNotCome) {
+  Config config = TestConfig();
+  config.resolve_deadline = absl::Seconds(6);
+  TestJob job(config);
+  job.ConnectAll();
+  for (int64_t step = 0; step < 30; step += 10) {  // 4 s a step, a vote every 2 steps
+    job.daemon.Advance(absl::Seconds(40));
+    job.Report(step, step + 9);
+    if (step < 20) job.daemon.AnswerSolve(Exchanged({}));
+  }
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
+  job.Deliver();
+  job.daemon.Advance(absl::Seconds(25));
+  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  job.daemon.Advance(absl::Seconds(25));
+  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_THAT(job.daemon.LastReason("retracting"),
+              ::testing::HasSubstr("; the ranks vote every 2 steps, 8."));
+}
+
+}  // namespace
+
+}  // namespace eplb::core

@@ -1,0 +1,68 @@
+#include "server/core/decisions/watchdog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+using ::testing::StartsWith;
+
+TEST(WatchdogTest, AStateOlderThanThreeDeadlinesIsStuckAndToldOnce) {
+  TestJob job;
+  job.Connect(0);
+  job.daemon.Advance(absl::Minutes(3));
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 181);
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 1);
+  EXPECT_EQ(job.daemon.core().counters().stuck, 1);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+}
+
+TEST(WatchdogTest, AQuarantineIsNotForgotten) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
+  ASSERT_EQ(job.daemon.state(), "QUARANTINE");
+  job.daemon.Advance(absl::Seconds(181));
+  EXPECT_THAT(job.daemon.LastReason("stuck"),
+              StartsWith("QUARANTINE for 3m1s, waiting for an operator, or a new incarnation: rank "
+                         "1 runs version 1 with digest "));
+  EXPECT_THAT(job.daemon.View().waiting_for,
+              StartsWith("an operator, or a new incarnation: rank 1 runs version 1 with digest "));
+}
+
+TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.Advance(absl::Hours(5));
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  for (FakeRank& rank : job.ranks) {
+    job.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
+  }
+  job.daemon.Advance(absl::Hours(5));
+  EXPECT_EQ(job.daemon.View().state, "FINISHED");
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
+}
+
+TEST(WatchdogTest, ALostLaunchIsStuckUntilItIsForgottenOrComesBack) {
+  TestJob job;
+  job.ConnectAll();
+  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.daemon.Advance(TestConfig().session_grace + absl::Seconds(1));
+  ASSERT_EQ(job.daemon.state(), "LOST");
+  job.daemon.Advance(absl::Seconds(181));
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 181);
+  EXPECT_EQ(job.daemon.LastReason("stuck"),
+            "LOST for 3m1s, waiting for its ranks to come back, or a new launch");
+}
+
+}  // namespace
+}  // namespace eplb::core

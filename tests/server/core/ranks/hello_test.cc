@@ -1,0 +1,376 @@
+#include "server/core/ranks/hello.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+absl::Status Refusal(CoreHarness& daemon, const wire::Hello& hello) {
+  const SessionId session = daemon.Open();
+  daemon.Say(session, hello);
+  return daemon.ClosedWith(session).value_or(absl::OkStatus());
+}
+
+TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
+  struct Case {
+    const char* expected;
+    std::function<void(wire::Hello&)> spoil;
+  };
+  const Case cases[] = {
+      {"job has a character", [](wire::Hello& h) { h.job = "a b"; }},
+      {"job has 0", [](wire::Hello& h) { h.job = ""; }},
+      {"incarnation has 129", [](wire::Hello& h) { h.incarnation = std::string(129, 'x'); }},
+      {"running_version is -1", [](wire::Hello& h) { h.running_version = -1; }},
+      {"highest_term is", [](wire::Hello& h) { h.highest_term = INT64_MAX; }},
+      {"highest_version is", [](wire::Hello& h) { h.highest_version = INT64_MAX; }},
+      {"vote_every is 0", [](wire::Hello& h) { h.vote_every = 0; }},
+      {"report_every is 0", [](wire::Hello& h) { h.report_every = 0; }},
+      {"staging_rows is -1", [](wire::Hello& h) { h.staging_rows = -1; }},
+      {"staging_layers is -1", [](wire::Hello& h) { h.staging_layers = -1; }},
+      {"weight_bytes is -2", [](wire::Hello& h) { h.weight_bytes = -2; }},
+      {"num_slots is 5", [](wire::Hello& h) { h.shape.num_slots = 5; }},
+      {"world_size: 4", [](wire::Hello& h) { h.world_size = 4; }},
+      {"rank is 3", [](wire::Hello& h) { h.rank = 3; }},
+      {"not GPU 2", [](wire::Hello& h) { h.gpu = 2; }},
+      {"of lane 1", [](wire::Hello& h) { h.lane = 1; }},
+      {"num_pipeline_ranks: 0", [](wire::Hello& h) { h.num_pipeline_ranks = 0; }},
+      {"multiple of num_pipeline_ranks 2", [](wire::Hello& h) { h.num_pipeline_ranks = 2; }},
+      {"expert_tensor_parallel: -1", [](wire::Hello& h) { h.expert_tensor_parallel = -1; }},
+      {"expert_tensor_parallel 3", [](wire::Hello& h) { h.expert_tensor_parallel = 3; }},
+  };
+  EXPECT_TRUE(CheckHello(TestHello(0), TestConfig()).ok());
+  for (const Case& one : cases) {
+    wire::Hello hello = TestHello(0);
+    one.spoil(hello);
+    const absl::Status status = CheckHello(hello, TestConfig());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << one.expected;
+    EXPECT_NE(std::string(status.message()).find(one.expected), std::string::npos) << status;
+  }
+}
+
+TEST(CheckHelloTest, AShapeWhoseTablesWouldBeLargeIsRefused) {
+  const auto refusal = [](int32_t layers, int32_t experts, int32_t slots) {
+    wire::Hello hello = TestHello(0);
+    hello.shape = {.num_layers = layers, .num_experts = experts, .num_slots = slots, .num_gpus = 3};
+    return std::string(CheckHello(hello, TestConfig()).message());
+  };
+  EXPECT_EQ(refusal(128, 512, 2048), "");
+  EXPECT_EQ(refusal(512, 2048, 2048), "");
+  EXPECT_NE(refusal(513, 2048, 2048)
+                .find("513 layers of 2048 slots are 1050624, the daemon takes "
+                      "at most 1048576"),
+            std::string::npos);
+  EXPECT_NE(refusal(1, 1 << 19, 1 << 20).find("with up to 524289 replicas"), std::string::npos);
+  EXPECT_EQ(refusal(65536, 3, 3), "");
+  EXPECT_NE(refusal(65537, 3, 3).find("65537 layers, the daemon takes at most 65536"),
+            std::string::npos);
+}
+
+TEST(CheckHelloTest, ASecondLaneIsTheNextNumGpusRanks) {
+  wire::Hello hello = TestHello(1);
+  hello.rank = 4;
+  hello.world_size = 6;
+  hello.lane = 1;
+  EXPECT_TRUE(CheckHello(hello, TestConfig()).ok());
+}
+
+TEST(CheckHelloTest, ExpertTensorParallelRanksStandSideBySide) {
+  wire::Hello hello = TestHello(0);
+  hello.world_size = 6;
+  hello.expert_tensor_parallel = 2;
+  hello.rank = 3;
+  hello.gpu = 1;
+  hello.lane = 1;
+  EXPECT_TRUE(CheckHello(hello, TestConfig()).ok());
+}
+
+TEST(CheckHelloTest, TooManyRanksIsResourceExhausted) {
+  Config config = TestConfig();
+  config.max_ranks_per_job = 2;
+  EXPECT_EQ(CheckHello(TestHello(0), config).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(HelloTest, WelcomeCarriesTheTermAndTheDaemonsVersion) {
+  CoreHarness daemon(TestConfig());
+  const SessionId session = daemon.Open();
+  daemon.Say(session, TestHello(0));
+  const auto welcome = Only<wire::Welcome>(daemon.Take(session));
+  ASSERT_EQ(welcome.size(), 1u);
+  EXPECT_EQ(welcome[0].term, 1);
+  EXPECT_EQ(welcome[0].server_version, "test");
+}
+
+TEST(HelloTest, AHigherTermSeenByARankIsOutbidForItsJobAlone) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(0);
+  hello.highest_term = 41;
+  const SessionId session = daemon.Open();
+  daemon.Say(session, hello);
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(session))[0].term, 42);
+  EXPECT_EQ(daemon.View().term, 42);
+  EXPECT_EQ(daemon.core().term(), 1);
+  hello.job = "other";
+  hello.highest_term = 0;
+  const SessionId other = daemon.Open();
+  daemon.Say(other, hello);
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(other))[0].term, 1);
+}
+
+TEST(HelloTest, AJobsTermRisesAtARestartAndIsThatOfItsProposals) {
+  TestJob job;
+  for (FakeRank& rank : job.ranks) rank.identity.highest_term = 41;
+  job.ConnectAll();
+  ASSERT_EQ(job.daemon.View().term, 42);
+  job.daemon.Restart();
+  EXPECT_EQ(job.daemon.View().term, 43);
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  EXPECT_EQ(job.ranks[2].proposals.at(0).term, 43);
+  EXPECT_EQ(job.daemon.events().back().name, "proposed");
+  EXPECT_EQ(job.daemon.events().back().term, 43);
+}
+
+TEST(HelloTest, AnEqualTermIsOutbidByADaemonThatWelcomedNobodyYet) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(0);
+  hello.highest_term = 1;  // of a daemon whose store is lost
+  const SessionId session = daemon.Open();
+  daemon.Say(session, hello);
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(session))[0].term, 2);
+  // From now on its own term comes back.
+  hello.highest_term = 2;
+  hello.session_number = 1;
+  const SessionId again = daemon.Open();
+  daemon.Say(again, hello);
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(again))[0].term, 2);
+}
+
+TEST(HelloTest, NoTermOrVersionOfARankLocksOthersOutLater) {
+  constexpr int64_t kStep = int64_t{1} << 32;
+  CoreHarness daemon(TestConfig());
+  for (int64_t wire::Hello::*number : {&wire::Hello::highest_term, &wire::Hello::highest_version,
+                                       &wire::Hello::running_version, &wire::Hello::launch}) {
+    wire::Hello hello = TestHello(0);
+    hello.job = "other";
+    hello.*number = kStep + 2;
+    EXPECT_NE(std::string(Refusal(daemon, hello).message()).find("at most 4294967296 above what"),
+              std::string::npos);
+  }
+  EXPECT_TRUE(daemon.core().Jobs(daemon.now()).empty());
+  wire::Hello hello = TestHello(0);
+  hello.highest_term = kStep;
+  hello.highest_version = kStep;
+  for (int restarts = 0; restarts < 3; ++restarts) {
+    const SessionId session = daemon.Open();
+    daemon.Say(session, hello);
+    const auto welcome = Only<wire::Welcome>(daemon.Take(session));
+    ASSERT_EQ(welcome.size(), 1U) << *daemon.ClosedWith(session);
+    EXPECT_GT(welcome[0].term, kStep);
+    hello.highest_term = welcome[0].term;
+    daemon.Restart();
+  }
+}
+
+TEST(HelloTest, RefusedJobsThatTheDaemonDoesNotKnowAreKeptNewestFirstWithTheirCount) {
+  Config config = TestConfig();
+  config.max_jobs = 1;
+  CoreHarness daemon(config);
+  ASSERT_TRUE(Refusal(daemon, TestHello(0)).ok());
+  for (int job = 0; job < 20; ++job) {
+    wire::Hello hello = TestHello(0);
+    hello.job = absl::StrCat("job-", job);
+    EXPECT_EQ(Refusal(daemon, hello).code(), absl::StatusCode::kResourceExhausted);
+  }
+  wire::Hello again = TestHello(1);
+  again.job = "job-10";
+  EXPECT_FALSE(Refusal(daemon, again).ok());
+  const std::vector<RefusedJob> refused = daemon.core().Refusals();
+  ASSERT_EQ(refused.size(), 16U);
+  EXPECT_EQ(refused[0].job, "job-10");
+  EXPECT_EQ(refused[0].count, 2);
+  EXPECT_EQ(refused[0].reason,
+            "rank 1 was refused: the daemon already knows 1 jobs whose ranks are connected, its "
+            "limit; raise limits.max_jobs");
+  EXPECT_EQ(refused[1].job, "job-19");
+  EXPECT_EQ(refused[15].job, "job-4");
+}
+
+TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
+  CoreHarness daemon(TestConfig());
+  ASSERT_TRUE(Refusal(daemon, TestHello(0)).ok());
+  wire::Hello wrong = TestHello(1);
+  wrong.shape.num_layers = 3;
+  EXPECT_FALSE(Refusal(daemon, wrong).ok());
+  EXPECT_EQ(daemon.core().counters().refused, 1);
+  EXPECT_EQ(daemon.View().waiting_for.rfind("ranks 1, 2 to say Hello; rank 1 was refused: hello: "
+                                            "shape is 3 layers",
+                                            0),
+            0U)
+      << daemon.View().waiting_for;
+  for (const int32_t rank : {1, 2}) EXPECT_TRUE(Refusal(daemon, TestHello(rank)).ok());
+  EXPECT_EQ(daemon.state(), "IDLE");
+  EXPECT_EQ(daemon.View().waiting_for, "");
+}
+
+TEST(HelloTest, ARankOfAnotherArrangementIsRefused) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(0);
+  hello.world_size = 6;
+  ASSERT_TRUE(Refusal(daemon, hello).ok());
+  hello.rank = 1;
+  hello.gpu = 1;
+  hello.num_pipeline_ranks = 2;
+  EXPECT_EQ(Refusal(daemon, hello),
+            absl::FailedPreconditionError("hello: num_pipeline_ranks is 2, the other ranks of "
+                                          "incarnation launch-1 have 1"));
+  hello.num_pipeline_ranks = 1;
+  hello.expert_tensor_parallel = 2;
+  hello.gpu = 0;
+  hello.lane = 1;
+  EXPECT_EQ(Refusal(daemon, hello),
+            absl::FailedPreconditionError("hello: expert_tensor_parallel is 2, the other ranks of "
+                                          "incarnation launch-1 have 1"));
+}
+
+TEST(HelloTest, ARankThatSeesTheSameTokensAsTheOneBeforeMayNotReport) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello hello = TestHello(1);
+  hello.world_size = 6;
+  hello.expert_tensor_parallel = 2;
+  hello.gpu = 0;
+  hello.lane = 1;
+  const SessionId session = daemon.Open();
+  daemon.Say(session, hello);
+  daemon.Say(session, TestReport(0, 9));
+  EXPECT_EQ(daemon.ClosedWith(session),
+            absl::InvalidArgumentError("load report: rank 1 reports, but of each 2 ranks that see "
+                                       "the same tokens only the first does"));
+}
+
+TEST(HelloTest, WhoIsAskedToComeBackIsNotRefused) {
+  CoreHarness daemon(TestConfig());
+  daemon.Handle(DrainRequested{.grace = absl::Seconds(1)});
+  EXPECT_EQ(Refusal(daemon, TestHello(0)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(daemon.core().counters().refused, 0);
+}
+
+TEST(HelloTest, ATermThatCannotBeStoredIsNotWelcomedAndIsStoredByTheNextHello) {
+  CoreHarness daemon(TestConfig());
+  daemon.term_store_works = false;
+  daemon.Handle(StoreFailed{"", absl::UnavailableError("disk full")});
+  const SessionId first = daemon.Open();
+  daemon.Say(first, TestHello(0));
+  EXPECT_EQ(daemon.ClosedWith(first)->code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(daemon.Take(first).empty());
+  EXPECT_FALSE(daemon.core().Readiness().ok());
+  daemon.term_store_works = true;
+  const SessionId second = daemon.Open();
+  daemon.Say(second, TestHello(0));
+  EXPECT_EQ(Only<wire::Welcome>(daemon.Take(second))[0].term, 1);
+  EXPECT_TRUE(daemon.core().Readiness().ok());
+}
+
+TEST(HelloTest, AMessageBeforeHelloAndASecondHelloEndTheSession) {
+  CoreHarness daemon(TestConfig());
+  const SessionId early = daemon.Open();
+  daemon.Say(early, wire::Goodbye{});
+  EXPECT_EQ(daemon.ClosedWith(early)->code(), absl::StatusCode::kInvalidArgument);
+  const SessionId twice = daemon.Open();
+  daemon.Say(twice, TestHello(0));
+  EXPECT_EQ(daemon.ClosedWith(twice), std::nullopt);
+  daemon.Say(twice, TestHello(0));
+  EXPECT_EQ(daemon.ClosedWith(twice)->code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(HelloTest, AnotherProcessOfALiveRankIsADuplicate) {
+  CoreHarness daemon(TestConfig());
+  EXPECT_TRUE(Refusal(daemon, TestHello(0)).ok());
+  wire::Hello other = TestHello(0);
+  other.nonce = 7;
+  const absl::Status status = Refusal(daemon, other);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_NE(std::string(status.message()).find("DUPLICATE_RANK"), std::string::npos);
+}
+
+TEST(HelloTest, AnotherProcessOfAnAwayRankNeedsANewIncarnation) {
+  TestJob job;
+  job.ConnectAll();
+  job.Disconnect(0);
+  wire::Hello other = TestHello(0);
+  other.nonce = 7;
+  EXPECT_EQ(Refusal(job.daemon, other).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(HelloTest, TheSameProcessAgainReplacesItsOlderSession) {
+  TestJob job;
+  job.ConnectAll();
+  const SessionId older = job.ranks[0].session;
+  job.Connect(0);
+  EXPECT_EQ(job.daemon.ClosedWith(older)->code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session), std::nullopt);
+  EXPECT_EQ(job.daemon.View().connected_ranks, 3);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+}
+
+TEST(HelloTest, WhatDiffersFromTheOtherRanksIsNamed) {
+  CoreHarness daemon(TestConfig());
+  EXPECT_TRUE(Refusal(daemon, TestHello(0)).ok());
+  const auto refused = [&daemon](const std::function<void(wire::Hello&)>& spoil) {
+    wire::Hello hello = TestHello(1);
+    spoil(hello);
+    const absl::Status status = Refusal(daemon, hello);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    return std::string(status.message());
+  };
+  EXPECT_NE(refused([](wire::Hello& h) { h.vote_every = 4; }).find("vote_every is 4"),
+            std::string::npos);
+  EXPECT_NE(refused([](wire::Hello& h) { h.reduce = wire::Reduce::kRoot; }).find("reduce is root"),
+            std::string::npos);
+  EXPECT_NE(refused([](wire::Hello& h) { h.world_size = 6; }).find("world_size is 6"),
+            std::string::npos);
+  EXPECT_NE(refused([](wire::Hello& h) { h.shape.num_layers = 5; }).find("5 layers"),
+            std::string::npos);
+}
+
+TEST(HelloTest, JobsAreBoundedAndOnesThatLeftNoTraceMakeRoom) {
+  Config config = TestConfig();
+  config.max_jobs = 1;
+  CoreHarness daemon(config);
+  const SessionId first = daemon.Open();
+  daemon.Say(first, TestHello(0));
+  wire::Hello other = TestHello(0);
+  other.job = "other";
+  EXPECT_EQ(Refusal(daemon, other).code(), absl::StatusCode::kResourceExhausted);
+  daemon.Disconnect(first);
+  EXPECT_TRUE(Refusal(daemon, other).ok());
+}
+
+// A stream that was cut may be heard after the one that the process opened instead.
+TEST(HelloTest, AnOlderStreamOfTheSameProcessTakesNoSeat) {
+  CoreHarness daemon(TestConfig());
+  wire::Hello newer = TestHello(0);
+  newer.session_number = 3;
+  const SessionId session = daemon.Open();
+  daemon.Say(session, newer);
+  wire::Hello older = TestHello(0);
+  older.session_number = 2;
+  EXPECT_EQ(Refusal(daemon, older).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(daemon.ClosedWith(session), std::nullopt);
+  EXPECT_TRUE(daemon.View().ranks[0].connected);
+}
+
+TEST(HelloTest, ADrainingDaemonRefuses) {
+  CoreHarness daemon(TestConfig());
+  daemon.Handle(DrainRequested{absl::Seconds(10)});
+  EXPECT_EQ(Refusal(daemon, TestHello(0)).code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,216 @@
+#include "server/core/state/chunking.h"
+
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/core/decisions/decide.h"
+#include "server/core/decisions/judge.h"
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+
+namespace {
+
+// Each changed layer exchanges one expert between GPU 0 and GPU 1: 1 MB each way, 1 ms at 1 GB/s.
+Costs TestCosts() {
+  Costs costs;
+  costs.intra_bytes_per_s = 1e9;
+  costs.expert.weight_bytes = 1'000'000;
+  return costs;
+}
+
+std::vector<LayerMove> TestMoves() {
+  return MovesOf(Exchanged({}), Exchanged({0, 1, 3}), TestCosts()).value();
+}
+
+TEST(ChunkingTest, EachChangedLayerHasItsPrice) {
+  const std::vector<LayerMove> moves = TestMoves();
+  ASSERT_EQ(moves.size(), 3);
+  EXPECT_EQ(moves[2].next.layer, LayerId{3});
+  EXPECT_EQ(moves[0].transfers, 2);
+  EXPECT_EQ(moves[0].staging_rows, 1);
+  EXPECT_EQ(moves[0].incoming_bytes, 1'000'000);
+  EXPECT_DOUBLE_EQ(moves[0].link_seconds, 0.001);
+}
+
+TEST(ChunkingTest, ABoundaryHasAsManyLayersAsItsPauseAllows) {
+  const std::vector<LayerMove> moves = TestMoves();
+  const auto cut = [&moves](int32_t layers, double pause, double rate) {
+    std::vector<size_t> sizes;
+    const auto chunks = CutIntoBoundaries(
+        Exchanged({}), moves,
+        {.layers_per_chunk = layers, .max_pause_seconds = pause, .seconds_per_byte = rate});
+    for (const Chunk& chunk : *chunks) sizes.push_back(chunk.layers.size());
+    EXPECT_EQ(chunks->back().after, Exchanged({0, 1, 3}));
+    return sizes;
+  };
+  EXPECT_EQ(cut(4, 1, 0), (std::vector<size_t>{3}));
+  EXPECT_EQ(cut(2, 1, 0), (std::vector<size_t>{2, 1}));
+  EXPECT_EQ(cut(4, 0.0025, 1e-12), (std::vector<size_t>{2, 1}));
+  EXPECT_EQ(cut(4, 0.0001, 0), (std::vector<size_t>{1, 1, 1}));  // never less than one
+  EXPECT_EQ(cut(4, 1, 4e-7), (std::vector<size_t>{2, 1}));       // 0.4 s a layer, as measured
+  EXPECT_EQ(cut(4, 0.015, 0), (std::vector<size_t>{1, 1, 1}));  // 10 ms a layer, as long as none is
+}
+
+TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
+  const Load load = Load::FromCounts(TestReport(0, 9).counts).value();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1});
+  Question question{.load = load,
+                    .last_step = 9,
+                    .incumbent = incumbent,
+                    .candidate = candidate,
+                    .layers_per_chunk = 2,
+                    .staging_rows = 2,
+                    .migration = {.weight_bytes = 1'000'000},
+                    .costs = TestCosts(),
+                    .max_pause_seconds = 0.0005};
+  Verdict verdict = Judge(question).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_EQ(
+      verdict.too_long,
+      "steps 0..9: layers 0, 1 left out, a pause of 1 ms is predicted and migration.max_pause "
+      "is 0.5 ms");
+  // The slowest boundary measured only makes chunks shorter.
+  question.max_pause_seconds = 0.5;
+  question.seconds_per_byte = 1;
+  verdict = Judge(question).value();
+  EXPECT_EQ(verdict.too_long, "");
+  EXPECT_EQ(verdict.chunks.size(), 2);
+  // Three boundaries with fewer bytes say that this one will be no shorter.
+  const std::vector<MeasuredPause> measured = {{1000, 1.5}, {2000, 1}, {1'000'000, 2}};
+  question.measured = std::span(measured).first(2);
+  EXPECT_EQ(Judge(question)->chunks.size(), 2);
+  question.measured = measured;
+  verdict = Judge(question).value();
+  EXPECT_TRUE(verdict.chunks.empty());
+  EXPECT_EQ(verdict.too_long,
+            "steps 0..9: layers 0, 1 left out, a pause of 1 s is predicted from boundaries "
+            "with fewer bytes and migration.max_pause is 0.5 s");
+}
+
+TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
+  Config config = TestConfig();
+  config.policy_every_steps = 10;
+  TestJob job(config);
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(12));  // 0.25 s for 100 bytes: 2.5 ms a byte
+  job.Deliver();
+  ASSERT_EQ(job.daemon.state(), "IDLE");
+  job.Report(20, 29);
+  job.daemon.AnswerSolve(Exchanged({}));
+  // A layer brings 24 bytes into a GPU, 60 ms: still two layers in 200 ms.
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 0);
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.max_pause = absl::Milliseconds(100)}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
+}
+
+TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
+  Config config = TestConfig();
+  config.policy_every_steps = 10;
+  config.layers_per_chunk = 1;
+  config.max_pause = absl::Milliseconds(100);
+  TestJob job(config);
+  for (FakeRank& rank : job.ranks) rank.identity.weight_bytes = 1000;  // it tells 100 received
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();  // 0.25 s each
+  EXPECT_EQ(job.daemon.CountEvents("pause_exceeded"), kLeastMeasured);
+  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(plan.result, PlanResult::kPartial);
+  EXPECT_NE(plan.reason.find("as chunks of fewer bytes did, and migration.max_pause is 0.1 s"),
+            std::string::npos)
+      << plan.reason;
+  job.Report(20, 29);
+  job.daemon.AnswerSolve(Exchanged({}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("left_out").find("layers 0, 1, 2 left out"), std::string::npos)
+      << job.daemon.LastReason("left_out");
+}
+
+Job JobOf(int32_t layers_per_chunk, const std::vector<int64_t>& staging_layers) {
+  Job job;
+  job.settings.layers_per_chunk = layers_per_chunk;
+  job.current.emplace(*Topology::Make(TestShape()), *RankGrid::Make({}));
+  for (const int64_t layers : staging_layers) {
+    job.current->ranks.emplace_back().staging_layers = layers;
+  }
+  return job;
+}
+
+TEST(StagingTest, AChunkHasAsManyLayersAsTheSettingsAndEveryRankAllow) {
+  EXPECT_EQ(LayersPerChunk(JobOf(4, {4, 4})), 4);
+  EXPECT_EQ(LayersPerChunk(JobOf(4, {9, 2, 3})), 2);
+  EXPECT_EQ(LayersPerChunk(JobOf(2, {9, 9})), 2);
+  EXPECT_EQ(LayersPerChunk(JobOf(4, {int64_t{1} << 40})), 4);
+}
+
+TEST(StagingTest, ARankThatDidNotSayHowManyLayersItHoldsSetsNoLimit) {
+  EXPECT_EQ(LayersPerChunk(JobOf(4, {0, 0})), 4);
+  EXPECT_EQ(LayersPerChunk(JobOf(4, {0, 3})), 3);
+}
+
+TEST(StagingTest, TheRankWithFewestRowsCounts) {
+  Incarnation incarnation(*Topology::Make(TestShape()), *RankGrid::Make({}));
+  for (const int64_t rows : {7, 3, 5}) incarnation.ranks.emplace_back().staging_rows = rows;
+  EXPECT_EQ(LeastStagingRows(incarnation), 3);
+}
+
+TEST(StagingTest, APlanIsCutForTheSmallestStagingAndTheLimitIsTold) {
+  TestJob job;
+  job.ranks[1].identity.staging_layers = 1;
+  job.ranks[2].identity.staging_layers = 9;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  EXPECT_NE(job.daemon.LastReason("chunks_limited").find("at most 1 layer, not 2"),
+            std::string::npos);
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 4);
+}
+
+TEST(StagingTest, LayersAreLeftOutWhenTheSmallestStagingIsTooSmall) {
+  TestJob job;
+  job.ranks[2].identity.staging_rows = 0;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_NE(job.daemon.LastReason("left_out").find("the ranks have 0"), std::string::npos);
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+}
+
+// Version 1 is committed, then a launch comes whose ranks have the staging that `shrink` leaves.
+template <class Shrink>
+absl::StatusOr<ChangeOutcome> RollBackWith(TestJob& job, Shrink shrink) {
+  job.Propose(Exchanged({0, 1}));
+  job.Deliver();
+  EXPECT_TRUE(job.Vote(12));
+  job.Deliver();
+  for (FakeRank& rank : job.ranks) shrink(rank.identity);
+  job.ConnectAll();
+  return job.daemon.Ask(Rollback{});
+}
+
+TEST(StagingTest, ARollbackNeedsTheRanksStaging) {
+  TestJob job;
+  const absl::StatusOr<ChangeOutcome> back =
+      RollBackWith(job, [](wire::Hello& identity) { identity.staging_rows = 0; });
+  EXPECT_NE(std::string(back.status().message())
+                .find("layer 0 needs 1 rows of staging on one GPU, the ranks have 0"),
+            std::string::npos)
+      << back.status();
+}
+
+TEST(StagingTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
+  TestJob job;
+  ASSERT_TRUE(RollBackWith(job, [](wire::Hello& identity) { identity.staging_layers = 1; }).ok());
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
+}
+
+}  // namespace
+
+}  // namespace eplb::core

@@ -1,0 +1,405 @@
+#include "server/core/state/windows.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr WindowLimits kThreeRanks = {
+    .num_reporters = 3, .report_every = 10, .min_coverage = 1, .max_pending = 2, .max_complete = 3};
+
+ReportOutcome Add(Windows& windows, int32_t rank, int64_t first, int64_t last,
+                  const WindowLimits& limits = kThreeRanks) {
+  return AddReport(windows, TestReport(first, last), rank, limits);
+}
+
+void Complete(Windows& windows, int64_t first, int64_t last) {
+  for (int32_t rank = 0; rank < 3; ++rank) Add(windows, rank, first, last);
+}
+
+TEST(WindowsTest, TheLastReporterCompletesAWindowWithTheSumOverRanks) {
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 0, 0, 9).completed);
+  EXPECT_FALSE(Add(windows, 2, 0, 9).completed);
+  EXPECT_TRUE(Add(windows, 1, 0, 9).completed);
+  ASSERT_EQ(windows.complete.size(), 1u);
+  EXPECT_EQ(windows.complete[0].load->counts()(0, 0), 300);
+  EXPECT_EQ(windows.complete[0].load->counts()(3, 5), 30);
+  EXPECT_TRUE(windows.pending.empty());
+}
+
+TEST(WindowsTest, CoverageCompletesAWindowWithoutTheSlowestRankAndItsLateReportIsIgnored) {
+  WindowLimits limits = kThreeRanks;
+  limits.min_coverage = 0.6;  // ceil(1.8) = 2
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 0, 0, 9, limits).completed);
+  EXPECT_TRUE(Add(windows, 1, 0, 9, limits).completed);
+  EXPECT_FALSE(Add(windows, 2, 0, 9, limits).completed);
+  EXPECT_EQ(windows.complete.back().load->counts()(0, 0), 200);
+  EXPECT_TRUE(windows.pending.empty());
+}
+
+TEST(WindowsTest, EveryPipelineRankMustBeCovered) {
+  const WindowLimits limits = {.num_reporters = 4,
+                               .num_pipeline_ranks = 2,
+                               .report_every = 10,
+                               .min_coverage = 0.5,
+                               .max_pending = 2,
+                               .max_complete = 3};
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 2, 0, 9, limits).completed);
+  EXPECT_FALSE(Add(windows, 3, 0, 9, limits).completed) << "the first pipeline rank is missing";
+  EXPECT_TRUE(Add(windows, 1, 0, 9, limits).completed);
+  EXPECT_EQ(windows.complete.back().coverage, 0.75);
+}
+
+TEST(WindowsTest, OfRanksThatSeeTheSameTokensOneReports) {
+  WindowLimits limits = kThreeRanks;
+  limits.ranks_per_reporter = 2;  // ranks 0, 2 and 4
+  Windows windows;
+  EXPECT_FALSE(Add(windows, 0, 0, 9, limits).completed);
+  EXPECT_FALSE(Add(windows, 4, 0, 9, limits).completed);
+  EXPECT_TRUE(Add(windows, 2, 0, 9, limits).completed);
+  EXPECT_EQ(windows.complete.back().load->counts()(0, 0), 300);
+  Add(windows, 4, 10, 19, limits);
+  std::string given_up;
+  for (const int64_t first : {20, 30}) {
+    for (const Note& note : Add(windows, 0, first, first + 9, limits).notes)
+      given_up += note.reason;
+  }
+  EXPECT_EQ(given_up, "steps 10..19 are given up: no report of ranks 0, 2");
+}
+
+TEST(WindowsTest, CoverageIsNotRoundedUpByTheProduct) {
+  // 0.07 * 100 is a little above 7 as a double; 7 reporters are enough.
+  const WindowLimits limits = {.num_reporters = 100,
+                               .report_every = 10,
+                               .min_coverage = 0.07,
+                               .max_pending = 2,
+                               .max_complete = 3};
+  Windows windows;
+  for (int32_t rank = 0; rank < 6; ++rank) EXPECT_FALSE(Add(windows, rank, 0, 9, limits).completed);
+  EXPECT_TRUE(Add(windows, 6, 0, 9, limits).completed);
+}
+
+TEST(WindowsTest, AnEvictedWindowIsNotBegunAgainByARankThatComesBack) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  EXPECT_EQ(Add(windows, 0, 20, 29).notes.size(), 1u);  // 0..9 is evicted
+  EXPECT_TRUE(Add(windows, 1, 0, 9).notes.empty());
+  EXPECT_TRUE(Add(windows, 2, 0, 9).notes.empty());
+  EXPECT_EQ(windows.pending.size(), 2u);
+  EXPECT_EQ(windows.pending.front().first_step, 10);
+}
+
+TEST(WindowsTest, ASecondReportOfARankIsIgnored) {
+  Windows windows;
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(Add(windows, 0, 0, 9).completed);
+  EXPECT_EQ(windows.pending.front().sum(0, 0), 100);
+}
+
+TEST(WindowsTest, AShortReportIsNotAddedAndNotedOncePerWindow) {
+  Windows windows;
+  const ReportOutcome first = Add(windows, 0, 4, 9);
+  ASSERT_EQ(first.notes.size(), 1u);
+  EXPECT_EQ(first.notes[0].name, "report_short");
+  EXPECT_NE(first.notes[0].reason.find("rank 0 reported steps 4..9"), std::string::npos);
+  EXPECT_TRUE(Add(windows, 1, 5, 9).notes.empty());
+  EXPECT_TRUE(windows.pending.empty());
+  EXPECT_EQ(Add(windows, 1, 15, 19).notes.size(), 1u);
+}
+
+TEST(WindowsTest, WindowsMergedByTheRanksCountAsOne) {
+  Windows windows;
+  Complete(windows, 0, 29);
+  ASSERT_EQ(windows.complete.size(), 1u);
+  EXPECT_EQ(windows.complete[0].first_step, 0);
+  EXPECT_EQ(windows.complete[0].last_step, 29);
+}
+
+TEST(WindowsTest, TheOldestPendingWindowIsGivenUpAndTheMissingRanksNamed) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  const ReportOutcome outcome = Add(windows, 0, 20, 29);
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_EQ(outcome.notes[0].name, "window_incomplete");
+  EXPECT_EQ(outcome.notes[0].reason, "steps 0..9 are given up: no report of ranks 1, 2");
+  EXPECT_EQ(windows.pending.size(), 2u);
+}
+
+TEST(WindowsTest, TheWindowThatFewestRanksReportedIsGivenUpAndOlderOnesStillComplete) {
+  Windows windows;
+  for (const int32_t rank : {0, 1}) Add(windows, rank, 0, 9);
+  Add(windows, 0, 10, 19);
+  const ReportOutcome outcome = Add(windows, 0, 20, 29);
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_EQ(outcome.notes[0].reason, "steps 10..19 are given up: no report of ranks 1, 2");
+  EXPECT_TRUE(Add(windows, 2, 0, 9).completed);
+}
+
+TEST(WindowsTest, ARowOfIncompleteWindowsIsNotedOnceAndCountedWithTheNextCompleteOne) {
+  Windows windows;
+  int32_t given_up = 0;
+  size_t notes = 0;
+  for (int64_t step = 0; step < 1000; step += 10) {
+    const ReportOutcome outcome = Add(windows, 0, step, step + 9);
+    given_up += outcome.num_given_up;
+    notes += outcome.notes.size();
+  }
+  EXPECT_EQ(given_up, 98);  // two stay pending
+  EXPECT_EQ(notes, 1u);
+  Add(windows, 0, 1000, 1009);
+  Add(windows, 1, 1000, 1009);
+  const ReportOutcome complete = Add(windows, 2, 1000, 1009);
+  EXPECT_EQ(complete.num_given_up, 1);
+  ASSERT_EQ(complete.notes.size(), 1u);
+  EXPECT_EQ(complete.notes[0].name, "window_complete_again");
+  EXPECT_EQ(complete.notes[0].reason,
+            "steps 1000..1009 are complete, after 100 windows in a row were given up");
+  for (const int64_t step : {1010, 1020, 1030}) Add(windows, 0, step, step + 9);
+  EXPECT_EQ(Add(windows, 0, 1040, 1049).num_given_up, 1);
+  EXPECT_EQ(windows.given_up_in_a_row, 2);
+}
+
+TEST(WindowsTest, ACompleteWindowGivesUpThePendingOnesBeforeIt) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  Add(windows, 1, 10, 19);
+  const ReportOutcome outcome = Add(windows, 2, 10, 19);
+  EXPECT_TRUE(outcome.completed);
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_EQ(outcome.notes[0].name, "window_incomplete");
+  EXPECT_TRUE(windows.pending.empty());
+}
+
+TEST(WindowsTest, AnOverflowingWindowIsDroppedOnceAndTheNextOneIsFine) {
+  Windows windows;
+  wire::LoadReport huge = TestReport(0, 9);
+  huge.counts(0, 0) = std::numeric_limits<int64_t>::max();
+  EXPECT_TRUE(AddReport(windows, huge, 0, kThreeRanks).notes.empty());
+  const ReportOutcome second = AddReport(windows, huge, 1, kThreeRanks);
+  ASSERT_EQ(second.notes.size(), 1u);
+  EXPECT_EQ(second.notes[0].name, "window_dropped");
+  EXPECT_FALSE(Add(windows, 2, 0, 9).completed);
+  Complete(windows, 10, 19);
+  EXPECT_EQ(windows.complete.size(), 1u);
+}
+
+TEST(WindowsTest, ALayerWhoseSumOverflowsIsDroppedToo) {
+  Windows windows;
+  wire::LoadReport huge = TestReport(0, 9);
+  huge.counts.row(0) = std::numeric_limits<int64_t>::max() / 4;
+  AddReport(windows, huge, 0, kThreeRanks);
+  Add(windows, 1, 0, 9);
+  const ReportOutcome last = Add(windows, 2, 0, 9);
+  EXPECT_FALSE(last.completed);
+  ASSERT_EQ(last.notes.size(), 1u);
+  EXPECT_EQ(last.notes[0].name, "window_dropped");
+}
+
+TEST(WindowsTest, CompleteWindowsAreBounded) {
+  Windows windows;
+  for (int64_t first = 0; first < 100; first += 10) Complete(windows, first, first + 9);
+  EXPECT_EQ(windows.complete.size(), 3u);
+  EXPECT_EQ(windows.complete.front().first_step, 70);
+}
+
+TEST(WindowsTest, TheEstimateTakesTheNewestWindowsSinceTheLastDecision) {
+  Windows windows;
+  for (int64_t first = 0; first < 30; first += 10) Complete(windows, first, first + 9);
+  const Window two = SumSince(windows, -1, 2).value();
+  EXPECT_EQ(two.first_step, 10);
+  EXPECT_EQ(two.last_step, 29);
+  EXPECT_EQ(two.load->counts()(0, 0), 600);
+  EXPECT_EQ(SumSince(windows, 19, 2).value().first_step, 20);
+  EXPECT_EQ(SumSince(windows, 29, 2).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(WindowsTest, AnEstimateThatOverflowsIsRefused) {
+  Windows windows;
+  WindowLimits limits = kThreeRanks;
+  limits.num_reporters = 1;
+  for (int64_t first = 0; first < 20; first += 10) {
+    wire::LoadReport huge = TestReport(first, first + 9);
+    huge.counts(0, 0) = std::numeric_limits<int64_t>::max() - 1000;
+    EXPECT_TRUE(AddReport(windows, huge, 0, limits).completed);
+  }
+  EXPECT_EQ(SumSince(windows, -1, 2).status().code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(WindowsTest, AReportOfAnotherShapeOrBelowZeroIsRefusedByName) {
+  const Topology topology = Topology::Make(TestShape()).value();
+  EXPECT_TRUE(CheckReport(TestReport(0, 9), topology).ok());
+  wire::LoadReport report = TestReport(0, 9);
+  report.counts(1, 2) = -7;
+  EXPECT_EQ(CheckReport(report, topology).message(), "load report: a count is -7, it must be >= 0");
+  report.counts = LoadMatrix::Zero(4, 5);
+  EXPECT_EQ(CheckReport(report, topology).message(),
+            "load report: counts are 4 layers x 5 experts, the job has 4 x 6");
+  EXPECT_FALSE(CheckReport(TestReport(9, 0), topology).ok());
+  EXPECT_FALSE(CheckReport(TestReport(-1, 9), topology).ok());
+}
+
+wire::LoadReport ReportWithParts() {
+  wire::LoadReport report = TestReport(0, 9);
+  report.version = 7;
+  report.earlier = {{.last_step = 3, .version = 4, .counts = LoadMatrix::Constant(4, 6, 4)},
+                    {.last_step = 5, .version = 5, .counts = LoadMatrix::Constant(4, 6, 6)}};
+  return report;
+}
+
+TEST(WindowsTest, PartsInOrderAndWithinTheWindowAreTaken) {
+  const Topology topology = Topology::Make(TestShape()).value();
+  EXPECT_TRUE(CheckReport(ReportWithParts(), topology).ok()) << "10 tokens in all of 10";
+}
+
+TEST(WindowsTest, PartsThatCannotBeAreRefusedByName) {
+  const Topology topology = Topology::Make(TestShape()).value();
+  const auto error = [&topology](const wire::LoadReport& report) {
+    return std::string(CheckReport(report, topology).message());
+  };
+  wire::LoadReport report = ReportWithParts();
+  report.earlier[1].last_step = 3;
+  EXPECT_EQ(error(report), "load report: earlier part 1 ends with step 3, expected 4..8");
+  report.earlier[1].last_step = 9;
+  EXPECT_EQ(error(report), "load report: earlier part 1 ends with step 9, expected 4..8");
+  report = ReportWithParts();
+  report.earlier[1].version = 7;
+  EXPECT_EQ(error(report), "load report: earlier part 1 has version 7, expected 5..6");
+  report = ReportWithParts();
+  report.earlier[0].counts(2, 5) = 5;
+  EXPECT_EQ(error(report),
+            "load report: earlier part 1: a count of the parts up to it is above the whole "
+            "window's");
+  report.earlier[0].counts(2, 5) = -1;
+  EXPECT_EQ(error(report), "load report: earlier part 0: a count is -1, it must be >= 0");
+  report.earlier[0].counts = LoadMatrix::Zero(1, 1);
+  EXPECT_EQ(error(report), "load report: earlier part 0 has another shape than its report");
+  report = ReportWithParts();
+  report.earlier[0].counts(0, 0) = std::numeric_limits<int64_t>::max();
+  report.earlier[1].counts(0, 0) = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(CheckReport(report, topology).ok()) << "and nothing overflows";
+  report = ReportWithParts();
+  report.parts_unknown = true;
+  EXPECT_EQ(error(report), "load report: 2 earlier parts, expected 0..0");
+  report.earlier.resize(wire::kMaxLoadParts + 1);
+  report.parts_unknown = false;
+  EXPECT_EQ(error(report), "load report: 33 earlier parts, expected 0..32");
+}
+
+TEST(WindowsTest, PartsAreSummedOverRanksAndKeptWithTheWindow) {
+  Windows windows;
+  for (const int64_t version : {4, 5, 7}) {
+    windows.placements.Add(version, std::make_shared<const Placement>(Exchanged({})));
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    AddReport(windows, ReportWithParts(), rank, kThreeRanks);
+  }
+  ASSERT_TRUE(windows.measured.has_value());
+  EXPECT_EQ(windows.measured->versions, (std::vector<int64_t>{4, 5, 7}));
+  EXPECT_NEAR(windows.measured->balancedness, 0.4, 1e-12) << "one placement under three numbers";
+  EXPECT_EQ(windows.placements.Find(5), nullptr) << "no later window tells of it";
+  const Window sum = SumSince(windows, -1, 2).value();
+  ASSERT_NE(sum.on_gpus, nullptr);
+  EXPECT_EQ(sum.on_gpus->loads(0, 0), 600);
+}
+
+TEST(WindowsTest, TheSumOfWindowsIsMeasuredWhenAllOfThemAre) {
+  Windows windows;
+  windows.placements.Add(0, std::make_shared<const Placement>(Exchanged({})));
+  Complete(windows, 0, 9);
+  Complete(windows, 10, 19);
+  const Window both = SumSince(windows, -1, 2).value();
+  ASSERT_NE(both.on_gpus, nullptr);
+  EXPECT_EQ(both.on_gpus->loads(0, 0), 1200);
+  EXPECT_EQ(both.on_gpus->versions, std::vector<int64_t>{0});
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    wire::LoadReport report = TestReport(20, 29);
+    report.version = 9;  // nobody knows it
+    AddReport(windows, report, rank, kThreeRanks);
+  }
+  EXPECT_EQ(SumSince(windows, -1, 2).value().on_gpus, nullptr);
+  EXPECT_EQ(windows.measured->last_step, 19);
+}
+
+// 4 x 6 cells of 8 bytes.
+constexpr int64_t kLoadBytes = 192;
+
+TEST(WindowsTest, TheJobThatHoldsMostGivesItsOldestWindowFirst) {
+  WindowLimits limits = kThreeRanks;
+  limits.max_complete = 64;
+  Windows large;
+  Windows small;
+  for (int64_t step = 0; step < 60; step += 10) {
+    for (int32_t rank = 0; rank < 3; ++rank) Add(large, rank, step, step + 9, limits);
+  }
+  Complete(small, 0, 9);
+  Complete(small, 10, 19);
+  Complete(small, 20, 29);
+  EXPECT_EQ(BytesOf(large), 6 * kLoadBytes);
+  EXPECT_EQ(BoundBytes({&large, &small}, 6 * kLoadBytes), 0);
+  EXPECT_EQ(large.complete.size(), 3u);
+  EXPECT_EQ(large.complete.front().first_step, 30);
+  EXPECT_EQ(small.complete.size(), 3u);
+  EXPECT_EQ(BoundBytes({&large, &small}, 0), 0);
+  EXPECT_EQ(large.complete.size(), 2u) << "two windows are kept, however little there is room";
+  EXPECT_EQ(small.complete.size(), 2u);
+}
+
+TEST(WindowsTest, PendingWindowsAreGivenUpWhenNothingElseIsLeft) {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  Add(windows, 0, 10, 19);
+  EXPECT_EQ(BytesOf(windows), 2 * kLoadBytes);
+  EXPECT_EQ(BoundBytes({&windows}, kLoadBytes), 1);
+  ASSERT_EQ(windows.pending.size(), 1u);
+  EXPECT_EQ(windows.pending.front().first_step, 10);
+  Add(windows, 1, 0, 9);
+  EXPECT_EQ(windows.pending.size(), 1u) << "it is not begun again";
+}
+
+TEST(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  job.Report(10, 19);
+  EXPECT_GT(job.daemon.core().window_bytes(), 0);
+  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_GT(job.daemon.core().window_bytes(), 0) << "they may come back";
+  job.daemon.Advance(absl::Seconds(11));
+  job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.core().window_bytes(), 0);
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 19);
+  EXPECT_EQ(job.daemon.View().coverage, 1);
+  EXPECT_GT(job.daemon.View().balancedness, 0);
+  job.ConnectAll();
+  job.Report(10, 19);
+  EXPECT_EQ(job.daemon.core().window_bytes(), 0) << "reports of those steps are old";
+  job.Report(20, 29);
+  EXPECT_GT(job.daemon.core().window_bytes(), 0);
+}
+
+TEST(WindowsTest, TheDaemonHoldsNoMoreBytesThanItsLimit) {
+  Config config = TestConfig();
+  config.max_window_bytes = 10 * kLoadBytes;
+  TestJob job(config);
+  job.ConnectAll();
+  for (int64_t step = 0; step < 600; step += 10) {
+    job.Report(step, step + 9);
+    EXPECT_LE(job.daemon.core().window_bytes(), config.max_window_bytes);
+  }
+}
+
+}  // namespace
+}  // namespace eplb::core

@@ -1,0 +1,246 @@
+// What is shown as measured is what happened: windows under the placements that their steps ran
+// under, through the whole core.
+#include "server/core/values/measured.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "placement/evaluate.h"
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr double kStatic = 0.4;              // of 200, 20, 20 tokens
+constexpr double kEven = 80.0 / 110;         // of 110, 110, 20 tokens
+constexpr double kHalf = (0.4 + kEven) / 2;  // two layers of each
+
+std::shared_ptr<const Placement> Shared(Placement placement) {
+  return std::make_shared<const Placement>(std::move(placement));
+}
+
+Plan Newest(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
+
+// The job decides on steps 0..9 and switches all layers, in two chunks, after steps 12 and 14.
+TestJob Switched() {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  for (const int64_t step : {12, 14}) {
+    job.Deliver();
+    EXPECT_TRUE(job.Vote(step));
+    job.Deliver();
+  }
+  return job;
+}
+
+// A rank's report of steps 10..19 of a job that switched after steps 12 and 14.
+wire::LoadReport MixedReport() {
+  wire::LoadReport report = TestReport(10, 19);
+  report.version = 2;
+  report.earlier = {
+      {.last_step = 12, .version = 0, .counts = LoadMatrix::Zero(4, 6)},
+      {.last_step = 14, .version = 1, .counts = LoadMatrix::Zero(4, 6)},
+  };
+  report.earlier[0].counts.leftCols(2) = 60;
+  report.earlier[1].counts.rightCols(4) = 10;
+  return report;
+}
+
+void SayAll(TestJob& job, const wire::LoadReport& report) {
+  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, report);
+}
+
+TEST(MeasuredTest, ASwitchChangesNothingThatWasMeasuredBeforeIt) {
+  const TestJob job = Switched();
+  const JobView view = job.daemon.View();
+  EXPECT_EQ(view.version, 2);
+  EXPECT_NEAR(view.balancedness, kStatic, 1e-9) << "the new placement has run no step of it";
+  EXPECT_EQ(view.measured_first_step, 0);
+  EXPECT_EQ(view.measured_last_step, 9);
+  EXPECT_NEAR(view.balancedness_predicted.value(), kEven, 1e-9);
+  EXPECT_FALSE(view.balancedness_seen.has_value());
+}
+
+TEST(MeasuredTest, AWindowWithSwitchesCountsEachStepUnderItsOwnPlacement) {
+  TestJob job = Switched();
+  SayAll(job, MixedReport());
+  const JobView view = job.daemon.View();
+  EXPECT_EQ(view.measured_first_step, 10);
+  // Of 100 tokens of experts 0 and 1 each, 60 ran on GPU 0 in every layer; the other 40 under
+  // version 2, with expert 1 on GPU 1. Experts 2 .. 5 ran 10 tokens each under version 1, under
+  // which layers 0 and 1 have expert 2 on GPU 0.
+  RealMatrix gpu_loads(4, 3);
+  gpu_loads.row(0) << 60 + 60 + 40 + 10, 40 + 10, 20;
+  gpu_loads.row(1) = gpu_loads.row(0);
+  gpu_loads.row(2) << 60 + 60 + 40, 40 + 10 + 10, 20;
+  gpu_loads.row(3) = gpu_loads.row(2);
+  gpu_loads *= 3;  // ranks
+  const Evaluation expected = EvaluateGpuLoads(gpu_loads, 3);
+  EXPECT_NEAR(view.balancedness, expected.mean_balancedness, 1e-12);
+  ASSERT_EQ(view.layer_balancedness.size(), 4u);
+  EXPECT_NEAR(view.layer_balancedness[2], expected.balancedness[2], 1e-12);
+  EXPECT_NEAR(view.balancedness_static, kStatic, 1e-9);
+  const WindowView window = job.daemon.core().NewestWindow(kJob).value();
+  ASSERT_NE(window.on_gpus, nullptr);
+  EXPECT_TRUE(window.on_gpus->loads.isApprox(gpu_loads));
+  EXPECT_EQ(window.on_gpus->versions, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_FALSE(view.balancedness_seen.has_value()) << "not all of its steps ran under version 2";
+}
+
+TEST(MeasuredTest, WhatFollowedAPredictionIsOfTheFirstWindowAllUnderItsLastPlacement) {
+  TestJob job = Switched();
+  job.Report(20, 29);
+  Plan plan = Newest(job);
+  EXPECT_EQ(plan.plan, 1);
+  EXPECT_NEAR(plan.balancedness_seen.value(), kEven, 1e-9);
+  EXPECT_EQ(plan.seen_first_step, 20);
+  EXPECT_EQ(plan.seen_last_step, 29);
+  EXPECT_EQ(job.daemon.plans().at(1), plan) << "stored";
+  EXPECT_EQ(job.daemon.View().balancedness_seen, plan.balancedness_seen);
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  job.Report(30, 39);
+  EXPECT_EQ(job.daemon.plans().at(1).seen_first_step, 20) << "the first one stays";
+}
+
+TEST(MeasuredTest, APlanThatAnotherFollowedAtOnceHasSeenNothing) {
+  Config config = TestConfig();
+  config.policy_every_steps = 10;
+  TestJob job(config);
+  job.Propose(Exchanged({0, 1}));
+  for (const int64_t step : {14, 24}) {
+    job.Deliver();
+    ASSERT_TRUE(job.Vote(step));
+    job.Deliver();
+    wire::LoadReport mixed = TestReport(step - 4, step + 5);
+    mixed.version = job.ranks[0].version;
+    mixed.earlier = {{.last_step = step, .version = mixed.version - 1, .counts = mixed.counts / 2}};
+    SayAll(job, mixed);
+    ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  }
+  job.Report(30, 39);
+  EXPECT_FALSE(job.daemon.plans().at(1).balancedness_seen.has_value());
+  EXPECT_NEAR(job.daemon.plans().at(2).balancedness_seen.value(), kEven, 1e-9);
+  EXPECT_EQ(job.daemon.plans().at(3).result, PlanResult::kKept);
+  EXPECT_NEAR(job.daemon.View().balancedness_seen.value(), kEven, 1e-9) << "of plan 2";
+}
+
+TEST(MeasuredTest, BetweenTwoChunksAWindowIsWhatFollowedSoFarUntilTheNextOne) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(9));
+  job.Deliver();
+  job.Report(10, 19);
+  EXPECT_NEAR(Newest(job).balancedness_seen.value(), kHalf, 1e-9);
+  ASSERT_TRUE(job.Vote(19));
+  job.Deliver();
+  EXPECT_FALSE(Newest(job).balancedness_seen.has_value()) << "it is of a placement in between";
+  job.Report(20, 29);
+  EXPECT_NEAR(Newest(job).balancedness_seen.value(), kEven, 1e-9);
+}
+
+TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInForce) {
+  Config config = TestConfig();
+  config.policy_every_steps = 10;
+  TestJob job(config);
+  job.Propose(Exchanged({0, 1}));
+  EXPECT_NEAR(Newest(job).balancedness_before, kStatic, 1e-9);
+  EXPECT_NEAR(Newest(job).balancedness_in_force, kStatic, 1e-9);
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(14));
+  job.Deliver();
+  wire::LoadReport mixed = TestReport(10, 19);
+  mixed.version = 1;
+  mixed.earlier = {{.last_step = 14, .version = 0, .counts = mixed.counts / 2}};
+  SayAll(job, mixed);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  const Plan plan = Newest(job);
+  EXPECT_EQ(plan.plan, 2);
+  EXPECT_NEAR(plan.balancedness_in_force, kHalf, 1e-9);
+  const double mixed_layer = 80.0 / 155;  // half of 200, 20, 20 and half of 110, 110, 20
+  EXPECT_NEAR(plan.balancedness_before, (mixed_layer + kStatic) / 2, 1e-9);
+}
+
+TEST(MeasuredTest, AfterARestartNothingIsMeasuredThatThePlacementIsNotKnownOf) {
+  TestJob job = Switched();
+  job.daemon.Restart();
+  for (FakeRank& rank : job.ranks) rank.session = 0;
+  job.ConnectAll();
+  SayAll(job, MixedReport());
+  JobView view = job.daemon.View();
+  EXPECT_EQ(view.last_window_last_step, 19);
+  EXPECT_EQ(view.balancedness, 0) << "versions 0 and 1 were before this daemon";
+  EXPECT_EQ(job.daemon.core().NewestWindow(kJob)->on_gpus, nullptr);
+  EXPECT_EQ(job.daemon.core().counters().windows_unmeasured, 1);
+  job.Report(20, 29);
+  view = job.daemon.View();
+  EXPECT_NEAR(view.balancedness, kEven, 1e-9);
+  EXPECT_NEAR(view.balancedness_seen.value(), kEven, 1e-9);
+}
+
+TEST(MeasuredTest, RanksThatDisagreeLeaveTheWindowUnmeasuredAndAreNamedOnce) {
+  TestJob job = Switched();
+  for (const int64_t first : {20, 30}) {
+    for (const FakeRank& rank : job.ranks) {
+      wire::LoadReport report = TestReport(first, first + 9);
+      report.version = rank.identity.rank == 1 ? 1 : 2;
+      job.daemon.Say(rank.session, report);
+    }
+  }
+  const JobView view = job.daemon.View();
+  EXPECT_EQ(view.last_window_last_step, 39) << "windows are complete and decided on all the same";
+  EXPECT_EQ(view.measured_last_step, 9) << "the newest one that is known stays";
+  EXPECT_NEAR(view.balancedness, kStatic, 1e-9);
+  EXPECT_EQ(job.daemon.CountEvents("placements_differ"), 1);
+  EXPECT_EQ(job.daemon.LastReason("placements_differ"),
+            "steps 20..29: rank 1 does not tell the placements that the other ranks say these "
+            "steps ran under; the balancedness of such windows is not known");
+}
+
+TEST(MeasuredTest, ARankThatHadTooManyPartsLeavesTheWindowUnmeasured) {
+  TestJob job = Switched();
+  wire::LoadReport report = TestReport(20, 29);
+  report.version = 2;
+  report.parts_unknown = true;
+  SayAll(job, report);
+  EXPECT_EQ(job.daemon.View().last_window_last_step, 29);
+  EXPECT_EQ(job.daemon.View().measured_last_step, 9);
+  EXPECT_EQ(job.daemon.CountEvents("placements_differ"), 0);
+}
+
+TEST(MeasuredTest, TheAccountIsWhatWasMeasuredAgainstTheStaticPlacement) {
+  Config config = TestConfig();
+  config.costs.token_seconds = 1e-6;
+  TestJob job(config);
+  for (FakeRank& rank : job.ranks) {
+    rank.placement = Exchanged({0, 1, 2, 3});
+    rank.version = 3;
+  }
+  job.ConnectAll();
+  job.Report(0, 9);
+  EXPECT_NEAR(job.daemon.View().saved_seconds.value(), 4 * 3 * (200 - 110) * 1e-6, 1e-12);
+  EXPECT_EQ(job.daemon.View().spent_seconds, 0);
+  const TestJob unpriced = Switched();
+  EXPECT_FALSE(unpriced.daemon.View().saved_seconds.has_value());
+  EXPECT_EQ(unpriced.daemon.View().spent_seconds, 0.5) << "two chunks of 0.25 s";
+}
+
+TEST(RunPlacementsTest, TheNewestAreKeptUntilNoWindowCanTellOfThem) {
+  RunPlacements placements;
+  const auto one = Shared(Exchanged({}));
+  for (int64_t version = 0; version < 100; ++version) placements.Add(version, one);
+  EXPECT_EQ(placements.Find(100 - int64_t{RunPlacements::kMax} - 1), nullptr);
+  EXPECT_EQ(placements.Find(99), one.get());
+  const auto other = Shared(Exchanged({1}));
+  placements.Add(99, other);
+  EXPECT_EQ(placements.Find(99), one.get()) << "a version stands for one placement";
+  placements.DropBelow(99);
+  EXPECT_EQ(placements.Find(98), nullptr);
+  EXPECT_EQ(placements.Find(99), one.get());
+}
+
+}  // namespace
+}  // namespace eplb::core

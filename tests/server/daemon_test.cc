@@ -1,0 +1,113 @@
+#include "server/daemon.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "server/runner/runner.h"
+#include "server/store/store.h"
+
+namespace eplb {
+
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kWanted = 20000;  // the default of limits.max_sessions
+
+TEST(DescriptorPlanTest, AllSessionsFitAHighLimit) {
+  const DescriptorPlan plan = PlanDescriptors(524288, kWanted);
+  EXPECT_EQ(plan.max_sessions, kWanted);
+  EXPECT_EQ(plan.warning, "");
+  EXPECT_EQ(plan.no_more_sessions, "limits.max_sessions = 20000 streams are open");
+}
+
+TEST(DescriptorPlanTest, EightyFilesHaveRoomForSixteenStreamsAndTheWarningSaysWhatToDo) {
+  const DescriptorPlan plan = PlanDescriptors(80, kWanted);
+  EXPECT_EQ(plan.max_sessions, 16);
+  EXPECT_THAT(plan.warning, HasSubstr("limits.max_sessions is 20000, but the limit of 80 open "
+                                      "files has room for 16 streams: raise the limit to "));
+  EXPECT_THAT(plan.no_more_sessions, HasSubstr("16 streams are open, and the daemon's limit of 80 "
+                                               "open files has room for no more"));
+}
+
+TEST(DescriptorPlanTest, TheLimitThatTheWarningAsksForIsEnough) {
+  EXPECT_EQ(PlanDescriptors(kWanted + 1072, kWanted).warning, "");
+  EXPECT_THAT(PlanDescriptors(80, kWanted).warning, HasSubstr("raise the limit to 21072 "));
+}
+
+TEST(DescriptorPlanTest, SessionsNeverTakeWhatHttpAndQueriesNeed) {
+  for (int64_t limit = 65; limit < 30000; ++limit) {
+    const DescriptorPlan plan = PlanDescriptors(limit, kWanted);
+    ASSERT_GE(plan.max_sessions, 1) << limit;
+    ASSERT_LT(plan.max_sessions, plan.tcp_below) << limit;
+    ASSERT_LE(plan.tcp_below, plan.unix_below) << limit;
+    ASSERT_LE(plan.unix_below + 4 * static_cast<int64_t>(plan.http_connections), limit) << limit;
+  }
+}
+
+TEST(DescriptorPlanTest, TheSoftLimitIsRaisedToTheHardOne) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 256 || before.rlim_max > INT32_MAX) GTEST_SKIP() << "nothing to raise";
+  rlimit low = before;
+  low.rlim_cur = before.rlim_max / 2;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_LT(DescriptorLimit(), static_cast<int64_t>(before.rlim_max));
+  EXPECT_EQ(RaiseDescriptorLimit(), static_cast<int64_t>(before.rlim_max));
+  EXPECT_EQ(DescriptorLimit(), static_cast<int64_t>(before.rlim_max));
+  rlimit after{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, before.rlim_max);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+// A runner that finds the job with these plans in its store.
+std::unique_ptr<Runner> RunnerWith(const std::vector<core::Plan>& plans) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 4, .num_gpus = 2});
+  std::unique_ptr<Store> store = MakeMemoryStore();
+  const core::StoredJob job{
+      .job = "train", .version = 5, .next_version = 6, .placement = Placement::Static(topology)};
+  EXPECT_TRUE(store->WriteJob(job).ok());
+  for (const core::Plan& plan : plans) EXPECT_TRUE(store->WritePlan("train", plan).ok());
+  return *Runner::Start({}, std::move(store));
+}
+
+core::Plan PlanAt(int64_t number, int64_t switched_step) {
+  core::Plan plan{.plan = number};
+  plan.result = switched_step > 0 ? core::PlanResult::kCommitted : core::PlanResult::kKept;
+  plan.switched_step = switched_step;
+  return plan;
+}
+
+TEST(ObserveTest, DecisionsThatKeepThePlacementDoNotHideTheLastCommit) {
+  std::vector<core::Plan> plans = {PlanAt(1, 16), PlanAt(2, 77)};
+  plans.back().chunks_committed = 1;
+  plans.back().balancedness_predicted = 0.75;
+  plans.back().balancedness_seen = 0.5;
+  for (int64_t number = 3; number < 203; ++number) plans.push_back(PlanAt(number, 0));
+  const std::unique_ptr<Runner> runner = RunnerWith(plans);
+  const core::JobView job = *runner->Job("train");
+  EXPECT_EQ(job.last_switched_step, 77);
+  EXPECT_EQ(job.balancedness_predicted, 0.75);
+  EXPECT_EQ(job.balancedness_seen, 0.5);
+}
+
+TEST(ObserveTest, AJobThatNeverSwitchedHasNoLastCommit) {
+  std::vector<core::Plan> plans;
+  for (int64_t number = 1; number < 30; ++number) plans.push_back(PlanAt(number, 0));
+  const std::unique_ptr<Runner> kept = RunnerWith(plans);
+  EXPECT_EQ(kept->Job("train")->last_switched_step, 0);
+  EXPECT_FALSE(kept->Job("train")->balancedness_predicted.has_value());
+  const std::unique_ptr<Runner> none = RunnerWith({});
+  EXPECT_EQ(none->Job("train")->last_switched_step, 0);
+}
+
+}  // namespace
+
+}  // namespace eplb
