@@ -30,7 +30,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   log_.AddStep(step, running_.version, running_.digest);
   std::optional<wire::LoadReport> window = windows_.EndStep(step);
   if (session_ == nullptr || !reports_) window.reset();  // nobody to tell, or not this rank's part
-  windows_.SetPace(member_->FinishStep(step, std::move(window), windows_.report_every()));
+  windows_.SetReportInterval(member_->FinishStep(step, std::move(window), windows_.report_every()));
   if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
   result.pause_seconds = SecondsInBoundary();
   return result;
@@ -73,7 +73,7 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
                 .version = target->propose.version,
                 .digest = target->propose.digest,
                 .ok = agreed,
-                .reason = agreed ? "" : "not all ranks are READY for it"});
+                .reason = agreed ? "" : "not all ranks are PREPARED for it"});
   }
   return agreed ? RunChunk(step, *decision.proposal, result) : absl::OkStatus();
 }
@@ -153,10 +153,10 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
 }
 
 void Client::Impl::TellTransport() {
-  const std::string_view passed_over = executor_->transport_passed_over();
-  if (told_transport_ || passed_over.empty()) return;
+  const std::string_view fallback_reason = executor_->transport_fallback_reason();
+  if (told_transport_ || fallback_reason.empty()) return;
   told_transport_ = true;
-  member_->SetTransport(executor_->transport_name(), passed_over);
+  member_->SetTransport(executor_->transport_name(), fallback_reason);
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
@@ -195,7 +195,7 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
               .reason = reason});
   ended_ = error;
   LeavePeers();
-  member_->OnEnded(reason, MissingRanks(error));  // first: no READY comes after the stop
+  member_->OnEnded(reason, MissingRanks(error));  // first: no PREPARED comes after the stop
   log_.WriteStop({.event = "stop",
                   .step = step,
                   .last_step = step,
@@ -215,16 +215,16 @@ absl::StatusOr<JobNeeds> Client::Impl::CompareTensors(
                                                 : absl::StatusOr<TensorNeeds>(registered.status());
   const StartRound round{.what = "tensors",
                          .mine = needs.ok() ? needs->compared : StartFields{},
-                         .extra = needs.ok() ? needs->of_lane : StartFields{},
+                         .extra = needs.ok() ? needs->of_ep_group : StartFields{},
                          .error = needs.status(),
-                         .num_pipeline_ranks = grid_.num_pipeline_ranks()};
-  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> of_lane,
-                        RunStartRound(round, options_.rank, options_.world_size, exchange_));
-  return JoinLanes(*needs, of_lane, grid_, options_.num_layers);
+                         .pipeline_parallel_size = grid_.pipeline_parallel_size()};
+  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> of_ep_group,
+                        RunStartRound(round, options_.rank, options_.world_size, all_gather_));
+  return JoinEpGroups(*needs, of_ep_group, grid_, options_.num_layers);
 }
 
 absl::StatusOr<RowMover> Client::Impl::TakeMover(const JobNeeds& needs) {
-  if (transport_ == nullptr) return MakeRowMover(MakeRowMoverOptions(needs), exchange_);
+  if (transport_ == nullptr) return MakeRowMover(MakeRowMoverOptions(needs), all_gather_);
   RowMover mover{
       .transport = std::move(transport_), .queue = cuda::MakeHostRowQueue(), .report = {}};
   mover.report.name = std::string(mover.transport->name());
@@ -272,7 +272,7 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   executor_ = std::move(executor);
   rows_on_device_ = needs.memory.device.has_value();
   derived_ = std::move(registered->derived);
-  pipeline_rank_of_layer_ = needs.pipeline_rank_of_layer;
+  pipeline_stage_of_layer_ = needs.pipeline_stage_of_layer;
   migration_ = {.weight_bytes = needs.bytes.weight,
                 .state_bytes = needs.bytes.state,
                 .state_residency = MakeExecutorOptions().state_residency};

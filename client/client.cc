@@ -8,7 +8,7 @@
 
 #include "base/status_macros.h"
 #include "client/client_impl.h"
-#include "client/forks.h"
+#include "client/fork_guard.h"
 #include "client/inproc.h"
 #include "client/migration/device_transports.h"
 #include "client/options.h"
@@ -40,7 +40,7 @@ absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
 }
 
 // Everything up to the control channel.
-absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool inproc) {
+absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather, bool inproc) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
   if (!options.endpoint.empty()) {
     options.endpoint = absl::StrJoin(EndpointsOf(options), ",");
@@ -50,13 +50,13 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, Exchange exchange, bool
   ClientParts parts{.options = std::move(options),
                     .topology = topology,
                     .grid = grid,
-                    .exchange = std::move(exchange),
+                    .all_gather = std::move(all_gather),
                     .disabled = DisabledByEnvironment(),
                     .nccl = nccl};
   absl::Status own = parts.disabled ? absl::OkStatus() : OpenFiles(parts.options, parts);
   if (!parts.disabled && !parts.options.endpoint.empty()) own.Update(EnterGrpc());
   EPLB_ASSIGN_OR_RETURN(parts.start,
-                        StartJob(parts.options, topology, parts.disabled, own, parts.exchange));
+                        StartJob(parts.options, topology, parts.disabled, own, parts.all_gather));
   EPLB_RETURN_IF_ERROR(parts.placements.Clear());  // after an initial placement was read from it
   return parts;
 }
@@ -70,25 +70,26 @@ struct ClientFactory {
   static Client::Impl& ImplOf(Client& client) { return *client.impl_; }
 };
 
-absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options, Exchange exchange) {
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options,
+                                                        AllGather all_gather) {
   EPLB_ASSIGN_OR_RETURN(ClientParts parts,
-                        Start(std::move(options), std::move(exchange), /*inproc=*/false));
+                        Start(std::move(options), std::move(all_gather), /*inproc=*/false));
   if (!parts.disabled) {
     const TcpControlOptions control = {.rank = RankId{parts.options.rank},
                                        .world_size = parts.options.world_size,
                                        .bind_address = parts.options.bind_address,
                                        .secret = parts.start.secret,
                                        .connect_timeout = parts.options.start_deadline};
-    EPLB_ASSIGN_OR_RETURN(parts.control, MakeTcpControlChannel(control, parts.exchange));
+    EPLB_ASSIGN_OR_RETURN(parts.control, MakeTcpControlChannel(control, parts.all_gather));
   }
   return ClientFactory::Make(std::move(parts));
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, Exchange exchange,
+absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, AllGather all_gather,
                                                       std::unique_ptr<ControlChannel> control,
                                                       std::unique_ptr<Transport> transport) {
   EPLB_ASSIGN_OR_RETURN(ClientParts parts,
-                        Start(std::move(options), std::move(exchange), /*inproc=*/true));
+                        Start(std::move(options), std::move(all_gather), /*inproc=*/true));
   parts.control = std::move(control);
   parts.transport = std::move(transport);
   return ClientFactory::Make(std::move(parts));
@@ -102,10 +103,10 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Client::~Client() {
   // The child has none of the threads and connections that the members would end.
-  if (impl_->birthplace().IsElsewhereQuietly()) (void)impl_.release();
+  if (impl_->fork_guard().InForkedChildQuietly()) (void)impl_.release();
 }
 
-bool Client::IsForkedCopy() const { return impl_->birthplace().IsElsewhere(); }
+bool Client::IsForkedCopy() const { return impl_->fork_guard().InForkedChild(); }
 
 absl::Status Client::RegisterExperts(std::span<const ExpertTensorView> tensors) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->Register(tensors);
@@ -146,7 +147,7 @@ const PlacementView& Client::placement() const { return impl_->view(); }
 const DeviceTables& Client::device_tables() const { return impl_->device_tables(); }
 std::string_view Client::transport() const { return impl_->transport(); }
 ClientStats Client::stats() const { return IsForkedCopy() ? ClientStats{} : impl_->Stats(); }
-const std::string& Client::incarnation() const { return impl_->incarnation(); }
+const std::string& Client::run_id() const { return impl_->run_id(); }
 void Client::Close(std::string_view reason) {
   if (!IsForkedCopy()) impl_->Close(reason);
 }
@@ -155,16 +156,16 @@ Client::Impl::Impl(ClientParts parts)
     : options_(std::move(parts.options)),
       topology_(parts.topology),
       grid_(parts.grid),
-      exchange_(std::move(parts.exchange)),
+      all_gather_(std::move(parts.all_gather)),
       disabled_(parts.disabled),
       reports_(Reports(options_, grid_)),
       nccl_(parts.nccl),
-      incarnation_(std::move(parts.start.incarnation)),
+      run_id_(std::move(parts.start.run_id)),
       secret_(std::move(parts.start.secret)),
       running_(std::move(parts.start.running)),
       tables_(running_, gpu()),
       placements_(std::move(parts.placements)),
-      log_(std::move(parts.history), options_.rank, incarnation_),
+      log_(std::move(parts.history), options_.rank, run_id_),
       windows_(options_.num_layers, options_.num_experts, options_.report_every,
                options_.first_step, running_.version),
       control_(std::move(parts.control)),
@@ -191,8 +192,8 @@ Client::Impl::~Impl() {
 ExecutorOptions Client::Impl::MakeExecutorOptions() const {
   return {.topology = topology_,
           .gpu = gpu(),
-          .lane = grid_.RanksOf(grid_.LaneOf(rank())),
-          .layers = grid_.num_pipeline_ranks() == 1 ? LayersHeld::kAll : LayersHeld::kSome,
+          .ep_group = grid_.RanksOf(grid_.EpGroupOf(rank())),
+          .layers = grid_.pipeline_parallel_size() == 1 ? LayersHeld::kAll : LayersHeld::kSome,
           .state_residency = options_.state_placement == StatePlacement::kWithPrimary
                                  ? StateResidency::kWithPrimary
                                  : StateResidency::kEveryReplica,
@@ -208,9 +209,9 @@ RowMoverOptions Client::Impl::MakeRowMoverOptions(const JobNeeds& needs) const {
                                         .connect_timeout = options_.start_deadline},
                           .name = options_.transport,
                           .memory = needs.memory,
-                          .lane = grid_.RanksOf(grid_.LaneOf(rank())),
+                          .ep_group = grid_.RanksOf(grid_.EpGroupOf(rank())),
                           .nccl = nccl_};
-  options.transport.peers = options.lane;
+  options.transport.peers = options.ep_group;
   // Every rank learns the same reasons.
   if (options_.rank == 0) options.transport.on_note = &LogLine;
   return options;
@@ -220,13 +221,13 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
                                    const TransportReport& transport) const {
   wire::Hello hello;
   hello.job = options_.job;
-  hello.incarnation = incarnation_;
+  hello.run_id = run_id_;
   hello.nonce = DrawNonce();
   hello.rank = options_.rank;
   hello.world_size = options_.world_size;
   hello.gpu = gpu().value;
-  hello.lane = grid_.LaneOf(rank());
-  hello.num_pipeline_ranks = grid_.num_pipeline_ranks();
+  hello.ep_group = grid_.EpGroupOf(rank());
+  hello.pipeline_parallel_size = grid_.pipeline_parallel_size();
   hello.expert_tensor_parallel = options_.expert_tensor_parallel;
   hello.shape = ShapeOf(options_);
   hello.step = options_.first_step - 1;
@@ -240,7 +241,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
   hello.take_over = TakesOver(options_);
   hello.reduce = options_.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;
   hello.transport = {.name = transport.name,
-                     .passed_over = transport.passed_over,
+                     .fallback_reason = transport.fallback_reason,
                      .device = transport.device,
                      .device_name = transport.device_name,
                      .nccl_version = transport.nccl_version,
@@ -284,12 +285,12 @@ void Client::Impl::StartSession(wire::Hello identity) {
 }
 
 absl::Status Client::Impl::CheckHeld(const char* what, int32_t layer) const {
-  const bool known = layer >= 0 && layer < std::ssize(pipeline_rank_of_layer_);
+  const bool known = layer >= 0 && layer < std::ssize(pipeline_stage_of_layer_);
   if (!known || Holds(layer)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, " of layer ", layer, ": it is registered by pipeline rank ",
-                   pipeline_rank_of_layer_[static_cast<size_t>(layer)],
-                   ", this rank is of pipeline rank ", grid_.PipelineRankOf(rank())));
+      absl::StrCat(what, " of layer ", layer, ": it is registered by pipeline stage ",
+                   pipeline_stage_of_layer_[static_cast<size_t>(layer)],
+                   ", this rank is of pipeline stage ", grid_.PipelineStageOf(rank())));
 }
 
 absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts) {
@@ -323,7 +324,7 @@ void Client::Impl::Close(std::string_view reason) {
   if (closed_) return;
   closed_ = true;
   if (reason == kFinished) AwaitPeers();
-  // Before the stop is logged: no READY comes after it.
+  // Before the stop is logged: no PREPARED comes after it.
   if (session_ != nullptr) {
     member_->SayGoodbye(
         {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != kFinished});
@@ -369,20 +370,20 @@ ClientStats Client::Impl::Stats() const {
   return stats;
 }
 
-Exchange MakeDaemonExchange(const ClientOptions& options) {
-  absl::Status refused = CheckDaemonExchange(options);
+AllGather MakeDaemonAllGather(const ClientOptions& options) {
+  absl::Status refused = CheckDaemonAllGather(options);
   if (refused.ok()) refused = EnterGrpc();
   if (!refused.ok()) {
     using Answers = absl::StatusOr<std::vector<std::string>>;
     return [refused](std::string_view) { return Answers(refused); };
   }
-  return MakeExchangeThroughDaemon({.endpoints = EndpointsOf(options),
-                                    .tls = TlsFilesOf(options.tls),
-                                    .job = options.job,
-                                    .launch_id = LaunchIdOf(options),
-                                    .rank = options.rank,
-                                    .world_size = options.world_size,
-                                    .timeout = options.start_deadline});
+  return MakeAllGatherThroughDaemon({.endpoints = EndpointsOf(options),
+                                     .tls = TlsFilesOf(options.tls),
+                                     .job = options.job,
+                                     .launch_id = LaunchIdOf(options),
+                                     .rank = options.rank,
+                                     .world_size = options.world_size,
+                                     .timeout = options.start_deadline});
 }
 
 }  // namespace eplb

@@ -1,6 +1,6 @@
 // libeplb: what an MoE trainer embeds on every rank.
 //
-//   auto client = eplb::Client::Connect(options, exchange);  // collective, before weights exist
+//   auto client = eplb::Client::Connect(options, all_gather);  // collective, before weights exist
 //   ... allocate local slots as client->placement() says ...
 //   client->RegisterExperts(tensors);                        // collective
 //   for (step = 0; ...; ++step) {
@@ -28,7 +28,7 @@
 namespace eplb {
 
 // Everybody's bytes in rank order; see client/control/control_channel.h.
-using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
+using AllGather = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
 // kWeight: in every replica. kState: where StatePlacement says. kDerived: computed from the others;
 // not moved, but rebuilt.
@@ -37,7 +37,7 @@ enum class StatePlacement { kWithPrimary, kEveryReplica };
 
 // Computes a derived tensor again for the local slots, rising, that received rows. Called once per
 // layer and switch on the training thread, inside StepBoundary: the rows are in place (for work on
-// its stream) and placement() is the new one. An error ends the incarnation with DataLoss.
+// its stream) and placement() is the new one. An error ends the run with DataLoss.
 using Rebuild = std::function<absl::Status(int32_t layer, std::span<const int32_t> local_slots)>;
 
 // One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride. A derived
@@ -55,7 +55,7 @@ struct ExpertTensorView {
 };
 
 // A digest of what the expert in a local slot computes for a fixed input, and of all else that must
-// move with it. For an expert it gives the same in every slot and on every rank of the lane.
+// move with it. For an expert it gives the same in every slot and on every rank of the EP group.
 using ExpertProbe = std::function<absl::StatusOr<uint64_t>(int32_t layer, int32_t local_slot)>;
 
 // kBfloat16 and kFloat16 are added as floats, and each addition is rounded once, to nearest, ties
@@ -91,24 +91,24 @@ struct NcclTuning {
   int32_t channels_per_net_peer = 8;        // 1..64
   int32_t traffic_class = -1;               // -1: EPLB_NCCL_TRAFFIC_CLASS, else NCCL's own
   int64_t piece_bytes = int64_t{16} << 20;  // of a send; a multiple of 64, 64 KiB..1 GiB
-  // 0..4096; the largest lane whose pairs all connect at the start.
+  // 0..4096; the largest EP group whose pairs all connect at the start.
   int32_t warm_up_ranks = 64;
 };
 
 struct ClientOptions {
   std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
-  // What this launch is called, 1..111 of [A-Za-z0-9._-], equal on all ranks. Empty:
+  // What this run is called, 1..111 of [A-Za-z0-9._-], equal on all ranks. Empty:
   // EPLB_LAUNCH_ID, or torchrun's run or SLURM's job and step, each with its count of restarts; or
-  // nothing. Rank 0 adds what it draws, so that Client::incarnation() is that of no other launch.
-  std::string incarnation;
-  // Replaces a launch of this job although its steps advance; also EPLB_TAKE_OVER=1. Else this one
+  // nothing. Rank 0 adds what it draws, so that Client::run_id() is that of no other run.
+  std::string run_id;
+  // Replaces a run of this job although its steps advance; also EPLB_TAKE_OVER=1. Else this one
   // is balanced once the other has ended or stands still. Equal on all ranks.
   bool take_over = false;
   int32_t rank = 0;
-  // num_pipeline_ranks * data-parallel copies * num_gpus * expert_tensor_parallel, in the order of
-  // Megatron's tp-ep-dp-pp; see docs/registering-tensors.md.
+  // pipeline_parallel_size * data-parallel copies * num_gpus * expert_tensor_parallel, in the order
+  // of Megatron's tp-ep-dp-pp; see docs/registering-tensors.md.
   int32_t world_size = 1;
-  int32_t num_pipeline_ranks = 1;      // each registers, moves and counts layers of its own
+  int32_t pipeline_parallel_size = 1;  // each registers, moves and counts layers of its own
   int32_t expert_tensor_parallel = 1;  // ranks that share every expert; the first counts for all
   // Of eplbd, HOST:PORT or unix:PATH, or a list of at most 8, "A,B", of daemons that stand in for
   // each other, in the same order on all ranks (docs/endpoints.md). Empty: the job runs without
@@ -227,11 +227,12 @@ class Client {
   // Collective. errors: InvalidArgument for options, naming the field; FailedPrecondition when
   // ranks differ, naming field and ranks; DeadlineExceeded naming the ranks that did not come. No
   // daemon is no error.
-  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options, Exchange exchange);
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options,
+                                                         AllGather all_gather);
   ~Client();
 
   // Collective: allocates staging, connects the transport and compares row sizes. The tensors must
-  // outlive the client. A pipeline rank gives those of its own layers, which need not be
+  // outlive the client. A pipeline stage gives those of its own layers, which need not be
   // consecutive and may be none; all its ranks give the same layers, and no other does.
   absl::Status RegisterExperts(std::span<const ExpertTensorView> tensors);
 
@@ -247,16 +248,16 @@ class Client {
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream = nullptr);
 
   // Experts in several slots stay one expert in training (docs/replicas-in-training.md). The next
-  // three are collective among the ranks of a lane, on the training thread between two boundaries:
-  // each rank gives rows of the same layers, sizes and types in the same order. They carry rows by
-  // the client's transport and staging, and send nothing in layers whose experts have one replica
-  // each. stream: as for StepBoundary; the calls wait for other ranks' rows, not for the GPU's last
-  // additions and copies, which `stream` gets to its next work after.
-  // errors: InvalidArgument and FailedPrecondition as RegisterExperts and StepBoundary, naming the
-  // rows; ResourceExhausted for a row that is larger than staging: nothing was begun. Aborted when
-  // a rank is gone, failed, gave other rows, or did not come within vote_deadline: rows are half
-  // done, so every later call of every rank returns the same. With EPLB_DISABLE=1 they do nothing
-  // where no expert has replicas, and are FailedPrecondition where one has.
+  // three are collective among the ranks of an EP group, on the training thread between two
+  // boundaries: each rank gives rows of the same layers, sizes and types in the same order. They
+  // carry rows by the client's transport and staging, and send nothing in layers whose experts have
+  // one replica each. stream: as for StepBoundary; the calls wait for other ranks' rows, not for
+  // the GPU's last additions and copies, which `stream` gets to its next work after. errors:
+  // InvalidArgument and FailedPrecondition as RegisterExperts and StepBoundary, naming the rows;
+  // ResourceExhausted for a row that is larger than staging: nothing was begun. Aborted when a rank
+  // is gone, failed, gave other rows, or did not come within vote_deadline: rows are half done, so
+  // every later call of every rank returns the same. With EPLB_DISABLE=1 they do nothing where no
+  // expert has replicas, and are FailedPrecondition where one has.
 
   // Adds to each primary's row those of the other replicas, in the order of replicas: equal input
   // gives equal bits; a second call adds them again. With state_placement kEveryReplica the others
@@ -269,13 +270,13 @@ class Client {
 
   // [L * E]: the sum of squares of each expert's rows at its primary, in float64, over the tensors
   // of its layer in their order; 0 in layers that are left out. After ReduceGradients, and
-  // after the sum over data-parallel lanes, it counts an expert once in a gradient's norm; pipeline
-  // ranks have other layers, and expert-tensor-parallel ranks other pieces of an expert, whose
-  // squares the trainer adds up. Equal to the bit on all ranks of the lane, under any
+  // after the sum over data-parallel EP groups, it counts an expert once in a gradient's norm;
+  // pipeline ranks have other layers, and expert-tensor-parallel ranks other pieces of an expert,
+  // whose squares the trainer adds up. Equal to the bit on all ranks of the EP group, under any
   // placement. Waits for the GPU. cost: layers * slots of a GPU * 8 bytes from each rank of the
-  // lane to each other one. errors: ResourceExhausted, on all ranks and before anything is carried,
-  // where that is more than the staging, whose size RegisterExperts sets by the registered rows.
-  // With EPLB_DISABLE=1 always FailedPrecondition.
+  // EP group to each other one. errors: ResourceExhausted, on all ranks and before anything is
+  // carried, where that is more than the staging, whose size RegisterExperts sets by the registered
+  // rows. With EPLB_DISABLE=1 always FailedPrecondition.
   absl::StatusOr<std::vector<double>> ExpertSquares(std::span<const ReplicaRows> gradients,
                                                     void* stream = nullptr);
 
@@ -284,7 +285,7 @@ class Client {
   // (gradient accumulation). With reduce "root" the counts are those of all ranks together, of all
   // layers, and on other ranks than 0 they are only checked; so they are on all but the first of
   // the ranks that share an expert. errors: InvalidArgument naming the layer, also for one that
-  // this pipeline rank did not register.
+  // this pipeline stage did not register.
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
 
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
@@ -292,7 +293,7 @@ class Client {
   // comes after the call.
   // stream: the cudaStream_t of expert work, for tensors in GPU memory; null is CUDA's legacy
   // default stream. For tensors in host memory it is not looked at.
-  // errors: Aborted naming the missing ranks (the incarnation ends: stop), DataLoss (ranks ran
+  // errors: Aborted naming the missing ranks (the run ends: stop), DataLoss (ranks ran
   // different placements: stop), FailedPrecondition for a step out of order. After Aborted or
   // DataLoss every later call returns the same.
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
@@ -305,7 +306,7 @@ class Client {
   // (docs/transports.md). Empty before RegisterExperts.
   std::string_view transport() const;
   ClientStats stats() const;
-  const std::string& incarnation() const;
+  const std::string& run_id() const;
 
   // Says goodbye to the daemon, within 2 s; `reason` "finished" is the normal end. It waits up to
   // 3 s for the other ranks if rows of replicas were carried after the last vote: some may still be
@@ -321,15 +322,15 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
-// An Exchange through the daemon, for launchers without a collective of their own. It takes job,
-// incarnation, rank, world_size, endpoint, tls and start_deadline of the options; the job needs a
-// name of its own, and the launch one, by `incarnation`, EPLB_LAUNCH_ID, torchrun or SLURM. A
-// daemon that restarts is waited for; should it die between the answers to the last exchange of a
+// An AllGather through the daemon, for launchers without a collective of their own. It takes job,
+// run, rank, world_size, endpoint, tls and start_deadline of the options; the job needs a
+// name of its own, and the run one, by `run_id`, EPLB_LAUNCH_ID, torchrun or SLURM. A
+// daemon that restarts is waited for; should it die between the answers to the last all-gather of a
 // start, ranks that did not get theirs fail at the deadline.
-// Each exchange fails on every rank with DeadlineExceeded after start_deadline, naming the ranks
+// Each all-gather fails on every rank with DeadlineExceeded after start_deadline, naming the ranks
 // that did not come; with FailedPrecondition when two launches have one name; with Unavailable
 // within seconds where nobody listens. errors of the options: InvalidArgument, by the first call.
-Exchange MakeDaemonExchange(const ClientOptions& options);
+AllGather MakeDaemonAllGather(const ClientOptions& options);
 
 }  // namespace eplb
 

@@ -18,7 +18,7 @@
 #include "client/client.h"
 #include "client/control/control_channel.h"
 #include "client/first_placement.h"
-#include "client/forks.h"
+#include "client/fork_guard.h"
 #include "client/migration/executor.h"
 #include "client/migration/replica_rows.h"
 #include "client/migration/route_tables.h"
@@ -37,7 +37,7 @@ struct ClientParts {
   ClientOptions options;
   Topology topology;
   RankGrid grid;
-  Exchange exchange;
+  AllGather all_gather;
   bool disabled = false;
   NcclSettings nccl = {};
   JobStart start = {};
@@ -69,8 +69,8 @@ struct Client::Impl {
 
   const PlacementView& view() const { return tables_.view(); }
   const DeviceTables& device_tables() const { return device_tables_; }
-  const std::string& incarnation() const { return incarnation_; }
-  const Birthplace& birthplace() const { return birthplace_; }
+  const std::string& run_id() const { return run_id_; }
+  const ForkGuard& fork_guard() const { return fork_guard_; }
   std::string_view transport() const {
     return executor_ == nullptr ? "" : executor_->transport_name();
   }
@@ -86,16 +86,16 @@ struct Client::Impl {
   static bool Reports(const ClientOptions& options, const RankGrid& grid) {
     return options.reduce == "root" ? options.rank == 0 : grid.CountsTokens(RankId{options.rank});
   }
-  // Whether this pipeline rank registered the layer. REQUIRES: Register returned OK, layer in
+  // Whether this pipeline stage registered the layer. REQUIRES: Register returned OK, layer in
   // range.
   bool Holds(int32_t layer) const {
-    return pipeline_rank_of_layer_[static_cast<size_t>(layer)] == grid_.PipelineRankOf(rank());
+    return pipeline_stage_of_layer_[static_cast<size_t>(layer)] == grid_.PipelineStageOf(rank());
   }
   ExecutorOptions MakeExecutorOptions() const;
   RowMoverOptions MakeRowMoverOptions(const JobNeeds& needs) const;
   wire::Hello Identity(const ExpertBytes& bytes, const TransportReport& transport) const;
   void StartSession(wire::Hello identity);
-  // errors: InvalidArgument for a layer that another pipeline rank registered, and so counts.
+  // errors: InvalidArgument for a layer that another pipeline stage registered, and so counts.
   absl::Status CheckHeld(const char* what, int32_t layer) const;
   // Before a normal end: what ranks share, such as a communicator, goes with the first that leaves,
   // and others may still be taking their last rows. Where they voted since, all have theirs.
@@ -120,7 +120,7 @@ struct Client::Impl {
   // Tells the daemon once that rows go by another way than at the start.
   void TellTransport();
   absl::Status Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
-  // The incarnation is over on this rank: every later call returns `error`.
+  // The run is over on this rank: every later call returns `error`.
   absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
   // Puts what is staged into the slots, and these layers of `target` into the tables that kernels
   // read.
@@ -144,21 +144,22 @@ struct Client::Impl {
                                 ReplicaFlow flow, const void* stream) const;
   absl::Status CheckNoReplicas(const char* name, std::span<const ReplicaTensor> tensors) const;
   absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
-                                            ReplicaFlow flow, const LaneCall& call) const;
-  LaneCall MakeLaneCall(const char* name, std::span<const ReplicaTensor> tensors, void* stream);
+                                            ReplicaFlow flow, const EpGroupCall& call) const;
+  EpGroupCall MakeEpGroupCall(const char* name, std::span<const ReplicaTensor> tensors,
+                              void* stream);
   int64_t StagingBytes() const { return std::ssize(executor_->carrier().staging()); }
-  // Ends the incarnation with Aborted, and tells the peers, if `status` is an error.
+  // Ends the run with Aborted, and tells the peers, if `status` is an error.
   absl::Status EndIfFailed(const char* name, const absl::Status& status);
 
-  const Birthplace birthplace_;
+  const ForkGuard fork_guard_;
   const ClientOptions options_;
   const Topology topology_;
   const RankGrid grid_;
-  const Exchange exchange_;
+  const AllGather all_gather_;
   const bool disabled_;
   const bool reports_;
   const NcclSettings nccl_;
-  const std::string incarnation_;
+  const std::string run_id_;
   const std::string secret_;
   RunningPlacement running_;
   PlacementTables tables_;
@@ -168,10 +169,10 @@ struct Client::Impl {
   RunLog log_;
   LoadWindows windows_;
   std::unique_ptr<ControlChannel> control_;
-  std::unique_ptr<Transport> transport_;         // until the executor takes it
-  std::vector<int32_t> pipeline_rank_of_layer_;  // [layers], empty before Register
+  std::unique_ptr<Transport> transport_;          // until the executor takes it
+  std::vector<int32_t> pipeline_stage_of_layer_;  // [layers], empty before Register
   std::vector<DerivedTensor> derived_;
-  MigrationOptions migration_;  // with the bytes of the job, so that lanes plan alike
+  MigrationOptions migration_;  // with the bytes of the job, so that EP groups plan alike
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ExpertSquareSums> expert_squares_;  // from its first use on; goes before

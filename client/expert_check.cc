@@ -32,15 +32,15 @@ absl::Status ParseOutputs(const std::string& text, std::vector<uint64_t>& output
   return absl::OkStatus();
 }
 
-// The verdict on one lane, whose ranks are `lane` * G and following.
-class LaneVerdict {
+// The verdict on one EP group, whose ranks are `EP group` * G and following.
+class EpGroupResult {
  public:
-  LaneVerdict(const CheckedLayer& checked, int32_t lane, std::span<const SlotOutputs> ranks)
+  EpGroupResult(const CheckedLayer& checked, int32_t ep_group, std::span<const SlotOutputs> ranks)
       : here_(checked.here),
         rotated_(checked.rotated),
         layer_(checked.layer),
         grid_(checked.grid),
-        lane_(lane),
+        ep_group_(ep_group),
         ranks_(ranks) {}
 
   absl::Status Find() const {
@@ -89,7 +89,7 @@ class LaneVerdict {
     return used;
   }
   int32_t RankOf(SlotId slot) const {
-    return grid_.RankOf(lane_, here_.topology().GpuOf(slot)).value;
+    return grid_.RankOf(ep_group_, here_.topology().GpuOf(slot)).value;
   }
   uint64_t At(SlotId slot, std::vector<uint64_t> SlotOutputs::*when) const {
     const int32_t first = here_.topology().FirstSlotOf(here_.topology().GpuOf(slot)).value;
@@ -112,7 +112,7 @@ class LaneVerdict {
   const Placement& rotated_;
   const LayerId layer_;
   const RankGrid& grid_;
-  const int32_t lane_;
+  const int32_t ep_group_;
   const std::span<const SlotOutputs> ranks_;
 };
 
@@ -156,7 +156,7 @@ absl::Status CompareOutputs(const CheckedLayer& checked, std::span<const SlotOut
   const Topology& topology = checked.here.topology();
   const RankGrid& grid = checked.grid;
   const auto holds = [&](RankId rank) {
-    return grid.PipelineRankOf(rank) == checked.pipeline_rank;
+    return grid.PipelineStageOf(rank) == checked.pipeline_stage;
   };
   for (int32_t rank = 0; rank < grid.world_size(); ++rank) {
     if (!holds(RankId{rank})) continue;
@@ -173,9 +173,9 @@ absl::Status CompareOutputs(const CheckedLayer& checked, std::span<const SlotOut
                                               " slots, it has ", slots));
     }
   }
-  for (int32_t lane = 0; lane < grid.num_lanes(); ++lane) {
-    if (!holds(grid.RankOf(lane, GpuId{0}))) continue;
-    EPLB_RETURN_IF_ERROR(LaneVerdict(checked, lane, ranks).Find());
+  for (int32_t ep_group = 0; ep_group < grid.num_ep_groups(); ++ep_group) {
+    if (!holds(grid.RankOf(ep_group, GpuId{0}))) continue;
+    EPLB_RETURN_IF_ERROR(EpGroupResult(checked, ep_group, ranks).Find());
   }
   return absl::OkStatus();
 }
@@ -212,10 +212,11 @@ absl::Status Client::Impl::CheckLayer(LayerId layer, const ExpertProbe& probe) {
   }
   Probe(probe, layer, outputs.back, failure);
   if (!failure.ok()) outputs.error = failure.ToString();
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> answers, exchange_(EncodeOutputs(outputs)));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                        all_gather_(EncodeOutputs(outputs)));
   EPLB_RETURN_IF_ERROR(failure);
   if (static_cast<int32_t>(answers.size()) != options_.world_size) {
-    return absl::FailedPreconditionError(absl::StrCat("check: the exchange gave ", answers.size(),
+    return absl::FailedPreconditionError(absl::StrCat("check: the all-gather gave ", answers.size(),
                                                       " answers, world_size is ",
                                                       options_.world_size));
   }
@@ -233,7 +234,7 @@ absl::Status Client::Impl::CheckLayer(LayerId layer, const ExpertProbe& probe) {
        .rotated = rotated,
        .layer = layer,
        .grid = grid_,
-       .pipeline_rank = pipeline_rank_of_layer_[static_cast<size_t>(layer.value)]},
+       .pipeline_stage = pipeline_stage_of_layer_[static_cast<size_t>(layer.value)]},
       ranks);
 }
 

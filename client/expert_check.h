@@ -39,7 +39,7 @@ struct CheckedLayer {
   const Placement& rotated;
   LayerId layer;
   const RankGrid& grid;
-  int32_t pipeline_rank = 0;  // whose ranks hold it
+  int32_t pipeline_stage = 0;  // whose ranks hold it
 };
 
 // The verdict on a layer, from what all ranks said, in rank order: equal on all ranks.

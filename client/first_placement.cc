@@ -56,7 +56,7 @@ absl::StatusOr<StoredPlacement> Ask(const ClientOptions& options) {
 }
 
 // A version that stands for nothing else. A number that was only read could be given to two
-// launches that start at the same time; one that was reserved is this launch's alone.
+// runs that start at the same time; one that was reserved is this run's alone.
 int64_t FreshVersion(const ClientOptions& options, const StoredPlacement& stored) {
   const absl::StatusOr<int64_t> reserved = ReserveVersion(
       EndpointsOf(options), TlsFilesOf(options.tls), options.job, QueryDeadline(options));
@@ -64,7 +64,7 @@ int64_t FreshVersion(const ClientOptions& options, const StoredPlacement& stored
   if (!absl::IsUnimplemented(reserved.status()) && !absl::IsNotFound(reserved.status())) {
     LogLine(absl::StrCat("eplbd at ", stored.endpoint, " reserves no version for job ", options.job,
                          ": ", reserved.status().message(), "; the first placement is version ",
-                         stored.next_version, ", which another launch may use too"));
+                         stored.next_version, ", which another run may use too"));
   }
   return stored.next_version;
 }
@@ -95,7 +95,7 @@ absl::StatusOr<RunningPlacement> Numbered(RunningPlacement first, const ClientOp
 }
 
 StartFields ExtraOf(const RunningPlacement& running, size_t num_bytes) {
-  return {{"drawn_incarnation", DrawHex(static_cast<int>(kDrawnLength / 2))},
+  return {{"drawn_run_id", DrawHex(static_cast<int>(kDrawnLength / 2))},
           {"secret", DrawHex(32)},
           {"version", absl::StrCat(running.version)},
           {"digest", running.digest.Hex()},
@@ -113,12 +113,12 @@ absl::StatusOr<int64_t> FindNumber(const StartFields& fields, std::string_view n
 // Rank 0's placement on every rank, with its digest checked.
 absl::StatusOr<RunningPlacement> Receive(const StartFields& rank0, const std::string& bytes,
                                          int32_t rank, const Topology& topology,
-                                         const Exchange& exchange) {
+                                         const AllGather& all_gather) {
   EPLB_ASSIGN_OR_RETURN(const int64_t version, FindNumber(rank0, "version"));
   EPLB_ASSIGN_OR_RETURN(const int64_t num_bytes, FindNumber(rank0, "placement_bytes"));
   EPLB_ASSIGN_OR_RETURN(const std::string digest, FindField(rank0, "digest"));
   EPLB_ASSIGN_OR_RETURN(const std::string received,
-                        BroadcastBytes(bytes, static_cast<size_t>(num_bytes), rank, exchange));
+                        BroadcastBytes(bytes, static_cast<size_t>(num_bytes), rank, all_gather));
   EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementFromBytes(topology, received));
   RunningPlacement running = Running(version, std::move(placement));
   if (running.digest.Hex() != digest) {
@@ -158,7 +158,7 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
 
 absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
                                   bool disabled, const absl::Status& own_error,
-                                  const Exchange& exchange) {
+                                  const AllGather& all_gather) {
   StartRound round{
       .what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = own_error};
   std::string bytes;
@@ -172,13 +172,13 @@ absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& 
     }
   }
   EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> extras,
-                        RunStartRound(round, options.rank, options.world_size, exchange));
+                        RunStartRound(round, options.rank, options.world_size, all_gather));
   const StartFields& rank0 = extras.front();
   JobStart start;
   EPLB_ASSIGN_OR_RETURN(start.secret, FindField(rank0, "secret"));
-  EPLB_ASSIGN_OR_RETURN(const std::string drawn, FindField(rank0, "drawn_incarnation"));
-  start.incarnation = IncarnationOf(LaunchIdOf(options), drawn);
-  EPLB_ASSIGN_OR_RETURN(start.running, Receive(rank0, bytes, options.rank, topology, exchange));
+  EPLB_ASSIGN_OR_RETURN(const std::string drawn, FindField(rank0, "drawn_run_id"));
+  start.run_id = RunOf(LaunchIdOf(options), drawn);
+  EPLB_ASSIGN_OR_RETURN(start.running, Receive(rank0, bytes, options.rank, topology, all_gather));
   return start;
 }
 

@@ -16,7 +16,7 @@ namespace eplb {
 
 // What the ranks agreed on before weights exist.
 struct JobStart {
-  std::string incarnation;
+  std::string run_id;
   std::string secret;  // of the channels between ranks, 64 hexadecimal characters
   RunningPlacement running;
 };
@@ -24,7 +24,7 @@ struct JobStart {
 // Rank 0's choice: the file of options.initial_placement, else the daemon's stored placement when
 // it answers within 5 s (and start_deadline) and has the job's shape, else the static one. That has
 // version 0 unless the daemon has the job in another shape: then a version that the daemon reserves
-// for this launch, for 0 was the static layout of the old shape. A file's placement that the daemon
+// for this run, for 0 was the static layout of the old shape. A file's placement that the daemon
 // does not know gets one as well.
 // errors: InvalidArgument or NotFound for the file, naming it; with require_daemon why the daemon
 // did not answer. Without it, a daemon that is away is none.
@@ -35,7 +35,7 @@ absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& optio
 // this rank cannot start, or OK. errors: as RunStartRound.
 absl::StatusOr<JobStart> StartJob(const ClientOptions& options, const Topology& topology,
                                   bool disabled, const absl::Status& own_error,
-                                  const Exchange& exchange);
+                                  const AllGather& all_gather);
 
 // The arrays behind PlacementView: the same addresses for the life of the client.
 

@@ -16,7 +16,7 @@ namespace eplb {
 // As Client::Connect, over channels that are already there; ClientOptions::transport is "inproc".
 // transport: its staging is at least what RegisterExperts needs, else that fails with
 // InvalidArgument.
-absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, Exchange exchange,
+absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, AllGather all_gather,
                                                       std::unique_ptr<ControlChannel> control,
                                                       std::unique_ptr<Transport> transport);
 

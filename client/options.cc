@@ -25,15 +25,15 @@ bool IsOn(const char* name) {
   return !value.empty() && value != "0";
 }
 
-// What the environment calls this launch, and the variable that does; empty without one.
-struct Launch {
+// What the environment calls this run, and the variable that does; empty without one.
+struct Run {
   const char* variable = "";
   std::string id = {};
 };
 
-Launch FromEnvironment() {
+Run FromEnvironment() {
   if (std::string id = Environment("EPLB_LAUNCH_ID"); !id.empty()) return {"EPLB_LAUNCH_ID", id};
-  // Each srun inside an allocation is a step, and a launch of its own.
+  // Each srun inside an allocation is a step, and a run of its own.
   for (const auto& [id_name, step_name, restarts_name] :
        {std::tuple{"TORCHELASTIC_RUN_ID", "", "TORCHELASTIC_RESTART_COUNT"},
         {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}}) {
@@ -60,13 +60,13 @@ absl::Status CheckName(std::string_view field, const std::string& text, size_t m
 
 absl::Status CheckLaunchId(const ClientOptions& o) {
   constexpr size_t kMaxLaunchId = wire::kMaxNameLength - 1 - kDrawnLength;
-  if (!o.incarnation.empty()) return CheckName("incarnation", o.incarnation, kMaxLaunchId);
-  const Launch launch = FromEnvironment();
-  if (launch.id.empty()) return absl::OkStatus();
-  absl::Status status = CheckName(launch.variable, launch.id, kMaxLaunchId);
+  if (!o.run_id.empty()) return CheckName("run_id", o.run_id, kMaxLaunchId);
+  const Run run = FromEnvironment();
+  if (run.id.empty()) return absl::OkStatus();
+  absl::Status status = CheckName(run.variable, run.id, kMaxLaunchId);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(
-      status.message(), std::string_view(launch.variable) == "EPLB_LAUNCH_ID"
+      status.message(), std::string_view(run.variable) == "EPLB_LAUNCH_ID"
                             ? ""
                             : ", its step and count of restarts included; or set EPLB_LAUNCH_ID"));
 }
@@ -129,7 +129,7 @@ TopologyOptions ShapeOf(const ClientOptions& o) {
 absl::StatusOr<RankGrid> GridOf(const ClientOptions& o) {
   return RankGrid::Make({.world_size = o.world_size,
                          .num_gpus = o.num_gpus,
-                         .num_pipeline_ranks = o.num_pipeline_ranks,
+                         .pipeline_parallel_size = o.pipeline_parallel_size,
                          .expert_tensor_parallel = o.expert_tensor_parallel});
 }
 
@@ -164,18 +164,18 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
 }
 
 std::string LaunchIdOf(const ClientOptions& options) {
-  return options.incarnation.empty() ? FromEnvironment().id : options.incarnation;
+  return options.run_id.empty() ? FromEnvironment().id : options.run_id;
 }
 
 std::string GivenLaunchId(const ClientOptions& options) {
-  return options.incarnation.empty() ? Environment("EPLB_LAUNCH_ID") : options.incarnation;
+  return options.run_id.empty() ? Environment("EPLB_LAUNCH_ID") : options.run_id;
 }
 
-std::string IncarnationOf(const std::string& launch_id, const std::string& drawn) {
+std::string RunOf(const std::string& launch_id, const std::string& drawn) {
   return launch_id.empty() ? drawn : absl::StrCat(launch_id, ".", drawn);
 }
 
-absl::Status CheckDaemonExchange(const ClientOptions& o) {
+absl::Status CheckDaemonAllGather(const ClientOptions& o) {
   if (o.job == ClientOptions().job) {
     return Bad("job", absl::StrCat("\"", o.job,
                                    "\" is the name of every job without one, whose ranks could "
@@ -186,10 +186,10 @@ absl::Status CheckDaemonExchange(const ClientOptions& o) {
   }
   if (absl::Status status = CheckLaunchId(o); !status.ok()) return status;
   if (LaunchIdOf(o).empty()) {
-    return Bad("incarnation",
-               "empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this launch: two "
-               "launches of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal on all "
-               "ranks and different for each launch");
+    return Bad("run_id",
+               "empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this run: two "
+               "runs of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal on all "
+               "ranks and different for each run");
   }
   if (o.endpoint.empty()) return Bad("endpoint", "empty, expected that of an eplbd");
   return wire::SplitEndpoints(o.endpoint).status();

@@ -29,22 +29,22 @@ absl::StatusOr<RankGrid> GridOf(const ClientOptions& options);
 // the caller brought its own channels, the only case for transport "inproc".
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& options, bool inproc);
 
-// What options or launcher call this launch: options.incarnation, else EPLB_LAUNCH_ID, else
+// What options or launcher call this run: options.run, else EPLB_LAUNCH_ID, else
 // TORCHELASTIC_RUN_ID-TORCHELASTIC_RESTART_COUNT (torchrun's "none" is no id), else
 // SLURM_JOB_ID.SLURM_STEP_ID-SLURM_RESTART_COUNT; empty when none of them is set.
 std::string LaunchIdOf(const ClientOptions& options);
 // The first two of these only, which are equal on all ranks. A launcher's may differ: processes of
-// one launch may run in several steps of a SLURM job. Empty without one.
+// one run may run in several steps of a SLURM job. Empty without one.
 std::string GivenLaunchId(const ClientOptions& options);
 
-// The incarnation: the launch id and what rank 0 drew, for a launcher may give an id twice.
+// The run: the launch id and what rank 0 drew, for a launcher may give an id twice.
 // drawn: kDrawnLength characters. An empty launch id: the drawn ones alone.
-std::string IncarnationOf(const std::string& launch_id, const std::string& drawn);
+std::string RunOf(const std::string& launch_id, const std::string& drawn);
 inline constexpr size_t kDrawnLength = 16;
 
-// Whether ranks with these options can meet through a daemon, where launches that start at the same
+// Whether ranks with these options can meet through a daemon, where runs that start at the same
 // time must be told apart. errors: InvalidArgument naming the field and what to set.
-absl::Status CheckDaemonExchange(const ClientOptions& options);
+absl::Status CheckDaemonAllGather(const ClientOptions& options);
 
 // The daemons in the order of the list. REQUIRES: CheckOptions passed; options.endpoint not empty.
 std::vector<std::string> EndpointsOf(const ClientOptions& options);

@@ -45,15 +45,15 @@ std::string ShownField(const StartFields& fields, const std::string& name) {
   return value.ok() ? *value : "no such field";
 }
 
-// Compares rank `rank` with the first one of its lane.
-absl::Status CompareInLane(std::span<const StartFields> of_lane, size_t rank, size_t first) {
-  const StartFields& here = of_lane[rank];
-  const StartFields& there = of_lane[first];
+// Compares rank `rank` with the first one of its EP group.
+absl::Status CompareInEpGroup(std::span<const StartFields> of_ep_group, size_t rank, size_t first) {
+  const StartFields& here = of_ep_group[rank];
+  const StartFields& there = of_ep_group[first];
   for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
     if (i < here.size() && i < there.size() && here[i] == there[i]) continue;
     const std::string& name = i < there.size() ? there[i].first : here[i].first;
     return absl::FailedPreconditionError(
-        absl::StrCat("tensors: ", name, " differs inside a lane: rank ", first, " has ",
+        absl::StrCat("tensors: ", name, " differs inside an EP group: rank ", first, " has ",
                      ShownField(there, name), ", rank ", rank, " has ", ShownField(here, name)));
   }
   return absl::OkStatus();
@@ -86,21 +86,22 @@ absl::StatusOr<std::vector<int32_t>> LayersSaid(const StartFields& said, int32_t
   return layers;
 }
 
-std::string RanksOf(const RankGrid& grid, int32_t pipeline_rank) {
-  const int32_t block = grid.ranks_per_pipeline_rank();
-  const int32_t first = pipeline_rank * block;
-  return absl::StrCat("pipeline rank ", pipeline_rank,
+std::string RanksOf(const RankGrid& grid, int32_t pipeline_stage) {
+  const int32_t block = grid.ranks_per_pipeline_stage();
+  const int32_t first = pipeline_stage * block;
+  return absl::StrCat("pipeline stage ", pipeline_stage,
                       block == 1 ? absl::StrCat(" (rank ", first, ")")
                                  : absl::StrCat(" (ranks ", first, "..", first + block - 1, ")"));
 }
 
-// Each layer is one pipeline rank's.
+// Each layer is one pipeline stage's.
 absl::StatusOr<std::vector<int32_t>> OwnersOf(std::span<const StartFields> said,
                                               const RankGrid& grid, int32_t num_layers) {
   constexpr int32_t kNobody = -1;
   std::vector<int32_t> owners(static_cast<size_t>(num_layers), kNobody);
-  for (int32_t pipeline_rank = 0; pipeline_rank < grid.num_pipeline_ranks(); ++pipeline_rank) {
-    const int32_t first = pipeline_rank * grid.ranks_per_pipeline_rank();
+  for (int32_t pipeline_stage = 0; pipeline_stage < grid.pipeline_parallel_size();
+       ++pipeline_stage) {
+    const int32_t first = pipeline_stage * grid.ranks_per_pipeline_stage();
     EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> layers,
                           LayersSaid(said[static_cast<size_t>(first)], num_layers));
     for (const int32_t layer : layers) {
@@ -108,16 +109,16 @@ absl::StatusOr<std::vector<int32_t>> OwnersOf(std::span<const StartFields> said,
       if (owner != kNobody) {
         return absl::FailedPreconditionError(
             absl::StrCat("tensors: layer ", layer, " is registered by ", RanksOf(grid, owner),
-                         " and by ", RanksOf(grid, pipeline_rank), ", expected one of them"));
+                         " and by ", RanksOf(grid, pipeline_stage), ", expected one of them"));
       }
-      owner = pipeline_rank;
+      owner = pipeline_stage;
     }
   }
   const auto missing = std::find(owners.begin(), owners.end(), kNobody);
   if (missing == owners.end()) return owners;
-  return absl::FailedPreconditionError(absl::StrCat("tensors: layer ", missing - owners.begin(),
-                                                    " is registered by none of the ",
-                                                    grid.num_pipeline_ranks(), " pipeline ranks"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("tensors: layer ", missing - owners.begin(), " is registered by none of the ",
+                   grid.pipeline_parallel_size(), " pipeline stages"));
 }
 
 // What all ranks that have tensors must say alike. kAny: of a rank that has none.
@@ -183,31 +184,33 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
   needs.compared.emplace_back(kLayers, layers);
   AddLines("tensor", absl::StrCat(DescribeTensors(weights), DescribeDerived(tensors.derived)),
            needs.compared);
-  needs.of_lane.emplace_back(kLayers, layers);
-  needs.of_lane.emplace_back(kWeightBytes, has_tensors ? absl::StrCat(needs.bytes.weight) : kAny);
+  needs.of_ep_group.emplace_back(kLayers, layers);
+  needs.of_ep_group.emplace_back(kWeightBytes,
+                                 has_tensors ? absl::StrCat(needs.bytes.weight) : kAny);
   const bool on_device = needs.memory.device.has_value();
-  needs.of_lane.emplace_back(kMemory, !on_device ? "host" : has_tensors ? "GPU" : kAny);
-  AddLines("state", DescribeTensors(state), needs.of_lane);
-  needs.of_lane.emplace_back(kStateBytes, absl::StrCat(needs.bytes.state));
-  needs.of_lane.emplace_back(kStagingBytes, absl::StrCat(needs.staging_bytes));
+  needs.of_ep_group.emplace_back(kMemory, !on_device ? "host" : has_tensors ? "GPU" : kAny);
+  AddLines("state", DescribeTensors(state), needs.of_ep_group);
+  needs.of_ep_group.emplace_back(kStateBytes, absl::StrCat(needs.bytes.state));
+  needs.of_ep_group.emplace_back(kStagingBytes, absl::StrCat(needs.staging_bytes));
   return needs;
 }
 
-absl::StatusOr<JobNeeds> JoinLanes(const TensorNeeds& mine, std::span<const StartFields> of_lane,
-                                   const RankGrid& grid, int32_t num_layers) {
+absl::StatusOr<JobNeeds> JoinEpGroups(const TensorNeeds& mine,
+                                      std::span<const StartFields> of_ep_group,
+                                      const RankGrid& grid, int32_t num_layers) {
   JobNeeds job{.bytes = mine.bytes, .staging_bytes = mine.staging_bytes, .memory = mine.memory};
-  EPLB_ASSIGN_OR_RETURN(job.pipeline_rank_of_layer, OwnersOf(of_lane, grid, num_layers));
+  EPLB_ASSIGN_OR_RETURN(job.pipeline_stage_of_layer, OwnersOf(of_ep_group, grid, num_layers));
   // After the tensors by name: a sum that differs says less.
-  EPLB_RETURN_IF_ERROR(EqualOnAll(of_lane, kWeightBytes).status());
-  EPLB_ASSIGN_OR_RETURN(const std::string memory, EqualOnAll(of_lane, kMemory));
+  EPLB_RETURN_IF_ERROR(EqualOnAll(of_ep_group, kWeightBytes).status());
+  EPLB_ASSIGN_OR_RETURN(const std::string memory, EqualOnAll(of_ep_group, kMemory));
   if (memory == "host") job.memory.device.reset();
   for (int32_t rank = 0; rank < grid.world_size(); ++rank) {
     const auto i = static_cast<size_t>(rank);
-    const RankId first = grid.RankOf(grid.LaneOf(RankId{rank}), GpuId{0});
-    EPLB_RETURN_IF_ERROR(CompareInLane(of_lane, i, static_cast<size_t>(first.value)));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[i], kWeightBytes, job.bytes.weight));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[i], kStateBytes, job.bytes.state));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_lane[i], kStagingBytes, job.staging_bytes));
+    const RankId first = grid.RankOf(grid.EpGroupOf(RankId{rank}), GpuId{0});
+    EPLB_RETURN_IF_ERROR(CompareInEpGroup(of_ep_group, i, static_cast<size_t>(first.value)));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_ep_group[i], kWeightBytes, job.bytes.weight));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_ep_group[i], kStateBytes, job.bytes.state));
+    EPLB_RETURN_IF_ERROR(RaiseTo(of_ep_group[i], kStagingBytes, job.staging_bytes));
   }
   if (mine.staging_bytes == 0) job.staging_bytes = kStagingAlignment;  // nothing ever comes here
   return job;

@@ -26,31 +26,33 @@ struct RegisteredTensors {
 absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> views);
 
 // What the tensors of one rank need, and what they are told to be. Weights and derived tensors are
-// the same on all ranks of a pipeline rank. State is so inside a lane: an optimizer that is sharded
-// within each expert over lanes registers each rank's piece, and rows move only inside a lane.
+// the same on all ranks of a pipeline stage. State is so inside an EP group: an optimizer that is
+// sharded within each expert over EP groups registers each rank's piece, and rows move only inside
+// an EP group.
 struct TensorNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
   RowMemory memory;
-  StartFields compared;  // equal in a pipeline rank
-  StartFields of_lane;   // equal in a lane
+  StartFields compared;     // equal in a pipeline stage
+  StartFields of_ep_group;  // equal in an EP group
 };
 // errors: as CheckTensors, CheckDerived, StagingBytes and FindMemory.
 absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
                                     const ExecutorOptions& options);
 
-// What a job needs, so that all ranks plan, price and allocate alike: the most of any lane.
+// What a job needs, so that all ranks plan, price and allocate alike: the most of any EP group.
 struct JobNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
-  RowMemory memory;                             // of this rank
-  std::vector<int32_t> pipeline_rank_of_layer;  // [num_layers], the one that registered it
+  RowMemory memory;                              // of this rank
+  std::vector<int32_t> pipeline_stage_of_layer;  // [num_layers], the one that registered it
 };
-// of_lane: of all ranks, in rank order, whose `compared` were equal. errors: FailedPrecondition
-// naming field, ranks and both values, for the first difference inside a lane; naming the layer and
-// ranks when no pipeline rank registered it, or two did.
-absl::StatusOr<JobNeeds> JoinLanes(const TensorNeeds& mine, std::span<const StartFields> of_lane,
-                                   const RankGrid& grid, int32_t num_layers);
+// of_ep_group: of all ranks, in rank order, whose `compared` were equal. errors: FailedPrecondition
+// naming field, ranks and both values, for the first difference inside an EP group; naming the
+// layer and ranks when no pipeline stage registered it, or two did.
+absl::StatusOr<JobNeeds> JoinEpGroups(const TensorNeeds& mine,
+                                      std::span<const StartFields> of_ep_group,
+                                      const RankGrid& grid, int32_t num_layers);
 
 }  // namespace eplb
 

@@ -50,7 +50,7 @@ absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, vo
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
   if (disabled_) return absl::OkStatus();
-  const LaneCall call = MakeLaneCall(kName, tensors, stream);
+  const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts to_primary,
                         PlanReplicas(tensors, ReplicaFlow::kToPrimary, call));
   ReplicaPosts from_primary;
@@ -67,7 +67,7 @@ absl::Status Client::Impl::BroadcastWeights(std::span<const ReplicaRows> rows, v
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream));
   if (disabled_) return absl::OkStatus();
-  const LaneCall call = MakeLaneCall(kName, tensors, stream);
+  const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts posts,
                         PlanReplicas(tensors, ReplicaFlow::kFromPrimary, call));
   return EndIfFailed(kName, CarryReplicaRows(posts, ReplicaFlow::kFromPrimary, call));
@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
   }
   if (expert_squares_ == nullptr) expert_squares_ = std::make_unique<ExpertSquareSums>();
   absl::StatusOr<std::vector<double>> squares =
-      expert_squares_->Sum(tensors, MakeLaneCall(kName, tensors, stream));
+      expert_squares_->Sum(tensors, MakeEpGroupCall(kName, tensors, stream));
   EPLB_RETURN_IF_ERROR(EndIfFailed(kName, squares.status()));
   return squares;
 }
@@ -131,17 +131,17 @@ absl::Status Client::Impl::CheckNoReplicas(const char* name,
 }
 
 absl::StatusOr<Client::Impl::ReplicaPosts> Client::Impl::PlanReplicas(
-    std::span<const ReplicaTensor> tensors, ReplicaFlow flow, const LaneCall& call) const {
+    std::span<const ReplicaTensor> tensors, ReplicaFlow flow, const EpGroupCall& call) const {
   return PlanReplicaPosts(*running_.placement, gpu(), tensors, flow, StagingBytes(),
                           call.first_row);
 }
 
-LaneCall Client::Impl::MakeLaneCall(const char* name, std::span<const ReplicaTensor> tensors,
-                                    void* stream) {
+EpGroupCall Client::Impl::MakeEpGroupCall(const char* name, std::span<const ReplicaTensor> tensors,
+                                          void* stream) {
   return {.carrier = executor_->carrier(),
           .placement = *running_.placement,
           .gpu = gpu(),
-          .ranks = grid_.RanksOf(grid_.LaneOf(rank())),
+          .ranks = grid_.RanksOf(grid_.EpGroupOf(rank())),
           .next_post_id = [this] { return ++num_posts_; },
           // Ranks come as they are through with their step: it is waited for them as in a vote.
           .deadline = MonotonicNow() + options_.vote_deadline,

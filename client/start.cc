@@ -52,7 +52,7 @@ absl::StatusOr<Said> Parse(const std::string& blob, size_t rank) {
                                   [](const auto& field) { return field.first == kExtra; });
   if (extra == fields.end() || extra->second != absl::StrCat(rank)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the exchange put rank ",
+        absl::StrCat("the all-gather put rank ",
                      extra == fields.end() ? "without a number" : extra->second, " there"));
   }
   said.compared.assign(fields.begin() + 1, extra);
@@ -119,17 +119,18 @@ absl::StatusOr<StartFields> DecodeStartFields(std::string_view text) {
 
 absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, int32_t rank,
                                                        int32_t world_size,
-                                                       const Exchange& exchange) {
+                                                       const AllGather& all_gather) {
   StartFields fields = {{kError, std::string(round.error.message())}};
   fields.insert(fields.end(), round.mine.begin(), round.mine.end());
   fields.emplace_back(kExtra, absl::StrCat(rank));
   fields.insert(fields.end(), round.extra.begin(), round.extra.end());
-  absl::StatusOr<std::vector<std::string>> blobs = exchange(EncodeStartFields(fields));
+  absl::StatusOr<std::vector<std::string>> blobs = all_gather(EncodeStartFields(fields));
   EPLB_RETURN_IF_ERROR(round.error);  // said to the others first, so that they stop too
   if (!blobs.ok()) return blobs.status();
   if (static_cast<int32_t>(blobs->size()) != world_size) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        round.what, ": the exchange gave ", blobs->size(), " answers, world_size is ", world_size));
+    return absl::FailedPreconditionError(absl::StrCat(round.what, ": the all-gather gave ",
+                                                      blobs->size(), " answers, world_size is ",
+                                                      world_size));
   }
   std::vector<Said> ranks;
   ranks.reserve(blobs->size());
@@ -145,10 +146,10 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
     }
     ranks.push_back(*std::move(said));
   }
-  const size_t block = ranks.size() / static_cast<size_t>(round.num_pipeline_ranks);
+  const size_t block = ranks.size() / static_cast<size_t>(round.pipeline_parallel_size);
   for (size_t first = 0; first < ranks.size(); first += block) {
     const std::string inside =
-        block == ranks.size() ? "" : absl::StrCat(" inside pipeline rank ", first / block);
+        block == ranks.size() ? "" : absl::StrCat(" inside pipeline stage ", first / block);
     EPLB_RETURN_IF_ERROR(
         Compare(round.what, std::span(ranks).subspan(first, block), first, inside));
   }
@@ -163,7 +164,7 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"library_version", kLibraryVersion},
           {"EPLB_DISABLE", disabled ? "1" : "0"},
           {"job", o.job},
-          {"incarnation", GivenLaunchId(o)},
+          {"run_id", GivenLaunchId(o)},
           {"take_over", TakesOver(o) ? "1" : "0"},
           {"world_size", absl::StrCat(o.world_size)},
           {"num_layers", absl::StrCat(o.num_layers)},
@@ -172,7 +173,7 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"num_gpus", absl::StrCat(o.num_gpus)},
           {"num_nodes", absl::StrCat(o.num_nodes)},
           {"num_groups", absl::StrCat(o.num_groups)},
-          {"num_pipeline_ranks", absl::StrCat(o.num_pipeline_ranks)},
+          {"pipeline_parallel_size", absl::StrCat(o.pipeline_parallel_size)},
           {"expert_tensor_parallel", absl::StrCat(o.expert_tensor_parallel)},
           {"first_step", absl::StrCat(o.first_step)},
           {"vote_every", absl::StrCat(o.vote_every)},
@@ -221,12 +222,12 @@ absl::StatusOr<Placement> PlacementFromBytes(const Topology& topology, std::stri
 }
 
 absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_bytes, int32_t rank,
-                                           const Exchange& exchange) {
+                                           const AllGather& all_gather) {
   std::string received;
-  for (size_t begin = 0; begin < num_bytes; begin += kExchangePieceBytes) {
-    const size_t size = std::min(kExchangePieceBytes, num_bytes - begin);
+  for (size_t begin = 0; begin < num_bytes; begin += kAllGatherPieceBytes) {
+    const size_t size = std::min(kAllGatherPieceBytes, num_bytes - begin);
     EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> pieces,
-                          exchange(rank == 0 ? bytes.substr(begin, size) : std::string_view()));
+                          all_gather(rank == 0 ? bytes.substr(begin, size) : std::string_view()));
     if (pieces.empty() || pieces.front().size() != size) {
       return absl::FailedPreconditionError(
           absl::StrCat("start: rank 0 sent ", pieces.empty() ? 0 : pieces.front().size(),

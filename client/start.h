@@ -27,22 +27,22 @@ std::string EncodeStartFields(const StartFields& fields);
 // errors: InvalidArgument for a line without '='.
 absl::StatusOr<StartFields> DecodeStartFields(std::string_view text);
 
-// One round. mine: what must be equal on all ranks, or on those of each pipeline rank. error: why
+// One round. mine: what must be equal on all ranks, or on those of each pipeline stage. error: why
 // this rank cannot start, or OK: every rank then stops, naming it. extra: what this rank tells
 // beyond that, not compared.
 // returns: the extras of all ranks, in rank order.
 // errors: `error` on the rank that has it; FailedPrecondition elsewhere, naming the rank and its
-// message, or the first differing field with ranks and both values; what the exchange says.
+// message, or the first differing field with ranks and both values; what the all-gather says.
 struct StartRound {
   std::string what;  // "start" or "tensors", for messages
   StartFields mine;
   StartFields extra;
   absl::Status error;
-  int32_t num_pipeline_ranks = 1;  // blocks of consecutive ranks; `mine` is compared in each
+  int32_t pipeline_parallel_size = 1;  // blocks of consecutive ranks; `mine` is compared in each
 };
 absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, int32_t rank,
                                                        int32_t world_size,
-                                                       const Exchange& exchange);
+                                                       const AllGather& all_gather);
 
 // What options alone decide.
 StartFields FieldsOf(const ClientOptions& options, bool disabled);
@@ -55,11 +55,11 @@ absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_vie
 std::string PlacementBytes(const Placement& placement);
 absl::StatusOr<Placement> PlacementFromBytes(const Topology& topology, std::string_view bytes);
 
-// Gives rank 0's bytes, of a size all ranks know, to all ranks, in exchanges of
-// kExchangePieceBytes. errors: FailedPrecondition when rank 0 sent another size.
-inline constexpr size_t kExchangePieceBytes = 512 << 10;  // an exchange takes at most 1 MiB
+// Gives rank 0's bytes, of a size all ranks know, to all ranks, in all-gathers of
+// kAllGatherPieceBytes. errors: FailedPrecondition when rank 0 sent another size.
+inline constexpr size_t kAllGatherPieceBytes = 512 << 10;  // an all-gather takes at most 1 MiB
 absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_bytes, int32_t rank,
-                                           const Exchange& exchange);
+                                           const AllGather& all_gather);
 
 }  // namespace eplb
 

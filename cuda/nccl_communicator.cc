@@ -109,8 +109,8 @@ absl::StatusOr<bool> NcclCommunicator::Poll() {
   return impl_->ready;
 }
 
-absl::Status NcclCommunicator::Exchange(const std::optional<NcclSend>& send,
-                                        const std::optional<NcclReceive>& receive, void* stream) {
+absl::Status NcclCommunicator::AllGather(const std::optional<NcclSend>& send,
+                                         const std::optional<NcclReceive>& receive, void* stream) {
   const NcclOptions& options = impl_->options;
   if (send) EPLB_RETURN_IF_ERROR(CheckPeer(send->to, send->bytes.size(), options, "send to"));
   if (receive) {

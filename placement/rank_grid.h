@@ -1,4 +1,4 @@
-// Where each rank of a job stands: its pipeline rank, its lane and its GPU.
+// Where each rank of a job stands: its pipeline stage, its EP group and its GPU.
 #ifndef EPLB_PLACEMENT_RANK_GRID_H_
 #define EPLB_PLACEMENT_RANK_GRID_H_
 
@@ -13,17 +13,18 @@ namespace eplb {
 
 struct RankGridOptions {
   int32_t world_size = 1;
-  int32_t num_gpus = 1;                // of a lane
-  int32_t num_pipeline_ranks = 1;      // each holds layers of its own
-  int32_t expert_tensor_parallel = 1;  // lanes that share every expert, and see the same tokens
+  int32_t num_gpus = 1;                // of an EP group
+  int32_t pipeline_parallel_size = 1;  // each holds layers of its own
+  int32_t expert_tensor_parallel = 1;  // EP groups that share every expert, and see the same tokens
 
   friend bool operator==(const RankGridOptions&, const RankGridOptions&) = default;
 };
 
 // Ranks are numbered as Megatron does (tp-ep-dp-pp): expert-tensor-parallel ranks fastest, then the
-// GPUs of a lane, then data-parallel copies, pipeline ranks slowest. Without expert-tensor
-// parallelism a lane is num_gpus consecutive ranks; a pipeline rank always is a block of them.
-// Lanes are numbered through all pipeline ranks; those that see the same tokens stand together.
+// GPUs of an EP group, then data-parallel copies, pipeline stages slowest. Without expert-tensor
+// parallelism an EP group is num_gpus consecutive ranks; a pipeline stage always is a block of
+// them. EpGroups are numbered through all pipeline stages; those that see the same tokens stand
+// together.
 class RankGrid {
  public:
   // errors: InvalidArgument beginning with the field at fault.
@@ -32,23 +33,23 @@ class RankGrid {
   const RankGridOptions& options() const { return options_; }
   int32_t world_size() const { return options_.world_size; }
   int32_t num_gpus() const { return options_.num_gpus; }
-  int32_t num_pipeline_ranks() const { return options_.num_pipeline_ranks; }
+  int32_t pipeline_parallel_size() const { return options_.pipeline_parallel_size; }
   int32_t expert_tensor_parallel() const { return options_.expert_tensor_parallel; }
-  int32_t num_lanes() const { return options_.world_size / options_.num_gpus; }  // of all
-  int32_t ranks_per_pipeline_rank() const {
-    return options_.world_size / options_.num_pipeline_ranks;
+  int32_t num_ep_groups() const { return options_.world_size / options_.num_gpus; }  // of all
+  int32_t ranks_per_pipeline_stage() const {
+    return options_.world_size / options_.pipeline_parallel_size;
   }
-  // Lanes of a pipeline rank among which the tokens are split.
-  int32_t num_token_lanes() const {
-    return ranks_per_pipeline_rank() / options_.num_gpus / options_.expert_tensor_parallel;
+  // EpGroups of a pipeline stage among which the tokens are split.
+  int32_t num_token_groups() const {
+    return ranks_per_pipeline_stage() / options_.num_gpus / options_.expert_tensor_parallel;
   }
 
-  // REQUIRES of all that follow: a rank in 0..world_size-1, a lane in 0..num_lanes-1.
-  int32_t PipelineRankOf(RankId rank) const { return rank.value / ranks_per_pipeline_rank(); }
-  int32_t LaneOf(RankId rank) const;
+  // REQUIRES of all that follow: a rank in 0..world_size-1, an EP group in 0..num_ep_groups-1.
+  int32_t PipelineStageOf(RankId rank) const { return rank.value / ranks_per_pipeline_stage(); }
+  int32_t EpGroupOf(RankId rank) const;
   GpuId GpuOf(RankId rank) const;
-  RankId RankOf(int32_t lane, GpuId gpu) const;
-  std::vector<RankId> RanksOf(int32_t lane) const;  // [num_gpus], rising
+  RankId RankOf(int32_t ep_group, GpuId gpu) const;
+  std::vector<RankId> RanksOf(int32_t ep_group) const;  // [num_gpus], rising
   // Of the ranks that see the same tokens, the one whose counts are added up.
   bool CountsTokens(RankId rank) const { return rank.value % options_.expert_tensor_parallel == 0; }
 

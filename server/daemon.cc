@@ -221,7 +221,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
            .runner = runner,
            .messages_per_second = config.limits.messages_per_second,
            .rendezvous = {.deadline = config.limits.start_deadline,
-                          .max_bytes = kMiB * static_cast<size_t>(config.limits.max_exchange_mib),
+                          .max_bytes = kMiB * static_cast<size_t>(config.limits.max_all_gather_mib),
                           .max_world_size = config.core.max_ranks_per_job},
            .tls = config.tls,
            .peers = {.max_sessions = config.limits.max_sessions_per_peer,

@@ -13,11 +13,11 @@
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
 
-using eplb::c::Act;
+using eplb::c::CallOnTrainingThread;
 using eplb::c::CheckFillable;
 using eplb::c::FillStruct;
-using eplb::c::Look;
 using eplb::c::Needs;
+using eplb::c::ReadOnlyCall;
 
 namespace eplb::c {
 
@@ -29,9 +29,9 @@ absl::Status RefuseSecondConnect(const eplb_client& handle) {
   return absl::OkStatus();
 }
 
-absl::Status Connect(eplb_client& handle, ClientOptions options, Exchange exchange) {
+absl::Status Connect(eplb_client& handle, ClientOptions options, AllGather all_gather) {
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
-                        Client::Connect(std::move(options), std::move(exchange)));
+                        Client::Connect(std::move(options), std::move(all_gather)));
   handle.client = client.release();
   return absl::OkStatus();
 }
@@ -109,7 +109,7 @@ void Take(const char* given, std::string& option) {
 ClientOptions Strings(const eplb_client_options& given) {
   ClientOptions options;
   Take(given.job, options.job);
-  Take(given.incarnation, options.incarnation);
+  Take(given.run_id, options.run_id);
   Take(given.endpoint, options.endpoint);
   Take(given.tls_ca, options.tls.ca);
   Take(given.tls_cert, options.tls.cert);
@@ -177,7 +177,7 @@ eplb_client_options DefaultClientOptions() {
   options.nccl_channels_per_net_peer = defaults.nccl.channels_per_net_peer;
   options.nccl_traffic_class = defaults.nccl.traffic_class;
   options.nccl_warm_up_ranks = defaults.nccl.warm_up_ranks;
-  options.num_pipeline_ranks = defaults.num_pipeline_ranks;
+  options.pipeline_parallel_size = defaults.pipeline_parallel_size;
   options.expert_tensor_parallel = defaults.expert_tensor_parallel;
   return options;
 }
@@ -199,7 +199,7 @@ absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* point
   options.num_gpus = given.num_gpus;
   options.num_nodes = given.num_nodes;
   options.num_groups = given.num_groups;
-  options.num_pipeline_ranks = OneForZero(given.num_pipeline_ranks);
+  options.pipeline_parallel_size = OneForZero(given.pipeline_parallel_size);
   options.expert_tensor_parallel = OneForZero(given.expert_tensor_parallel);
   options.vote_every = given.vote_every;
   options.report_every = given.report_every;
@@ -223,7 +223,7 @@ absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* point
 extern "C" {
 
 int32_t eplb_client_create(eplb_client** client) noexcept {
-  return eplb::c::Guarded([&] {
+  return eplb::c::CatchAll([&] {
     if (client == nullptr) return absl::InvalidArgumentError("create: client is NULL");
     *client = std::make_unique<eplb_client>().release();
     return absl::OkStatus();
@@ -237,29 +237,31 @@ const char* eplb_client_message(const eplb_client* client) noexcept {
 }
 
 int32_t eplb_client_connect(eplb_client* client, const eplb_client_options* options,
-                            eplb_exchange exchange, void* user) noexcept {
-  return Act(client, "connect", Needs::kNothing, [&]() -> absl::Status {
+                            eplb_all_gather all_gather, void* user) noexcept {
+  return CallOnTrainingThread(client, "connect", Needs::kNothing, [&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::RefuseSecondConnect(*client));
     EPLB_ASSIGN_OR_RETURN(eplb::ClientOptions known, eplb::c::ReadClientOptions(options));
-    if (exchange == nullptr) return absl::InvalidArgumentError("exchange is NULL");
+    if (all_gather == nullptr) return absl::InvalidArgumentError("all_gather is NULL");
     const int32_t rank = known.rank;
-    return eplb::c::Connect(*client, std::move(known), eplb::c::MakeExchange(exchange, user, rank));
+    return eplb::c::Connect(*client, std::move(known),
+                            eplb::c::MakeAllGather(all_gather, user, rank));
   });
 }
 
 int32_t eplb_client_connect_through_daemon(eplb_client* client,
                                            const eplb_client_options* options) noexcept {
-  return Act(client, "connect_through_daemon", Needs::kNothing, [&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(eplb::c::RefuseSecondConnect(*client));
-    EPLB_ASSIGN_OR_RETURN(eplb::ClientOptions known, eplb::c::ReadClientOptions(options));
-    eplb::Exchange exchange = eplb::MakeDaemonExchange(known);
-    return eplb::c::Connect(*client, std::move(known), std::move(exchange));
-  });
+  return CallOnTrainingThread(
+      client, "connect_through_daemon", Needs::kNothing, [&]() -> absl::Status {
+        EPLB_RETURN_IF_ERROR(eplb::c::RefuseSecondConnect(*client));
+        EPLB_ASSIGN_OR_RETURN(eplb::ClientOptions known, eplb::c::ReadClientOptions(options));
+        eplb::AllGather all_gather = eplb::MakeDaemonAllGather(known);
+        return eplb::c::Connect(*client, std::move(known), std::move(all_gather));
+      });
 }
 
 int32_t eplb_client_register_experts(eplb_client* client, const eplb_tensor* tensors,
                                      size_t num_tensors) noexcept {
-  return Act(client, "register_experts", Needs::kOpen, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "register_experts", Needs::kOpen, [&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ExpertTensorView> views,
                           eplb::c::ReadTensors(tensors, num_tensors));
     return client->client.load()->RegisterExperts(views);
@@ -268,7 +270,7 @@ int32_t eplb_client_register_experts(eplb_client* client, const eplb_tensor* ten
 
 int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* user,
                                   void* stream) noexcept {
-  return Act(client, "check_experts", Needs::kOpen, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "check_experts", Needs::kOpen, [&]() -> absl::Status {
     if (probe == nullptr) return absl::InvalidArgumentError("probe is NULL");
     return client->client.load()->CheckExperts(eplb::c::MakeProbe(probe, user), stream);
   });
@@ -276,7 +278,7 @@ int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* u
 
 int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
                            size_t num_experts) noexcept {
-  return Act(client, "record", Needs::kOpen, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "record", Needs::kOpen, [&]() -> absl::Status {
     if (counts == nullptr) return absl::InvalidArgumentError("counts is NULL");
     return client->client.load()->Record(layer, {counts, num_experts});
   });
@@ -287,7 +289,7 @@ int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* strea
   eplb_boundary empty = {};
   empty.reason = "";
   eplb::c::Clear(result, empty);
-  return Act(client, "step_boundary", Needs::kOpen, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "step_boundary", Needs::kOpen, [&]() -> absl::Status {
     if (result != nullptr) EPLB_RETURN_IF_ERROR(CheckFillable("result", result));
     EPLB_ASSIGN_OR_RETURN(client->boundary, client->client.load()->StepBoundary(step, stream));
     if (result != nullptr) FillStruct(eplb::c::BoundaryOf(client->boundary), result);
@@ -297,7 +299,7 @@ int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* strea
 
 int32_t eplb_client_placement(const eplb_client* client, eplb_placement* placement) noexcept {
   eplb::c::Clear(placement);
-  return Look(client, "placement", Needs::kConnected, [&]() -> absl::Status {
+  return ReadOnlyCall(client, "placement", Needs::kConnected, [&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(CheckFillable("placement", placement));
     FillStruct(eplb::c::PlacementOf(client->client.load()->placement()), placement);
     return absl::OkStatus();
@@ -306,7 +308,7 @@ int32_t eplb_client_placement(const eplb_client* client, eplb_placement* placeme
 
 int32_t eplb_client_device_tables(const eplb_client* client, eplb_device_tables* tables) noexcept {
   eplb::c::Clear(tables);
-  return Look(client, "device_tables", Needs::kConnected, [&]() -> absl::Status {
+  return ReadOnlyCall(client, "device_tables", Needs::kConnected, [&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(CheckFillable("tables", tables));
     FillStruct(eplb::c::TablesOf(client->client.load()->device_tables()), tables);
     return absl::OkStatus();
@@ -314,24 +316,24 @@ int32_t eplb_client_device_tables(const eplb_client* client, eplb_device_tables*
 }
 
 int32_t eplb_client_transport(const eplb_client* client, const char** transport) noexcept {
-  return Look(client, "transport", Needs::kConnected, [&]() -> absl::Status {
+  return ReadOnlyCall(client, "transport", Needs::kConnected, [&]() -> absl::Status {
     if (transport == nullptr) return absl::InvalidArgumentError("transport is NULL");
     *transport = client->NameOfTransport();
     return absl::OkStatus();
   });
 }
 
-int32_t eplb_client_incarnation(const eplb_client* client, const char** incarnation) noexcept {
-  return Look(client, "incarnation", Needs::kConnected, [&]() -> absl::Status {
-    if (incarnation == nullptr) return absl::InvalidArgumentError("incarnation is NULL");
-    *incarnation = client->client.load()->incarnation().c_str();
+int32_t eplb_client_run_id(const eplb_client* client, const char** run_id) noexcept {
+  return ReadOnlyCall(client, "run_id", Needs::kConnected, [&]() -> absl::Status {
+    if (run_id == nullptr) return absl::InvalidArgumentError("run is NULL");
+    *run_id = client->client.load()->run_id().c_str();
     return absl::OkStatus();
   });
 }
 
 int32_t eplb_client_stats(const eplb_client* client, eplb_stats* stats) noexcept {
   eplb::c::Clear(stats);
-  return Look(client, "stats", Needs::kConnected, [&]() -> absl::Status {
+  return ReadOnlyCall(client, "stats", Needs::kConnected, [&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(CheckFillable("stats", stats));
     FillStruct(eplb::c::StatsOf(client->client.load()->stats()), stats);
     return absl::OkStatus();
@@ -339,7 +341,7 @@ int32_t eplb_client_stats(const eplb_client* client, eplb_stats* stats) noexcept
 }
 
 int32_t eplb_client_close(eplb_client* client, const char* reason) noexcept {
-  return Act(client, "close", Needs::kNothing, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "close", Needs::kNothing, [&]() -> absl::Status {
     if (client->closed) return absl::OkStatus();
     client->closed = true;
     if (client->client == nullptr) return absl::OkStatus();
@@ -352,7 +354,7 @@ int32_t eplb_client_close(eplb_client* client, const char* reason) noexcept {
 
 extern "C" int32_t eplb_client_options_init(eplb_client_options* options,
                                             size_t struct_size) noexcept {
-  return eplb::c::Guarded([&]() -> absl::Status {
+  return eplb::c::CatchAll([&]() -> absl::Status {
     if (options == nullptr) return absl::InvalidArgumentError("options is NULL");
     EPLB_RETURN_IF_ERROR(eplb::c::CheckStructSize<eplb_client_options>("options", struct_size));
     options->struct_size = struct_size;

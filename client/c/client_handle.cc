@@ -130,19 +130,19 @@ absl::StatusOr<ExpertTensorView> ReadTensor(const eplb_tensor& tensor) {
 
 }  // namespace
 
-Exchange MakeExchange(eplb_exchange exchange, void* user, int32_t rank) {
+AllGather MakeAllGather(eplb_all_gather all_gather, void* user, int32_t rank) {
   return
-      [exchange, user, rank](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
+      [all_gather, user, rank](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
         eplb_answers answers;
         const absl::Status status =
-            CallBack([&] { return exchange(user, bytes.data(), bytes.size(), &answers); });
+            CallBack([&] { return all_gather(user, bytes.data(), bytes.size(), &answers); });
         if (!status.ok()) {
-          return absl::Status(status.code(), absl::StrCat("exchange: ", status.message()));
+          return absl::Status(status.code(), absl::StrCat("all_gather: ", status.message()));
         }
         const auto own = static_cast<size_t>(rank);
         if (own < answers.blobs.size() && answers.blobs[own] != bytes) {
           return absl::FailedPreconditionError(absl::StrCat(
-              "exchange: the answer of rank ", rank, " is not what this rank ", rank,
+              "all_gather: the answer of rank ", rank, " is not what this rank ", rank,
               " gave: another process speaks for it, or the answers are not in the order "
               "of ranks"));
         }
@@ -210,7 +210,7 @@ void eplb_callback_message(const char* text) noexcept {
 
 extern "C" int32_t eplb_answers_add(eplb_answers* answers, const void* bytes,
                                     size_t num_bytes) noexcept {
-  return eplb::c::Guarded([&] {
+  return eplb::c::CatchAll([&] {
     if (answers == nullptr || (bytes == nullptr && num_bytes != 0)) {
       return absl::InvalidArgumentError("eplb_answers_add: an argument is NULL");
     }

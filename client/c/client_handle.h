@@ -23,7 +23,7 @@
 #include "client/c/eplb.h"
 #include "client/c/eplb_plan.h"
 #include "client/client.h"
-#include "client/forks.h"
+#include "client/fork_guard.h"
 
 // The struct of the ABI is in no namespace. Threads: the training thread, except where a member is
 // atomic.
@@ -40,7 +40,7 @@ struct eplb_client {
     return transport.c_str();
   }
 
-  const eplb::Birthplace birthplace;
+  const eplb::ForkGuard fork_guard;
   std::atomic<eplb::Client*> client = nullptr;   // set once, by connect
   std::atomic<const char*> under_way = nullptr;  // the call that is
   std::atomic<bool> closed = false;
@@ -59,7 +59,7 @@ int32_t Report(eplb_code code, std::string_view message) noexcept;
 
 // Runs what a function of the ABI does, () -> absl::Status. Nothing is thrown through C.
 template <class Body>
-int32_t Guarded(Body&& body) noexcept {
+int32_t CatchAll(Body&& body) noexcept {
   try {
     return Report(body());
   } catch (const std::bad_alloc&) {
@@ -123,11 +123,12 @@ class Turn {
 // A call of the training thread that does something: `body` is () -> absl::Status. In a forked
 // child it is OK and nothing.
 template <class Body>
-int32_t Act(eplb_client* handle, const char* name, Needs needs, Body&& body) noexcept {
+int32_t CallOnTrainingThread(eplb_client* handle, const char* name, Needs needs,
+                             Body&& body) noexcept {
   bool ours = false;  // else the message is that of the call under way
-  const int32_t code = Guarded([&]() -> absl::Status {
+  const int32_t code = CatchAll([&]() -> absl::Status {
     if (handle == nullptr) return CheckState(handle, name, needs);
-    if (handle->birthplace.IsElsewhere()) return absl::OkStatus();
+    if (handle->fork_guard.InForkedChild()) return absl::OkStatus();
     const Turn turn(*handle, name);
     if (!turn.status().ok()) return turn.status();
     ours = true;
@@ -136,7 +137,7 @@ int32_t Act(eplb_client* handle, const char* name, Needs needs, Body&& body) noe
   });
   if (ours && code != EPLB_OK) {
     // Without memory even for the message, eplb_last_message() has it.
-    (void)Guarded([&] {
+    (void)CatchAll([&] {
       handle->message = eplb_last_message();
       return absl::OkStatus();
     });
@@ -146,8 +147,9 @@ int32_t Act(eplb_client* handle, const char* name, Needs needs, Body&& body) noe
 
 // A call that only reads, and may be made inside callbacks.
 template <class Body>
-int32_t Look(const eplb_client* handle, const char* name, Needs needs, Body&& body) noexcept {
-  return Guarded([&]() -> absl::Status {
+int32_t ReadOnlyCall(const eplb_client* handle, const char* name, Needs needs,
+                     Body&& body) noexcept {
+  return CatchAll([&]() -> absl::Status {
     if (absl::Status status = CheckState(handle, name, needs); !status.ok()) return status;
     return body();
   });
@@ -235,7 +237,7 @@ void FillStruct(Struct value, Struct* result) {
 // Callbacks of C made those of C++.
 
 // rank: of the caller, whose own answer is looked for at its place.
-Exchange MakeExchange(eplb_exchange exchange, void* user, int32_t rank);
+AllGather MakeAllGather(eplb_all_gather all_gather, void* user, int32_t rank);
 
 ExpertProbe MakeProbe(eplb_probe probe, void* user);
 

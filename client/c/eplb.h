@@ -2,7 +2,8 @@
  *
  *   eplb_client* client;
  *   eplb_client_create(&client);
- *   eplb_client_connect(client, &options, exchange, user);         collective; before weights exist
+ *   eplb_client_connect(client, &options, all-gather, user);         collective; before weights
+ * exist
  *   ... allocate local slots as eplb_client_placement() says ...
  *   eplb_client_register_experts(client, tensors, num_tensors);    collective
  *   for (step = 0; ...; ++step) {
@@ -20,7 +21,7 @@
  * Strings: in UTF-8, ended by 0, copied by the call; NULL takes the default.
  * Threads: one thread at a time per client, the training thread; eplb_client_stats() from any. A
  * call while another one is under way in the client, also from a callback, is FailedPrecondition;
- * callbacks may call placement, device_tables, transport, stats, incarnation.
+ * callbacks may call placement, device_tables, transport, stats, run.
  * fork: in a child every call on a client of its parent does nothing and returns OK, which is said
  * once on stderr; the parent's client is not touched. Clients that the child makes work if no
  * client of the parent spoke to a daemon, and else are refused.
@@ -69,7 +70,7 @@ typedef enum eplb_code {
   EPLB_PERMISSION_DENIED = 7,
   EPLB_RESOURCE_EXHAUSTED = 8,  /* memory */
   EPLB_FAILED_PRECONDITION = 9, /* right call, wrong time; or the ranks differ */
-  EPLB_ABORTED = 10,            /* ranks are missing: the incarnation is over, stop */
+  EPLB_ABORTED = 10,            /* ranks are missing: the run_id is over, stop */
   EPLB_OUT_OF_RANGE = 11,
   EPLB_UNIMPLEMENTED = 12,
   EPLB_INTERNAL = 13,
@@ -100,10 +101,10 @@ typedef enum eplb_state_placement {
 /* See eplb::ClientOptions in client/client.h for what each means. */
 typedef struct eplb_client_options {
   size_t struct_size;
-  const char* job;         /* 1..128 of [A-Za-z0-9._-]; default "default" */
-  const char* incarnation; /* this launch; default: EPLB_LAUNCH_ID, torchrun's or SLURM's */
-  const char* endpoint;    /* of eplbd, HOST:PORT or unix:PATH, or "A,B"; default: no daemon */
-  const char* tls_ca;      /* PEM files: all three or none; default EPLB_TLS_CA and so on */
+  const char* job;      /* 1..128 of [A-Za-z0-9._-]; default "default" */
+  const char* run_id;   /* this run; default: EPLB_LAUNCH_ID, torchrun's or SLURM's */
+  const char* endpoint; /* of eplbd, HOST:PORT or unix:PATH, or "A,B"; default: no daemon */
+  const char* tls_ca;   /* PEM files: all three or none; default EPLB_TLS_CA and so on */
   const char* tls_cert;
   const char* tls_key;
   const char* tls_server_name;
@@ -119,7 +120,7 @@ typedef struct eplb_client_options {
   double vote_deadline_s;
   double transfer_deadline_s;
   int32_t rank;
-  int32_t world_size; /* a multiple of num_pipeline_ranks * num_gpus * expert_tensor_parallel */
+  int32_t world_size; /* a multiple of pipeline_parallel_size * num_gpus * expert_tensor_parallel */
   int32_t num_layers;
   int32_t num_experts;
   int32_t num_slots;
@@ -135,18 +136,18 @@ typedef struct eplb_client_options {
   int32_t nccl_channels_per_net_peer;
   int32_t nccl_traffic_class;
   int32_t nccl_warm_up_ranks;
-  int32_t num_pipeline_ranks;     /* each registers and records layers of its own; 0: 1 */
+  int32_t pipeline_parallel_size; /* each registers and records layers of its own; 0: 1 */
   int32_t expert_tensor_parallel; /* ranks that share every expert, the first counts; 0: 1 */
   int32_t reserved;               /* 0 */
   int32_t require_daemon;         /* 1: connect fails on all ranks when no daemon answers; 0: not */
-  int32_t take_over; /* 1: replace a launch of this job although its steps advance; 0: not */
+  int32_t take_over; /* 1: replace a run of this job although its steps advance; 0: not */
 } eplb_client_options;
 
 /* Fills in the defaults. struct_size: sizeof(eplb_client_options). */
 EPLB_API int32_t eplb_client_options_init(eplb_client_options* options,
                                           size_t struct_size) EPLB_NOEXCEPT;
 
-/* Collects what eplb_exchange got. */
+/* Collects what eplb_all_gather got. */
 typedef struct eplb_answers eplb_answers;
 EPLB_API int32_t eplb_answers_add(eplb_answers* answers, const void* bytes,
                                   size_t num_bytes) EPLB_NOEXCEPT;
@@ -155,8 +156,8 @@ EPLB_API int32_t eplb_answers_add(eplb_answers* answers, const void* bytes,
  * deadline of its own, and adds world_size answers in rank order, this rank's own among them.
  * Called the same number of times in the same order on every rank, inside connect and
  * register_experts. */
-typedef int32_t (*eplb_exchange)(void* user, const void* bytes, size_t num_bytes,
-                                 eplb_answers* answers);
+typedef int32_t (*eplb_all_gather)(void* user, const void* bytes, size_t num_bytes,
+                                   eplb_answers* answers);
 
 EPLB_API int32_t eplb_client_create(eplb_client** client) EPLB_NOEXCEPT;
 /* Closes it if it is not, as failed. NULL is fine. No other call may be under way. */
@@ -168,21 +169,21 @@ EPLB_API const char* eplb_client_message(const eplb_client* client) EPLB_NOEXCEP
 /* Collective. InvalidArgument for options, naming the field; FailedPrecondition when ranks differ,
  * naming field and ranks; DeadlineExceeded naming the ranks that did not come. No daemon is no
  * error, but with require_daemon: then Unavailable on rank 0, FailedPrecondition on the others.
- * `exchange` and `user` must stay good until close. After a failure it may be called again.
+ * `all-gather` and `user` must stay good until close. After a failure it may be called again.
  */
 EPLB_API int32_t eplb_client_connect(eplb_client* client, const eplb_client_options* options,
-                                     eplb_exchange exchange, void* user) EPLB_NOEXCEPT;
-/* The same with the daemon at options->endpoint as the exchange, for launchers without one. The job
- * needs a name other than "default", and the launch one of its own: incarnation, EPLB_LAUNCH_ID,
- * torchrun's or SLURM's. Each exchange fails on every rank after start_deadline_s, naming the ranks
- * that did not come, and within seconds, with Unavailable, where nobody listens. A launch whose
+                                     eplb_all_gather all_gather, void* user) EPLB_NOEXCEPT;
+/* The same with the daemon at options->endpoint as the all-gather, for launchers without one. The
+ * job needs a name other than "default", and the run one of its own: run, EPLB_LAUNCH_ID,
+ * torchrun's or SLURM's. Each all-gather fails on every rank after start_deadline_s, naming the
+ * ranks that did not come, and within seconds, with Unavailable, where nobody listens. A run whose
  * name is that of another one that is starting is FailedPrecondition on all ranks of both; a name
  * is free again 5 s after the last call of its start. */
 EPLB_API int32_t eplb_client_connect_through_daemon(
     eplb_client* client, const eplb_client_options* options) EPLB_NOEXCEPT;
 
 /* Computes a derived tensor again for the local slots that received rows, rising. On the training
- * thread inside step_boundary; the new placement is there. Not OK ends the incarnation. */
+ * thread inside step_boundary; the new placement is there. Not OK ends the run. */
 typedef int32_t (*eplb_rebuild)(void* user, int32_t layer, const int32_t* local_slots,
                                 size_t num_local_slots);
 
@@ -203,12 +204,12 @@ typedef struct eplb_tensor {
   void* user; /* of rebuild */
 } eplb_tensor;
 
-/* Collective, once. A pipeline rank gives the tensors of its own layers, perhaps none. */
+/* Collective, once. A pipeline stage gives the tensors of its own layers, perhaps none. */
 EPLB_API int32_t eplb_client_register_experts(eplb_client* client, const eplb_tensor* tensors,
                                               size_t num_tensors) EPLB_NOEXCEPT;
 
 /* Writes a digest of what the expert in a local slot computes for a fixed input: for an expert the
- * same in every slot and on every rank of the lane. */
+ * same in every slot and on every rank of the EP group. */
 typedef int32_t (*eplb_probe)(void* user, int32_t layer, int32_t local_slot, uint64_t* digest);
 
 /* Finds per-expert tensors that were not registered: all experts move by one slot and back, and
@@ -218,8 +219,8 @@ EPLB_API int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe
                                            void* stream) EPLB_NOEXCEPT;
 
 /* ---- experts in several slots, in training: see client/client.h and docs/replicas-in-training.md
- * Collective among the ranks of a lane, on the training thread between two boundaries. A failure
- * half-way is Aborted, and every later call returns the same. Since version 2. */
+ * Collective among the ranks of an EP group, on the training thread between two boundaries. A
+ * failure half-way is Aborted, and every later call returns the same. Since version 2. */
 
 typedef enum eplb_gradient_type {
   EPLB_FLOAT32 = 0,
@@ -249,15 +250,15 @@ EPLB_API int32_t eplb_client_reduce_gradients(eplb_client* client, const eplb_re
 /* Overwrites the rows of all other replicas by their primary's. */
 EPLB_API int32_t eplb_client_broadcast_weights(eplb_client* client, const eplb_replica_rows* rows,
                                                size_t num_rows, void* stream) EPLB_NOEXCEPT;
-/* The sum of squares of each expert's rows at its primary, equal on all ranks of the lane; 0 in
- * layers that are left out. Pipeline ranks and expert-tensor-parallel ranks hold other parts: add
+/* The sum of squares of each expert's rows at its primary, equal on all ranks of the EP group; 0 in
+ * layers that are left out. Pipeline stages and expert-tensor-parallel ranks hold other parts: add
  * theirs up. squares: [num_layers, num_experts]; num_squares: their product. */
 EPLB_API int32_t eplb_client_expert_squares(eplb_client* client, const eplb_replica_rows* rows,
                                             size_t num_rows, void* stream, double* squares,
                                             size_t num_squares) EPLB_NOEXCEPT;
 
 /* Adds tokens routed to each expert in the current step. counts: [num_experts]. InvalidArgument for
- * a layer that another pipeline rank registered. */
+ * a layer that another pipeline stage registered. */
 EPLB_API int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
                                     size_t num_experts) EPLB_NOEXCEPT;
 
@@ -324,8 +325,7 @@ EPLB_API int32_t eplb_client_device_tables(const eplb_client* client,
 EPLB_API int32_t eplb_client_transport(const eplb_client* client,
                                        const char** transport) EPLB_NOEXCEPT;
 /* Valid until destroy. */
-EPLB_API int32_t eplb_client_incarnation(const eplb_client* client,
-                                         const char** incarnation) EPLB_NOEXCEPT;
+EPLB_API int32_t eplb_client_run_id(const eplb_client* client, const char** run_id) EPLB_NOEXCEPT;
 
 typedef struct eplb_stats {
   size_t struct_size;

@@ -221,7 +221,7 @@ absl::Status CheckCells(const eplb_plan_options& options, const void* load) {
 template <class Matrix, class Cell, class MakeLoad>
 int32_t MakePlan(const eplb_plan_options* pointer, const Cell* cells, const MakeLoad& make_load,
                  eplb_plan** plan) noexcept {
-  return Guarded([&]() -> absl::Status {
+  return CatchAll([&]() -> absl::Status {
     if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
     *plan = nullptr;
     EPLB_ASSIGN_OR_RETURN(const eplb_plan_options options, ReadPlanOptions(pointer));
@@ -254,7 +254,7 @@ extern "C" {
 
 int32_t eplb_rebalance_experts(const eplb_rebalance_options* options, const float* weight,
                                eplb_plan** plan) noexcept {
-  return eplb::c::Guarded([&]() -> absl::Status {
+  return eplb::c::CatchAll([&]() -> absl::Status {
     if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
     *plan = nullptr;
     EPLB_ASSIGN_OR_RETURN(std::unique_ptr<eplb_plan> solved, eplb::c::Rebalance(options, weight));
@@ -264,7 +264,7 @@ int32_t eplb_rebalance_experts(const eplb_rebalance_options* options, const floa
 }
 
 int32_t eplb_plan_options_init(eplb_plan_options* options, size_t struct_size) noexcept {
-  return eplb::c::Guarded([&]() -> absl::Status {
+  return eplb::c::CatchAll([&]() -> absl::Status {
     if (options == nullptr) return absl::InvalidArgumentError("options is NULL");
     EPLB_RETURN_IF_ERROR(eplb::c::CheckStructSize<eplb_plan_options>("options", struct_size));
     options->struct_size = struct_size;
@@ -284,7 +284,7 @@ int32_t eplb_plan_from_estimates(const eplb_plan_options* options, const double*
 }
 
 int32_t eplb_plan_get_sizes(const eplb_plan* plan, eplb_plan_sizes* sizes) noexcept {
-  return eplb::c::Guarded([&]() -> absl::Status {
+  return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
     EPLB_RETURN_IF_ERROR(eplb::c::CheckFillable("sizes", sizes));
     const eplb::Topology& topology = plan->placement.topology();
@@ -300,7 +300,7 @@ int32_t eplb_plan_get_sizes(const eplb_plan* plan, eplb_plan_sizes* sizes) noexc
 
 int32_t eplb_plan_copy_maps(const eplb_plan* plan, int64_t* physical_to_logical_map,
                             int64_t* logical_to_physical_map, int64_t* logical_count) noexcept {
-  return eplb::c::Guarded([&]() -> absl::Status {
+  return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
     eplb::c::CopyMap(plan->placement.physical_to_logical_map(), physical_to_logical_map);
     eplb::c::CopyMap(plan->placement.logical_replica_count(), logical_count);
@@ -313,7 +313,7 @@ int32_t eplb_plan_copy_maps(const eplb_plan* plan, int64_t* physical_to_logical_
 
 int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
                                double* max_gpu_load) noexcept {
-  return eplb::c::Guarded([&]() -> absl::Status {
+  return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
     if (!plan->evaluation.has_value()) {
       return absl::FailedPreconditionError(

@@ -9,7 +9,7 @@
 #include "client/c/eplb.h"
 #include "client/client.h"
 
-using eplb::c::Act;
+using eplb::c::CallOnTrainingThread;
 using eplb::c::Needs;
 
 namespace eplb::c {
@@ -60,7 +60,7 @@ extern "C" {
 
 int32_t eplb_client_reduce_gradients(eplb_client* client, const eplb_replica_rows* rows,
                                      size_t num_rows, void* stream) noexcept {
-  return Act(client, "reduce_gradients", Needs::kOpen, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "reduce_gradients", Needs::kOpen, [&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ReplicaRows> views,
                           eplb::c::ReadRows(rows, num_rows));
     return client->client.load()->ReduceGradients(views, stream);
@@ -69,7 +69,7 @@ int32_t eplb_client_reduce_gradients(eplb_client* client, const eplb_replica_row
 
 int32_t eplb_client_broadcast_weights(eplb_client* client, const eplb_replica_rows* rows,
                                       size_t num_rows, void* stream) noexcept {
-  return Act(client, "broadcast_weights", Needs::kOpen, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "broadcast_weights", Needs::kOpen, [&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ReplicaRows> views,
                           eplb::c::ReadRows(rows, num_rows));
     return client->client.load()->BroadcastWeights(views, stream);
@@ -81,7 +81,7 @@ int32_t eplb_client_expert_squares(eplb_client* client, const eplb_replica_rows*
                                    size_t num_squares) noexcept {
   // So that nobody reads what a call that fails, or one in a forked child, left unwritten.
   if (squares != nullptr) std::fill_n(squares, num_squares, 0.0);
-  return Act(client, "expert_squares", Needs::kOpen, [&]() -> absl::Status {
+  return CallOnTrainingThread(client, "expert_squares", Needs::kOpen, [&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ReplicaRows> views,
                           eplb::c::ReadRows(rows, num_rows));
     const eplb::PlacementView& view = client->client.load()->placement();

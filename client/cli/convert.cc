@@ -41,7 +41,7 @@ void AddConvert(CLI::App& root, Command& command) {
   app.add_option("out", options->out, "Write this; .npy, .npz, .json or .csv for deepseek")
       ->required()
       ->type_name("OUT");
-  FrameNumbers& flags = options->flags;
+  ShapeNumbers& flags = options->flags;
   app.add_option("--gpus", flags.num_gpus, "GPUs, when IN does not say")->type_name("G");
   app.add_option("--nodes", flags.num_nodes, "NVLink domains, when IN does not say")
       ->type_name("N");

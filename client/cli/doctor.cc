@@ -69,36 +69,36 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
   return NameRanks(ranks, static_cast<size_t>(job.ranks_size()));
 }
 
-// The daemon stepped down: another one balances the launch.
+// The daemon stepped down: another one balances the run.
 bool MovedAway(const v1::JobStatus& job) {
   return job.ending() == "lost" && absl::StrContains(job.end_reason(), "ranks went on with eplbd");
 }
 
 // A run that failed or was lost is a finding however short ago: nobody said that it is over.
-Check CheckIncarnation(const v1::JobStatus& job) {
-  const std::string name = absl::StrCat("incarnation ", job.incarnation());
+Check CheckRun(const v1::JobStatus& job) {
+  const std::string name = absl::StrCat("run ", job.run_id());
   if (MovedAway(job)) {
-    return MakeCheck(job, "incarnation", Result::kOk,
+    return MakeCheck(job, "run", Result::kOk,
                      absl::StrCat(name, " is not led here: ", job.end_reason()));
   }
   if (job.ending() == "lost") {
-    return MakeCheck(job, "incarnation", Result::kFailed,
+    return MakeCheck(job, "run", Result::kFailed,
                      absl::StrCat(name, " was lost: ", job.end_reason(),
                                   "; start it again, or end it with eplbctl forget"));
   }
   if (!job.ending().empty()) {
-    return MakeCheck(job, "incarnation", job.ending() == "failed" ? Result::kFailed : Result::kOk,
+    return MakeCheck(job, "run", job.ending() == "failed" ? Result::kFailed : Result::kOk,
                      absl::StrCat(name, " ", job.ending(), ": ", job.end_reason()));
   }
   if (!job.took_over().empty()) {
     return MakeCheck(
-        job, "incarnation", Result::kWarning,
+        job, "run", Result::kWarning,
         absl::StrCat(name, " took over from ", job.took_over(),
                      ", whose ranks were still connected: a restart, or two jobs of one "
                      "name"));
   }
-  return MakeCheck(job, "incarnation", Result::kOk,
-                   job.incarnation().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
+  return MakeCheck(job, "run", Result::kOk,
+                   job.run_id().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
 }
 
 // A run that failed or finished is over; one that is lost may go on.
@@ -151,7 +151,7 @@ Check CheckAgreement(const v1::JobStatus& job) {
   }
   // A switch reaches the daemon rank by rank.
   const bool switching =
-      job.state() == "RESOLVING" || job.state() == "RETRACTING" || job.state() == "HELD";
+      job.state() == "VOTING" || job.state() == "CANCELLING" || job.state() == "RECOVERING";
   return MakeCheck(
       job, "agreement", switching ? Result::kWarning : Result::kFailed,
       absl::StrCat("version ", job.version(), " is in force, ", others, " run another one"));
@@ -221,12 +221,12 @@ Check CheckBalancing(const v1::JobStatus& job) {
   return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
 }
 
-// A launch that gathers its ranks is given a minute.
+// A run that gathers its ranks is given a minute.
 Check CheckCandidate(const v1::JobStatus& job) {
   std::string detail = CandidateText(job);
   const bool late = job.candidate().seconds() > kGathering;
   if (job.take_over_refused()) {
-    absl::StrAppend(&detail, "; end the other launch, or start this one with EPLB_TAKE_OVER=1");
+    absl::StrAppend(&detail, "; end the other run, or start this one with EPLB_TAKE_OVER=1");
   }
   return MakeCheck(job, "candidate",
                    late || job.take_over_refused() ? Result::kFailed : Result::kWarning,
@@ -245,7 +245,7 @@ bool CameToNothing(const v1::Plan& plan) {
 Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
   if (IsOver(job)) {
     return MakeCheck(job, "decisions", Result::kOk,
-                     job.paused() ? absl::StrCat("none is due; a new launch is paused, too, until "
+                     job.paused() ? absl::StrCat("none is due; a new run is paused, too, until "
                                                  "eplbctl resume: ",
                                                  job.pause_reason())
                                   : "none is due: the run has ended");
@@ -316,8 +316,8 @@ std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::s
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans) {
-  std::vector<Check> checks = {CheckState(job), CheckIncarnation(job), CheckRanks(job),
-                               CheckAgreement(job), CheckActivePlacement(job, placement)};
+  std::vector<Check> checks = {CheckState(job), CheckRun(job), CheckRanks(job), CheckAgreement(job),
+                               CheckActivePlacement(job, placement)};
   if (!IsOver(job)) {
     checks.push_back(CheckReports(job));
     checks.push_back(CheckLibraries(job));

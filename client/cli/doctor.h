@@ -34,9 +34,9 @@ struct Check {
 // know them: all of them, or only `job` when that is not empty.
 std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::string& job);
 
-// State and its age, how its incarnation began or ended, ranks, their agreement, reports, whether
+// State and its age, how its run began or ended, ranks, their agreement, reports, whether
 // balancing is stalled, library versions, transport (transport_checks.h), pause and recent plans of
-// one job; a launch that waits and refused ranks where there are any. placement: what the daemon
+// one job; a run that waits and refused ranks where there are any. placement: what the daemon
 // says is in force, or why it does not say.
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,

@@ -79,7 +79,7 @@ absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::stri
   if (const v1::Plan* plan = explanation.switched()) {
     const auto base = static_cast<int64_t>(plan->base_version());
     EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, job, base), explanation.before));
-    // Of another shape when another incarnation ran before.
+    // Of another shape when another run ran before.
     if (explanation.before && explanation.body &&
         !(explanation.before->placement.topology() == explanation.body->placement.topology())) {
       explanation.before.reset();
@@ -105,7 +105,7 @@ absl::Status EvaluateWindow(Explanation& explanation) {
     return load.num_layers() == one.topology().num_layers() &&
            load.num_experts() == one.topology().num_experts();
   };
-  // Asked one after the other: a new incarnation of another shape may lie between the answers.
+  // Asked one after the other: a new run of another shape may lie between the answers.
   if (!fits(placement)) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(explanation.predicted, Evaluate(load, placement));
   const std::optional<RealMatrix>& gpu_loads = explanation.load->gpu_loads;
@@ -315,7 +315,7 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"waiting_for", job.waiting_for()},
       {"stalled", job.stalled()},
       {"stalled_reason", job.stalled_reason()},
-      {"launch", job.launch()},
+      {"run_number", job.run_number()},
       {"version", job.version()},
       {"settings", Json::parse(PolicyToJson(job.policy()))},
       {"balancedness", nullptr},

@@ -42,10 +42,10 @@ std::string Indented(const std::string& text, const Terminal& terminal) {
   return Beside("", kExplainIndent, text, terminal) + "\n";
 }
 
-// "launch 3, term 2, 120.0 ms a step" on a line of its own, as far as it is known.
-std::string LaunchAndRate(const v1::JobStatus& job) {
+// "run 3, term 2, 120.0 ms a step" on a line of its own, as far as it is known.
+std::string RunAndRate(const v1::JobStatus& job) {
   std::vector<std::string> parts;
-  if (job.launch() > 0) parts.push_back(absl::StrCat("launch ", job.launch()));
+  if (job.run_number() > 0) parts.push_back(absl::StrCat("run ", job.run_number()));
   if (job.term() > 0) parts.push_back(absl::StrCat("term ", job.term()));
   if (job.step_seconds() > 0) parts.push_back(Seconds(job.step_seconds()) + " a step");
   return parts.empty() ? "" : absl::StrJoin(parts, ", ") + "\n";
@@ -56,7 +56,7 @@ std::string Summary(const Explanation& explanation, const Terminal& terminal) {
   std::string text = absl::StrCat(
       Paint(terminal, Colour::kBold, "Job " + Printable(job.job())), ": ", StateText(job), " for ",
       Seconds(job.state_seconds()), ", step ", Grouped(static_cast<int64_t>(job.step())),
-      ", version ", job.version(), "\n", LaunchAndRate(job), StateNotes(job, "", terminal));
+      ", version ", job.version(), "\n", RunAndRate(job), StateNotes(job, "", terminal));
   return absl::StrCat(text,
                       Wrapped("balancedness (mean / max GPU load): " + BalancednessText(job),
                               terminal.width, kExplainIndent),

@@ -109,7 +109,7 @@ void AddLoadReading(CLI::App& app, LoadReading& reading) {
       ->type_name("L");
 }
 
-void AddFrameOptions(CLI::App& app, FrameOptions& options) {
+void AddShapeOptions(CLI::App& app, ShapeOptions& options) {
   app.add_option("--gpus", options.gpus, "GPUs of the expert-parallel group")
       ->required()
       ->type_name("G");

@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 
 #include "client/cli/formats/load_file.h"
-#include "client/cli/frame.h"
 #include "client/cli/query_client.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 
 namespace CLI {
@@ -44,7 +44,7 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
 // --format and --first-layer: whose load file it is, and which of its rows are MoE layers.
 void AddLoadReading(CLI::App& app, LoadReading& reading);
 // The job's shape and the policy.
-void AddFrameOptions(CLI::App& app, FrameOptions& options);
+void AddShapeOptions(CLI::App& app, ShapeOptions& options);
 // Prices of transfers and replicas.
 void AddCostOptions(CLI::App& app, CostOptions& options);
 // Where the daemon is, how long to wait, and -o. Ends --help with the exit codes of a command that

@@ -31,7 +31,7 @@ constexpr int kMaxName = 24;
 
 Table JobNameTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
   Table table{.heading = {"job", "state", "policy", "layers", "experts", "slots", "GPUs", "nodes",
-                          "ranks", "version", "launch", "incarnation"},
+                          "ranks", "version", "run", "run id"},
               .right = {false, false, false, true, true, true, true, true, true, true, true, false},
               .rows = {}};
   for (const v1::JobStatus& job : response.jobs()) {
@@ -42,10 +42,10 @@ Table JobNameTable(const v1::GetStatusResponse& response, const Terminal& termin
                           absl::StrCat(shape.num_layers()), absl::StrCat(shape.num_experts()),
                           absl::StrCat(shape.num_slots()), absl::StrCat(shape.num_gpus()),
                           absl::StrCat(shape.num_nodes()), absl::StrCat(job.world_size()),
-                          absl::StrCat(job.version()), LaunchText(job),
-                          Shortened(Printable(job.incarnation()), kMaxName / 2)});
+                          absl::StrCat(job.version()), RunText(job),
+                          Shortened(Printable(job.run_id()), kMaxName / 2)});
   }
-  constexpr std::string_view kOptional[] = {"incarnation", "launch", "nodes", "policy", "version"};
+  constexpr std::string_view kOptional[] = {"run id", "run", "nodes", "policy", "version"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }
@@ -114,7 +114,7 @@ std::string StateOf(const v1::RankStatus& rank) {
 // via: the transport; its name would be wider than all its values. boundary: how long the newest
 // switch held the rank's training.
 Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
-  Table table{.heading = {"rank", "state", "via", "step", "runs", "READY", "answer", "prepare",
+  Table table{.heading = {"rank", "state", "via", "step", "runs", "PREPARED", "answer", "prepare",
                           "boundary", "drops"},
               .right = {true, false, false, true, true, true, false, true, true, true},
               .rows = {}};
@@ -123,11 +123,11 @@ Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
         {absl::StrCat(rank.rank()), StateOf(rank),
          rank.transport().name().empty() ? "-" : Printable(rank.transport().name()),
          Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
-         Version(rank.ready_version()), rank.answer().empty() ? "-" : Printable(rank.answer()),
+         Version(rank.prepared_version()), rank.answer().empty() ? "-" : Printable(rank.answer()),
          SecondsOrNone(rank.answer_seconds()), SecondsOrNone(rank.pause_seconds()),
          Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
-  constexpr std::string_view kOptional[] = {"READY", "via"};
+  constexpr std::string_view kOptional[] = {"PREPARED", "via"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }

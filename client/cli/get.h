@@ -32,7 +32,7 @@ struct GetRanksOptions {
   std::string job;  // empty: the only one
 };
 
-// What each rank runs and answered. JSON: {"job","incarnation","ranks":[..]}.
+// What each rank runs and answered. JSON: {"job","run_id","ranks":[..]}.
 Output RunGetRanks(const GetRanksOptions& options, const Terminal& terminal);
 
 void AddGetRanks(CLI::App& get, Command& command);

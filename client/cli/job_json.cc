@@ -21,7 +21,7 @@ Json TransportToJson(const v1::TransportInfo& transport) {
   Json settings = Json::object();
   for (const auto& setting : transport.settings()) settings[setting.name()] = setting.value();
   return {{"name", transport.name()},
-          {"passed_over", transport.passed_over()},
+          {"fallback_reason", transport.fallback_reason()},
           {"device", transport.has_device() ? Json(transport.device()) : Json()},
           {"device_name", transport.device_name()},
           {"nccl_version", transport.nccl_version()},
@@ -34,7 +34,7 @@ Json RankToJson(const v1::RankStatus& rank) {
           {"connected", rank.connected()},
           {"state", rank.state()},
           {"running_version", rank.running_version()},
-          {"ready_version", rank.ready_version()},
+          {"prepared_version", rank.prepared_version()},
           {"step", rank.step()},
           {"away_seconds", Finite(rank.away_seconds())},
           {"answer", rank.answer()},
@@ -71,7 +71,7 @@ Json LayersOf(const v1::JobStatus& job) {
 Json CandidateOf(const v1::JobStatus& job) {
   if (!job.has_candidate()) return nullptr;
   const v1::CandidateStatus& candidate = job.candidate();
-  return {{"incarnation", candidate.incarnation()},
+  return {{"run_id", candidate.run_id()},
           {"world_size", candidate.world_size()},
           {"registered_ranks", candidate.registered_ranks()},
           {"connected_ranks", candidate.connected_ranks()},
@@ -96,7 +96,7 @@ Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
     return is_set ? Json(Finite(value)) : Json(nullptr);
   };
   Json json = {{"job", job.job()},
-               {"incarnation", job.incarnation()},
+               {"run_id", job.run_id()},
                {"state", job.state()},
                {"state_seconds", Finite(job.state_seconds())},
                {"waiting_for", job.waiting_for()},
@@ -137,7 +137,7 @@ Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
                {"stalled_reason", job.stalled_reason()},
                {"step_seconds", Finite(job.step_seconds())},
                {"coverage_now", Finite(job.coverage_now())},
-               {"launch", job.launch()},
+               {"run_number", job.run_number()},
                {"term", job.term()},
                {"candidate", CandidateOf(job)},
                {"take_over_refused", job.take_over_refused()},
@@ -183,7 +183,7 @@ std::string JobsToJson(const v1::GetStatusResponse& response, bool with_ranks) {
 std::string PolicyToJson(const v1::PolicySettings& policy) { return SettingsOf(policy).dump(); }
 
 std::string RanksToJson(const v1::JobStatus& job) {
-  return Dump({{"job", job.job()}, {"incarnation", job.incarnation()}, {"ranks", RanksOf(job)}});
+  return Dump({{"job", job.job()}, {"run_id", job.run_id()}, {"ranks", RanksOf(job)}});
 }
 
 namespace {

@@ -27,7 +27,7 @@ std::string StatusToJson(const v1::GetStatusResponse& response, bool with_ranks)
 std::string JobsToJson(const v1::GetStatusResponse& response, bool with_ranks);
 // The settings in force, an object without a newline.
 std::string PolicyToJson(const v1::PolicySettings& policy);
-// {"job","incarnation","ranks":[..]}.
+// {"job","run_id","ranks":[..]}.
 std::string RanksToJson(const v1::JobStatus& job);
 
 // The JSON form of plans and events: keys and values are those of /api/v1 (server/http/job_json.h).

@@ -75,10 +75,9 @@ std::string StalledText(const v1::JobStatus& job) {
 std::string CandidateText(const v1::JobStatus& job) {
   if (!job.has_candidate()) return "";
   const v1::CandidateStatus& candidate = job.candidate();
-  std::string text = absl::StrCat("a newer launch, ", candidate.incarnation(),
-                                  ", is not balanced: ", candidate.registered_ranks(), " of ",
-                                  candidate.world_size(), " ranks are registered after ",
-                                  Seconds(candidate.seconds()));
+  std::string text = absl::StrCat(
+      "a newer run, ", candidate.run_id(), ", is not balanced: ", candidate.registered_ranks(),
+      " of ", candidate.world_size(), " ranks are registered after ", Seconds(candidate.seconds()));
   if (!candidate.waits().empty()) absl::StrAppend(&text, "; it waits for ", candidate.waits());
   return Printable(text);
 }
@@ -91,8 +90,8 @@ std::string RefusedText(const v1::JobStatus& job) {
       job.refusal()));
 }
 
-std::string LaunchText(const v1::JobStatus& job) {
-  return job.launch() == 0 ? "-" : absl::StrCat(job.launch());
+std::string RunText(const v1::JobStatus& job) {
+  return job.run_number() == 0 ? "-" : absl::StrCat(job.run_number());
 }
 
 std::string RatioText(std::optional<double> ratio) {

@@ -25,10 +25,10 @@ namespace eplb::cli {
 // `of_all` and more than one "all 8 ranks". Empty for none.
 std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all);
 
-// "IDLE", "IDLE (stalled)", "HELD (paused, observe)"; a run that has ended is none of these.
+// "IDLE", "IDLE (stalled)", "RECOVERING (paused, observe)"; a run that has ended is none of these.
 std::string StateText(const v1::JobStatus& job);
 
-// True once the incarnation ended. One that was lost may come back.
+// True once the run ended. One that was lost may come back.
 bool HasEnded(const v1::JobStatus& job);
 
 // "PAUSED by alice: evaluation"; empty when the job is not paused or has ended.
@@ -40,7 +40,7 @@ std::string ObserveText(const v1::JobStatus& job);
 // Why balancing has stopped; empty when it has not.
 std::string StalledText(const v1::JobStatus& job);
 
-// The newer launch that is not served yet, and what it waits for; empty when there is none.
+// The newer run that is not served yet, and what it waits for; empty when there is none.
 std::string CandidateText(const v1::JobStatus& job);
 
 // The newest refusal of a rank in the last minutes; empty when there was none.
@@ -52,14 +52,14 @@ std::string BalancednessText(const v1::JobStatus& job);
 // "name=balanced mode=apply ..": the keys and values that `eplbctl set policy` takes.
 std::string SettingsText(const v1::PolicySettings& settings);
 
-// The launch's number; "-" before the job has one.
-std::string LaunchText(const v1::JobStatus& job);
+// The run's number; "-" before the job has one.
+std::string RunText(const v1::JobStatus& job);
 
 // "0.7275"; "-" where there is none: not set, or the 0 that stands for no window.
 std::string RatioText(std::optional<double> ratio);
 
 // What a user needs beside the state, each a sentence of its own on a line of its own, without the
-// job's name: how the run ended, STALLED, a launch that waits, refused ranks, PAUSED, observe, whom
+// job's name: how the run ended, STALLED, a run that waits, refused ranks, PAUSED, observe, whom
 // the job waits for.
 std::string StateNotes(const v1::JobStatus& job, const std::string& before,
                        const Terminal& terminal);

@@ -21,7 +21,7 @@
 #include "placement/align.h"
 #include "placement/policies/registry.h"
 #include "placement/search/bound.h"
-#include "placement/search/homes.h"
+#include "placement/search/node_affinity.h"
 #include "placement/split/alias_placement.h"
 #include "placement/split/token_split.h"
 #include "proto/wire/placement_json.h"
@@ -34,8 +34,8 @@ namespace {
 
 constexpr char kBalanced[] = "balanced";
 
-absl::StatusOr<Placement> AskPolicy(const FrameOptions& frame, const PlanProblem& problem) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeFramePolicy(frame));
+absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem& problem) {
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(frame));
   // A policy that knows no speeds is asked only where there are none to know.
   return policy->Solve({.load = problem.load,
                         .topology = problem.topology,
@@ -46,7 +46,7 @@ absl::StatusOr<Placement> AskPolicy(const FrameOptions& frame, const PlanProblem
 // Every usable GPU, or under a strict hierarchy every one of a node, exactly at the mean. None
 // where the construction does not apply. Shares are fractions, so tokens need not stay whole: the
 // load is solved as an estimate, or a GPU could end up to one token above the equal split.
-absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const FrameOptions& frame,
+absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const ShapeOptions& frame,
                                                       const PlanProblem& problem) {
   const Hierarchy hierarchy = HierarchyInForce(frame, problem.topology);
   if (frame.policy != kBalanced || problem.previous != nullptr || hierarchy == Hierarchy::kSoft) {
@@ -56,9 +56,10 @@ absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const FrameOptions& frame,
   const GpuSpeeds* speeds = &problem.speeds;
   absl::StatusOr<SplitPlacement> even = absl::InvalidArgumentError("not applicable");
   if (hierarchy == Hierarchy::kStrict) {
-    EPLB_ASSIGN_OR_RETURN(const IndexMatrix homes, HomesByLoad(load, problem.topology, speeds));
-    if (!AliasApplies(problem.topology, homes, speeds)) return std::nullopt;
-    even = SolveAlias(load, problem.topology, homes, speeds);
+    EPLB_ASSIGN_OR_RETURN(const IndexMatrix affinities,
+                          NodeAffinityByLoad(load, problem.topology, speeds));
+    if (!AliasApplies(problem.topology, affinities, speeds)) return std::nullopt;
+    even = SolveAlias(load, problem.topology, affinities, speeds);
   } else {
     if (!AliasApplies(problem.topology, speeds)) return std::nullopt;
     even = SolveAlias(load, problem.topology, speeds);
@@ -87,7 +88,7 @@ int32_t MostArrivals(const Placement& before, const Placement& after, LayerId la
 }
 
 // `planned` where it keeps to --max-moves-per-gpu, `incremental`'s layers where it does not.
-absl::StatusOr<Placement> LimitMoves(const FrameOptions& frame, const PlanProblem& problem,
+absl::StatusOr<Placement> LimitMoves(const ShapeOptions& frame, const PlanProblem& problem,
                                      const Placement& planned) {
   std::vector<LayerId> beyond;
   for (int32_t layer = 0; layer < problem.topology.num_layers(); ++layer) {
@@ -95,7 +96,7 @@ absl::StatusOr<Placement> LimitMoves(const FrameOptions& frame, const PlanProble
     if (moves > *frame.max_moves_per_gpu) beyond.push_back(LayerId{layer});
   }
   if (beyond.empty()) return planned;
-  FrameOptions careful = frame;
+  ShapeOptions careful = frame;
   careful.policy = "incremental";
   EPLB_ASSIGN_OR_RETURN(const Placement moved, AskPolicy(careful, problem));
   std::vector<LayerPlacement> layers;
@@ -104,7 +105,7 @@ absl::StatusOr<Placement> LimitMoves(const FrameOptions& frame, const PlanProble
   return planned.WithLayers(layers);
 }
 
-absl::StatusOr<Placement> Place(const FrameOptions& frame, const PlanProblem& problem) {
+absl::StatusOr<Placement> Place(const ShapeOptions& frame, const PlanProblem& problem) {
   EPLB_ASSIGN_OR_RETURN(Placement placement, AskPolicy(frame, problem));
   if (frame.policy != kBalanced || problem.previous == nullptr) return placement;
   EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(*problem.previous, placement));
@@ -114,7 +115,7 @@ absl::StatusOr<Placement> Place(const FrameOptions& frame, const PlanProblem& pr
 
 }  // namespace
 
-absl::StatusOr<PlanAnswer> SolvePlan(const FrameOptions& frame, bool optimal_split,
+absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_split,
                                      const PlanProblem& problem) {
   if (optimal_split) {
     EPLB_ASSIGN_OR_RETURN(std::optional<PlanAnswer> even, SolveEvenly(frame, problem));
@@ -162,7 +163,7 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
 
 }  // namespace
 
-absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanProblem& problem,
+absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
                                           PlanAnswer answer, const RealMatrix* previous_shares) {
   const Topology& topology = problem.topology;
   const bool has_previous = problem.previous != nullptr;
@@ -268,7 +269,7 @@ absl::StatusOr<Topology> MakeTopology(const PlanOptions& options, const Load& lo
     return absl::InvalidArgumentError(
         absl::StrCat("--redundant is ", *options.redundant, ", expected 0..2^20"));
   }
-  return MakeFrameTopology(options.frame, load, static_cast<int32_t>(slots));
+  return MakeTopology(options.frame, load, static_cast<int32_t>(slots));
 }
 
 absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std::string& path,
@@ -282,7 +283,7 @@ absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std:
 }
 
 absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
-  EPLB_RETURN_IF_ERROR(MakeFramePolicy(options.frame).status());
+  EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
   EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, note));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, load));
@@ -323,7 +324,7 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
                         " experts in a layer, more than --max-moves-per-gpu ", *limit, ": ",
                         options.speeds.unusable_gpus.empty()
                             ? absl::StrCat("the placement in ", options.previous,
-                                           " breaks the constraints and is mended first")
+                                           " breaks the constraints and is repaired first")
                             : "what unusable GPUs held goes elsewhere first");
   }
   const bool careful = limit.value_or(options.frame.policy == "incremental" ? 1 : 0) > 0;
@@ -363,7 +364,7 @@ void AddPlan(CLI::App& root, Command& command) {
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")->type_name("S");
   app.add_option("--redundant", options->redundant, "Instead: slots beyond one per expert")
       ->type_name("R");
-  AddFrameOptions(app, options->frame);
+  AddShapeOptions(app, options->frame);
   app.add_option("--gpu-speed", options->speeds.gpu_speed, "Relative speed of each GPU [1,1,..]")
       ->type_name("1,0.5,..");
   app.add_option("--unusable-gpus", options->speeds.unusable_gpus, "GPUs that hold nothing")

@@ -10,14 +10,14 @@
 #include "absl/status/statusor.h"
 
 #include "client/cli/flags.h"
-#include "client/cli/frame.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
-#include "placement/search/homes.h"
+#include "placement/search/node_affinity.h"
 #include "placement/topology.h"
 
 namespace eplb::cli {
@@ -42,7 +42,7 @@ struct PlanAnswer {
 // `optimal_split`: `balanced` without a past gives way to the exactly even placement (SolveAlias)
 // where that applies, also on some GPUs only and where duplicates are allowed; else, so for GPUs of
 // different speeds, the policy's placement gets the best shares. errors: the policy's.
-absl::StatusOr<PlanAnswer> SolvePlan(const FrameOptions& frame, bool optimal_split,
+absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_split,
                                      const PlanProblem& problem);
 
 // A plan with its figures, as values and as text.
@@ -66,7 +66,7 @@ struct PlanReport {
 // Everything but solve_seconds. previous_shares: of the previous placement, null for equal parts.
 // `before` is of GPUs that can all be used where they hold something. errors: InvalidArgument when
 // shapes differ, Internal as GapsToBounds.
-absl::StatusOr<PlanReport> MakePlanReport(const FrameOptions& frame, const PlanProblem& problem,
+absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
                                           PlanAnswer answer, const RealMatrix* previous_shares);
 
 // Null for equal parts.
@@ -80,7 +80,7 @@ std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal
 struct PlanOptions {
   std::string load;
   LoadReading reading;
-  FrameOptions frame;
+  ShapeOptions frame;
   SpeedOptions speeds;
   std::optional<int32_t> slots;      // exactly one of the two
   std::optional<int32_t> redundant;  // slots = experts + redundant

@@ -14,7 +14,7 @@
 #include "base/status_macros.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
-#include "client/cli/frame.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "placement/decision/rebalance.h"
@@ -79,11 +79,11 @@ struct Replayed {
 };
 
 absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeFramePolicy(options.frame));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(options.frame));
   EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
   EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
-                        MakeFrameTopology(options.frame, trace.windows.front(), options.slots));
+                        MakeTopology(options.frame, trace.windows.front(), options.slots));
   Progress progress("window", static_cast<int64_t>(trace.windows.size()));
   absl::StatusOr<ReplayResult> result =
       Replay({trace.windows, trace.steps}, topology, *policy, replay,
@@ -157,7 +157,7 @@ void AddReplay(CLI::App& root, Command& command) {
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")
       ->required()
       ->type_name("S");
-  AddFrameOptions(app, options->frame);
+  AddShapeOptions(app, options->frame);
   app.add_option("--every", options->every, "Windows between decisions [1]")->type_name("W");
   app.add_option("--history", options->history, "Windows that a decision looks at [4]")
       ->type_name("H");

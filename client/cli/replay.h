@@ -7,7 +7,7 @@
 #include <string>
 
 #include "client/cli/flags.h"
-#include "client/cli/frame.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "placement/replay/replay.h"
 
@@ -16,7 +16,7 @@ namespace eplb::cli {
 struct ReplayCommandOptions {
   std::string trace;
   LoadReading reading;
-  FrameOptions frame;
+  ShapeOptions frame;
   int32_t slots = 0;
   CostOptions costs;
   int64_t every = 1;

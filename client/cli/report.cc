@@ -83,7 +83,7 @@ std::string FormulaOf(const RunReview& review) {
 std::string ToJson(const RunDirectory& run, const RunReview& review) {
   Json json = {{"format", "eplb.report.v1"},
                {"job", run.report.job},
-               {"incarnation", run.report.incarnation},
+               {"run_id", run.report.run_id},
                {"ranks", run.histories.size()},
                {"steps", review.steps},
                {"rebalances", review.rebalances},

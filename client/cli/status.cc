@@ -61,7 +61,7 @@ std::string Refusals(const v1::GetStatusResponse& response, const Terminal& term
 }
 
 Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
-  Table table{.heading = {"job", "state", "since", "ranks", "step", "version", "launch", "measured",
+  Table table{.heading = {"job", "state", "since", "ranks", "step", "version", "run", "measured",
                           "static", "predicted", "seen"},
               .right = {false, false, true, true, true, true, true, true, true, true, true},
               .rows = {}};
@@ -73,12 +73,12 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
         {Shortened(Printable(job.job()), kMaxStatusName), Shortened(StateText(job), kMaxStatusName),
          Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
          Grouped(static_cast<int64_t>(job.step())), Grouped(static_cast<int64_t>(job.version())),
-         LaunchText(job), RatioText(job.balancedness()), RatioText(job.balancedness_static()),
+         RunText(job), RatioText(job.balancedness()), RatioText(job.balancedness_static()),
          if_set(job.has_balancedness_predicted(), job.balancedness_predicted()),
          if_set(job.has_balancedness_seen(), job.balancedness_seen())});
   }
   // The ratios are in the job's notes, too.
-  constexpr std::string_view kOptional[] = {"launch", "seen",    "predicted",
+  constexpr std::string_view kOptional[] = {"run",    "seen",    "predicted",
                                             "static", "version", "since"};
   DropToFit(table, kOptional, terminal.width);
   return table;
@@ -176,7 +176,7 @@ std::string ScreenText(const Explanation& explanation, const Terminal& terminal)
       Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
       Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/", job.world_size(),
       "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(),
-      job.launch() == 0 ? "" : absl::StrCat("  launch ", job.launch()), "\n",
+      job.run_number() == 0 ? "" : absl::StrCat("  run ", job.run_number()), "\n",
       Wrapped(BalancednessText(job), terminal.width, kTopIndent), "\n",
       StateNotes(job, "", terminal));
   if (explanation.shown() != nullptr) {

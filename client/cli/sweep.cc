@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
-#include "client/cli/frame.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "placement/decision/rebalance.h"
@@ -67,8 +67,7 @@ struct Basis {
 
 absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& policy,
                                  const Basis& basis, int32_t slots) {
-  EPLB_ASSIGN_OR_RETURN(const Topology topology,
-                        MakeFrameTopology(options.frame, basis.load, slots));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options.frame, basis.load, slots));
   absl::StatusOr<Placement> placement = policy.Solve({.load = basis.load, .topology = topology});
   if (!placement.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("policy ", options.frame.policy, ", ", slots,
@@ -97,7 +96,7 @@ struct Sweep {
 };
 
 absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeFramePolicy(options.frame));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(options.frame));
   EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> slots, ParseSlots(options.slots));
   EPLB_ASSIGN_OR_RETURN(const Costs costs, MakeCosts(options.costs));
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
@@ -106,7 +105,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   if (!load.ok()) return InFile(options.load, load.status());
   const Basis basis{*std::move(load), StepsOfWindows(file.windows, rule), costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
-                        MakeFrameTopology(options.frame, basis.load, slots.front()));
+                        MakeTopology(options.frame, basis.load, slots.front()));
   Progress progress("slot count", static_cast<int64_t>(slots.size()));
   Sweep sweep{.smallest = smallest, .rows = {}, .note = NotesOn(options.load, file)};
   for (const int32_t count : slots) {
@@ -162,7 +161,7 @@ void AddSweep(CLI::App& root, Command& command) {
   app.add_option("--slots", options->slots, "Slots of a layer over all GPUs, from A to B")
       ->required()
       ->type_name("A:B:STEP");
-  AddFrameOptions(app, options->frame);
+  AddShapeOptions(app, options->frame);
   app.add_option("--window", options->window, "How windows become one load [sum]")
       ->type_name("sum|last|ema:A");
   AddCostOptions(app, options->costs);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/cli/flags.h"
-#include "client/cli/frame.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 
 namespace eplb::cli {
@@ -15,7 +15,7 @@ namespace eplb::cli {
 struct SweepOptions {
   std::string load;
   LoadReading reading;
-  FrameOptions frame;
+  ShapeOptions frame;
   std::string slots;  // A:B:STEP, A:B or A
   std::string window = "sum";
   CostOptions costs{.expert_bytes = 88'080'384};  // DeepSeek-V3: 44.04 M parameters in bf16

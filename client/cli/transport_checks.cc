@@ -95,11 +95,11 @@ Check CheckName(const v1::JobStatus& job, const Ranks& told) {
   const bool slow = first.name() == "host" && first.has_device();
   if (slow) {
     absl::StrAppend(&detail, ": rows in GPU memory go through host memory, which is the slow way; ",
-                    first.passed_over().empty()
+                    first.fallback_reason().empty()
                         ? "the trainer asked for transport host, auto takes the fastest"
-                        : first.passed_over());
-  } else if (!first.passed_over().empty()) {
-    absl::StrAppend(&detail, "; ", first.passed_over());
+                        : first.fallback_reason());
+  } else if (!first.fallback_reason().empty()) {
+    absl::StrAppend(&detail, "; ", first.fallback_reason());
   }
   return Make(job, "transport", slow ? Result::kWarning : Result::kOk, std::move(detail));
 }

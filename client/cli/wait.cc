@@ -29,8 +29,8 @@ constexpr char kForms[] =
 
 const std::vector<std::string>& States() {
   static const auto* const states =
-      new std::vector<std::string>{"HELD",       "IDLE",       "SOLVING",  "PREPARING", "RESOLVING",
-                                   "RETRACTING", "QUARANTINE", "FINISHED", "FAILED",    "LOST"};
+      new std::vector<std::string>{"RECOVERING", "IDLE",       "SOLVING",  "PREPARING", "VOTING",
+                                   "CANCELLING", "QUARANTINE", "FINISHED", "FAILED",    "LOST"};
   return *states;
 }
 
@@ -212,7 +212,7 @@ void AddWait(CLI::App& root, Command& command) {
                    "  eplbctl wait --for connected && eplbctl rebalance\n"
                    "  eplbctl wait --for 'balanced>=0.9' --timeout 30m\n"
                    "8: the run has ended, but FAILED when FINISHED was asked for, or the reverse.\n"
-                   "Any other condition may be met by a new launch of the job.\n",
+                   "Any other condition may be met by a new run of the job.\n",
                    app.get_footer()));
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunWait(*options); };

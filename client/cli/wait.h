@@ -34,7 +34,7 @@ class WaitCondition {
   static absl::StatusOr<WaitCondition> Parse(const std::string& text);
 
   // A run that was lost may come back: it is not at its end. One that has ended makes kNever only
-  // what asks how it ended: a new launch of the job may meet everything else.
+  // what asks how it ended: a new run of the job may meet everything else.
   Answer Ask(const v1::JobStatus& job) const;
 
   // As given.

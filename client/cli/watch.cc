@@ -41,7 +41,7 @@ namespace {
 
 constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";  // alternate screen, no cursor
 constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
-constexpr char kHome[] = "\x1b[H";
+constexpr char kAffine[] = "\x1b[H";
 constexpr char kClearToEnd[] = "\x1b[K";  // from the cursor to the end of the line
 constexpr char kClearBelow[] = "\x1b[J";  // from the cursor to the end of the screen
 constexpr char kRed[] = "\x1b[31m";
@@ -172,7 +172,7 @@ Window Screen::window() const {
 }
 
 bool Screen::Draw(const std::string& frame) {
-  std::string text = kHome;
+  std::string text = kAffine;
   const std::vector<std::string> lines = absl::StrSplit(frame, '\n');
   for (size_t i = 0; i < lines.size(); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : "\r\n", lines[i], kClearToEnd);

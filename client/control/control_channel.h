@@ -21,9 +21,9 @@ namespace eplb {
 // The one collective a trainer must bring: everybody's bytes, in rank order.
 
 // Called by every rank the same number of times in the same order; blocks until all have called,
-// with a deadline of its own. A torch store, MPI_Allgather, MakeTcpExchange or the daemon's
+// with a deadline of its own. A torch store, MPI_Allgather, MakeTcpAllGather or the daemon's
 // rendezvous can stand behind it.
-using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
+using AllGather = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
 // Collectives: every rank calls the same verbs in the same order. Threads: one caller at a time.
 // A failed collective breaks the channel for good: every later call returns the same error.
@@ -60,18 +60,18 @@ struct TcpControlOptions {
   RankId rank;
   int32_t world_size = 1;
   std::string bind_address = "127.0.0.1";  // numeric address of the interface that peers reach
-  std::string secret;  // per incarnation; a peer that cannot prove it is dropped
+  std::string secret;                      // per run; a peer that cannot prove it is dropped
   absl::Duration connect_timeout = absl::Seconds(60);
   // After a failure: what one level of the tree is given to name the missing ranks.
   absl::Duration grace = absl::Milliseconds(500);
 };
 
-// Connects the ranks in a tree. Collective: calls `exchange` once, for the addresses.
+// Connects the ranks in a tree. Collective: calls `all-gather` once, for the addresses.
 // errors: InvalidArgument for an empty secret or an address that peers cannot reach;
 // DeadlineExceeded naming the ranks that did not come; Unavailable when the address cannot be
 // bound.
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
-    const TcpControlOptions& options, const Exchange& exchange);
+    const TcpControlOptions& options, const AllGather& all_gather);
 
 }  // namespace eplb
 

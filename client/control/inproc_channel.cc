@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 
 #include "client/control/control_channel.h"
-#include "client/control/control_frame.h"
+#include "client/control/control_message.h"
 
 namespace eplb {
 namespace {

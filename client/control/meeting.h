@@ -19,7 +19,7 @@
 
 namespace eplb {
 
-// Mutual proof that both ends of a connection know the incarnation's secret. Nothing is sent or
+// Mutual proof that both ends of a connection know the run's secret. Nothing is sent or
 // believed on a connection before it; what follows on it is not encrypted.
 
 // What a connection is for; part of what is proved, so that a connection for one cannot be used as

@@ -13,7 +13,7 @@
 
 #include "base/status_macros.h"
 #include "client/control/control_channel.h"
-#include "client/control/control_frame.h"
+#include "client/control/control_message.h"
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
 
@@ -110,7 +110,7 @@ class TcpChannel : public ControlChannel {
     neighbours_.ForgetAnswers();
     std::optional<Trouble> trouble = GatherUp(call);
     if (!trouble.has_value() && parent_ != nullptr) {
-      Send(*parent_, Frame(ControlFrameType::kUp, call));
+      Send(*parent_, Frame(ControlMessageType::kUp, call));
       call.sent_up = true;
       trouble = AwaitDown(call);
     }
@@ -118,7 +118,7 @@ class TcpChannel : public ControlChannel {
     if (trouble.has_value()) return Break(call, *trouble);
     // A child that cannot be reached any more is found by the next call; this result stands.
     for (Neighbour& child : neighbours_.children())
-      Send(child, Frame(ControlFrameType::kDown, call));
+      Send(child, Frame(ControlMessageType::kDown, call));
     return call.values;
   }
 
@@ -161,8 +161,8 @@ class TcpChannel : public ControlChannel {
   bool TookResult(Call& call, const std::vector<NeighbourEvent>& events) const {
     for (const NeighbourEvent& event : events) {
       if (event.from != parent_ || !event.frame.has_value() || !call.sent_up) continue;
-      const ControlFrame& frame = *event.frame;
-      if (frame.type != ControlFrameType::kDown || frame.call != call_number_ ||
+      const ControlMessage& frame = *event.frame;
+      if (frame.type != ControlMessageType::kDown || frame.call != call_number_ ||
           frame.op != call.op || frame.values.size() != call.values.size()) {
         continue;
       }
@@ -184,8 +184,8 @@ class TcpChannel : public ControlChannel {
       if (child.answered) return std::nullopt;
       return Trouble{.ranks = {child.rank}, .why = event.why, .reporter = {}};
     }
-    const ControlFrame& frame = *event.frame;
-    if (frame.type == ControlFrameType::kReport) {
+    const ControlMessage& frame = *event.frame;
+    if (frame.type == ControlMessageType::kReport) {
       if (frame.call < call_number_) return std::nullopt;  // it got that result after all
       child.answered = true;
       Trouble trouble{.ranks = {frame.ranks.begin(), frame.ranks.end()},
@@ -195,7 +195,7 @@ class TcpChannel : public ControlChannel {
       if (frame.ranks.empty()) trouble.reporter = child.rank;
       return trouble;
     }
-    if (frame.type != ControlFrameType::kUp || child.answered || frame.call != call_number_ ||
+    if (frame.type != ControlMessageType::kUp || child.answered || frame.call != call_number_ ||
         frame.op != call.op || frame.values.size() != call.values.size()) {
       return Mismatch(call, child.rank, frame);
     }
@@ -210,14 +210,14 @@ class TcpChannel : public ControlChannel {
     if (!event.frame.has_value()) {
       return Trouble{.ranks = {parent_->rank}, .why = event.why, .reporter = {}};
     }
-    const ControlFrame& frame = *event.frame;
+    const ControlMessage& frame = *event.frame;
     switch (frame.type) {
-      case ControlFrameType::kAbort:
+      case ControlMessageType::kAbort:
         return Trouble{.ranks = {frame.ranks.begin(), frame.ranks.end()},
                        .why = frame.why,
                        .final = true,
                        .reporter = {}};
-      case ControlFrameType::kQuery:
+      case ControlMessageType::kQuery:
         // After our vote went up the verdict follows by itself.
         if (call.sent_up || frame.call < call_number_) return std::nullopt;
         return Trouble{
@@ -227,7 +227,7 @@ class TcpChannel : public ControlChannel {
     }
   }
 
-  Trouble Mismatch(const Call& call, RankId peer, const ControlFrame& frame) const {
+  Trouble Mismatch(const Call& call, RankId peer, const ControlMessage& frame) const {
     if ((call.op == ControlOp::kFarewell) != (frame.op == ControlOp::kFarewell)) {
       const RankId closed = call.op == ControlOp::kFarewell ? options_.rank : peer;
       return {.ranks = {closed}, .why = kClosed, .reporter = {}};
@@ -255,7 +255,7 @@ class TcpChannel : public ControlChannel {
   }
 
   void AskSubtree(Call& call, Trouble& trouble) {
-    ControlFrame query = Frame(ControlFrameType::kQuery, call);
+    ControlMessage query = Frame(ControlMessageType::kQuery, call);
     query.why = trouble.why;
     query.blame_late = trouble.blame_late;
     for (Neighbour& child : neighbours_.children()) {
@@ -275,7 +275,7 @@ class TcpChannel : public ControlChannel {
 
   // True when the result came instead of a verdict.
   bool AskParent(Call& call, Trouble& trouble) {
-    ControlFrame report = Frame(ControlFrameType::kReport, call);
+    ControlMessage report = Frame(ControlMessageType::kReport, call);
     report.ranks.assign(trouble.ranks.begin(), trouble.ranks.end());
     report.why = trouble.why;
     report.blame_late = trouble.blame_late;
@@ -312,7 +312,7 @@ class TcpChannel : public ControlChannel {
   }
 
   absl::Status Break(const Call& call, const Trouble& trouble) {
-    ControlFrame abort = Frame(ControlFrameType::kAbort, call);
+    ControlMessage abort = Frame(ControlMessageType::kAbort, call);
     abort.ranks.assign(trouble.ranks.begin(), trouble.ranks.end());
     abort.why = trouble.why;
     for (Neighbour& child : neighbours_.children()) Send(child, abort);
@@ -321,8 +321,9 @@ class TcpChannel : public ControlChannel {
     return broken_;
   }
 
-  ControlFrame Frame(ControlFrameType type, const Call& call) const {
-    const bool carries_values = type == ControlFrameType::kUp || type == ControlFrameType::kDown;
+  ControlMessage Frame(ControlMessageType type, const Call& call) const {
+    const bool carries_values =
+        type == ControlMessageType::kUp || type == ControlMessageType::kDown;
     return {.type = type,
             .op = call.op,
             .call = call_number_,
@@ -332,7 +333,7 @@ class TcpChannel : public ControlChannel {
   }
 
   // A neighbour that cannot take a frame is found to be gone, or late, by the reading side.
-  void Send(Neighbour& to, const ControlFrame& frame) {
+  void Send(Neighbour& to, const ControlMessage& frame) {
     if (!to.gone) (void)to.connection.Send(frame, MonotonicNow() + options_.grace);
   }
 
@@ -361,12 +362,12 @@ absl::Status CheckOptions(const TcpControlOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
-    const TcpControlOptions& options, const Exchange& exchange) {
+    const TcpControlOptions& options, const AllGather& all_gather) {
   EPLB_RETURN_IF_ERROR(CheckOptions(options));
   EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, exchange(listener.address));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, all_gather(listener.address));
   if (addresses.size() != static_cast<size_t>(options.world_size)) {
-    return absl::FailedPreconditionError(absl::StrCat("control channel: the exchange gave ",
+    return absl::FailedPreconditionError(absl::StrCat("control channel: the all-gather gave ",
                                                       addresses.size(), " answers, expected ",
                                                       options.world_size));
   }

@@ -11,7 +11,7 @@
 
 #include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "client/migration/staging.h"
 #include "cuda/checksum.h"
 
@@ -39,7 +39,7 @@ class BouncePath : public RowPath {
   std::string_view name() const override { return host_->name(); }
   std::span<std::byte> staging() override { return staging_.bytes; }
 
-  absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
+  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
     EPLB_RETURN_IF_ERROR(host_->Open(moves, ledger, links));
     EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
     ledger_ = &ledger;
@@ -65,10 +65,11 @@ class BouncePath : public RowPath {
 
   bool busy() const override { return phase_ != Phase::kAcross && phase_ != Phase::kDone; }
 
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link, const RowFrame& frame) override {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
+                                             const RowMessage& frame) override {
     return host_->Place(link, frame);
   }
-  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
+  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
     EPLB_RETURN_IF_ERROR(host_->Take(link, frame));
     // Nothing more may come: the rows go up before the post is done.
     if (phase_ == Phase::kAcross && ledger_->complete()) return StartUp();
@@ -97,7 +98,7 @@ class BouncePath : public RowPath {
     };
     std::map<std::pair<const std::byte*, size_t>, Copied> rows;
     int64_t used = 0;
-    for (const PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
+    for (const TransferLedger::Outgoing& outgoing : ledger_->outgoing()) {
       const std::span<const std::byte> row = outgoing.row.bytes;
       const Copied copied{.offset = static_cast<size_t>(used)};
       if (!rows.try_emplace({row.data(), row.size()}, copied).second) continue;
@@ -107,7 +108,7 @@ class BouncePath : public RowPath {
       EPLB_ASSIGN_OR_RETURN(sent_, queue_->AllocatePinned(used));
     }
     std::vector<cuda::RowCopy> down;
-    for (PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
+    for (TransferLedger::Outgoing& outgoing : ledger_->outgoing()) {
       RowSend& row = outgoing.row;
       Copied& copied = rows.at({row.bytes.data(), row.bytes.size()});
       const std::span<std::byte> copy = sent_.bytes.subspan(copied.offset, row.bytes.size());
@@ -175,9 +176,9 @@ class BouncePath : public RowPath {
   const std::unique_ptr<RowPath> host_;
   const cuda::RowBuffer pin_;  // goes before the memory
   const std::unique_ptr<cuda::RowQueue> queue_;
-  const cuda::RowBuffer staging_;  // on the device; without owner, where another path has it
-  cuda::RowBuffer sent_;           // pinned; as large as the largest post so far
-  PostLedger* ledger_ = nullptr;   // of the open post
+  const cuda::RowBuffer staging_;     // on the device; without owner, where another path has it
+  cuda::RowBuffer sent_;              // pinned; as large as the largest post so far
+  TransferLedger* ledger_ = nullptr;  // of the open post
   std::vector<RowReceive> receives_;
   std::vector<Hop> hops_;
   std::optional<int64_t> batch_;  // the sums of hops_
@@ -211,11 +212,11 @@ class FallbackPath : public RowPath {
   explicit FallbackPath(FallbackPathParts parts) : parts_(std::move(parts)) {}
 
   std::string_view name() const override { return path().name(); }
-  std::string_view passed_over() const override { return passed_over_; }
+  std::string_view fallback_reason() const override { return fallback_reason_; }
   std::span<std::byte> staging() override { return parts_.first->staging(); }
   int32_t way() const override { return second_ == nullptr ? 0 : 1; }
 
-  absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
+  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
     if (opened_.has_value() && !aborted_) last_good_ = *opened_;
     const bool give_up = moves.post_id > last_good_ + kMaxFirstWayFailures;
     opened_ = moves.post_id;
@@ -233,10 +234,11 @@ class FallbackPath : public RowPath {
   bool busy() const override { return path().busy(); }
   std::string Waiting() const override { return path().Waiting(); }
 
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link, const RowFrame& frame) override {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
+                                             const RowMessage& frame) override {
     return PathOf(frame).Place(link, frame);
   }
-  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
+  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
     return Remember(PathOf(frame).Take(link, frame));
   }
 
@@ -248,8 +250,8 @@ class FallbackPath : public RowPath {
  private:
   RowPath& path() const { return second_ == nullptr ? *parts_.first : *second_; }
   // A rank that has not changed yet may still send the id of a communicator.
-  RowPath& PathOf(const RowFrame& frame) const {
-    return frame.type == RowFrameType::kMeet ? *parts_.first : path();
+  RowPath& PathOf(const RowMessage& frame) const {
+    return frame.type == RowMessageType::kMeet ? *parts_.first : path();
   }
 
   absl::Status Remember(absl::Status status) {
@@ -259,13 +261,13 @@ class FallbackPath : public RowPath {
 
   absl::Status FallBack() {
     EPLB_ASSIGN_OR_RETURN(second_, parts_.make_second(parts_.first->staging()));
-    passed_over_ = absl::StrCat("transport ", std::string(parts_.first->name()),
-                                " was given up: ", kMaxFirstWayFailures,
-                                " migrations in a row failed, the last one with: ",
-                                last_error_.empty() ? "an error of another rank" : last_error_);
+    fallback_reason_ = absl::StrCat("transport ", std::string(parts_.first->name()),
+                                    " was given up: ", kMaxFirstWayFailures,
+                                    " migrations in a row failed, the last one with: ",
+                                    last_error_.empty() ? "an error of another rank" : last_error_);
     if (parts_.on_note) {
       parts_.on_note(absl::StrCat("rows go by ", std::string(second_->name()),
-                                  " from now on: ", passed_over_));
+                                  " from now on: ", fallback_reason_));
     }
     return absl::OkStatus();
   }
@@ -276,7 +278,7 @@ class FallbackPath : public RowPath {
   bool aborted_ = false;             // since then
   uint64_t last_good_ = 0;           // the last post that is known to have succeeded on all ranks
   std::string last_error_;
-  std::string passed_over_;  // empty until the second way is taken
+  std::string fallback_reason_;  // empty until the second way is taken
 };
 
 }  // namespace

@@ -47,14 +47,14 @@ struct Arenas {
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& options,
                                                        const std::shared_ptr<Arenas>& arenas,
-                                                       const Exchange& exchange) {
+                                                       const AllGather& all_gather) {
   const cuda::PeerArenaOffer offer = arenas->own.offer();
   // Peers of this host are told by what they hand over on a unix socket, also where the arena
   // itself goes as text.
   const Fd nothing(offer.descriptor >= 0 ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   const SharedStaging shared{.descriptor = offer.descriptor >= 0 ? offer.descriptor : nothing.get(),
                              .text = offer.text};
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, shared, exchange));
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, shared, all_gather));
   std::map<RankId, std::span<std::byte>> mapped;
   for (LinkParts::Peer& peer : parts.peers) {
     const RankId rank = peer.link.rank();
@@ -96,8 +96,8 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
                 return absl::OkStatus();
               },
           .connect =
-              [options, arenas](const Exchange& exchange) {
-                return ConnectPeer(options, std::exchange(*arenas, nullptr), exchange);
+              [options, arenas](const AllGather& all_gather) {
+                return ConnectPeer(options, std::exchange(*arenas, nullptr), all_gather);
               }};
 }
 
@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
                       .settings = options.nccl,
                       .device = options.memory.device,
                       .self = options.transport.rank,
-                      .ranks = options.lane,
+                      .ranks = options.ep_group,
                       .pack_queue = nullptr,
                       .group_queue = nullptr,
                       .staging_bytes = options.transport.staging_bytes};
@@ -141,8 +141,8 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,
                                                        std::unique_ptr<RowPath> path,
-                                                       const Exchange& exchange) {
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, SharedStaging{}, exchange));
+                                                       const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, SharedStaging{}, all_gather));
   std::unique_ptr<Transport> transport =
       MakeLinkTransport(options.rank, options.max_row_bytes, TakeLinks(parts), std::move(path));
   EPLB_RETURN_IF_ERROR(BringUp(*transport, MonotonicNow() + options.connect_timeout));
@@ -160,8 +160,8 @@ TransportCandidate NcclCandidate(const RowMoverOptions& options) {
                 return absl::OkStatus();
               },
           .connect =
-              [options, path](const Exchange& exchange) {
-                return ConnectNccl(options.transport, std::move(*path), exchange);
+              [options, path](const AllGather& all_gather) {
+                return ConnectNccl(options.transport, std::move(*path), all_gather);
               }};
 }
 #else
@@ -176,8 +176,9 @@ TransportCandidate NcclCandidate(const RowMoverOptions&) {
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectBounce(const RowMoverOptions& options,
                                                          std::unique_ptr<RowPath> path,
-                                                         const Exchange& exchange) {
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, SharedStaging{}, exchange));
+                                                         const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts,
+                        SetUpLinks(options.transport, SharedStaging{}, all_gather));
   return MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes,
                            TakeLinks(parts), std::move(path));
 }
@@ -200,8 +201,8 @@ TransportCandidate BounceCandidate(const RowMoverOptions& options) {
                 return absl::OkStatus();
               },
           .connect =
-              [options, path](const Exchange& exchange) {
-                return ConnectBounce(options, std::move(*path), exchange);
+              [options, path](const AllGather& all_gather) {
+                return ConnectBounce(options, std::move(*path), all_gather);
               }};
 }
 

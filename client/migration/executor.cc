@@ -10,7 +10,7 @@
 
 #include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "client/migration/staging.h"
 
 namespace eplb {
@@ -42,7 +42,8 @@ struct Executor::Impl {
         first_slot(options.topology.FirstSlotOf(options.gpu).value) {}
 
   RankId RankOf(GpuId gpu) const {
-    return options.lane.empty() ? RankId{gpu.value} : options.lane[static_cast<size_t>(gpu.value)];
+    return options.ep_group.empty() ? RankId{gpu.value}
+                                    : options.ep_group[static_cast<size_t>(gpu.value)];
   }
 
   absl::Status CheckBytes(const StagingLayout& layout, GpuId gpu) {
@@ -165,9 +166,10 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Make(const ExecutorOptions& 
   EPLB_ASSIGN_OR_RETURN(const ExpertBytes bytes,
                         CheckTensors(options.topology, options.gpu, tensors, options.layers));
   EPLB_ASSIGN_OR_RETURN(const int64_t needed, StagingBytes(options, tensors));
-  if (!options.lane.empty() && std::ssize(options.lane) != options.topology.num_gpus()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "lane has ", options.lane.size(), " ranks, expected ", options.topology.num_gpus()));
+  if (!options.ep_group.empty() && std::ssize(options.ep_group) != options.topology.num_gpus()) {
+    return absl::InvalidArgumentError(absl::StrCat("ep_group has ", options.ep_group.size(),
+                                                   " ranks, expected ",
+                                                   options.topology.num_gpus()));
   }
   const auto have = static_cast<int64_t>(transport->staging().size());
   if (have < needed) {
@@ -215,8 +217,8 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
 
 std::string_view Executor::transport_name() const { return impl_->carrier.transport_name(); }
 
-std::string_view Executor::transport_passed_over() const {
-  return impl_->carrier.transport_passed_over();
+std::string_view Executor::transport_fallback_reason() const {
+  return impl_->carrier.transport_fallback_reason();
 }
 
 std::span<const ExpertTensor> Executor::tensors() const { return impl_->tensors; }

@@ -37,7 +37,7 @@ class RowCarrier {
   cuda::RowQueue& queue() { return *queue_; }
   std::span<std::byte> staging() { return transport_->staging(); }
   std::string_view transport_name() const { return transport_->name(); }
-  std::string_view transport_passed_over() const { return transport_->passed_over(); }
+  std::string_view transport_fallback_reason() const { return transport_->fallback_reason(); }
 
   // `batch` of the queue reads staging or writes rows that are sent next.
   void SetLastBatch(int64_t batch) { last_batch_ = batch; }
@@ -53,7 +53,7 @@ class RowCarrier {
 
   // Ends what is under way, after an error or where another rank had one.
   void Settle();
-  // False when a write of ours may still land after all: this rank must not vote, its incarnation
+  // False when a write of ours may still land after all: this rank must not vote, its run
   // is over.
   bool may_vote() const { return may_vote_; }
   // Tells the peers that nothing comes from this rank any more. REQUIRES: Settle.
@@ -83,7 +83,7 @@ struct ExpertTensor {
 // What the ranks must agree on about their tensors, as text: compared in the start vote.
 std::string DescribeTensors(std::span<const ExpertTensor> tensors);
 
-// kSome: a pipeline rank's layers, perhaps none.
+// kSome: a pipeline stage's layers, perhaps none.
 enum class LayersHeld { kAll, kSome };
 
 // Bytes of one expert of one layer by role, the same in every layer. errors: InvalidArgument naming
@@ -104,8 +104,8 @@ absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor
 
 struct ExecutorOptions {
   Topology topology;
-  GpuId gpu;                      // of this rank
-  std::vector<RankId> lane = {};  // [G], among which rows move, by GPU; empty: rank g is GPU g
+  GpuId gpu;                          // of this rank
+  std::vector<RankId> ep_group = {};  // [G], among which rows move, by GPU; empty: rank g is GPU g
   LayersHeld layers = LayersHeld::kAll;
   StateResidency state_residency = StateResidency::kEveryReplica;
   int32_t layers_per_chunk =
@@ -135,7 +135,7 @@ class Executor {
   MigrationOptions migration_options() const;
   // What carries the rows now, and why that changed: "nccl" becomes "host" when it is given up.
   std::string_view transport_name() const;
-  std::string_view transport_passed_over() const;
+  std::string_view transport_fallback_reason() const;
   std::span<const ExpertTensor> tensors() const;
   // For rows that are carried outside of a plan. REQUIRES: none is staged.
   RowCarrier& carrier();
@@ -153,14 +153,14 @@ class Executor {
   // own writes can still land, whatever the result; but see may_vote. Old slots are not touched.
   absl::StatusOr<Staged> Stage(const MigrationPlan& plan, const StageOptions& options);
   // False after a Stage that failed and could not end a write of its own, e.g. because the GPU does
-  // not answer: this rank must not vote, its incarnation is over.
+  // not answer: this rank must not vote, its run is over.
   bool may_vote() const;
   // Copies staging into the slots. On a GPU `stream` gets to its next work after the copies; the
   // call does not wait for them. REQUIRES: Stage returned OK and the second vote said yes. errors:
-  // Internal from the GPU: the slots are in no known state, the incarnation is over.
+  // Internal from the GPU: the slots are in no known state, the run is over.
   absl::Status Commit(void* stream = nullptr);
   // Forgets what is staged. REQUIRES: a vote with the result no, on all ranks, or the end of the
-  // incarnation.
+  // run.
   void Discard();
 
  private:

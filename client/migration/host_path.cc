@@ -24,7 +24,7 @@ class HostPath : public RowPath {
   std::string_view name() const override { return "host"; }
   std::span<std::byte> staging() override { return arena_.bytes(); }
 
-  absl::Status Open(const RowMoves&, PostLedger& ledger, LinkSet& links) override {
+  absl::Status Open(const RowMoves&, TransferLedger& ledger, LinkSet& links) override {
     ledger_ = &ledger;
     links_ = &links;
     return absl::OkStatus();
@@ -38,7 +38,7 @@ class HostPath : public RowPath {
       return !link.gone() && link.posted == ledger_->post_id();
     };
     std::optional<RankId> blocked;  // rows to it come together
-    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
+    for (TransferLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
       if (outgoing.done || outgoing.row.to == blocked || !ready(outgoing.row.to)) continue;
       PeerLink& link = links_->Of(outgoing.row.to);
       if (link.has_output()) {  // LinkTransport flushes
@@ -58,9 +58,10 @@ class HostPath : public RowPath {
 
   bool busy() const override { return false; }
 
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link, const RowFrame& frame) override {
-    const bool landed = frame.type == RowFrameType::kLanded;
-    if (!landed && frame.type != RowFrameType::kPiece) {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
+                                             const RowMessage& frame) override {
+    const bool landed = frame.type == RowMessageType::kLanded;
+    if (!landed && frame.type != RowMessageType::kPiece) {
       return absl::DataLossError("a frame came that the host transport does not use");
     }
     if (landed && !mapped_.contains(link.rank())) {
@@ -70,7 +71,7 @@ class HostPath : public RowPath {
     return PlaceOf(link, frame);
   }
 
-  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
+  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
     if (cuda::ChecksumOnHost(PlaceOf(link, frame)) != frame.checksum) {
       return absl::DataLossError(absl::StrCat("row ", frame.row, ": checksum differs"));
     }
@@ -83,32 +84,32 @@ class HostPath : public RowPath {
 
  private:
   // The offset is our own; the frame's length was checked against the row.
-  std::span<std::byte> PlaceOf(const PeerLink& link, const RowFrame& frame) {
+  std::span<std::byte> PlaceOf(const PeerLink& link, const RowMessage& frame) {
     const RowReceive& row = ledger_->Find(link.rank(), frame.row)->row;
     return arena_.bytes().subspan(static_cast<size_t>(row.staging_offset + frame.offset),
                                   static_cast<size_t>(frame.bytes));
   }
 
-  void SendPiece(PeerLink& link, PostLedger::Outgoing& outgoing) {
+  void SendPiece(PeerLink& link, TransferLedger::Outgoing& outgoing) {
     const RowSend& row = outgoing.row;
     const auto row_bytes = static_cast<int64_t>(row.bytes.size());
     const int64_t bytes = std::min(kRowPieceBytes, row_bytes - outgoing.sent);
     const std::span<const std::byte> piece =
         row.bytes.subspan(static_cast<size_t>(outgoing.sent), static_cast<size_t>(bytes));
     const auto mapped = mapped_.find(link.rank());
-    RowFrame frame{.type = RowFrameType::kPiece,
-                   .row = row.row,
-                   .round = row.round,
-                   .post_id = ledger_->post_id(),
-                   .row_bytes = row_bytes,
-                   .staging_offset = row.staging_offset,
-                   .offset = outgoing.sent,
-                   .bytes = bytes,
-                   .checksum = cuda::ChecksumOnHost(piece)};
+    RowMessage frame{.type = RowMessageType::kPiece,
+                     .row = row.row,
+                     .round = row.round,
+                     .post_id = ledger_->post_id(),
+                     .row_bytes = row_bytes,
+                     .staging_offset = row.staging_offset,
+                     .offset = outgoing.sent,
+                     .bytes = bytes,
+                     .checksum = cuda::ChecksumOnHost(piece)};
     if (mapped == mapped_.end()) {
       link.Queue(frame, piece);
     } else {
-      frame.type = RowFrameType::kLanded;
+      frame.type = RowMessageType::kLanded;
       if (!piece.empty()) {
         std::memcpy(mapped->second.bytes().data() + row.staging_offset + outgoing.sent,
                     piece.data(), piece.size());
@@ -124,7 +125,7 @@ class HostPath : public RowPath {
 
   StagingArena arena_;
   std::map<RankId, StagingArena> mapped_;
-  PostLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;
 };
 
@@ -135,7 +136,7 @@ std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, Staging
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,
-                                                             const Exchange& exchange) {
+                                                             const AllGather& all_gather) {
   absl::StatusOr<StagingArena> arena = StagingArena::Make(options.staging_bytes);
   absl::StatusOr<SharedStaging> shared = SharedStaging{};
   if (!arena.ok()) {
@@ -143,7 +144,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOpti
   } else if (options.use_shared_memory) {
     shared->descriptor = arena->fd();
   }
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, shared, exchange));
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, shared, all_gather));
   std::vector<PeerLink> links;
   std::map<RankId, StagingArena> mapped;
   LinkNotes notes;

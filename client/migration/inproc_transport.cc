@@ -15,7 +15,7 @@
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/post_ledger.h"
+#include "client/migration/transfer_ledger.h"
 #include "client/migration/transport.h"
 #include "cuda/checksum.h"
 
@@ -83,7 +83,7 @@ class InprocTransport : public Transport {
       shared_->changed.notify_all();
       return status;
     }
-    PostLedger ledger(moves);
+    TransferLedger ledger(moves);
     last_post_id_ = ledger.post_id();
     Own().open_post = last_post_id_;
     error_ = absl::OkStatus();
@@ -131,7 +131,7 @@ class InprocTransport : public Transport {
                                                                  rank.value < shared_->world_size;
                                               return known ? shared_->staging_bytes : int64_t{-1};
                                             }}));
-    const PostLedger ledger(moves);
+    const TransferLedger ledger(moves);
     if (const std::vector<RankId> gone = Gone(ledger.Peers()); !gone.empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("post ", ledger.post_id(), ": ", NameRanks(gone), " is gone"));
@@ -164,7 +164,7 @@ class InprocTransport : public Transport {
     const auto ready = [this](RankId peer) {
       return shared_->ranks[peer.value].open_post == ledger_->post_id();
     };
-    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
+    for (TransferLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
       if (outgoing.done || !ready(outgoing.row.to)) continue;
       lock.unlock();
       const Landed landed = Copy(outgoing.row);
@@ -207,7 +207,7 @@ class InprocTransport : public Transport {
   absl::Status Check(const Landed& landed) {
     const std::string where = absl::StrCat("post ", landed.post_id, ": row ", landed.row,
                                            " from rank ", landed.from.value);
-    PostLedger::Incoming* incoming = ledger_->Find(landed.from, landed.row);
+    TransferLedger::Incoming* incoming = ledger_->Find(landed.from, landed.row);
     if (incoming == nullptr || incoming->done) {
       return absl::DataLossError(absl::StrCat(where, " was not expected"));
     }
@@ -263,9 +263,9 @@ class InprocTransport : public Transport {
 
   const std::shared_ptr<Shared> shared_;
   const RankId rank_;
-  std::optional<PostLedger> ledger_;  // of the open post
-  absl::Status error_;                // that Poll keeps returning
-  Progress last_progress_;            // of the last ticket
+  std::optional<TransferLedger> ledger_;  // of the open post
+  absl::Status error_;                    // that Poll keeps returning
+  Progress last_progress_;                // of the last ticket
   Ticket ticket_ = 0;
   uint64_t last_post_id_ = 0;
 };

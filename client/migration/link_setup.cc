@@ -44,10 +44,10 @@ void PeerLink::HangUp() {
   if (!gone()) (void)shutdown(fd(), SHUT_WR);
 }
 
-void PeerLink::Queue(const RowFrame& frame, std::span<const std::byte> payload) {
+void PeerLink::Queue(const RowMessage& frame, std::span<const std::byte> payload) {
   if (gone()) return;
   if (output_.size() >= kMaxQueuedFrames) return Close("it does not read what it is sent");
-  const RowFrame sealed = SealFrame(frame);
+  const RowMessage sealed = SealFrame(frame);
   const auto bytes = std::as_bytes(std::span(&sealed, 1));
   Output& header = output_.emplace_back();
   header.owned.assign(bytes.begin(), bytes.end());
@@ -78,7 +78,7 @@ void PeerLink::Detach() {
   }
 }
 
-std::optional<RowFrame> PeerLink::ReadHeader() {
+std::optional<RowMessage> PeerLink::ReadHeader() {
   if (gone()) return std::nullopt;
   const auto bytes = std::as_writable_bytes(std::span(&header_, 1));
   while (header_bytes_ < bytes.size()) {
@@ -119,7 +119,7 @@ bool PeerLink::ReadPayload() {
 
 namespace {
 
-void TellOne(PeerLink& link, const RowFrame& frame) {
+void TellOne(PeerLink& link, const RowMessage& frame) {
   if (link.gone()) return;
   link.Queue(frame);
   link.Flush();
@@ -136,13 +136,13 @@ PeerLink* LinkSet::Find(RankId peer) {
   return found == index_.end() ? nullptr : &links_[found->second];
 }
 
-void LinkSet::Tell(std::span<const RankId> peers, const RowFrame& frame) {
+void LinkSet::Tell(std::span<const RankId> peers, const RowMessage& frame) {
   for (const RankId peer : peers) {
     if (PeerLink* link = Find(peer); link != nullptr) TellOne(*link, frame);
   }
 }
 
-void LinkSet::TellAll(const RowFrame& frame) {
+void LinkSet::TellAll(const RowMessage& frame) {
   for (PeerLink& link : links_) TellOne(link, frame);
 }
 
@@ -245,8 +245,9 @@ std::string TextForPeers(const TransportOptions& options,
 absl::StatusOr<std::vector<LinkAddress>> ReadAddresses(const TransportOptions& options,
                                                        const std::vector<std::string>& texts) {
   if (texts.size() != static_cast<size_t>(options.world_size)) {
-    return absl::FailedPreconditionError(absl::StrCat("transport: the exchange gave ", texts.size(),
-                                                      " answers, expected ", options.world_size));
+    return absl::FailedPreconditionError(absl::StrCat("transport: the all-gather gave ",
+                                                      texts.size(), " answers, expected ",
+                                                      options.world_size));
   }
   std::vector<LinkAddress> addresses;
   for (size_t r = 0; r < texts.size(); ++r) {
@@ -328,9 +329,9 @@ absl::StatusOr<LinkAddress> LinkAddress::Decode(const std::string& text) {
 
 absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,
                                      const absl::StatusOr<SharedStaging>& own,
-                                     const Exchange& exchange) {
+                                     const AllGather& all_gather) {
   const absl::StatusOr<Listeners> listening = Listen(options, own);
-  const auto texts = exchange(TextForPeers(options, listening, own));
+  const auto texts = all_gather(TextForPeers(options, listening, own));
   EPLB_RETURN_IF_ERROR(listening.status());
   EPLB_RETURN_IF_ERROR(texts.status());
   EPLB_ASSIGN_OR_RETURN(const std::vector<LinkAddress> addresses, ReadAddresses(options, *texts));

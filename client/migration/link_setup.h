@@ -19,7 +19,7 @@
 
 #include "client/control/control_channel.h"
 #include "client/control/socket.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "client/migration/transport.h"
 #include "placement/ids.h"
 
@@ -50,7 +50,7 @@ class PeerLink {
   const std::string& gone_why() const { return gone_why_; }
 
   // Queues a header and its payload, if any, which is read until it is sent or Detach.
-  void Queue(const RowFrame& frame, std::span<const std::byte> payload = {});
+  void Queue(const RowMessage& frame, std::span<const std::byte> payload = {});
   // Writes what the socket takes.
   void Flush();
   bool has_output() const { return !output_.empty(); }
@@ -62,7 +62,7 @@ class PeerLink {
 
   // The next header, or nothing when no complete one has come. REQUIRES: the payload of the one
   // before was read. A closed connection or a damaged header closes the link.
-  std::optional<RowFrame> ReadHeader();
+  std::optional<RowMessage> ReadHeader();
   // Where the payload of the last header goes; an empty target drops it.
   void ExpectPayload(size_t bytes, std::span<std::byte> target);
   // True when the payload is complete.
@@ -70,7 +70,7 @@ class PeerLink {
   bool reading_payload() const { return payload_left_ > 0; }
   bool payload_is_dropped() const { return target_.empty(); }
   void DropPayload() { target_ = {}; }
-  const RowFrame& header() const { return header_; }
+  const RowMessage& header() const { return header_; }
 
   // What the peer has told about posts.
   std::optional<uint64_t> posted;  // it receives rows of this post
@@ -88,7 +88,7 @@ class PeerLink {
   std::string gone_why_;
   std::deque<Output> output_;
   bool cannot_write_ = false;  // the peer has left; reading gives the reason
-  RowFrame header_;
+  RowMessage header_;
   size_t header_bytes_ = 0;
   std::span<std::byte> target_;
   size_t payload_left_ = 0;
@@ -108,8 +108,8 @@ class LinkSet {
   PeerLink& Of(RankId peer) { return *Find(peer); }
 
   // Sends a frame without payload to those of `peers` that are there.
-  void Tell(std::span<const RankId> peers, const RowFrame& frame);
-  void TellAll(const RowFrame& frame);
+  void Tell(std::span<const RankId> peers, const RowMessage& frame);
+  void TellAll(const RowMessage& frame);
   // "ranks 2, 3 are gone (connection closed)"; empty when all are there.
   std::string DescribeGone(std::span<const RankId> among);
   // Until something can be read, or written where that is wanted, or `until`. errors: Internal.
@@ -151,12 +151,12 @@ struct LinkParts {
   std::vector<Peer> peers;  // rising by rank
 };
 
-// Calls `exchange` once, whatever happens, so that the ranks' next exchanges stay side by side.
+// Calls `all-gather` once, whatever happens, so that the ranks' next all-gathers stay side by side.
 // own: an error when this rank could not make its staging: it is returned here, and the others fail
 // with it by its name. errors: as MakeHostTransport.
 absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,
                                      const absl::StatusOr<SharedStaging>& own,
-                                     const Exchange& exchange);
+                                     const AllGather& all_gather);
 
 // Which peers cannot be reached by the way one had hoped for, told once per reason.
 class LinkNotes {

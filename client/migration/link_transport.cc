@@ -17,7 +17,7 @@
 #include "client/control/meeting.h"
 #include "client/control/monotonic_clock.h"
 #include "client/migration/link_setup.h"
-#include "client/migration/post_ledger.h"
+#include "client/migration/transfer_ledger.h"
 
 namespace eplb {
 namespace {
@@ -46,7 +46,7 @@ class LinkTransport : public Transport {
   }
 
   std::string_view name() const override { return path_->name(); }
-  std::string_view passed_over() const override { return path_->passed_over(); }
+  std::string_view fallback_reason() const override { return path_->fallback_reason(); }
   std::span<std::byte> staging() override { return path_->staging(); }
 
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
@@ -59,7 +59,7 @@ class LinkTransport : public Transport {
     last_post_id_ = ledger_->post_id();
     error_ = absl::OkStatus();
     links_.Tell(ledger_->Peers(),
-                {.type = RowFrameType::kPosted, .round = path_->way(), .post_id = last_post_id_});
+                {.type = RowMessageType::kPosted, .round = path_->way(), .post_id = last_post_id_});
     return ++ticket_;
   }
 
@@ -121,7 +121,7 @@ class LinkTransport : public Transport {
                            }}));
     // Late frames, and peers that have left; one that broke the rules is gone as well.
     (void)ReadLinks();
-    PostLedger ledger(moves);
+    TransferLedger ledger(moves);
     if (const std::string gone = links_.DescribeGone(ledger.Peers()); !gone.empty()) {
       return absl::FailedPreconditionError(absl::StrCat("post ", ledger.post_id(), ": ", gone));
     }
@@ -134,7 +134,7 @@ class LinkTransport : public Transport {
   // To all peers: what the ranks share, such as a communicator, comes to nothing also for those
   // that no row goes to.
   void TellEnded(uint64_t post_id) {
-    links_.TellAll({.type = RowFrameType::kEnded, .post_id = post_id});
+    links_.TellAll({.type = RowMessageType::kEnded, .post_id = post_id});
   }
 
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {
@@ -202,7 +202,7 @@ class LinkTransport : public Transport {
   // does not keep the rules, for nothing after it can be trusted.
   absl::StatusOr<bool> ReadFrame(PeerLink& link) {
     if (!link.reading_payload()) {
-      const std::optional<RowFrame> header = link.ReadHeader();
+      const std::optional<RowMessage> header = link.ReadHeader();
       if (!header.has_value()) return false;
       if (const absl::Status status = OnHeader(link, *header); !status.ok()) {
         link.Close(std::string(status.message()));
@@ -223,19 +223,19 @@ class LinkTransport : public Transport {
     return absl::IsDataLoss(taken) ? Blame(link.rank(), taken.message()) : taken;
   }
 
-  bool IsOurs(const RowFrame& frame) const {
+  bool IsOurs(const RowMessage& frame) const {
     return ledger_.has_value() && ledger_->post_id() == frame.post_id;
   }
 
-  absl::Status OnHeader(PeerLink& link, const RowFrame& frame) {
+  absl::Status OnHeader(PeerLink& link, const RowMessage& frame) {
     EPLB_RETURN_IF_ERROR(CheckFrame(frame));
-    if (frame.type == RowFrameType::kPosted) {
+    if (frame.type == RowMessageType::kPosted) {
       OnPosted(link, frame);
       link.posted = frame.post_id;
       link.posted_way = frame.round;
       return absl::OkStatus();
     }
-    if (frame.type == RowFrameType::kEnded) {
+    if (frame.type == RowMessageType::kEnded) {
       link.ended = frame.post_id;
       return absl::OkStatus();
     }
@@ -255,18 +255,18 @@ class LinkTransport : public Transport {
   }
 
   // A peer that was in this post and begins another is through with it: it has all our rows.
-  void OnPosted(PeerLink& link, const RowFrame& frame) {
+  void OnPosted(PeerLink& link, const RowMessage& frame) {
     if (!ledger_.has_value() || link.posted != ledger_->post_id()) return;
     if (frame.post_id <= ledger_->post_id()) return;
     link.passed = ledger_->post_id();
-    for (PostLedger::Outgoing& outgoing : ledger_->outgoing()) {
+    for (TransferLedger::Outgoing& outgoing : ledger_->outgoing()) {
       if (outgoing.row.to == link.rank()) ledger_->FinishSend(outgoing);
     }
   }
 
   // The piece must be the next one of a row that this peer owes, exactly as agreed.
-  absl::Status CheckPiece(const PeerLink& link, const RowFrame& frame) {
-    const PostLedger::Incoming* incoming = ledger_->Find(link.rank(), frame.row);
+  absl::Status CheckPiece(const PeerLink& link, const RowMessage& frame) {
+    const TransferLedger::Incoming* incoming = ledger_->Find(link.rank(), frame.row);
     if (incoming == nullptr || incoming->done) {
       return absl::DataLossError(absl::StrCat("row ", frame.row, " was not expected",
                                               incoming == nullptr ? "" : " twice"));
@@ -329,9 +329,9 @@ class LinkTransport : public Transport {
   const pid_t owner_;
   LinkSet links_;
   std::unique_ptr<RowPath> path_;
-  std::optional<PostLedger> ledger_;  // of the open post
-  absl::Status error_;                // that Poll keeps returning
-  Progress last_progress_;            // of the last ticket
+  std::optional<TransferLedger> ledger_;  // of the open post
+  absl::Status error_;                    // that Poll keeps returning
+  Progress last_progress_;                // of the last ticket
   Ticket ticket_ = 0;
   uint64_t last_post_id_ = 0;
 };

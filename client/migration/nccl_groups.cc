@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int6
   return groups;
 }
 
-void AnnouncedParts::Add(RankId from, const RowFrame& frame) {
+void AnnouncedParts::Add(RankId from, const RowMessage& frame) {
   parts_[{from, frame.row, frame.offset}] = {.num_bytes = frame.bytes, .checksum = frame.checksum};
 }
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "client/migration/transport.h"
 #include "placement/ids.h"
 
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int6
 class AnnouncedParts {
  public:
   // frame: kComing, as agreed.
-  void Add(RankId from, const RowFrame& frame);
+  void Add(RankId from, const RowMessage& frame);
   // Whether all parts that a piece brings were announced; `num_seen` of them are known to be, and
   // are not looked at again. receives: as the piece's post. errors: DataLoss when the sender cuts
   // the row otherwise.

@@ -56,7 +56,7 @@ absl::Status NcclMeeting::Begin(uint64_t post_id, LinkSet& links) {
   if (parts_.self != Root()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(id_, cuda::MakeNcclId(*parts_.library));
   for (PeerLink& link : links.all()) {
-    link.Queue({.type = RowFrameType::kMeet, .post_id = post_id, .bytes = kMeetBytes}, id_);
+    link.Queue({.type = RowMessageType::kMeet, .post_id = post_id, .bytes = kMeetBytes}, id_);
     link.Flush();
   }
   return Connect(id_);
@@ -103,7 +103,7 @@ absl::Status NcclMeeting::WarmNextPair() {
   const auto num_ranks = static_cast<int32_t>(parts_.ranks.size());
   const int32_t own = IndexOf(parts_.self);
   const int32_t distance = next_warm_++;
-  return communicator_->Exchange(
+  return communicator_->AllGather(
       cuda::NcclSend{.to = (own + distance) % num_ranks,
                      .bytes = parts_.scratch.first(kScratchBytes)},
       cuda::NcclReceive{.from = (own - distance + num_ranks) % num_ranks,
@@ -127,7 +127,7 @@ absl::StatusOr<std::span<std::byte>> NcclMeeting::Place(RankId from) {
   return std::span<std::byte>(coming_);
 }
 
-void NcclMeeting::Take(const RowFrame& frame) { came_for_ = frame.post_id; }
+void NcclMeeting::Take(const RowMessage& frame) { came_for_ = frame.post_id; }
 
 absl::Status NcclMeeting::Drop() {
   next_warm_ = 1;

@@ -1,4 +1,4 @@
-// Brings the NCCL communicator of a lane up, at the start and again after one was aborted: the
+// Brings the NCCL communicator of an EP group up, at the start and again after one was aborted: the
 // lowest rank draws an id and sends it over the connections that the ranks have anyway.
 #ifndef EPLB_CLIENT_MIGRATION_NCCL_MEETING_H_
 #define EPLB_CLIENT_MIGRATION_NCCL_MEETING_H_
@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 
 #include "client/migration/link_setup.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "cuda/nccl_communicator.h"
 #include "placement/ids.h"
 
@@ -25,7 +25,7 @@ struct NcclMeetingParts {
   const cuda::NcclLibrary* library = nullptr;
   cuda::NcclOptions options;  // rank and num_ranks are filled in here
   RankId self;
-  std::vector<RankId> ranks;      // of the lane, rising, with self
+  std::vector<RankId> ranks;      // of the EP group, rising, with self
   std::span<std::byte> scratch;   // of the device, 2 * kScratchBytes
   void* stream = nullptr;         // what the communicator's groups run on
   std::optional<int32_t> device;  // made current for its end; absent: host memory
@@ -54,7 +54,7 @@ class NcclMeeting {
 
   // Of kMeet frames. errors: DataLoss from a rank that draws no id.
   absl::StatusOr<std::span<std::byte>> Place(RankId from);
-  void Take(const RowFrame& frame);
+  void Take(const RowMessage& frame);
 
   // Aborts the communicator, if any; the next Begin makes another. errors: Internal when NCCL has
   // not ended it in time: it is left to itself, its kernels may still write, and what they may

@@ -11,7 +11,7 @@
 #include "client/control/monotonic_clock.h"
 #include "client/migration/nccl_groups.h"
 #include "client/migration/nccl_meeting.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "cuda/checksum.h"
 #include "cuda/runtime.h"
 
@@ -65,7 +65,7 @@ class NcclPath : public RowPath {
   std::string_view name() const override { return "nccl"; }
   std::span<std::byte> staging() override { return memory_.staging.bytes; }
 
-  absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
+  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
     EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
     EPLB_ASSIGN_OR_RETURN(groups_, CutIntoGroups(moves, piece_bytes_));
     // NCCL's kernels, too: beside a collective of the training step they could wait for each other.
@@ -101,16 +101,17 @@ class NcclPath : public RowPath {
 
   std::string Waiting() const override { return meeting_.Waiting(); }
 
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link, const RowFrame& frame) override {
-    if (frame.type == RowFrameType::kMeet) return meeting_.Place(link.rank());
-    if (frame.type != RowFrameType::kComing) {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
+                                             const RowMessage& frame) override {
+    if (frame.type == RowMessageType::kMeet) return meeting_.Place(link.rank());
+    if (frame.type != RowMessageType::kComing) {
       return absl::DataLossError("a frame came that the nccl transport does not use");
     }
     return std::span<std::byte>();
   }
 
-  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
-    if (frame.type == RowFrameType::kMeet) {
+  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
+    if (frame.type == RowMessageType::kMeet) {
       meeting_.Take(frame);
       return absl::OkStatus();
     }
@@ -233,7 +234,7 @@ class NcclPath : public RowPath {
 
   void Announce(const RowFragment& part, uint64_t checksum) {
     const RowSend& row = ledger_->outgoing()[static_cast<size_t>(part.index)].row;
-    links_->Of(row.to).Queue({.type = RowFrameType::kComing,
+    links_->Of(row.to).Queue({.type = RowMessageType::kComing,
                               .row = row.row,
                               .round = row.round,
                               .post_id = ledger_->post_id(),
@@ -267,7 +268,7 @@ class NcclPath : public RowPath {
     if (group.send.has_value()) {
       send = {.to = meeting_.IndexOf(group.send->peer), .bytes = PackedBytes(num_begun_)};
     }
-    EPLB_RETURN_IF_ERROR(meeting_.communicator().Exchange(send, receive, group_queue_->stream()));
+    EPLB_RETURN_IF_ERROR(meeting_.communicator().AllGather(send, receive, group_queue_->stream()));
     ++num_begun_;
     return true;
   }
@@ -296,7 +297,7 @@ class NcclPath : public RowPath {
 
   void CountSent(const NcclPiece& piece) {
     for (const RowFragment& part : piece.fragments) {
-      PostLedger::Outgoing& outgoing = ledger_->outgoing()[static_cast<size_t>(part.index)];
+      TransferLedger::Outgoing& outgoing = ledger_->outgoing()[static_cast<size_t>(part.index)];
       outgoing.sent += part.num_bytes;
       if (outgoing.sent == static_cast<int64_t>(outgoing.row.bytes.size())) {
         ledger_->FinishSend(outgoing);
@@ -329,7 +330,7 @@ class NcclPath : public RowPath {
   bool SendEmptyRows() {
     const size_t before = empty_sends_.size();
     std::erase_if(empty_sends_, [this](int32_t index) {
-      PostLedger::Outgoing& outgoing = ledger_->outgoing()[static_cast<size_t>(index)];
+      TransferLedger::Outgoing& outgoing = ledger_->outgoing()[static_cast<size_t>(index)];
       if (!Ready(outgoing.row.to) || links_->Of(outgoing.row.to).has_output()) return false;
       Announce({.index = index}, cuda::ChecksumOnHost({}));
       links_->Of(outgoing.row.to).Flush();
@@ -354,7 +355,7 @@ class NcclPath : public RowPath {
   std::unique_ptr<cuda::RowQueue> group_queue_;
   Memory memory_;  // goes before the queues that allocated it
   NcclMeeting meeting_;
-  PostLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;
   std::vector<NcclGroup> groups_;
   std::vector<RowReceive> receives_;

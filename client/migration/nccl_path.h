@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/migration/nccl_settings.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "client/migration/row_path.h"
 #include "cuda/nccl_library.h"
 #include "cuda/row_queue.h"
@@ -27,7 +27,7 @@ struct NcclPathParts {
   NcclSettings settings;
   std::optional<int32_t> device;  // made current while NCCL is called; absent: host memory
   RankId self;
-  std::vector<RankId> ranks;  // of the lane, rising, with self
+  std::vector<RankId> ranks;  // of the EP group, rising, with self
   std::unique_ptr<cuda::RowQueue> pack_queue;
   std::unique_ptr<cuda::RowQueue> group_queue;  // whose stream NCCL runs on
   int64_t staging_bytes = 0;

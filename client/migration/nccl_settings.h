@@ -21,7 +21,7 @@ struct NcclSettings {
   // is packed while the other is sent: at 50 GB/s a piece of 16 MiB takes 0.34 ms, and a group's
   // start some 0.05 ms.
   int64_t piece_bytes = int64_t{16} << 20;
-  // The largest lane in which every pair connects at the start, before it is needed; 0..4096. A
+  // The largest EP group in which every pair connects at the start, before it is needed; 0..4096. A
   // pair costs NCCL some megabytes of the device, and a round here about a millisecond.
   int32_t warm_up_ranks = 64;
 };

@@ -8,7 +8,7 @@
 
 #include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 
 namespace eplb {
 namespace {
@@ -26,7 +26,7 @@ class PeerPath : public RowPath {
   std::string_view name() const override { return "peer"; }
   std::span<std::byte> staging() override { return parts_.staging; }
 
-  absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) override {
+  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
     for (const RowSend& send : moves.sends) {
       if (parts_.mapped.contains(send.to)) continue;
       return absl::InvalidArgumentError(absl::StrCat("row ", send.row, " to rank ", send.to.value,
@@ -48,14 +48,14 @@ class PeerPath : public RowPath {
 
   bool busy() const override { return !sending_.empty() || !checking_.empty(); }
 
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowFrame& frame) override {
-    if (frame.type != RowFrameType::kLanded || frame.bytes != frame.row_bytes) {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage& frame) override {
+    if (frame.type != RowMessageType::kLanded || frame.bytes != frame.row_bytes) {
       return absl::DataLossError("a frame came that the peer transport does not use");
     }
     return std::span<std::byte>();
   }
 
-  absl::Status Take(const PeerLink& link, const RowFrame& frame) override {
+  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
     landed_.push_back({.from = link.rank(), .row = frame.row, .checksum = frame.checksum});
     ledger_->Find(link.rank(), frame.row)->arrived = true;
     return absl::OkStatus();
@@ -76,7 +76,7 @@ class PeerPath : public RowPath {
 
  private:
   struct Sending {
-    PostLedger::Outgoing* outgoing;
+    TransferLedger::Outgoing* outgoing;
     int64_t transfer;  // batches
     std::optional<int64_t> checksum;
   };
@@ -102,7 +102,7 @@ class PeerPath : public RowPath {
       return !link.gone() && link.posted == ledger_->post_id();
     };
     bool moved = false;
-    for (PostLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
+    for (TransferLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
       if (sending_.size() >= kMaxSending) break;
       if (outgoing.announced || !ready(outgoing.row.to)) continue;
       // It does not read: no more announcements for now. LinkTransport flushes.
@@ -133,7 +133,7 @@ class PeerPath : public RowPath {
       const RowSend& row = sending.outgoing->row;
       const auto num_bytes = static_cast<int64_t>(row.bytes.size());
       PeerLink& link = links_->Of(row.to);
-      link.Queue({.type = RowFrameType::kLanded,
+      link.Queue({.type = RowMessageType::kLanded,
                   .row = row.row,
                   .round = row.round,
                   .post_id = ledger_->post_id(),
@@ -179,7 +179,7 @@ class PeerPath : public RowPath {
                                                 landed.from.value, ": row ", landed.row,
                                                 ": checksum differs"));
       }
-      PostLedger::Incoming& incoming = *ledger_->Find(landed.from, landed.row);
+      TransferLedger::Incoming& incoming = *ledger_->Find(landed.from, landed.row);
       ledger_->AddReceived(incoming, incoming.row.num_bytes);
       moved = true;
     }
@@ -188,7 +188,7 @@ class PeerPath : public RowPath {
 
   const PeerPathParts parts_;
   cuda::RowQueue& queue_;
-  PostLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;
   std::deque<Sending> sending_;
   std::deque<Landed> landed_;  // announced, not yet being checked

@@ -13,7 +13,7 @@
 
 #include "base/status_macros.h"
 #include "client/migration/expert_tensors.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "client/migration/staging.h"
 #include "cuda/checksum.h"
 #include "placement/edge_colouring.h"
@@ -184,7 +184,7 @@ namespace {
 
 class PostWork {
  public:
-  PostWork(const ReplicaPost& post, ReplicaFlow flow, const LaneCall& call)
+  PostWork(const ReplicaPost& post, ReplicaFlow flow, const EpGroupCall& call)
       : post_(post), flow_(flow), call_(call), topology_(call.placement.topology()) {}
 
   // Once this returned, rows from other ranks are in staging.
@@ -284,14 +284,14 @@ class PostWork {
 
   const ReplicaPost& post_;
   const ReplicaFlow flow_;
-  const LaneCall& call_;
+  const EpGroupCall& call_;
   const Topology& topology_;
 };
 
 }  // namespace
 
 absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
-                              const LaneCall& call) {
+                              const EpGroupCall& call) {
   for (const ReplicaPost& post : posts) {
     const PostWork work(post, flow, call);
     EPLB_RETURN_IF_ERROR(work.Bring());
@@ -335,7 +335,7 @@ void VisitPrimaries(const Placement& placement, GpuId gpu, LayerId layer, const 
 }
 
 // Adds the squares of each term to its sum, in their order.
-absl::Status AddSquares(std::span<const Term> terms, const LaneCall& call) {
+absl::Status AddSquares(std::span<const Term> terms, const EpGroupCall& call) {
   while (!terms.empty()) {
     std::vector<cuda::RowCopy> rows;
     while (rows.size() < std::min(terms.size(), kBatchRows) &&
@@ -353,7 +353,7 @@ absl::Status AddSquares(std::span<const Term> terms, const LaneCall& call) {
 
 // A batch of the queue that copies one row, once it has ended.
 absl::Status CopyNow(const std::byte* source, std::byte* destination, size_t num_bytes,
-                     const LaneCall& call) {
+                     const EpGroupCall& call) {
   const cuda::RowCopy row{
       .source = source, .destination = destination, .num_bytes = static_cast<int64_t>(num_bytes)};
   EPLB_ASSIGN_OR_RETURN(const int64_t batch, call.carrier.queue().Transfer({&row, 1}));
@@ -377,7 +377,7 @@ absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTe
 }
 
 absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const ReplicaTensor> tensors,
-                                                          const LaneCall& call) {
+                                                          const EpGroupCall& call) {
   const Topology& topology = call.placement.topology();
   const LayerIndex layers = IndexLayers(tensors);
   const auto slots = static_cast<size_t>(topology.max_slots_per_gpu());
@@ -427,7 +427,7 @@ absl::Status ExpertSquareSums::Reserve(size_t num_doubles, size_t num_arriving,
 }
 
 absl::StatusOr<std::vector<double>> ExpertSquareSums::Gather(std::span<const double> mine,
-                                                             const LaneCall& call) {
+                                                             const EpGroupCall& call) {
   const auto num_gpus = static_cast<int32_t>(call.ranks.size());
   std::vector<double> all(mine.size() * call.ranks.size());
   const auto block_of = [&](int32_t gpu) {

@@ -20,7 +20,7 @@
 namespace eplb {
 
 // Which rows go where so that an expert's replicas stay one expert in training, in posts that fit
-// into staging: computed alike on every rank of a lane.
+// into staging: computed alike on every rank of an EP group.
 
 // Rows beside the registered tensors, one for each local slot: gradients, or weights.
 struct ReplicaTensor {
@@ -67,13 +67,13 @@ absl::StatusOr<std::vector<ReplicaPost>> PlanReplicaPosts(const Placement& place
 absl::Status CheckReplicaTensors(const Topology& topology, GpuId gpu,
                                  std::span<const ReplicaTensor> tensors, ReplicaFlow flow);
 
-// One call of a rank, together with the other ranks of its lane.
-struct LaneCall {
+// One call of a rank, together with the other ranks of its EP group.
+struct EpGroupCall {
   RowCarrier& carrier;
   const Placement& placement;
   GpuId gpu;                               // of this rank
-  std::vector<RankId> ranks;               // [G], of the lane, by GPU
-  std::function<uint64_t()> next_post_id;  // equal on all ranks of the lane, rising
+  std::vector<RankId> ranks;               // [G], of the EP group, by GPU
+  std::function<uint64_t()> next_post_id;  // equal on all ranks of the EP group, rising
   absl::Time deadline;
   int32_t first_row = 0;   // see FirstRowOf
   void* stream = nullptr;  // cudaStream_t of the rows: what it holds comes first
@@ -84,12 +84,12 @@ struct LaneCall {
 // that; the call does not wait for it. errors: as RowCarrier's; rows are in no known state then, on
 // no rank.
 absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
-                              const LaneCall& call);
+                              const EpGroupCall& call);
 
 // Sums of squares in which an expert counts once, however many replicas it has.
 
 // Whether the sums of one rank fit into a staging of that many bytes, as Sum needs it: alike on all
-// ranks of the lane. errors: ResourceExhausted, with both.
+// ranks of the EP group. errors: ResourceExhausted, with both.
 absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTensor> tensors,
                              int64_t staging_bytes);
 
@@ -98,15 +98,15 @@ class ExpertSquareSums {
  public:
   // [L * E]: of each expert the sum of squares over its rows at the primary, tensor after tensor in
   // their order, in float64; 0 in layers without tensors. Equal to the bit on all ranks of the
-  // lane, which get each other's sums by the transport: layers * slots of a GPU * 8 bytes to every
-  // other rank. errors: as RowCarrier's. REQUIRES: CheckSquaresFit is OK.
+  // EP group, which get each other's sums by the transport: layers * slots of a GPU * 8 bytes to
+  // every other rank. errors: as RowCarrier's. REQUIRES: CheckSquaresFit is OK.
   absl::StatusOr<std::vector<double>> Sum(std::span<const ReplicaTensor> tensors,
-                                          const LaneCall& call);
+                                          const EpGroupCall& call);
 
  private:
   absl::Status Reserve(size_t num_doubles, size_t num_arriving, cuda::RowQueue& queue);
   // What every rank has, from `mine`: [G][mine.size()].
-  absl::StatusOr<std::vector<double>> Gather(std::span<const double> mine, const LaneCall& call);
+  absl::StatusOr<std::vector<double>> Gather(std::span<const double> mine, const EpGroupCall& call);
 
   cuda::RowBuffer sent_;     // where the transport sends from
   cuda::RowBuffer leaving_;  // host memory, before it is there

@@ -5,7 +5,7 @@
 
 #include "base/status_macros.h"
 #include "client/control/monotonic_clock.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "cuda/route.h"
 
 namespace eplb {

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 
 #include "client/migration/link_setup.h"
-#include "client/migration/post_ledger.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
+#include "client/migration/transfer_ledger.h"
 
 namespace eplb {
 
@@ -22,14 +22,14 @@ class RowPath {
  public:
   virtual ~RowPath() = default;
   virtual std::string_view name() const = 0;
-  virtual std::string_view passed_over() const { return ""; }  // as Transport's
+  virtual std::string_view fallback_reason() const { return ""; }  // as Transport's
   virtual std::span<std::byte> staging() = 0;
   // Rows go only between ranks that say the same while the post is open.
   virtual int32_t way() const { return 0; }
 
   // A post begins. `ledger` and `links` stay until Close. errors: InvalidArgument for moves that
   // this path cannot make, Internal; the post is refused.
-  virtual absl::Status Open(const RowMoves& moves, PostLedger& ledger, LinkSet& links) = 0;
+  virtual absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) = 0;
   // Moves what can move now; true when something did. Tells the ledger of rows that have left our
   // memory and of bytes that are in staging and checked. errors: as Transport::Poll.
   virtual absl::StatusOr<bool> Advance() = 0;
@@ -42,9 +42,9 @@ class RowPath {
   // more. Also called for a frame without payload. A row's frame is of the open post and as agreed.
   // errors: DataLoss for a frame that this path does not send.
   virtual absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
-                                                     const RowFrame& frame) = 0;
+                                                     const RowMessage& frame) = 0;
   // The frame and its payload are here. errors: DataLoss.
-  virtual absl::Status Take(const PeerLink& link, const RowFrame& frame) = 0;
+  virtual absl::Status Take(const PeerLink& link, const RowMessage& frame) = 0;
 
   // The open post, if any, is over: as done, or else as Transport::Abort, whose errors it has.
   virtual absl::Status Close(bool done) = 0;

@@ -65,7 +65,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
   // Why the name is no longer the first one: what carried the rows was given up. Empty till then.
-  virtual std::string_view passed_over() const { return ""; }
+  virtual std::string_view fallback_reason() const { return ""; }
   // The staging arena of this rank, allocated once, 64-byte aligned.
   virtual std::span<std::byte> staging() = 0;
 
@@ -108,12 +108,12 @@ struct TransportOptions {
   int32_t world_size = 1;
   int64_t staging_bytes = 0;
   std::string bind_address = "127.0.0.1";
-  std::string secret;             // per incarnation; peers prove it with an HMAC
+  std::string secret;             // per run; peers prove it with an HMAC
   bool use_shared_memory = true;  // host: between ranks of one host; else TCP everywhere
   int64_t max_row_bytes = int64_t{1} << 32;
   absl::Duration connect_timeout = absl::Seconds(60);
-  // The ranks that rows go to or come from, e.g. those of the lane; all others when empty. It is a
-  // connection each, so a large job names them. Symmetric: a names b if b names a.
+  // The ranks that rows go to or come from, e.g. those of the EP group; all others when empty. It
+  // is a connection each, so a large job names them. Symmetric: a names b if b names a.
   std::vector<RankId> peers;
   // Told why rows do not take the way one would hope for: to some ranks, during construction, or
   // from a post on.
@@ -121,12 +121,12 @@ struct TransportOptions {
 };
 
 // Rows in host memory: memfd shared memory between ranks of one host, TCP between hosts.
-// Collective: calls `exchange` once, also when this rank fails. Not for a forked child: there every
-// call fails and the destructor disturbs nobody. errors: InvalidArgument, ResourceExhausted when
-// the arena cannot be allocated, Unavailable when the address cannot be bound, DeadlineExceeded
-// naming the ranks that did not come.
+// Collective: calls `all-gather` once, also when this rank fails. Not for a forked child: there
+// every call fails and the destructor disturbs nobody. errors: InvalidArgument, ResourceExhausted
+// when the arena cannot be allocated, Unavailable when the address cannot be bound,
+// DeadlineExceeded naming the ranks that did not come.
 absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,
-                                                             const Exchange& exchange);
+                                                             const AllGather& all_gather);
 
 }  // namespace eplb
 

@@ -45,12 +45,12 @@ std::string JoinReasons(const std::vector<std::string>& reasons) {
 }
 
 // ok when all ranks say ok. errors: FailedPrecondition with the reasons of those that do not.
-absl::Status Agree(const absl::Status& own, int32_t world_size, const Exchange& exchange) {
+absl::Status Agree(const absl::Status& own, int32_t world_size, const AllGather& all_gather) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                        exchange(own.ok() ? "" : absl::StrCat("!", own.message())));
+                        all_gather(own.ok() ? "" : absl::StrCat("!", own.message())));
   if (all.size() != static_cast<size_t>(world_size)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the exchange gave ", all.size(), " answers, world_size is ", world_size));
+        absl::StrCat("the all-gather gave ", all.size(), " answers, world_size is ", world_size));
   }
   std::vector<std::string> reasons;
   reasons.reserve(all.size());
@@ -71,8 +71,8 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
         {.name = "host",
          .prepare = [] { return absl::OkStatus(); },
          .connect =
-             [transport = options.transport](const Exchange& exchange) {
-               return MakeHostTransport(transport, exchange);
+             [transport = options.transport](const AllGather& all_gather) {
+               return MakeHostTransport(transport, all_gather);
              }}};
   }
   std::vector<TransportCandidate> candidates;
@@ -86,18 +86,18 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
 
 absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> candidates,
                                             const TransportOptions& options,
-                                            const Exchange& exchange) {
+                                            const AllGather& all_gather) {
   std::vector<std::string> failures;
   for (size_t i = 0; i < candidates.size(); ++i) {
     // With what it has prepared, which may be as large as all staging.
     const TransportCandidate candidate = std::exchange(candidates[i], {});
-    absl::Status status = Agree(candidate.prepare(), options.world_size, exchange);
+    absl::Status status = Agree(candidate.prepare(), options.world_size, all_gather);
     if (status.ok()) {
-      absl::StatusOr<std::unique_ptr<Transport>> transport = candidate.connect(exchange);
-      status = Agree(transport.status(), options.world_size, exchange);
+      absl::StatusOr<std::unique_ptr<Transport>> transport = candidate.connect(all_gather);
+      status = Agree(transport.status(), options.world_size, all_gather);
       if (status.ok()) {
         return TransportChoice{.transport = *std::move(transport),
-                               .passed_over = absl::StrJoin(failures, "; ")};
+                               .fallback_reason = absl::StrJoin(failures, "; ")};
       }
     }
     failures.push_back(absl::StrCat("transport ", candidate.name,
@@ -108,17 +108,18 @@ absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> cand
   return absl::FailedPreconditionError(absl::StrJoin(failures, "; "));
 }
 
-absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const Exchange& exchange) {
+absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const AllGather& all_gather) {
   EPLB_ASSIGN_OR_RETURN(std::vector<TransportCandidate> candidates, CandidatesOf(options));
   EPLB_ASSIGN_OR_RETURN(TransportChoice choice,
-                        FirstUsable(std::move(candidates), options.transport, exchange));
+                        FirstUsable(std::move(candidates), options.transport, all_gather));
   RowMover mover{.transport = std::move(choice.transport), .queue = nullptr, .report = {}};
   mover.report.name = std::string(mover.transport->name());
-  mover.report.passed_over = std::move(choice.passed_over);
+  mover.report.fallback_reason = std::move(choice.fallback_reason);
   mover.report.device = options.memory.device;
   if (options.name == "auto" && !options.memory.no_device.empty()) {
-    mover.report.passed_over = absl::StrCat("rows move in host memory: ", options.memory.no_device);
-    if (options.transport.on_note) options.transport.on_note(mover.report.passed_over);
+    mover.report.fallback_reason =
+        absl::StrCat("rows move in host memory: ", options.memory.no_device);
+    if (options.transport.on_note) options.transport.on_note(mover.report.fallback_reason);
   }
   EPLB_ASSIGN_OR_RETURN(mover.queue, MakeQueueFor(options.memory));
   if (mover.report.name == "nccl") mover.report.settings = TellNcclSettings(options.nccl);

@@ -24,26 +24,26 @@ namespace eplb {
 struct TransportCandidate {
   std::string name;
   std::function<absl::Status()> prepare;
-  std::function<absl::StatusOr<std::unique_ptr<Transport>>(const Exchange&)> connect;
+  std::function<absl::StatusOr<std::unique_ptr<Transport>>(const AllGather&)> connect;
 };
 
 struct TransportChoice {
   std::unique_ptr<Transport> transport;
-  std::string passed_over;  // why those before it are not used; empty: it is the first
+  std::string fallback_reason;  // why those before it are not used; empty: it is the first
 };
 
 // The first candidate that every rank prepares and connects; one that some rank cannot use is told
 // through on_note with the reasons, dropped on all ranks and destroyed before the next is prepared.
-// Collective: two exchanges a candidate besides its own. errors: FailedPrecondition with what was
+// Collective: two all-gathers a candidate besides its own. errors: FailedPrecondition with what was
 // wrong with each.
 absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> candidates,
                                             const TransportOptions& options,
-                                            const Exchange& exchange);
+                                            const AllGather& all_gather);
 
 // What operators are told about how this rank's rows move.
 struct TransportReport {
   std::string name;
-  std::string passed_over;
+  std::string fallback_reason;
   std::optional<int32_t> device;  // absent: host memory
   std::string device_name;
   std::string nccl_version;  // empty unless the transport is nccl
@@ -63,14 +63,14 @@ struct RowMoverOptions {
   // "host", "peer", "nccl"; "auto": for host memory host, for a GPU's peer, else nccl, else host.
   std::string name = "auto";
   RowMemory memory;
-  std::vector<RankId> lane;  // ranks among which rows move, rising, with our own
+  std::vector<RankId> ep_group;  // ranks among which rows move, rising, with our own
   // peer: staging goes by CUDA's IPC handle also where a descriptor would do.
   bool use_ipc_handles = false;
   NcclSettings nccl;  // with the environment's
 };
 
 // Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory.
-absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const Exchange& exchange);
+absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const AllGather& all_gather);
 
 }  // namespace eplb
 

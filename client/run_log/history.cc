@@ -30,16 +30,16 @@ std::string Steps(int64_t first, int64_t last) {
   return absl::StrCat("steps ", first, "..", last);
 }
 
-// Incarnations that another one followed in some rank's log. placements.jsonl begins anew with each
-// incarnation, so it says nothing about these.
+// Runs that another one followed in some rank's log. placements.jsonl begins anew with each
+// run, so it says nothing about these.
 std::set<std::string> FindSuperseded(std::span<const RankHistory> ranks) {
   std::set<std::string> superseded;
   for (const RankHistory& history : ranks) {
     const HistoryRecord* last_start = nullptr;
     for (const HistoryRecord& record : history.records) {
       if (record.kind != Kind::kStart) continue;
-      if (last_start != nullptr && last_start->incarnation != record.incarnation) {
-        superseded.insert(last_start->incarnation);
+      if (last_start != nullptr && last_start->run_id != record.run_id) {
+        superseded.insert(last_start->run_id);
       }
       last_start = &record;
     }
@@ -51,7 +51,7 @@ std::set<std::string> FindSuperseded(std::span<const RankHistory> ranks) {
 struct Recorded {
   std::map<int64_t, std::set<int64_t>> first_steps;  // by version
   std::set<std::array<uint8_t, 32>> digests;
-  std::set<std::string> superseded;  // incarnations that the records need not cover
+  std::set<std::string> superseded;  // runs that the records need not cover
 };
 
 Recorded CheckPlacements(std::span<const PlacementRecord> placements,
@@ -103,7 +103,7 @@ class RankCheck {
     }
     CheckRunning(record, index);
     switch (record.kind) {
-      case Kind::kReady:
+      case Kind::kPrepared:
         ready_[record.version] = record.digest;
         failed_votes_.erase(record.version);
         break;
@@ -121,7 +121,7 @@ class RankCheck {
         break;
       case Kind::kStop:
         CheckNextStep(absl::StrCat("stopped after step ", record.step), record, After(record.step));
-        incarnation_.reset();
+        run_id_.reset();
         break;
       case Kind::kStart:
         break;  // handled above
@@ -135,15 +135,15 @@ class RankCheck {
   }
 
   void CheckStart(const HistoryRecord& record) {
-    if (!started_.insert(record.incarnation).second) {
-      Report("starts incarnation ", record.incarnation, " twice, again at step ", record.step);
+    if (!started_.insert(record.run_id).second) {
+      Report("starts run ", record.run_id, " twice, again at step ", record.step);
     }
     if (!versions_.empty() && !versions_.contains(record.version) &&
         record.version < *versions_.rbegin()) {
-      Report("starts incarnation ", record.incarnation, " at step ", record.step, " under version ",
+      Report("starts run ", record.run_id, " at step ", record.step, " under version ",
              record.version, ", which it never had, below version ", *versions_.rbegin());
     }
-    incarnation_ = record.incarnation;
+    run_id_ = record.run_id;
     ready_.clear();
     failed_votes_.clear();
     next_step_ = record.step;
@@ -151,13 +151,12 @@ class RankCheck {
   }
 
   void CheckRunning(const HistoryRecord& record, size_t index) {
-    if (incarnation_ == record.incarnation) return;
-    const std::string running = incarnation_.has_value()
-                                    ? absl::StrCat("incarnation ", *incarnation_, " is running")
-                                    : std::string("none is running");
-    Report("has a record of incarnation ", record.incarnation, " at step ", record.step,
-           " (record ", index, "), but ", running);
-    incarnation_ = record.incarnation;
+    if (run_id_ == record.run_id) return;
+    const std::string running = run_id_.has_value() ? absl::StrCat("run ", *run_id_, " is running")
+                                                    : std::string("none is running");
+    Report("has a record of run ", record.run_id, " at step ", record.step, " (record ", index,
+           "), but ", running);
+    run_id_ = record.run_id;
     next_step_.reset();
     running_.reset();
   }
@@ -176,9 +175,9 @@ class RankCheck {
     CheckNextStep(did, record, After(record.step));
     const auto ready = ready_.find(record.version);
     if (ready == ready_.end()) {
-      Report(did, " without READY for it before");
+      Report(did, " without PREPARED for it before");
     } else if (ready->second != record.digest) {
-      Report(did, ", but was READY for digest ", Short(ready->second));
+      Report(did, ", but was PREPARED for digest ", Short(ready->second));
     }
     if (failed_votes_.contains(record.version)) Report(did, " although the vote on it failed");
     if (!versions_.empty() && record.version <= *versions_.rbegin()) {
@@ -200,7 +199,7 @@ class RankCheck {
     if (running_.has_value() && *running_ != std::pair(record.version, record.digest)) {
       Report(did, " while ", Name(running_->first, running_->second), " was in force");
     }
-    if (!recorded_.superseded.contains(record.incarnation) &&
+    if (!recorded_.superseded.contains(record.run_id) &&
         !recorded_.digests.contains(record.digest.bytes) &&
         unrecorded_.insert(record.digest.bytes).second) {
       Report(did, ", which has no placement record");
@@ -209,7 +208,7 @@ class RankCheck {
   }
 
   void CheckFirstStep(const std::string& did, const HistoryRecord& record) {
-    if (recorded_.superseded.contains(record.incarnation)) return;
+    if (recorded_.superseded.contains(record.run_id)) return;
     const auto recorded = recorded_.first_steps.find(record.version);
     if (recorded == recorded_.first_steps.end()) return;
     if (recorded->second.contains(After(record.step))) return;
@@ -219,8 +218,7 @@ class RankCheck {
   // `next`: the step that the record takes for the next one.
   void CheckNextStep(const std::string& did, const HistoryRecord& record, int64_t next) {
     if (next_step_.has_value() && *next_step_ != next) {
-      Report(did, " in incarnation ", record.incarnation, ", where step ", *next_step_,
-             " was next");
+      Report(did, " in run ", record.run_id, ", where step ", *next_step_, " was next");
     }
     next_step_ = next;
   }
@@ -234,13 +232,13 @@ class RankCheck {
   const RankId rank_;
   const Recorded& recorded_;
   std::vector<std::string>& violations_;
-  std::optional<std::string> incarnation_;
+  std::optional<std::string> run_id_;
   std::optional<int64_t> next_step_;
   std::optional<std::pair<int64_t, Digest>> running_;
   std::map<int64_t, Digest> ready_;
   std::set<int64_t> failed_votes_;
-  std::set<int64_t> versions_;     // that this rank ran or committed, over all incarnations
-  std::set<std::string> started_;  // incarnations
+  std::set<int64_t> versions_;                    // that this rank ran or committed, over all runs
+  std::set<std::string> started_;                 // runs
   std::set<std::array<uint8_t, 32>> unrecorded_;  // digests told already
 };
 
@@ -259,7 +257,7 @@ class JobCheck {
         ClaimDigest(record);
         CompareStart(record);
         break;
-      case Kind::kReady:
+      case Kind::kPrepared:
         ClaimDigest(record);
         break;
       case Kind::kCommit:
@@ -295,17 +293,17 @@ class JobCheck {
   }
 
   void CompareStart(const HistoryRecord& record) {
-    const auto [start, first] = starts_.try_emplace(record.incarnation, &record);
+    const auto [start, first] = starts_.try_emplace(record.run_id, &record);
     const HistoryRecord& other = *start->second;
     if (first || other.rank == record.rank) return;
     if (std::tie(other.step, other.version, other.digest.bytes) ==
         std::tie(record.step, record.version, record.digest.bytes)) {
       return;
     }
-    violations_.push_back(absl::StrCat("incarnation ", record.incarnation, " starts at step ",
-                                       other.step, " under ", Name(other.version, other.digest),
-                                       " on rank ", other.rank.value, ", but at step ", record.step,
-                                       " under ", Name(record.version, record.digest), " on rank ",
+    violations_.push_back(absl::StrCat("run ", record.run_id, " starts at step ", other.step,
+                                       " under ", Name(other.version, other.digest), " on rank ",
+                                       other.rank.value, ", but at step ", record.step, " under ",
+                                       Name(record.version, record.digest), " on rank ",
                                        record.rank.value));
   }
 
@@ -313,23 +311,23 @@ class JobCheck {
     const auto [commit, first] = commits_.try_emplace(record.version, &record);
     const HistoryRecord& other = *commit->second;
     if (first) return;
-    if (other.incarnation != record.incarnation) {
+    if (other.run_id != record.run_id) {
       violations_.push_back(absl::StrCat(
-          "version ", record.version, " was committed in incarnation ", other.incarnation,
-          " after step ", other.step, " by rank ", other.rank.value, " and again in incarnation ",
-          record.incarnation, " after step ", record.step, " by rank ", record.rank.value));
+          "version ", record.version, " was committed in run ", other.run_id, " after step ",
+          other.step, " by rank ", other.rank.value, " and again in run ", record.run_id,
+          " after step ", record.step, " by rank ", record.rank.value));
     } else if (other.step != record.step) {
-      violations_.push_back(
-          absl::StrCat("version ", record.version, " of incarnation ", record.incarnation,
-                       " was committed after step ", other.step, " by rank ", other.rank.value,
-                       ", but after step ", record.step, " by rank ", record.rank.value));
+      violations_.push_back(absl::StrCat("version ", record.version, " of run ", record.run_id,
+                                         " was committed after step ", other.step, " by rank ",
+                                         other.rank.value, ", but after step ", record.step,
+                                         " by rank ", record.rank.value));
     }
   }
 
   // Compares the range with what is known of its steps and adds those of which nothing is.
   void AddSteps(const HistoryRecord& record) {
     if (record.step < 0 || record.last_step < record.step || record.last_step > kMaxStep) return;
-    std::map<int64_t, Range>& timeline = timelines_[record.incarnation];
+    std::map<int64_t, Range>& timeline = timelines_[record.run_id];
     int64_t at = record.step;
     auto known = timeline.upper_bound(at);
     if (known != timeline.begin() && std::prev(known)->second.last >= at) --known;
@@ -351,17 +349,17 @@ class JobCheck {
 
   void CompareSteps(int64_t first, int64_t last, const HistoryRecord& a, const HistoryRecord& b) {
     if (a.version == b.version && a.digest == b.digest) return;
-    violations_.push_back(absl::StrCat("incarnation ", a.incarnation, " ran ", Steps(first, last),
-                                       " under ", Name(a.version, a.digest), " on rank ",
-                                       a.rank.value, " and under ", Name(b.version, b.digest),
-                                       " on rank ", b.rank.value));
+    violations_.push_back(absl::StrCat("run ", a.run_id, " ran ", Steps(first, last), " under ",
+                                       Name(a.version, a.digest), " on rank ", a.rank.value,
+                                       " and under ", Name(b.version, b.digest), " on rank ",
+                                       b.rank.value));
   }
 
   std::vector<std::string>& violations_;
   std::map<int64_t, std::pair<Digest, std::string>> digest_of_;  // by version, and who says so
-  std::map<std::string, const HistoryRecord*> starts_;           // by incarnation
+  std::map<std::string, const HistoryRecord*> starts_;           // by run
   std::map<int64_t, const HistoryRecord*> commits_;              // by version
-  std::map<std::string, std::map<int64_t, Range>> timelines_;    // by incarnation and first step
+  std::map<std::string, std::map<int64_t, Range>> timelines_;    // by run and first step
 };
 
 }  // namespace

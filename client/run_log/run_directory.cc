@@ -68,8 +68,8 @@ namespace {
 using Kind = HistoryRecord::Kind;
 
 constexpr std::pair<std::string_view, Kind> kEvents[] = {
-    {"start", Kind::kStart},   {"ready", Kind::kReady}, {"vote", Kind::kVote},
-    {"commit", Kind::kCommit}, {"drop", Kind::kDrop},   {"steps", Kind::kStep},
+    {"start", Kind::kStart},   {"ready", Kind::kPrepared}, {"vote", Kind::kVote},
+    {"commit", Kind::kCommit}, {"drop", Kind::kDrop},      {"steps", Kind::kStep},
     {"stop", Kind::kStop}};
 
 absl::StatusOr<Kind> KindOf(const std::string& event) {
@@ -97,7 +97,7 @@ absl::StatusOr<HistoryRecord> RecordFrom(const wire::JsonValue& object) {
     return absl::InvalidArgumentError(absl::StrCat("rank is ", rank, ", expected 0..2^31-1"));
   }
   record.rank = RankId{static_cast<int32_t>(rank)};
-  EPLB_ASSIGN_OR_RETURN(record.incarnation, wire::GetString(object, "incarnation"));
+  EPLB_ASSIGN_OR_RETURN(record.run_id, wire::GetString(object, "run_id"));
   if (record.kind == Kind::kStop) {
     EPLB_ASSIGN_OR_RETURN(record.step, wire::GetInteger(object, "step"));
     if (record.step < -1) {  // -1: it stopped before step 0
@@ -266,7 +266,7 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
   std::string format;
   fields.Read("format", format);
   fields.Read("job", report.job);
-  fields.Read("incarnation", report.incarnation);
+  fields.Read("run_id", report.run_id);
   fields.Read("world_size", report.world_size);
   fields.Read("num_layers", report.num_layers);
   fields.Read("num_logical_experts", report.num_experts);
@@ -324,7 +324,7 @@ int64_t CountRebalances(const std::vector<SwitchRecord>& switches) {
 std::string RunReportToJson(const RunReport& report) {
   Json json = {{"format", kRunFormat},
                {"job", report.job},
-               {"incarnation", report.incarnation},
+               {"run_id", report.run_id},
                {"world_size", report.world_size},
                {"num_layers", report.num_layers},
                {"num_logical_experts", report.num_experts},

@@ -41,7 +41,7 @@ absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path);
 // The log that each rank keeps of what it did, for the validator of the protocol's promises.
 // threads: safe, no state.
 
-// JSON lines: {"event":"start|ready|vote|commit|drop|steps|stop","rank":R,"incarnation":"..",
+// JSON lines: {"event":"start|ready|vote|commit|drop|steps|stop","rank":R,"run_id":"..",
 // "step":S, "last_step":T (steps), "version":V,"digest":"hex" (all but stop), "ok":bool (vote)};
 // other keys, e.g. a reason, are ignored. A last line that was cut off by a dying process is left
 // out. errors, beginning with the path and naming the line: NotFound; InvalidArgument for any other
@@ -83,7 +83,7 @@ struct SwitchRecord {
 
 struct RunReport {
   std::string job;
-  std::string incarnation;
+  std::string run_id;
   int32_t world_size = 0;
   int32_t num_layers = 0;
   int32_t num_experts = 0;

@@ -55,18 +55,22 @@ void LineFile::Write(std::string line) {
                        written < 0 ? std::strerror(errno) : "the file system is full"));
 }
 
-std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view incarnation) {
-  const nlohmann::ordered_json json = {{"event", line.event},         {"rank", rank},
-                                       {"incarnation", incarnation},  {"step", line.step},
-                                       {"last_step", line.last_step}, {"version", line.version},
-                                       {"digest", line.digest.Hex()}, {"ok", line.ok},
+std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view run_id) {
+  const nlohmann::ordered_json json = {{"event", line.event},
+                                       {"rank", rank},
+                                       {"run_id", run_id},
+                                       {"step", line.step},
+                                       {"last_step", line.last_step},
+                                       {"version", line.version},
+                                       {"digest", line.digest.Hex()},
+                                       {"ok", line.ok},
                                        {"reason", line.reason}};
   // A reason with bytes that are not UTF-8 is written with replacement characters.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 void RunLog::Write(const RunLogLine& line) {
-  if (file_.is_open()) file_.Write(RunLogLineToJson(line, rank_, incarnation_));
+  if (file_.is_open()) file_.Write(RunLogLineToJson(line, rank_, run_id_));
 }
 
 void RunLog::WriteReady(const RunLogLine& line) {

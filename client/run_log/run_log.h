@@ -42,16 +42,16 @@ class LineFile {
 };
 
 // JSON lines, one write each:
-// {"event":"start|ready|vote|commit|drop|steps|stop","rank":0,"incarnation":"..","step":17,
+// {"event":"start|ready|vote|commit|drop|steps|stop","rank":0,"run_id":"..","step":17,
 //  "last_step":24,"version":3,"digest":"<hex>","ok":true,"reason":".."}
 // start  the first version and digest
-// ready  this rank became READY for version and digest; before its Ready left
+// ready  this rank became PREPARED for version and digest; before its Ready left
 // vote   a vote with a target had a result, ok = agreed; or a vote failed (ok false, reason;
 // version
 //        0 without a target)
 // commit, drop  version and digest were switched to, or given up
 // steps  ran [step, last_step] under version and digest; written before each vote and at the stop
-// stop   the incarnation ended on this rank; reason
+// stop   the run ended on this rank; reason
 // step: in "start" the first step to run, in "steps" the first of the range, else the last step
 // that ran before (in "ready" as far as the session's thread knows; -1 in "stop" when none ran).
 // See client/run_log/history.h.
@@ -65,17 +65,17 @@ struct RunLogLine {
   std::string_view reason = {};
 };
 
-std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view incarnation);
+std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view run_id);
 
 // Threads: Write from any; the others from the training thread.
 class RunLog {
  public:
-  RunLog(LineFile file, int32_t rank, std::string incarnation)
-      : file_(std::move(file)), rank_(rank), incarnation_(std::move(incarnation)) {}
+  RunLog(LineFile file, int32_t rank, std::string run_id)
+      : file_(std::move(file)), rank_(rank), run_id_(std::move(run_id)) {}
 
   void Write(const RunLogLine& line);
-  // "ready", from the session's thread, and "stop", the last line: a rank that became READY while
-  // it stopped says nothing of it.
+  // "ready", from the session's thread, and "stop", the last line: a rank that became PREPARED
+  // while it stopped says nothing of it.
   void WriteReady(const RunLogLine& line);
   void WriteStop(const RunLogLine& line);
 
@@ -89,7 +89,7 @@ class RunLog {
   std::mutex stop_mutex_;
   bool stopped_ = false;  // guarded by stop_mutex_
   int32_t rank_;
-  std::string incarnation_;
+  std::string run_id_;
   bool pending_ = false;
   RunLogLine steps_;
 };

@@ -22,7 +22,7 @@ LeaderWatch::LeaderWatch(const std::vector<std::string>& endpoints, size_t own, 
 
 void LeaderWatch::Begin(const wire::Hello& hello, int64_t term) {
   request_.set_job(hello.job);
-  request_.set_incarnation(hello.incarnation);
+  request_.set_run_id(hello.run_id);
   term_ = term;
   if (due_ == Clock::time_point::max()) PlanNext();
 }

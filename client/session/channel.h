@@ -46,7 +46,7 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::str
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
-  // Of an exchange's answer, with the blobs of all ranks; the daemon's messages are far smaller.
+  // Of an all-gather's answer, with the blobs of all ranks; the daemon's messages are far smaller.
   constexpr int kMaxAnswerBytes = 64 << 20;
   static_assert(kMaxAnswerBytes > wire::kMaxMessageBytes);
   arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
@@ -92,7 +92,7 @@ absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
   return status;
 }
 
-// Whether another daemon leads this rank's launch: ranks at two daemons are balanced by neither, so
+// Whether another daemon leads this rank's run: ranks at two daemons are balanced by neither, so
 // a rank asks the others of its list from time to time. Included by the .cc file that runs the
 // stream, and by no header.
 

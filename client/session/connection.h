@@ -64,7 +64,7 @@ class EndpointChoice {
     NoteMoveInVain(now);
     if (!answered_) Take((current_ + 1) % endpoints_.size());
   }
-  // The daemon at `endpoint`, one of the list, leads this launch.
+  // The daemon at `endpoint`, one of the list, leads this run.
   void GoTo(const std::string& endpoint) {
     const auto found = std::find(endpoints_.begin(), endpoints_.end(), endpoint);
     if (found == endpoints_.end()) return;
@@ -135,12 +135,12 @@ struct ConnectionOptions {
   wire::TlsFiles tls;                                   // read anew for every connection
   absl::Duration welcome_deadline = absl::Seconds(10);  // connecting and Welcome together
   absl::Duration goodbye_deadline = absl::Seconds(2);   // half-close to the end of the stream
-  // How often the other daemons of the list are asked whether they lead this rank's launch.
+  // How often the other daemons of the list are asked whether they lead this rank's run.
   absl::Duration leader_every = absl::Seconds(2);
   uint64_t seed = 0;  // of the jitter
   // On the thread of RunConnection; each may be empty.
   std::function<void(const wire::Welcome&)> on_welcome = {};
-  std::function<void()> on_keep = {};                       // this launch is the job's own
+  std::function<void()> on_keep = {};                       // this run is the job's own
   std::function<void(const std::string&)> on_unknown = {};  // a message of a later daemon, once
 };
 
@@ -181,7 +181,7 @@ struct ConnectionEnd {
   bool welcomed = false;      // Welcome came
   bool drained = false;       // the daemon asked us to come back later
   bool said_goodbye = false;  // Goodbye was sent: nothing is left to say
-  // Another daemon leads this rank's launch: the next stream is to that one.
+  // Another daemon leads this rank's run: the next stream is to that one.
   std::optional<wire::Moved> moved = std::nullopt;
 };
 

@@ -99,9 +99,9 @@ void LoadWindows::Switched(int64_t step, int64_t version) {
   earlier_counts_ = counts_;
 }
 
-void LoadWindows::SetPace(const wire::Pace& pace) {
+void LoadWindows::SetReportInterval(const wire::SetReportInterval& pace) {
   if (pace.report_every < 1) return;
-  next_ = pace.report_every == report_every_ ? wire::Pace{} : pace;
+  next_ = pace.report_every == report_every_ ? wire::SetReportInterval{} : pace;
 }
 
 void WindowBuffer::Add(wire::LoadReport window) {

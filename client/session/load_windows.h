@@ -38,12 +38,12 @@ class LoadWindows {
   // Windows that begin at or after pace.from_step have the new length; the change is made where a
   // window of the old length ends and one of the new length begins, so that a rank that hears of
   // it late is aligned again. Ignores a length below 1.
-  void SetPace(const wire::Pace& pace);
+  void SetReportInterval(const wire::SetReportInterval& pace);
   int32_t report_every() const { return report_every_; }
 
  private:
   int32_t report_every_;
-  wire::Pace next_;  // asked for; report_every 0: nothing
+  wire::SetReportInterval next_;  // asked for; report_every 0: nothing
   int64_t first_step_;
   LoadMatrix counts_;  // [L, E] of the current window
   int64_t version_;    // of the placement in force

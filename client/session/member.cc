@@ -12,7 +12,7 @@ wire::Nack MakeNack(int64_t version, wire::NackCode code, std::string detail) {
   return {.version = version, .code = code, .detail = std::move(detail)};
 }
 
-wire::Ready MakeReady(const Proposal& proposal) {
+wire::Prepared MakeReady(const Proposal& proposal) {
   return {.version = proposal.propose.version,
           .digest = proposal.propose.digest,
           .plan_hash = proposal.plan.hash};
@@ -65,8 +65,8 @@ std::vector<wire::UpMessage> Member::OnDown(const wire::DownMessage& message) {
   } else if (const auto* propose = std::get_if<wire::Propose>(&message)) {
     if (std::optional<wire::UpMessage> answer = Begin(*propose)) return {*std::move(answer)};
     return {Finish(PrepareProposal(options_, running_, *propose))};
-  } else if (const auto* retract = std::get_if<wire::Retract>(&message)) {
-    return OnRetract(*retract);
+  } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
+    return OnCancel(*cancel);
   } else if (const auto* need = std::get_if<wire::NeedPlacement>(&message)) {
     return OnNeedPlacement(*need);
   } else if (const auto* keep = std::get_if<wire::Keep>(&message)) {
@@ -78,7 +78,7 @@ std::vector<wire::UpMessage> Member::OnDown(const wire::DownMessage& message) {
 std::optional<wire::UpMessage> Member::Begin(const wire::Propose& propose) {
   using enum wire::NackCode;
   const int64_t version = propose.version;
-  if (ended_) return MakeNack(version, kBusy, "the incarnation of this rank has ended");
+  if (ended_) return MakeNack(version, kBusy, "the run of this rank has ended");
   if (propose.term < highest_term_) {
     return MakeNack(version, kStaleTerm,
                     absl::StrCat("term ", propose.term, ", this rank has seen ", highest_term_));
@@ -96,7 +96,7 @@ std::optional<wire::UpMessage> Member::Begin(const wire::Propose& propose) {
   if (ready_ != nullptr) {
     return MakeNack(version, kBusy,
                     absl::StrCat("version ", ready_->propose.version,
-                                 in_vote_ ? " is being voted on" : " is READY"));
+                                 in_vote_ ? " is being voted on" : " is PREPARED"));
   }
   if (propose.base_version != running_.version || propose.base_digest != running_.digest) {
     return MakeNack(
@@ -125,11 +125,11 @@ wire::Hello Member::MakeHello() const {
   hello.report_every = report_every_;
   hello.running_version = running_.version;
   hello.running_digest = running_.digest;
-  hello.ready_version = ready_ == nullptr ? 0 : ready_->propose.version;
+  hello.prepared_version = ready_ == nullptr ? 0 : ready_->propose.version;
   hello.highest_term = highest_term_;
   hello.highest_version = highest_version_;
   hello.step = FinishedStep();
-  hello.launch = keep_.launch;
+  hello.run_number = keep_.run_number;
   hello.memory = keep_.memory;
   return hello;
 }
@@ -138,17 +138,17 @@ wire::Failed Member::MakeFailed(int64_t version, wire::FailedCode code, std::str
   return {.version = version, .code = code, .detail = std::move(detail), .step = FinishedStep()};
 }
 
-std::vector<wire::UpMessage> Member::OnRetract(const wire::Retract& retract) {
-  if (ready_ != nullptr && ready_->propose.version == retract.version) {
+std::vector<wire::UpMessage> Member::OnCancel(const wire::Cancel& cancel) {
+  if (ready_ != nullptr && ready_->propose.version == cancel.version) {
     if (in_vote_ && frozen_.proposal == ready_) {
-      retract_ = retract;
+      cancel_ = cancel;
       return {};
     }
     ready_ = nullptr;
-    return {MakeFailed(retract.version, wire::FailedCode::kRetracted, retract.reason)};
+    return {MakeFailed(cancel.version, wire::FailedCode::kCancelled, cancel.reason)};
   }
-  if (retract.version == running_.version) return {last_applied_};
-  return {MakeFailed(retract.version, wire::FailedCode::kSuperseded,
+  if (cancel.version == running_.version) return {last_applied_};
+  return {MakeFailed(cancel.version, wire::FailedCode::kSuperseded,
                      "this rank holds no such proposal")};
 }
 
@@ -192,19 +192,18 @@ VoteDecision Member::Decide(std::span<const int64_t> minimum,
   }
   in_vote_ = false;
   frozen_.proposal = nullptr;
-  if (retract_.has_value()) {
+  if (cancel_.has_value()) {
     ready_ = nullptr;
-    messages.push_back(
-        MakeFailed(retract_->version, wire::FailedCode::kRetracted, retract_->reason));
-    retract_.reset();
+    messages.push_back(MakeFailed(cancel_->version, wire::FailedCode::kCancelled, cancel_->reason));
+    cancel_.reset();
   }
   return {.outcome = VoteOutcome::kNothing};
 }
 
-void Member::SetTransport(std::string_view name, std::string_view passed_over) {
+void Member::SetTransport(std::string_view name, std::string_view fallback_reason) {
   wire::TransportInfo& transport = options_.identity.transport;
   transport.name = std::string(name);
-  transport.passed_over = std::string(passed_over);
+  transport.fallback_reason = std::string(fallback_reason);
   transport_changed_ = true;
 }
 
@@ -220,11 +219,11 @@ wire::UpMessage Member::OnApplied(int64_t received_bytes, double pause_seconds) 
                    .pause_seconds = pause_seconds};
   if (transport_changed_) {
     last_applied_.transport = options_.identity.transport.name;
-    last_applied_.passed_over = options_.identity.transport.passed_over;
+    last_applied_.fallback_reason = options_.identity.transport.fallback_reason;
   }
   in_vote_ = false;
   frozen_.proposal = nullptr;
-  retract_.reset();
+  cancel_.reset();
   return last_applied_;
 }
 
@@ -232,7 +231,7 @@ wire::UpMessage Member::OnDropped(std::string_view reason) {
   const std::shared_ptr<const Proposal> dropped = std::exchange(ready_, nullptr);
   in_vote_ = false;
   frozen_.proposal = nullptr;
-  retract_.reset();
+  cancel_.reset();
   return MakeFailed(dropped->propose.version, wire::FailedCode::kTransfer, std::string(reason));
 }
 
@@ -240,7 +239,7 @@ wire::UpMessage Member::OnEnded(std::string_view reason, std::span<const RankId>
   ended_ = true;
   ready_ = nullptr;
   frozen_.proposal = nullptr;
-  retract_.reset();
+  cancel_.reset();
   wire::Goodbye goodbye{.reason = std::string(reason), .missing_ranks = {}, .failed = true};
   for (const RankId rank : missing_ranks) goodbye.missing_ranks.push_back(rank.value);
   return goodbye;

@@ -1,7 +1,7 @@
 // A rank's side of the protocol: a deterministic library without gRPC, threads, clock or I/O.
 //
-//   RUNNING(v)  --Propose, checked-->  READY(v')  --vote agrees, second vote ok-->  RUNNING(v')
-//                                          \--Retract, or second vote no-->         RUNNING(v)
+//   RUNNING(v)  --Propose, checked-->  PREPARED(v')  --vote agrees, second vote ok-->  RUNNING(v')
+//                                          \--Cancel, or second vote no-->         RUNNING(v)
 //
 // The ranks' own vote is the commit point: from Enter to the outcome, what the vote is about is
 // frozen whatever the daemon says meanwhile.
@@ -43,7 +43,7 @@ struct Proposal {
 // What one vote is about: {v, -v, d, -d, r, -r}, and the proposal that v and d stand for.
 struct VoteSnapshot {
   std::array<int64_t, 6> values{};
-  std::shared_ptr<const Proposal> proposal;  // null when not READY: v and d are 0
+  std::shared_ptr<const Proposal> proposal;  // null when not PREPARED: v and d are 0
 };
 
 enum class VoteOutcome {
@@ -58,7 +58,7 @@ struct VoteDecision {
 };
 
 struct MemberOptions {
-  // Job, incarnation, nonce, rank, shape and sizes, and the last finished step (-1: none); the rest
+  // Job, run, nonce, rank, shape and sizes, and the last finished step (-1: none); the rest
   // of Hello is filled in from the state.
   wire::Hello identity;
   MigrationOptions migration;
@@ -72,7 +72,7 @@ using Prepared = std::variant<std::shared_ptr<const Proposal>, wire::Nack>;
 Prepared PrepareProposal(const MemberOptions& options, const RunningPlacement& running,
                          const wire::Propose& propose);
 
-// Threads: not safe; see SharedMember. Memory: one running and one READY placement.
+// Threads: not safe; see SharedMember. Memory: one running and one PREPARED placement.
 class Member {
  public:
   Member(MemberOptions options, RunningPlacement running);
@@ -94,10 +94,10 @@ class Member {
   // The length of its load windows from now on, for Hello.
   void SetReportEvery(int32_t report_every) { report_every_ = report_every; }
 
-  // A vote begins: what READY means for it is frozen until Decide, and on kRunChunk until one of
+  // A vote begins: what PREPARED means for it is frozen until Decide, and on kRunChunk until one of
   // OnApplied, OnDropped and OnEnded. REQUIRES: no vote is open.
   VoteSnapshot Enter();
-  // What Enter gives while nothing is READY. running: VoteBits of the running digest.
+  // What Enter gives while nothing is PREPARED. running: VoteBits of the running digest.
   static VoteSnapshot NothingReady(int64_t running);
   // minimum: the element-wise minimum of all ranks' values. Agreement of v and d on all ranks is
   // equality with this rank's own values and not 0.
@@ -105,17 +105,17 @@ class Member {
   // Acts on the outcome. REQUIRES: a vote is open.
   VoteDecision Decide(std::span<const int64_t> minimum, std::vector<wire::UpMessage>& messages);
   // What carries the rows is no longer what the identity says, and why: told with Applied.
-  void SetTransport(std::string_view name, std::string_view passed_over);
+  void SetTransport(std::string_view name, std::string_view fallback_reason);
   // The chunk is in the slots: its target runs from step + 1 on.
   wire::UpMessage OnApplied(int64_t received_bytes, double pause_seconds);
   // The second vote said no: the old placement runs on.
   wire::UpMessage OnDropped(std::string_view reason);
-  // A vote had no result, or ranks diverged: the incarnation is over. Nothing is answered any more.
+  // A vote had no result, or ranks diverged: the run is over. Nothing is answered any more.
   wire::UpMessage OnEnded(std::string_view reason, std::span<const RankId> missing_ranks);
 
   const MemberOptions& options() const { return options_; }
   const RunningPlacement& running() const { return running_; }
-  // The proposal this rank is READY for, or null.
+  // The proposal this rank is PREPARED for, or null.
   const std::shared_ptr<const Proposal>& ready() const { return ready_; }
   int64_t step() const { return step_; }
   bool ended() const { return ended_; }
@@ -123,7 +123,7 @@ class Member {
  private:
   friend struct MemberPeer;  // of the tests that explore: reads the state
 
-  std::vector<wire::UpMessage> OnRetract(const wire::Retract& retract);
+  std::vector<wire::UpMessage> OnCancel(const wire::Cancel& cancel);
   std::vector<wire::UpMessage> OnNeedPlacement(const wire::NeedPlacement& need) const;
   int64_t FinishedStep() const { return std::max<int64_t>(step_, 0); }  // as messages say it
   wire::Failed MakeFailed(int64_t version, wire::FailedCode code, std::string detail) const;
@@ -134,13 +134,13 @@ class Member {
   // From Enter to the outcome; `frozen_.proposal` is null or equals ready_ meanwhile.
   bool in_vote_ = false;
   VoteSnapshot frozen_;
-  std::optional<wire::Retract> retract_;  // of the frozen proposal, answered by the outcome
-  wire::Applied last_applied_;            // how running_ came about
-  int64_t highest_term_ = 0;              // ever seen
-  int64_t highest_version_ = 0;           // ever seen
-  wire::Keep keep_;                       // for the daemons to come
-  int64_t step_ = 0;                      // last finished, -1 before any
-  int32_t report_every_ = 0;              // steps in a load window, in force
+  std::optional<wire::Cancel> cancel_;  // of the frozen proposal, answered by the outcome
+  wire::Applied last_applied_;          // how running_ came about
+  int64_t highest_term_ = 0;            // ever seen
+  int64_t highest_version_ = 0;         // ever seen
+  wire::Keep keep_;                     // for the daemons to come
+  int64_t step_ = 0;                    // last finished, -1 before any
+  int32_t report_every_ = 0;            // steps in a load window, in force
   bool transport_changed_ = false;
   bool ended_ = false;
 };

@@ -15,7 +15,7 @@ bool IsRefusal(const absl::Status& status) {
          absl::IsUnauthenticated(status);
 }
 
-// The daemon leads, and another launch or process is before this one: the place to wait is here.
+// The daemon leads, and another run or process is before this one: the place to wait is here.
 bool IsLater(const absl::Status& status) { return absl::IsAborted(status); }
 
 // Reached, and without a place for the rank.
@@ -99,15 +99,15 @@ void Session::OnWelcome(const wire::Welcome& welcome) {
   if (!welcome.waits.empty()) {
     told_waits_ = true;
     log_.Log(absl::StrCat("eplbd at ", choice_.current(),
-                          ": this launch is not balanced yet: ", welcome.waits));
+                          ": this run is not balanced yet: ", welcome.waits));
   } else if (std::exchange(told_waits_, false)) {
-    LogLine(absl::StrCat("eplbd at ", choice_.current(), ": this launch is balanced now"));
+    LogLine(absl::StrCat("eplbd at ", choice_.current(), ": this run is balanced now"));
   }
 }
 
 void Session::OnKeep() {
   if (!std::exchange(told_waits_, false)) return;
-  LogLine(absl::StrCat("eplbd at ", choice_.current(), ": this launch is balanced now"));
+  LogLine(absl::StrCat("eplbd at ", choice_.current(), ": this run is balanced now"));
 }
 
 void Session::Tell(const ConnectionEnd& end) {
@@ -115,14 +115,14 @@ void Session::Tell(const ConnectionEnd& end) {
   if (end.moved.has_value()) {
     if (!options_.speaks_for_all) return;
     log_.Log(absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ", end.moved->endpoint,
-                          " leads this launch with term ", end.moved->term,
+                          " leads this run with term ", end.moved->term,
                           "; the ranks leave eplbd at ", endpoint, " for it"));
   } else if (IsRefusal(end.status)) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
                           end.status.message(), "; training goes on without it"));
     figures_.OnRefusal();
   } else if (IsFull(end.status) || IsLater(end.status)) {
-    TellAway(absl::StrCat("has no place for this launch yet: ", end.status.message()));
+    TellAway(absl::StrCat("has no place for this run yet: ", end.status.message()));
   } else if (!end.status.ok()) {
     TellAway(absl::StrCat("is away: ", wire::ConnectionCause({end.status.message().data(),
                                                               end.status.message().size()})));

@@ -28,13 +28,13 @@ struct SessionOptions {
   uint64_t seed = 0;                                 // of the jitter
   int32_t rank = 0;                                  // for what is told
   // Whether this rank tells when the daemon goes away, when it is back, whether it balances this
-  // launch, and when the ranks go to another one: one rank of a job does.
+  // run, and when the ranks go to another one: one rank of a job does.
   bool speaks_for_all = true;
 };
 
 // A refused session (ALREADY_EXISTS, FAILED_PRECONDITION, INVALID_ARGUMENT, PERMISSION_DENIED,
 // UNAUTHENTICATED) is logged once per reason, by each rank, and tried again at the longest delay.
-// Of several endpoints one is spoken to, by EndpointChoice, until another daemon leads this launch.
+// Of several endpoints one is spoken to, by EndpointChoice, until another daemon leads this run.
 // The training thread never waits for this one, except in Close. Threads: safe.
 class Session {
  public:
@@ -79,7 +79,7 @@ class Session {
   std::optional<Clock::time_point> away_since_;
   std::string away_;
   int64_t times_away_ = 0;
-  bool told_waits_ = false;  // this launch is not balanced yet
+  bool told_waits_ = false;  // this run is not balanced yet
   std::mt19937_64 jitter_;
   mutable absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -27,19 +27,21 @@ std::unique_lock<std::mutex> SharedMember::LockForTraining() {
   return lock;
 }
 
-wire::Pace SharedMember::FinishStep(int64_t step, std::optional<wire::LoadReport> window,
-                                    int32_t report_every) {
+wire::SetReportInterval SharedMember::FinishStep(int64_t step,
+                                                 std::optional<wire::LoadReport> window,
+                                                 int32_t report_every) {
   step_ = step;
   report_every_ = report_every;
   if (window.has_value()) kept_.push_back(*std::move(window));
-  if (kept_.empty() && num_paces_ == paces_seen_) return pace_seen_;
+  if (kept_.empty() && num_report_intervals_ == report_intervals_seen_)
+    return report_interval_seen_;
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) {
-    if (kept_.size() < kMaxKept) return pace_seen_;
+    if (kept_.size() < kMaxKept) return report_interval_seen_;
     lock = LockForTraining();
   }
   HandOver();
-  return pace_seen_;
+  return report_interval_seen_;
 }
 
 VoteSnapshot SharedMember::Enter() {
@@ -73,9 +75,9 @@ void SharedMember::OnApplied(int64_t received_bytes, double pause_seconds) {
   Publish();
 }
 
-void SharedMember::SetTransport(std::string_view name, std::string_view passed_over) {
+void SharedMember::SetTransport(std::string_view name, std::string_view fallback_reason) {
   const std::unique_lock<std::mutex> lock = LockForTraining();
-  member_.SetTransport(name, passed_over);
+  member_.SetTransport(name, fallback_reason);
 }
 
 void SharedMember::OnDropped(std::string_view reason) {
@@ -131,9 +133,9 @@ void SharedMember::OnDown(const wire::DownMessage& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (goodbye_.has_value()) return;
   Update();
-  if (const auto* pace = std::get_if<wire::Pace>(&message)) {
-    pace_ = *pace;
-    ++num_paces_;
+  if (const auto* pace = std::get_if<wire::SetReportInterval>(&message)) {
+    report_interval_ = *pace;
+    ++num_report_intervals_;
   }
   Push(member_.OnDown(message));
   Publish();
@@ -190,8 +192,8 @@ void SharedMember::HandOver() {
   Update();
   for (wire::LoadReport& window : kept_) windows_.Add(std::move(window));
   kept_.clear();
-  paces_seen_ = num_paces_;
-  pace_seen_ = pace_;
+  report_intervals_seen_ = num_report_intervals_;
+  report_interval_seen_ = report_interval_;
 }
 
 void SharedMember::Push(std::vector<wire::UpMessage> messages) {

@@ -31,9 +31,9 @@ class SharedMember {
   // up: the next Hello says it all.
   static constexpr size_t kMaxMessages = 64;
 
-  // Told the proposal and the last finished step before READY can be voted on or is told to the
+  // Told the proposal and the last finished step before PREPARED can be voted on or is told to the
   // daemon. Called on the session's thread without the lock, so that a log on a stalled file system
-  // delays no boundary; when the rank changes meanwhile, READY does not follow.
+  // delays no boundary; when the rank changes meanwhile, PREPARED does not follow.
   using OnReady = std::function<void(const Proposal&, int64_t step)>;
 
   // max_window_steps: as WindowBuffer.
@@ -43,16 +43,17 @@ class SharedMember {
   // Counts the step, keeps a finished window and says how long windows are now; returns what the
   // daemon asked for last, report_every 0 when it never asked. Without a wait: when the lock is
   // taken, the window and the answer follow at a later step.
-  wire::Pace FinishStep(int64_t step, std::optional<wire::LoadReport> window, int32_t report_every);
-  // Without a lock while this rank is READY for nothing; so is its Decide.
+  wire::SetReportInterval FinishStep(int64_t step, std::optional<wire::LoadReport> window,
+                                     int32_t report_every);
+  // Without a lock while this rank is PREPARED for nothing; so is its Decide.
   VoteSnapshot Enter();
   VoteDecision Decide(std::span<const int64_t> minimum);
   void OnApplied(int64_t received_bytes, double pause_seconds);
-  void SetTransport(std::string_view name, std::string_view passed_over);
+  void SetTransport(std::string_view name, std::string_view fallback_reason);
   void OnDropped(std::string_view reason);
   void OnEnded(std::string_view reason, std::span<const RankId> missing_ranks);
   // The last message; the first one given stays. After it nothing is sent and nothing is taken in:
-  // no READY may follow the stop in this rank's log.
+  // no PREPARED may follow the stop in this rank's log.
   void SayGoodbye(wire::Goodbye goodbye);
 
   // ---- session thread ----
@@ -96,15 +97,15 @@ class SharedMember {
   // Written by the training thread.
   std::atomic<int64_t> step_;
   std::atomic<int32_t> report_every_;
-  // Written under the lock. False: Enter would find nothing READY.
+  // Written under the lock. False: Enter would find nothing PREPARED.
   std::atomic<bool> may_be_ready_ = false;
-  std::atomic<int64_t> num_paces_ = 0;
+  std::atomic<int64_t> num_report_intervals_ = 0;
   // Of the training thread alone.
   std::vector<wire::LoadReport> kept_;  // windows that wait for the lock
   std::optional<VoteSnapshot> open_;    // of a vote that was entered without the lock
   int64_t running_bits_;
-  int64_t paces_seen_ = 0;
-  wire::Pace pace_seen_;
+  int64_t report_intervals_seen_ = 0;
+  wire::SetReportInterval report_interval_seen_;
 
   // std::mutex: the packaged Abseil is built without ThreadSanitizer, which then does not see what
   // its mutex orders.
@@ -114,8 +115,8 @@ class SharedMember {
   WindowBuffer windows_;
   std::deque<wire::UpMessage> messages_;
   std::optional<wire::Goodbye> goodbye_;
-  bool last_window_left_ = false;  // of those after which nothing but Goodbye is sent
-  wire::Pace pace_;                // the newest
+  bool last_window_left_ = false;            // of those after which nothing but Goodbye is sent
+  wire::SetReportInterval report_interval_;  // the newest
   bool overflow_ = false;
 };
 

@@ -115,9 +115,9 @@ bool Connects(grpc::Channel& channel, absl::Time deadline) {
   return true;
 }
 
-class DaemonExchange {
+class DaemonAllGather {
  public:
-  explicit DaemonExchange(DaemonExchangeOptions options)
+  explicit DaemonAllGather(DaemonAllGatherOptions options)
       : options_(std::move(options)),
         choice_(options_.endpoints, absl::ToChronoNanoseconds(kListenGrace)) {
     request_.set_job(options_.job);
@@ -132,19 +132,19 @@ class DaemonExchange {
     const std::string key = absl::StrCat(next_key_);
     request_.set_key(key);
     request_.set_blob(bytes.data(), bytes.size());
-    v1::ExchangeResponse response;
+    v1::AllGatherResponse response;
     const absl::Status status = CallUntilAnswered(&response);
     if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("exchange ", key, " through eplbd at ",
+      return absl::Status(status.code(), absl::StrCat("all_gather ", key, " through eplbd at ",
                                                       choice_.current(), ": ", status.message()));
     }
     if (response.blobs_size() != options_.world_size) {
-      return absl::InternalError(absl::StrCat("exchange ", key, ": ", response.blobs_size(),
+      return absl::InternalError(absl::StrCat("all_gather ", key, ": ", response.blobs_size(),
                                               " answers, expected ", options_.world_size));
     }
     if (next_key_ > 0 && response.token() != request_.token()) {
       return absl::InternalError(absl::StrCat(
-          "exchange ", key, ": the answer is to other ranks than those of exchange 0"));
+          "all_gather ", key, ": the answer is to other ranks than those of all-gather 0"));
     }
     request_.set_token(response.token());
     request_.set_previous_blob(bytes.data(), bytes.size());
@@ -155,7 +155,7 @@ class DaemonExchange {
  private:
   // A daemon that was reached and goes away, e.g. to restart, is waited for until the deadline: the
   // one that follows knows this rank by its nonce. One that nobody has seen yet is not.
-  absl::Status CallUntilAnswered(v1::ExchangeResponse* response) {
+  absl::Status CallUntilAnswered(v1::AllGatherResponse* response) {
     const absl::Time begin = absl::Now();
     std::string cause;  // that of any attempt: a later one may end before the system has said why
     absl::Duration pause = kFirstPause;
@@ -185,7 +185,7 @@ class DaemonExchange {
     }
   }
 
-  absl::Status Call(absl::Time begin, v1::ExchangeResponse* response) {
+  absl::Status Call(absl::Time begin, v1::AllGatherResponse* response) {
     std::shared_ptr<grpc::Channel>& channel = channels_[choice_.position()];
     if (channel == nullptr) {
       EPLB_ASSIGN_OR_RETURN(channel, MakeChannel(choice_.current(), options_.tls));
@@ -195,7 +195,7 @@ class DaemonExchange {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));
     response->Clear();
-    return wire::FromGrpc(v1::Balancer::NewStub(channel)->Exchange(&context, request_, response));
+    return wire::FromGrpc(v1::Balancer::NewStub(channel)->AllGather(&context, request_, response));
   }
 
   absl::Status Told(const absl::Status& status) const {
@@ -204,21 +204,21 @@ class DaemonExchange {
         absl::StrCat("no answer within ", absl::FormatDuration(options_.timeout)));
   }
 
-  const DaemonExchangeOptions options_;
+  const DaemonAllGatherOptions options_;
   EndpointChoice choice_;
   // By endpoint, while it answers.
   std::vector<std::shared_ptr<grpc::Channel>> channels_ =
       std::vector<std::shared_ptr<grpc::Channel>>(options_.endpoints.size());
-  v1::ExchangeRequest request_;  // with the token and the blob of the last answer
-  bool reached_ = false;         // a daemon was
+  v1::AllGatherRequest request_;  // with the token and the blob of the last answer
+  bool reached_ = false;          // a daemon was
   int64_t next_key_ = 0;
 };
 
 }  // namespace
 
-DaemonExchangeFunction MakeExchangeThroughDaemon(DaemonExchangeOptions options) {
-  auto exchange = std::make_shared<DaemonExchange>(std::move(options));
-  return [exchange](std::string_view bytes) { return exchange->Run(bytes); };
+DaemonAllGatherFunction MakeAllGatherThroughDaemon(DaemonAllGatherOptions options) {
+  auto all_gather = std::make_shared<DaemonAllGather>(std::move(options));
+  return [all_gather](std::string_view bytes) { return all_gather->Run(bytes); };
 }
 
 }  // namespace eplb

@@ -40,21 +40,21 @@ absl::StatusOr<int64_t> ReserveVersion(const std::vector<std::string>& endpoints
 
 // The rendezvous of a starting job through the daemon.
 
-using DaemonExchangeFunction =
+using DaemonAllGatherFunction =
     std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
-struct DaemonExchangeOptions {
+struct DaemonAllGatherOptions {
   std::vector<std::string> endpoints;  // of daemons that stand in for each other, at least one
   wire::TlsFiles tls;
   std::string job;
   std::string launch_id;
   int32_t rank = 0;
   int32_t world_size = 1;
-  absl::Duration timeout = absl::Seconds(60);  // of each exchange
+  absl::Duration timeout = absl::Seconds(60);  // of each all-gather
 };
 
-// What MakeDaemonExchange of client/client.h promises. threads: one caller of the result.
-DaemonExchangeFunction MakeExchangeThroughDaemon(DaemonExchangeOptions options);
+// What MakeDaemonAllGather of client/client.h promises. threads: one caller of the result.
+DaemonAllGatherFunction MakeAllGatherThroughDaemon(DaemonAllGatherOptions options);
 
 }  // namespace eplb
 

@@ -27,31 +27,31 @@ struct Prospect {
 
 // predicted: seconds saved per step on the load that was decided on; replicas: seconds more spent
 // per step.
-Prospect BestProspect(const RebalanceQuestion& question, double predicted, double replicas) {
-  const double token_seconds = question.costs.token_seconds;
+Prospect BestProspect(const RebalanceInput& input, double predicted, double replicas) {
+  const double token_seconds = input.costs.token_seconds;
   Prospect best;
-  for (const SavedTokens& trial : question.record.Trials(question.incumbent)) {
+  for (const SavedTokens& trial : input.record.Trials(input.incumbent)) {
     if (trial.steps <= 0) continue;
     Prospect prospect{.windows = trial.windows, .steps = trial.steps};
-    if (question.costs.horizon_steps > 0) {
-      prospect.steps = std::min(prospect.steps, static_cast<double>(question.costs.horizon_steps));
+    if (input.costs.horizon_steps > 0) {
+      prospect.steps = std::min(prospect.steps, static_cast<double>(input.costs.horizon_steps));
     }
     const double proved = trial.Low() / trial.steps * token_seconds;
     prospect.saved = Finite(std::min(predicted, proved) * prospect.steps);
     prospect.replicas = Finite(replicas * prospect.steps);
     prospect.net = Finite(prospect.saved - prospect.replicas);
     prospect.at_risk = Finite(std::max(0.0, replicas - trial.WorstPerStep() * token_seconds) *
-                              question.steps_to_next);
+                              input.steps_to_next);
     if (best.steps == 0 || prospect.net > best.net) best = prospect;
   }
   return best;
 }
 
 // What may be lost before rebalancing has done harm; negative once it has.
-double Means(const RebalanceQuestion& question) {
-  const TrackRecord& record = question.record;
+double Means(const RebalanceInput& input) {
+  const TrackRecord& record = input.record;
   return Finite((kAllowance * record.start_tokens() + record.saved_tokens()) *
-                    question.costs.token_seconds -
+                    input.costs.token_seconds -
                 record.spent_seconds());
 }
 
@@ -85,18 +85,18 @@ std::string RiskText(const Prospect& prospect, double price, double budget) {
 }
 
 // Decides with prices, once the gain is there. `how_far` says how far the peak load falls.
-void JudgePriced(const RebalanceQuestion& question, double predicted, const std::string& how_far,
-                 RebalanceVerdict& verdict) {
-  const double replicas = Finite(ReplicaSecondsPerStep(question.candidate, question.costs) -
-                                 ReplicaSecondsPerStep(question.incumbent, question.costs));
-  const Prospect prospect = BestProspect(question, predicted, replicas);
-  const double price = verdict.migration.seconds;
-  const std::string spent = SpentText(verdict.migration, prospect.replicas);
+void EvaluatePriced(const RebalanceInput& input, double predicted, const std::string& how_far,
+                    RebalanceDecision& decision) {
+  const double replicas = Finite(ReplicaSecondsPerStep(input.candidate, input.costs) -
+                                 ReplicaSecondsPerStep(input.incumbent, input.costs));
+  const Prospect prospect = BestProspect(input, predicted, replicas);
+  const double price = decision.migration.seconds;
+  const std::string spent = SpentText(decision.migration, prospect.replicas);
   const std::string would_fall = absl::StrCat("kept, predicted peak GPU load would fall ", how_far);
   if (prospect.steps == 0) {
-    verdict.rule = RebalanceRule::kNoEvidence;
-    verdict.reason = absl::StrCat(would_fall, " for ", spent,
-                                  ", but no later window has confirmed a saving yet", kSeeCosts);
+    decision.rule = RebalanceRule::kNoEvidence;
+    decision.reason = absl::StrCat(would_fall, " for ", spent,
+                                   ", but no later window has confirmed a saving yet", kSeeCosts);
     return;
   }
   const std::string confirmed =
@@ -105,84 +105,84 @@ void JudgePriced(const RebalanceQuestion& question, double predicted, const std:
   if (prospect.net <= price) {
     const ComparedText text =
         CompareSeconds(std::max(0.0, prospect.saved), price + std::max(0.0, prospect.replicas));
-    verdict.rule = RebalanceRule::kCost;
-    verdict.reason =
+    decision.rule = RebalanceRule::kCost;
+    decision.reason =
         absl::StrCat(would_fall, ", but ", confirmed, text.of, " over ", StepsText(prospect.steps),
                      ", at a cost of ", text.than, " (", spent, ")", kSeeCosts);
     return;
   }
   const std::string saves = absl::StrCat(SecondsText(std::max(0.0, prospect.saved)), " over ",
                                          StepsText(prospect.steps), " for ", spent);
-  const double budget = Means(question);
+  const double budget = Means(input);
   const double stake = 2 * price + prospect.at_risk;
   if (stake > budget && stake > prospect.net / kTimesEarned) {
-    verdict.rule = RebalanceRule::kRisk;
-    verdict.reason = absl::StrCat(would_fall, ", and the confirmed saving is ", saves, ", but ",
-                                  RiskText(prospect, price, budget), kSeeCosts);
+    decision.rule = RebalanceRule::kRisk;
+    decision.reason = absl::StrCat(would_fall, ", and the confirmed saving is ", saves, ", but ",
+                                   RiskText(prospect, price, budget), kSeeCosts);
     return;
   }
-  verdict.rebalance = true;
-  verdict.rule = RebalanceRule::kPays;
-  verdict.reason = absl::StrCat("rebalance saves ", saves, ": peak GPU load falls ", how_far);
+  decision.rebalance = true;
+  decision.rule = RebalanceRule::kPays;
+  decision.reason = absl::StrCat("rebalance saves ", saves, ": peak GPU load falls ", how_far);
 }
 
 }  // namespace
 
-absl::StatusOr<RebalanceVerdict> JudgeRebalance(const RebalanceQuestion& question) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(question.load, question.incumbent));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(question.load, question.candidate));
+absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(input.load, input.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(input.load, input.candidate));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
   const std::string how_far =
       absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * std::abs(gain),
                       before.mean_balancedness, after.mean_balancedness);
-  RebalanceVerdict verdict;
-  if (gain <= 0 || gain < question.min_gain) {
+  RebalanceDecision decision;
+  if (gain <= 0 || gain < input.min_gain) {
     const std::string too_little =
         gain <= 0 ? std::string()
-                  : absl::StrFormat(", less than min_gain, %.1f %%", 100 * question.min_gain);
-    verdict.reason = absl::StrCat("kept, predicted peak GPU load would ",
-                                  gain < 0 ? "rise " : "fall ", how_far, too_little);
-    return verdict;
+                  : absl::StrFormat(", less than min_gain, %.1f %%", 100 * input.min_gain);
+    decision.reason = absl::StrCat("kept, predicted peak GPU load would ",
+                                   gain < 0 ? "rise " : "fall ", how_far, too_little);
+    return decision;
   }
-  EPLB_ASSIGN_OR_RETURN(verdict.migration,
-                        PriceMigration(question.incumbent, question.candidate, question.costs));
-  if (!question.costs.priced()) {
-    verdict.rebalance = true;
-    verdict.rule = RebalanceRule::kPays;
-    verdict.reason = absl::StrCat("predicted peak GPU load falls ", how_far);
-    return verdict;
+  EPLB_ASSIGN_OR_RETURN(decision.migration,
+                        PriceMigration(input.incumbent, input.candidate, input.costs));
+  if (!input.costs.priced()) {
+    decision.rebalance = true;
+    decision.rule = RebalanceRule::kPays;
+    decision.reason = absl::StrCat("predicted peak GPU load falls ", how_far);
+    return decision;
   }
-  const double predicted = Finite((before.peak_load - after.peak_load) / question.num_steps *
-                                  question.costs.token_seconds);
-  JudgePriced(question, predicted, how_far, verdict);
-  return verdict;
+  const double predicted =
+      Finite((before.peak_load - after.peak_load) / input.num_steps * input.costs.token_seconds);
+  EvaluatePriced(input, predicted, how_far, decision);
+  return decision;
 }
 
-absl::StatusOr<RebalanceVerdict> JudgeReturn(const RebalanceQuestion& question) {
-  RebalanceVerdict verdict;
-  verdict.rule = RebalanceRule::kReturn;
-  const SavedTokens& saved = question.record.incumbent_saved();
-  const double token_seconds = question.costs.token_seconds;
+absl::StatusOr<RebalanceDecision> EvaluateReturn(const RebalanceInput& input) {
+  RebalanceDecision decision;
+  decision.rule = RebalanceRule::kReturn;
+  const SavedTokens& saved = input.record.incumbent_saved();
+  const double token_seconds = input.costs.token_seconds;
   const double lost = Finite(-saved.sum * token_seconds);
-  if (!question.costs.priced() || lost <= 0) {
-    verdict.reason = "kept, the placement in force is no worse than the starting placement";
-    return verdict;
+  if (!input.costs.priced() || lost <= 0) {
+    decision.reason = "kept, the placement in force is no worse than the starting placement";
+    return decision;
   }
-  EPLB_ASSIGN_OR_RETURN(verdict.migration,
-                        PriceMigration(question.incumbent, question.candidate, question.costs));
-  const double price = verdict.migration.seconds;
+  EPLB_ASSIGN_OR_RETURN(decision.migration,
+                        PriceMigration(input.incumbent, input.candidate, input.costs));
+  const double price = decision.migration.seconds;
   const double at_risk =
-      Finite(std::max(0.0, -saved.WorstPerStep() * token_seconds) * question.steps_to_next);
-  const double budget = Means(question);
-  verdict.rebalance = budget < price + at_risk && price <= std::max(budget, lost);
+      Finite(std::max(0.0, -saved.WorstPerStep() * token_seconds) * input.steps_to_next);
+  const double budget = Means(input);
+  decision.rebalance = budget < price + at_risk && price <= std::max(budget, lost);
   const std::string than = absl::StrCat("the placement in force lost ", SecondsText(lost), " in ",
                                         StepsText(saved.steps), " against the starting placement");
-  verdict.reason = verdict.rebalance
-                       ? absl::StrCat("return to the starting placement for ", SecondsText(price),
-                                      " of migration: ", than)
-                       : absl::StrCat("kept, ", than, ", which the loss budget of ",
-                                      SecondsText(std::max(0.0, budget)), " bears", kSeeCosts);
-  return verdict;
+  decision.reason = decision.rebalance
+                        ? absl::StrCat("return to the starting placement for ", SecondsText(price),
+                                       " of migration: ", than)
+                        : absl::StrCat("kept, ", than, ", which the loss budget of ",
+                                       SecondsText(std::max(0.0, budget)), " bears", kSeeCosts);
+  return decision;
 }
 
 const char* NameOf(RebalanceRule rule) {

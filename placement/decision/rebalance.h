@@ -15,7 +15,7 @@
 
 namespace eplb {
 
-struct RebalanceQuestion {
+struct RebalanceInput {
   const Load& load;      // what is expected: the tokens of `num_steps` steps
   double num_steps = 1;  // > 0
   const Placement& incumbent;
@@ -40,7 +40,7 @@ enum class RebalanceRule {
 // "no_change", "min_gain", ..: for JSON.
 const char* NameOf(RebalanceRule rule);
 
-struct RebalanceVerdict {
+struct RebalanceDecision {
   bool rebalance = false;
   RebalanceRule rule = RebalanceRule::kMinGain;
   // "rebalance saves 1.9 s over 1000 steps for 0.21 s of migration: peak GPU load falls 12.3 %
@@ -70,13 +70,13 @@ struct RebalanceVerdict {
 inline constexpr double kAllowance = 0.003;
 inline constexpr double kTimesEarned = 5;
 inline constexpr char kSeeCosts[] = "; see: eplbctl help costs";
-absl::StatusOr<RebalanceVerdict> JudgeRebalance(const RebalanceQuestion& question);
+absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input);
 
 // With prices, after the candidate was kept: whether to go back to where the record began (the
 // candidate here is that placement, aligned; load and min_gain are not looked at). Only when the
 // incumbent has lost against it since it came into force, the account does not bear another
 // interval like that, and the way back is within the account or smaller than what was lost.
-absl::StatusOr<RebalanceVerdict> JudgeReturn(const RebalanceQuestion& question);
+absl::StatusOr<RebalanceDecision> EvaluateReturn(const RebalanceInput& input);
 
 // "12 s", "1.9 s", "0.21 s", "3.4 ms", "12 us": for the sentences.
 std::string SecondsText(double seconds);

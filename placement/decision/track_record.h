@@ -50,7 +50,7 @@ class TrackRecord {
   // `candidate` was computed and not taken. A candidate that is the incumbent has nothing to try.
   void BeginTrial(const Placement& candidate, const Placement& incumbent);
 
-  // The account, as another record of the same launch goes on with it.
+  // The account, as another record of the same run goes on with it.
   struct Sums {
     double start_tokens = 0;
     double saved_tokens = 0;

@@ -10,8 +10,8 @@
 
 #include "base/status_macros.h"
 #include "placement/policies/deepseek_policy.h"
-#include "placement/search/homes.h"
 #include "placement/search/layer_solver.h"
+#include "placement/search/node_affinity.h"
 
 namespace eplb {
 namespace {
@@ -101,7 +101,7 @@ class BalancedPolicy final : public Policy {
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlots(topology, slots));
     if (options.hierarchy != Hierarchy::kSoft) return placement;
-    return WithPrimariesAtHome(placement, options.hierarchy);
+    return WithPrimariesOnAffineNode(placement, options.hierarchy);
   }
 
  private:

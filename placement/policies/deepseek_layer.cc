@@ -68,7 +68,7 @@ size_t BalancedPacking::LightestByScan() const {
   return best;
 }
 
-DeepseekLayerSolver::DeepseekLayerSolver(const DeepseekFrame& frame, TieBreak tie_break)
+DeepseekLayerSolver::DeepseekLayerSolver(const DeepseekLayerShape& frame, TieBreak tie_break)
     : frame_(frame),
       group_packing_(tie_break, frame.groups, frame.nodes),
       slot_packing_(tie_break, frame.slots / frame.nodes, frame.gpus / frame.nodes),
@@ -187,10 +187,10 @@ void DescendingOrder::SortStable(size_t count) {
 
 namespace {
 
-constexpr size_t kLanes = 8;          // floats of one AVX2 vector
+constexpr size_t kEpGroups = 8;       // floats of one AVX2 vector
 constexpr size_t kAccumulators = 4;   // vectors added side by side
 constexpr size_t kCascadeLevels = 4;  // of the cascade
-constexpr size_t kBlock = kLanes * kAccumulators;
+constexpr size_t kBlock = kEpGroups * kAccumulators;
 
 using Block = std::array<float, kBlock>;
 
@@ -233,16 +233,16 @@ float ShortSum(std::span<const float> row) {
 }  // namespace
 
 float TorchSum(std::span<const float> row) {
-  if (row.size() < kLanes) return ShortSum(row);
+  if (row.size() < kEpGroups) return ShortSum(row);
   const size_t num_blocks = row.size() / kBlock;
   Block sums = CascadeSum(row.data(), num_blocks);
-  // Whole vectors after the last block go to the first accumulator, lane by lane.
-  const size_t whole = row.size() / kLanes * kLanes;
-  for (size_t i = num_blocks * kBlock; i < whole; ++i) sums[i % kLanes] += row[i];
-  for (size_t i = kLanes; i < kBlock; ++i) sums[i % kLanes] += sums[i];
+  // Whole vectors after the last block go to the first accumulator, EP group by EP group.
+  const size_t whole = row.size() / kEpGroups * kEpGroups;
+  for (size_t i = num_blocks * kBlock; i < whole; ++i) sums[i % kEpGroups] += row[i];
+  for (size_t i = kEpGroups; i < kBlock; ++i) sums[i % kEpGroups] += sums[i];
   float sum = 0;
   for (size_t i = whole; i < row.size(); ++i) sum += row[i];
-  for (size_t lane = 0; lane < kLanes; ++lane) sum += sums[lane];
+  for (size_t ep_group = 0; ep_group < kEpGroups; ++ep_group) sum += sums[ep_group];
   return sum;
 }
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "placement/search/tournament.h"
+#include "placement/search/winner_tree.h"
 
 namespace eplb {
 
@@ -51,7 +51,7 @@ class DescendingOrder {
 
 // A shape that passed the reference's checks: groups % nodes == 0, experts % groups == 0,
 // gpus % nodes == 0, slots % gpus == 0, slots >= experts >= 1.
-struct DeepseekFrame {
+struct DeepseekLayerShape {
   size_t experts = 0;
   size_t slots = 0;
   size_t groups = 1;
@@ -86,7 +86,7 @@ class BalancedPacking {
 
   size_t bin_size_;
   DescendingOrder order_;
-  Tournament lightest_;
+  WinnerTree lightest_;
   std::vector<float> bin_weight_;
   std::vector<size_t> bin_count_;
   std::vector<int32_t> place_;
@@ -96,7 +96,7 @@ class BalancedPacking {
 // allocation. Threads: one at a time.
 class DeepseekLayerSolver {
  public:
-  DeepseekLayerSolver(const DeepseekFrame& frame, TieBreak tie_break);
+  DeepseekLayerSolver(const DeepseekLayerShape& frame, TieBreak tie_break);
 
   // weight: [E], any float32. cost: O(E + S log S) per layer.
   void Solve(std::span<const float> weight, const DeepseekLayerMaps& maps);
@@ -107,10 +107,10 @@ class DeepseekLayerSolver {
   // Fills slot_expert_, slot_rank_, slot_load_ and count_ of a node.
   void Replicate(std::span<const float> weight);
 
-  DeepseekFrame frame_;
+  DeepseekLayerShape frame_;
   BalancedPacking group_packing_;  // groups on nodes
   BalancedPacking slot_packing_;   // a node's slots on its GPUs
-  Tournament heaviest_;
+  WinnerTree heaviest_;
   std::vector<float> group_load_;        // [groups]
   std::vector<int32_t> ordered_expert_;  // [E] experts in node order
   std::vector<float> ordered_weight_;    // [E]
@@ -124,8 +124,9 @@ class DeepseekLayerSolver {
 // The float32 row sum of torch on CPU, addition by addition: expert group sums decide the packing
 // of groups on nodes, so the last bit counts once sums exceed 2^24.
 
-// Sum of one contiguous row in the order torch 1.13 adds it (AVX2 build: 8 lanes, 4 accumulators,
-// a cascade of 4 levels); 0 for an empty row. NaN and infinities propagate. cost: O(n).
+// Sum of one contiguous row in the order torch 1.13 adds it (AVX2 build: 8 EP groups, 4
+// accumulators, a cascade of 4 levels); 0 for an empty row. NaN and infinities propagate. cost:
+// O(n).
 float TorchSum(std::span<const float> row);
 
 }  // namespace eplb

@@ -34,8 +34,8 @@ absl::Status CheckMultiple(const char* name, int64_t number, const char* of_name
       absl::StrCat(number, " ", name, " are not a multiple of ", of, " ", of_name));
 }
 
-absl::StatusOr<DeepseekFrame> MakeFrame(int64_t num_layers, int64_t num_experts,
-                                        DeepseekShape shape) {
+absl::StatusOr<DeepseekLayerShape> MakeLayerShape(int64_t num_layers, int64_t num_experts,
+                                                  DeepseekShape shape) {
   EPLB_RETURN_IF_ERROR(CheckNumbers(num_layers, num_experts, shape));
   if (shape.num_groups % shape.num_nodes != 0) shape.num_groups = shape.num_nodes = 1;
   EPLB_RETURN_IF_ERROR(CheckMultiple("experts", num_experts, "expert groups", shape.num_groups));
@@ -45,11 +45,11 @@ absl::StatusOr<DeepseekFrame> MakeFrame(int64_t num_layers, int64_t num_experts,
     return absl::InvalidArgumentError(
         absl::StrCat(shape.num_slots, " slots cannot hold ", num_experts, " experts"));
   }
-  return DeepseekFrame{.experts = static_cast<size_t>(num_experts),
-                       .slots = static_cast<size_t>(shape.num_slots),
-                       .groups = static_cast<size_t>(shape.num_groups),
-                       .nodes = static_cast<size_t>(shape.num_nodes),
-                       .gpus = static_cast<size_t>(shape.num_gpus)};
+  return DeepseekLayerShape{.experts = static_cast<size_t>(num_experts),
+                            .slots = static_cast<size_t>(shape.num_slots),
+                            .groups = static_cast<size_t>(shape.num_groups),
+                            .nodes = static_cast<size_t>(shape.num_nodes),
+                            .gpus = static_cast<size_t>(shape.num_gpus)};
 }
 
 template <class Matrix>
@@ -97,7 +97,8 @@ class DeepseekPolicy final : public Policy {
 
 absl::StatusOr<DeepseekMaps> RebalanceExperts(const Eigen::Ref<const FloatMatrix>& weight,
                                               const DeepseekShape& shape, TieBreak tie_break) {
-  EPLB_ASSIGN_OR_RETURN(const DeepseekFrame frame, MakeFrame(weight.rows(), weight.cols(), shape));
+  EPLB_ASSIGN_OR_RETURN(const DeepseekLayerShape frame,
+                        MakeLayerShape(weight.rows(), weight.cols(), shape));
   DeepseekMaps maps = {.physical_to_logical = IndexMatrix(weight.rows(), shape.num_slots),
                        .replica_rank = IndexMatrix(weight.rows(), shape.num_slots),
                        .counts = IndexMatrix(weight.rows(), weight.cols())};

@@ -14,9 +14,9 @@
 #include "placement/policies/balanced_policy.h"
 #include "placement/search/arrangement.h"
 #include "placement/search/bound.h"
-#include "placement/search/homes.h"
 #include "placement/search/improvement.h"
-#include "placement/search/mend.h"
+#include "placement/search/node_affinity.h"
+#include "placement/search/repair.h"
 
 namespace eplb {
 namespace {
@@ -34,8 +34,8 @@ constexpr double kMostToSpread = 0.04;
 constexpr double kFarOff = 0.4;
 // Beyond this the budget of a GPU ends too, unless it was given.
 constexpr double kVeryFarOff = 1;
-// Copying all slots of a layer must lower its soft peak by this part of the bound; where the layer
-// is further off than kNearPeak, by less in the same measure, for it will soon move again.
+// Copying all slots of a layer must lower its smooth maximum by this part of the bound; where the
+// layer is further off than kNearPeak, by less in the same measure, for it will soon move again.
 constexpr double kPriceOfAllSlots = 0.066;
 constexpr double kNearPeak = 0.06;
 // What a replica that is not needed yet must take from the sum of squared units.
@@ -53,7 +53,7 @@ std::vector<double> LoadOf(const Load& load, Eigen::Index layer) {
   return {tokens.data(), tokens.data() + tokens.size()};
 }
 
-// A layer's usable GPUs as one domain; under a hierarchy experts have homes.
+// A layer's usable GPUs as one domain; under a hierarchy experts have affinities.
 struct Frame {
   Domain domain;
   std::vector<int32_t> slots;  // of the domain, in the layer
@@ -72,11 +72,11 @@ Frame SearchFrameOf(const Topology& topology, const GpuSpeeds& speeds, Hierarchy
     const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
     const int32_t count = topology.SlotsOf(GpuId{gpu});
     if (hierarchy != Hierarchy::kNone) {
-      frame.domain.home_of_gpu.push_back(topology.NodeOf(GpuId{gpu}).value);
+      frame.domain.affine_node_of_gpu.push_back(topology.NodeOf(GpuId{gpu}).value);
     }
     for (int32_t slot = first; slot < first + count; ++slot) frame.slots.push_back(slot);
   }
-  frame.domain.only_at_home = hierarchy == Hierarchy::kStrict;
+  frame.domain.only_on_affine_node = hierarchy == Hierarchy::kStrict;
   return frame;
 }
 
@@ -89,18 +89,18 @@ class Contest {
     for (const double speed : domain.speed) total_speed_ += speed;
   }
 
-  // A score is the mean over the windows of the soft peak, in parts of the mean load, plus the
+  // A score is the mean over the windows of the smooth maximum, in parts of the mean load, plus the
   // price of the copies. What has a higher mean of largest loads than the incumbent is out.
   void Offer(SlotRow layout, int32_t copies) {
     const double price = price_of_all_slots_ * copies / static_cast<double>(layout.size());
     const Means means = MeansOf(layout);
     if (best_.empty()) {
       incumbent_peak_ = means.peak;
-    } else if (means.soft_peak + price >= best_score_ || means.peak > incumbent_peak_) {
+    } else if (means.smooth_maximum + price >= best_score_ || means.peak > incumbent_peak_) {
       return;
     }
     best_.assign(layout.begin(), layout.end());
-    best_score_ = means.soft_peak + price;
+    best_score_ = means.smooth_maximum + price;
     best_copies_ = copies;
   }
 
@@ -113,7 +113,7 @@ class Contest {
  private:
   struct Means {
     double peak = 0;
-    double soft_peak = 0;
+    double smooth_maximum = 0;
   };
 
   Means MeansOf(SlotRow layout) const {
@@ -125,10 +125,10 @@ class Contest {
       const double scale = total / total_speed_;
       const std::vector<double> loads = LoadsOf(layout, window);
       means.peak += *std::max_element(loads.begin(), loads.end()) / scale;
-      means.soft_peak += SoftPeak(loads, scale) / scale;
+      means.smooth_maximum += SmoothMaximum(loads, scale) / scale;
     }
     const auto count = static_cast<double>(windows_.size());
-    return {.peak = means.peak / count, .soft_peak = means.soft_peak / count};
+    return {.peak = means.peak / count, .smooth_maximum = means.smooth_maximum / count};
   }
 
   std::vector<double> LoadsOf(SlotRow layout, const std::vector<double>& window) const {
@@ -187,14 +187,14 @@ void OfferSteps(const Domain& domain, SlotRow incumbent, double bound, int32_t b
   const double part = excess > kFarOff ? 1 : kMostOfSlots;
   const double price = kPriceOfAllSlots * std::min(1.0, kNearPeak / excess);
   contest.set_price(price);
-  Relief relief(arrangement, bound,
-                {.copies_per_gpu = budget, .copies = static_cast<int32_t>(part * slots)});
-  while (spread && !IsAbandoned(abandoned) && relief.copies() < kMostToSpread * slots &&
-         relief.Spread(kLeastSpread)) {
+  ImprovementSteps improvement(
+      arrangement, bound, {.copies_per_gpu = budget, .copies = static_cast<int32_t>(part * slots)});
+  while (spread && !IsAbandoned(abandoned) && improvement.copies() < kMostToSpread * slots &&
+         improvement.Spread(kLeastSpread)) {
   }
-  for (int32_t step = 0; step < 2 * slots && !IsAbandoned(abandoned) && relief.Step(price / slots);
-       ++step) {
-    contest.Offer(arrangement.experts(), relief.copies());
+  for (int32_t step = 0;
+       step < 2 * slots && !IsAbandoned(abandoned) && improvement.Step(price / slots); ++step) {
+    contest.Offer(arrangement.experts(), improvement.copies());
   }
 }
 
@@ -254,7 +254,7 @@ class IncrementalPolicy final : public Policy {
     EPLB_ASSIGN_OR_RETURN(const Placement next, Placement::FromSlots(topology, slots));
     EPLB_ASSIGN_OR_RETURN(Placement placement, Align(previous, next));
     if (hierarchy != Hierarchy::kSoft) return placement;
-    return WithPrimariesAtHome(placement, hierarchy);
+    return WithPrimariesOnAffineNode(placement, hierarchy);
   }
 
  private:
@@ -278,18 +278,19 @@ class IncrementalPolicy final : public Policy {
     return absl::OkStatus();
   }
 
-  // Loads and homes of a layer; no homes where the incumbent keeps none.
+  // Loads and affinities of a layer; no affinities where the incumbent keeps none.
   static void SetLayer(const PolicyInput& input, Hierarchy hierarchy, SlotRow incumbent,
                        int32_t layer, Frame& frame) {
     frame.domain.load = LoadOf(input.load, layer);
-    frame.domain.home_of_expert.clear();
+    frame.domain.affine_node_of_expert.clear();
     if (hierarchy == Hierarchy::kNone) return;
-    const auto homes = HomesOf(input.topology, hierarchy, incumbent);
-    if (!homes.has_value()) return;
+    const auto affinities = NodeAffinityOf(input.topology, hierarchy, incumbent);
+    if (!affinities.has_value()) return;
     const auto per_group =
         static_cast<size_t>(input.topology.num_experts() / input.topology.num_groups());
-    for (const int32_t node : *homes) {
-      frame.domain.home_of_expert.insert(frame.domain.home_of_expert.end(), per_group, node);
+    for (const int32_t node : *affinities) {
+      frame.domain.affine_node_of_expert.insert(frame.domain.affine_node_of_expert.end(), per_group,
+                                                node);
     }
   }
 
@@ -297,8 +298,8 @@ class IncrementalPolicy final : public Policy {
                 Layout incumbent, const Layout& balanced) const {
     const Domain& domain = frame.domain;
     const Layout before = incumbent;
-    const bool homeless = hierarchy != Hierarchy::kNone && domain.home_of_expert.empty();
-    if (homeless || !Mend(domain, incumbent)) return balanced;
+    const bool homeless = hierarchy != Hierarchy::kNone && domain.affine_node_of_expert.empty();
+    if (homeless || !Repair(domain, incumbent)) return balanced;
     std::vector<std::vector<double>> windows;
     for (const Load& window : input.recent) windows.push_back(LoadOf(window, layer));
     if (windows.empty()) windows.push_back(domain.load);

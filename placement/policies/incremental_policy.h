@@ -27,18 +27,18 @@ struct IncrementalOptions {
 // window of counts explains (estimates are taken as they are). Then the steps that lower the soft
 // peak most per copy are taken (a new replica in place of one that is not missed: one copy; an
 // exchange: two), until no step pays, a GPU's budget is spent, or a tenth of the slots has moved; a
-// layer that is far off may move more. The soft peak instead of the largest load, because the load
-// of the next window differs on every GPU; for the same reason some copies go first to experts that
-// grew and have too few replicas, although the steps alone would not ask for them yet.
+// layer that is far off may move more. The smooth maximum instead of the largest load, because the
+// load of the next window differs on every GPU; for the same reason some copies go first to experts
+// that grew and have too few replicas, although the steps alone would not ask for them yet.
 // Candidates per layer: the incumbent, the incumbent after each of those steps, and `balanced`
 // aligned to the incumbent where the budget allows it. They are scored on the recent windows: mean
-// soft peak, plus a price per copy.
+// smooth maximum, plus a price per copy.
 // Guarantees: what stays on a GPU keeps its slot; the mean of the largest GPU loads of the scoring
 // windows is never higher than with the incumbent; at most max_moves_per_gpu transfers into any GPU
 // in any layer, with two exceptions that nothing else can serve: an expert that only an unusable
 // GPU held is put elsewhere and empty slots are filled first, by as many transfers as that takes;
-// and a layer whose incumbent breaks the hierarchy, or cannot be mended within it, becomes that of
-// `balanced` whole. Duplicates of the incumbent may stay, none is added.
+// and a layer whose incumbent breaks the hierarchy, or cannot be repaired within it, becomes that
+// of `balanced` whole. Duplicates of the incumbent may stay, none is added.
 //
 // Measured on drifting loads (tests/data/workloads, E >= 128, no hierarchy, from a balanced start):
 // experts that drift by 5 % a window cost 3-6 % of the slots for a balancedness of .98, by 20 %

@@ -131,40 +131,40 @@ class Replayer {
     }
     Costs costs = options_.costs;
     costs.horizon_steps = StepsIn(steps, options_.horizon_windows);
-    RebalanceQuestion question{.load = expected.load,
-                               .num_steps = expected.num_steps,
-                               .incumbent = in_force_,
-                               .candidate = candidate,
-                               .min_gain = options_.min_gain,
-                               .steps_to_next = static_cast<double>(StepsIn(steps, options_.every)),
-                               .costs = costs,
-                               .record = record_};
-    EPLB_ASSIGN_OR_RETURN(const RebalanceVerdict verdict, JudgeRebalance(question));
-    if (verdict.rebalance) {
-      Adopt(std::move(candidate), verdict, range, row);
+    RebalanceInput input{.load = expected.load,
+                         .num_steps = expected.num_steps,
+                         .incumbent = in_force_,
+                         .candidate = candidate,
+                         .min_gain = options_.min_gain,
+                         .steps_to_next = static_cast<double>(StepsIn(steps, options_.every)),
+                         .costs = costs,
+                         .record = record_};
+    EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
+    if (decision.rebalance) {
+      Adopt(std::move(candidate), decision, range, row);
       return absl::OkStatus();
     }
-    row.rule = verdict.rule;
-    row.reason = absl::StrCat(range, verdict.reason);
+    row.rule = decision.rule;
+    row.reason = absl::StrCat(range, decision.reason);
     if (!costs.priced()) return absl::OkStatus();
-    return ConsiderReturn(question, range, row, candidate);
+    return ConsiderReturn(input, range, row, candidate);
   }
 
-  absl::Status ConsiderReturn(const RebalanceQuestion& question, const std::string& range,
-                              ReplayRow& row, const Placement& kept) {
+  absl::Status ConsiderReturn(const RebalanceInput& input, const std::string& range, ReplayRow& row,
+                              const Placement& kept) {
     EPLB_ASSIGN_OR_RETURN(Placement start, Align(in_force_, start_));
     if (!(start == in_force_)) {
-      EPLB_ASSIGN_OR_RETURN(const RebalanceVerdict verdict,
-                            JudgeReturn({.load = question.load,
-                                         .num_steps = question.num_steps,
-                                         .incumbent = in_force_,
-                                         .candidate = start,
-                                         .min_gain = question.min_gain,
-                                         .steps_to_next = question.steps_to_next,
-                                         .costs = question.costs,
-                                         .record = record_}));
-      if (verdict.rebalance) {
-        Adopt(std::move(start), verdict, range, row);
+      EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
+                            EvaluateReturn({.load = input.load,
+                                            .num_steps = input.num_steps,
+                                            .incumbent = in_force_,
+                                            .candidate = start,
+                                            .min_gain = input.min_gain,
+                                            .steps_to_next = input.steps_to_next,
+                                            .costs = input.costs,
+                                            .record = record_}));
+      if (decision.rebalance) {
+        Adopt(std::move(start), decision, range, row);
         return absl::OkStatus();
       }
     }
@@ -172,15 +172,15 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  void Adopt(Placement next, const RebalanceVerdict& verdict, const std::string& range,
+  void Adopt(Placement next, const RebalanceDecision& decision, const std::string& range,
              ReplayRow& row) {
     row.rebalanced = true;
-    row.rule = verdict.rule;
-    row.transfers = verdict.migration.transfers;
-    row.bytes = verdict.migration.bytes;
-    row.migration_seconds = verdict.migration.seconds;
+    row.rule = decision.rule;
+    row.transfers = decision.migration.transfers;
+    row.bytes = decision.migration.bytes;
+    row.migration_seconds = decision.migration.seconds;
     row.reason =
-        absl::StrCat(range, verdict.reason, ", ", CountText(row.transfers, "transfer"),
+        absl::StrCat(range, decision.reason, ", ", CountText(row.transfers, "transfer"),
                      row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
     in_force_ = std::move(next);
     replica_seconds_ = ReplicaSecondsPerStep(in_force_, options_.costs) - start_replica_seconds_;

@@ -80,7 +80,7 @@ using ReplayProgress = std::function<void(int64_t window)>;
 
 // Window 0 runs Placement::Static(topology). Before every options.every-th window the policy is
 // asked, with the last options.history windows, and its answer, aligned to the placement in force,
-// is put in force when JudgeRebalance says so. Nothing before window t depends on windows >= t.
+// is put in force when EvaluateRebalance says so. Nothing before window t depends on windows >= t.
 // Every number is finite.
 // errors: InvalidArgument for options out of range, no window, windows of another shape than the
 // topology, a steps range that is empty, a history whose sum overflows, bytes that sum to more than

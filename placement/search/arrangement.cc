@@ -53,8 +53,8 @@ int32_t Arrangement::CopiesOn(int32_t gpu, int32_t expert) const {
 }
 
 bool Arrangement::MayArrive(int32_t gpu, int32_t expert) const {
-  if (domain_->only_at_home && domain_->home_of_expert[static_cast<size_t>(expert)] !=
-                                   domain_->home_of_gpu[static_cast<size_t>(gpu)]) {
+  if (domain_->only_on_affine_node && domain_->affine_node_of_expert[static_cast<size_t>(expert)] !=
+                                          domain_->affine_node_of_gpu[static_cast<size_t>(gpu)]) {
     return false;
   }
   return CopiesOn(gpu, expert) < max_copies_[static_cast<size_t>(gpu)];
@@ -65,16 +65,16 @@ bool Arrangement::MayLeave(int32_t gpu, int32_t expert) const {
   return least == 0 || CopiesOn(gpu, expert) > least;
 }
 
-bool Arrangement::HomeKept(int32_t gpu, int32_t to, int32_t expert) const {
-  if (!domain_->has_homes()) return true;
-  const int32_t home = domain_->home_of_expert[static_cast<size_t>(expert)];
-  const auto at_home = [&](int32_t g) {
-    return domain_->home_of_gpu[static_cast<size_t>(g)] == home;
+bool Arrangement::AffinityKept(int32_t gpu, int32_t to, int32_t expert) const {
+  if (!domain_->has_node_affinity()) return true;
+  const int32_t home = domain_->affine_node_of_expert[static_cast<size_t>(expert)];
+  const auto on_affine_node = [&](int32_t g) {
+    return domain_->affine_node_of_gpu[static_cast<size_t>(g)] == home;
   };
-  if (!at_home(gpu) || (to != kEmpty && at_home(to))) return true;
+  if (!on_affine_node(gpu) || (to != kEmpty && on_affine_node(to))) return true;
   int32_t others = -1;  // the one that leaves
   for (int32_t slot = FirstOf(expert); slot != kEmpty; slot = NextOf(slot)) {
-    others += at_home(gpu_of(slot)) ? 1 : 0;
+    others += on_affine_node(gpu_of(slot)) ? 1 : 0;
   }
   return others > 0;
 }
@@ -86,14 +86,14 @@ bool Arrangement::MaySwap(int32_t a, int32_t b) const {
   const int32_t expert_b = expert_in(b);
   return expert_a != expert_b && MayArrive(gpu_b, expert_a) && MayArrive(gpu_a, expert_b) &&
          MayLeave(gpu_a, expert_a) && MayLeave(gpu_b, expert_b) &&
-         HomeKept(gpu_a, gpu_b, expert_a) && HomeKept(gpu_b, gpu_a, expert_b);
+         AffinityKept(gpu_a, gpu_b, expert_a) && AffinityKept(gpu_b, gpu_a, expert_b);
 }
 
 bool Arrangement::MayReplace(int32_t slot, int32_t expert) const {
   const int32_t gpu = gpu_of(slot);
   const int32_t leaving = expert_in(slot);
   return leaving != expert && count(leaving) > 1 && MayArrive(gpu, expert) &&
-         MayLeave(gpu, leaving) && HomeKept(gpu, kEmpty, leaving);
+         MayLeave(gpu, leaving) && AffinityKept(gpu, kEmpty, leaving);
 }
 
 void Arrangement::Reset(std::span<const int32_t> counts) {

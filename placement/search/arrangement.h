@@ -83,7 +83,7 @@ class Arrangement {
   void Unlink(int32_t slot);
   void SetCount(int32_t expert, int32_t count);
   // Another replica of `expert` stays on its home when one leaves `gpu` for `to` (or nowhere).
-  bool HomeKept(int32_t gpu, int32_t to, int32_t expert) const;
+  bool AffinityKept(int32_t gpu, int32_t to, int32_t expert) const;
 
   const Domain* domain_;
   std::vector<int32_t> first_;         // [m + 1]

@@ -20,14 +20,14 @@ struct Domain {
   std::vector<double> speed;      // [m], relative speed of each GPU
   bool allow_duplicates = false;  // two replicas of an expert on one GPU although a choice exists
   // [n] and [m], or both empty: an expert keeps at least one replica on a GPU of its home.
-  std::vector<int32_t> home_of_expert;
-  std::vector<int32_t> home_of_gpu;
-  bool only_at_home = false;  // and has no replica elsewhere
+  std::vector<int32_t> affine_node_of_expert;
+  std::vector<int32_t> affine_node_of_gpu;
+  bool only_on_affine_node = false;  // and has no replica elsewhere
 
   int32_t num_experts() const { return static_cast<int32_t>(load.size()); }
   int32_t num_gpus() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_slots() const;
-  bool has_homes() const { return !home_of_gpu.empty(); }
+  bool has_node_affinity() const { return !affine_node_of_gpu.empty(); }
   bool equal_speeds() const;
   double total_load() const;
 

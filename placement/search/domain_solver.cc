@@ -18,7 +18,7 @@ constexpr double kLevels[] = {0.85, 0.93, 0.98, 0.48, 0.75, 0.65, 0.55, 0.44, 0.
 // The part of the work that one seed may take; the first of all may take more.
 constexpr int64_t kSeedParts = 30;
 constexpr int64_t kFirstSeedParts = 4;
-constexpr int32_t kKickAgain = 4;
+constexpr int32_t kPerturbAgain = 4;
 // What a walk may still win where every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
 
@@ -192,7 +192,7 @@ void DomainSolver::TryHotSeeds() {
   }
 }
 
-void DomainSolver::Kick() {
+void DomainSolver::Perturb() {
   const int32_t hot = arrangement_.HottestGpu();
   const int32_t a = arrangement_.first_slot(hot) +
                     random_.Below(arrangement_.end_slot(hot) - arrangement_.first_slot(hot));
@@ -213,9 +213,9 @@ void DomainSolver::Walk(int64_t work) {
   const int64_t stop = std::max<int64_t>(work_.left - work, 0);
   while (work_.left > stop && !Done()) {
     arrangement_.BeginJournal();
-    Kick();
+    Perturb();
     // Now and then more than one, or the descent finds its way back from each.
-    while (random_.Below(kKickAgain) == 0) Kick();
+    while (random_.Below(kPerturbAgain) == 0) Perturb();
     if (random_.Below(16) == 0) {
       descent_.SwapsAndCounts(target(), arrangement_, work_);
     } else {
@@ -249,8 +249,8 @@ void DomainSolver::FindBound() {
 const Arrangement& DomainSolver::Solve() {
   replicator_.Greedy(counts_);
   FindBound();
-  if (domain_->has_homes()) {
-    TryAtHome();
+  if (domain_->has_node_affinity()) {
+    TryOnAffineNode();
   } else {
     TrySeed();
     if (!Done() && limits_.full_bound) bound_ = std::max(bound_, DomainBound(*domain_));
@@ -294,17 +294,17 @@ bool DomainSolver::TryLevels() {
   return true;
 }
 
-void DomainSolver::TryAtHome() {
-  if (domain_->total_load() == 0) return SpreadAtHome();
-  if (Done() || !packer_.PackAtHome(counts_, arrangement_)) return;
+void DomainSolver::TryOnAffineNode() {
+  if (domain_->total_load() == 0) return SpreadOnAffineNode();
+  if (Done() || !packer_.PackOnAffineNode(counts_, arrangement_)) return;
   work_.left -= int64_t{domain_->num_slots()} * domain_->num_gpus();
   descent_.Swaps(target(), arrangement_, work_);
   Keep();
 }
 
 // Every layout is as good; takes the one with the most even counts that replacements lead to.
-void DomainSolver::SpreadAtHome() {
-  if (!packer_.PackAtHome(counts_, arrangement_)) arrangement_.Assign(best_);
+void DomainSolver::SpreadOnAffineNode() {
+  if (!packer_.PackOnAffineNode(counts_, arrangement_)) arrangement_.Assign(best_);
   bool changed = true;
   while (changed) {  // ends, as the sum of the counts' squares falls with every replacement
     changed = false;

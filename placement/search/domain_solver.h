@@ -55,14 +55,14 @@ struct SearchLimits {
 SearchLimits LimitsOf(Effort effort, const Domain& domain, int32_t num_layers);
 
 // Greedy counts, packed and descended; then other counts for the hottest experts; then a walk that
-// kicks the hottest GPU and descends again (no annealing: what ends higher is taken back). Where
-// the domain has no load and homes: the most even counts that single replacements lead to. Ends
-// when the largest GPU load is at the bound, at `enough`, or the work is spent. The answer depends
-// on the domain and the effort alone. Threads: one at a time.
+// perturbations the hottest GPU and descends again (no annealing: what ends higher is taken back).
+// Where the domain has no load and affinities: the most even counts that single replacements lead
+// to. Ends when the largest GPU load is at the bound, at `enough`, or the work is spent. The answer
+// depends on the domain and the effort alone. Threads: one at a time.
 class DomainSolver {
  public:
-  // The slots and speeds of `domain` are fixed from now on; its loads and homes may change before
-  // each Begin. REQUIRES: `domain` outlives this.
+  // The slots and speeds of `domain` are fixed from now on; its loads and affinities may change
+  // before each Begin. REQUIRES: `domain` outlives this.
   explicit DomainSolver(const Domain& domain);
 
   // Forgets the last problem.
@@ -71,7 +71,7 @@ class DomainSolver {
   void Offer(std::span<const int32_t> experts);
   // A largest GPU load below which nothing is won, e.g. that of another part of the layer.
   void set_enough(double enough) { enough_ = enough; }
-  // REQUIRES: a layout was offered, when the domain has homes.
+  // REQUIRES: a layout was offered, when the domain has affinities.
   const Arrangement& Solve();
 
   // Proved; after Solve.
@@ -90,8 +90,8 @@ class DomainSolver {
   bool TryFewHot();
   bool TryLevels();
   // Greedy counts, packed so that every expert has a replica at home.
-  void TryAtHome();
-  void SpreadAtHome();
+  void TryOnAffineNode();
+  void SpreadOnAffineNode();
   void Descend(int64_t work);
   void FindBound();
   void TryAllCounts(int32_t expert, int32_t spare);
@@ -101,7 +101,7 @@ class DomainSolver {
   bool Hopeless(std::span<const int32_t> counts);
   // From the layout at hand, until `work` is done.
   void Walk(int64_t work);
-  void Kick();
+  void Perturb();
 
   const Domain* domain_;
   SearchLimits limits_;

@@ -20,7 +20,7 @@ double SoftnessOf(double peak, double scale) {
   return std::max(kLeastSoftness * scale, kSoftnessOfExcess * (peak - scale));
 }
 
-double SoftPeak(std::span<const double> loads, double scale) {
+double SmoothMaximum(std::span<const double> loads, double scale) {
   const double peak = *std::max_element(loads.begin(), loads.end());
   const double softness = SoftnessOf(peak, scale);
   double sum = 0;
@@ -173,7 +173,8 @@ constexpr double kLeastPart = 1e-12;
 
 }  // namespace
 
-Relief::Relief(Arrangement& arrangement, double scale, const ReliefLimits& limits)
+ImprovementSteps::ImprovementSteps(Arrangement& arrangement, double scale,
+                                   const ImprovementLimits& limits)
     : arrangement_(arrangement),
       scale_(scale),
       limits_(limits),
@@ -190,21 +191,23 @@ Relief::Relief(Arrangement& arrangement, double scale, const ReliefLimits& limit
   Refresh();
 }
 
-int32_t Relief::CostOf(int32_t gpu, int32_t expert) const {
+int32_t ImprovementSteps::CostOf(int32_t gpu, int32_t expert) const {
   return had_[IndexOf(gpu, expert)] != 0 ? 0 : 1;
 }
 
-int32_t Relief::CopiesMore(int32_t gpu, int32_t arriving, int32_t leaving) const {
+int32_t ImprovementSteps::CopiesMore(int32_t gpu, int32_t arriving, int32_t leaving) const {
   return CostOf(gpu, arriving) - CostOf(gpu, leaving);
 }
 
-bool Relief::Affordable(int32_t gpu, int32_t copies) const {
+bool ImprovementSteps::Affordable(int32_t gpu, int32_t copies) const {
   return arrived_[static_cast<size_t>(gpu)] + copies <= limits_.copies_per_gpu;
 }
 
-double Relief::WeightOf(double load) const { return std::exp((load - peak_) / softness_); }
+double ImprovementSteps::WeightOf(double load) const {
+  return std::exp((load - peak_) / softness_);
+}
 
-void Relief::Refresh() {
+void ImprovementSteps::Refresh() {
   peak_ = arrangement_.MaxLoad();
   softness_ = SoftnessOf(peak_, scale_);
   std::fill(arrived_.begin(), arrived_.end(), 0);
@@ -226,7 +229,7 @@ void Relief::Refresh() {
   });
 }
 
-bool Relief::Step(double least_win) {
+bool ImprovementSteps::Step(double least_win) {
   Choice best = {.value = sum_of_weights_ * std::max(kLeastPart, least_win * scale_ / softness_)};
   ConsiderSwaps(best);
   ConsiderReplacements(best);
@@ -240,7 +243,7 @@ bool Relief::Step(double least_win) {
   return true;
 }
 
-void Relief::ConsiderSwaps(Choice& best) const {
+void ImprovementSteps::ConsiderSwaps(Choice& best) const {
   for (const int32_t hot : by_load_) {
     if (weight(hot) <= best.value * kFreeStep) return;
     for (const int32_t cool : by_load_) {
@@ -254,19 +257,19 @@ void Relief::ConsiderSwaps(Choice& best) const {
 
 // At equal speeds the product of the two weights stays what it is, and their sum is least where
 // they are equal.
-double Relief::MostOfSwap(int32_t hot, int32_t cool) const {
+double ImprovementSteps::MostOfSwap(int32_t hot, int32_t cool) const {
   if (arrangement_.inverse_speed(hot) != arrangement_.inverse_speed(cool)) return weight(hot);
   const double apart = std::sqrt(weight(hot)) - std::sqrt(weight(cool));
   return apart * apart;
 }
 
-double Relief::LeastCopies(int32_t hot, int32_t cool) const {
+double ImprovementSteps::LeastCopies(int32_t hot, int32_t cool) const {
   const bool untouched =
       arrived_[static_cast<size_t>(hot)] == 0 && arrived_[static_cast<size_t>(cool)] == 0;
   return untouched ? 2 : kFreeStep;
 }
 
-void Relief::ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const {
+void ImprovementSteps::ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const {
   const double most = MostOfSwap(hot, cool);
   for (int32_t a = arrangement_.first_slot(hot); a < arrangement_.end_slot(hot); ++a) {
     const int32_t leaving = arrangement_.expert_in(a);
@@ -292,12 +295,12 @@ void Relief::ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const {
   }
 }
 
-double Relief::WinWithout(int32_t gpu, double tokens) const {
+double ImprovementSteps::WinWithout(int32_t gpu, double tokens) const {
   const double left = arrangement_.tokens(gpu) - tokens;
   return weight(gpu) - WeightOf(left * arrangement_.inverse_speed(gpu));
 }
 
-double Relief::TrialWin() const {
+double ImprovementSteps::TrialWin() const {
   double win = 0;
   for (const ReplacementTrial::Change& change : trial_.changes()) {
     win += WinWithout(change.gpu, -change.tokens);
@@ -305,7 +308,7 @@ double Relief::TrialWin() const {
   return win;
 }
 
-std::vector<Relief::Replica> Relief::MoreReplicas() const {
+std::vector<ImprovementSteps::Replica> ImprovementSteps::MoreReplicas() const {
   std::vector<Replica> replicas;
   for (int32_t expert = 0; expert < num_experts_; ++expert) {
     const double unit =
@@ -323,7 +326,7 @@ std::vector<Relief::Replica> Relief::MoreReplicas() const {
   return replicas;
 }
 
-std::vector<Relief::Harm> Relief::HarmElsewhere(int32_t slot) const {
+std::vector<ImprovementSteps::Harm> ImprovementSteps::HarmElsewhere(int32_t slot) const {
   const int32_t expert = arrangement_.expert_in(slot);
   const double more = arrangement_.unit(expert) / (arrangement_.count(expert) - 1);
   std::vector<Harm> harms;
@@ -336,7 +339,7 @@ std::vector<Relief::Harm> Relief::HarmElsewhere(int32_t slot) const {
   return harms;
 }
 
-void Relief::ConsiderReplacements(Choice& best) {
+void ImprovementSteps::ConsiderReplacements(Choice& best) {
   const std::vector<Replica> replicas = MoreReplicas();
   for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
     const int32_t leaving = arrangement_.expert_in(slot);
@@ -368,7 +371,7 @@ void Relief::ConsiderReplacements(Choice& best) {
   }
 }
 
-bool Relief::Spread(double least_part) {
+bool ImprovementSteps::Spread(double least_part) {
   const std::vector<double>& load = arrangement_.domain().load;
   // Squared units of all replicas of an expert.
   const auto squares = [&](int32_t expert, int32_t replicas) {
@@ -403,7 +406,7 @@ bool Relief::Spread(double least_part) {
   return false;
 }
 
-int32_t Relief::SlotFor(int32_t expert, double most_missed) {
+int32_t ImprovementSteps::SlotFor(int32_t expert, double most_missed) {
   int32_t best = -1;
   double best_win = 0;
   for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {

@@ -16,11 +16,11 @@ namespace eplb {
 
 // A smooth stand-in for the largest GPU load.
 
-// The soft peak of loads is
+// The smooth maximum of loads is
 //   softness * ln(sum over GPUs of exp(load / softness)).
 // The load of the next window differs by some noise on every GPU, and then any GPU near the top may
-// be the hottest; the soft peak counts them all, those further below the top less and less. It is
-// never below the largest load.
+// be the hottest; the smooth maximum counts them all, those further below the top less and less. It
+// is never below the largest load.
 
 // The softness, as a load, where the largest load is `peak` and GPUs should come near `scale`. It
 // grows with the distance, so that steps far from balance are told apart by how much they take.
@@ -28,7 +28,7 @@ namespace eplb {
 double SoftnessOf(double peak, double scale);
 
 // Of the loads of GPUs, which should come near `scale`. REQUIRES: at least one load, scale > 0.
-double SoftPeak(std::span<const double> loads, double scale);
+double SmoothMaximum(std::span<const double> loads, double scale);
 
 // What a change of replica counts would do, without doing it.
 
@@ -92,7 +92,7 @@ class Descent {
 
 // Moves an incumbent towards balance by the steps that win most per copy.
 
-struct ReliefLimits {
+struct ImprovementLimits {
   int32_t copies_per_gpu;  // that arrive at any GPU
   int32_t copies;          // in all
 };
@@ -100,25 +100,27 @@ struct ReliefLimits {
 // Steps away from an incumbent layout, with what each costs in copies: a GPU that gets an expert it
 // did not hold in the incumbent needs one.
 //
-// What the steps lower is the soft peak (see SoftPeak) rather than the largest load: a step that
-// takes from one hot GPU and gives to a cool one counts, whichever the hottest is just now.
+// What the steps lower is the smooth maximum (see SmoothMaximum) rather than the largest load: a
+// step that takes from one hot GPU and gives to a cool one counts, whichever the hottest is just
+// now.
 //
 // Threads: one at a time.
-class Relief {
+class ImprovementSteps {
  public:
   // `arrangement` holds the incumbent and outlives this. `scale` > 0: the load that GPUs should
   // come near, such as the bound.
-  Relief(Arrangement& arrangement, double scale, const ReliefLimits& limits);
+  ImprovementSteps(Arrangement& arrangement, double scale, const ImprovementLimits& limits);
 
-  // Takes the exchange or the replacement that lowers the soft peak most per copy. False when none
-  // lowers it by `least_win` (in parts of the scale) per copy within the limits.
-  // cost: O(S * slots per GPU * GPUs near the top).
+  // Takes the exchange or the replacement that lowers the smooth maximum most per copy. False when
+  // none lowers it by `least_win` (in parts of the scale) per copy within the limits. cost: O(S *
+  // slots per GPU * GPUs near the top).
   bool Step(double least_win);
 
   // Gives an expert with a large unit another replica, in place of one that is missed least, on the
-  // GPU where that harms the soft peak least. Where every expert drifts by the same part of its
-  // load, the variance of GPU loads is the sum of squared units: false when no replacement lowers
-  // that sum by `least_part` of it within the limits. The soft peak may rise; Step mends that.
+  // GPU where that harms the smooth maximum least. Where every expert drifts by the same part of
+  // its load, the variance of GPU loads is the sum of squared units: false when no replacement
+  // lowers that sum by `least_part` of it within the limits. The smooth maximum may rise; Step
+  // repairs that.
   bool Spread(double least_part);
 
   // Copies that the present layout needs, in all GPUs.
@@ -174,7 +176,7 @@ class Relief {
 
   Arrangement& arrangement_;
   double scale_;
-  ReliefLimits limits_;
+  ImprovementLimits limits_;
   int32_t num_experts_;
   std::vector<char> had_;  // [m * n], in the incumbent
   // As of the last Refresh:

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "placement/search/homes.h"
+#include "placement/search/node_affinity.h"
 
 namespace eplb {
 namespace {
@@ -34,9 +34,9 @@ int32_t PartitionsToTry(Effort effort) {
 }
 
 // The usable GPUs first .. end - 1.
-std::unique_ptr<DomainFrame> FrameOf(const Topology& topology, const GpuSpeeds& speeds,
+std::unique_ptr<DomainShape> FrameOf(const Topology& topology, const GpuSpeeds& speeds,
                                      int32_t first, int32_t end) {
-  auto frame = std::make_unique<DomainFrame>();
+  auto frame = std::make_unique<DomainShape>();
   frame->domain = DomainOf(topology, speeds, first, end);
   for (int32_t gpu = first; gpu < end; ++gpu) {
     if (speeds.Usable(GpuId{gpu})) {
@@ -47,7 +47,7 @@ std::unique_ptr<DomainFrame> FrameOf(const Topology& topology, const GpuSpeeds& 
 }
 
 // Writes an arrangement to the slots of the layer.
-void WriteTo(const DomainFrame& frame, const Arrangement& arrangement, std::span<int32_t> slots) {
+void WriteTo(const DomainShape& frame, const Arrangement& arrangement, std::span<int32_t> slots) {
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
     auto slot = static_cast<size_t>(frame.first_slot[static_cast<size_t>(gpu)]);
     for (int32_t from = arrangement.first_slot(gpu); from < arrangement.end_slot(gpu); ++from) {
@@ -57,7 +57,7 @@ void WriteTo(const DomainFrame& frame, const Arrangement& arrangement, std::span
 }
 
 // The slots of a domain that stand in a layer, in the domain's order.
-std::vector<int32_t> ReadFrom(const DomainFrame& frame, std::span<const int32_t> slots) {
+std::vector<int32_t> ReadFrom(const DomainShape& frame, std::span<const int32_t> slots) {
   std::vector<int32_t> held;
   for (size_t gpu = 0; gpu < frame.first_slot.size(); ++gpu) {
     const auto first = slots.begin() + frame.first_slot[gpu];
@@ -177,7 +177,7 @@ SearchLimits LayerSolver::LimitsFor(Effort effort, const Domain& domain, int32_t
   return limits;
 }
 
-SearchLimits LayerSolver::NodeLimits(const DomainFrame& frame) const {
+SearchLimits LayerSolver::NodeLimits(const DomainShape& frame) const {
   SearchLimits limits = LimitsFor(effort_, frame.domain, topology_.num_layers());
   // Half, so that a second node that matters finds something left.
   limits.work = std::max(work_ / 2, LimitsOf(Effort::kFast, frame.domain, 1).work);
@@ -291,7 +291,7 @@ double LayerSolver::SolvePartition(std::span<const double> load, const Partition
 
 double LayerSolver::SolveNode(std::span<const double> load, const NodePartition& partition,
                               int32_t node, double enough, std::span<int32_t> slots) {
-  DomainFrame& frame = *nodes_[static_cast<size_t>(node)];
+  DomainShape& frame = *nodes_[static_cast<size_t>(node)];
   frame.domain.load.clear();
   frame.experts.clear();
   for (size_t group = 0; group < partition.node_of_group.size(); ++group) {
@@ -314,9 +314,10 @@ double LayerSolver::SolveNode(std::span<const double> load, const NodePartition&
 // says less here, so there is a look at further partitions and more work on one that is better.
 void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
   SolveStrict(load, answer);
-  whole_->domain.home_of_gpu.clear();
+  whole_->domain.affine_node_of_gpu.clear();
   for (const int32_t slot : whole_->first_slot) {
-    whole_->domain.home_of_gpu.push_back(topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
+    whole_->domain.affine_node_of_gpu.push_back(
+        topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
   }
   const NodePartition first = partition_;
   SearchLimits limits = LimitsFor(options_.effort, whole_->domain, topology_.num_layers());
@@ -347,9 +348,10 @@ void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
 // Lets replicas beyond an expert's last one at home go anywhere.
 void LayerSolver::Soften(const NodePartition& partition, const SearchLimits& limits,
                          Answer& answer) {
-  whole_->domain.home_of_expert.clear();
+  whole_->domain.affine_node_of_expert.clear();
   for (const int32_t node : partition.node_of_group) {
-    whole_->domain.home_of_expert.insert(whole_->domain.home_of_expert.end(), per_group(), node);
+    whole_->domain.affine_node_of_expert.insert(whole_->domain.affine_node_of_expert.end(),
+                                                per_group(), node);
   }
   whole_->solver->Begin(limits);
   Arrangement start(whole_->domain);
@@ -388,7 +390,7 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
   const auto all = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), 0));
   if (held != all) return std::nullopt;
   if (options_.hierarchy != Hierarchy::kNone &&
-      !HomesOf(topology_, options_.hierarchy, slots).has_value()) {
+      !NodeAffinityOf(topology_, options_.hierarchy, slots).has_value()) {
     return std::nullopt;
   }
   return peak;

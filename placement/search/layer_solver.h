@@ -29,7 +29,7 @@ struct LayerSolverOptions {
 };
 
 // The usable GPUs of some nodes as a domain, where its slots are in the layer, and its solver.
-struct DomainFrame {
+struct DomainShape {
   Domain domain;
   std::vector<int32_t> first_slot;  // [m], of each GPU in the layer
   std::vector<int32_t> experts;     // [n], the domain's experts in the layer
@@ -59,7 +59,7 @@ class LayerSolver {
   };
   // LimitsOf, for as long as somebody wants the answer.
   SearchLimits LimitsFor(Effort effort, const Domain& domain, int32_t num_layers) const;
-  SearchLimits NodeLimits(const DomainFrame& frame) const;
+  SearchLimits NodeLimits(const DomainShape& frame) const;
   void SolveFlat(Answer& answer);
   void SolveStrict(std::span<const double> load, Answer& answer);
   void SolveSoft(std::span<const double> load, Answer& answer);
@@ -85,8 +85,8 @@ class LayerSolver {
   Effort effort_ = Effort::kDefault;  // of the pass over the partitions
   int64_t work_ = 0;                  // left for the partition
   std::vector<int32_t> slots_;        // [S] of the partition
-  std::unique_ptr<DomainFrame> whole_;
-  std::vector<std::unique_ptr<DomainFrame>> nodes_;  // [N]
+  std::unique_ptr<DomainShape> whole_;
+  std::vector<std::unique_ptr<DomainShape>> nodes_;  // [N]
   std::vector<int32_t> kind_of_node_;                // [N]
   NodePartition partition_;                          // of the last strict or soft layer
 };

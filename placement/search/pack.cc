@@ -34,7 +34,7 @@ void Packer::Pack(std::span<const int32_t> counts, Arrangement& arrangement) {
   OrderBy(counts.size(), [&](int32_t expert) { return arrangement.unit(expert); });
   const bool plain = arrangement.domain().equal_speeds() &&
                      arrangement.domain().MaxReplicas() == arrangement.num_gpus();
-  if (plain ? PackByTournament(counts, arrangement) : PackByLoad(counts, arrangement)) return;
+  if (plain ? PackByWinnerTree(counts, arrangement) : PackByLoad(counts, arrangement)) return;
   Begin(counts, arrangement);
   OrderBy(counts.size(), [&](int32_t expert) { return double{1} * arrangement.count(expert); });
   PackByRoom(counts, arrangement);
@@ -53,7 +53,7 @@ void Packer::Begin(std::span<const int32_t> counts, Arrangement& arrangement) {
   }
 }
 
-bool Packer::PackByTournament(std::span<const int32_t> counts, Arrangement& arrangement) {
+bool Packer::PackByWinnerTree(std::span<const int32_t> counts, Arrangement& arrangement) {
   // The lightest GPU has the largest key; the lowest index wins ties; 0 never wins.
   const auto key = [&](int32_t gpu) {
     const auto g = static_cast<size_t>(gpu);
@@ -129,26 +129,28 @@ void Packer::PackByRoom(std::span<const int32_t> counts, Arrangement& arrangemen
   }
 }
 
-bool Packer::PackAtHome(std::span<const int32_t> counts, Arrangement& arrangement) {
+bool Packer::PackOnAffineNode(std::span<const int32_t> counts, Arrangement& arrangement) {
   const Domain& domain = arrangement.domain();
   Begin(counts, arrangement);
   OrderBy(counts.size(), [&](int32_t expert) { return arrangement.unit(expert); });
-  const int32_t homes = 1 + *std::max_element(domain.home_of_gpu.begin(), domain.home_of_gpu.end());
+  const int32_t affinities =
+      1 + *std::max_element(domain.affine_node_of_gpu.begin(), domain.affine_node_of_gpu.end());
   // Free slots of each home beyond one for each of its experts that is still to come.
-  room_.assign(static_cast<size_t>(homes), 0);
+  room_.assign(static_cast<size_t>(affinities), 0);
   for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {
-    room_[static_cast<size_t>(domain.home_of_gpu[gpu])] += domain.slots[gpu];
+    room_[static_cast<size_t>(domain.affine_node_of_gpu[gpu])] += domain.slots[gpu];
   }
-  for (const int32_t home : domain.home_of_expert) --room_[static_cast<size_t>(home)];
+  for (const int32_t home : domain.affine_node_of_expert) --room_[static_cast<size_t>(home)];
   for (const int32_t expert : order_) {
-    const int32_t home = domain.home_of_expert[static_cast<size_t>(expert)];
+    const int32_t home = domain.affine_node_of_expert[static_cast<size_t>(expert)];
     for (int32_t placed = 0; placed < counts[static_cast<size_t>(expert)]; ++placed) {
       const int32_t gpu = LightestFor(expert, arrangement, [&](int32_t candidate) {
-        const int32_t at = domain.home_of_gpu[static_cast<size_t>(candidate)];
+        const int32_t at = domain.affine_node_of_gpu[static_cast<size_t>(candidate)];
         return placed == 0 ? at == home : room_[static_cast<size_t>(at)] > 0;
       });
       if (gpu < 0) return false;
-      if (placed > 0) --room_[static_cast<size_t>(domain.home_of_gpu[static_cast<size_t>(gpu)])];
+      if (placed > 0)
+        --room_[static_cast<size_t>(domain.affine_node_of_gpu[static_cast<size_t>(gpu)])];
       PutOn(gpu, expert, arrangement);
     }
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "placement/search/arrangement.h"
-#include "placement/search/tournament.h"
+#include "placement/search/winner_tree.h"
 
 namespace eplb {
 
@@ -20,14 +20,14 @@ namespace eplb {
 // free slots, which always ends. Keeps its scratch. Threads: one at a time.
 class Packer {
  public:
-  // Fills an arrangement without homes. counts: [n], within the limits of the domain, summing to
-  // its slots. cost: O(S * (m + n / S * log n)).
+  // Fills an arrangement without affinities. counts: [n], within the limits of the domain, summing
+  // to its slots. cost: O(S * (m + n / S * log n)).
   void Pack(std::span<const int32_t> counts, Arrangement& arrangement);
 
-  // As Pack where experts have homes: the first replica of each expert goes to a GPU of its home,
-  // the others anywhere, but leave room at every home for the experts that are still to come. False
-  // in a dead end; the arrangement is unusable then.
-  bool PackAtHome(std::span<const int32_t> counts, Arrangement& arrangement);
+  // As Pack where experts have affinities: the first replica of each expert goes to a GPU of its
+  // home, the others anywhere, but leave room at every home for the experts that are still to come.
+  // False in a dead end; the arrangement is unusable then.
+  bool PackOnAffineNode(std::span<const int32_t> counts, Arrangement& arrangement);
 
  private:
   // Experts by falling key, first index on ties.
@@ -35,8 +35,8 @@ class Packer {
   void OrderBy(size_t num_experts, const Key& key);
   void Begin(std::span<const int32_t> counts, Arrangement& arrangement);
   // As PackByLoad where GPUs are equally fast and hold an expert at most once, which is nearly
-  // always: the lightest GPU wins a tournament. Loads are compared as float32.
-  bool PackByTournament(std::span<const int32_t> counts, Arrangement& arrangement);
+  // always: the lightest GPU wins a winner_tree. Loads are compared as float32.
+  bool PackByWinnerTree(std::span<const int32_t> counts, Arrangement& arrangement);
   bool PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement);
   void PackByRoom(std::span<const int32_t> counts, Arrangement& arrangement);
   // The allowed GPU with room whose load an expert raises least, or -1.
@@ -50,8 +50,8 @@ class Packer {
   std::vector<int32_t> order_;                      // [n]
   std::vector<std::pair<double, int32_t>> by_key_;  // [n]
   std::vector<int32_t> filled_;                     // [m], slots in use
-  std::vector<int32_t> room_;                       // of homes
-  std::optional<Tournament> lightest_;
+  std::vector<int32_t> room_;                       // of affinities
+  std::optional<WinnerTree> lightest_;
   std::vector<int32_t> taken_;  // GPUs of the expert that is being placed
 };
 

@@ -30,21 +30,21 @@ namespace {
 
 static_assert(static_cast<int>(NackCode::kStaleTerm) == v1::Nack::STALE_TERM);
 static_assert(static_cast<int>(NackCode::kBusy) == v1::Nack::Code_MAX);
-static_assert(static_cast<int>(FailedCode::kRetracted) == v1::Failed::RETRACTED);
+static_assert(static_cast<int>(FailedCode::kCancelled) == v1::Failed::CANCELLED);
 static_assert(static_cast<int>(FailedCode::kSuperseded) == v1::Failed::Code_MAX);
 
 void HelloToProto(const Hello& hello, v1::Hello* out) {
   out->set_job(hello.job);
-  out->set_incarnation(hello.incarnation);
+  out->set_run_id(hello.run_id);
   out->set_nonce(hello.nonce);
   out->set_rank(static_cast<uint32_t>(hello.rank));
   out->set_world_size(static_cast<uint32_t>(hello.world_size));
   out->set_gpu(static_cast<uint32_t>(hello.gpu));
-  out->set_lane(static_cast<uint32_t>(hello.lane));
+  out->set_ep_group(static_cast<uint32_t>(hello.ep_group));
   ToProto(hello.shape, out->mutable_shape());
   out->set_running_version(static_cast<uint64_t>(hello.running_version));
   SetDigest(hello.running_digest, out->mutable_running_digest());
-  out->set_ready_version(static_cast<uint64_t>(hello.ready_version));
+  out->set_prepared_version(static_cast<uint64_t>(hello.prepared_version));
   out->set_highest_term(static_cast<uint64_t>(hello.highest_term));
   out->set_highest_version(static_cast<uint64_t>(hello.highest_version));
   out->set_step(static_cast<uint64_t>(hello.step));
@@ -61,9 +61,9 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
   }
   out->set_reduce(hello.reduce == Reduce::kRoot ? v1::Hello::ROOT : v1::Hello::RANK);
   ToProto(hello.transport, out->mutable_transport());
-  out->set_num_pipeline_ranks(static_cast<uint32_t>(hello.num_pipeline_ranks));
+  out->set_pipeline_parallel_size(static_cast<uint32_t>(hello.pipeline_parallel_size));
   out->set_expert_tensor_parallel(static_cast<uint32_t>(hello.expert_tensor_parallel));
-  out->set_launch(static_cast<uint64_t>(hello.launch));
+  out->set_run_number(static_cast<uint64_t>(hello.run_number));
   out->set_take_over(hello.take_over);
   ToProto(hello.memory, out->mutable_memory());
 }
@@ -76,18 +76,19 @@ absl::StatusOr<int32_t> GetSmallOrOne(const char* field, uint32_t value) {
 absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   Hello hello;
   EPLB_RETURN_IF_ERROR(CheckPlainName("job", in.job()));
-  EPLB_RETURN_IF_ERROR(CheckPrintableName("incarnation", in.incarnation()));
+  EPLB_RETURN_IF_ERROR(CheckPrintableName("run_id", in.run_id()));
   hello.job = in.job();
-  hello.incarnation = in.incarnation();
+  hello.run_id = in.run_id();
   hello.nonce = in.nonce();
   EPLB_ASSIGN_OR_RETURN(hello.rank, GetSmall("rank", in.rank()));
   EPLB_ASSIGN_OR_RETURN(hello.world_size, GetSmall("world_size", in.world_size()));
   EPLB_ASSIGN_OR_RETURN(hello.gpu, GetSmall("gpu", in.gpu()));
-  EPLB_ASSIGN_OR_RETURN(hello.lane, GetSmall("lane", in.lane()));
+  EPLB_ASSIGN_OR_RETURN(hello.ep_group, GetSmall("ep_group", in.ep_group()));
   EPLB_ASSIGN_OR_RETURN(hello.shape, ShapeFromProto(in.shape()));
   EPLB_ASSIGN_OR_RETURN(hello.running_version, GetCount("running_version", in.running_version()));
   EPLB_ASSIGN_OR_RETURN(hello.running_digest, GetDigest("running_digest", in.running_digest()));
-  EPLB_ASSIGN_OR_RETURN(hello.ready_version, GetCount("ready_version", in.ready_version()));
+  EPLB_ASSIGN_OR_RETURN(hello.prepared_version,
+                        GetCount("prepared_version", in.prepared_version()));
   EPLB_ASSIGN_OR_RETURN(hello.highest_term, GetCount("highest_term", in.highest_term()));
   EPLB_ASSIGN_OR_RETURN(hello.highest_version, GetCount("highest_version", in.highest_version()));
   EPLB_ASSIGN_OR_RETURN(hello.step, GetCount("step", in.step()));
@@ -98,11 +99,11 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   EPLB_ASSIGN_OR_RETURN(hello.staging_rows, GetCount("staging_rows", in.staging_rows()));
   EPLB_ASSIGN_OR_RETURN(hello.staging_layers, GetCount("staging_layers", in.staging_layers()));
   EPLB_ASSIGN_OR_RETURN(hello.session_number, GetCount("session_number", in.session_number()));
-  EPLB_ASSIGN_OR_RETURN(hello.num_pipeline_ranks,
-                        GetSmallOrOne("num_pipeline_ranks", in.num_pipeline_ranks()));
+  EPLB_ASSIGN_OR_RETURN(hello.pipeline_parallel_size,
+                        GetSmallOrOne("pipeline_parallel_size", in.pipeline_parallel_size()));
   EPLB_ASSIGN_OR_RETURN(hello.expert_tensor_parallel,
                         GetSmallOrOne("expert_tensor_parallel", in.expert_tensor_parallel()));
-  EPLB_ASSIGN_OR_RETURN(hello.launch, GetCount("launch", in.launch()));
+  EPLB_ASSIGN_OR_RETURN(hello.run_number, GetCount("run_number", in.run_number()));
   hello.take_over = in.take_over();
   hello.memory = CarriedFromBytes(in.memory());
   hello.library_version = Clipped(in.library_version());
@@ -120,12 +121,12 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
   return hello;
 }
 
-absl::StatusOr<UpMessage> ReadyFromProto(const v1::Ready& in) {
-  Ready ready;
-  EPLB_ASSIGN_OR_RETURN(ready.version, GetCount("version", in.version()));
-  EPLB_ASSIGN_OR_RETURN(ready.digest, GetDigest("digest", in.digest()));
-  EPLB_ASSIGN_OR_RETURN(ready.plan_hash, GetDigest("plan_hash", in.plan_hash()));
-  return ready;
+absl::StatusOr<UpMessage> PreparedFromProto(const v1::Prepared& in) {
+  Prepared prepared;
+  EPLB_ASSIGN_OR_RETURN(prepared.version, GetCount("version", in.version()));
+  EPLB_ASSIGN_OR_RETURN(prepared.digest, GetDigest("digest", in.digest()));
+  EPLB_ASSIGN_OR_RETURN(prepared.plan_hash, GetDigest("plan_hash", in.plan_hash()));
+  return prepared;
 }
 
 absl::StatusOr<UpMessage> NackFromProto(const v1::Nack& in) {
@@ -152,7 +153,7 @@ absl::StatusOr<UpMessage> AppliedFromProto(const v1::Applied& in) {
   }
   applied.pause_seconds = in.pause_seconds();
   applied.transport = Clipped(in.transport(), kMaxTransportName);
-  applied.passed_over = Clipped(in.passed_over());
+  applied.fallback_reason = Clipped(in.fallback_reason());
   return applied;
 }
 
@@ -184,8 +185,8 @@ void ToProto(const UpMessage& message, v1::Up* out) {
   std::visit(
       Overloaded{[&](const Hello& m) { HelloToProto(m, out->mutable_hello()); },
                  [&](const LoadReport& m) { LoadReportToProto(m, out->mutable_load_report()); },
-                 [&](const Ready& m) {
-                   v1::Ready* ready = out->mutable_ready();
+                 [&](const Prepared& m) {
+                   v1::Prepared* ready = out->mutable_prepared();
                    ready->set_version(static_cast<uint64_t>(m.version));
                    SetDigest(m.digest, ready->mutable_digest());
                    SetDigest(m.plan_hash, ready->mutable_plan_hash());
@@ -204,7 +205,7 @@ void ToProto(const UpMessage& message, v1::Up* out) {
                    applied->set_received_bytes(static_cast<uint64_t>(m.received_bytes));
                    applied->set_pause_seconds(m.pause_seconds);
                    applied->set_transport(m.transport);
-                   applied->set_passed_over(m.passed_over);
+                   applied->set_fallback_reason(m.fallback_reason);
                  },
                  [&](const Failed& m) {
                    v1::Failed* failed = out->mutable_failed();
@@ -237,8 +238,8 @@ absl::StatusOr<UpMessage> FromProto(v1::Up message) {
       return HelloFromProto(message.hello());
     case v1::Up::kLoadReport:
       return LoadReportFromProto(*message.mutable_load_report());
-    case v1::Up::kReady:
-      return ReadyFromProto(message.ready());
+    case v1::Up::kPrepared:
+      return PreparedFromProto(message.prepared());
     case v1::Up::kNack:
       return NackFromProto(message.nack());
     case v1::Up::kApplied:
@@ -309,42 +310,43 @@ absl::StatusOr<DownMessage> WelcomeFromProto(const v1::Welcome& in) {
   return welcome;
 }
 
-absl::StatusOr<DownMessage> RetractFromProto(const v1::Retract& in) {
-  Retract retract;
-  EPLB_ASSIGN_OR_RETURN(retract.version, GetCount("version", in.version()));
-  retract.reason = in.reason();
-  return retract;
+absl::StatusOr<DownMessage> CancelFromProto(const v1::Cancel& in) {
+  Cancel cancel;
+  EPLB_ASSIGN_OR_RETURN(cancel.version, GetCount("version", in.version()));
+  cancel.reason = in.reason();
+  return cancel;
 }
 
 }  // namespace
 
 void ToProto(const DownMessage& message, v1::Down* out) {
-  std::visit(
-      Overloaded{[&](const Welcome& m) {
-                   out->mutable_welcome()->set_term(static_cast<uint64_t>(m.term));
-                   out->mutable_welcome()->set_server_version(m.server_version);
-                   out->mutable_welcome()->set_waits(m.waits);
-                 },
-                 [&](const Propose& m) { ProposeToProto(m, out->mutable_propose()); },
-                 [&](const Retract& m) {
-                   out->mutable_retract()->set_version(static_cast<uint64_t>(m.version));
-                   out->mutable_retract()->set_reason(m.reason);
-                 },
-                 [&](const Pace& m) {
-                   out->mutable_pace()->set_report_every(static_cast<uint32_t>(m.report_every));
-                   out->mutable_pace()->set_from_step(static_cast<uint64_t>(m.from_step));
-                 },
-                 [&](const NeedPlacement& m) {
-                   SetDigest(m.digest, out->mutable_need_placement()->mutable_digest());
-                 },
-                 [&](const Drain& m) {
-                   out->mutable_drain()->set_grace_ms(static_cast<uint32_t>(m.grace_ms));
-                 },
-                 [&](const Keep& m) {
-                   out->mutable_keep()->set_launch(static_cast<uint64_t>(m.launch));
-                   ToProto(m.memory, out->mutable_keep()->mutable_memory());
-                 }},
-      message);
+  std::visit(Overloaded{[&](const Welcome& m) {
+                          out->mutable_welcome()->set_term(static_cast<uint64_t>(m.term));
+                          out->mutable_welcome()->set_server_version(m.server_version);
+                          out->mutable_welcome()->set_waits(m.waits);
+                        },
+                        [&](const Propose& m) { ProposeToProto(m, out->mutable_propose()); },
+                        [&](const Cancel& m) {
+                          out->mutable_cancel()->set_version(static_cast<uint64_t>(m.version));
+                          out->mutable_cancel()->set_reason(m.reason);
+                        },
+                        [&](const SetReportInterval& m) {
+                          out->mutable_set_report_interval()->set_report_every(
+                              static_cast<uint32_t>(m.report_every));
+                          out->mutable_set_report_interval()->set_from_step(
+                              static_cast<uint64_t>(m.from_step));
+                        },
+                        [&](const NeedPlacement& m) {
+                          SetDigest(m.digest, out->mutable_need_placement()->mutable_digest());
+                        },
+                        [&](const Drain& m) {
+                          out->mutable_drain()->set_grace_ms(static_cast<uint32_t>(m.grace_ms));
+                        },
+                        [&](const Keep& m) {
+                          out->mutable_keep()->set_run_number(static_cast<uint64_t>(m.run_number));
+                          ToProto(m.memory, out->mutable_keep()->mutable_memory());
+                        }},
+             message);
 }
 
 absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
@@ -353,14 +355,14 @@ absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
       return WelcomeFromProto(message.welcome());
     case v1::Down::kPropose:
       return ProposeFromProto(message.propose());
-    case v1::Down::kRetract:
-      return RetractFromProto(message.retract());
-    case v1::Down::kPace: {
+    case v1::Down::kCancel:
+      return CancelFromProto(message.cancel());
+    case v1::Down::kSetReportInterval: {
       EPLB_ASSIGN_OR_RETURN(const int32_t every,
-                            GetSmall("report_every", message.pace().report_every()));
+                            GetSmall("report_every", message.set_report_interval().report_every()));
       EPLB_ASSIGN_OR_RETURN(const int64_t from_step,
-                            GetCount("from_step", message.pace().from_step()));
-      return Pace{every, from_step};
+                            GetCount("from_step", message.set_report_interval().from_step()));
+      return SetReportInterval{every, from_step};
     }
     case v1::Down::kNeedPlacement: {
       EPLB_ASSIGN_OR_RETURN(const Digest digest,
@@ -372,8 +374,9 @@ absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
       return Drain{grace};
     }
     case v1::Down::kKeep: {
-      EPLB_ASSIGN_OR_RETURN(const int64_t launch, GetCount("launch", message.keep().launch()));
-      return Keep{launch, CarriedFromBytes(message.keep().memory())};
+      EPLB_ASSIGN_OR_RETURN(const int64_t run_number,
+                            GetCount("run_number", message.keep().run_number()));
+      return Keep{run_number, CarriedFromBytes(message.keep().memory())};
     }
     case v1::Down::MESSAGE_NOT_SET:
       break;

@@ -150,7 +150,7 @@ constexpr size_t kMaxValue = 128;  // bytes
 
 void ToProto(const TransportInfo& transport, v1::TransportInfo* out) {
   out->set_name(transport.name);
-  out->set_passed_over(transport.passed_over);
+  out->set_fallback_reason(transport.fallback_reason);
   if (transport.device.has_value()) out->set_device(static_cast<uint32_t>(*transport.device));
   out->set_device_name(transport.device_name);
   out->set_nccl_version(transport.nccl_version);
@@ -164,7 +164,7 @@ void ToProto(const TransportInfo& transport, v1::TransportInfo* out) {
 
 absl::StatusOr<TransportInfo> FromProto(const v1::TransportInfo& in) {
   TransportInfo transport{.name = Clipped(in.name(), kMaxName),
-                          .passed_over = Clipped(in.passed_over()),
+                          .fallback_reason = Clipped(in.fallback_reason()),
                           .device = std::nullopt,
                           .device_name = Clipped(in.device_name(), kMaxValue),
                           .nccl_version = Clipped(in.nccl_version(), kMaxValue),
@@ -241,12 +241,12 @@ absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& in) {
 void ToProto(const JobMemory& memory, v1::JobMemory* out) {
   out->set_term(static_cast<uint64_t>(memory.term));
   out->set_serial(static_cast<uint64_t>(memory.serial));
-  out->set_launch(static_cast<uint64_t>(memory.launch));
-  out->set_incarnation(memory.incarnation);
-  for (const GoneLaunch& gone : memory.gone) {
-    v1::JobMemory::GoneLaunch* one = out->add_gone();
-    one->set_incarnation(gone.incarnation);
-    one->set_launch(static_cast<uint64_t>(gone.launch));
+  out->set_run_number(static_cast<uint64_t>(memory.run_number));
+  out->set_run_id(memory.run_id);
+  for (const EndedRun& gone : memory.gone) {
+    v1::JobMemory::EndedRun* one = out->add_gone();
+    one->set_run_id(gone.run_id);
+    one->set_run_number(static_cast<uint64_t>(gone.run_number));
   }
   out->set_paused(memory.paused);
   out->set_pause_reason(Clipped(memory.pause_reason));
@@ -272,15 +272,15 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
   JobMemory memory;
   EPLB_ASSIGN_OR_RETURN(memory.term, GetCount("term", in.term()));
   EPLB_ASSIGN_OR_RETURN(memory.serial, GetCount("serial", in.serial()));
-  EPLB_ASSIGN_OR_RETURN(memory.launch, GetCount("launch", in.launch()));
-  memory.incarnation = Clipped(in.incarnation());
-  if (in.gone_size() > static_cast<int>(kMaxGoneLaunches)) {
+  EPLB_ASSIGN_OR_RETURN(memory.run_number, GetCount("run_number", in.run_number()));
+  memory.run_id = Clipped(in.run_id());
+  if (in.gone_size() > static_cast<int>(kMaxEndedRuns)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("gone has ", in.gone_size(), " launches, at most ", kMaxGoneLaunches));
+        absl::StrCat("gone has ", in.gone_size(), " runs, at most ", kMaxEndedRuns));
   }
-  for (const v1::JobMemory::GoneLaunch& gone : in.gone()) {
-    EPLB_ASSIGN_OR_RETURN(const int64_t launch, GetCount("gone.launch", gone.launch()));
-    memory.gone.push_back({Clipped(gone.incarnation()), launch});
+  for (const v1::JobMemory::EndedRun& gone : in.gone()) {
+    EPLB_ASSIGN_OR_RETURN(const int64_t run_number, GetCount("gone.run_number", gone.run_number()));
+    memory.gone.push_back({Clipped(gone.run_id()), run_number});
   }
   memory.paused = in.paused();
   memory.pause_reason = Clipped(in.pause_reason());

@@ -1,4 +1,4 @@
-// The session's messages as plain values: what the daemon's core and a rank's member exchange,
+// The session's messages as plain values: what the daemon's core and a rank's member all-gather,
 // without protobuf. proto/eplb/v1/session.proto says what each field means; names are the same.
 #ifndef EPLB_PROTO_WIRE_MESSAGES_H_
 #define EPLB_PROTO_WIRE_MESSAGES_H_
@@ -94,18 +94,18 @@ class LayerList {
   std::shared_ptr<Layers> layers_;
 };
 
-// How jobs, incarnations and requests may be called. Without protobuf: who names one checks it
+// How jobs, runs and requests may be called. Without protobuf: who names one checks it
 // before it travels.
 // threads: safe, no state.
 
-inline constexpr size_t kMaxNameLength = 128;  // of a job and of an incarnation
+inline constexpr size_t kMaxNameLength = 128;  // of a job and of a run
 inline constexpr size_t kMaxRequestIdLength = 64;
 
 // A job's or a request's: 1..max_length characters of [A-Za-z0-9._-].
 // errors: InvalidArgument beginning with `field`.
 absl::Status CheckPlainName(std::string_view field, std::string_view name,
                             size_t max_length = kMaxNameLength);
-// An incarnation's: 1..kMaxNameLength characters of printable ASCII.
+// A run's: 1..kMaxNameLength characters of printable ASCII.
 // errors: InvalidArgument beginning with `field`.
 absl::Status CheckPrintableName(std::string_view field, std::string_view name);
 
@@ -127,19 +127,19 @@ struct PolicyPatch {
   friend bool operator==(const PolicyPatch&, const PolicyPatch&) = default;
 };
 
-struct GoneLaunch {
-  std::string incarnation;
-  int64_t launch = 0;
-  friend bool operator==(const GoneLaunch&, const GoneLaunch&) = default;
+struct EndedRun {
+  std::string run_id;
+  int64_t run_number = 0;
+  friend bool operator==(const EndedRun&, const EndedRun&) = default;
 };
-inline constexpr size_t kMaxGoneLaunches = 16;  // kept; older ones have lower launch numbers
+inline constexpr size_t kMaxEndedRuns = 16;  // kept; older ones have lower run numbers
 
 struct JobMemory {
   int64_t term = 0;
   int64_t serial = 0;
-  int64_t launch = 0;
-  std::string incarnation = {};
-  std::vector<GoneLaunch> gone = {};
+  int64_t run_number = 0;
+  std::string run_id = {};
+  std::vector<EndedRun> gone = {};
   bool paused = false;
   std::string pause_reason = {};
   PolicyPatch settings = {};
@@ -183,7 +183,7 @@ struct TransportInfo {
   };
 
   std::string name;
-  std::string passed_over;
+  std::string fallback_reason;
   std::optional<int32_t> device;
   std::string device_name;
   std::string nccl_version;
@@ -194,16 +194,16 @@ struct TransportInfo {
 
 struct Hello {
   std::string job;
-  std::string incarnation;
+  std::string run_id;
   uint64_t nonce = 0;
   int32_t rank = 0;
   int32_t world_size = 0;
   int32_t gpu = 0;
-  int32_t lane = 0;
+  int32_t ep_group = 0;
   TopologyOptions shape;
   int64_t running_version = 0;
   Digest running_digest;
-  int64_t ready_version = 0;
+  int64_t prepared_version = 0;
   int64_t highest_term = 0;
   int64_t highest_version = 0;
   int64_t step = 0;
@@ -218,9 +218,9 @@ struct Hello {
   std::vector<int32_t> model_layers;
   Reduce reduce = Reduce::kRank;
   TransportInfo transport;
-  int32_t num_pipeline_ranks = 1;
+  int32_t pipeline_parallel_size = 1;
   int32_t expert_tensor_parallel = 1;
-  int64_t launch = 0;  // 0: no daemon has numbered this launch yet
+  int64_t run_number = 0;  // 0: no daemon has numbered this run yet
   bool take_over = false;
   CarriedMemory memory = {};
 };
@@ -254,7 +254,7 @@ struct LoadReport {
   bool parts_unknown = false;          // more than kMaxLoadParts: `earlier` is empty
 };
 
-struct Ready {
+struct Prepared {
   int64_t version = 0;
   Digest digest;
   Digest plan_hash;
@@ -282,11 +282,11 @@ struct Applied {
   int64_t step = 0;
   int64_t received_bytes = 0;
   double pause_seconds = 0;
-  std::string transport;    // what carries the rows, where Hello said otherwise; else empty
-  std::string passed_over;  // why it changed
+  std::string transport;        // what carries the rows, where Hello said otherwise; else empty
+  std::string fallback_reason;  // why it changed
 };
 
-enum class FailedCode { kRetracted = 1, kTransfer, kSuperseded };
+enum class FailedCode { kCancelled = 1, kTransfer, kSuperseded };
 
 struct Failed {
   int64_t version = 0;
@@ -313,16 +313,16 @@ struct Moved {
 };
 
 using UpMessage =
-    std::variant<Hello, LoadReport, Ready, Nack, Applied, Failed, PlacementBody, Goodbye, Moved>;
+    std::variant<Hello, LoadReport, Prepared, Nack, Applied, Failed, PlacementBody, Goodbye, Moved>;
 
 struct Welcome {
   int64_t term = 0;
   std::string server_version;
-  std::string waits = {};  // why this launch is not balanced yet; empty: it is
+  std::string waits = {};  // why this run is not balanced yet; empty: it is
 };
 
 struct Keep {
-  int64_t launch = 0;
+  int64_t run_number = 0;
   CarriedMemory memory = {};
 };
 
@@ -343,12 +343,12 @@ struct Propose {
   std::string asked_by;  // an identity, when an operator asked for it
 };
 
-struct Retract {
+struct Cancel {
   int64_t version = 0;
   std::string reason;
 };
 
-struct Pace {
+struct SetReportInterval {
   int32_t report_every = 0;
   int64_t from_step = 0;
 };
@@ -361,7 +361,8 @@ struct Drain {
   int32_t grace_ms = 0;
 };
 
-using DownMessage = std::variant<Welcome, Propose, Retract, Pace, NeedPlacement, Drain, Keep>;
+using DownMessage =
+    std::variant<Welcome, Propose, Cancel, SetReportInterval, NeedPlacement, Drain, Keep>;
 
 }  // namespace eplb::wire
 

@@ -35,7 +35,7 @@ struct DaemonLimits {
   int32_t max_rpc_memory_mib = 1024;         // gRPC's buffers of all connections
   int32_t solver_threads = 1;                // that compute placements, each of another job
   int32_t max_history = 64;                  // placements kept per job in the store
-  int32_t max_exchange_mib = 256;            // blobs of all rendezvous, MiB
+  int32_t max_all_gather_mib = 256;          // blobs of all rendezvous, MiB
   absl::Duration start_deadline = absl::Seconds(60);  // of a rendezvous
   absl::Duration hello_deadline =
       absl::Seconds(10);  // from the stream's start to its first message

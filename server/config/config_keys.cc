@@ -288,19 +288,19 @@ constexpr ConfigKey kKeys[] = {
        return SetDuration(v, absl::Seconds(1), absl::Hours(1), &c->core.prepare_deadline);
      },
      [](const DaemonConfig& c) { return ValueText(c.core.prepare_deadline); }},
-    {"limits.resolve_deadline", "a duration such as \"660s\" in 1s..24h",
+    {"limits.voting_deadline", "a duration such as \"660s\" in 1s..24h",
      "Longest wait for the outcome of a prepared proposal; keep it above the ranks' own deadline "
      "of a vote, 600 s.",
      [](const ConfigValue& v, DaemonConfig* c) {
-       return SetDuration(v, absl::Seconds(1), absl::Hours(24), &c->core.resolve_deadline);
+       return SetDuration(v, absl::Seconds(1), absl::Hours(24), &c->core.voting_deadline);
      },
-     [](const DaemonConfig& c) { return ValueText(c.core.resolve_deadline); }},
-    {"limits.retract_deadline", "a duration such as \"60s\" in 1s..1h",
+     [](const DaemonConfig& c) { return ValueText(c.core.voting_deadline); }},
+    {"limits.cancel_deadline", "a duration such as \"60s\" in 1s..1h",
      "Longest wait for the ranks to confirm that a proposal is withdrawn.",
      [](const ConfigValue& v, DaemonConfig* c) {
-       return SetDuration(v, absl::Seconds(1), absl::Hours(1), &c->core.retract_deadline);
+       return SetDuration(v, absl::Seconds(1), absl::Hours(1), &c->core.cancel_deadline);
      },
-     [](const DaemonConfig& c) { return ValueText(c.core.retract_deadline); }},
+     [](const DaemonConfig& c) { return ValueText(c.core.cancel_deadline); }},
     {"limits.max_sessions", "an integer in 1..1000000",
      "Most open streams of ranks, all jobs together.",
      [](const ConfigValue& v, DaemonConfig* c) {
@@ -334,12 +334,12 @@ constexpr ConfigKey kKeys[] = {
        return SetInteger(v, 1, 1000000, &c->limits.messages_per_second);
      },
      [](const DaemonConfig& c) { return ValueText(c.limits.messages_per_second); }},
-    {"limits.max_exchange_mib", "an integer in 1..65536",
-     "Most MiB of the bytes that starting ranks exchange, all jobs together.",
+    {"limits.max_all_gather_mib", "an integer in 1..65536",
+     "Most MiB of the bytes that starting ranks all-gather, all jobs together.",
      [](const ConfigValue& v, DaemonConfig* c) {
-       return SetInteger(v, 1, 65536, &c->limits.max_exchange_mib);
+       return SetInteger(v, 1, 65536, &c->limits.max_all_gather_mib);
      },
-     [](const DaemonConfig& c) { return ValueText(c.limits.max_exchange_mib); }},
+     [](const DaemonConfig& c) { return ValueText(c.limits.max_all_gather_mib); }},
     {"limits.max_sessions_per_peer", "an integer in 1..1000000",
      "Most open streams of ranks from one address.",
      [](const ConfigValue& v, DaemonConfig* c) {
@@ -372,7 +372,7 @@ constexpr ConfigKey kKeys[] = {
      },
      [](const DaemonConfig& c) { return ValueText(c.limits.handshake_deadline); }},
     {"limits.start_deadline", "a duration such as \"60s\" in 100ms..1h",
-     "Longest wait for all ranks of a job to join an exchange of bytes.",
+     "Longest wait for all ranks of a job to join an all-gather of bytes.",
      [](const ConfigValue& v, DaemonConfig* c) {
        return SetDuration(v, absl::Milliseconds(100), absl::Hours(1), &c->limits.start_deadline);
      },

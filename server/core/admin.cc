@@ -13,9 +13,9 @@
 #include "placement/evaluate.h"
 #include "proto/wire/messages.h"
 #include "server/core/decisions/decide.h"
-#include "server/core/decisions/held.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
+#include "server/core/decisions/recovery.h"
 #include "server/core/ranks/expiry.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
@@ -34,7 +34,7 @@ const char* NameOf(const Verb& verb) { return kVerbNames[verb.index()]; }
 
 // A change under way: what it does to the job, told by its verb.
 struct Deed {
-  Turn& turn;
+  DecisionContext& context;
   Job& job;
   const Change& change;
   std::string outcome = {};  // one sentence
@@ -61,7 +61,7 @@ absl::Status CheckChange(const Change& change) {
   return absl::OkStatus();
 }
 
-int64_t VersionOf(const Job& job) { return job.known ? job.known->version : 0; }
+int64_t VersionOf(const Job& job) { return job.last_known ? job.last_known->version : 0; }
 
 absl::Status CheckJob(const State& state, const Job& job, const Change& change) {
   const auto seen = std::find_if(
@@ -80,7 +80,7 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
   const bool needs_placement = !std::holds_alternative<ForgetJob>(change.verb) &&
                                !std::holds_alternative<Pause>(change.verb) &&
                                !std::holds_alternative<Resume>(change.verb);
-  if (!job.known && needs_placement) {
+  if (!job.last_known && needs_placement) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", job.name, " has not said what it runs yet, it waits for ", WaitingFor(job)));
   }
@@ -98,18 +98,18 @@ DoneRequest UseUp(Deed& deed) {
 // Stores what was changed. Nothing else may have been emitted before.
 void Write(Deed& deed) {
   DoneRequest done = UseUp(deed);
-  if (BelongsInStore(deed.job)) StoreJob(deed.turn, deed.job, std::move(done));
+  if (BelongsInStore(deed.job)) StoreJob(deed.context, deed.job, std::move(done));
 }
 
 void Audit(Deed& deed) {
-  RecordChange(deed.turn, {.job = deed.job.name,
-                           .name = NameOf(deed.change.verb),
-                           .term = deed.job.term,
-                           .version = VersionOf(deed.job),
-                           .reason = deed.outcome,
-                           .actor = deed.change.actor,
-                           .before = deed.before,
-                           .after = deed.after});
+  RecordChange(deed.context, {.job = deed.job.name,
+                              .name = NameOf(deed.change.verb),
+                              .term = deed.job.term,
+                              .version = VersionOf(deed.job),
+                              .reason = deed.outcome,
+                              .actor = deed.change.actor,
+                              .before = deed.before,
+                              .after = deed.after});
 }
 
 std::string PauseText(const Job& job) {
@@ -117,17 +117,18 @@ std::string PauseText(const Job& job) {
 }
 
 absl::Status Do(Deed& deed, const Rebalance& rebalance) {
-  Turn& turn = deed.turn;
+  DecisionContext& context = deed.context;
   Job& job = deed.job;
-  EPLB_RETURN_IF_ERROR(MayDecide(turn.state, job));
+  EPLB_RETURN_IF_ERROR(MayDecide(context.state, job));
   deed.outcome = absl::StrCat("policy ", job.settings.policy_name, " was asked",
                               rebalance.force ? ", whether it pays or not," : "", deed.By());
   Write(deed);
   Audit(deed);
-  absl::Status solving = SolveNow(turn, job, rebalance.force, deed.change.actor);
+  absl::Status solving = SolveNow(context, job, rebalance.force, deed.change.actor);
   if (solving.ok()) return solving;
   // Windows whose sum does not fit into a number: the decision is made, and it is to keep.
-  RecordEvent(turn, job, "kept", job.known->version, absl::StrCat("kept, ", solving.ToString()));
+  RecordEvent(context, job, "kept", job.last_known->version,
+              absl::StrCat("kept, ", solving.ToString()));
   return absl::OkStatus();
 }
 
@@ -156,21 +157,21 @@ absl::Status Do(Deed& deed, const Pause&) {
   Write(deed);
   Audit(deed);
   if (job.phase == Phase::kSolving) {
-    AbandonSolve(deed.turn, job, "kept, the job was paused while the policy computed", false);
+    AbandonSolve(deed.context, job, "kept, the job was paused while the policy computed", false);
   }
   return absl::OkStatus();
 }
 
 // The ranks are asked to forget what is in flight; what they run decides what it became.
-void EndQuarantine(Turn& turn, Job& job, const std::string& why) {
+void EndQuarantine(DecisionContext& context, Job& job, const std::string& why) {
   if (job.proposal) {
     for (const Rank& rank : job.current->ranks) {
-      if (!IsFinal(rank)) RetractFrom(turn, rank, *job.proposal);
+      if (!IsFinal(rank)) CancelFrom(context, rank, *job.proposal);
     }
     job.proposal.reset();
-    SettlePlan(turn, job, why);
+    SettlePlan(context, job, why);
   }
-  EnterHeld(turn, job, why);
+  EnterRecovery(context, job, why);
 }
 
 absl::Status Do(Deed& deed, const Resume&) {
@@ -191,7 +192,7 @@ absl::Status Do(Deed& deed, const Resume&) {
   deed.outcome = absl::StrCat(did, deed.By());
   Write(deed);
   Audit(deed);
-  if (quarantined) EndQuarantine(deed.turn, job, deed.outcome);
+  if (quarantined) EndQuarantine(deed.context, job, deed.outcome);
   return absl::OkStatus();
 }
 
@@ -210,7 +211,7 @@ absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& roll
   if (!(rollback.placement->topology() == job.current->topology)) {
     return no(absl::StrCat("has another shape now than at version ", version));
   }
-  if (*rollback.placement == *job.known->placement) {
+  if (*rollback.placement == *job.last_known->placement) {
     return no(absl::StrCat("runs the placement of version ", version, " already"));
   }
   return absl::OkStatus();
@@ -219,7 +220,7 @@ absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& roll
 absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
                                             const Placement& target, Plan& plan) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<LayerMove> moves,
-                        MovesOf(*job.known->placement, target, CostsOf(state, job)));
+                        MovesOf(*job.last_known->placement, target, CostsOf(state, job)));
   const int64_t rows = LeastStagingRows(*job.current);
   for (const LayerMove& move : moves) {
     plan.transfers += move.transfers;
@@ -228,7 +229,7 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
         absl::StrCat("layer ", move.next.layer.value, " needs ", move.staging_rows,
                      " rows of staging on one GPU, the ranks have ", rows));
   }
-  return CutIntoBoundaries(*job.known->placement, moves,
+  return CutIntoBoundaries(*job.last_known->placement, moves,
                            {.layers_per_chunk = LayersPerChunk(job),
                             .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
                             .seconds_per_byte = SecondsPerByte(job)});
@@ -238,7 +239,7 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
 void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   if (job.windows.complete.empty()) return;
   const Window& window = job.windows.complete.back();
-  const absl::StatusOr<Evaluation> before = Evaluate(*window.load, *job.known->placement);
+  const absl::StatusOr<Evaluation> before = Evaluate(*window.load, *job.last_known->placement);
   const absl::StatusOr<Evaluation> after = Evaluate(*window.load, target);
   if (!before.ok() || !after.ok()) return;
   plan.decided_first_step = window.first_step;
@@ -255,9 +256,9 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   EPLB_RETURN_IF_ERROR(CheckRollback(job, version, rollback));
   Plan plan{.policy = kRollbackPolicy, .result = PlanResult::kProposed};
   EPLB_ASSIGN_OR_RETURN(std::vector<Chunk> chunks,
-                        ChunksTo(deed.turn.state, job, *rollback.placement, plan));
+                        ChunksTo(deed.context.state, job, *rollback.placement, plan));
   MeasureRollback(job, *rollback.placement, plan);
-  deed.before = absl::StrCat("version ", job.known->version, ", ", PauseText(job));
+  deed.before = absl::StrCat("version ", job.last_known->version, ", ", PauseText(job));
   job.paused = true;
   job.pause_reason = absl::StrCat(kForRollback, version, deed.By());
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
@@ -267,7 +268,7 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   plan.reason = deed.outcome;
   plan.num_chunks = static_cast<int32_t>(chunks.size());
   plan.asked_by = deed.change.actor;
-  ProposeChunks(deed.turn, job,
+  ProposeChunks(deed.context, job,
                 {.chunks = std::move(chunks),
                  .plan = std::move(plan),
                  .despite_pause = true,
@@ -303,80 +304,81 @@ absl::Status Do(Deed& deed, const ForgetJob&) {
   deed.before = StateName(job);
   deed.after = "forgotten";
   deed.outcome = absl::StrCat("forgotten", deed.By());
-  deed.turn.decision.effects.emplace_back(Forget{job.name, /*required=*/BelongsInStore(job)});
+  deed.context.decision.effects.emplace_back(Forget{job.name, /*required=*/BelongsInStore(job)});
   Audit(deed);
   return absl::OkStatus();
 }
 
-void Refuse(Turn& turn, const Change& change, const Job* job, const absl::Status& status) {
-  ++turn.state.counters.changes_refused;
+void Refuse(DecisionContext& context, const Change& change, const Job* job,
+            const absl::Status& status) {
+  ++context.state.counters.changes_refused;
   // A name that is no job's gets no log of its own, or names would grow without bound.
-  RecordChange(turn, {.job = job == nullptr ? "" : job->name,
-                      .name = "refused",
-                      .term = job == nullptr ? 0 : job->term,
-                      .version = job == nullptr ? 0 : VersionOf(*job),
-                      .reason = absl::StrCat(NameOf(change.verb),
-                                             " was refused: ", std::string(status.message())),
-                      .actor = change.actor});
-  turn.decision.effects.emplace_back(Reply{change.ticket, status});
+  RecordChange(context, {.job = job == nullptr ? "" : job->name,
+                         .name = "refused",
+                         .term = job == nullptr ? 0 : job->term,
+                         .version = job == nullptr ? 0 : VersionOf(*job),
+                         .reason = absl::StrCat(NameOf(change.verb),
+                                                " was refused: ", std::string(status.message())),
+                         .actor = change.actor});
+  context.decision.effects.emplace_back(Reply{change.ticket, status});
 }
 
 }  // namespace
 
-void HandleChange(Turn& turn, const Change& change) {
-  State& state = turn.state;
+void HandleChange(DecisionContext& context, const Change& change) {
+  State& state = context.state;
   absl::Status status = CheckChange(change);
   const auto found = state.jobs.find(change.job);
   if (status.ok() && found == state.jobs.end()) status = absl::NotFoundError("no such job");
   if (found == state.jobs.end()) {
-    Refuse(turn, change, nullptr, status);
+    Refuse(context, change, nullptr, status);
     return;
   }
   Job& job = found->second;
   if (status.ok()) status = CheckJob(state, job, change);
   if (status.ok()) {
-    Undo undo{.turn = state.turn,
+    Undo undo{.decision_count = state.decision_count,
               .ticket = change.ticket,
               .verb = NameOf(change.verb),
               .actor = change.actor,
               .job = job,
               .counters = state.counters};
-    Deed deed{.turn = turn, .job = job, .change = change};
+    Deed deed{.context = context, .job = job, .change = change};
     status = std::visit([&deed](const auto& verb) { return Do(deed, verb); }, change.verb);
     if (status.ok()) {
       ++state.counters.changes;
       const bool is_set = std::holds_alternative<SetPolicy>(change.verb);
       state.undo = std::move(undo);
-      turn.decision.effects.emplace_back(
+      context.decision.effects.emplace_back(
           Reply{change.ticket, ChangeOutcome{.version = VersionOf(job),
                                              .state = StateName(job),
                                              .outcome = deed.outcome,
                                              .before = is_set ? deed.before : "",
                                              .after = is_set ? deed.after : ""}});
       if (std::holds_alternative<ForgetJob>(change.verb)) {
-        StopSolve(turn, job);
+        StopSolve(context, job);
         state.jobs.erase(found);
       }
       return;
     }
   }
-  Refuse(turn, change, &job, status);
+  Refuse(context, change, &job, status);
 }
 
-void UndoChange(Turn& turn, const absl::Status& status) {
-  State& state = turn.state;
-  if (!state.undo || state.undo->turn + 1 != state.turn) return;
+void UndoChange(DecisionContext& context, const absl::Status& status) {
+  State& state = context.state;
+  if (!state.undo || state.undo->decision_count + 1 != state.decision_count) return;
   Undo undo = *std::exchange(state.undo, std::nullopt);
   state.counters = undo.counters;
   ++state.counters.changes_refused;
   const std::string why = absl::StrCat("it cannot be stored: ", std::string(status.message()));
-  RecordChange(turn, {.job = undo.job.name,
-                      .name = "refused",
-                      .term = undo.job.term,
-                      .version = VersionOf(undo.job),
-                      .reason = absl::StrCat(undo.verb, " was refused: ", why),
-                      .actor = undo.actor});
-  turn.decision.effects.emplace_back(Reply{undo.ticket, absl::UnavailableError(why)});
+  RecordChange(context, {.job = undo.job.name,
+                         .name = "refused",
+                         .term = undo.job.term,
+                         .version = VersionOf(undo.job),
+                         .reason = absl::StrCat(undo.verb, " was refused: ", why),
+                         .actor = undo.actor});
+  context.decision.effects.emplace_back(Reply{undo.ticket, absl::UnavailableError(why)});
   const std::string name = undo.job.name;  // a job that was forgotten is known again
   state.jobs.insert_or_assign(name, std::move(undo.job));
 }

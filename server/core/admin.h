@@ -4,18 +4,18 @@
 
 #include "absl/status/status.h"
 
-#include "server/core/state/turn.h"
+#include "server/core/state/decision_context.h"
 #include "server/core/values/record.h"
 
 namespace eplb::core {
 
 // Answered by exactly one Reply. What is done is stored with the request's id before anything else
 // happens; done or refused, it is an event of the audit log.
-void HandleChange(Turn& turn, const Change& change);
+void HandleChange(DecisionContext& context, const Change& change);
 
 // The decision before could not be stored: if it was a change, the job is as it was before it and
 // the change is answered Unavailable.
-void UndoChange(Turn& turn, const absl::Status& status);
+void UndoChange(DecisionContext& context, const absl::Status& status);
 
 }  // namespace eplb::core
 

@@ -63,16 +63,16 @@ class Core {
   // to what is in force. NotFound for an unknown job, FailedPrecondition when that is not known.
   absl::StatusOr<int64_t> RollbackTarget(const std::string& job,
                                          std::optional<int64_t> to_version) const;
-  // NotFound unless this is the launch in force of a job that is known.
-  absl::StatusOr<LeaderView> Leader(const std::string& job, const std::string& incarnation) const;
+  // NotFound unless this is the run in force of a job that is known.
+  absl::StatusOr<LeaderView> Leader(const std::string& job, const std::string& run_id) const;
   // Of jobs that the daemon does not know, newest first, at most 16.
   std::vector<RefusedJob> Refusals() const;
   const Counters& counters() const;
   // Of the loads in the windows of all jobs, now.
   int64_t window_bytes() const;
   // Ok when proposals can be made; else the reason in one sentence: the daemon drains, or what must
-  // be stored first cannot be stored. A job that is HELD does not count: its ranks still have to
-  // reach this daemon.
+  // be stored first cannot be stored. A job that is RECOVERING does not count: its ranks still have
+  // to reach this daemon.
   absl::Status Readiness() const;
 
  private:

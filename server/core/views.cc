@@ -11,7 +11,7 @@
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/watchdog.h"
-#include "server/core/ranks/launch.h"
+#include "server/core/ranks/run_registry.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/sentences.h"
 #include "server/core/state/state.h"
@@ -27,7 +27,7 @@ const char* NameOf(Answer answer) {
   switch (answer) {
     case Answer::kNone:
       return "none";
-    case Answer::kReady:
+    case Answer::kPrepared:
       return "ready";
     case Answer::kApplied:
       return "applied";
@@ -38,17 +38,17 @@ const char* NameOf(Answer answer) {
 }
 
 std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
-  const Incarnation& incarnation = *job.current;
+  const Run& run = *job.current;
   std::vector<RankView> views;
-  views.reserve(incarnation.ranks.size());
-  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
-    const Rank& rank = incarnation.ranks[index];
+  views.reserve(run.ranks.size());
+  for (int32_t index = 0; index < run.world_size(); ++index) {
+    const Rank& rank = run.ranks[index];
     views.push_back({.rank = index,
                      .connected = rank.session != 0,
                      .running_version = rank.running_version,
-                     .ready_version = rank.ready_version,
+                     .prepared_version = rank.prepared_version,
                      .step = rank.step,
-                     .state = RankStateName(incarnation, rank),
+                     .state = RankStateName(run, rank),
                      .away = rank.session == 0 && rank.away_since < now ? now - rank.away_since
                                                                         : absl::ZeroDuration(),
                      .answer = job.proposal ? NameOf(rank.answer) : "",
@@ -99,7 +99,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.paused = job.paused;
   view.pause_reason = job.pause_reason;
   view.settings = job.settings;
-  view.launch = job.current ? job.current->launch : job.launch;
+  view.run_number = job.current ? job.current->run_number : job.run_number;
   view.term = job.term;
   view.candidate = CandidateOf(job, now);
   view.take_over_refused = TakeOverRefused(job, now);
@@ -110,7 +110,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.windows_given_up = job.windows_given_up;
   view.stuck_seconds = absl::ToDoubleSeconds(StuckFor(state.config, job, now));
   if (job.current) {
-    view.incarnation = job.current->name;
+    view.run_id = job.current->name;
     view.shape = job.current->shape;
     view.world_size = job.current->world_size();
     view.connected_ranks = job.current->num_connected;
@@ -125,13 +125,13 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   if (const RunEnd* end = EndOf(job)) {
     view.ending = RunEndingName(end->how);
     view.end_reason = end->reason;
-    view.incarnation = end->incarnation;
+    view.run_id = end->run_id;
     view.world_size = end->world_size;
     view.step = std::max(view.step, end->step);
   }
-  if (job.known) {
-    view.version = job.known->version;
-    view.digest = job.known->digest;
+  if (job.last_known) {
+    view.version = job.last_known->version;
+    view.digest = job.last_known->digest;
   }
   view.last_window_first_step = job.windows.newest.first_step;
   view.last_window_last_step = job.windows.newest.last_step;
@@ -161,10 +161,10 @@ absl::StatusOr<JobView> Core::Job(const std::string& job, absl::Time now) const 
 absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& job) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
-  if (!found->second.known) {
+  if (!found->second.last_known) {
     return absl::NotFoundError(absl::StrCat("the placement that job ", job, " runs is not known"));
   }
-  const Known& known = *found->second.known;
+  const LastKnownPlacement& known = *found->second.last_known;
   return wire::PlacementBody{known.version, known.digest, *known.placement};
 }
 
@@ -199,19 +199,17 @@ absl::StatusOr<int64_t> Core::RollbackTarget(const std::string& job,
   return RollbackTargetOf(found->second, to_version);
 }
 
-absl::StatusOr<LeaderView> Core::Leader(const std::string& job,
-                                        const std::string& incarnation) const {
+absl::StatusOr<LeaderView> Core::Leader(const std::string& job, const std::string& run_id) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
   // Also one that gathers: its other ranks may be at the daemon that asks for it.
-  for (const auto* launch : {&found->second.current, &found->second.candidate}) {
-    if (!launch->has_value() || (*launch)->name != incarnation) continue;
+  for (const auto* run : {&found->second.current, &found->second.candidate}) {
+    if (!run->has_value() || (*run)->name != run_id) continue;
     return LeaderView{.term = found->second.term,
-                      .connected_ranks = (*launch)->num_connected,
-                      .world_size = (*launch)->world_size()};
+                      .connected_ranks = (*run)->num_connected,
+                      .world_size = (*run)->world_size()};
   }
-  return absl::NotFoundError(
-      absl::StrCat("job ", job, " does not run incarnation ", incarnation, " here"));
+  return absl::NotFoundError(absl::StrCat("job ", job, " has no run ", run_id, " here"));
 }
 
 std::vector<RefusedJob> Core::Refusals() const {

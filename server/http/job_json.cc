@@ -31,7 +31,7 @@ Json TransportJson(const wire::TransportInfo& transport) {
     settings[setting.name] = setting.value;
   }
   return {{"name", transport.name},
-          {"passed_over", transport.passed_over},
+          {"fallback_reason", transport.fallback_reason},
           {"device", transport.device.has_value() ? Json(*transport.device) : Json()},
           {"device_name", transport.device_name},
           {"nccl_version", transport.nccl_version},
@@ -44,7 +44,7 @@ Json RankJson(const core::RankView& rank) {
           {"connected", rank.connected},
           {"state", rank.state},
           {"running_version", rank.running_version},
-          {"ready_version", rank.ready_version},
+          {"prepared_version", rank.prepared_version},
           {"step", rank.step},
           {"away_seconds", Finite(absl::ToDoubleSeconds(rank.away))},
           {"answer", rank.answer},
@@ -68,7 +68,7 @@ Json SettingsJson(const core::Settings& settings) {
 
 Json CandidateJson(const core::JobView& job) {
   if (!job.candidate) return nullptr;
-  return {{"incarnation", job.candidate->incarnation},
+  return {{"run_id", job.candidate->run_id},
           {"world_size", job.candidate->world_size},
           {"registered_ranks", job.candidate->registered},
           {"connected_ranks", job.candidate->connected},
@@ -80,7 +80,7 @@ Json JobJson(const core::JobView& job) {
   Json ranks = Json::array();
   for (const core::RankView& rank : job.ranks) ranks.push_back(RankJson(rank));
   return {{"job", job.job},
-          {"incarnation", job.incarnation},
+          {"run_id", job.run_id},
           {"state", job.state},
           {"state_seconds", Finite(absl::ToDoubleSeconds(job.state_age))},
           {"waiting_for", job.waiting_for},
@@ -120,7 +120,7 @@ Json JobJson(const core::JobView& job) {
           {"stalled_reason", job.stalled_reason},
           {"step_seconds", Finite(job.step_seconds)},
           {"coverage_now", Finite(job.coverage_now)},
-          {"launch", job.launch},
+          {"run_number", job.run_number},
           {"term", job.term},
           {"candidate", CandidateJson(job)},
           {"take_over_refused", job.take_over_refused},

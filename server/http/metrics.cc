@@ -138,18 +138,19 @@ void AddDurations(const MetricsSnapshot& s, Page& page) {
               "Time of one durable write of the store.");
   page.Sample(s.store_write_seconds);
   page.Family(MetricType::Histogram, "eplb_prepare_seconds",
-              "Time from a proposal to the last READY.");
+              "Time from a proposal to the last PREPARED.");
   page.Sample(s.counters.prepare_seconds);
-  page.Family(MetricType::Histogram, "eplb_gate_wait_seconds",
-              "Time that a prepared chunk waited for the ranks' vote: first Applied - last READY - "
-              "that rank's time in the boundary, at least 0.");
+  page.Family(
+      MetricType::Histogram, "eplb_gate_wait_seconds",
+      "Time that a prepared chunk waited for the ranks' vote: first Applied - last PREPARED - "
+      "that rank's time in the boundary, at least 0.");
   page.Sample(s.counters.gate_wait_seconds);
   page.Family(MetricType::Histogram, "eplb_migration_stall_seconds",
               "Time that a rank's training thread spent in a boundary that switched a chunk, one "
               "per rank and chunk.");
   page.Sample(s.counters.pause_seconds);
   page.Family(MetricType::Histogram, "eplb_rpc_seconds",
-              "Time from a call's start to its status, by method and code; an Exchange waits for "
+              "Time from a call's start to its status, by method and code; an AllGather waits for "
               "its other ranks. Not in it: streams (eplb_session_disconnects_total) and calls "
               "above the size limit. other: "
               "health checks, and methods that do not exist.");
@@ -227,12 +228,12 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
         "all of whose steps ran under that plan's last placement. Absent before it.",
         [](const core::JobView& job) { return job.balancedness_seen; });
   gauge("eplb_saved_seconds",
-        "Sum over the incarnation's measured windows and over layers of (max GPU load under the "
+        "Sum over the run's measured windows and over layers of (max GPU load under the "
         "static placement - max GPU load measured) * cost.token_ns; below 0 when the static one "
         "would have been faster. Absent without cost.token_ns.",
         [](const core::JobView& job) { return job.saved_seconds; });
   gauge("eplb_spent_seconds",
-        "Sum over the incarnation's committed chunks of the longest boundary of any rank.",
+        "Sum over the run's committed chunks of the longest boundary of any rank.",
         [](const core::JobView& job) { return std::optional(job.spent_seconds); });
 }
 
@@ -255,9 +256,9 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
     PerJob(s, MetricType::Gauge, name, help, value, page);
   };
-  gauge("eplb_job_ranks", "Ranks of the job's incarnation.",
+  gauge("eplb_job_ranks", "Ranks of the job's run.",
         [](const core::JobView& job) { return job.world_size; });
-  gauge("eplb_job_connected_ranks", "Ranks of the incarnation whose stream is open.",
+  gauge("eplb_job_connected_ranks", "Ranks of the run whose stream is open.",
         [](const core::JobView& job) { return job.connected_ranks; });
   gauge("eplb_job_step", "Highest optimizer step that a rank reported.",
         [](const core::JobView& job) { return job.step; });
@@ -276,8 +277,8 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
       "Chunks that all ranks switched, since the daemon started.",
       [](const core::JobView& job) { return job.commits; }, page);
   page.Family(MetricType::Gauge, "eplb_plan_state",
-              "1 for the state that the job is in: HELD, IDLE, SOLVING, PREPARING, RESOLVING, "
-              "RETRACTING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
+              "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
+              "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
   for (const core::JobView& job : s.jobs)
     page.Sample(1, {{kJobLabel, job.job}, {"state", job.state}});
   gauge("eplb_plan_state_seconds", "Time in that state.",
@@ -317,12 +318,12 @@ void AddProgress(const MetricsSnapshot& s, Page& page) {
       "Load windows that too few ranks reported before newer ones took their place.",
       [](const core::JobView& job) { return job.windows_given_up; }, page);
   PerJob(
-      s, MetricType::Gauge, "eplb_launch_number",
-      "Number of the launch in force, rising within a job; 0 = none yet.",
-      [](const core::JobView& job) { return job.launch; }, page);
+      s, MetricType::Gauge, "eplb_run_number",
+      "Number of the run in force, rising within a job; 0 = none yet.",
+      [](const core::JobView& job) { return job.run_number; }, page);
   PerJob(
       s, MetricType::Gauge, "eplb_candidate_ranks",
-      "Registered ranks of a newer launch that is not balanced yet; 0 when there is none.",
+      "Registered ranks of a newer run that is not balanced yet; 0 when there is none.",
       [](const core::JobView& job) { return job.candidate ? job.candidate->registered : 0; }, page);
   PerJob(
       s, MetricType::Counter, "eplb_job_refusals_total",
@@ -346,7 +347,7 @@ void AddAnswers(const core::Counters& counters, Page& page) {
   page.Family(
       MetricType::Counter, "eplb_votes_total",
       "Answers of ranks to proposals: ready = prepared, applied = switched, nack = refused, "
-      "failed = given up after READY; the last two by code.");
+      "failed = given up after PREPARED; the last two by code.");
   const auto answer = [&page](const char* result, const char* code, int64_t count) {
     page.Sample(static_cast<double>(count), {{"result", result}, {"code", code}});
   };
@@ -359,7 +360,7 @@ void AddAnswers(const core::Counters& counters, Page& page) {
   for (size_t code = 1; code < counters.nacks.size(); ++code) {
     answer("nack", kNacks[code], counters.nacks[code]);
   }
-  constexpr const char* kFailed[] = {"", "retracted", "transfer_failed", "superseded"};
+  constexpr const char* kFailed[] = {"", "cancelled", "transfer_failed", "superseded"};
   static_assert(std::size(kFailed) == std::tuple_size_v<decltype(core::Counters::failed)>);
   for (size_t code = 1; code < counters.failed.size(); ++code) {
     answer("failed", kFailed[code], counters.failed[code]);

@@ -89,7 +89,7 @@ constexpr size_t kShownBytes = 128;
 bool Permits(AccessRole role, Verb verb) {
   switch (verb) {
     case Verb::kSession:
-    case Verb::kExchange:
+    case Verb::kAllGather:
       return role == AccessRole::kMember || role == AccessRole::kLocal;
     case Verb::kQuery:
       return true;
@@ -117,7 +117,7 @@ const char* NameOf(Verb verb) {
   switch (verb) {
     case Verb::kSession:
       return "be a rank";
-    case Verb::kExchange:
+    case Verb::kAllGather:
       return "join a rendezvous";
     case Verb::kQuery:
       return "ask";

@@ -85,9 +85,9 @@ bool IsThisMachine(const std::string& host);
 
 // Who may do what: pure functions of an identity, a verb and a job.
 
-enum class Verb { kSession, kExchange, kQuery, kAdmin };
+enum class Verb { kSession, kAllGather, kQuery, kAdmin };
 
-//           Session, Exchange   Query   Admin
+//           Session, AllGather   Query   Admin
 // member           yes           yes      -
 // viewer            -            yes      -
 // operator          -            yes     yes

@@ -25,7 +25,7 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_rank(static_cast<uint32_t>(view.rank));
   out->set_connected(view.connected);
   out->set_running_version(static_cast<uint64_t>(view.running_version));
-  out->set_ready_version(static_cast<uint64_t>(view.ready_version));
+  out->set_prepared_version(static_cast<uint64_t>(view.prepared_version));
   out->set_step(static_cast<uint64_t>(view.step));
   out->set_away_seconds(absl::ToDoubleSeconds(view.away));
   out->set_answer(view.answer);
@@ -110,20 +110,20 @@ void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
                                             view.layer_balancedness.end());
 }
 
-// Whether balancing goes on, and for which launch.
+// Whether balancing goes on, and for which run.
 void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_stalled(view.stalled);
   out->set_stalled_reason(view.stalled_reason);
   out->set_step_seconds(view.step_seconds);
   out->set_coverage_now(view.coverage_now);
-  out->set_launch(static_cast<uint64_t>(view.launch));
+  out->set_run_number(static_cast<uint64_t>(view.run_number));
   out->set_term(static_cast<uint64_t>(view.term));
   out->set_refusal(view.refusal);
   out->set_refused_hellos(static_cast<uint64_t>(view.refused_hellos));
   out->set_take_over_refused(view.take_over_refused);
   if (!view.candidate) return;
   v1::CandidateStatus* const candidate = out->mutable_candidate();
-  candidate->set_incarnation(view.candidate->incarnation);
+  candidate->set_run_id(view.candidate->run_id);
   candidate->set_world_size(static_cast<uint32_t>(view.candidate->world_size));
   candidate->set_registered_ranks(static_cast<uint32_t>(view.candidate->registered));
   candidate->set_connected_ranks(static_cast<uint32_t>(view.candidate->connected));
@@ -148,7 +148,7 @@ absl::StatusOr<int32_t> LimitOf(uint32_t limit) {
 
 void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_job(view.job);
-  out->set_incarnation(view.incarnation);
+  out->set_run_id(view.run_id);
   out->set_state(view.state);
   out->set_state_seconds(absl::ToDoubleSeconds(view.state_age));
   out->set_waiting_for(view.waiting_for);

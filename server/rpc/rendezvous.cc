@@ -24,12 +24,13 @@ std::string MissingRanks(int32_t world_size, const std::vector<int32_t>& missing
 
 absl::Status CheckToken(int32_t number, const std::string& token) {
   if (number < 0) {
-    return absl::InvalidArgumentError("key is not the number of an exchange, expected 0, 1, 2 ..");
+    return absl::InvalidArgumentError(
+        "key is not the number of an all-gather, expected 0, 1, 2 ..");
   }
   if (token.size() > wire::kMaxNameLength || (number == 0) != token.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("token has ", token.size(), " characters in exchange ", number,
-                     ", expected none in exchange 0 and that of its answer later"));
+        absl::StrCat("token has ", token.size(), " characters in all-gather ", number,
+                     ", expected none in all-gather 0 and that of its answer later"));
   }
   return absl::OkStatus();
 }
@@ -50,8 +51,8 @@ void Rendezvous::Make(const Calls& calls) {
 absl::Status Rendezvous::Check(const Member& member) const {
   if (member.launch_id.empty()) {
     return absl::InvalidArgumentError(
-        "launch_id is empty: two launches of a job could meet; set EPLB_LAUNCH_ID, equal on all "
-        "ranks of a launch and different for each launch");
+        "launch_id is empty: two runs of a job could meet; set EPLB_LAUNCH_ID, equal on all "
+        "ranks of a run and different for each run");
   }
   // They stand in the messages of other ranks.
   EPLB_RETURN_IF_ERROR(wire::CheckPlainName("job", member.job));
@@ -74,25 +75,25 @@ absl::Status Rendezvous::Check(const Member& member) const {
 }
 
 bool Rendezvous::MeetsAnother(const Member& member) const {
-  for (auto it = exchanges_.lower_bound({member.job, member.launch_id, "", 0});
-       it != exchanges_.end() && it->first.job == member.job &&
+  for (auto it = all_gathers_.lower_bound({member.job, member.launch_id, "", 0});
+       it != all_gathers_.end() && it->first.job == member.job &&
        it->first.launch_id == member.launch_id;
        ++it) {
-    const auto& [key, exchange] = *it;
-    // Two tokens keep two starts apart; exchange 0 has none yet.
+    const auto& [key, all_gather] = *it;
+    // Two tokens keep two starts apart; all-gather 0 has none yet.
     const bool same_start = !key.token.empty() && key.token == member.token;
-    const bool may_meet = exchange.result == nullptr && (key.token.empty() || member.token.empty());
+    const bool may_meet =
+        all_gather.result == nullptr && (key.token.empty() || member.token.empty());
     if (!same_start && !may_meet) continue;
-    const auto rank = exchange.ranks.find(member.rank);
-    if (rank != exchange.ranks.end() && rank->second.nonce != member.nonce) return true;
+    const auto rank = all_gather.ranks.find(member.rank);
+    if (rank != all_gather.ranks.end() && rank->second.nonce != member.nonce) return true;
   }
   return false;
 }
 
-bool Rendezvous::HasOpenExchange(const LaunchKey& launch) const {
-  for (auto it = exchanges_.lower_bound({launch.first, launch.second, "", 0});
-       it != exchanges_.end() && it->first.job == launch.first &&
-       it->first.launch_id == launch.second;
+bool Rendezvous::HasOpenAllGather(const LaunchKey& run) const {
+  for (auto it = all_gathers_.lower_bound({run.first, run.second, "", 0});
+       it != all_gathers_.end() && it->first.job == run.first && it->first.launch_id == run.second;
        ++it) {
     if (it->second.result == nullptr) return true;
   }
@@ -104,25 +105,25 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
     return refused->second;
   }
   const LaunchKey key(member.job, member.launch_id);
-  auto launch = launches_.find(key);
-  if (launch == launches_.end() && member.token.empty()) {
-    if (launches_.size() >= kMaxExchanges) {
+  auto run = launches_.find(key);
+  if (run == launches_.end() && member.token.empty()) {
+    if (launches_.size() >= kMaxAllGathers) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(kMaxExchanges, " launches are starting, come back later"));
+          absl::StrCat(kMaxAllGathers, " runs are starting, come back later"));
     }
-    launch = launches_.emplace(key, Launch{}).first;
+    run = launches_.emplace(key, Run{}).first;
   }
   // A start that is older than the newest one, or began at an earlier daemon, has a token of its
   // own, which keeps it apart.
   const bool newest =
-      launch != launches_.end() && (member.token.empty() || member.token == launch->second.token);
+      run != launches_.end() && (member.token.empty() || member.token == run->second.token);
   if (newest) {
-    Launch& start = launch->second;
+    Run& start = run->second;
     const auto came = start.nonces.find(member.rank);
     const bool another = came != start.nonces.end() && came->second != member.nonce;
-    const bool over = now - start.active >= kQuiet && !HasOpenExchange(key);
+    const bool over = now - start.active >= kQuiet && !HasOpenAllGather(key);
     if (member.token.empty() && over && (another || !start.refused.ok())) {
-      start = Launch{};
+      start = Run{};
     } else if (!start.refused.ok()) {
       return start.refused;
     } else if (another) {
@@ -131,64 +132,64 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
   }
   if (MeetsAnother(member)) return EndStart(member, now, calls);
   if (newest) {
-    launch->second.active = now;
-    launch->second.nonces[member.rank] = member.nonce;
+    run->second.active = now;
+    run->second.nonces[member.rank] = member.nonce;
   }
   return absl::OkStatus();
 }
 
 absl::Status Rendezvous::EndStart(const Member& member, absl::Time now, Calls* calls) {
   absl::Status status = absl::FailedPreconditionError(
-      absl::StrCat("two launches share the launch id ", member.launch_id, ": rank ", member.rank,
-                   " came from two processes; give each launch its own EPLB_LAUNCH_ID"));
-  for (auto it = exchanges_.lower_bound({member.job, member.launch_id, "", 0});
-       it != exchanges_.end() && it->first.job == member.job &&
+      absl::StrCat("two runs share the launch id ", member.launch_id, ": rank ", member.rank,
+                   " came from two processes; give each run its own EPLB_LAUNCH_ID"));
+  for (auto it = all_gathers_.lower_bound({member.job, member.launch_id, "", 0});
+       it != all_gathers_.end() && it->first.job == member.job &&
        it->first.launch_id == member.launch_id;) {
-    const auto exchange = it++;
-    RefuseToken(exchange->first.token, status);
-    End(&exchange->second, status, calls);
-    Erase(exchange);
+    const auto all_gather = it++;
+    RefuseToken(all_gather->first.token, status);
+    End(&all_gather->second, status, calls);
+    Erase(all_gather);
   }
-  Launch& launch = launches_[{member.job, member.launch_id}];
-  RefuseToken(launch.token, status);
+  Run& run = launches_[{member.job, member.launch_id}];
+  RefuseToken(run.token, status);
   RefuseToken(member.token, status);
-  launch.active = now;
-  launch.refused = status;
+  run.active = now;
+  run.refused = status;
   return status;
 }
 
 void Rendezvous::RefuseToken(const std::string& token, const absl::Status& status) {
   if (token.empty() || !refused_tokens_.emplace(token, status).second) return;
   refused_in_order_.push_back(token);
-  if (refused_in_order_.size() <= kMaxExchanges) return;
+  if (refused_in_order_.size() <= kMaxAllGathers) return;
   refused_tokens_.erase(refused_in_order_.front());
   refused_in_order_.pop_front();
 }
 
 absl::Status Rendezvous::Admit(const Member& member, absl::Time now,
-                               Exchanges::iterator* exchange) {
+                               AllGathers::iterator* all_gather) {
   const Key key{member.job, member.launch_id, member.token, member.number};
-  auto found = exchanges_.find(key);
-  if (found != exchanges_.end() && found->second.result != nullptr) {
+  auto found = all_gathers_.find(key);
+  if (found != all_gathers_.end() && found->second.result != nullptr) {
     const auto rank = found->second.ranks.find(member.rank);
     const bool again = found->second.world_size == member.world_size &&
                        rank != found->second.ranks.end() && rank->second.nonce == member.nonce;
-    if (!again) {  // a new launch under the launch id of one that has started
+    if (!again) {  // a new run under the launch id of one that has started
       Erase(found);
-      found = exchanges_.end();
+      found = all_gathers_.end();
     }
   }
-  if (found == exchanges_.end()) {
-    if (exchanges_.size() >= kMaxExchanges) {
+  if (found == all_gathers_.end()) {
+    if (all_gathers_.size() >= kMaxAllGathers) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(kMaxExchanges, " exchanges are open, come back later"));
+          absl::StrCat(kMaxAllGathers, " all-gathers are open, come back later"));
     }
-    found = exchanges_.emplace(key, Exchange{}).first;
+    found = all_gathers_.emplace(key, AllGather{}).first;
     found->second.world_size = member.world_size;
     found->second.began = now;
     found->second.deadline = now + limits_.deadline;
   }
-  *exchange = found;
+  *all_gather = found;
   if (found->second.world_size != member.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", member.rank, " says world_size ",
                                                    member.world_size, ", the ranks before it said ",
@@ -197,7 +198,7 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now,
   if (found->second.result == nullptr &&
       bytes_ + member.blob.size() + member.previous.size() > limits_.max_bytes) {
     if (found->second.ranks.empty()) Erase(found);
-    return absl::ResourceExhaustedError(absl::StrCat("the blobs of all exchanges may have ",
+    return absl::ResourceExhaustedError(absl::StrCat("the blobs of all all-gathers may have ",
                                                      limits_.max_bytes, " bytes, come back later"));
   }
   return absl::OkStatus();
@@ -207,24 +208,24 @@ void Rendezvous::Join(Member member, const void* caller, Done done, absl::Time n
   Calls calls;
   {
     const std::lock_guard lock(mutex_);
-    Exchanges::iterator exchange = exchanges_.end();
+    AllGathers::iterator all_gather = all_gathers_.end();
     absl::Status status = Check(member);
     if (status.ok()) status = TellApart(member, now, &calls);
-    if (status.ok()) status = Admit(member, now, &exchange);
+    if (status.ok()) status = Admit(member, now, &all_gather);
     if (!status.ok()) {
       calls.emplace_back(std::move(done), status);
-    } else if (exchange->second.result != nullptr) {
-      calls.emplace_back(std::move(done), exchange->second.result);
+    } else if (all_gather->second.result != nullptr) {
+      calls.emplace_back(std::move(done), all_gather->second.result);
     } else {
-      Wait(std::move(member), caller, std::move(done), now, exchange, &calls);
+      Wait(std::move(member), caller, std::move(done), now, all_gather, &calls);
     }
   }
   Make(calls);
 }
 
 void Rendezvous::Wait(Member member, const void* caller, Done done, absl::Time now,
-                      Exchanges::iterator exchange, Calls* calls) {
-  Exchange& joined = exchange->second;
+                      AllGathers::iterator all_gather, Calls* calls) {
+  AllGather& joined = all_gather->second;
   Waiting& waiting = joined.ranks[member.rank];
   if (waiting.caller != nullptr) {
     callers_.erase(waiting.caller);
@@ -235,79 +236,79 @@ void Rendezvous::Wait(Member member, const void* caller, Done done, absl::Time n
   const size_t bytes = member.blob.size() + member.previous.size();
   joined.bytes += bytes - waiting.bytes();
   bytes_ += bytes - waiting.bytes();
-  callers_[caller] = {exchange->first, member.rank};
+  callers_[caller] = {all_gather->first, member.rank};
   waiting = {.nonce = member.nonce,
              .caller = caller,
              .done = std::move(done),
              .blob = std::move(member.blob),
              .previous = std::move(member.previous)};
   joined.deadline = std::min(joined.deadline, now + member.patience);
-  const Key key = exchange->first;
+  const Key key = all_gather->first;
   if (std::ssize(joined.ranks) < joined.world_size) return CompleteNeighbours(key, calls);
   if (key.number == 0) joined.settled = std::min(joined.settled, now + limits_.settle);
-  if (key.number > 0 || joined.settled <= now) Complete(exchange, calls);
+  if (key.number > 0 || joined.settled <= now) Complete(all_gather, calls);
 }
 
 void Rendezvous::CompleteNeighbours(const Key& joined, Calls* calls) {
   std::vector<Key> before;
   std::vector<Key> behind;
-  for (auto it = exchanges_.lower_bound({joined.job, joined.launch_id, "", 0});
-       it != exchanges_.end() && it->first.job == joined.job &&
+  for (auto it = all_gathers_.lower_bound({joined.job, joined.launch_id, "", 0});
+       it != all_gathers_.end() && it->first.job == joined.job &&
        it->first.launch_id == joined.launch_id;
        ++it) {
     const Key& key = it->first;
-    // Exchange 0 has no token yet.
+    // AllGather 0 has no token yet.
     const bool may_follow = joined.number == 0 || key.token == joined.token;
     const bool may_precede = key.number == 0 || key.token == joined.token;
     if (may_follow && key.number == joined.number + 1) behind.push_back(key);
     if (may_precede && key.number == joined.number - 1) before.push_back(key);
   }
   // Completing one may end and erase others.
-  const auto complete = [&](const Key& exchange, const Key& next) {
-    const auto found = exchanges_.find(exchange);
-    const auto next_found = exchanges_.find(next);
-    if (found == exchanges_.end() || next_found == exchanges_.end()) return;
+  const auto complete = [&](const Key& all_gather, const Key& next) {
+    const auto found = all_gathers_.find(all_gather);
+    const auto next_found = all_gathers_.find(next);
+    if (found == all_gathers_.end() || next_found == all_gathers_.end()) return;
     CompleteFrom(found, next_found, calls);
   };
   for (const Key& next : behind) complete(joined, next);
-  for (const Key& exchange : before) complete(exchange, joined);
+  for (const Key& all_gather : before) complete(all_gather, joined);
 }
 
-void Rendezvous::CompleteFrom(Exchanges::iterator exchange, Exchanges::const_iterator next,
+void Rendezvous::CompleteFrom(AllGathers::iterator all_gather, AllGathers::const_iterator next,
                               Calls* calls) {
-  Exchange& open = exchange->second;
-  const Exchange& later = next->second;
+  AllGather& open = all_gather->second;
+  const AllGather& later = next->second;
   if (open.result != nullptr || open.world_size != later.world_size) return;
   if (std::ssize(open.ranks) + std::ssize(later.ranks) < open.world_size) return;
   std::map<int32_t, uint64_t> nonces;
   for (const auto& [rank, waiting] : open.ranks) nonces[rank] = waiting.nonce;
   for (const auto& [rank, waiting] : later.ranks) nonces.emplace(rank, waiting.nonce);
   if (std::ssize(nonces) != open.world_size) return;
-  if (TokenOf(exchange->first.launch_id, nonces) != next->first.token) return;
+  if (TokenOf(all_gather->first.launch_id, nonces) != next->first.token) return;
   for (const auto& [rank, waiting] : later.ranks) {
     if (open.ranks.contains(rank)) continue;
     open.bytes += waiting.previous.size();
     bytes_ += waiting.previous.size();
     open.ranks[rank] = {.nonce = waiting.nonce, .blob = waiting.previous};
   }
-  Complete(exchange, calls);
+  Complete(all_gather, calls);
 }
 
-void Rendezvous::Complete(Exchanges::iterator exchange, Calls* calls) {
-  const Key& key = exchange->first;
-  Exchange& complete = exchange->second;
+void Rendezvous::Complete(AllGathers::iterator all_gather, Calls* calls) {
+  const Key& key = all_gather->first;
+  AllGather& complete = all_gather->second;
   std::map<int32_t, uint64_t> nonces;
   for (const auto& [rank, waiting] : complete.ranks) nonces[rank] = waiting.nonce;
   auto answer = std::make_shared<Answer>();
   answer->token = TokenOf(key.launch_id, nonces);
   if (key.number > 0 && key.token != answer->token) {
     const absl::Status status = absl::FailedPreconditionError(
-        absl::StrCat("the processes of exchange ", key.number, " of launch ", key.launch_id,
-                     " are not those that began the start; give each launch its own "
+        absl::StrCat("the processes of all-gather ", key.number, " of run ", key.launch_id,
+                     " are not those that began the start; give each run its own "
                      "EPLB_LAUNCH_ID"));
     RefuseToken(key.token, status);
     End(&complete, status, calls);
-    return Erase(exchange);
+    return Erase(all_gather);
   }
   if (key.number == 0) launches_[{key.job, key.launch_id}].token = answer->token;
   size_t forgotten = 0;
@@ -327,14 +328,14 @@ bool Rendezvous::Leave(const void* caller) {
   const std::lock_guard lock(mutex_);
   const auto found = callers_.find(caller);
   if (found == callers_.end()) return false;
-  const auto exchange = exchanges_.find(found->second.first);
-  const auto rank = exchange->second.ranks.find(found->second.second);
-  exchange->second.bytes -= rank->second.bytes();
+  const auto all_gather = all_gathers_.find(found->second.first);
+  const auto rank = all_gather->second.ranks.find(found->second.second);
+  all_gather->second.bytes -= rank->second.bytes();
   bytes_ -= rank->second.bytes();
-  exchange->second.ranks.erase(rank);
-  exchange->second.settled = absl::InfiniteFuture();  // from the moment that all are there again
+  all_gather->second.ranks.erase(rank);
+  all_gather->second.settled = absl::InfiniteFuture();  // from the moment that all are there again
   callers_.erase(found);
-  if (exchange->second.ranks.empty()) exchanges_.erase(exchange);
+  if (all_gather->second.ranks.empty()) all_gathers_.erase(all_gather);
   return true;
 }
 
@@ -342,33 +343,33 @@ void Rendezvous::Expire(absl::Time now) {
   Calls calls;
   {
     const std::lock_guard lock(mutex_);
-    for (auto it = exchanges_.begin(); it != exchanges_.end();) {
+    for (auto it = all_gathers_.begin(); it != all_gathers_.end();) {
       const auto current = it++;
-      Exchange& exchange = current->second;
-      const bool complete = std::ssize(exchange.ranks) == exchange.world_size;
-      if (exchange.result == nullptr && complete &&
-          now >= std::min(exchange.settled, exchange.deadline)) {
+      AllGather& all_gather = current->second;
+      const bool complete = std::ssize(all_gather.ranks) == all_gather.world_size;
+      if (all_gather.result == nullptr && complete &&
+          now >= std::min(all_gather.settled, all_gather.deadline)) {
         Complete(current, &calls);
         continue;
       }
-      if (now < exchange.deadline) continue;
+      if (now < all_gather.deadline) continue;
       std::vector<int32_t> missing;
-      for (int32_t rank = 0; rank < exchange.world_size; ++rank) {
-        if (!exchange.ranks.contains(rank)) missing.push_back(rank);
+      for (int32_t rank = 0; rank < all_gather.world_size; ++rank) {
+        if (!all_gather.ranks.contains(rank)) missing.push_back(rank);
       }
-      End(&exchange,
-          absl::DeadlineExceededError(
-              absl::StrCat(MissingRanks(exchange.world_size, missing), " did not come to exchange ",
-                           current->first.number, " of job \"", current->first.job, "\", launch \"",
-                           current->first.launch_id, "\", within ",
-                           absl::FormatDuration(exchange.deadline - exchange.began),
-                           "; ranks meet under one launch id (EPLB_LAUNCH_ID, else the "
-                           "launcher's)")),
+      End(&all_gather,
+          absl::DeadlineExceededError(absl::StrCat(
+              MissingRanks(all_gather.world_size, missing), " did not come to all-gather ",
+              current->first.number, " of job \"", current->first.job, "\", run \"",
+              current->first.launch_id, "\", within ",
+              absl::FormatDuration(all_gather.deadline - all_gather.began),
+              "; ranks meet under one launch id (EPLB_LAUNCH_ID, else the "
+              "launcher's)")),
           &calls);
       Erase(current);
     }
-    std::erase_if(launches_, [&](const auto& launch) {
-      return now - launch.second.active >= kQuiet && !HasOpenExchange(launch.first);
+    std::erase_if(launches_, [&](const auto& run) {
+      return now - run.second.active >= kQuiet && !HasOpenAllGather(run.first);
     });
   }
   Make(calls);
@@ -378,32 +379,32 @@ void Rendezvous::FailAll(const absl::Status& status) {
   Calls calls;
   {
     const std::lock_guard lock(mutex_);
-    for (auto& [key, exchange] : exchanges_) End(&exchange, status, &calls);
-    exchanges_.clear();
+    for (auto& [key, all_gather] : all_gathers_) End(&all_gather, status, &calls);
+    all_gathers_.clear();
     launches_.clear();
     bytes_ = 0;
   }
   Make(calls);
 }
 
-// status: OK for those of a complete exchange, who get its result.
-void Rendezvous::End(Exchange* exchange, const absl::Status& status, Calls* calls) {
-  for (auto& [rank, waiting] : exchange->ranks) {
+// status: OK for those of a complete all-gather, who get its result.
+void Rendezvous::End(AllGather* all_gather, const absl::Status& status, Calls* calls) {
+  for (auto& [rank, waiting] : all_gather->ranks) {
     if (waiting.caller == nullptr) continue;
     callers_.erase(waiting.caller);
     waiting.caller = nullptr;
     Done done = std::exchange(waiting.done, nullptr);
     if (status.ok()) {
-      calls->emplace_back(std::move(done), exchange->result);
+      calls->emplace_back(std::move(done), all_gather->result);
     } else {
       calls->emplace_back(std::move(done), status);
     }
   }
 }
 
-void Rendezvous::Erase(Exchanges::iterator exchange) {
-  bytes_ -= exchange->second.bytes;
-  exchanges_.erase(exchange);
+void Rendezvous::Erase(AllGathers::iterator all_gather) {
+  bytes_ -= all_gather->second.bytes;
+  all_gathers_.erase(all_gather);
 }
 
 }  // namespace eplb

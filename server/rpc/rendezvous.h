@@ -1,18 +1,18 @@
 // All ranks of a starting job give a blob and get everybody's: the rule, without gRPC.
 //
-// A start is the exchanges 0, 1, 2 .. of one launch. In exchange 0 the ranks meet under their
+// A start is the all-gathers 0, 1, 2 .. of one run. In all-gather 0 the ranks meet under their
 // launch id alone. Its answer is a token, a hash of the nonces of the processes that met; the later
-// exchanges are those of the token, so that no other process can take part in them. A launch id is
-// that of one launch: a second process for a rank, while the start of the first one goes on, ends
+// all-gathers are those of the token, so that no other process can take part in them. A launch id
+// is that of one run: a second process for a rank, while the start of the first one goes on, ends
 // the start on all ranks, for nobody knows which of the others belong together. So that launches
-// that start at the same time are found before any of their ranks have met, exchange 0 is answered
-// a moment after its last rank came. What is not found: two launches of one id whose processes come
-// in such an order, and so far apart, that a mixed set of ranks has ended its start before the
+// that start at the same time are found before any of their ranks have met, all-gather 0 is
+// answered a moment after its last rank came. What is not found: two runs of one id whose processes
+// come in such an order, and so far apart, that a mixed set of ranks has ended its start before the
 // others come.
 //
-// A rank sends with each exchange what it gave to the one before: ranks that did not get the answer
-// of a daemon that died get it from the next one. The answer to the last exchange of a start is the
-// only one that can be lost, to be missed at the deadline.
+// A rank sends with each all-gather what it gave to the one before: ranks that did not get the
+// answer of a daemon that died get it from the next one. The answer to the last all-gather of a
+// start is the only one that can be lost, to be missed at the deadline.
 #ifndef EPLB_SERVER_RPC_RENDEZVOUS_H_
 #define EPLB_SERVER_RPC_RENDEZVOUS_H_
 
@@ -39,11 +39,11 @@ class Rendezvous {
  public:
   struct Limits {
     absl::Duration deadline = absl::Seconds(60);  // from the first rank to the last, at most
-    absl::Duration settle = absl::Seconds(1);     // from the last rank to the answer of exchange 0
-    size_t max_bytes = size_t{256} << 20;         // blobs of all exchanges
+    absl::Duration settle = absl::Seconds(1);  // from the last rank to the answer of all-gather 0
+    size_t max_bytes = size_t{256} << 20;      // blobs of all all-gathers
     int32_t max_world_size = 16384;
   };
-  static constexpr size_t kMaxExchanges = 1024;
+  static constexpr size_t kMaxAllGathers = 1024;
   static constexpr size_t kMaxBlobBytes = size_t{1} << 20;
   // A start is over when no rank has called for so long and none waits: its launch id is free.
   static constexpr absl::Duration kQuiet = absl::Seconds(5);
@@ -57,23 +57,23 @@ class Rendezvous {
   struct Member {
     std::string job = {};
     std::string launch_id = {};
-    std::string token = {};  // of the answer to exchange 0; empty in exchange 0
-    int32_t number = 0;      // of the exchange in its start
+    std::string token = {};  // of the answer to all-gather 0; empty in all-gather 0
+    int32_t number = 0;      // of the all-gather in its start
     int32_t rank = 0;
     int32_t world_size = 0;
     uint64_t nonce = 0;                                  // drawn once per process
     absl::Duration patience = absl::InfiniteDuration();  // how long the rank waits for the others
     std::string blob = {};
-    std::string previous = {};  // blob that this rank gave to the exchange before
+    std::string previous = {};  // blob that this rank gave to the all-gather before
   };
 
   explicit Rendezvous(Limits limits) : limits_(limits) {}
 
-  // A rank that comes again replaces its earlier call, which gets Aborted. A finished exchange is
+  // A rank that comes again replaces its earlier call, which gets Aborted. A finished all-gather is
   // kept until its deadline, for ranks that lost the answer and ask again.
   // caller: names this call to Leave.
   // errors, through `done`: InvalidArgument for a member that makes no sense or does not fit the
-  // others; FailedPrecondition on all ranks of a start whose launch id two launches share;
+  // others; FailedPrecondition on all ranks of a start whose launch id two runs share;
   // ResourceExhausted above a limit, DeadlineExceeded naming the ranks that did not come.
   void Join(Member member, const void* caller, Done done, absl::Time now);
   // The caller went away. False when its `done` was called or is being called.
@@ -95,16 +95,16 @@ class Rendezvous {
     std::string previous = {};
     size_t bytes() const { return blob.size() + previous.size(); }
   };
-  struct Exchange {
+  struct AllGather {
     int32_t world_size = 0;
     absl::Time began;
     absl::Time deadline;                          // the most impatient rank's
-    absl::Time settled = absl::InfiniteFuture();  // of exchange 0, once all ranks came
+    absl::Time settled = absl::InfiniteFuture();  // of all-gather 0, once all ranks came
     size_t bytes = 0;
     std::map<int32_t, Waiting> ranks;
     Result result = nullptr;  // set once all came
   };
-  // Exchanges of a launch id stand together.
+  // AllGathers of a launch id stand together.
   struct Key {
     std::string job;
     std::string launch_id;
@@ -115,13 +115,13 @@ class Rendezvous {
              std::tie(b.job, b.launch_id, b.token, b.number);
     }
   };
-  using Exchanges = std::map<Key, Exchange>;
+  using AllGathers = std::map<Key, AllGather>;
   // The newest start under a launch id.
-  struct Launch {
+  struct Run {
     absl::Time active;                   // its newest call
     std::map<int32_t, uint64_t> nonces;  // of the ranks that came
-    std::string token;                   // empty: exchange 0 has no answer yet
-    absl::Status refused;                // two launches share the id
+    std::string token;                   // empty: all-gather 0 has no answer yet
+    absl::Status refused;                // two runs share the id
   };
   using LaunchKey = std::pair<std::string, std::string>;  // job, launch id
   using Calls = std::vector<std::pair<Done, absl::StatusOr<Result>>>;
@@ -132,26 +132,26 @@ class Rendezvous {
   absl::Status TellApart(const Member& member, absl::Time now, Calls* calls);
   // Whether another process stands for the member's rank where it would meet the member's others.
   bool MeetsAnother(const Member& member) const;
-  bool HasOpenExchange(const LaunchKey& launch) const;
+  bool HasOpenAllGather(const LaunchKey& run) const;
   absl::Status EndStart(const Member& member, absl::Time now, Calls* calls);
   void RefuseToken(const std::string& token, const absl::Status& status);
-  absl::Status Admit(const Member& member, absl::Time now, Exchanges::iterator* exchange);
+  absl::Status Admit(const Member& member, absl::Time now, AllGathers::iterator* all_gather);
   void Wait(Member member, const void* caller, Done done, absl::Time now,
-            Exchanges::iterator exchange, Calls* calls);
-  // The exchange is complete with what ranks of the next one say that they gave to it.
-  void CompleteFrom(Exchanges::iterator exchange, Exchanges::const_iterator next, Calls* calls);
-  // Looks for that before and behind an exchange that a rank has joined.
+            AllGathers::iterator all_gather, Calls* calls);
+  // The all-gather is complete with what ranks of the next one say that they gave to it.
+  void CompleteFrom(AllGathers::iterator all_gather, AllGathers::const_iterator next, Calls* calls);
+  // Looks for that before and behind an all-gather that a rank has joined.
   void CompleteNeighbours(const Key& joined, Calls* calls);
-  void Complete(Exchanges::iterator exchange, Calls* calls);
-  void End(Exchange* exchange, const absl::Status& status, Calls* calls);
-  void Erase(Exchanges::iterator exchange);
+  void Complete(AllGathers::iterator all_gather, Calls* calls);
+  void End(AllGather* all_gather, const absl::Status& status, Calls* calls);
+  void Erase(AllGathers::iterator all_gather);
   static void Make(const Calls& calls);
 
   const Limits limits_;
   std::mutex mutex_;  // guards what follows
-  Exchanges exchanges_;
-  std::map<LaunchKey, Launch> launches_;
-  std::map<std::string, absl::Status> refused_tokens_;  // at most kMaxExchanges
+  AllGathers all_gathers_;
+  std::map<LaunchKey, Run> launches_;
+  std::map<std::string, absl::Status> refused_tokens_;  // at most kMaxAllGathers
   std::deque<std::string> refused_in_order_;
   std::map<const void*, std::pair<Key, int32_t>> callers_;  // those that wait
   size_t bytes_ = 0;

@@ -31,7 +31,7 @@
 #include "server/process/socket.h"
 #include "server/rpc/acceptors.h"
 #include "server/rpc/admin.h"
-#include "server/rpc/exchange.h"
+#include "server/rpc/all_gather.h"
 #include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/query.h"
@@ -85,7 +85,7 @@ absl::Duration PatienceOf(const grpc::CallbackServerContext& context) {
 }
 
 using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
-    v1::Balancer::WithCallbackMethod_Exchange<v1::Balancer::WithCallbackMethod_ReserveVersion<
+    v1::Balancer::WithCallbackMethod_AllGather<v1::Balancer::WithCallbackMethod_ReserveVersion<
         v1::Balancer::WithCallbackMethod_GetLeader<v1::Balancer::Service>>>>;
 
 class BalancerService : public BalancerBase {
@@ -97,12 +97,12 @@ class BalancerService : public BalancerBase {
     return StartSession(context, session_);
   }
 
-  grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
-                                     const v1::ExchangeRequest* request,
-                                     v1::ExchangeResponse* response) override {
+  grpc::ServerUnaryReactor* AllGather(grpc::CallbackServerContext* context,
+                                      const v1::AllGatherRequest* request,
+                                      v1::AllGatherResponse* response) override {
     const absl::Status status = Admit(*context, request->job());
     if (!status.ok()) return Done(context, status);
-    return StartExchange(*request, response, PatienceOf(*context), rendezvous_);
+    return StartAllGather(*request, response, PatienceOf(*context), rendezvous_);
   }
 
   grpc::ServerUnaryReactor* ReserveVersion(grpc::CallbackServerContext* context,
@@ -119,7 +119,7 @@ class BalancerService : public BalancerBase {
     const absl::Status status = Admit(*context, request->job());
     if (!status.ok()) return Done(context, status);
     const absl::StatusOr<core::LeaderView> leader =
-        session_.runner->Leader(request->job(), request->incarnation());
+        session_.runner->Leader(request->job(), request->run_id());
     if (leader.ok()) {
       response->set_term(static_cast<uint64_t>(leader->term));
       response->set_connected_ranks(static_cast<uint32_t>(leader->connected_ranks));
@@ -134,7 +134,7 @@ class BalancerService : public BalancerBase {
  private:
   // Of a call of a starting or training rank that is no stream.
   absl::Status Admit(const grpc::CallbackServerContext& context, const std::string& job) {
-    absl::Status status = session_.gate->Admit(context, Verb::kExchange, job);
+    absl::Status status = session_.gate->Admit(context, Verb::kAllGather, job);
     if (status.ok() && draining_) status = absl::UnavailableError(kDrains);
     return status;
   }

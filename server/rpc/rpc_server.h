@@ -69,8 +69,8 @@ class RpcServer {
   const Address& address() const;
   // The path of the second address; empty: none.
   const std::string& unix_socket() const;
-  // The health service says NOT_SERVING, new streams and exchanges are refused, waiting exchanges
-  // end with Unavailable.
+  // The health service says NOT_SERVING, new streams and all-gathers are refused, waiting
+  // all-gathers end with Unavailable.
   void StopServing();
   // Ends what is open with Unavailable, cancels what is still there after `grace` and returns.
   void Shutdown(absl::Duration grace);

@@ -207,9 +207,9 @@ absl::StatusOr<wire::PlacementBody> Runner::PlacementInForce(const std::string& 
 }
 
 absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
-                                                const std::string& incarnation) const {
+                                                const std::string& run_id) const {
   const std::lock_guard lock(core_mutex_);
-  return core_.Leader(job, incarnation);
+  return core_.Leader(job, run_id);
 }
 
 std::vector<core::RefusedJob> Runner::Refusals() const {

@@ -84,8 +84,7 @@ class Runner {
   absl::StatusOr<core::JobView> Job(const std::string& job) const;
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;
-  absl::StatusOr<core::LeaderView> Leader(const std::string& job,
-                                          const std::string& incarnation) const;
+  absl::StatusOr<core::LeaderView> Leader(const std::string& job, const std::string& run_id) const;
   std::vector<core::RefusedJob> Refusals() const;
   // What the job ran as `version`. errors: NotFound for one that is not kept, those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;

@@ -11,8 +11,8 @@ void Mailbox::Put(wire::DownMessage message) {
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return;
-    // To the end, not into the old one's place: Propose 5, Retract 5, Propose 6 must not become
-    // Propose 6, Retract 5.
+    // To the end, not into the old one's place: Propose 5, Cancel 5, Propose 6 must not become
+    // Propose 6, Cancel 5.
     std::erase_if(messages_, [&message](const wire::DownMessage& unsent) {
       return unsent.index() == message.index();
     });

@@ -37,7 +37,7 @@ constexpr Entry kEntries[] = {
     {"table", "jobs", "jobs",
      "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL,"
      " next_version INTEGER NOT NULL, ending TEXT NOT NULL, end_reason TEXT NOT NULL,"
-     " ended_unix_micros INTEGER NOT NULL, ended_incarnation TEXT NOT NULL,"
+     " ended_unix_micros INTEGER NOT NULL, ended_run TEXT NOT NULL,"
      " ended_world_size INTEGER NOT NULL, ended_step INTEGER NOT NULL, memory BLOB NOT NULL,"
      " checksum INTEGER NOT NULL) STRICT"},
     // moved_aside_unix_micros: when a damaged database was, in whose place this one is.

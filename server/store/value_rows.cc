@@ -90,7 +90,7 @@ absl::StatusOr<std::optional<core::RunEnd>> EndOf(Reader& reader) {
   core::RunEnd end;
   end.reason = reader.Text();
   end.at = absl::FromUnixMicros(reader.Integer());
-  end.incarnation = reader.Text();
+  end.run_id = reader.Text();
   end.world_size = reader.Small();
   end.step = reader.Integer();
   if (name.empty()) return std::nullopt;
@@ -290,7 +290,7 @@ absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& jo
   const std::string digest = job.placement ? BytesOf(DigestOf(*job.placement)) : "";
   return Insert(connection, "jobs", "",
                 {job.job, job.version, sqlite::Bytes{digest}, job.next_version, ending, end.reason,
-                 absl::ToUnixMicros(end.at), end.incarnation, int64_t{end.world_size}, end.step,
+                 absl::ToUnixMicros(end.at), end.run_id, int64_t{end.world_size}, end.step,
                  sqlite::Bytes{wire::MemoryBytes(job.memory)}});
 }
 

@@ -50,8 +50,8 @@ def work(seconds, busy):
 
 
 def make_client(rank, options, directory):
-    exchange = eplb.StoreExchange(dist.FileStore(f"{directory}/store", options.ranks), rank, options.ranks)
-    client = eplb.Client.connect(exchange, num_layers=options.layers, num_experts=options.experts, vote_every=VOTE_EVERY)
+    all_gather = eplb.StoreAllGather(dist.FileStore(f"{directory}/store", options.ranks), rank, options.ranks)
+    client = eplb.Client.connect(all_gather, num_layers=options.layers, num_experts=options.experts, vote_every=VOTE_EVERY)
     for layer in range(options.layers):
         for number in range(options.tensors):
             client.register(np.zeros((client.placement.num_local_slots, 64), np.float32), name=f"{layer}.{number}",

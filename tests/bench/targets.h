@@ -48,7 +48,7 @@ struct RouteTimes {
   double fused_us = 0;
 };
 
-// Small batches are held to a time, for a copy of theirs is mostly its launch; large ones to the
+// Small batches are held to a time, for a copy of theirs is mostly its run; large ones to the
 // copy.
 inline std::vector<Target> RouteTargets(const RouteTimes& times) {
   constexpr int64_t kMillionPairs = 1'000'000;

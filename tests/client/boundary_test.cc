@@ -8,7 +8,7 @@
 
 #include "client/inproc.h"
 #include "tests/client/test_job.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 
@@ -24,12 +24,12 @@ using testing::TestRank;
 
 TEST(RegistrationTest, TensorsThatDifferStopEveryRankNamingThem) {
   std::vector<absl::Status> statuses(kTestRanks);
-  auto exchanges = testing::MakeThreadExchanges(kTestRanks);
+  auto all_gathers = testing::MakeThreadAllGathers(kTestRanks);
   auto controls = MakeInprocControlChannels(kTestRanks);
   auto transports = MakeInprocTransports(kTestRanks, 1 << 16).value();
   testing::RunRanks(kTestRanks, [&](int32_t rank) {
     const auto i = static_cast<size_t>(rank);
-    auto client = ConnectInproc(TestOptions(rank, ""), exchanges[i], std::move(controls[i]),
+    auto client = ConnectInproc(TestOptions(rank, ""), all_gathers[i], std::move(controls[i]),
                                 std::move(transports[i]))
                       .value();
     std::vector<std::byte> memory(768);  // 3 layers of 2 rows

@@ -19,7 +19,7 @@
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 namespace {
@@ -237,7 +237,7 @@ TEST_F(ClientTest, RankThatClosesEarlyIsNamedByTheNextVote) {
   }
 }
 
-TEST_F(ClientTest, UnknownSecondVoteEndsTheIncarnationWithoutASwitch) {
+TEST_F(ClientTest, UnknownSecondVoteEndsTheRunWithoutASwitch) {
   ScriptedDaemon daemon({});
   TestJob job(
       daemon.endpoint(),
@@ -308,7 +308,7 @@ TEST_F(ClientTest, TheDaemonHearsWhatCarriesTheRows) {
   const auto hello = daemon.WaitFor<wire::Hello>(1);
   ASSERT_TRUE(hello.has_value());
   EXPECT_EQ(hello->transport.name, "host");
-  EXPECT_EQ(hello->transport.passed_over, "");
+  EXPECT_EQ(hello->transport.fallback_reason, "");
   EXPECT_FALSE(hello->transport.device.has_value()) << "the tensors lie in host memory";
   EXPECT_THAT(hello->transport.settings,
               Contains(wire::TransportInfo::Setting{"NCCL_IB_TC", "106"}));

@@ -73,7 +73,7 @@ TEST_F(DerivedInJobTest, RebuildSeesRowsInPlaceUnderTheNewPlacement) {
   }
 }
 
-TEST_F(DerivedInJobTest, FailingRebuildEndsTheIncarnationOnAllRanks) {
+TEST_F(DerivedInJobTest, FailingRebuildEndsTheRunOnAllRanks) {
   failing_rank_ = 1;
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(),

@@ -15,10 +15,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// 1 layer, 3 experts on 4 slots of 2 GPUs, 2 lanes; the slots hold 0 1, 2 0.
+// 1 layer, 3 experts on 4 slots of 2 GPUs, 2 EP groups; the slots hold 0 1, 2 0.
 class ExpertCheckTest : public ::testing::Test {
  protected:
-  // What ranks say when nothing is forgotten: the expert's number, and the lane beside it.
+  // What ranks say when nothing is forgotten: the expert's number, and the EP group beside it.
   std::vector<SlotOutputs> RightOutputs() const {
     std::vector<SlotOutputs> ranks(4);
     for (int32_t rank = 0; rank < 4; ++rank) {
@@ -84,12 +84,13 @@ TEST_F(ExpertCheckTest, EachDifferenceNamesExpertSlotsAndRank) {
                                         "rank 3 give different outputs before anything moves"));
 }
 
-TEST_F(ExpertCheckTest, OnlyThePipelineRankThatHoldsTheLayerIsAsked) {
+TEST_F(ExpertCheckTest, OnlyThePipelineStageThatHoldsTheLayerIsAsked) {
   std::vector<SlotOutputs> ranks = RightOutputs();
   ranks[0] = ranks[1] = {};
-  const RankGrid grid = *RankGrid::Make({.world_size = 4, .num_gpus = 2, .num_pipeline_ranks = 2});
+  const RankGrid grid =
+      *RankGrid::Make({.world_size = 4, .num_gpus = 2, .pipeline_parallel_size = 2});
   const CheckedLayer checked{
-      .here = here_, .rotated = rotated_, .layer = LayerId{0}, .grid = grid, .pipeline_rank = 1};
+      .here = here_, .rotated = rotated_, .layer = LayerId{0}, .grid = grid, .pipeline_stage = 1};
   EXPECT_TRUE(CompareOutputs(checked, ranks).ok()) << CompareOutputs(checked, ranks);
   ranks[3].moved[1] = 99;
   EXPECT_THAT(std::string(CompareOutputs(checked, ranks).message()),
@@ -115,7 +116,7 @@ TEST_F(ExpertCheckTest, RankWithOtherSlotsIsNamed) {
 
 }  // namespace
 
-// Client::CheckExperts in a job of 2 lanes: what it leaves behind, and what ends it.
+// Client::CheckExperts in a job of 2 EP groups: what it leaves behind, and what ends it.
 
 namespace {
 
@@ -221,7 +222,7 @@ TEST(CheckTest, TransferThatFailsOnTheWayOutChangesNothing) {
   });
 }
 
-TEST(CheckTest, TransferThatFailsOnTheWayBackEndsTheIncarnation) {
+TEST(CheckTest, TransferThatFailsOnTheWayBackEndsTheRun) {
   TestJob job("", {.transport = LossyFrom(4)});
   ASSERT_TRUE(job.started().ok()) << job.started();
   job.Run([](int32_t, TestRank& rank) {

@@ -13,7 +13,7 @@
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 
@@ -112,12 +112,12 @@ TEST_F(FirstPlacementTest, AFileStartsUnderANumberThatStandsForNothingElse) {
 
 TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
   std::vector<absl::Status> statuses(kTestRanks);
-  auto exchanges = testing::MakeThreadExchanges(kTestRanks);
+  auto all_gathers = testing::MakeThreadAllGathers(kTestRanks);
   testing::RunRanks(kTestRanks, [&](int32_t rank) {
     ClientOptions options = TestOptions(rank, "");
     options.initial_placement = directory_ + "/none.json";
     statuses[static_cast<size_t>(rank)] =
-        ConnectInproc(options, exchanges[static_cast<size_t>(rank)], nullptr, nullptr).status();
+        ConnectInproc(options, all_gathers[static_cast<size_t>(rank)], nullptr, nullptr).status();
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(statuses[3].message()),
@@ -152,29 +152,29 @@ TEST_F(FirstPlacementTest, AMissingDaemonIsToldByItsCause) {
                                ": connection refused; starting from the static one\n"));
 }
 
-TEST_F(FirstPlacementTest, IncarnationIsDrawnByRankZeroWhenNobodyNamesTheLaunch) {
-  TestJob job("", {.options = [](ClientOptions& o) { o.incarnation = ""; }});
+TEST_F(FirstPlacementTest, RunIsDrawnByRankZeroWhenNobodyNamesTheRun) {
+  TestJob job("", {.options = [](ClientOptions& o) { o.run_id = ""; }});
   ASSERT_TRUE(job.started().ok()) << job.started();
-  const std::string& drawn = job.rank(0).client().incarnation();
+  const std::string& drawn = job.rank(0).client().run_id();
   EXPECT_EQ(drawn.size(), 16U);
-  EXPECT_EQ(job.rank(3).client().incarnation(), drawn);
+  EXPECT_EQ(job.rank(3).client().run_id(), drawn);
 }
 
 // A launcher may give the same id twice, as each srun of an allocation without steps.
-TEST_F(FirstPlacementTest, TwoLaunchesOfOneIdHaveTwoIncarnations) {
+TEST_F(FirstPlacementTest, TwoRunsOfOneIdHaveTwoRuns) {
   std::string first;
-  for (int launch = 0; launch < 2; ++launch) {
-    TestJob job("", {.options = [](ClientOptions& o) { o.incarnation = "4711-0"; }});
+  for (int run = 0; run < 2; ++run) {
+    TestJob job("", {.options = [](ClientOptions& o) { o.run_id = "4711-0"; }});
     ASSERT_TRUE(job.started().ok()) << job.started();
-    const std::string& name = job.rank(0).client().incarnation();
+    const std::string& name = job.rank(0).client().run_id();
     EXPECT_THAT(name, ::testing::MatchesRegex("4711-0\\.[0-9a-f]+"));
-    EXPECT_EQ(job.rank(2).client().incarnation(), name);
+    EXPECT_EQ(job.rank(2).client().run_id(), name);
     EXPECT_NE(name, first);
     first = name;
   }
 }
 
-TEST_F(FirstPlacementTest, TheVersionOfAFileIsReservedForThisLaunch) {
+TEST_F(FirstPlacementTest, TheVersionOfAFileIsReservedForThisRun) {
   std::ofstream(directory_ + "/p.json") << wire::PlacementToJson(second_);
   const Placement fixed = Placement::Static(testing::SmallTopology());
   ScriptedDaemon daemon({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed},

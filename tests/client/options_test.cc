@@ -77,12 +77,12 @@ TEST_F(OptionsTest, GoodOptionsGiveTheShape) {
 TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.job = "a b"; }),
             "job: \"a b\", expected 1..128 characters of [A-Za-z0-9._-]");
-  EXPECT_EQ(ErrorOf([](auto& o) { o.incarnation = "x/y"; }),
-            "incarnation: \"x/y\", expected 1..111 characters of [A-Za-z0-9._-]");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.run_id = "x/y"; }),
+            "run_id: \"x/y\", expected 1..111 characters of [A-Za-z0-9._-]");
   EXPECT_EQ(ErrorOf([](auto& o) { o.world_size = 3; }),
             "world_size: 3, expected a positive multiple of num_gpus 2");
-  EXPECT_EQ(ErrorOf([](auto& o) { o.num_pipeline_ranks = 3; }),
-            "world_size: 4, expected a positive multiple of num_pipeline_ranks 3 * num_gpus 2");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.pipeline_parallel_size = 3; }),
+            "world_size: 4, expected a positive multiple of pipeline_parallel_size 3 * num_gpus 2");
   EXPECT_EQ(ErrorOf([](auto& o) { o.expert_tensor_parallel = 0; }),
             "expert_tensor_parallel: 0, expected >= 1");
   EXPECT_EQ(ErrorOf([](auto& o) { o.rank = 4; }), "rank: 4, expected 0..3");
@@ -146,7 +146,7 @@ TEST_F(OptionsTest, LaunchIdComesFromOptionThenItsVariableThenTorchThenSlurm) {
   EXPECT_EQ(LaunchIdOf(options), "4711-0");
   setenv("SLURM_RESTART_COUNT", "2", 1);
   EXPECT_EQ(LaunchIdOf(options), "4711-2");
-  setenv("SLURM_STEP_ID", "3", 1);  // each srun of an allocation is a launch
+  setenv("SLURM_STEP_ID", "3", 1);  // each srun of an allocation is a run
   EXPECT_EQ(LaunchIdOf(options), "4711.3-2");
   setenv("TORCHELASTIC_RUN_ID", "none", 1);
   EXPECT_EQ(LaunchIdOf(options), "4711.3-2");
@@ -157,53 +157,53 @@ TEST_F(OptionsTest, LaunchIdComesFromOptionThenItsVariableThenTorchThenSlurm) {
   setenv("EPLB_LAUNCH_ID", "try-7", 1);
   EXPECT_EQ(LaunchIdOf(options), "try-7");
   EXPECT_EQ(GivenLaunchId(options), "try-7");
-  options.incarnation = "mine";
+  options.run_id = "mine";
   EXPECT_EQ(LaunchIdOf(options), "mine");
   EXPECT_EQ(GivenLaunchId(options), "mine");
 }
 
-TEST_F(OptionsTest, LaunchersIdThatIsNoIncarnationIsNamedWithItsVariable) {
+TEST_F(OptionsTest, LaunchersIdThatIsNoRunIsNamedWithItsVariable) {
   setenv("TORCHELASTIC_RUN_ID", "my run/1", 1);
   EXPECT_EQ(
       ErrorOf([](auto&) {}),
       "TORCHELASTIC_RUN_ID: \"my run/1-0\", expected 1..111 characters of [A-Za-z0-9._-], its "
       "step and count of restarts included; or set EPLB_LAUNCH_ID");
   ClientOptions options = Good();
-  options.incarnation = "mine";
+  options.run_id = "mine";
   EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
 }
 
-TEST_F(OptionsTest, AnIncarnationIsTheLaunchIdAndWhatWasDrawnAndFitsWhereItTravels) {
-  EXPECT_EQ(IncarnationOf("4711-0", "0123456789abcdef"), "4711-0.0123456789abcdef");
-  EXPECT_EQ(IncarnationOf("", "0123456789abcdef"), "0123456789abcdef");
+TEST_F(OptionsTest, ARunIsTheLaunchIdAndWhatWasDrawnAndFitsWhereItTravels) {
+  EXPECT_EQ(RunOf("4711-0", "0123456789abcdef"), "4711-0.0123456789abcdef");
+  EXPECT_EQ(RunOf("", "0123456789abcdef"), "0123456789abcdef");
   ClientOptions options = Good();
-  options.incarnation = std::string(111, 'x');
+  options.run_id = std::string(111, 'x');
   EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
-  EXPECT_EQ(IncarnationOf(options.incarnation, std::string(kDrawnLength, 'f')).size(), 128U);
-  options.incarnation += 'x';
+  EXPECT_EQ(RunOf(options.run_id, std::string(kDrawnLength, 'f')).size(), 128U);
+  options.run_id += 'x';
   EXPECT_FALSE(CheckOptions(options, /*inproc=*/false).ok());
 }
 
-TEST_F(OptionsTest, RanksMeetThroughTheDaemonOnlyWhenJobAndLaunchHaveNames) {
+TEST_F(OptionsTest, RanksMeetThroughTheDaemonOnlyWhenJobAndRunHaveNames) {
   ClientOptions options = Good();
   options.endpoint = "127.0.0.1:1";
-  EXPECT_EQ(CheckDaemonExchange(options).message(),
+  EXPECT_EQ(CheckDaemonAllGather(options).message(),
             "job: \"default\" is the name of every job without one, whose ranks could meet at the "
             "daemon; give the job a name");
   options.job = "mine";
-  EXPECT_EQ(CheckDaemonExchange(options).message(),
-            "incarnation: empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this "
-            "launch: two launches of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal "
-            "on all ranks and different for each launch");
+  EXPECT_EQ(CheckDaemonAllGather(options).message(),
+            "run_id: empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this "
+            "run: two runs of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal "
+            "on all ranks and different for each run");
   setenv("EPLB_LAUNCH_ID", "a b", 1);
-  EXPECT_EQ(CheckDaemonExchange(options).message(),
+  EXPECT_EQ(CheckDaemonAllGather(options).message(),
             "EPLB_LAUNCH_ID: \"a b\", expected 1..111 characters of [A-Za-z0-9._-]");
   setenv("EPLB_LAUNCH_ID", "7", 1);
-  EXPECT_TRUE(CheckDaemonExchange(options).ok());
+  EXPECT_TRUE(CheckDaemonAllGather(options).ok());
   options.endpoint = "";
-  EXPECT_EQ(CheckDaemonExchange(options).message(), "endpoint: empty, expected that of an eplbd");
+  EXPECT_EQ(CheckDaemonAllGather(options).message(), "endpoint: empty, expected that of an eplbd");
   options.job = "";
-  EXPECT_FALSE(CheckDaemonExchange(options).ok());
+  EXPECT_FALSE(CheckDaemonAllGather(options).ok());
 }
 
 TEST_F(OptionsTest, SeveralEndpointsAreAList) {

@@ -1,4 +1,4 @@
-// Jobs of four ranks as lanes, as pipeline ranks and as expert-tensor-parallel ranks.
+// Jobs of four ranks as EP groups, as pipeline stages and as expert-tensor-parallel ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,23 +27,23 @@ using testing::TestRank;
 struct Groups {
   const char* name;
   int32_t num_gpus;
-  int32_t num_pipeline_ranks;
+  int32_t pipeline_parallel_size;
   int32_t expert_tensor_parallel;
 };
 
 testing::OptionsHook Arranged(const Groups& groups) {
-  return [num_gpus = groups.num_gpus, pipeline = groups.num_pipeline_ranks,
+  return [num_gpus = groups.num_gpus, pipeline = groups.pipeline_parallel_size,
           tensor = groups.expert_tensor_parallel](ClientOptions& options) {
     options.num_gpus = num_gpus;
-    options.num_pipeline_ranks = pipeline;
+    options.pipeline_parallel_size = pipeline;
     options.expert_tensor_parallel = tensor;
   };
 }
 
-constexpr Groups kTwoPipelineRanks = {"TwoPipelineRanks", 2, 2, 1};
+constexpr Groups kTwoPipelineStages = {"TwoPipelineStages", 2, 2, 1};
 constexpr Groups kTwoTensorParallelRanks = {"TwoExpertTensorParallelRanks", 2, 1, 2};
 
-// A few placements, the first and last of which change layers of all pipeline ranks.
+// A few placements, the first and last of which change layers of all pipeline stages.
 std::vector<Placement> Targets(const Placement& first) {
   const Placement all = Swapped(Swapped(Swapped(first, 0, 0, 2), 1, 1, 3), 2, 0, 3);
   const Placement second_layer = Swapped(all, 1, 0, 2);
@@ -58,17 +58,16 @@ Placement FirstPlacement(int32_t num_gpus) {
 
 class ParallelGroupsTest : public ::testing::TestWithParam<std::tuple<Groups, bool>> {};
 
-INSTANTIATE_TEST_SUITE_P(All, ParallelGroupsTest,
-                         ::testing::Combine(::testing::Values(Groups{"TwoLanes", 2, 1, 1},
-                                                              kTwoPipelineRanks,
-                                                              kTwoTensorParallelRanks,
-                                                              // The fourth one has no layer.
-                                                              Groups{"FourPipelineRanks", 1, 4, 1}),
-                                            ::testing::Bool()),
-                         [](const auto& of) {
-                           return absl::StrCat(std::get<0>(of.param).name,
-                                               std::get<1>(of.param) ? "Inproc" : "Host");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, ParallelGroupsTest,
+    ::testing::Combine(::testing::Values(Groups{"TwoEpGroups", 2, 1, 1}, kTwoPipelineStages,
+                                         kTwoTensorParallelRanks,
+                                         // The fourth one has no layer.
+                                         Groups{"FourPipelineStages", 1, 4, 1}),
+                       ::testing::Bool()),
+    [](const auto& of) {
+      return absl::StrCat(std::get<0>(of.param).name, std::get<1>(of.param) ? "Inproc" : "Host");
+    });
 
 // As a daemon does: a rank that has not switched yet knows another base.
 void ProposeOnceAllApplied(ScriptedDaemon& daemon, int64_t version, const Placement& current,
@@ -113,19 +112,19 @@ TEST_P(ParallelGroupsTest, EveryChunkIsSwitchedByAllRanksWithAllBytesInPlace) {
   ASSERT_EQ(steps[0].size(), targets.size());
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
     EXPECT_EQ(daemon.WaitFor<wire::Applied>(rank, 4)->version, 4);
-    EXPECT_EQ(daemon.WaitFor<wire::Ready>(rank, 4)->plan_hash,
-              daemon.WaitFor<wire::Ready>(0, 4)->plan_hash);
+    EXPECT_EQ(daemon.WaitFor<wire::Prepared>(rank, 4)->plan_hash,
+              daemon.WaitFor<wire::Prepared>(0, 4)->plan_hash);
     const auto hello = daemon.WaitFor<wire::Hello>(rank);
-    EXPECT_EQ(hello->num_pipeline_ranks, groups.num_pipeline_ranks);
+    EXPECT_EQ(hello->pipeline_parallel_size, groups.pipeline_parallel_size);
     EXPECT_EQ(hello->expert_tensor_parallel, groups.expert_tensor_parallel);
     EXPECT_EQ(hello->weight_bytes, 96) << "also where there is no layer";
   }
 }
 
-TEST(PipelineTest, TransferThatFailsInAnotherPipelineRankDropsTheChunkOnAll) {
+TEST(PipelineTest, TransferThatFailsInAnotherPipelineStageDropsTheChunkOnAll) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(),
-              {.options = Arranged(kTwoPipelineRanks),
+              {.options = Arranged(kTwoPipelineStages),
                .transport = [](int32_t rank,
                                std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
                  if (rank != 3) return inner;
@@ -134,7 +133,7 @@ TEST(PipelineTest, TransferThatFailsInAnotherPipelineRankDropsTheChunkOnAll) {
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
   const Placement first = FirstPlacement(2);
-  // Layer 0 is the first pipeline rank's, layer 1 the second's.
+  // Layer 0 is the first pipeline stage's, layer 1 the second's.
   const Placement target = Swapped(Swapped(first, 0, 0, 2), 1, 1, 3);
   daemon.SendAll(ProposeTo(Running(0, first), target, 7, 1));
   std::vector<int64_t> steps(kTestRanks, -1);
@@ -166,7 +165,7 @@ void Relabel(std::vector<ExpertTensorView>& tensors, int32_t layer) {
 TEST(PipelineTest, WrongRegistrationsAreNamedWithLayerAndRanks) {
   const auto started =
       [](const std::function<void(int32_t, std::vector<ExpertTensorView>&)>& change) {
-        TestJob job("", {.options = Arranged(kTwoPipelineRanks),
+        TestJob job("", {.options = Arranged(kTwoPipelineStages),
                          .tensors = [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
                            change(rank.rank(), tensors);
                          }});
@@ -177,24 +176,24 @@ TEST(PipelineTest, WrongRegistrationsAreNamedWithLayerAndRanks) {
               if (rank == 3) Relabel(tensors, 0);
             }),
             absl::FailedPreconditionError(
-                "tensors: layers differs inside pipeline rank 1: rank 2 has 1, rank 3 has 0"));
+                "tensors: layers differs inside pipeline stage 1: rank 2 has 1, rank 3 has 0"));
   EXPECT_EQ(started([](int32_t rank, auto& tensors) {
               if (rank >= 2) Relabel(tensors, 0);
             }),
-            absl::FailedPreconditionError("tensors: layer 0 is registered by pipeline rank 0 "
-                                          "(ranks 0..1) and by pipeline rank 1 (ranks 2..3), "
+            absl::FailedPreconditionError("tensors: layer 0 is registered by pipeline stage 0 "
+                                          "(ranks 0..1) and by pipeline stage 1 (ranks 2..3), "
                                           "expected one of them"));
   EXPECT_EQ(started([](int32_t rank, auto& tensors) {
               if (rank < 2) std::erase_if(tensors, [](const auto& of) { return of.layer == 2; });
             }),
             absl::FailedPreconditionError(
-                "tensors: layer 2 is registered by none of the 2 pipeline ranks"));
+                "tensors: layer 2 is registered by none of the 2 pipeline stages"));
   EXPECT_EQ(
       started([](int32_t rank, auto& tensors) {
         if (rank == 1) tensors.clear();
       }),
       absl::FailedPreconditionError(
-          "tensors: layers differs inside pipeline rank 0: rank 0 has 0, 2, rank 1 has none"));
+          "tensors: layers differs inside pipeline stage 0: rank 0 has 0, 2, rank 1 has none"));
   EXPECT_EQ(
       started([](int32_t rank, auto& tensors) {
         if (rank < 2) return;
@@ -204,12 +203,12 @@ TEST(PipelineTest, WrongRegistrationsAreNamedWithLayerAndRanks) {
 }
 
 TEST(PipelineTest, CountsOfALayerThatOthersHoldAreRefused) {
-  TestJob job("", {.options = Arranged(kTwoPipelineRanks)});
+  TestJob job("", {.options = Arranged(kTwoPipelineStages)});
   ASSERT_TRUE(job.started().ok()) << job.started();
   const std::vector<int64_t> counts(4, 1);
   EXPECT_EQ(job.rank(2).client().Record(0, counts),
-            absl::InvalidArgumentError("counts of layer 0: it is registered by pipeline rank 0, "
-                                       "this rank is of pipeline rank 1"));
+            absl::InvalidArgumentError("counts of layer 0: it is registered by pipeline stage 0, "
+                                       "this rank is of pipeline stage 1"));
   EXPECT_TRUE(job.rank(2).client().Record(1, counts).ok());
   EXPECT_EQ(job.rank(0).client().Record(3, counts),
             absl::InvalidArgumentError("counts of layer 3, expected 0..2"));
@@ -217,7 +216,7 @@ TEST(PipelineTest, CountsOfALayerThatOthersHoldAreRefused) {
 
 TEST(PipelineTest, TheRankThatReportsForAllRecordsAllLayers) {
   TestJob job("", {.options = [](ClientOptions& options) {
-                Arranged(kTwoPipelineRanks)(options);
+                Arranged(kTwoPipelineStages)(options);
                 options.reduce = "root";
               }});
   ASSERT_TRUE(job.started().ok()) << job.started();
@@ -252,9 +251,9 @@ LoadMatrix FirstWindow(const Groups& groups, const std::vector<int32_t>& reporte
   return sum;
 }
 
-TEST(ParallelGroupsLoadTest, LanesAddUpAndRanksThatSeeTheSameTokensCountOnce) {
-  EXPECT_TRUE((FirstWindow({"TwoLanes", 2, 1, 1}, {0, 1, 2, 3}) == 32).all());
-  EXPECT_TRUE((FirstWindow(kTwoPipelineRanks, {0, 1, 2, 3}) == 16).all());
+TEST(ParallelGroupsLoadTest, EpGroupsAddUpAndRanksThatSeeTheSameTokensCountOnce) {
+  EXPECT_TRUE((FirstWindow({"TwoEpGroups", 2, 1, 1}, {0, 1, 2, 3}) == 32).all());
+  EXPECT_TRUE((FirstWindow(kTwoPipelineStages, {0, 1, 2, 3}) == 16).all());
   EXPECT_TRUE((FirstWindow(kTwoTensorParallelRanks, {0, 2}) == 16).all());
 }
 

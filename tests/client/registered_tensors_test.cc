@@ -51,9 +51,10 @@ TEST_F(RegisteredTensorsTest, DerivedTensorsAreComparedAndNeedNoBytes) {
   EXPECT_THAT(needs->compared,
               ElementsAre(Pair("layers", "0"), Pair("tensor 0", "layer 0 weight w row_bytes 32"),
                           Pair("tensor 1", "layer 0 derived scale")));
-  EXPECT_THAT(needs->of_lane, ElementsAre(Pair("layers", "0"), Pair("weight_bytes", "32"),
-                                          Pair("memory", "host"), Pair("state_bytes", "0"),
-                                          Pair("staging_bytes", "128")));  // 1 layer * 2 slots * 64
+  EXPECT_THAT(needs->of_ep_group,
+              ElementsAre(Pair("layers", "0"), Pair("weight_bytes", "32"), Pair("memory", "host"),
+                          Pair("state_bytes", "0"),
+                          Pair("staging_bytes", "128")));  // 1 layer * 2 slots * 64
 }
 
 // What a rank says of layers of weights of 32 bytes.
@@ -65,10 +66,11 @@ StartFields Said(const char* layers, const char* state = "8", const char* stagin
           {"staging_bytes", staging}};
 }
 
-// Of lanes of two GPUs.
-RankGrid Grid(int32_t world_size, int32_t num_pipeline_ranks = 1) {
-  return RankGrid::Make(
-             {.world_size = world_size, .num_gpus = 2, .num_pipeline_ranks = num_pipeline_ranks})
+// Of EP groups of two GPUs.
+RankGrid Grid(int32_t world_size, int32_t pipeline_parallel_size = 1) {
+  return RankGrid::Make({.world_size = world_size,
+                         .num_gpus = 2,
+                         .pipeline_parallel_size = pipeline_parallel_size})
       .value();
 }
 
@@ -77,57 +79,57 @@ TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestLaneNeeds) {
                          .staging_bytes = 128,
                          .memory = {},
                          .compared = {},
-                         .of_lane = {}};
+                         .of_ep_group = {}};
   const std::vector<StartFields> ranks = {Said("0"), Said("0"), Said("0", "12", "192"),
                                           Said("0", "12", "192")};
-  const absl::StatusOr<JobNeeds> job = JoinLanes(mine, ranks, Grid(4), 1);
+  const absl::StatusOr<JobNeeds> job = JoinEpGroups(mine, ranks, Grid(4), 1);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->bytes.weight, 32);
   EXPECT_EQ(job->bytes.state, 12);
   EXPECT_EQ(job->staging_bytes, 192);
-  EXPECT_THAT(job->pipeline_rank_of_layer, ElementsAre(0));
+  EXPECT_THAT(job->pipeline_stage_of_layer, ElementsAre(0));
 }
 
-TEST_F(RegisteredTensorsTest, EachLayerIsOnePipelineRanks) {
+TEST_F(RegisteredTensorsTest, EachLayerIsOnePipelineStages) {
   const auto joined = [](const std::vector<const char*>& layers) {
     std::vector<StartFields> ranks;
     ranks.reserve(layers.size());
     for (const char* of_rank : layers) ranks.push_back(Said(of_rank));
-    return JoinLanes({}, ranks, Grid(static_cast<int32_t>(layers.size()), 2), 3);
+    return JoinEpGroups({}, ranks, Grid(static_cast<int32_t>(layers.size()), 2), 3);
   };
-  EXPECT_THAT(joined({"0, 2", "0, 2", "1", "1"})->pipeline_rank_of_layer, ElementsAre(0, 1, 0));
-  EXPECT_THAT(joined({"none", "none", "0, 1, 2", "0, 1, 2"})->pipeline_rank_of_layer,
+  EXPECT_THAT(joined({"0, 2", "0, 2", "1", "1"})->pipeline_stage_of_layer, ElementsAre(0, 1, 0));
+  EXPECT_THAT(joined({"none", "none", "0, 1, 2", "0, 1, 2"})->pipeline_stage_of_layer,
               ElementsAre(1, 1, 1));
   EXPECT_EQ(joined({"0", "0", "2", "2"}).status(),
             absl::FailedPreconditionError(
-                "tensors: layer 1 is registered by none of the 2 pipeline ranks"));
+                "tensors: layer 1 is registered by none of the 2 pipeline stages"));
   EXPECT_EQ(joined({"0, 1", "0, 1", "1, 2", "1, 2"}).status(),
-            absl::FailedPreconditionError("tensors: layer 1 is registered by pipeline rank 0 "
-                                          "(ranks 0..1) and by pipeline rank 1 (ranks 2..3), "
+            absl::FailedPreconditionError("tensors: layer 1 is registered by pipeline stage 0 "
+                                          "(ranks 0..1) and by pipeline stage 1 (ranks 2..3), "
                                           "expected one of them"));
   EXPECT_EQ(joined({"0, 3", "0, 3", "1", "1"}).status().message(), "tensors: layers is \"0, 3\"");
 }
 
-TEST_F(RegisteredTensorsTest, PipelineRanksMayNotDifferInBytesAndMemory) {
+TEST_F(RegisteredTensorsTest, PipelineStagesMayNotDifferInBytesAndMemory) {
   std::vector<StartFields> ranks = {Said("none"), Said("none"), Said("0"),
                                     Said("0"),    Said("1"),    Said("1")};
   for (const int32_t rank : {0, 1}) {
     ranks[static_cast<size_t>(rank)][1].second = "any";
     ranks[static_cast<size_t>(rank)][2].second = "any";
   }
-  const absl::StatusOr<JobNeeds> job = JoinLanes({}, ranks, Grid(6, 3), 2);
+  const absl::StatusOr<JobNeeds> job = JoinEpGroups({}, ranks, Grid(6, 3), 2);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->bytes.weight, 32) << "also where there are no tensors";
   ranks[4][1].second = "48";
-  EXPECT_EQ(JoinLanes({}, ranks, Grid(6, 3), 2).status().message(),
+  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(6, 3), 2).status().message(),
             "tensors: weight_bytes differs: rank 2 has 32, rank 4 has 48");
   ranks[4][1].second = "32";
   ranks[5][2].second = "GPU";
-  EXPECT_EQ(JoinLanes({}, ranks, Grid(6, 3), 2).status().message(),
+  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(6, 3), 2).status().message(),
             "tensors: memory differs: rank 2 has host, rank 5 has GPU");
 }
 
-TEST_F(RegisteredTensorsTest, PipelineRankMayHaveNoTensors) {
+TEST_F(RegisteredTensorsTest, PipelineStageMayHaveNoTensors) {
   ExecutorOptions options = options_;
   EXPECT_EQ(NeedsOf({}, options).status().message(), "no expert tensors are registered");
   options.layers = LayersHeld::kSome;
@@ -145,12 +147,12 @@ TEST_F(RegisteredTensorsTest, DifferenceInsideALaneIsRefusedByName) {
   right.emplace_back("state 0", "m");
   std::vector<StartFields> ranks(4, right);
   ranks[3].back().second = "n";
-  EXPECT_EQ(JoinLanes({}, ranks, Grid(4), 1).status(),
+  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(4), 1).status(),
             absl::FailedPreconditionError(
-                "tensors: state 0 differs inside a lane: rank 2 has m, rank 3 has n"));
+                "tensors: state 0 differs inside an EP group: rank 2 has m, rank 3 has n"));
   ranks[3].pop_back();
-  EXPECT_EQ(JoinLanes({}, ranks, Grid(4), 1).status().message(),
-            "tensors: state 0 differs inside a lane: rank 2 has m, rank 3 has no such "
+  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(4), 1).status().message(),
+            "tensors: state 0 differs inside an EP group: rank 2 has m, rank 3 has no such "
             "field");
 }
 

@@ -1,4 +1,4 @@
-// ReduceGradients, BroadcastWeights and ExpertSquares of real clients: lanes, refusals, ends.
+// ReduceGradients, BroadcastWeights and ExpertSquares of real clients: EP groups, refusals, ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,8 +57,8 @@ class Gradients {
     }
   }
 
-  static float Initial(int32_t lane, int32_t layer, int32_t slot) {
-    return static_cast<float>(1 + slot + 10 * layer) * (lane == 0 ? 1.0F : 0.01F);
+  static float Initial(int32_t ep_group, int32_t layer, int32_t slot) {
+    return static_cast<float>(1 + slot + 10 * layer) * (ep_group == 0 ? 1.0F : 0.01F);
   }
   std::vector<ReplicaRows>& views() { return views_; }
   float At(int32_t layer, int32_t local) const {
@@ -75,12 +75,12 @@ class ReplicasTest : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Channels, ReplicasTest, ::testing::Bool(),
                          [](const auto& inproc) { return inproc.param ? "Inproc" : "Host"; });
 
-TEST_P(ReplicasTest, LanesSumTheirOwnReplicasAndTheJobGoesOn) {
+TEST_P(ReplicasTest, EpGroupsSumTheirOwnReplicasAndTheJobGoesOn) {
   TestJob job("", {.options = WithReplicas, .inproc = GetParam()});
   ASSERT_TRUE(job.started().ok()) << job.started();
   job.Run([](int32_t r, TestRank& rank) {
     Client& client = rank.client();
-    const int32_t lane = r / 2;
+    const int32_t ep_group = r / 2;
     Gradients gradients(rank);
     const absl::Status reduced = client.ReduceGradients(gradients.views());
     ASSERT_TRUE(reduced.ok()) << reduced;
@@ -88,13 +88,13 @@ TEST_P(ReplicasTest, LanesSumTheirOwnReplicasAndTheJobGoesOn) {
     std::vector<double> expected(size_t{kReplicaLayers} * 4);
     for (int32_t layer = 0; layer < kReplicaLayers; ++layer) {
       const auto sum_of = [&](int32_t expert) {
-        const float own = Gradients::Initial(lane, layer, expert);
-        return expert == 3 ? own : own + Gradients::Initial(lane, layer, expert + 4);
+        const float own = Gradients::Initial(ep_group, layer, expert);
+        return expert == 3 ? own : own + Gradients::Initial(ep_group, layer, expert + 4);
       };
       for (int32_t local = 0; local < client.placement().num_local_slots; ++local) {
         const int32_t slot = first + local;
         EXPECT_EQ(gradients.At(layer, local),
-                  slot < 4 ? sum_of(slot) : Gradients::Initial(lane, layer, slot));
+                  slot < 4 ? sum_of(slot) : Gradients::Initial(ep_group, layer, slot));
       }
       for (int32_t expert = 0; expert < 4; ++expert) {
         const double sum = sum_of(expert);
@@ -138,7 +138,7 @@ TEST_P(ReplicasTest, WithStateInEveryReplicaAllGetTheSumStepAfterStep) {
   });
 }
 
-// Two ranks of a lane that differ in what they call: no row is added where it does not belong.
+// Two ranks of an EP group that differ in what they call: no row is added where it does not belong.
 TEST_P(ReplicasTest, RanksThatCallWithOtherRowsAreStopped) {
   using Call = std::function<absl::Status(Client&, Gradients&)>;
   const Call reduce = [](Client& client, Gradients& rows) {

@@ -1,5 +1,5 @@
-// An optimizer that is sharded within each expert over lanes: each lane registers pieces of its
-// own.
+// An optimizer that is sharded within each expert over EP groups: each EP group registers pieces of
+// its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,10 +24,10 @@ using testing::TestJob;
 using testing::TestRank;
 
 constexpr int64_t kFirstPiece = 24;  // of the 40 bytes of a state row
-constexpr int64_t kMore = 8;         // bytes that only the second lane has
+constexpr int64_t kMore = 8;         // bytes that only the second EP group has
 constexpr size_t kSlots = 2;         // of a GPU
 
-// Ranks 2 and 3 are the second lane: it has the state in two pieces, and one tensor more.
+// Ranks 2 and 3 are the second EP group: it has the state in two pieces, and one tensor more.
 class ShardedStateTest : public ::testing::Test {
  protected:
   testing::TensorsHook CutState() {
@@ -87,9 +87,10 @@ TEST_F(ShardedStateTest, EachLaneMovesItsPiecesUnderOnePlan) {
     EXPECT_EQ(MoreOf(3, 0)[0], std::byte{20});
     EXPECT_EQ(MoreOf(2, 0)[kMore], std::byte{21});
     for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-      EXPECT_EQ(daemon.WaitFor<wire::Hello>(rank)->state_bytes, 40 + kMore);  // the largest lane's
-      EXPECT_EQ(daemon.WaitFor<wire::Ready>(rank)->plan_hash,
-                daemon.WaitFor<wire::Ready>(0)->plan_hash);
+      EXPECT_EQ(daemon.WaitFor<wire::Hello>(rank)->state_bytes,
+                40 + kMore);  // the largest EP group's
+      EXPECT_EQ(daemon.WaitFor<wire::Prepared>(rank)->plan_hash,
+                daemon.WaitFor<wire::Prepared>(0)->plan_hash);
     }
   }
 }
@@ -101,10 +102,11 @@ TEST_F(ShardedStateTest, RanksOfOneLaneMustHaveTheSamePieces) {
                   if (tensor.role == Role::kState) tensor.row_bytes = kFirstPiece;
                 }
               }});
-  EXPECT_EQ(job.started(), absl::FailedPreconditionError(
-                               "tensors: state 0 differs inside a lane: rank 2 has layer 0 state "
-                               "layers.0.m row_bytes 40, rank 3 has layer 0 state layers.0.m "
-                               "row_bytes 24"));
+  EXPECT_EQ(job.started(),
+            absl::FailedPreconditionError(
+                "tensors: state 0 differs inside an EP group: rank 2 has layer 0 state "
+                "layers.0.m row_bytes 40, rank 3 has layer 0 state layers.0.m "
+                "row_bytes 24"));
 }
 
 }  // namespace

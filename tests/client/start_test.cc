@@ -7,14 +7,14 @@
 
 #include "client/options.h"
 #include "tests/client/session/proposals.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::MakeThreadExchanges;
+using testing::MakeThreadAllGathers;
 using ::testing::Pair;
 using testing::RunRanks;
 
@@ -22,7 +22,7 @@ constexpr int32_t kRanks = 3;
 
 ClientOptions Options() {
   ClientOptions options;
-  options.incarnation = "run-0";
+  options.run_id = "run-0";
   options.world_size = kRanks;
   options.num_layers = 2;
   options.num_experts = 8;
@@ -38,10 +38,10 @@ StartRound RoundOf(StartFields mine) {
 // Each rank's status after one round.
 std::vector<absl::Status> RunRound(const std::function<StartRound(int32_t rank)>& round) {
   std::vector<absl::Status> statuses(kRanks);
-  const std::vector<Exchange> exchanges = MakeThreadExchanges(kRanks);
+  const std::vector<AllGather> all_gathers = MakeThreadAllGathers(kRanks);
   RunRanks(kRanks, [&](int32_t rank) {
     const auto i = static_cast<size_t>(rank);
-    statuses[i] = RunStartRound(round(rank), rank, kRanks, exchanges[i]).status();
+    statuses[i] = RunStartRound(round(rank), rank, kRanks, all_gathers[i]).status();
   });
   return statuses;
 }
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Difference{"job", [](ClientOptions& o) { o.job = "other"; },
                    "rank 0 has default, rank 2 has other"},
-        Difference{"incarnation", [](ClientOptions& o) { o.incarnation = "run-1"; },
+        Difference{"run_id", [](ClientOptions& o) { o.run_id = "run-1"; },
                    "rank 0 has run-0, rank 2 has run-1"},
         Difference{"world_size", [](ClientOptions& o) { o.world_size = 6; },
                    "rank 0 has 3, rank 2 has 6"},
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "rank 0 has 1, rank 2 has 3"},
         Difference{"num_groups", [](ClientOptions& o) { o.num_groups = 4; },
                    "rank 0 has 1, rank 2 has 4"},
-        Difference{"num_pipeline_ranks", [](ClientOptions& o) { o.num_pipeline_ranks = 2; },
+        Difference{"pipeline_parallel_size", [](ClientOptions& o) { o.pipeline_parallel_size = 2; },
                    "rank 0 has 1, rank 2 has 2"},
         Difference{"expert_tensor_parallel", [](ClientOptions& o) { o.expert_tensor_parallel = 3; },
                    "rank 0 has 1, rank 2 has 3"},
@@ -118,11 +118,11 @@ TEST(StartTest, DisabledRankAmongOthersStopsTheStart) {
 }
 
 TEST(StartTest, EqualRanksGetEverybodysExtras) {
-  const std::vector<Exchange> exchanges = MakeThreadExchanges(kRanks);
+  const std::vector<AllGather> all_gathers = MakeThreadAllGathers(kRanks);
   RunRanks(kRanks, [&](int32_t rank) {
     StartRound round = RoundOf(FieldsOf(Options(), false));
     if (rank == 0) round.extra = {{"secret", "a=b\nc"}};
-    const auto extras = RunStartRound(round, rank, kRanks, exchanges[static_cast<size_t>(rank)]);
+    const auto extras = RunStartRound(round, rank, kRanks, all_gathers[static_cast<size_t>(rank)]);
     ASSERT_TRUE(extras.ok()) << extras.status();
     EXPECT_THAT((*extras)[0], ElementsAre(Pair("secret", "a=b\nc")));
     EXPECT_TRUE((*extras)[1].empty());
@@ -138,21 +138,21 @@ TEST(StartTest, AllRanksWithTheOtherValueAreNamed) {
   EXPECT_EQ(statuses[1].message(), "start: row differs: rank 0 has 64, ranks 1, 2 have 128");
 }
 
-TEST(StartTest, PipelineRanksAreComparedEachWithItself) {
+TEST(StartTest, PipelineStagesAreComparedEachWithItself) {
   const auto statuses = [](const char* of_last) {
     std::vector<absl::Status> found(4);
-    const std::vector<Exchange> exchanges = MakeThreadExchanges(4);
+    const std::vector<AllGather> all_gathers = MakeThreadAllGathers(4);
     RunRanks(4, [&](int32_t rank) {
       StartRound round = RoundOf({{"row", rank < 2 ? "64" : rank == 2 ? "128" : of_last}});
-      round.num_pipeline_ranks = 2;
+      round.pipeline_parallel_size = 2;
       const auto i = static_cast<size_t>(rank);
-      found[i] = RunStartRound(round, rank, 4, exchanges[i]).status();
+      found[i] = RunStartRound(round, rank, 4, all_gathers[i]).status();
     });
     return found;
   };
   EXPECT_TRUE(statuses("128")[0].ok());
   EXPECT_EQ(statuses("64")[0].message(),
-            "start: row differs inside pipeline rank 1: rank 2 has 128, rank 3 has 64");
+            "start: row differs inside pipeline stage 1: rank 2 has 128, rank 3 has 64");
 }
 
 TEST(StartTest, MissingFieldIsNamed) {
@@ -174,18 +174,18 @@ TEST(StartTest, RankThatCannotStartStopsTheOthersWithItsReason) {
   EXPECT_EQ(statuses[2], statuses[0]);
 }
 
-TEST(StartTest, ExchangeThatMixesRanksUpIsFound) {
-  const Exchange swapped = [](std::string_view bytes) {
+TEST(StartTest, AllGatherThatMixesRanksUpIsFound) {
+  const AllGather swapped = [](std::string_view bytes) {
     return std::vector<std::string>{"error=\nextra=1\n", std::string(bytes)};
   };
   EXPECT_THAT(RunStartRound(RoundOf({}), 0, 2, swapped).status().message(),
-              HasSubstr("the exchange put rank 1 there"));
-  const Exchange foreign = [](std::string_view bytes) {
+              HasSubstr("the all-gather put rank 1 there"));
+  const AllGather foreign = [](std::string_view bytes) {
     return std::vector<std::string>{std::string(bytes), "hello"};
   };
   EXPECT_THAT(RunStartRound(RoundOf({}), 0, 2, foreign).status().message(),
               HasSubstr("rank 1 sent something else: \"hello\" is not field=value"));
-  const Exchange too_many = [](std::string_view bytes) {
+  const AllGather too_many = [](std::string_view bytes) {
     return std::vector<std::string>(3, std::string(bytes));
   };
   EXPECT_THAT(RunStartRound(RoundOf({}), 0, 2, too_many).status().message(),
@@ -206,14 +206,14 @@ TEST(StartTest, PlacementSurvivesItsBytes) {
             "a placement of 76 bytes, expected 80");
 }
 
-TEST(StartTest, BroadcastCutsWhatAnExchangeCannotTake) {
-  std::string bytes(2 * kExchangePieceBytes + 17, 'x');
+TEST(StartTest, BroadcastCutsWhatAnAllGatherCannotTake) {
+  std::string bytes(2 * kAllGatherPieceBytes + 17, 'x');
   bytes.back() = 'y';
-  bytes[kExchangePieceBytes] = 'z';
-  const std::vector<Exchange> exchanges = MakeThreadExchanges(kRanks);
+  bytes[kAllGatherPieceBytes] = 'z';
+  const std::vector<AllGather> all_gathers = MakeThreadAllGathers(kRanks);
   RunRanks(kRanks, [&](int32_t rank) {
     EXPECT_EQ(*BroadcastBytes(rank == 0 ? bytes : "", bytes.size(), rank,
-                              exchanges[static_cast<size_t>(rank)]),
+                              all_gathers[static_cast<size_t>(rank)]),
               bytes);
   });
 }

@@ -8,7 +8,7 @@
 
 #include "base/status_macros.h"
 #include "client/options.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb::testing {
 namespace {
@@ -23,7 +23,7 @@ constexpr int64_t kStride = 104;
 ClientOptions TestOptions(int32_t rank, const std::string& endpoint) {
   ClientOptions options;
   options.job = "job";
-  options.incarnation = "run-0";
+  options.run_id = "run-0";
   options.rank = rank;
   options.world_size = kTestRanks;
   options.endpoint = endpoint;
@@ -69,9 +69,9 @@ std::byte TestRank::Expected(int32_t layer, int32_t local_slot, size_t tensor) c
   const PlacementView& view = client_->placement();
   const int32_t index = layer * view.num_slots + view.first_local_slot + local_slot;
   const int32_t expert = view.physical_to_logical_map[static_cast<size_t>(index)];
-  // The lane is in the bytes: rows move only inside a lane.
+  // The EP group is in the bytes: rows move only inside an EP group.
   return static_cast<std::byte>(1 + expert + 8 * layer + 32 * static_cast<int32_t>(tensor) +
-                                64 * grid_.LaneOf(RankId{rank_}));
+                                64 * grid_.EpGroupOf(RankId{rank_}));
 }
 
 void TestRank::Fill() {
@@ -134,7 +134,7 @@ absl::StatusOr<int64_t> TestRank::StepUntil(
 }
 
 TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks_(kTestRanks) {
-  std::vector<Exchange> exchanges = MakeThreadExchanges(kTestRanks);
+  std::vector<AllGather> all_gathers = MakeThreadAllGathers(kTestRanks);
   std::vector<std::unique_ptr<ControlChannel>> controls = MakeInprocControlChannels(kTestRanks);
   std::vector<std::unique_ptr<Transport>> transports =
       MakeInprocTransports(kTestRanks, 1 << 16).value();
@@ -147,9 +147,9 @@ TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks
     if (hooks.transport) transports[i] = hooks.transport(rank, std::move(transports[i]));
     if (!hooks.inproc) options.transport = "host";
     absl::StatusOr<std::unique_ptr<Client>> client =
-        hooks.inproc
-            ? ConnectInproc(options, exchanges[i], std::move(controls[i]), std::move(transports[i]))
-            : Client::Connect(options, exchanges[i]);
+        hooks.inproc ? ConnectInproc(options, all_gathers[i], std::move(controls[i]),
+                                     std::move(transports[i]))
+                     : Client::Connect(options, all_gathers[i]);
     statuses[i] = client.status();
     if (!client.ok()) return;
     ranks_[i] = std::make_unique<TestRank>(*std::move(client), options);

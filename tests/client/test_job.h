@@ -37,9 +37,9 @@ class TestRank {
                                     const std::function<bool(const BoundaryResult&)>& until);
   void Stop() { client_.reset(); }
   int32_t rank() const { return rank_; }
-  // Layers are dealt to pipeline ranks in turn.
+  // Layers are dealt to pipeline stages in turn.
   bool Holds(int32_t layer) const {
-    return layer % grid_.num_pipeline_ranks() == grid_.PipelineRankOf(RankId{rank_});
+    return layer % grid_.pipeline_parallel_size() == grid_.PipelineStageOf(RankId{rank_});
   }
 
  private:
@@ -59,7 +59,7 @@ using ControlHook =
 using TransportHook =
     std::function<std::unique_ptr<Transport>(int32_t rank, std::unique_ptr<Transport>)>;
 
-inline constexpr int32_t kTestRanks = 4;  // 2 GPUs, 2 lanes
+inline constexpr int32_t kTestRanks = 4;  // 2 GPUs, 2 EP groups
 ClientOptions TestOptions(int32_t rank, const std::string& endpoint);
 
 struct TestJobHooks {

@@ -1,4 +1,4 @@
-"""Two daemons and the launches of one job, with what a test needs to hurt them and to look at them.
+"""Two daemons and the runs of one job, with what a test needs to hurt them and to look at them.
 
 Needs the binaries of EPLB_BIN and the trace of EPLB_DATA, as tests/integration/job.py, which starts the processes.
 """
@@ -19,14 +19,14 @@ import job as harness  # noqa: E402
 JOB = "demo"
 STORE_SUFFIXES = ("", "-wal", "-shm")
 # Frequent decisions on short windows, so that commits tell soon whether balancing works. After a restart a daemon waits
-# session_grace for a launch that hangs, and decides only then: with the 10 s that are the default, a job heals after 10.2 s.
+# session_grace for a run that hangs, and decides only then: with the 10 s that are the default, a job heals after 10.2 s.
 CONFIG = """min_gain = 0.001
 [report]
 every_steps = 5
 [limits]
 prepare_deadline = "5s"
-resolve_deadline = "8s"
-retract_deadline = "5s"
+voting_deadline = "8s"
+cancel_deadline = "5s"
 session_grace = "8s"
 """
 
@@ -122,7 +122,7 @@ class Commits:
         self.path = path
         self.at = 0
         self.commits = []
-        self.incarnation = None
+        self.run_id = None
         self.last_step = -1
 
     def read(self):
@@ -134,25 +134,25 @@ class Commits:
         end = text.rfind("\n") + 1
         self.at += len(text[:end].encode())
         for line in map(json.loads, text[:end].splitlines()):
-            self.incarnation = line["incarnation"]
+            self.run_id = line["run_id"]
             self.last_step = max(self.last_step, line.get("last_step", 0))
             if line["event"] == "commit":
                 self.commits.append((line["version"], line["digest"], line["step"]))
         return self
 
 
-class Launch:
-    """The processes of one launch, each behind doors of its own to both daemons."""
+class Run:
+    """The processes of one run, each behind doors of its own to both daemons."""
 
     def __init__(self, number, directory, doors, daemons, world, take_over=False):
         self.number = number
-        self.directory = pathlib.Path(directory) / f"launch-{number}"
+        self.directory = pathlib.Path(directory) / f"run-{number}"
         self.directory.mkdir()
         self.doors = [[doors.open(daemon.grpc_port) for daemon in daemons] for _ in range(world)]
         endpoints = {rank: ",".join(door.endpoint for door in own) for rank, own in enumerate(self.doors)}
         self.job = harness.Job(
             self.directory, "", world=world, steps=1000000, step_ms=20, slots=64 + world, parameters=2,
-            endpoints=endpoints, environment={"EPLB_LAUNCH_ID": f"launch-{number}"},
+            endpoints=endpoints, environment={"EPLB_LAUNCH_ID": f"run-{number}"},
             extra=("--report-every", "5", "--vote-every", "4", "--stop-file", str(self.directory / "stop"),
                    "--rendezvous", f"127.0.0.1:{harness.free_port()}", *(("--take-over",) if take_over else ())))
         self.log = Commits(self.directory / "rank-0.jsonl")
@@ -175,7 +175,7 @@ class Launch:
         return all(rank.poll() is None for rank in self.job.ranks)
 
     def stop_ranks(self, ranks):
-        """SIGSTOP. The others then wait for these in their next vote: the launch hangs."""
+        """SIGSTOP. The others then wait for these in their next vote: the run hangs."""
         for rank in ranks:
             if self.job.ranks[rank].poll() is None:
                 os.kill(self.job.ranks[rank].pid, signal.SIGSTOP)
@@ -196,13 +196,13 @@ class Launch:
         self.doors = []
 
     def finish(self):
-        """The launch ends well; returns the exit codes."""
+        """The run ends well; returns the exit codes."""
         self.continue_ranks()
         (self.directory / "stop").write_text("")
         return self.job.wait(120)
 
     def problems(self, ended_well):
-        """What the validator finds wrong in the ranks' logs, as text; for a launch that ended well, in its report too."""
+        """What the validator finds wrong in the ranks' logs, as text; for a run that ended well, in its report too."""
         found = ""
         for words in [("doctor", "--run")] + [("report",)] * ended_well:
             done = subprocess.run([harness.BIN / "eplbctl", *words, self.directory], capture_output=True, text=True,

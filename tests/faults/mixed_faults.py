@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Mixed faults against two daemons and two launches of one job: is the job sound, and does it heal?
+"""Mixed faults against two daemons and two runs of one job: is the job sound, and does it heal?
 
   EPLB_BIN=build/release/bin EPLB_DATA=tests/data tests/faults/mixed_faults.py --faults 300 [--seed S] [--keep DIR]
 
 Faults come in bursts. Inside a burst they overlap: each is lifted after a moment of its own. Behind each burst the
-clock runs: the newest launch must own the job and commit again within --heal-seconds, counted from the end of the last
-fault (for a new launch: from the first line in the log of its last rank). At the end the newest launch ends with exit
-code 0, and the validator (`eplbctl report`) finds nothing in the logs of any launch. Exit code 0: all of this holds.
+clock runs: the newest run must own the job and commit again within --heal-seconds, counted from the end of the last
+fault (for a new run: from the first line in the log of its last rank). At the end the newest run ends with exit
+code 0, and the validator (`eplbctl report`) finds nothing in the logs of any run. Exit code 0: all of this holds.
 """
 
 import argparse
@@ -40,24 +40,24 @@ class Scenario:
         self.world = world
         self.doors = doors.Doors()
         self.daemons = [cluster.FaultyDaemon(directory, name) for name in ("first", "second")[:num_daemons]]
-        self.launches = []
-        self.older_alive = None   # the launch before the newest, while its processes live
+        self.runs = []
+        self.older_alive = None   # the run before the newest, while its processes live
         self.older_returned = False  # it hung and trains again
-        self.told_to_wait = 0     # launches that waited for one that came back from hanging
-        self.older_commits = {}   # launch number: its commits when the next one had healed
-        self.trusted = False      # the newest launch has committed since the last fault against memory
-        self.paused = None        # number of the launch in which an operator paused the job
-        self.pauses_apart = 0     # later launches that began with a daemon that had not heard of the pause
+        self.told_to_wait = 0     # runs that waited for one that came back from hanging
+        self.older_commits = {}   # run number: its commits when the next one had healed
+        self.trusted = False      # the newest run has committed since the last fault against memory
+        self.paused = None        # number of the run in which an operator paused the job
+        self.pauses_apart = 0     # later runs that began with a daemon that had not heard of the pause
         self.may_be_paused = False  # a store was moved aside, or one daemon resumed: the job may come back paused
         self.lifts = []           # (when, what)
         self.last_lift = 0.0
         self.counts = collections.Counter()
         self.heals = []
-        self.counts_apart = 0     # commits of older launches under a daemon that does not know the newest one
+        self.counts_apart = 0     # commits of older runs under a daemon that does not know the newest one
 
     @property
     def newest(self):
-        return self.launches[-1]
+        return self.runs[-1]
 
     def say(self, *words):
         print(f"{time.monotonic() - self.begin:8.2f}", *words, flush=True)
@@ -65,10 +65,10 @@ class Scenario:
     def start(self):
         self.begin = time.monotonic()
         self.daemons[0].start()
-        self.launch()
+        self.start_run()
 
-    def launch(self, take_over=False):
-        self.launches.append(cluster.Launch(len(self.launches) + 1, self.directory, self.doors, self.daemons, self.world,
+    def start_run(self, take_over=False):
+        self.runs.append(cluster.Run(len(self.runs) + 1, self.directory, self.doors, self.daemons, self.world,
                                             take_over))
         self.trusted = False
 
@@ -93,11 +93,11 @@ class Scenario:
         return self.random.choice([daemon for daemon in self.daemons if daemon.serves()] or self.daemons)
 
     def serving(self):
-        """The daemon that most ranks of the newest launch are connected to, or None, and the job as it shows it."""
+        """The daemon that most ranks of the newest run are connected to, or None, and the job as it shows it."""
         best = (None, None)
         for daemon in self.daemons:
             job = daemon.job_status()
-            if job is None or self.newest.log.read().incarnation != job["incarnation"]:
+            if job is None or self.newest.log.read().run_id != job["run_id"]:
                 continue
             if best[0] is None or job["connected_ranks"] > best[1]["connected_ranks"]:
                 best = (daemon, job)
@@ -150,7 +150,7 @@ class Scenario:
         ranks = self.random.sample(range(self.world), self.random.randrange(1, self.world))
         for rank in ranks:
             self.newest.doors[rank][self.daemons.index(serving)].refuse()
-        self.after(self.between(1, 4), lambda launch=self.newest: self.heal_doors(launch))
+        self.after(self.between(1, 4), lambda run=self.newest: self.heal_doors(run))
 
     # ---- stores ----
 
@@ -201,22 +201,22 @@ class Scenario:
     # ---- connections ----
 
     def some_doors(self):
-        """Of one, some or all ranks of a launch that lives, to one daemon or to all."""
-        launch = self.random.choice([launch for launch in (self.older_alive, self.newest) if launch is not None])
+        """Of one, some or all ranks of a run that lives, to one daemon or to all."""
+        run = self.random.choice([run for run in (self.older_alive, self.newest) if run is not None])
         ranks = self.random.sample(range(self.world), self.random.choice((1, self.world // 2, self.world)))
         daemons = self.random.choice([[index] for index in range(len(self.daemons))] + [range(len(self.daemons))])
-        return launch, [launch.doors[rank][daemon] for rank in ranks for daemon in daemons]
+        return run, [run.doors[rank][daemon] for rank in ranks for daemon in daemons]
 
-    def heal_doors(self, launch):
-        for own in launch.doors:
+    def heal_doors(self, run):
+        for own in run.doors:
             for door in own:
                 door.heal()
 
     def hurt_doors(self, what, least, most):
-        launch, hurt = self.some_doors()
+        run, hurt = self.some_doors()
         for door in hurt:
             what(door)
-        self.after(self.between(least, most), lambda: self.heal_doors(launch))
+        self.after(self.between(least, most), lambda: self.heal_doors(run))
 
     def cut(self):
         for door in self.some_doors()[1]:
@@ -232,12 +232,12 @@ class Scenario:
         seconds = self.between(0.05, 0.4)
         self.hurt_doors(lambda door: door.slow(seconds), 0.5, 4)
 
-    # ---- ranks and launches ----
+    # ---- ranks and runs ----
 
     def stop_rank(self):
-        launch = self.newest
-        launch.stop_ranks(self.random.sample(range(self.world), self.random.choice((1, 2))))
-        self.after(self.between(0.3, 5), launch.continue_ranks)
+        run = self.newest
+        run.stop_ranks(self.random.sample(range(self.world), self.random.choice((1, 2))))
+        self.after(self.between(0.3, 5), run.continue_ranks)
 
     def end_older(self):
         if self.older_alive is not None:
@@ -250,7 +250,7 @@ class Scenario:
         self.older_returned |= older is self.older_alive
 
     def end_older_as_told(self):
-        """The older launch hung and came back before a daemon that restarted saw it stand still: it keeps the job, and
+        """The older run hung and came back before a daemon that restarted saw it stand still: it keeps the job, and
         the newest one is told to wait for its end. The operator does what that line says. Returns when; 0: not now."""
         if self.older_alive is None or not self.older_returned:
             return 0.0
@@ -261,20 +261,20 @@ class Scenario:
         return 0.0
 
     def relaunch(self, prepare, take_over=False):
-        """A new launch of the same name. `prepare` says what becomes of the one before."""
-        if not self.trusted:  # a launch that has not owned the job yet: one at a time
+        """A new run of the same name. `prepare` says what becomes of the one before."""
+        if not self.trusted:  # a run that has not owned the job yet: one at a time
             return self.kill_daemon()
         self.end_older()
         before = self.newest
         prepare(before)
-        self.launch(take_over)
+        self.start_run(take_over)
         self.older_alive = before if before.doors else None
 
     def relaunch_after_kill(self):
         return self.relaunch(lambda before: before.end())
 
     def relaunch_beside_hung(self):
-        """The old launch hangs in a vote: some of its ranks are stopped, the sessions of the others live on."""
+        """The old run hangs in a vote: some of its ranks are stopped, the sessions of the others live on."""
         done = self.relaunch(lambda before: before.stop_ranks(
             self.random.sample(range(self.world), self.random.randrange(1, self.world + 1))))
         if done is None and self.random.random() < 0.5:
@@ -283,11 +283,11 @@ class Scenario:
         return done
 
     def relaunch_and_take_over(self):
-        """The old launch trains on and is replaced because the new one says so."""
+        """The old run trains on and is replaced because the new one says so."""
         return self.relaunch(lambda before: None, take_over=True)
 
     def relaunch_and_wait(self):
-        """The new launch waits while the old one trains, and owns the job once that is killed."""
+        """The new run waits while the old one trains, and owns the job once that is killed."""
         done = self.relaunch(lambda before: None)
         if done is None:
             older = self.older_alive
@@ -334,11 +334,11 @@ class Scenario:
             daemon.start()  # one at least runs; whether the second one does is up to the faults
 
     def await_start(self):
-        harness.wait_for(self.newest.has_started, 60, f"the ranks of launch {self.newest.number} start: "
+        harness.wait_for(self.newest.has_started, 60, f"the ranks of run {self.newest.number} start: "
                          + "".join(path.read_text()[-300:] for path in self.newest.job.errors))
 
     def heal(self, seconds):
-        """The newest launch owns the job and commits; how long that took."""
+        """The newest run owns the job and commits; how long that took."""
         self.await_start()
         begin = max(self.last_lift, self.newest.started_at)
         if self.paused is not None or self.may_be_paused:
@@ -347,10 +347,10 @@ class Scenario:
         while len(self.newest.log.read().commits) < commits + 2:  # the first may have been agreed on before
             begin = max(begin, self.end_older_as_told())
             if time.monotonic() > begin + seconds * harness.PATIENCE:
-                raise Failed(f"launch {self.newest.number} has not committed {seconds} s after the last fault: "
+                raise Failed(f"run {self.newest.number} has not committed {seconds} s after the last fault: "
                              + self.describe())
             if not self.newest.lives():
-                raise Failed(f"launch {self.newest.number} ended: {self.describe()}")
+                raise Failed(f"run {self.newest.number} ended: {self.describe()}")
             time.sleep(0.05)
         self.heals.append(time.monotonic() - begin)
         self.check_owner()
@@ -362,7 +362,7 @@ class Scenario:
             begin = max(begin, self.end_older_as_told())
             for daemon in self.daemons:
                 job = daemon.job_status()
-                if job is None or job["incarnation"] != self.newest.log.read().incarnation or job["state"] != "IDLE":
+                if job is None or job["run_id"] != self.newest.log.read().run_id or job["state"] != "IDLE":
                     continue
                 if not job["paused"]:
                     self.check_unpaused(daemon, job)
@@ -375,10 +375,10 @@ class Scenario:
                     self.paused = None
                     return time.monotonic()
             time.sleep(0.1)
-        raise Failed(f"the paused job is nowhere IDLE with launch {self.newest.number}: {self.describe()}")
+        raise Failed(f"the paused job is nowhere IDLE with run {self.newest.number}: {self.describe()}")
 
     def check_unpaused(self, daemon, job):
-        """A pause is remembered by its daemon and by the ranks of that time. A later launch that begins with another
+        """A pause is remembered by its daemon and by the ranks of that time. A later run that begins with another
         daemon, or with one that lost its store, brings nobody who has heard of it."""
         if self.paused is None:
             return
@@ -390,52 +390,52 @@ class Scenario:
     def check_owner(self):
         daemon, job = self.serving()
         if daemon is None:
-            raise Failed(f"no daemon says that launch {self.newest.number} owns the job: {self.describe()}")
-        for launch in self.launches[:-1]:
-            commits = len(launch.log.read().commits)
-            before = self.older_commits.setdefault(launch.number, commits)
+            raise Failed(f"no daemon says that run {self.newest.number} owns the job: {self.describe()}")
+        for run in self.runs[:-1]:
+            commits = len(run.log.read().commits)
+            before = self.older_commits.setdefault(run.number, commits)
             if commits != before and len(self.daemons) == 1:
-                raise Failed(f"launch {launch.number} committed after launch {self.newest.number} owned the job")
-            # A second daemon on an old store has not heard of the newest launch, and leads the one that it knows.
+                raise Failed(f"run {run.number} committed after run {self.newest.number} owned the job")
+            # A second daemon on an old store has not heard of the newest run, and leads the one that it knows.
             self.counts_apart += commits - before
-            self.older_commits[launch.number] = commits
+            self.older_commits[run.number] = commits
 
     def describe(self):
         shown = [f"{daemon.name}: {daemon.job_status() if daemon.serves() else 'down'}" for daemon in self.daemons]
         errors = "".join(path.read_text()[-300:] for path in self.newest.job.errors[:2])
-        return f"incarnation {self.newest.log.read().incarnation}; " + "; ".join(shown) + "; " + errors
+        return f"run {self.newest.log.read().run}; " + "; ".join(shown) + "; " + errors
 
     def finish(self):
         """Exit codes and the validator."""
         self.end_older()
         codes = self.newest.finish()
         if codes != [0] * self.world:
-            raise Failed(f"the newest launch ended with exit codes {codes}: {self.describe()}")
-        for launch in self.launches:
-            problems = launch.problems(ended_well=launch is self.newest)
+            raise Failed(f"the newest run ended with exit codes {codes}: {self.describe()}")
+        for run in self.runs:
+            problems = run.problems(ended_well=run is self.newest)
             if problems:
-                raise Failed(f"the validator finds in launch {launch.number}: {problems}")
+                raise Failed(f"the validator finds in run {run.number}: {problems}")
 
     def close(self):
-        for launch in self.launches:
-            if launch.doors:
-                launch.end()
+        for run in self.runs:
+            if run.doors:
+                run.end()
         for daemon in self.daemons:
             daemon.kill()
         self.doors.close()
 
     def summary(self):
-        commits = sum(len(launch.log.read().commits) for launch in self.launches)
-        steps = sum(launch.log.last_step + 1 for launch in self.launches)
+        commits = sum(len(run.log.read().commits) for run in self.runs)
+        steps = sum(run.log.last_step + 1 for run in self.runs)
         print(f"faults     {sum(self.counts.values())}: "
               + ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items())))
-        print(f"launches   {len(self.launches)}, {steps * self.world} rank-steps, {commits * self.world} rank-commits")
+        print(f"runs       {len(self.runs)}, {steps * self.world} rank-steps, {commits * self.world} rank-commits")
         if self.counts_apart > 0:
-            print(f"apart      {self.counts_apart} commits of older launches under a second daemon on an old store")
+            print(f"apart      {self.counts_apart} commits of older runs under a second daemon on an old store")
         if self.pauses_apart > 0:
-            print(f"unpaused   {self.pauses_apart} launches that began with a daemon that had not heard of the pause")
+            print(f"unpaused   {self.pauses_apart} runs that began with a daemon that had not heard of the pause")
         if self.told_to_wait > 0:
-            print(f"ended      {self.told_to_wait} hung launches by hand, which trained again before a daemon saw them hang")
+            print(f"ended      {self.told_to_wait} hung runs by hand, which trained again before a daemon saw them hang")
         if self.heals:
             print(f"healed     {len(self.heals)} times, median {statistics.median(self.heals):.1f} s, longest "
                   f"{max(self.heals):.1f} s after the last fault")
@@ -459,7 +459,7 @@ def main():
     parser.add_argument("--faults", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--burst", type=int, default=5, help="faults between two looks at the job")
-    parser.add_argument("--world", type=int, default=8, help="ranks of a launch")
+    parser.add_argument("--world", type=int, default=8, help="ranks of a run")
     parser.add_argument("--daemons", type=int, choices=(1, 2), default=2)
     parser.add_argument("--heal-seconds", type=float, default=10)
     parser.add_argument("--begin-with", default="", metavar="A,B,..",

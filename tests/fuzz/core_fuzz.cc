@@ -1,5 +1,5 @@
 // The daemon's core under any sequence of events: well-formed ranks that come, answer, vote and go,
-// messages that no rank would send, several launches, memories that ranks carry, a store that fails
+// messages that no rank would send, several runs, memories that ranks carry, a store that fails
 // or is lost, restarts and a clock that jumps ahead. The harness checks I2 and I6 on every effect.
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class World {
   void Run() {
     for (int i = 0; i < kMaxOperations && !input_.empty(); ++i) {
       Operate();
-      CheckLaunch();
+      CheckRun();
       if (i % kViewEvery != 0) continue;
       for (const JobView& view : job_.daemon.core().Jobs(job_.daemon.now())) Check(view);
     }
@@ -87,10 +87,10 @@ class World {
       case 14:
         return LoseStore();
       case 15:
-        return ChangeLaunch(AnyRank());
+        return ChangeRun(AnyRank());
       case 16: {  // what a rank of another daemon asks
-        const std::string launch = "launch-" + std::to_string(input_.Below(4));
-        const absl::StatusOr<LeaderView> leader = job_.daemon.core().Leader(kJob, launch);
+        const std::string run = "run-" + std::to_string(input_.Below(4));
+        const absl::StatusOr<LeaderView> leader = job_.daemon.core().Leader(kJob, run);
         if (!leader.ok()) fuzz::RequireOneLine(leader.status());
         return;
       }
@@ -139,15 +139,15 @@ class World {
     job_.daemon.LoseStore(moved_aside ? std::optional(job_.daemon.now()) : std::nullopt);
     ForgetSessions();
     reserved_ = 0;
-    ForgetLaunches();
+    ForgetRuns();
   }
 
-  // Which launch a rank is of, and what it carries for it.
-  void ChangeLaunch(FakeRank& rank) {
+  // Which run a rank is of, and what it carries for it.
+  void ChangeRun(FakeRank& rank) {
     wire::Hello& hello = rank.identity;
     switch (input_.Below(4)) {
       case 0:
-        hello.launch = int64_t{1} << input_.Below(63);
+        hello.run_number = int64_t{1} << input_.Below(63);
         return;
       case 1:
         hello.take_over = !hello.take_over;
@@ -162,7 +162,7 @@ class World {
         hello.memory.value->serial += input_.Below(3);
         hello.memory.value->paused = input_.Below(2) == 0;
         hello.memory.value->quarantine = input_.Below(2) == 0 ? "ranks differ" : "";
-        hello.memory.value->gone.push_back({"launch-" + std::to_string(input_.Below(4)), 1});
+        hello.memory.value->gone.push_back({"run-" + std::to_string(input_.Below(4)), 1});
     }
   }
 
@@ -173,7 +173,7 @@ class World {
     // Of a job that is in no store the ranks bring the numbers back.
     if (job_.daemon.stored().contains(kJob)) return;
     reserved_ = 0;
-    ForgetLaunches();
+    ForgetRuns();
   }
 
   void ForgetSessions() {
@@ -187,7 +187,7 @@ class World {
   void Change(FakeRank& rank) {
     switch (input_.Below(6)) {
       case 0:
-        rank.identity.incarnation = "launch-" + std::to_string(input_.Below(4));
+        rank.identity.run_id = "run-" + std::to_string(input_.Below(4));
         return;
       case 1:
         rank.identity.nonce = input_.Byte();
@@ -216,21 +216,21 @@ class World {
   }
 
   // What the store knows to be gone never becomes the job's own again.
-  void CheckLaunch() {
+  void CheckRun() {
     const absl::StatusOr<JobView> view = job_.daemon.core().Job(kJob, job_.daemon.now());
     if (!view.ok()) {  // it is forgotten
       reserved_ = 0;
-      return ForgetLaunches();
+      return ForgetRuns();
     }
-    const std::string& owner = view->incarnation;
-    fuzz::Require(owner == owner_ || !gone_.contains(owner), "a launch that was gone owns the job");
+    const std::string& owner = view->run_id;
+    fuzz::Require(owner == owner_ || !gone_.contains(owner), "a run that was gone owns the job");
     owner_ = owner;
     const auto stored = job_.daemon.stored().find(kJob);
     if (stored == job_.daemon.stored().end()) return;
-    for (const wire::GoneLaunch& one : stored->second.memory.gone) gone_.insert(one.incarnation);
+    for (const wire::EndedRun& one : stored->second.memory.gone) gone_.insert(one.run_id);
   }
 
-  void ForgetLaunches() {
+  void ForgetRuns() {
     owner_.clear();
     gone_.clear();
   }
@@ -246,7 +246,7 @@ class World {
   int64_t step_ = 0;
   int64_t last_ticket_ = 1 << 20;  // the harness has tickets of its own
   int64_t reserved_ = 0;           // the newest version
-  std::string owner_;              // the launch that the view showed last
+  std::string owner_;              // the run that the view showed last
   std::set<std::string> gone_;     // in what was stored
 };
 

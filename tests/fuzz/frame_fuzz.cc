@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
-#include "client/control/control_frame.h"
+#include "client/control/control_message.h"
 #include "client/control/meeting.h"
 #include "client/migration/link_setup.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace eplb {
@@ -35,7 +35,7 @@ void CheckControl(std::span<const std::byte> bytes) {
   Connection peer(bytes);
   FrameConnection connection(std::move(peer.reader));
   for (;;) {
-    const absl::StatusOr<std::optional<ControlFrame>> frame = connection.Next();
+    const absl::StatusOr<std::optional<ControlMessage>> frame = connection.Next();
     fuzz::RequireOneLine(frame.status());
     if (!frame.ok() || !*frame) return;
     fuzz::Require((*frame)->values.size() <= kMaxVoteValues, "too many values");
@@ -58,7 +58,7 @@ void CheckHandshakes(std::span<const std::byte> bytes) {
 }
 
 // By what follows on the connection, or by the row that it is about.
-bool IsBounded(const RowFrame& frame) {
+bool IsBounded(const RowMessage& frame) {
   const int64_t most = HasPayload(frame) ? kRowPieceBytes : IsAboutRow(frame) ? frame.row_bytes : 0;
   return frame.bytes >= 0 && frame.bytes <= most;
 }
@@ -66,7 +66,7 @@ bool IsBounded(const RowFrame& frame) {
 void CheckRows(std::span<const std::byte> bytes) {
   Connection peer(bytes);
   PeerLink link({.rank = RankId{0}, .fd = std::move(peer.reader), .staging_bytes = 4096});
-  while (const std::optional<RowFrame> header = link.ReadHeader()) {
+  while (const std::optional<RowMessage> header = link.ReadHeader()) {
     const absl::Status status = CheckFrame(*header);
     fuzz::RequireOneLine(status);
     if (!status.ok()) break;
@@ -75,11 +75,11 @@ void CheckRows(std::span<const std::byte> bytes) {
     link.ExpectPayload(static_cast<size_t>(header->bytes), {});
     if (!link.ReadPayload()) break;
   }
-  RowFrame frame;
+  RowMessage frame;
   if (bytes.size() < sizeof(frame)) return;
   std::memcpy(&frame, bytes.data(), sizeof(frame));
   // A peer that knows the checksum may still write any number.
-  const RowFrame sealed = SealFrame(frame);
+  const RowMessage sealed = SealFrame(frame);
   fuzz::Require(!CheckFrame(sealed).ok() || IsBounded(sealed), "a piece without bound");
 }
 

@@ -62,14 +62,14 @@ def placement():
 
 
 def hello(rank):
-    return (message(_1="train", _2="launch-1") + varint(3 << 3 | 1) + struct.pack("<Q", 100 + rank) +
+    return (message(_1="train", _2="run-1") + varint(3 << 3 | 1) + struct.pack("<Q", 100 + rank) +
             message(_4=rank, _5=GPUS, _6=rank, _8=SHAPE, _10=digest(), _15=2, _16=10, _17=8, _18=16, _19=2, _20="1"))
 
 
 def memory():
-    gone = field(5, message(_1="launch-0", _2=1)) + field(5, message(_1="launch-00"))
+    gone = field(5, message(_1="run-0", _2=1)) + field(5, message(_1="run-00"))
     settings = message(_1="balanced", _2="observe", _3=50, _4=0.05, _5=1000)
-    return (message(_1=7, _2=12, _3=2, _4="launch-1") + gone +
+    return (message(_1=7, _2=12, _3=2, _4="run-1") + gone +
             message(_6=1, _7="loss spike", _8=settings, _9="ranks planned differently", _10=40, _11=4, _12=3, _13=9) +
             message(_14=1e6, _15=0.25, _16=1.5, _17=2e6, _18=3.0, _19=2.5, _20=44))
 
@@ -79,7 +79,7 @@ def stream_messages():
     wide = struct.pack(f"<{LAYERS * EXPERTS}Q", *(n << 33 for n in range(LAYERS * EXPERTS)))
     up = {
         "hello": field(1, hello(0)),
-        "hello-launch": field(1, hello(0) + message(_28=2, _29=1, _30=memory())),
+        "hello-run": field(1, hello(0) + message(_28=2, _29=1, _30=memory())),
         "moved": field(9, message(_1=8, _2="10.0.0.2:29610")),
         "report": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _5=counts)),
         "report-u64": field(2, message(_1=0, _2=9, _3=LAYERS, _4=EXPERTS, _6=wide, _7=3)),
@@ -97,11 +97,11 @@ def stream_messages():
         "welcome": field(1, message(_1=7, _2="0.1.0")),
         "propose": field(2, message(_1=7, _2=5, _3=4, _4=digest(), _5=digest(), _7=0, _8=2, _9="worth it", _10=0, _11=9) +
                          field(6, layer(0, [1, 0, 2, 3, 4, 5]))),
-        "retract": field(3, message(_1=5, _2="too slow")),
-        "pace": field(4, message(_1=50, _2=100)),
+        "cancel": field(3, message(_1=5, _2="too slow")),
+        "report_interval": field(4, message(_1=50, _2=100)),
         "need": field(5, message(_1=digest())),
         "drain": field(6, message(_1=10000)),
-        "welcome-waits": field(1, message(_1=7, _2="0.1.0", _3="launch 2 is live and its steps advance")),
+        "welcome-waits": field(1, message(_1=7, _2="0.1.0", _3="run 2 is live and its steps advance")),
         "keep": field(7, message(_1=2, _2=memory())),
     }
     return up, down
@@ -113,7 +113,7 @@ def write_stream_and_core():
         for name, content in messages.items():
             save("stream", f"{kind}-{name}", content)
     # Operations of core_fuzz.cc: 1 all connect, 2 deliver, 5 report, 6 solve, 7 vote, 8 clock, 10 restart,
-    # 13 reserve a version, 14 lose the store, 15 change a launch.
+    # 13 reserve a version, 14 lose the store, 15 change a run.
     reports = b"".join(bytes([5, rank, 0, 9, 0, 0, 1]) for rank in range(3))
     solved = bytes([6, 1, 1, 2, 1, 2, 1, 2, 1, 2])
     rebalance = bytes([1]) + reports + solved + bytes([2, 7, 8, 0, 2, 7, 8, 0, 2])
@@ -121,8 +121,8 @@ def write_stream_and_core():
     save("core", "failed-transfer", bytes([1]) + reports + solved + bytes([2, 7, 8, 1, 2]))
     save("core", "restart", bytes([1]) + reports + solved + bytes([2, 10, 1, 2, 7, 8, 0, 2]))
     save("core", "store-fails", bytes([1]) + reports + bytes([11, 1, 1]) + solved + bytes([11, 0, 0, 8, 14, 2]))
-    save("core", "retracted", bytes([1]) + reports + solved + bytes([8, 17, 2, 8, 17, 2]))
-    save("core", "new-incarnation", bytes([1, 12, 0, 0, 1, 12, 1, 0, 1, 12, 2, 0, 1, 9, 0, 9, 1, 9, 2, 1]) + reports)
+    save("core", "cancelled", bytes([1]) + reports + solved + bytes([8, 17, 2, 8, 17, 2]))
+    save("core", "new-run", bytes([1, 12, 0, 0, 1, 12, 1, 0, 1, 12, 2, 0, 1, 9, 0, 9, 1, 9, 2, 1]) + reports)
     save("core", "reserved", bytes([1, 13, 1, 13, 10, 1, 13, 2, 13]))
     save("core", "lost-store", bytes([1]) + reports + solved + bytes([2, 7, 8, 1, 2, 14, 1, 1, 2, 16, 0]))
     save("core", "carried", bytes([1, 2, 15, 0, 3, 1, 0, 0, 2, 14, 0, 1, 2, 15, 1, 1, 9, 1, 1, 2]))
@@ -185,7 +185,7 @@ def write_memory():
 
 def write_rendezvous():
     # Operations of rendezvous_fuzz.cc: 0 join, 4 clock, 5 another process, 6 restart, 7 any member.
-    meet = bytes([0, 6, 0, 7, 0, 8, 4, 12])  # a launch with an id of its own, exchange 0
+    meet = bytes([0, 6, 0, 7, 0, 8, 4, 12])  # a run with an id of its own, all_gather 0
     save("rendezvous", "meets", meet + meet[:6] + meet[:6])
     save("rendezvous", "restart-between-answers", meet + bytes([0, 6, 0, 7, 6, 0, 6, 0, 7, 0, 8]))
     save("rendezvous", "one-id", bytes([0, 0, 0, 4, 0, 2, 0, 1, 4, 12, 0, 3, 0, 5, 4, 15]))

@@ -1,4 +1,4 @@
-// Ranks of several launches that meet through a daemon, in any order: processes that come, come
+// Ranks of several runs that meet through a daemon, in any order: processes that come, come
 // again, leave and are too late, daemons that restart between two answers, and calls that no rank
 // would make. No answer has a blob of another launch id, or of two processes of one rank.
 #include <array>
@@ -19,32 +19,32 @@ namespace {
 
 constexpr int kMaxOperations = 300;
 constexpr int32_t kWorldSize = 3;
-constexpr int kLaunches = 4;
+constexpr int kRuns = 4;
 constexpr size_t kMaxBytes = 4096;  // reached by some orders
 
-// Launches 0 and 1 share an id, the others have their own.
-std::string IdOf(int launch) { return launch < 2 ? "shared" : absl::StrCat("own-", launch); }
+// Runs 0 and 1 share an id, the others have their own.
+std::string IdOf(int run) { return run < 2 ? "shared" : absl::StrCat("own-", run); }
 
 // One process of a rank, as client/session/unary_calls.cc speaks.
 struct Process {
-  int launch = 0;
+  int run = 0;
   int32_t rank = 0;
   uint64_t nonce = 0;
-  int32_t number = 0;  // of the exchange that it is in
+  int32_t number = 0;  // of the all-gather that it is in
   std::string token = {};
   std::string previous = {};
   bool waits = false;
   bool failed = false;
   char caller = 0;  // its address names the call
 
-  std::string Blob() const { return absl::StrCat(IdOf(launch), "/", nonce, "/", number); }
+  std::string Blob() const { return absl::StrCat(IdOf(run), "/", nonce, "/", number); }
 };
 
 class World {
  public:
   explicit World(fuzz::Input input) : input_(input) {
     for (size_t at = 0; at < processes_.size(); ++at) {
-      processes_[at].launch = static_cast<int>(at) / kWorldSize;
+      processes_[at].run = static_cast<int>(at) / kWorldSize;
       processes_[at].rank = static_cast<int32_t>(at) % kWorldSize;
       processes_[at].nonce = 1 + at;
     }
@@ -73,10 +73,10 @@ class World {
       case 4:
         now_ += absl::Milliseconds(1 << input_.Below(16));
         return daemon_->Expire(now_);
-      case 5: {  // it is killed, and another process stands in for it in its launch
+      case 5: {  // it is killed, and another process stands in for it in its run
         Process& process = AnyProcess();
         Leave(process);
-        process = {.launch = process.launch, .rank = process.rank, .nonce = process.nonce + 100};
+        process = {.run = process.run, .rank = process.rank, .nonce = process.nonce + 100};
         return;
       }
       case 6:  // calls fail with the stream, and come again
@@ -99,7 +99,7 @@ class World {
     process.waits = true;
     daemon_->Join(
         {.job = "job",
-         .launch_id = IdOf(process.launch),
+         .launch_id = IdOf(process.run),
          .token = process.token,
          .number = process.number,
          .rank = process.rank,
@@ -129,17 +129,17 @@ class World {
   static void Check(const Process& process, const Rendezvous::Answer& answer) {
     fuzz::Require(answer.blobs.size() == kWorldSize, "not one blob of each rank");
     fuzz::Require(answer.blobs[process.rank] == process.Blob(), "a rank's own blob is another's");
-    const std::string id = absl::StrCat(IdOf(process.launch), "/");
+    const std::string id = absl::StrCat(IdOf(process.run), "/");
     const std::string number = absl::StrCat("/", process.number);
     std::map<int32_t, uint64_t> nonces;
     for (int32_t rank = 0; rank < kWorldSize; ++rank) {
       const std::string& blob = answer.blobs[rank];
       fuzz::Require(blob.starts_with(id), "ranks of two launch ids met");
-      fuzz::Require(blob.ends_with(number), "blobs of two exchanges");
+      fuzz::Require(blob.ends_with(number), "blobs of two all-gathers");
       nonces[rank] = std::stoull(blob.substr(id.size()));
     }
-    // Exchange 0 binds the processes that met; nobody else takes part in the later ones.
-    const std::string token = Rendezvous::TokenOf(IdOf(process.launch), nonces);
+    // AllGather 0 binds the processes that met; nobody else takes part in the later ones.
+    const std::string token = Rendezvous::TokenOf(IdOf(process.run), nonces);
     fuzz::Require(answer.token == token, "the token is not that of the processes that met");
     fuzz::Require(process.number == 0 || process.token == token, "another process took part");
   }
@@ -165,7 +165,7 @@ class World {
         now_);
   }
 
-  static constexpr size_t kProcesses = size_t{kLaunches} * kWorldSize;
+  static constexpr size_t kProcesses = size_t{kRuns} * kWorldSize;
 
   fuzz::Input input_;
   absl::Time now_ = absl::UnixEpoch();

@@ -13,9 +13,9 @@
 #include "absl/time/clock.h"
 
 #include "base/status_macros.h"
-#include "client/control/tcp_exchange.h"
+#include "client/control/tcp_all_gather.h"
 #include "client/migration/executor.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "client/migration/transport_choice.h"
 #include "placement/migration_plan.h"
 #include "tests/client/migration/expert_world.h"
@@ -69,7 +69,7 @@ class DyingTransport : public Transport {
 absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
                                                   const ExecutorOptions& options,
                                                   const ExpertMemory& memory,
-                                                  const Exchange& exchange) {
+                                                  const AllGather& all_gather) {
   EPLB_ASSIGN_OR_RETURN(const int64_t staging, StagingBytes(options, memory.tensors()));
   RowMoverOptions mover_options{.transport = {.rank = RankId{job.rank},
                                               .world_size = job.num_ranks,
@@ -79,10 +79,10 @@ absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
                                               .peers = {}},
                                 .name = job.transport,
                                 .memory = {},
-                                .lane = {},
+                                .ep_group = {},
                                 .use_ipc_handles = job.use_ipc_handles};
   for (int32_t rank = 0; rank < job.num_ranks; ++rank) {
-    mover_options.lane.push_back(RankId{rank});
+    mover_options.ep_group.push_back(RankId{rank});
   }
   // Many pieces, so that a death midway is between some of them.
   if (job.killed_rank >= 0) mover_options.nccl.piece_bytes = int64_t{256} << 10;
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
     return absl::InternalError(
         absl::StrCat("the experts lie in ", mover_options.memory.Text(), " by FindMemory"));
   }
-  EPLB_ASSIGN_OR_RETURN(RowMover mover, MakeRowMover(mover_options, exchange));
+  EPLB_ASSIGN_OR_RETURN(RowMover mover, MakeRowMover(mover_options, all_gather));
   if (mover.transport->name() != job.transport) {
     return absl::InternalError(absl::StrCat("transport ", std::string(mover.transport->name()),
                                             " was chosen, not ", job.transport));
@@ -140,10 +140,10 @@ absl::Status LosePeer(const MigrationJob& job, Executor& executor, const Migrati
 }
 
 absl::Status Run(const MigrationJob& job) {
-  EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeTcpExchange({.rank = RankId{job.rank},
-                                                                  .world_size = job.num_ranks,
-                                                                  .port = job.port,
-                                                                  .timeout = kRankPatience}));
+  EPLB_ASSIGN_OR_RETURN(const AllGather all_gather, MakeTcpAllGather({.rank = RankId{job.rank},
+                                                                      .world_size = job.num_ranks,
+                                                                      .port = job.port,
+                                                                      .timeout = kRankPatience}));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = 2,
                                                                  .num_experts = 2 * job.num_ranks,
                                                                  .num_slots = 3 * job.num_ranks,
@@ -155,7 +155,7 @@ absl::Status Run(const MigrationJob& job) {
   ExpertMemory memory(topology, options.gpu, LargeShapes(),
                       job.on_device ? &MakeDeviceQueue : nullptr);
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Executor> executor,
-                        Connect(job, options, memory, exchange));
+                        Connect(job, options, memory, all_gather));
   std::mt19937 random(20240601);  // the same placements on all ranks
   Placement current = RandomPlacement(random, topology);
   memory.Fill(current, kResidency);
@@ -176,7 +176,7 @@ absl::Status Run(const MigrationJob& job) {
     }
     current = target;
   }
-  return exchange("ended").status();  // nobody leaves while others still read
+  return all_gather("ended").status();  // nobody leaves while others still read
 }
 
 }  // namespace

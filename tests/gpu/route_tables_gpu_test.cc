@@ -9,7 +9,7 @@
 
 #include "client/control/monotonic_clock.h"
 #include "client/migration/route_tables.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "tests/client/migration/expert_world.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/gpu/device_queue.h"

@@ -30,8 +30,8 @@ SETTLED = 7  # seconds; a stall is told after 5
 # A decision each window; deadlines so short that a stall is told within seconds.
 DEADLINES = """[limits]
 prepare_deadline = "1s"
-resolve_deadline = "1s"
-retract_deadline = "1s"
+voting_deadline = "1s"
+cancel_deadline = "1s"
 session_grace = "{grace}"
 """
 
@@ -53,8 +53,8 @@ class Case:
         self.daemons.append(daemon)
         return daemon
 
-    def job(self, daemon, name, incarnation="launch-1", **options):
-        job = raw_rank.RawJob(daemon.grpc_port, name, incarnation, **options)
+    def job(self, daemon, name, run_id="run-1", **options):
+        job = raw_rank.RawJob(daemon.grpc_port, name, run_id, **options)
         self.stack.callback(job.close)
         return job
 
@@ -153,7 +153,7 @@ def lost_rank(case):
     case.expect_well(daemon, "lost")
     job.drop([2])
     case.expect_sick(daemon, "lost", STALLED.format("lost"),
-                     r"the launch is lost and 3 of 4 ranks train on here, at step \d+: rank 2 was lost")
+                     r"the run is lost and 3 of 4 ranks train on here, at step \d+: rank 2 was lost")
     job.connect([2], keep=True)
     case.expect_well(daemon, "lost")
 
@@ -190,7 +190,7 @@ def frozen_uplink(case):
 
 
 def votes_far_apart(case):
-    """The real trainer: votes further apart than limits.resolve_deadline. The deadline follows them, and chunks commit."""
+    """The real trainer: votes further apart than limits.voting_deadline. The deadline follows them, and chunks commit."""
     daemon = case.daemon()
     job = harness.Job(case.directory, daemon.endpoint, world=2, steps=1000000, step_ms=20, slots=66, parameters=2,
                       extra=("--job", "votes", "--report-every", "10", "--vote-every", "100"))
@@ -200,7 +200,7 @@ def votes_far_apart(case):
 
 
 def withdrawn_proposals(case):
-    """All ranks are READY and none ever votes: every proposal is withdrawn."""
+    """All ranks are PREPARED and none ever votes: every proposal is withdrawn."""
     daemon = case.daemon()
     case.job(daemon, "withdrawn", uneven=True, on_proposal=raw_rank.ready_alike).connect().train()
     case.expect_sick(daemon, "withdrawn", STALLED.format("withdrawn"),
@@ -209,14 +209,14 @@ def withdrawn_proposals(case):
 
 
 def hung_launch_and_the_next(case):
-    """A launch hangs in a collective. The next one gets the job, and keeps it when its network or the daemon goes away."""
+    """A run hangs in a collective. The next one gets the job, and keeps it when its network or the daemon goes away."""
     daemon = case.daemon(grace="1h")
-    old = case.job(daemon, "hung", "launch-a").connect().train()
+    old = case.job(daemon, "hung", "run-a").connect().train()
     case.expect_well(daemon, "hung")
     old.hang()
     case.expect_sick(daemon, "hung", STALLED.format("hung"),
                      r"no rank reported a step after \d+ for .*2 of 2 ranks are connected", 60)
-    new = case.job(daemon, "hung", "launch-b").connect().train()
+    new = case.job(daemon, "hung", "run-b").connect().train()
     case.expect_well(daemon, "hung")
     new.drop()
     old.drop()
@@ -232,46 +232,46 @@ def hung_launch_and_the_next(case):
     new.connect(keep=True)
     case.expect_well(daemon, "hung")
     job = case.wait_until_connected(daemon, "hung", 2)
-    assert job["incarnation"] == "launch-b", job
+    assert job["run_id"] == "run-b", job
 
 
 def launch_that_gathers(case):
-    """A newer launch misses a rank for more than a minute, while the one in force looks well. A third launch is named, too."""
+    """A newer run misses a rank for more than a minute, while the one in force looks well. A third run is named, too."""
     daemon = case.daemon(grace="1h")
     case.job(daemon, "gathers").connect().train()
-    case.job(daemon, "gathers", "launch-b").connect([0])
+    case.job(daemon, "gathers", "run-b").connect([0])
     case.expect_well(daemon, "gathers")
     case.expect_sick(daemon, "gathers", "candidate: ",
-                     r"a newer launch, launch-b, is not balanced: 1 of 2 ranks are registered after .*; it waits for rank 1 to "
+                     r"a newer run, run-b, is not balanced: 1 of 2 ranks are registered after .*; it waits for rank 1 to "
                      r"say Hello", 75)
-    case.job(daemon, "gathers", "launch-c").connect()
+    case.job(daemon, "gathers", "run-c").connect()
     case.expect_sick(daemon, "gathers", "candidate: ",
-                     r"a newer launch, launch-c, is not balanced: 2 of 2 ranks are registered after .*; it waits for the end of "
-                     r"launch 1 \(launch-1\), whose steps advance", 5)
+                     r"a newer run, run-c, is not balanced: 2 of 2 ranks are registered after .*; it waits for the end of "
+                     r"run 1 \(run-1\), whose steps advance", 5)
 
 
 def twin(case):
-    """A second launch of one rank under the name of a job whose steps advance is named, and does not hurt the job."""
+    """A second run of one rank under the name of a job whose steps advance is named, and does not hurt the job."""
     daemon = case.daemon()
     job = case.job(daemon, "twin", world=4).connect().train()
     case.expect_well(daemon, "twin")
-    other = case.job(daemon, "twin", "launch-b", world=1).connect()
+    other = case.job(daemon, "twin", "run-b", world=1).connect()
     case.expect_sick(daemon, "twin", "candidate: ",
-                     r"a newer launch, launch-b, is not balanced: 1 of 1 ranks are registered after .*; it waits for the end of "
-                     r"launch 1 \(launch-1\), whose steps advance")
+                     r"a newer run, run-b, is not balanced: 1 of 1 ranks are registered after .*; it waits for the end of "
+                     r"run 1 \(run-1\), whose steps advance")
     other.drop()
     case.expect_well(daemon, "twin")
     assert not any(rank.ended.is_set() for rank in job.ranks.values()), "ranks of the job in force were sent away"
 
 
 def same_name_after_a_finish(case):
-    """The name of a launch that finished comes again, and trains unbalanced."""
+    """The name of a run that finished comes again, and trains unbalanced."""
     daemon = case.daemon()
     case.job(daemon, "again").connect().train().finish()
     case.expect_well(daemon, "again")
     case.job(daemon, "again").connect()
     case.expect_sick(daemon, "again", STALLED.format("refused"),
-                     "rank [01] was refused: incarnation launch-1 of job again has ended")
+                     "rank [01] was refused: run run-1 of job again has ended")
 
 
 def same_name_after_a_kill(case):
@@ -283,8 +283,8 @@ def same_name_after_a_kill(case):
     case.wait_until_connected(daemon, "killed", 0)
     case.job(daemon, "killed").connect()
     case.expect_sick(daemon, "killed", STALLED.format("refused"),
-                     "rank [01] was refused: another process spoke for rank [01] of incarnation launch-1; a restarted rank needs a "
-                     "new incarnation")
+                     "rank [01] was refused: another process spoke for rank [01] of run run-1; a restarted rank needs a "
+                     "new run")
 
 
 def full_table(case):
@@ -376,16 +376,16 @@ def full_disk(case):
 
 
 def two_daemons(case):
-    """The ranks of one launch are at two daemons, and no rank can reach both: each daemon names whom it misses."""
+    """The ranks of one run are at two daemons, and no rank can reach both: each daemon names whom it misses."""
     first, second = case.daemon(grace="1s"), case.daemon(grace="1s")
     job = case.job(second, "split", world=4).connect().train()
     case.expect_well(second, "split")
     job.drop([3])
     job.port = first.grpc_port
     job.connect([3])
-    case.expect_sick(second, "split", STALLED.format("lost"), "the launch is lost and 3 of 4 ranks train on here")
+    case.expect_sick(second, "split", STALLED.format("lost"), "the run is lost and 3 of 4 ranks train on here")
     case.expect_sick(first, "split", STALLED.format("state"),
-                     r"HELD for .*, waiting for ranks 0, 1, 2 to say Hello; the job trains on, at step \d+")
+                     r"RECOVERING for .*, waiting for ranks 0, 1, 2 to say Hello; the job trains on, at step \d+")
 
 
 def rank_refused_for_its_numbers(case):

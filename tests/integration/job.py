@@ -128,7 +128,7 @@ class Chaos:
 
 
 class Job:
-    """The rank processes of one incarnation of the demonstration trainer."""
+    """The rank processes of one run of the demonstration trainer."""
 
     def __init__(self, directory, endpoint, world=4, steps=240, step_ms=10, slots=72, extra=(), parameters=128,
                  endpoints=None, rank_extra=None, environment=None, rank_environment=None):

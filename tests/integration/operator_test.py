@@ -69,7 +69,7 @@ class OperatorTest(unittest.TestCase):
         self.daemon.stop()
         self.daemon.start()
         again = self.status()
-        for key in ("state", "ending", "end_reason", "waiting_for", "world_size", "step", "incarnation"):
+        for key in ("state", "ending", "end_reason", "waiting_for", "world_size", "step", "run_id"):
             self.assertEqual(again[key], ended[key], key)
         job = ended["job"]
         self.assertIn("no job is named", self.ask("forget", code=2))

@@ -17,7 +17,7 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 STREAM = 1
 WINDOW = (1 << 31) - 1  # bytes that the daemon may send without being told that they were read
 NONCES = itertools.count(random.randrange(1 << 40))
-RETRACTED = 1  # Failed.Code
+CANCELLED = 1  # Failed.Code
 WINDOW_STEPS = 10
 
 
@@ -73,19 +73,19 @@ def static_digest(world):
 class RawRank:
     """One stream. `hello` overrides fields of Hello by number. Answers are read on a thread of its own."""
 
-    def __init__(self, port, job, incarnation, rank, world, hello, on_proposal):
+    def __init__(self, port, job, run_id, rank, world, hello, on_proposal):
         self.rank, self.world, self.on_proposal = rank, world, on_proposal
         self.welcomed, self.ended = threading.Event(), threading.Event()
         self.lock = threading.Lock()
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.socket.settimeout(None)
-        self.launch, self.memory = 0, b""  # of the newest Keep
+        self.run_number, self.memory = 0, b""  # of the newest Keep
         self._send_raw(PREFACE + self._frame(SETTINGS, 0, 0, struct.pack("!HI", 4, WINDOW)) +
                        self._frame(WINDOW_UPDATE, 0, 0, struct.pack("!I", WINDOW - 65535)) +
                        self._frame(HEADERS, END_HEADERS, STREAM, self._headers(f"127.0.0.1:{port}")))
         experts = 2 * world
         shape = b"".join(field(i, n) for i, n in enumerate((1, experts, experts, world, 1, 1), start=1))
-        said = {1: job, 2: incarnation, 4: rank, 5: world, 6: rank, 8: shape, 10: static_digest(world), 15: 2,
+        said = {1: job, 2: run_id, 4: rank, 5: world, 6: rank, 8: shape, 10: static_digest(world), 15: 2,
                 16: WINDOW_STEPS, 17: 8, 18: 16, 19: 2, 20: "raw", 23: 1, 24: 1, **hello}
         self.nonce = said.pop(3, None) or next(NONCES)
         self._say(1, b"".join(field(i, value) for i, value in said.items()) + varint(3 << 3 | 1) + struct.pack("<Q", self.nonce))
@@ -174,27 +174,27 @@ class RawRank:
         elif kind == 2 and self.on_proposal is not None:
             self.on_proposal(self, message[2], message[5])
         elif kind == 3:  # nobody votes for it here
-            self.failed(message[1], RETRACTED)
+            self.failed(message[1], CANCELLED)
         elif kind == 7:
-            self.launch, self.memory = message.get(1, 0), message.get(2, b"")
+            self.run_number, self.memory = message.get(1, 0), message.get(2, b"")
 
 
 def ready_alike(rank, version, digest):
-    """For on_proposal: READY, with the plan of all ranks. Nobody ever votes."""
+    """For on_proposal: PREPARED, with the plan of all ranks. Nobody ever votes."""
     rank.ready(version, digest, hashlib.sha256(b"plan").digest())
 
 
 def ready_with_a_plan_of_its_own(rank, version, digest):
-    """For on_proposal: READY, with a plan that no other rank has."""
+    """For on_proposal: PREPARED, with a plan that no other rank has."""
     rank.ready(version, digest, hashlib.sha256(b"%d" % rank.rank).digest())
 
 
 class RawJob:
-    """The ranks of one launch. Between start() and stop() all its connected ranks train, one window each 0.1 s."""
+    """The ranks of one run. Between start() and stop() all its connected ranks train, one window each 0.1 s."""
 
-    def __init__(self, port, name, incarnation="launch-1", world=2, uneven=False, on_proposal=None):
+    def __init__(self, port, name, run_id="run-1", world=2, uneven=False, on_proposal=None):
         """uneven: the load of all experts of rank 0 is high, so that a decision moves experts."""
-        self.port, self.name, self.incarnation, self.world = port, name, incarnation, world
+        self.port, self.name, self.run_id, self.world = port, name, run_id, world
         self.on_proposal = on_proposal
         self.counts = [100 if uneven and expert < 2 else 10 for expert in range(2 * world)]
         self.ranks = {}
@@ -211,8 +211,8 @@ class RawJob:
             said = {14: max(0, self.step - 1), **(hello or {})}
             before = self.ranks.get(rank)
             if keep and before is not None:
-                said = {3: before.nonce, 24: 2, 28: before.launch, 30: before.memory, **said}
-            self.ranks[rank] = RawRank(self.port, self.name, self.incarnation, rank, self.world, said, self.on_proposal)
+                said = {3: before.nonce, 24: 2, 28: before.run_number, 30: before.memory, **said}
+            self.ranks[rank] = RawRank(self.port, self.name, self.run_id, rank, self.world, said, self.on_proposal)
         return self
 
     def train(self):

@@ -1,4 +1,4 @@
-"""Launches of one job that start at the same time, and a job that knows two daemons.
+"""Runs of one job that start at the same time, and a job that knows two daemons.
 
   rendezvous_test.py PairsTest --pairs 200 --seed 7 : how many pairs (10), and the seed of their order (printed)
 """
@@ -19,11 +19,11 @@ PAIRS = 10
 SEED = random.randrange(1 << 32)
 WORLD = 2
 TRACE = harness.DATA / "moe64_aux.jsonl"
-SHARED = "two launches share the launch id"
+SHARED = "two runs share the launch id"
 
 
-class Launch:
-    """The ranks of one launch, not yet started."""
+class Run:
+    """The ranks of one run, not yet started."""
 
     def __init__(self, directory, endpoint, trace, launch_id):
         self.directory = directory
@@ -51,10 +51,10 @@ class Launch:
             process.kill()
             process.communicate()
 
-    def incarnations(self):
+    def run_ids(self):
         """What each rank that started says it is a rank of."""
         lines = {rank: harness.read_lines(self.directory / f"rank-{rank}.jsonl") for rank in range(WORLD)}
-        return {rank: said[0]["incarnation"] for rank, said in lines.items() if said}
+        return {rank: said[0]["run_id"] for rank, said in lines.items() if said}
 
 
 class PairsTest(unittest.TestCase):
@@ -77,23 +77,23 @@ class PairsTest(unittest.TestCase):
         for pair in range(PAIRS):
             kind = ("own ids", "no ids", "one id")[pair % 3]
             ids = {"own ids": (f"a{pair}", f"b{pair}"), "no ids": ("", ""), "one id": (f"c{pair}", f"c{pair}")}[kind]
-            launches = [Launch(self.directory / f"{pair}-{i}", self.daemon.endpoint, self.traces[i], ids[i]) for i in range(2)]
-            starts = [(launch, rank) for launch in launches for rank in range(WORLD)]
+            runs = [Run(self.directory / f"{pair}-{i}", self.daemon.endpoint, self.traces[i], ids[i]) for i in range(2)]
+            starts = [(run, rank) for run in runs for rank in range(WORLD)]
             order.shuffle(starts)
-            for launch, rank in starts:
-                launch.start(rank)
-                self.addCleanup(launch.kill)
-            results = [launch.end() for launch in launches]
+            for run, rank in starts:
+                run.start(rank)
+                self.addCleanup(run.kill)
+            results = [run.end() for run in runs]
             with self.subTest(pair=pair, kind=kind, results=results):
-                outcomes[f"{kind}: {self.check(kind, ids, launches, results)}"] += 1
+                outcomes[f"{kind}: {self.check(kind, ids, runs, results)}"] += 1
         print(dict(outcomes), flush=True)
 
-    def check(self, kind, ids, launches, results):
+    def check(self, kind, ids, runs, results):
         """returns: what became of the pair, for the summary."""
-        names = [launch.incarnations() for launch in launches]
+        names = [run.run_ids() for run in runs]
         self.assertFalse(set(names[0].values()) & set(names[1].values()), "ranks of two launches met")
         for said in names:
-            self.assertLessEqual(len(set(said.values())), 1, "a launch has ranks of two incarnations")
+            self.assertLessEqual(len(set(said.values())), 1, "a run has ranks of two runs")
         if kind == "own ids":
             for launch_id, result, said in zip(ids, results, names):
                 self.assertEqual([code for code, _ in result.values()], [0] * WORLD)
@@ -103,11 +103,11 @@ class PairsTest(unittest.TestCase):
             for code, said in [rank for result in results for rank in result.values()]:
                 self.assertEqual(code, 2)
                 self.assertRegex(said.splitlines()[-1], "^eplb-trainer: rank [01]: .*set EPLB_LAUNCH_ID, equal on all ranks "
-                                                        "and different for each launch$")
+                                                        "and different for each run$")
             return "both refused"
         trained = [all(code == 0 for code, _ in result.values()) for result in results]
         for result in [result for result, well in zip(results, trained) if not well]:
-            self.assertTrue(any(SHARED in said and "give each launch its own EPLB_LAUNCH_ID" in said
+            self.assertTrue(any(SHARED in said and "give each run its own EPLB_LAUNCH_ID" in said
                                 for _, said in result.values()))
             self.assertTrue(all(code != 0 for code, _ in result.values()))
         self.assertLess(sum(trained), 2)
@@ -121,14 +121,14 @@ class RestartDuringStartTest(unittest.TestCase):
         daemon.start()
         self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
         for turn in range(3):
-            launch = Launch(directory / str(turn), daemon.endpoint, TRACE, f"launch-{turn}")
-            self.addCleanup(launch.kill)
-            launch.start(1)
-            self.wait_until_connected(daemon, f"rank 1 waits for the others in launch-{turn}")
+            run = Run(directory / str(turn), daemon.endpoint, TRACE, f"run-{turn}")
+            self.addCleanup(run.kill)
+            run.start(1)
+            self.wait_until_connected(daemon, f"rank 1 waits for the others in run-{turn}")
             daemon.kill()
             daemon.start()
-            launch.start(0)
-            result = launch.end()
+            run.start(0)
+            result = run.end()
             self.assertEqual([code for code, _ in result.values()], [0] * WORLD, result)
 
     def wait_until_connected(self, daemon, what):
@@ -172,7 +172,7 @@ class TwoDaemonsTest(unittest.TestCase):
         first.start()
         proxy.close()  # rank 3 can reach the first daemon alone, the others are at the second
         # 5 s with the second daemon in vain, and up to 7.5 s until the others ask the first one.
-        leads = f"eplbd at {first.endpoint} leads this launch"
+        leads = f"eplbd at {first.endpoint} leads this run"
         harness.wait_for(lambda: leads in job.errors[0].read_text(), 15, "the other ranks go to the first daemon")
         self.commits_go_on(job, 15, "the ranks came together")
         (self.directory / "stop").write_text("")

@@ -82,7 +82,7 @@ class WholePathTest(unittest.TestCase):
         commits = [[(c["step"], c["version"], c["digest"]) for c in job.commits(rank)] for rank in range(8)]
         self.assertEqual(commits.count(commits[0]), 8)
         # The last message of a rank is its Goodbye: the daemon has read all of them.
-        ended = [event for event in self.daemon.events() if event.get("event") == "incarnation_ended"]
+        ended = [event for event in self.daemon.events() if event.get("event") == "run_ended"]
         self.assertEqual(len(ended), 1)
         self.assertIn("finished", ended[0]["reason"])
 
@@ -177,9 +177,9 @@ class WholePathTest(unittest.TestCase):
         for rank in (0, 1, 3):
             self.assertEqual(codes[rank], 1, job.errors[rank].read_text())
             self.assertRegex(job.errors[rank].read_text(), r"ranks? 2\b")
-        harness.wait_for(lambda: any(e.get("event") == "incarnation_ended" for e in self.daemon.events()), 30,
-                         "the daemon ends the incarnation")
-        ended = [e for e in self.daemon.events() if e.get("event") == "incarnation_ended"]
+        harness.wait_for(lambda: any(e.get("event") == "run_ended" for e in self.daemon.events()), 30,
+                         "the daemon ends the run")
+        ended = [e for e in self.daemon.events() if e.get("event") == "run_ended"]
         self.assertRegex(ended[0]["reason"], r"rank 2\b")
 
     def test_status_and_placement_answer_while_the_job_runs(self):

@@ -15,7 +15,7 @@ namespace eplb::testing {
 
 inline constexpr int32_t kNumRanks = 2;
 
-// Two ranks, two launches: version 1 runs from step 0, version 2 from step 16; the job falls after
+// Two ranks, two runs: version 1 runs from step 0, version 2 from step 16; the job falls after
 // step 20 and comes back at step 8 from a checkpoint with version 1, then takes version 5.
 struct Job {
   std::vector<RankHistory> ranks;
@@ -43,11 +43,11 @@ inline std::string Name(int64_t version) {
   return absl::StrCat("version ", version, " (digest ", Short(version), ")");
 }
 
-inline HistoryRecord Record(HistoryRecord::Kind kind, const std::string& incarnation, int64_t step,
+inline HistoryRecord Record(HistoryRecord::Kind kind, const std::string& run_id, int64_t step,
                             int64_t version) {
   return {.kind = kind,
           .rank = {},
-          .incarnation = incarnation,
+          .run_id = run_id,
           .step = step,
           .last_step = 0,
           .version = version,
@@ -55,9 +55,9 @@ inline HistoryRecord Record(HistoryRecord::Kind kind, const std::string& incarna
           .passed = kind == HistoryRecord::Kind::kVote};
 }
 
-inline HistoryRecord Range(const std::string& incarnation, int64_t first, int64_t last,
+inline HistoryRecord Range(const std::string& run_id, int64_t first, int64_t last,
                            int64_t version) {
-  HistoryRecord record = Record(HistoryRecord::Kind::kStep, incarnation, first, version);
+  HistoryRecord record = Record(HistoryRecord::Kind::kStep, run_id, first, version);
   record.last_step = last;
   return record;
 }
@@ -66,13 +66,13 @@ inline HistoryRecord Range(const std::string& incarnation, int64_t first, int64_
 enum : size_t {
   kStartA,
   kStepA1,
-  kReadyA,
+  kPreparedA,
   kVoteA,
   kCommitA,
   kStepA2,
   kStartB,
   kStepB1,
-  kReadyB,
+  kPreparedB,
   kVoteB,
   kCommitB,
   kStepB2,
@@ -84,13 +84,13 @@ inline Job GoodJob() {
   for (int32_t rank = 0; rank < kNumRanks; ++rank) {
     std::vector<HistoryRecord> log{Record(HistoryRecord::Kind::kStart, "a", 0, 1),
                                    Range("a", 0, 15, 1),
-                                   Record(HistoryRecord::Kind::kReady, "a", 12, 2),
+                                   Record(HistoryRecord::Kind::kPrepared, "a", 12, 2),
                                    Record(HistoryRecord::Kind::kVote, "a", 15, 2),
                                    Record(HistoryRecord::Kind::kCommit, "a", 15, 2),
                                    Range("a", 16, 20, 2),
                                    Record(HistoryRecord::Kind::kStart, "b", 8, 1),
                                    Range("b", 8, 23, 1),
-                                   Record(HistoryRecord::Kind::kReady, "b", 20, 5),
+                                   Record(HistoryRecord::Kind::kPrepared, "b", 20, 5),
                                    Record(HistoryRecord::Kind::kVote, "b", 23, 5),
                                    Record(HistoryRecord::Kind::kCommit, "b", 23, 5),
                                    Range("b", 24, 31, 5),

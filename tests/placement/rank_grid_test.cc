@@ -15,24 +15,24 @@ std::string Refusal(const RankGridOptions& options) {
   return std::string(RankGrid::Make(options).status().message());
 }
 
-TEST(RankGridTest, LanesAreBlocksOfConsecutiveRanks) {
+TEST(RankGridTest, EpGroupsAreBlocksOfConsecutiveRanks) {
   const RankGrid grid = RankGrid::Make({.world_size = 6, .num_gpus = 3}).value();
-  EXPECT_EQ(grid.num_lanes(), 2);
-  EXPECT_EQ(grid.num_token_lanes(), 2);
-  EXPECT_EQ(grid.LaneOf(RankId{4}), 1);
+  EXPECT_EQ(grid.num_ep_groups(), 2);
+  EXPECT_EQ(grid.num_token_groups(), 2);
+  EXPECT_EQ(grid.EpGroupOf(RankId{4}), 1);
   EXPECT_EQ(grid.GpuOf(RankId{4}), GpuId{1});
   EXPECT_THAT(grid.RanksOf(1), ElementsAre(RankId{3}, RankId{4}, RankId{5}));
-  EXPECT_EQ(grid.PipelineRankOf(RankId{5}), 0);
+  EXPECT_EQ(grid.PipelineStageOf(RankId{5}), 0);
 }
 
-TEST(RankGridTest, PipelineRanksAreSlowest) {
+TEST(RankGridTest, PipelineStagesAreSlowest) {
   const RankGrid grid =
-      RankGrid::Make({.world_size = 8, .num_gpus = 2, .num_pipeline_ranks = 2}).value();
-  EXPECT_EQ(grid.ranks_per_pipeline_rank(), 4);
-  EXPECT_EQ(grid.num_lanes(), 4);
-  EXPECT_EQ(grid.num_token_lanes(), 2);
-  EXPECT_EQ(grid.PipelineRankOf(RankId{3}), 0);
-  EXPECT_EQ(grid.PipelineRankOf(RankId{4}), 1);
+      RankGrid::Make({.world_size = 8, .num_gpus = 2, .pipeline_parallel_size = 2}).value();
+  EXPECT_EQ(grid.ranks_per_pipeline_stage(), 4);
+  EXPECT_EQ(grid.num_ep_groups(), 4);
+  EXPECT_EQ(grid.num_token_groups(), 2);
+  EXPECT_EQ(grid.PipelineStageOf(RankId{3}), 0);
+  EXPECT_EQ(grid.PipelineStageOf(RankId{4}), 1);
   EXPECT_THAT(grid.RanksOf(2), ElementsAre(RankId{4}, RankId{5}));
 }
 
@@ -44,23 +44,25 @@ TEST(RankGridTest, ExpertTensorParallelRanksAreFastest) {
   EXPECT_THAT(grid.RanksOf(0), ElementsAre(RankId{0}, RankId{2}));
   EXPECT_THAT(grid.RanksOf(1), ElementsAre(RankId{1}, RankId{3}));
   EXPECT_THAT(grid.RanksOf(3), ElementsAre(RankId{5}, RankId{7}));
-  EXPECT_EQ(grid.num_token_lanes(), 2);
+  EXPECT_EQ(grid.num_token_groups(), 2);
   EXPECT_TRUE(grid.CountsTokens(RankId{6}));
   EXPECT_FALSE(grid.CountsTokens(RankId{7}));
 }
 
 TEST(RankGridTest, EveryRankHasAPlaceOfItsOwn) {
-  const RankGrid grid =
-      RankGrid::Make(
-          {.world_size = 72, .num_gpus = 3, .num_pipeline_ranks = 3, .expert_tensor_parallel = 4})
-          .value();
+  const RankGrid grid = RankGrid::Make({.world_size = 72,
+                                        .num_gpus = 3,
+                                        .pipeline_parallel_size = 3,
+                                        .expert_tensor_parallel = 4})
+                            .value();
   for (int32_t rank = 0; rank < 72; ++rank) {
-    const int32_t lane = grid.LaneOf(RankId{rank});
-    EXPECT_GE(lane, 0);
-    EXPECT_LT(lane, grid.num_lanes());
-    EXPECT_EQ(grid.RankOf(lane, grid.GpuOf(RankId{rank})), RankId{rank});
-    // A lane lies in one pipeline rank.
-    EXPECT_EQ(grid.PipelineRankOf(grid.RankOf(lane, GpuId{0})), grid.PipelineRankOf(RankId{rank}));
+    const int32_t ep_group = grid.EpGroupOf(RankId{rank});
+    EXPECT_GE(ep_group, 0);
+    EXPECT_LT(ep_group, grid.num_ep_groups());
+    EXPECT_EQ(grid.RankOf(ep_group, grid.GpuOf(RankId{rank})), RankId{rank});
+    // An EP group lies in one pipeline stage.
+    EXPECT_EQ(grid.PipelineStageOf(grid.RankOf(ep_group, GpuId{0})),
+              grid.PipelineStageOf(RankId{rank}));
   }
 }
 
@@ -69,19 +71,20 @@ TEST(RankGridTest, WhatDoesNotDivideIsNamed) {
             "world_size: 3, expected a positive multiple of num_gpus 2");
   EXPECT_EQ(Refusal({.world_size = 0}),
             "world_size: 0, expected a positive multiple of num_gpus 1");
-  EXPECT_EQ(Refusal({.world_size = 6, .num_gpus = 2, .num_pipeline_ranks = 2}),
-            "world_size: 6, expected a positive multiple of num_pipeline_ranks 2 * num_gpus 2");
-  EXPECT_EQ(
-      Refusal(
-          {.world_size = 6, .num_gpus = 2, .num_pipeline_ranks = 3, .expert_tensor_parallel = 2}),
-      "world_size: 6, expected a positive multiple of num_pipeline_ranks 3 * "
-      "expert_tensor_parallel 2 * num_gpus 2");
-  EXPECT_EQ(Refusal({.num_pipeline_ranks = 0}), "num_pipeline_ranks: 0, expected >= 1");
+  EXPECT_EQ(Refusal({.world_size = 6, .num_gpus = 2, .pipeline_parallel_size = 2}),
+            "world_size: 6, expected a positive multiple of pipeline_parallel_size 2 * num_gpus 2");
+  EXPECT_EQ(Refusal({.world_size = 6,
+                     .num_gpus = 2,
+                     .pipeline_parallel_size = 3,
+                     .expert_tensor_parallel = 2}),
+            "world_size: 6, expected a positive multiple of pipeline_parallel_size 3 * "
+            "expert_tensor_parallel 2 * num_gpus 2");
+  EXPECT_EQ(Refusal({.pipeline_parallel_size = 0}), "pipeline_parallel_size: 0, expected >= 1");
   EXPECT_EQ(Refusal({.expert_tensor_parallel = -1}), "expert_tensor_parallel: -1, expected >= 1");
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   EXPECT_NE(Refusal({.world_size = 4,
                      .num_gpus = kMost,
-                     .num_pipeline_ranks = kMost,
+                     .pipeline_parallel_size = kMost,
                      .expert_tensor_parallel = kMost}),
             "");
 }

@@ -95,7 +95,7 @@ inline constexpr int32_t kReportEvery = 10;
 inline wire::Hello HelloOf(int32_t rank, uint64_t nonce) {
   wire::Hello hello;
   hello.job = "job";
-  hello.incarnation = "first";
+  hello.run_id = "first";
   hello.nonce = nonce;
   hello.rank = rank;
   hello.world_size = 2;

@@ -9,40 +9,39 @@
 namespace eplb::simulation {
 namespace {
 
-constexpr char kPrefix[] = "launch-";
+constexpr char kPrefix[] = "run-";
 constexpr size_t kPrefixLength = sizeof(kPrefix) - 1;
 
 }  // namespace
 
-std::string LaunchName(int number) { return absl::StrCat(kPrefix, number); }
+std::string RunName(int number) { return absl::StrCat(kPrefix, number); }
 
-int LaunchOf(const std::string& incarnation) {
+int RunOf(const std::string& run_id) {
   int number = 0;
-  if (incarnation.size() < kPrefixLength ||
-      !absl::SimpleAtoi(incarnation.substr(kPrefixLength), &number)) {
+  if (run_id.size() < kPrefixLength || !absl::SimpleAtoi(run_id.substr(kPrefixLength), &number)) {
     return 0;
   }
   return number;
 }
 
-void Promises::Proposed(const std::string& daemon, const std::string& job, int launch,
+void Promises::Proposed(const std::string& daemon, const std::string& job, int run,
                         int64_t version) {
   Promise& promise = promises_[{daemon, job}];
-  if (launch < promise.owner && !disputed_.contains(job)) {
-    context_.Violation("launches: ", daemon, " proposes version ", version, " of ", job,
-                       " to launch ", launch, ", which launch ", promise.owner, " replaced");
+  if (run < promise.owner && !disputed_.contains(job)) {
+    context_.Violation("runs: ", daemon, " proposes version ", version, " of ", job, " to run ",
+                       run, ", which run ", promise.owner, " replaced");
   }
-  promise.owner = std::max(promise.owner, launch);
+  promise.owner = std::max(promise.owner, run);
   if (version <= promise.highest_proposed) return;  // again, to a rank that came back
   promise.highest_proposed = version;
   if (promise.paused) {
     context_.Violation("pause: ", daemon, " proposes version ", version, " of ", job,
                        ", which an operator paused");
   }
-  // That of one launch is forgotten when another one owns the job.
-  if (promise.quarantined == launch && !disputed_.contains(job)) {
+  // That of one run is forgotten when another one owns the job.
+  if (promise.quarantined == run && !disputed_.contains(job)) {
     context_.Violation("QUARANTINE: ", daemon, " proposes version ", version, " of ", job,
-                       " to launch ", launch, ", which nobody resumed");
+                       " to run ", run, ", which nobody resumed");
   }
 }
 
@@ -70,14 +69,14 @@ void Promises::Carried(const std::string& daemon, const std::string& job,
     promise.paused = true;
     context_.Count("pause_carried");
   }
-  const bool is_the_launch = promise.quarantined_before == LaunchOf(memory.incarnation);
+  const bool is_the_launch = promise.quarantined_before == RunOf(memory.run_id);
   if (!memory.quarantine.empty() && is_the_launch) {
     promise.quarantined = std::exchange(promise.quarantined_before, 0);
   }
 }
 
-void Promises::Quarantined(const std::string& daemon, const std::string& job, int launch) {
-  promises_[{daemon, job}].quarantined = launch;
+void Promises::Quarantined(const std::string& daemon, const std::string& job, int run) {
+  promises_[{daemon, job}].quarantined = run;
 }
 
 bool Promises::IsPaused(const std::string& daemon, const std::string& job) const {

@@ -63,9 +63,9 @@ void SimDaemon::Ask(const std::string& job, bool pause) {
   Soon([this, change = std::move(change)] { OnEvent(change); });
 }
 
-int64_t SimDaemon::Leads(const std::string& job, const std::string& incarnation) const {
+int64_t SimDaemon::Leads(const std::string& job, const std::string& run_id) const {
   if (!serves()) return 0;
-  const absl::StatusOr<core::LeaderView> leader = core_->Leader(job, incarnation);
+  const absl::StatusOr<core::LeaderView> leader = core_->Leader(job, run_id);
   return leader.ok() && leader->connected_ranks > 0 ? leader->term : 0;
 }
 
@@ -201,7 +201,7 @@ void SimDaemon::NoteWelcomed(const core::Event& event) {
 void SimDaemon::NoteQuarantine() {
   for (const auto& [job, stored] : disk.jobs) {
     if (!IsQuarantined(job) || stored.memory.quarantine.empty()) continue;
-    promises_.Quarantined(name_, job, LaunchOf(stored.memory.incarnation));
+    promises_.Quarantined(name_, job, RunOf(stored.memory.run_id));
   }
 }
 
@@ -279,7 +279,7 @@ void SimDaemon::CheckStored(const wire::Propose& propose, const std::string& job
                        " before it was stored");
   }
   const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
-  promises_.Proposed(name_, job, LaunchOf(view->incarnation), propose.version);
+  promises_.Proposed(name_, job, RunOf(view->run_id), propose.version);
 }
 
 void SimDaemon::OnReply(const core::Reply& reply) {
@@ -305,13 +305,13 @@ void SimDaemon::Solve(const core::Solve& solve) {
 void SimDaemon::CheckStuck() {
   for (const core::JobView& job : core_->Jobs(Clock())) {
     absl::Duration deadline = absl::InfiniteDuration();
-    if (job.state == "HELD" && job.connected_ranks > 0) deadline = config_.prepare_deadline;
+    if (job.state == "RECOVERING" && job.connected_ranks > 0) deadline = config_.prepare_deadline;
     if (job.state == "SOLVING") deadline = config_.solve_deadline;
     if (job.state == "PREPARING") deadline = config_.prepare_deadline;
-    if (job.state == "RESOLVING") deadline = config_.resolve_deadline;
-    if (job.state == "RETRACTING") deadline = config_.retract_deadline;
+    if (job.state == "VOTING") deadline = config_.voting_deadline;
+    if (job.state == "CANCELLING") deadline = config_.cancel_deadline;
     if (job.state_age < 2 * kTick) stuck_[job.job] = false;
-    if (job.waiting_for.find("incarnation") != std::string::npos) continue;
+    if (job.waiting_for.find("run_id") != std::string::npos) continue;
     if (job.state_age <= 3 * deadline || stuck_[job.job]) continue;
     context_.Violation("I12: job ", job.job, " is ", job.state, " for ",
                        absl::FormatDuration(job.state_age),
@@ -320,7 +320,7 @@ void SimDaemon::CheckStuck() {
   }
 }
 
-absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& incarnation,
+absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& run_id,
                                   const RunningPlacement& running) const {
   if (!serves()) return absl::UnavailableError("the daemon is down");
   const auto all = core_->Jobs(Clock());
@@ -331,10 +331,10 @@ absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& inc
     return absl::UnavailableError(
         absl::StrCat("the daemon is ", view->state, ", waiting for ", view->waiting_for));
   }
-  if (view->incarnation != incarnation || view->connected_ranks != view->world_size) {
+  if (view->run_id != run_id || view->connected_ranks != view->world_size) {
     return absl::UnavailableError(absl::StrCat("the daemon has ", view->connected_ranks,
-                                               " ranks of ", view->incarnation, ", not all of ",
-                                               incarnation));
+                                               " ranks of ", view->run_id, ", not all of ",
+                                               run_id));
   }
   if (view->version != running.version || view->digest != running.digest) {
     return absl::InternalError(absl::StrCat("the daemon is IDLE with version ", view->version,

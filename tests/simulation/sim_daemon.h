@@ -50,11 +50,11 @@ class SimDaemon {
   void ReplaceDisk(Disk other);
   // An operator pauses the job, or resumes it; the promise holds once the daemon answered.
   void Ask(const std::string& job, bool pause);
-  // As GetLeader: the term that it leads this launch with; 0 when no rank of it is connected.
-  int64_t Leads(const std::string& job, const std::string& incarnation) const;
-  // Ok when IDLE with all ranks of this launch and this placement, in the store too; else says what
+  // As GetLeader: the term that it leads this run with; 0 when no rank of it is connected.
+  int64_t Leads(const std::string& job, const std::string& run_id) const;
+  // Ok when IDLE with all ranks of this run and this placement, in the store too; else says what
   // is not so.
-  absl::Status CheckIdle(const std::string& job, const std::string& incarnation,
+  absl::Status CheckIdle(const std::string& job, const std::string& run_id,
                          const RunningPlacement& running) const;
   bool IsQuarantined(const std::string& job) const;
   int64_t term() const { return core_->term(); }

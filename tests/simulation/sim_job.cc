@@ -28,11 +28,11 @@ SimJob::SimJob(Context* context, Truth* truth, JobOptions options)
                 [this](int rank, int64_t step) { return LoadAt(rank, step); });
 }
 
-void SimJob::Launch(Before before) {
+void SimJob::Run(Before before) {
   launch_pending_ = false;
   const bool stays = before != Before::kKilled && MayStay();
-  for (const auto& launch : launches_) {
-    if (!stays || launch != launches_.back()) Kill(*launch);
+  for (const auto& run : launches_) {
+    if (!stays || run != launches_.back()) Kill(*run);
   }
   if (stays) {
     LeaveBeside(newest(), before);
@@ -45,31 +45,32 @@ void SimJob::Launch(Before before) {
 bool SimJob::MayStay() const {
   if (launches_.empty() || !newest().lives) return false;
   return options_.daemons_remember(options_.name, HighestVersion()) &&
-         std::all_of(newest().ranks.begin(), newest().ranks.end(),
-                     [](const auto& rank) { return rank->trains() && rank->kept().launch > 0; });
+         std::all_of(newest().ranks.begin(), newest().ranks.end(), [](const auto& rank) {
+           return rank->trains() && rank->kept().run_number > 0;
+         });
 }
 
-void SimJob::LeaveBeside(OneLaunch& launch, Before before) {
+void SimJob::LeaveBeside(OneRun& run, Before before) {
   if (before == Before::kHangs) {
     context_.Count("launch_beside_hung");
-    for (const auto& rank : launch.ranks) rank->Hang(kForGood);
+    for (const auto& rank : run.ranks) rank->Hang(kForGood);
   } else {
     context_.Count(before == Before::kTrains ? "launch_takes_over" : "launch_waits");
   }
   if (before != Before::kTrainsAWhile && context_.Chance(0.5)) return;  // it stays
   context_.After(context_.Between(absl::Seconds(20), absl::Seconds(300)),
-                 [this, &launch] { Kill(launch); });
+                 [this, &run] { Kill(run); });
 }
 
-void SimJob::Kill(OneLaunch& launch) {
-  if (!std::exchange(launch.lives, false)) return;
-  for (const auto& rank : launch.ranks) rank->Kill();
+void SimJob::Kill(OneRun& run) {
+  if (!std::exchange(run.lives, false)) return;
+  for (const auto& rank : run.ranks) rank->Kill();
   if (IsAlone()) options_.on_older_ended();
 }
 
 bool SimJob::IsAlone() const {
   return std::none_of(launches_.begin(), std::prev(launches_.end()),
-                      [](const auto& launch) { return launch->lives; });
+                      [](const auto& run) { return run->lives; });
 }
 
 // Where the store is lost, too, nobody is left who knows which versions there were: new processes
@@ -88,9 +89,9 @@ void SimJob::OnSecondDaemon() {
 
 int64_t SimJob::HighestVersion() const {
   int64_t highest = checkpoint_.version;
-  for (auto launch = launches_.rbegin(); launch != launches_.rend(); ++launch) {
-    highest = std::max(highest, (*launch)->highest_version);
-    if ((*launch)->begins_anew) break;
+  for (auto run = launches_.rbegin(); run != launches_.rend(); ++run) {
+    highest = std::max(highest, (*run)->highest_version);
+    if ((*run)->begins_anew) break;
   }
   return highest;
 }
@@ -98,7 +99,7 @@ int64_t SimJob::HighestVersion() const {
 wire::Hello SimJob::IdentityOf(int rank, bool take_over) const {
   wire::Hello identity;
   identity.job = options_.name;
-  identity.incarnation = newest().name;
+  identity.run_id = newest().name;
   identity.nonce = launches_.size() * 1000 + static_cast<uint64_t>(rank);
   identity.rank = rank;
   identity.world_size = world_size();
@@ -114,47 +115,46 @@ wire::Hello SimJob::IdentityOf(int rank, bool take_over) const {
 }
 
 void SimJob::Begin(bool take_over) {
-  launches_.push_back(std::make_unique<OneLaunch>());
-  OneLaunch& launch = newest();
-  launch.name = LaunchName(static_cast<int>(launches_.size()));
-  launch.begins_anew = std::exchange(is_forgotten_, false);
+  launches_.push_back(std::make_unique<OneRun>());
+  OneRun& run = newest();
+  run.name = RunName(static_cast<int>(launches_.size()));
+  run.begins_anew = std::exchange(is_forgotten_, false);
   context_.Count("launched");
-  context_.Trace(options_.name, " ", launch.name, " from version ", checkpoint_.version,
+  context_.Trace(options_.name, " ", run.name, " from version ", checkpoint_.version,
                  " after step ", checkpoint_step_);
-  launch.collective = std::make_unique<Collective>(&context_, world_size());
-  launch.logs.resize(static_cast<size_t>(world_size()));
-  launch.placements.push_back(
+  run.collective = std::make_unique<Collective>(&context_, world_size());
+  run.logs.resize(static_cast<size_t>(world_size()));
+  run.placements.push_back(
       {checkpoint_step_ + 1, checkpoint_.version, checkpoint_.digest, *checkpoint_.placement});
-  truth_.Runs(options_.name, launch.name, checkpoint_.version, checkpoint_.placement);
+  truth_.Runs(options_.name, run.name, checkpoint_.version, checkpoint_.placement);
   for (int index = 0; index < world_size(); ++index) {
-    launch.ranks.push_back(std::make_unique<SimRank>(
-        RankOptions{.context = &context_,
-                    .collective = launch.collective.get(),
-                    .identity = IdentityOf(index, take_over),
-                    .running = checkpoint_,
-                    .log = &launch.logs[static_cast<size_t>(index)],
-                    .connect = options_.connect,
-                    .find_leader = options_.find_leader,
-                    .load = [this, index](int64_t step) { return LoadAt(index, step); },
-                    .on_step =
-                        [this, index, &launch](int64_t step, int64_t version) {
-                          truth_.Ran(options_.name, launch.name, index, step, version);
-                        },
-                    .on_ended =
-                        [this, &launch] {
-                          if (&launch == &newest()) LaunchLater();
-                        },
-                    .on_ready =
-                        [&launch](int64_t version) {
-                          launch.highest_version = std::max(launch.highest_version, version);
-                        },
-                    .on_running =
-                        [this, &launch](int64_t first_step, const RunningPlacement& running) {
-                          OnRunning(launch, first_step, running);
-                        },
-                    .reports = reports_}));
+    run.ranks.push_back(std::make_unique<SimRank>(RankOptions{
+        .context = &context_,
+        .collective = run.collective.get(),
+        .identity = IdentityOf(index, take_over),
+        .running = checkpoint_,
+        .log = &run.logs[static_cast<size_t>(index)],
+        .connect = options_.connect,
+        .find_leader = options_.find_leader,
+        .load = [this, index](int64_t step) { return LoadAt(index, step); },
+        .on_step =
+            [this, index, &run](int64_t step, int64_t version) {
+              truth_.Ran(options_.name, run.name, index, step, version);
+            },
+        .on_ended =
+            [this, &run] {
+              if (&run == &newest()) RunLater();
+            },
+        .on_ready =
+            [&run](int64_t version) {
+              run.highest_version = std::max(run.highest_version, version);
+            },
+        .on_running = [this, &run](
+                          int64_t first_step,
+                          const RunningPlacement& running) { OnRunning(run, first_step, running); },
+        .reports = reports_}));
   }
-  for (const auto& rank : launch.ranks) rank->Start();
+  for (const auto& rank : run.ranks) rank->Start();
 }
 
 bool SimJob::RanksRemember() const {
@@ -163,7 +163,7 @@ bool SimJob::RanksRemember() const {
                   [this](const auto& rank) { return rank->highest_version() >= HighestVersion(); });
   return versions &&
          (IsAlone() || std::all_of(newest().ranks.begin(), newest().ranks.end(),
-                                   [](const auto& rank) { return rank->kept().launch > 0; }));
+                                   [](const auto& rank) { return rank->kept().run_number > 0; }));
 }
 
 bool SimJob::RanksCarry(const Promises::Holds& holds) const {
@@ -173,16 +173,16 @@ bool SimJob::RanksCarry(const Promises::Holds& holds) const {
   });
 }
 
-void SimJob::LaunchLater() {
+void SimJob::RunLater() {
   if (std::exchange(launch_pending_, true)) return;
   context_.After(context_.Between(absl::Seconds(2), absl::Seconds(40)),
-                 [this] { Launch(Before::kKilled); });
+                 [this] { Run(Before::kKilled); });
 }
 
 void SimJob::StopReporting() {
   reports_ = false;
-  for (const auto& launch : launches_) {
-    for (const auto& rank : launch->ranks) rank->StopReporting();
+  for (const auto& run : launches_) {
+    for (const auto& rank : run->ranks) rank->StopReporting();
   }
 }
 
@@ -202,12 +202,12 @@ LoadMatrix SimJob::LoadAt(int rank, int64_t step) const {
   return load;
 }
 
-void SimJob::OnRunning(OneLaunch& launch, int64_t first_step, const RunningPlacement& running) {
+void SimJob::OnRunning(OneRun& run, int64_t first_step, const RunningPlacement& running) {
   // A rank that did not get the vote's result writes nothing: the first one that did is taken.
-  if (launch.placements.back().version == running.version) return;
-  launch.placements.push_back({first_step, running.version, running.digest, *running.placement});
-  truth_.Runs(options_.name, launch.name, running.version, running.placement);
-  if (&launch != &newest()) return;
+  if (run.placements.back().version == running.version) return;
+  run.placements.push_back({first_step, running.version, running.digest, *running.placement});
+  truth_.Runs(options_.name, run.name, running.version, running.placement);
+  if (&run != &newest()) return;
   // A checkpoint is written behind a commit every so often; all ranks are at this boundary.
   if (first_step - checkpoint_step_ < kCheckpointEvery || context_.Chance(0.3)) return;
   checkpoint_ = running;
@@ -234,15 +234,15 @@ void SimJob::CheckLogs() {
   }
 }
 
-// The launches one after the other, also those that lived beside each other: a newer one begins
+// The runs one after the other, also those that lived beside each other: a newer one begins
 // above what the daemon had proposed to the older one.
 void SimJob::CheckLogs(size_t first, size_t end) {
   std::vector<RankHistory> histories;
   for (int rank = 0; rank < world_size(); ++rank) {
     RankHistory& history = histories.emplace_back();
     history.rank = RankId{rank};
-    for (size_t launch = first; launch < end; ++launch) {
-      const auto& log = launches_[launch]->logs[static_cast<size_t>(rank)];
+    for (size_t run = first; run < end; ++run) {
+      const auto& log = launches_[run]->logs[static_cast<size_t>(rank)];
       history.records.insert(history.records.end(), log.begin(), log.end());
     }
   }

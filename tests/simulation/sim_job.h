@@ -19,7 +19,7 @@
 
 namespace eplb::simulation {
 
-// What becomes of the processes of a launch when the next one starts.
+// What becomes of the processes of a run when the next one starts.
 enum class Before {
   kKilled,
   kHangs,         // its training threads do nothing more, its sessions live
@@ -33,10 +33,10 @@ struct JobOptions {
   int32_t vote_every = 2;
   int32_t report_every = 10;
   std::function<Stream*(int daemon)> connect;  // as RankOptions, like the next
-  std::function<std::optional<Leader>(const std::string& incarnation)> find_leader;
+  std::function<std::optional<Leader>(const std::string& run_id)> find_leader;
   // The daemons that new processes can reach remember this version of this job.
   std::function<bool(const std::string& job, int64_t version)> daemons_remember;
-  std::function<void()> on_older_ended;  // no older launch lives any more
+  std::function<void()> on_older_ended;  // no older run lives any more
   std::function<void()> on_forgotten;    // nobody remembers the job any more
 };
 
@@ -44,61 +44,61 @@ class SimJob {
  public:
   SimJob(Context* context, Truth* truth, JobOptions options);
 
-  // Starts the first launch, or the next one from the newest checkpoint. The launch before the one
+  // Starts the first run, or the next one from the newest checkpoint. The run before the one
   // before is killed.
-  void Launch(Before before);
-  // Soon, behind processes that are killed, unless a launch is on its way.
-  void LaunchLater();
+  void Run(Before before);
+  // Soon, behind processes that are killed, unless a run is on its way.
+  void RunLater();
   void StopReporting();
-  // Some process of the newest launch has heard of every version that any was READY for. Beside an
-  // older launch that lives, all of them also carry the number of theirs.
+  // Some process of the newest run has heard of every version that any was PREPARED for. Beside an
+  // older run that lives, all of them also carry the number of theirs.
   bool RanksRemember() const;
-  // Every rank of the newest launch carries a memory of which `holds` is true.
+  // Every rank of the newest run carries a memory of which `holds` is true.
   bool RanksCarry(const Promises::Holds& holds) const;
 
   const std::string& name() const { return options_.name; }
-  // Of the newest launch.
-  const std::string& incarnation() const { return newest().name; }
+  // Of the newest run.
+  const std::string& run_id() const { return newest().name; }
   int world_size() const { return options_.shape.num_gpus; }
-  // Of the newest launch.
+  // Of the newest run.
   SimRank& rank(int index) { return *newest().ranks[static_cast<size_t>(index)]; }
-  // A second daemon may lead a launch that lives beside the newest one.
+  // A second daemon may lead a run that lives beside the newest one.
   void OnSecondDaemon();
   // Ok when every rank trains and all run one version, which `running` then is.
   absl::Status CheckRanks(RunningPlacement& running) const;
-  // What the validator finds in the logs of all launches.
+  // What the validator finds in the logs of all runs.
   void CheckLogs();
 
  private:
-  struct OneLaunch {
+  struct OneRun {
     std::string name;
     bool lives = true;
-    // Daemons that led it did not know what the launches before it ran: to the validator it begins
+    // Daemons that led it did not know what the runs before it ran: to the validator it begins
     // another job.
     bool begins_anew = false;
-    int64_t highest_version = 0;  // that any rank was READY for
+    int64_t highest_version = 0;  // that any rank was PREPARED for
     std::unique_ptr<Collective> collective;
     std::vector<std::unique_ptr<SimRank>> ranks;   // also of dead ones: callbacks may be under way
     std::vector<std::vector<HistoryRecord>> logs;  // by rank
     std::vector<PlacementRecord> placements;
   };
 
-  OneLaunch& newest() { return *launches_.back(); }
-  const OneLaunch& newest() const { return *launches_.back(); }
-  void Kill(OneLaunch& launch);
-  bool IsAlone() const;  // no launch but the newest one lives
-  // The newest launch lives, a daemon has led it, or of two launches none were the older one, and
+  OneRun& newest() { return *launches_.back(); }
+  const OneRun& newest() const { return *launches_.back(); }
+  void Kill(OneRun& run);
+  bool IsAlone() const;  // no run but the newest one lives
+  // The newest run lives, a daemon has led it, or of two launches none were the older one, and
   // the next one can be told what it ran.
   bool MayStay() const;
-  void LeaveBeside(OneLaunch& launch, Before before);
+  void LeaveBeside(OneRun& run, Before before);
   void ForgetIfNobodyRemembers();
   void Begin(bool take_over);
   wire::Hello IdentityOf(int rank, bool take_over) const;
-  // That any rank of these launches was READY for, or began with.
+  // That any rank of these launches was PREPARED for, or began with.
   int64_t HighestVersion() const;
   void CheckLogs(size_t first, size_t end);
   LoadMatrix LoadAt(int rank, int64_t step) const;
-  void OnRunning(OneLaunch& launch, int64_t first_step, const RunningPlacement& running);
+  void OnRunning(OneRun& run, int64_t first_step, const RunningPlacement& running);
 
   Context& context_;
   Truth& truth_;
@@ -109,8 +109,8 @@ class SimJob {
   bool reports_ = true;
   RunningPlacement checkpoint_;
   int64_t checkpoint_step_ = -1;  // last step before it
-  bool is_forgotten_ = false;     // nobody remembers what ran before the next launch
-  std::vector<std::unique_ptr<OneLaunch>> launches_;
+  bool is_forgotten_ = false;     // nobody remembers what ran before the next run
+  std::vector<std::unique_ptr<OneRun>> launches_;
 };
 
 }  // namespace eplb::simulation

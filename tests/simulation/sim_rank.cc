@@ -22,7 +22,7 @@ Member MakeMember(const RankOptions& options) {
 }
 
 std::string Who(const wire::Hello& identity) {
-  return absl::StrCat(identity.job, "/", identity.incarnation, " rank ", identity.rank);
+  return absl::StrCat(identity.job, "/", identity.run_id, " rank ", identity.rank);
 }
 
 }  // namespace
@@ -35,10 +35,10 @@ SimRank::SimRank(RankOptions options)
       member_(MakeMember(options_), kMaxWindowSteps,
               [this](const Proposal& proposal, int64_t) {
                 const wire::Propose& propose = proposal.propose;
-                Log(Kind::kReady, propose.version, propose.digest);
+                Log(Kind::kPrepared, propose.version, propose.digest);
                 options_.on_ready(propose.version);
                 if (propose.term < highest_term_) {
-                  context_.Violation(Who(options_.identity), " is READY for version ",
+                  context_.Violation(Who(options_.identity), " is PREPARED for version ",
                                      propose.version, " of term ", propose.term,
                                      " after it was led with term ", highest_term_);
                 }
@@ -104,7 +104,7 @@ void SimRank::Boundary() {
   }
   std::optional<wire::LoadReport> window = windows_.EndStep(step_);
   if (!options_.reports) window.reset();
-  windows_.SetPace(member_.FinishStep(step_, std::move(window), windows_.report_every()));
+  windows_.SetReportInterval(member_.FinishStep(step_, std::move(window), windows_.report_every()));
   Pump();
   if ((step_ + 1) % options_.identity.vote_every == 0) {
     Vote();
@@ -198,7 +198,7 @@ void SimRank::Log(Kind kind, int64_t version, const Digest& digest, bool passed)
   HistoryRecord record;
   record.kind = kind;
   record.rank = RankId{rank_};
-  record.incarnation = options_.identity.incarnation;
+  record.run_id = options_.identity.run_id;
   record.step = step_;
   record.version = version;
   record.digest = digest;
@@ -242,7 +242,7 @@ void SimRank::Connect() {
 void SimRank::AskLeaders() {
   context_.After(context_.Between(kAskLeaders, 2 * kAskLeaders), [this, attempt = attempt_] {
     if (attempt != attempt_ || stream_ == nullptr || half_closed_ || !alive_) return;
-    const std::optional<Leader> leader = options_.find_leader(options_.identity.incarnation);
+    const std::optional<Leader> leader = options_.find_leader(options_.identity.run_id);
     if (leader && leader->IsAhead(led_by_)) {
       MoveTo(*leader);
     } else {
@@ -307,7 +307,7 @@ void SimRank::Pump() {
   while (!said_goodbye_) {
     std::optional<wire::UpMessage> message = member_.Next(/*with_windows=*/!drained_);
     if (!message) break;
-    if (auto* ready = std::get_if<wire::Ready>(&*message); ready != nullptr && spoil_plan_) {
+    if (auto* ready = std::get_if<wire::Prepared>(&*message); ready != nullptr && spoil_plan_) {
       spoil_plan_ = false;
       ready->plan_hash.bytes[0] ^= 1;
       context_.Count("plan_spoiled");

@@ -19,7 +19,7 @@
 
 namespace eplb::simulation {
 
-// A daemon that leads a launch, and its place in the ranks' list. Of equal terms the first one in
+// A daemon that leads a run, and its place in the ranks' list. Of equal terms the first one in
 // the list leads.
 struct Leader {
   int64_t term = 0;
@@ -33,14 +33,14 @@ struct Leader {
 struct RankOptions {
   Context* context = nullptr;
   Collective* collective = nullptr;
-  wire::Hello identity;  // identity.step: the last step before this incarnation
+  wire::Hello identity;  // identity.step: the last step before this run
   RunningPlacement running;
   std::vector<HistoryRecord>* log = nullptr;
   // Opens a stream to this daemon, -1: to any; null when nobody can be reached.
   std::function<Stream*(int daemon)> connect;
-  // What the daemons answer to GetLeader: the first of those that lead this launch and have a rank
+  // What the daemons answer to GetLeader: the first of those that lead this run and have a rank
   // of it connected.
-  std::function<std::optional<Leader>(const std::string& incarnation)> find_leader;
+  std::function<std::optional<Leader>(const std::string& run_id)> find_leader;
   std::function<LoadMatrix(int64_t step)> load;
   // A step ended that ran under this version.
   std::function<void(int64_t step, int64_t version)> on_step;
@@ -61,7 +61,7 @@ class SimRank {
   void Hang(absl::Duration duration) { hangs_until_ = context_.now() + duration; }
   void StopReporting() { options_.reports = false; }
   void CutStream();
-  // The next READY will claim another plan than the other ranks have.
+  // The next PREPARED will claim another plan than the other ranks have.
   void SpoilNextPlan() { spoil_plan_ = true; }
 
   bool trains() const { return alive_ && !ended_; }

@@ -27,7 +27,7 @@ core::Config MakeConfig(Context& context) {
   config.policy_every_steps = 20;
   config.min_gain = 0.01;
   config.layers_per_chunk = 1 + context.Below(2);
-  config.resolve_deadline = absl::Seconds(200);  // above the vote's 60 s and a transfer's
+  config.voting_deadline = absl::Seconds(200);  // above the vote's 60 s and a transfer's
   if (context.Chance(0.3)) config.min_coverage = 0.5;
   return config;
 }
@@ -54,7 +54,7 @@ class Run {
   Outcome Finish() {
     daemons_[0]->Start();
     Supervise();
-    for (auto& job : jobs_) job->Launch(Before::kKilled);
+    for (auto& job : jobs_) job->Run(Before::kKilled);
     context_.After(fault_every_, [this] { NextFault(); });
     const auto never = [] { return false; };
     context_.Run(absl::UnixEpoch() + kFaultyTime, never);
@@ -88,10 +88,8 @@ class Run {
             .vote_every = 1 + context_.Below(4),
             .report_every = 5 * (1 + context_.Below(3)),
             .connect = [this](int daemon) { return Connect(daemon); },
-            .find_leader =
-                [this, name](const std::string& incarnation) {
-                  return FindLeader(name, incarnation);
-                },
+            .find_leader = [this,
+                            name](const std::string& run_id) { return FindLeader(name, run_id); },
             .daemons_remember = [this](const std::string& job,
                                        int64_t version) { return DaemonsRemember(job, version); },
             .on_older_ended = [this, name] { promises_.OlderEnded(name); },
@@ -128,11 +126,11 @@ class Run {
     return daemon.Accept(streams_.back().get()) ? streams_.back().get() : nullptr;
   }
 
-  std::optional<Leader> FindLeader(const std::string& job, const std::string& incarnation) const {
+  std::optional<Leader> FindLeader(const std::string& job, const std::string& run_id) const {
     std::optional<Leader> first;
     if (context_.now() < partitioned_until_) return first;
     for (int place = 0; place < 2; ++place) {
-      const Leader leader{daemons_[static_cast<size_t>(place)]->Leads(job, incarnation), place};
+      const Leader leader{daemons_[static_cast<size_t>(place)]->Leads(job, run_id), place};
       if (leader.term > 0 && (!first || leader.IsAhead(*first))) first = leader;
     }
     return first;
@@ -182,7 +180,7 @@ class Run {
       Note("rank_killed");
       SimJob& job = AnyJob();
       job.rank(context_.Below(job.world_size())).Kill();
-      job.LaunchLater();
+      job.RunLater();
     } else if (kind < 86) {
       Note("rank_hung");
       AnyRank().Hang(context_.Between(absl::Seconds(5), absl::Seconds(100)));
@@ -193,17 +191,17 @@ class Run {
     } else if (kind < 100) {
       FinishAJob();
     } else {
-      FaultOfLaunchOrMemory(kind);
+      FaultOfRunOrMemory(kind);
     }
   }
 
-  void FaultOfLaunchOrMemory(int kind) {
+  void FaultOfRunOrMemory(int kind) {
     SimDaemon& daemon = *daemons_[0];
     if (kind < 107) {
       // What a daemon that stands still has not heard yet, it hears in another order.
       if (daemon.is_frozen()) return;
       SimJob& job = AnyJob();
-      job.Launch(static_cast<Before>(1 + context_.Below(3)));
+      job.Run(static_cast<Before>(1 + context_.Below(3)));
       if (daemons_[1]->serves()) OnSecondDaemon(job);
     } else if (kind < 109) {
       old_copy_ = daemon.disk;
@@ -270,7 +268,7 @@ class Run {
     Note("job_finished");
     SimJob& job = AnyJob();
     for (int rank = 0; rank < job.world_size(); ++rank) job.rank(rank).Finish();
-    job.LaunchLater();
+    job.RunLater();
   }
 
   void StopFaults() {
@@ -288,8 +286,8 @@ class Run {
       RunningPlacement running;
       absl::Status status = job->CheckRanks(running);
       if (status.ok()) {
-        status = daemons_[0]->CheckIdle(job->name(), job->incarnation(), running);
-        if (!status.ok() && daemons_[1]->CheckIdle(job->name(), job->incarnation(), running).ok()) {
+        status = daemons_[0]->CheckIdle(job->name(), job->run_id(), running);
+        if (!status.ok() && daemons_[1]->CheckIdle(job->name(), job->run_id(), running).ok()) {
           status = absl::OkStatus();
         }
       }
@@ -297,7 +295,7 @@ class Run {
         RelaunchRefused(*job);
         // An operator's way out of QUARANTINE.
         if (daemons_[0]->IsQuarantined(job->name()) || daemons_[1]->IsQuarantined(job->name())) {
-          job->LaunchLater();
+          job->RunLater();
         }
         return absl::Status(status.code(),
                             absl::StrCat(job->name(), ": ", std::string(status.message())));
@@ -313,7 +311,7 @@ class Run {
     if (!is_late || !promises_.WasDisputed(job.name())) return;
     if (!relaunched_.insert(job.name()).second) return;
     context_.Count("launch_refused_for_good");
-    job.LaunchLater();
+    job.RunLater();
   }
 
   Context context_;
@@ -336,25 +334,25 @@ std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& co
                                         int64_t seeds) {
   // Per 1,000 seeds; about a third of what is seen.
   static constexpr std::pair<const char*, int64_t> kLeast[] = {
-      {"committed", 3000},          {"daemon_drained", 600},
-      {"daemon_frozen", 900},       {"daemon_killed_between_effects", 1000},
-      {"disk_broken", 1600},        {"incarnation_ended", 2900},
-      {"incarnation_resumed", 800}, {"job_finished", 800},
-      {"launch_beside_hung", 180},  {"launch_takes_over", 200},
-      {"launch_waits", 190},        {"nack_1", 1},
-      {"operator_paused", 250},     {"partition", 1400},
-      {"pause_carried", 90},        {"plan_before_checked", 9000},
-      {"plan_seen_checked", 2200},  {"plan_spoiled", 150},
-      {"quarantined", 140},         {"rank_dropped", 1800},
-      {"rank_ended", 2000},         {"rank_hung", 1200},
-      {"rank_killed", 800},         {"rank_moved", 2600},
-      {"retracting", 60},           {"session_refused", 8000},
-      {"split_brain", 800},         {"store_failed", 800},
-      {"store_lost", 700},          {"store_rolled_back", 390},
-      {"stream_cut", 5000},         {"stuck", 190},
-      {"vote_not_agreed", 5000},    {"vote_result_lost", 400},
-      {"window_measured", 26000},   {"window_of_parts_measured", 2200},
-      {"window_unmeasured", 3000},  {"withdrawn", 700}};
+      {"committed", 3000},         {"daemon_drained", 600},
+      {"daemon_frozen", 900},      {"daemon_killed_between_effects", 1000},
+      {"disk_broken", 1600},       {"run_ended", 2900},
+      {"run_resumed", 800},        {"job_finished", 800},
+      {"launch_beside_hung", 180}, {"launch_takes_over", 200},
+      {"launch_waits", 190},       {"nack_1", 1},
+      {"operator_paused", 250},    {"partition", 1400},
+      {"pause_carried", 90},       {"plan_before_checked", 9000},
+      {"plan_seen_checked", 2200}, {"plan_spoiled", 150},
+      {"quarantined", 140},        {"rank_dropped", 1800},
+      {"rank_ended", 2000},        {"rank_hung", 1200},
+      {"rank_killed", 800},        {"rank_moved", 2600},
+      {"cancelling", 60},          {"session_refused", 8000},
+      {"split_brain", 800},        {"store_failed", 800},
+      {"store_lost", 700},         {"store_rolled_back", 390},
+      {"stream_cut", 5000},        {"stuck", 190},
+      {"vote_not_agreed", 5000},   {"vote_result_lost", 400},
+      {"window_measured", 26000},  {"window_of_parts_measured", 2200},
+      {"window_unmeasured", 3000}, {"withdrawn", 700}};
   std::vector<std::string> blind;
   for (const auto& [name, least] : kLeast) {
     const auto found = counts.find(name);

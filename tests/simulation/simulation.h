@@ -6,7 +6,7 @@
 // Simulated: clock, network (latency, streams cut with a lag on either end, partitions), disk
 // (writes that fail, a store that is lost or rolled back), processes (killed between any two
 // effects, frozen, drained; ranks that die, hang or lose the result of a vote), launcher and
-// checkpoints, a launch beside one that hangs or trains on, a second daemon on another store that
+// checkpoints, a run beside one that hangs or trains on, a second daemon on another store that
 // stays, an operator who pauses. promises.h says what must not be forgotten meanwhile.
 #ifndef EPLB_TESTS_SIMULATION_SIMULATION_H_
 #define EPLB_TESTS_SIMULATION_SIMULATION_H_

@@ -52,20 +52,20 @@ void Truth::AddJob(const std::string& job, int world_size, const Topology& topol
   jobs_[job] = {world_size, topology, std::move(load), {}};
 }
 
-void Truth::Runs(const std::string& job, const std::string& incarnation, int64_t version,
+void Truth::Runs(const std::string& job, const std::string& run_id, int64_t version,
                  std::shared_ptr<const Placement> placement) {
-  jobs_.at(job).launches[incarnation].placements.emplace(version, std::move(placement));
+  jobs_.at(job).runs[run_id].placements.emplace(version, std::move(placement));
 }
 
-void Truth::Ran(const std::string& job, const std::string& incarnation, int rank, int64_t step,
+void Truth::Ran(const std::string& job, const std::string& run_id, int rank, int64_t step,
                 int64_t version) {
   Job& known = jobs_.at(job);
-  Launch& launch = known.launches[incarnation];
-  launch.versions.resize(static_cast<size_t>(known.world_size));
-  launch.versions[static_cast<size_t>(rank)][step] = version;
+  Run& run = known.runs[run_id];
+  run.versions.resize(static_cast<size_t>(known.world_size));
+  run.versions[static_cast<size_t>(rank)][step] = version;
 }
 
-Truth::Window Truth::Sum(const Job& job, const Launch& launch, Steps steps, unsigned ranks) const {
+Truth::Window Truth::Sum(const Job& job, const Run& run, Steps steps, unsigned ranks) const {
   Window window;
   window.gpu_loads = RealMatrix::Zero(job.topology->num_layers(), job.topology->num_gpus());
   window.static_loads = window.gpu_loads;
@@ -73,9 +73,9 @@ Truth::Window Truth::Sum(const Job& job, const Launch& launch, Steps steps, unsi
   for (int rank = 0; rank < job.world_size; ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
     for (int64_t step = steps.first; step <= steps.second; ++step) {
-      const int64_t version = launch.versions[static_cast<size_t>(rank)].at(step);
+      const int64_t version = run.versions[static_cast<size_t>(rank)].at(step);
       const LoadMatrix counts = job.load(rank, step);
-      AddTokens(counts, *launch.placements.at(version), window.gpu_loads);
+      AddTokens(counts, *run.placements.at(version), window.gpu_loads);
       AddTokens(counts, initial, window.static_loads);
       window.versions.insert(version);
     }
@@ -85,13 +85,13 @@ Truth::Window Truth::Sum(const Job& job, const Launch& launch, Steps steps, unsi
 
 std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& view,
                                          const core::WindowView& window) const {
-  const auto launch = job.launches.find(view.incarnation);
-  if (launch == job.launches.end()) return std::nullopt;
+  const auto run = job.runs.find(view.run_id);
+  if (run == job.runs.end()) return std::nullopt;
   std::vector<LoadMatrix> of_rank;  // empty where the rank did not run all steps
   for (int rank = 0; rank < job.world_size; ++rank) {
     of_rank.emplace_back();
-    if (launch->second.versions.empty()) continue;
-    const std::map<int64_t, int64_t>& ran = launch->second.versions[static_cast<size_t>(rank)];
+    if (run->second.versions.empty()) continue;
+    const std::map<int64_t, int64_t>& ran = run->second.versions[static_cast<size_t>(rank)];
     LoadMatrix sum = LoadMatrix::Zero(job.topology->num_layers(), job.topology->num_experts());
     int64_t step = window.first_step;
     for (; step <= window.last_step && ran.count(step) > 0; ++step) sum += job.load(rank, step);
@@ -109,7 +109,7 @@ std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& vi
     }
     if (!ran || !Near(view.coverage, 1.0 * reporters / job.world_size)) continue;
     if ((sum == window.load->counts()).all()) {
-      return Sum(job, launch->second, {window.first_step, window.last_step}, ranks);
+      return Sum(job, run->second, {window.first_step, window.last_step}, ranks);
     }
   }
   return std::nullopt;
@@ -118,7 +118,7 @@ std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& vi
 void Truth::CheckWindow(Shown& shown, const core::JobView& view, const core::WindowView& window) {
   const Steps steps{window.first_step, window.last_step};
   const auto wrong = [&](const char* what) {
-    context_.Violation("measured: ", view.job, "/", view.incarnation, " steps ",
+    context_.Violation("measured: ", view.job, "/", view.run_id, " steps ",
                        StepsText(steps.first, steps.second), ": ", what);
   };
   if (shown.newest != steps) {
@@ -143,7 +143,7 @@ void Truth::CheckWindow(Shown& shown, const core::JobView& view, const core::Win
 void Truth::CheckView(const Shown& shown, const core::JobView& view) {
   if (view.balancedness == 0) return;
   const auto wrong = [&](const char* what, double is, double expected) {
-    context_.Violation("measured: ", view.job, "/", view.incarnation, " steps ",
+    context_.Violation("measured: ", view.job, "/", view.run_id, " steps ",
                        StepsText(view.measured_first_step, view.measured_last_step), ": ", what,
                        " is shown as ", is, ", the ranks' steps give ", expected);
   };
@@ -173,8 +173,8 @@ void Truth::Check(const std::string& daemon, const core::Core& core, absl::Time 
     const absl::StatusOr<core::JobView> view = core.Job(name, now);
     if (!view.ok()) continue;
     Shown& shown = shown_[{daemon, name}];
-    if (shown.incarnation != view->incarnation) {
-      shown = {.incarnation = view->incarnation, .windows_before = std::move(shown.windows)};
+    if (shown.run_id != view->run_id) {
+      shown = {.run_id = view->run_id, .windows_before = std::move(shown.windows)};
     }
     const absl::StatusOr<core::WindowView> window = core.NewestWindow(name);
     if (window.ok()) CheckWindow(shown, *view, *window);

@@ -32,10 +32,10 @@ class Truth {
   // ---- ranks ----
   void AddJob(const std::string& job, int world_size, const Topology& topology, LoadOf load);
   // A rank runs this placement from now on.
-  void Runs(const std::string& job, const std::string& incarnation, int64_t version,
+  void Runs(const std::string& job, const std::string& run_id, int64_t version,
             std::shared_ptr<const Placement> placement);
   // A rank finished a step under this version.
-  void Ran(const std::string& job, const std::string& incarnation, int rank, int64_t step,
+  void Ran(const std::string& job, const std::string& run_id, int rank, int64_t step,
            int64_t version);
 
   // ---- daemons ----
@@ -44,7 +44,7 @@ class Truth {
   void CheckPlan(const std::string& daemon, const std::string& job, const core::Plan& plan);
 
  private:
-  struct Launch {
+  struct Run {
     std::map<int64_t, std::shared_ptr<const Placement>> placements;  // by version
     std::vector<std::map<int64_t, int64_t>> versions;                // [rank], by step
   };
@@ -52,7 +52,7 @@ class Truth {
     int world_size = 0;
     std::optional<Topology> topology;
     LoadOf load;
-    std::map<std::string, Launch> launches;
+    std::map<std::string, Run> runs;
   };
   // What the steps of a complete window were.
   struct Window {
@@ -63,10 +63,10 @@ class Truth {
   using Steps = std::pair<int64_t, int64_t>;
   // What a daemon's process has shown of a job.
   struct Shown {
-    std::string incarnation;
+    std::string run_id;
     Steps newest = {-1, -1};
     std::map<Steps, Window> windows;  // complete ones
-    // Of the launch before: a decision may be made on them and replace the launch.
+    // Of the run before: a decision may be made on them and replace the run.
     std::map<Steps, Window> windows_before = {};
   };
 
@@ -77,12 +77,12 @@ class Truth {
   // The window with exactly these counts, of some of the ranks.
   std::optional<Window> Find(const Job& job, const core::JobView& view,
                              const core::WindowView& window) const;
-  Window Sum(const Job& job, const Launch& launch, Steps steps, unsigned ranks) const;
+  Window Sum(const Job& job, const Run& run, Steps steps, unsigned ranks) const;
 
   Context& context_;
   std::map<std::string, Job> jobs_;
   std::map<std::pair<std::string, std::string>, Shown> shown_;  // by daemon and job
-  // Job, plan and figure that were checked when they first were shown: a plan outlives the launch
+  // Job, plan and figure that were checked when they first were shown: a plan outlives the run
   // and the process that it is of.
   std::set<std::tuple<std::string, int64_t, double>> checked_before_;
   std::set<std::tuple<std::string, int64_t, double>> checked_seen_;

@@ -37,7 +37,7 @@ absl::Status CheckEqualGpus(const PlacementFormat& format, const Topology& topol
 }
 
 // What the target cannot hold at all; --gpus is what only the command line can add.
-absl::Status CheckTarget(const PlacementFormat& to, const FrameNumbers& frame,
+absl::Status CheckTarget(const PlacementFormat& to, const ShapeNumbers& frame,
                          const Placement& placement) {
   if (to.holds_gpus && !frame.num_gpus.has_value()) {
     return absl::InvalidArgumentError(
@@ -52,7 +52,7 @@ bool NumbersLayers(const PlacementFormat& format) {
 }
 
 absl::Status CheckFirstLayer(const PlacementFormat& from, const PlacementFormat& to,
-                             const FrameNumbers& flags) {
+                             const ShapeNumbers& flags) {
   if (!flags.first_layer.has_value()) return absl::OkStatus();
   if (!NumbersLayers(from) && !NumbersLayers(to)) {
     return absl::InvalidArgumentError(
@@ -91,7 +91,7 @@ struct Lost {
 };
 
 // Said of what the source has and the target does not hold.
-void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const FrameNumbers& frame,
+void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const ShapeNumbers& frame,
                 const Placement& placement, std::vector<std::string>& notes) {
   const int64_t reordered = to.holds_ranks(write) ? 0 : CountReordered(placement);
   if (reordered > 0) {
@@ -117,7 +117,7 @@ void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const Fram
 
 // Said of what the target holds and nobody gave.
 void NoteAssumptions(const PlacementFormat& to, const WriteOptions& write,
-                     const PlacementParts& parts, const FrameNumbers& frame,
+                     const PlacementParts& parts, const ShapeNumbers& frame,
                      const Placement& placement, std::vector<std::string>& notes) {
   if (!parts.ranks.has_value() && to.holds_ranks(write) && HasReplicas(placement)) {
     notes.emplace_back(
@@ -135,7 +135,7 @@ void NoteAssumptions(const PlacementFormat& to, const WriteOptions& write,
 
 // A file with a row for every model layer loses the rows of dense layers, or gets them.
 absl::Status HandleDenseRows(const PlacementFormat& from, const PlacementFormat& to,
-                             const FrameNumbers& frame, IndexMatrix& slots,
+                             const ShapeNumbers& frame, IndexMatrix& slots,
                              std::vector<std::string>& notes) {
   if (from.counts_model_layers) {
     if (to.counts_model_layers && !frame.first_layer.has_value()) return absl::OkStatus();
@@ -158,7 +158,7 @@ absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(options.in));
   if (IsTorchDump(bytes)) return InFile(options.in, TorchDumpError());
   EPLB_ASSIGN_OR_RETURN(PlacementParts parts, from.parse(options.in, bytes));
-  const absl::StatusOr<FrameNumbers> frame = MergeFrames(parts.frame, options.flags);
+  const absl::StatusOr<ShapeNumbers> frame = MergeShapes(parts.frame, options.flags);
   if (!frame.ok()) return InFile(options.in, frame.status());
   const absl::Status dense = HandleDenseRows(from, to, *frame, parts.slots, parts.notes);
   if (!dense.ok()) return InFile(options.in, dense);

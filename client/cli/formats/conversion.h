@@ -17,7 +17,7 @@ struct ConversionOptions {
   std::string to;
   std::string in;      // read
   std::string out;     // not written: its ending chooses among the files of `deepseek`
-  FrameNumbers flags;  // what the source cannot say
+  ShapeNumbers flags;  // what the source cannot say
 };
 
 struct Conversion {

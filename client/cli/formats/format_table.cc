@@ -52,8 +52,8 @@ absl::StatusOr<int32_t> CountExperts(const IndexMatrix& slots) {
 
 }  // namespace
 
-absl::StatusOr<FrameNumbers> MergeFrames(const FrameNumbers& file, const FrameNumbers& flags) {
-  FrameNumbers merged;
+absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNumbers& flags) {
+  ShapeNumbers merged;
   EPLB_ASSIGN_OR_RETURN(merged.num_gpus, Merge("--gpus", file.num_gpus, flags.num_gpus));
   EPLB_ASSIGN_OR_RETURN(merged.num_nodes, Merge("--nodes", file.num_nodes, flags.num_nodes));
   EPLB_ASSIGN_OR_RETURN(merged.num_groups, Merge("--groups", file.num_groups, flags.num_groups));
@@ -62,7 +62,7 @@ absl::StatusOr<FrameNumbers> MergeFrames(const FrameNumbers& file, const FrameNu
   return merged;
 }
 
-absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const FrameNumbers& frame) {
+absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const ShapeNumbers& frame) {
   TopologyOptions options{.num_layers = static_cast<int32_t>(parts.slots.rows()),
                           .num_slots = static_cast<int32_t>(parts.slots.cols()),
                           .num_gpus = frame.num_gpus.value_or(1),

@@ -21,7 +21,7 @@ namespace eplb {
 // threads: safe, no state.
 
 // Numbers that a file or the command line may give.
-struct FrameNumbers {
+struct ShapeNumbers {
   std::optional<int32_t> num_gpus;
   std::optional<int32_t> num_nodes;
   std::optional<int32_t> num_groups;
@@ -32,16 +32,16 @@ struct PlacementParts {
   IndexMatrix slots;                   // physical_to_logical_map [L, S], not checked
   std::optional<IndexMatrix> ranks;    // replica ranks [L, S], where the format has them
   std::optional<int32_t> num_experts;  // else the largest id + 1: every expert is in a slot
-  FrameNumbers frame;
+  ShapeNumbers frame;
   std::optional<RealMatrix> shares;  // replica_share [L, S], right for these slots
   std::vector<std::string> notes;    // what was left out, a sentence each
 };
 
 // The numbers of both. errors: InvalidArgument, naming the flag, when they contradict each other.
-absl::StatusOr<FrameNumbers> MergeFrames(const FrameNumbers& file, const FrameNumbers& flags);
+absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNumbers& flags);
 
 // What nobody gave is 1. errors: InvalidArgument, naming layer and slot, as Placement and Topology.
-absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const FrameNumbers& frame);
+absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const ShapeNumbers& frame);
 
 struct WriteOptions {
   std::string path;  // its ending chooses among the files of `deepseek`

@@ -34,7 +34,7 @@ absl::StatusOr<int32_t> GetCount(const JsonValue& record, std::string_view key, 
 struct LoadMeta {
   int32_t num_layers = 0;
   int32_t num_redundant = 0;
-  FrameNumbers frame;
+  ShapeNumbers frame;
 };
 
 absl::StatusOr<LoadMeta> ReadLoadMeta(const JsonValue& record) {

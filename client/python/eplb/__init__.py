@@ -1,6 +1,6 @@
 """EPLB in Python: what an MoE trainer embeds on every rank, over libeplb's C ABI.
 
-Client: connect, register, record, step_boundary, close. torch_exchange, StoreExchange: how the ranks meet.
+Client: connect, register, record, step_boundary, close. torch_all_gather, StoreAllGather: how the ranks meet.
 Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (experts in logical order, for any placement),
 eplb.replicas (training experts that are in several slots), eplb.check (forgotten tensors), and python -m eplb.convert.
 """
@@ -13,7 +13,7 @@ from eplb.client import Client
 from eplb.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
                          InvalidArgument, LibraryNotFound, NotFound, OutOfRange, PermissionDenied, ResourceExhausted,
                          Unauthenticated, Unavailable, Unimplemented)
-from eplb.exchange import StoreExchange, torch_exchange
+from eplb.all_gather import StoreAllGather, torch_all_gather
 from eplb.options import Options
 from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
 
@@ -30,6 +30,6 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Aborted", "AlreadyExists", "Boundary", "Cancelled", "Client", "DataLoss", "DeadlineExceeded", "DeviceTable",
     "DeviceTables", "Error", "FailedPrecondition", "Internal", "InvalidArgument", "LibraryNotFound", "NotFound", "Options",
-    "OutOfRange", "PermissionDenied", "PlacementView", "ResourceExhausted", "Stats", "StoreExchange", "Unauthenticated",
-    "Unavailable", "Unimplemented", "library_version", "torch_exchange",
+    "OutOfRange", "PermissionDenied", "PlacementView", "ResourceExhausted", "Stats", "StoreAllGather", "Unauthenticated",
+    "Unavailable", "Unimplemented", "library_version", "torch_all_gather",
 ]

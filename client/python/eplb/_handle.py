@@ -12,7 +12,7 @@ from eplb import _library
 from eplb import _structs as structs
 from eplb.errors import code_of
 
-Exchange = Callable[[bytes], Sequence[bytes]]
+AllGather = Callable[[bytes], Sequence[bytes]]
 Rebuild = Callable[[int, np.ndarray], None]
 Probe = Callable[[int, int], int]
 
@@ -51,15 +51,15 @@ class Handle:
         buffer.owner = self  # type: ignore[attr-defined]
         return np.frombuffer(memoryview(buffer).cast("B").toreadonly(), dtype=np.int32).reshape(shape)
 
-    def exchange_callback(self, exchange: Exchange) -> Any:
+    def all_gather_callback(self, all_gather: AllGather) -> Any:
         def call(_: int, data: int, size: int, answers: int) -> None:
-            for rank, answer in enumerate(exchange(ctypes.string_at(data, size))):
+            for rank, answer in enumerate(all_gather(ctypes.string_at(data, size))):
                 if not isinstance(answer, (bytes, bytearray, memoryview)):
-                    raise TypeError(f"the exchange gave {type(answer).__name__} for rank {rank}, expected bytes")
+                    raise TypeError(f"the all-gather gave {type(answer).__name__} for rank {rank}, expected bytes")
                 answer = bytes(answer)
                 _library.check(self.library.eplb_answers_add(answers, answer, len(answer)))
 
-        return self._keep(structs.ExchangeCallback, call)
+        return self._keep(structs.AllGatherCallback, call)
 
     def rebuild_callback(self, rebuild: Rebuild) -> Any:
         def call(_: int, layer: int, slots: Any, num_slots: int) -> None:

@@ -65,7 +65,7 @@ class Registry:
             if tensor.data_ptr() != base:
                 now = tensor.data_ptr()
                 what = "was freed" if now == 0 else f"lies at {now:#x} now"
-                raise _rows.refused(name, f"{what}, it was registered at {base:#x}: whoever exchanges the memory of a "
+                raise _rows.refused(name, f"{what}, it was registered at {base:#x}: whoever all-gathers the memory of a "
                                           f"registered tensor (by .data =, .to(), resize_) leaves the experts behind; "
                                           f"copy into it instead")
 

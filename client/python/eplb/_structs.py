@@ -16,7 +16,7 @@ ABI_VERSION = 4
 ROLES = {"weight": 0, "state": 1, "derived": 2}
 STATE_PLACEMENTS = {"with_primary": 0, "every_replica": 1}
 
-ExchangeCallback = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p)
+AllGatherCallback = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p)
 RebuildCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, POINTER(c_int32), c_size_t)
 ProbeCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, POINTER(c_uint64))
 
@@ -24,14 +24,14 @@ ProbeCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, POINTER(c_uint64)
 class ClientOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t)] + [
         (name, c_char_p) for name in (
-            "job", "incarnation", "endpoint", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "reduce", "transport",
+            "job", "run_id", "endpoint", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "reduce", "transport",
             "bind_address", "initial_placement", "placements_path", "history_path")
     ] + [("first_step", c_int64), ("nccl_piece_bytes", c_int64), ("start_deadline_s", c_double),
          ("vote_deadline_s", c_double), ("transfer_deadline_s", c_double)] + [
         (name, c_int32) for name in (
             "rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "num_nodes", "num_groups",
             "vote_every", "report_every", "report_max_steps", "layers_per_chunk", "state_placement", "nccl_max_ctas",
-            "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "num_pipeline_ranks",
+            "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "pipeline_parallel_size",
             "expert_tensor_parallel", "reserved", "require_daemon", "take_over")
     ]
 

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 
 from eplb import _rows
-from eplb._handle import Exchange
+from eplb._handle import AllGather
 from eplb._registry import Registered
 from eplb.client import Client
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
@@ -34,19 +34,19 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 def save(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] = None,
          dense: Optional[Mapping[str, Any]] = None, sharded_state: bool = False,
-         exchange: Optional[Exchange] = None) -> None:
+         all_gather: Optional[AllGather] = None) -> None:
     """Writes a checkpoint, in place of one of that name. Collective.
 
     fields: JSON values that go along, e.g. the step and what a run must agree with to go on from here. dense: tensors
-    equal on all ranks; rank 0 writes them. sharded_state: lanes hold different pieces of each expert's state; there is a
-    file for each lane then, and load needs as many lanes. Else the first one that holds a tensor writes it for all.
-    exchange: by which ranks wait for each other; default: the client's. errors: FailedPrecondition on every rank when any
+    equal on all ranks; rank 0 writes them. sharded_state: ep_groups hold different pieces of each expert's state; there is a
+    file for each ep_group then, and load needs as many ep_groups. Else the first one that holds a tensor writes it for all.
+    all_gather: by which ranks wait for each other; default: the client's. errors: FailedPrecondition on every rank when any
     rank fails, also where something that is no checkpoint has that name; after close on this one. In a forked child it
     does nothing.
     """
     if client.is_forked_copy:
         return
-    whole = _Checkpoint("save", path, client, dense, exchange)
+    whole = _Checkpoint("save", path, client, dense, all_gather)
     whole.on_all_ranks(lambda: whole.begin_save(fields or {}, sharded_state))
     whole.meet()
     whole.on_all_ranks(whole.make_directory if whole.rank == 0 else _nothing)
@@ -56,7 +56,7 @@ def save(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
 
 
 def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] = None,
-         dense: Optional[Mapping[str, Any]] = None, exchange: Optional[Exchange] = None) -> Dict[str, Any]:
+         dense: Optional[Mapping[str, Any]] = None, all_gather: Optional[AllGather] = None) -> Dict[str, Any]:
     """Reads a checkpoint into the registered tensors, in place: each replica of an expert gets its rows. Collective.
 
     fields: that the checkpoint must have, with these values. returns: all its fields.
@@ -66,7 +66,7 @@ def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
     """
     if client.is_forked_copy:
         return {}
-    whole = _Checkpoint("load", path, client, dense, exchange)
+    whole = _Checkpoint("load", path, client, dense, all_gather)
     whole.on_all_ranks(lambda: whole.begin_load(fields or {}))
     whole.meet()
     whole.on_all_ranks(whole.compare)
@@ -96,29 +96,29 @@ class _Checkpoint:
     """One save or load, as one rank sees it."""
 
     def __init__(self, call: str, path: PathLike, client: Client, dense: Optional[Mapping[str, Any]],
-                 exchange: Optional[Exchange]) -> None:
+                 all_gather: Optional[AllGather]) -> None:
         if client.closed:
             raise FailedPrecondition(f"{call} came after close")
         self.path, self.placement, self.dense = Path(path), client.placement, dict(dense or {})
         self.partial = _beside(self.path, ".partial")
         self.sharded_state, self.fields, self.found = False, {}, {}
         self.rank, self.world_size = client.options.rank or 0, client.options.world_size or 1
-        pipeline_ranks = client.options.num_pipeline_ranks or 1
+        pipeline_stages = client.options.pipeline_parallel_size or 1
         self.tensor_parallel = client.options.expert_tensor_parallel or 1
-        # As placement/rank_grid.h; lanes are those of this rank's pipeline rank.
-        block = self.world_size // pipeline_ranks
-        self.pipeline_rank, in_block = divmod(self.rank, block)
+        # As placement/rank_grid.h; EP groups are those of this rank's pipeline stage.
+        block = self.world_size // pipeline_stages
+        self.pipeline_stage, in_block = divmod(self.rank, block)
         copy, in_copy = divmod(in_block, self.tensor_parallel * self.placement.num_gpus)
         self.gpu, self.piece = divmod(in_copy, self.tensor_parallel)
-        self.lane = copy * self.tensor_parallel + self.piece
-        self.num_lanes = block // self.placement.num_gpus
-        self.tensors: Dict[str, Dict[str, Any]] = {}  # of all pipeline ranks, once they met
+        self.ep_group = copy * self.tensor_parallel + self.piece
+        self.num_ep_groups = block // self.placement.num_gpus
+        self.tensors: Dict[str, Dict[str, Any]] = {}  # of all pipeline stages, once they met
         self.experts: List[Tuple[Registered, Any]] = [(entry, entry.rows.tensor) for entry in client.registered
                                                       if entry.rows is not None]
-        if exchange is None and client.exchange is None:
-            raise InvalidArgument("exchange: missing: this client met the others through the daemon, which carries nothing "
+        if all_gather is None and client.all_gather is None:
+            raise InvalidArgument("all_gather: missing: this client met the others through the daemon, which carries nothing "
                                   "after the start")
-        self._exchange: Any = exchange if exchange is not None else client.exchange
+        self._all_gather: Any = all_gather if all_gather is not None else client.all_gather
 
     def begin_save(self, fields: Mapping[str, Any], sharded_state: bool) -> None:
         self._check_dense()
@@ -138,14 +138,14 @@ class _Checkpoint:
                 raise InvalidArgument(f"tensor \"{name}\" is dense, and registered as experts'")
 
     def meet(self) -> None:
-        """Learns what tensors there are on all pipeline ranks. errors: FailedPrecondition for a name that two have."""
+        """Learns what tensors there are on all pipeline stages. errors: FailedPrecondition for a name that two have."""
         mine = {entry.name: {"dtype": _dtype_of(tensor), "role": entry.role, "layer": entry.layer}
                 for entry, tensor in self.experts}
-        is_first = self.lane == 0 and self.gpu == 0
-        for answer in self._exchange(json.dumps(mine if is_first else {}).encode()):
+        is_first = self.ep_group == 0 and self.gpu == 0
+        for answer in self._all_gather(json.dumps(mine if is_first else {}).encode()):
             for name, what in json.loads(bytes(answer)).items():
                 if name in self.tensors:
-                    raise FailedPrecondition(f"tensor \"{name}\" is registered by two pipeline ranks, for layers "
+                    raise FailedPrecondition(f"tensor \"{name}\" is registered by two pipeline stages, for layers "
                                              f"{self.tensors[name]['layer']} and {what['layer']}: a checkpoint needs another "
                                              f"name for each")
                 self.tensors[name] = what
@@ -159,7 +159,7 @@ class _Checkpoint:
             error = str(failure)
         except Exception as failure:  # whatever it is: the others wait for an answer
             error = f"{type(failure).__name__}: {failure}"
-        for rank, answer in enumerate(self._exchange(error.encode())):
+        for rank, answer in enumerate(self._all_gather(error.encode())):
             if answer:
                 text = bytes(answer).decode("utf-8", "replace")
                 raise FailedPrecondition(text if self.world_size == 1 else f"rank {rank}: {text}")
@@ -172,7 +172,7 @@ class _Checkpoint:
             np.save(self.partial / _file_of(name), _to_numpy(tensor))
 
     def create_files(self) -> None:
-        """Those that this lane writes, on its first rank."""
+        """Those that this EP group writes, on its first rank."""
         for entry, tensor in self._written():
             row = _to_numpy(tensor[:1])
             shape = (self.placement.num_experts, *row.shape[1:])
@@ -193,7 +193,7 @@ class _Checkpoint:
         tensors.update(self.tensors)
         written = {"format": FORMAT, "fields": self.fields, "num_layers": self.placement.num_layers,
                    "num_experts": self.placement.num_experts, "sharded_state": self.sharded_state,
-                   "num_lanes": self.num_lanes, "expert_tensor_parallel": self.tensor_parallel, "tensors": tensors,
+                   "num_ep_groups": self.num_ep_groups, "expert_tensor_parallel": self.tensor_parallel, "tensors": tensors,
                    "placement_version": self.placement.version, "placement_digest": self.placement.digest,
                    "physical_to_logical_map": self.placement.physical_to_logical_map.tolist()}
         (self.partial / _FIELDS_FILE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
@@ -211,7 +211,7 @@ class _Checkpoint:
         needed = {"num_layers": self.placement.num_layers, "num_experts": self.placement.num_experts,
                   "expert_tensor_parallel": self.tensor_parallel}
         if self.sharded_state:
-            needed["num_lanes"] = self.num_lanes
+            needed["num_ep_groups"] = self.num_ep_groups
         for name, number in needed.items():
             if found.get(name) != number:
                 raise self._refused(f"{name} is {found.get(name)}, this run's is {number}")
@@ -239,8 +239,8 @@ class _Checkpoint:
                 _set(tensor[slot:slot + 1], rows[expert:expert + 1])
 
     def _written(self) -> Iterator[Tuple[Registered, Any]]:
-        """What this rank's lane writes: its pieces, and if it is the first with them, those that other copies hold too."""
-        is_first = self.lane < self.tensor_parallel
+        """What this rank's EP group writes: its pieces, and if it is the first with them, those that other copies hold too."""
+        is_first = self.ep_group < self.tensor_parallel
         return ((entry, tensor) for entry, tensor in self.experts if is_first or self._is_sharded(entry))
 
     def _is_sharded(self, entry: Registered) -> bool:
@@ -248,7 +248,7 @@ class _Checkpoint:
 
     def _file(self, entry: Registered) -> str:
         if self._is_sharded(entry):
-            return _file_of(entry.name, f".lane{self.lane}")
+            return _file_of(entry.name, f".ep_group{self.ep_group}")
         return _file_of(entry.name, f".piece{self.piece}" if self.tensor_parallel > 1 else "")
 
     def _local_experts(self, layer: int) -> List[Tuple[int, int]]:

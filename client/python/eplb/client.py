@@ -15,9 +15,9 @@ import numpy as np
 from eplb import _library
 from eplb import _structs as structs
 from eplb import check as checks
-from eplb import exchange as exchanges
+from eplb import all_gather as all_gathers
 from eplb._arguments import Digest, counts_of, digest_of, integer
-from eplb._handle import Exchange, Handle, Rebuild
+from eplb._handle import AllGather, Handle, Rebuild
 from eplb._registry import Registry
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 from eplb.options import Options, completed, options_from, to_struct
@@ -28,7 +28,7 @@ class Client:
     """One rank of a job whose experts EPLB may move.
 
         with eplb.Client.connect(endpoint="127.0.0.1:29610", num_layers=58, num_experts=256,
-                                 exchange=eplb.torch_exchange()) as client:
+                                 all_gather=eplb.torch_all_gather()) as client:
             ... allocate local slots as client.placement says ...
             client.register(w1, name="layers.0.w1", layer=0)
             client.register(moment, name="layers.0.w1.exp_avg", layer=0, role="state")
@@ -40,29 +40,29 @@ class Client:
 
     connect, finish_registration, check_experts and step_boundary are collective: every rank calls them, in one order.
     Threads: the training thread alone; stats also from others. errors: eplb.Error with the library's message; what an
-    exchange, a rebuild or a probe raises comes out of the call that it was part of, with the eplb.Error as its
+    all_gather, a rebuild or a probe raises comes out of the call that it was part of, with the eplb.Error as its
     __cause__. Ctrl-C: a collective call waits in the library, so Python sees SIGINT when it returns: of step_boundary at the
     latest after vote_deadline. fork: in a child every call does nothing, which is said once on stderr; the parent is not
     touched.
     EPLB_DISABLE=1 makes every call a no-op on all ranks. The interpreter's exit closes what is open, as failed.
     """
 
-    def __init__(self, options: Options, exchange: Optional[Exchange] = None) -> None:
+    def __init__(self, options: Options, all_gather: Optional[AllGather] = None) -> None:
         """As connect, with the options in one object."""
-        if exchange is None and options.world_size in (None, 1):
-            exchange = exchanges.alone
-        self.options = completed(options, exchange)
-        self.exchange = exchange
+        if all_gather is None and options.world_size in (None, 1):
+            all_gather = all_gathers.alone
+        self.options = completed(options, all_gather)
+        self.all_gather = all_gather
         struct = to_struct(self.options)
         self._handle = Handle()
         self._library, self._pointer = self._handle.library, self._handle.pointer
-        if exchange is not None:
-            callback = self._handle.exchange_callback(exchange)
+        if all_gather is not None:
+            callback = self._handle.all_gather_callback(all_gather)
             code = self._library.eplb_client_connect(self._pointer, ctypes.byref(struct), callback, None)
         elif self.options.endpoint:
             code = self._library.eplb_client_connect_through_daemon(self._pointer, ctypes.byref(struct))
         else:
-            raise InvalidArgument(f"exchange: missing; a job of {self.options.world_size} ranks needs one, or the endpoint "
+            raise InvalidArgument(f"all_gather: missing; a job of {self.options.world_size} ranks needs one, or the endpoint "
                                   f"of an eplbd to meet at")
         self._handle.check(code)
         self._closed, self._finished = False, False
@@ -76,18 +76,18 @@ class Client:
         _open_clients.add(self)
 
     @classmethod
-    def connect(cls, exchange: Optional[Exchange] = None, **options: Any) -> Client:
+    def connect(cls, all_gather: Optional[AllGather] = None, **options: Any) -> Client:
         """Agrees with all ranks on the first placement. Collective; before weights exist.
 
-        exchange: bytes -> the bytes of all ranks, in rank order, such as torch_exchange(); without one the ranks meet
-        through the daemon at `endpoint`, which needs names of the job and of the launch (incarnation, or EPLB_LAUNCH_ID,
+        all_gather: bytes -> the bytes of all ranks, in rank order, such as torch_all_gather(); without one the ranks meet
+        through the daemon at `endpoint`, which needs names of the job and of the run (run_id, or EPLB_LAUNCH_ID,
         torchrun's or SLURM's); a job of one rank needs neither. options: the fields of eplb.Options.
         errors: InvalidArgument naming the option; FailedPrecondition when ranks differ, naming field and ranks;
         DeadlineExceeded naming the ranks that did not come; LibraryNotFound. No daemon is no error, but with require_daemon:
         then Unavailable on rank 0 and FailedPrecondition on the others. Unavailable too where the ranks meet through a
         daemon and nobody listens.
         """
-        return cls(options_from(options), exchange)
+        return cls(options_from(options), all_gather)
 
     # ---- what belongs to experts ----
 
@@ -107,7 +107,7 @@ class Client:
         """Notes what is computed from the registered tensors and cached: it is not moved, but computed again.
 
         rebuild: (layer, local_slots), int32 and rising, those that received rows; called inside step_boundary on the
-        training thread, when the rows and the placement are the new ones. What it raises ends the incarnation.
+        training thread, when the rows and the placement are the new ones. What it raises ends the run_id.
         """
         self._expect_open("register_derived")
         self._registry.add_derived(name, layer, rebuild)
@@ -179,7 +179,7 @@ class Client:
         steps all ranks vote, and may move experts and switch.
 
         stream: of expert work: a torch.cuda.Stream, a cudaStream_t as integer, or None for torch's current one where the
-        experts are on a GPU. errors: Aborted naming the missing ranks and DataLoss end the incarnation: stop;
+        experts are on a GPU. errors: Aborted naming the missing ranks and DataLoss end the run_id: stop;
         FailedPrecondition for a step out of order; InvalidArgument for a registered tensor whose memory went away, which
         closes this rank's client.
         """
@@ -216,8 +216,8 @@ class Client:
         return self._text(self._library.eplb_client_transport)
 
     @property
-    def incarnation(self) -> str:
-        return self._text(self._library.eplb_client_incarnation)
+    def run_id(self) -> str:
+        return self._text(self._library.eplb_client_run_id)
 
     @property
     def stats(self) -> Stats:

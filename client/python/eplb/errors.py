@@ -1,6 +1,6 @@
 """What goes wrong, one class for each code of the library.
 
-    except eplb.Aborted:          ranks are missing: the incarnation is over, stop
+    except eplb.Aborted:          ranks are missing: the run_id is over, stop
     except eplb.DataLoss:         ranks trained under different placements: stop
     except eplb.Error as error:   any of them; error.code, error.code_name, str(error) is the library's sentence
 """
@@ -61,7 +61,7 @@ class FailedPrecondition(Error):
 
 
 class Aborted(Error):
-    """Ranks are missing: the incarnation is over. Every later call says the same."""
+    """Ranks are missing: the run is over. Every later call says the same."""
 
     code, code_name = 10, "Aborted"
 

@@ -23,20 +23,20 @@ class Options:
     """The options of a client. None takes the library's default.
 
     job: 1..128 of [A-Za-z0-9._-]; default "default".
-    incarnation: names this launch, 1..111 of [A-Za-z0-9._-]; default: EPLB_LAUNCH_ID, else torchrun's run or SLURM's job and
-        step, each with its count of restarts, else nothing. Rank 0 adds what it draws. Without an exchange it is needed, and
+    run_id: names this run, 1..111 of [A-Za-z0-9._-]; default: EPLB_LAUNCH_ID, else torchrun's run or SLURM's job and
+        step, each with its count of restarts, else nothing. Rank 0 adds what it draws. Without an all-gather it is needed, and
         so is a job's name.
-    take_over: replaces a launch of this job although its steps advance; also EPLB_TAKE_OVER=1.
+    take_over: replaces a run of this job although its steps advance; also EPLB_TAKE_OVER=1.
     rank, world_size: of this process, in the order of Megatron's tp-ep-dp-pp (docs/registering-tensors.md); world_size is
-        a multiple of num_pipeline_ranks * num_gpus * expert_tensor_parallel. Default: those of the exchange, else 0 and 1.
-    num_pipeline_ranks: each registers, moves and records layers of its own; 1 by default.
+        a multiple of pipeline_parallel_size * num_gpus * expert_tensor_parallel. Default: those of the all-gather, else 0 and 1.
+    pipeline_parallel_size: each registers, moves and records layers of its own; 1 by default.
     expert_tensor_parallel: ranks that share every expert and see the same tokens, of which the first counts; 1 by default.
     endpoint: of eplbd, HOST:PORT or unix:PATH, or of several that stand in for each other, "A,B" (docs/endpoints.md);
         default: the job runs without a daemon.
     require_daemon: connect fails on all ranks when no daemon answers rank 0; by default the job starts without.
     tls_ca, tls_cert, tls_key: PEM files, all three or none; default EPLB_TLS_CA and so on.
-    num_layers, num_experts, num_slots, num_gpus: MoE layers, experts and slots of a layer, GPUs of a lane. num_slots is
-        num_experts by default, num_gpus is what makes one lane of the ranks that share a layer and no expert.
+    num_layers, num_experts, num_slots, num_gpus: MoE layers, experts and slots of a layer, GPUs of an EP group. num_slots is
+        num_experts by default, num_gpus is what makes one ep_group of the ranks that share a layer and no expert.
     num_nodes, num_groups: NVLink domains and the router's groups of experts; 1 by default.
     first_step: of the first step_boundary. vote_every, report_every: steps; equal on all ranks.
     report_max_steps: newest steps kept for a daemon that is away.
@@ -51,7 +51,7 @@ class Options:
     """
 
     job: Optional[str] = None
-    incarnation: Optional[str] = None
+    run_id: Optional[str] = None
     rank: Optional[int] = None
     world_size: Optional[int] = None
     endpoint: Optional[str] = None
@@ -65,7 +65,7 @@ class Options:
     num_experts: Optional[int] = None
     num_slots: Optional[int] = None
     num_gpus: Optional[int] = None
-    num_pipeline_ranks: Optional[int] = None
+    pipeline_parallel_size: Optional[int] = None
     expert_tensor_parallel: Optional[int] = None
     num_nodes: Optional[int] = None
     num_groups: Optional[int] = None
@@ -106,15 +106,15 @@ def options_from(given: Mapping[str, Any]) -> Options:
     return Options(**given)
 
 
-def completed(options: Options, exchange: Any) -> Options:
-    """The options with the defaults that depend on others or on the exchange."""
-    rank = options.rank if options.rank is not None else getattr(exchange, "rank", None)
-    world_size = options.world_size if options.world_size is not None else getattr(exchange, "world_size", None)
+def completed(options: Options, all_gather: Any) -> Options:
+    """The options with the defaults that depend on others or on the all-gather."""
+    rank = options.rank if options.rank is not None else getattr(all_gather, "rank", None)
+    world_size = options.world_size if options.world_size is not None else getattr(all_gather, "world_size", None)
     rank = 0 if rank is None else rank
     world_size = 1 if world_size is None else world_size
     num_slots = options.num_experts if options.num_slots is None else options.num_slots
-    per_lane = max(1, (options.num_pipeline_ranks or 1) * (options.expert_tensor_parallel or 1))
-    num_gpus = max(1, world_size // per_lane) if options.num_gpus is None else options.num_gpus
+    per_ep_group = max(1, (options.pipeline_parallel_size or 1) * (options.expert_tensor_parallel or 1))
+    num_gpus = max(1, world_size // per_ep_group) if options.num_gpus is None else options.num_gpus
     return dataclasses.replace(options, rank=rank, world_size=world_size, num_slots=num_slots, num_gpus=num_gpus)
 
 

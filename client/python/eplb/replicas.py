@@ -8,7 +8,7 @@ weights are given on, and an expert counts once in a norm. Over torch.distribute
     for layer in layers: replicas.broadcast_weights(layer, weights[layer])      # where the primary alone was updated
 
 gradients[layer] and weights[layer]: a tensor [local slots, ..], or a list of such tensors. Threads: the training thread. Every
-call is collective among the ranks of a lane, but it costs nothing in a layer whose experts have one replica each. Before rows
+call is collective among the ranks of an EP group, but it costs nothing in a layer whose experts have one replica each. Before rows
 of a new kind (call, layer, type, shape) are carried for the first time, the ranks compare it.
 """
 
@@ -56,8 +56,8 @@ def slot_bounds(num_slots: int, num_gpus: int) -> List[int]:
 class Replicas:
     """Of one rank. client: an eplb.Client, or anything with its `placement`, which is read anew at each switch.
 
-    group: the process group of this rank's lane, its ranks in the order of GPUs; None: all ranks.
-    errors: InvalidArgument, before any collective, when the group has another number of ranks than a lane has GPUs, when
+    group: the process group of this rank's ep_group, its ranks in the order of GPUs; None: all ranks.
+    errors: InvalidArgument, before any collective, when the group has another number of ranks than an EP group has GPUs, when
     the placement has first_local_slot and this rank's place in the group means another, and for a layer that is not in
     the placement; on every rank, before rows are carried, when ranks differ in the kind of rows. Errors of torch.distributed
     come through. Nothing is recorded for autograd: rows may be parameters.
@@ -69,13 +69,13 @@ class Replicas:
         num_gpus = dist.get_world_size(group) if dist.is_initialized() else 1
         placement = client.placement
         if num_gpus != placement.num_gpus:
-            raise InvalidArgument(f"the group has {num_gpus} ranks, a lane has {placement.num_gpus} GPUs")
+            raise InvalidArgument(f"the group has {num_gpus} ranks, an EP group has {placement.num_gpus} GPUs")
         self._bounds = slot_bounds(placement.num_slots, num_gpus)
         self._first, self._end = self._bounds[self._rank:self._rank + 2]
         first = getattr(placement, "first_local_slot", self._first)
         if first != self._first:
             raise InvalidArgument(f"rank {self._rank} of the group would hold the slots from {self._first} on, this client "
-                                  f"holds those from {first} on: the group is not its lane in the order of GPUs")
+                                  f"holds those from {first} on: the group is not its EP group in the order of GPUs")
         self._version = -1
         self._to_primaries: Dict[int, List[Transfer]] = {}
         self._agreed: Set[str] = set()  # kinds of rows that the ranks have compared
@@ -106,7 +106,7 @@ class Replicas:
     @torch.no_grad()
     def expert_squares(self, rows: Mapping[int, Tensors]) -> torch.Tensor:
         """The sums of squares of each expert's rows at its primary, float64 [layers, experts] on the host, equal on all
-        ranks of the lane.
+        ranks of the ep_group.
 
         rows: layer -> its tensors [local slots, ..]; layers that are left out have 0. Replicas other than the primary are not
         looked at, so that each expert counts once: call it after reduce_gradients.
@@ -128,7 +128,7 @@ class Replicas:
         """The global norm: dense_squares, then each expert once, in the order of layers and logical experts. Equal on all
         ranks to the bit if dense_squares is, under any placement. rows: as expert_squares.
 
-        dense_squares: of everything else. Pipeline ranks hold different layers: there, add up expert_squares yourself.
+        dense_squares: of everything else. Pipeline stages hold different layers: there, add up expert_squares yourself.
         """
         return float(sum(self.expert_squares(rows).flatten().tolist(), float(dense_squares))) ** 0.5
 

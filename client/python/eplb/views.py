@@ -54,7 +54,7 @@ class PlacementView:
     logical_to_physical_map: int32 [layers, experts, max_replicas], -1 padded, the slots of an expert, its primary first.
     logical_replica_count: int32 [layers, experts].
     The arrays are read-only, and stay readable as long as they are kept, also after close; copy what must not change.
-    first_local_slot, num_local_slots: the slots of this rank's GPU. num_gpus: of a lane. Threads: the training thread.
+    first_local_slot, num_local_slots: the slots of this rank's GPU. num_gpus: of an EP group. Threads: the training thread.
     """
 
     def __init__(self, handle: Handle, num_gpus: int) -> None:

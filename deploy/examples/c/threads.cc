@@ -1,4 +1,4 @@
-// EPLB from C++, without a daemon: ranks that are threads agree on a start through an exchange of
+// EPLB from C++, without a daemon: ranks that are threads agree on a start through an all-gather of
 // their own, train under votes, and plan a better placement offline.
 #include <eplb.h>
 #include <eplb_plan.h>
@@ -36,7 +36,7 @@ struct Seat {
   Meeting* meeting;
   size_t rank;
 };
-int32_t Exchange(void* user, const void* bytes, size_t num_bytes, eplb_answers* answers) {
+int32_t AllGather(void* user, const void* bytes, size_t num_bytes, eplb_answers* answers) {
   auto& [meeting, rank] = *static_cast<Seat*>(user);
   meeting->blobs[rank].assign(static_cast<const char*>(bytes), num_bytes);
   meeting->all_here.arrive_and_wait();
@@ -58,7 +58,7 @@ void RunRank(Meeting& meeting, int32_t rank, const std::vector<int64_t>& counts)
   options.num_layers = 1;
   options.num_experts = options.num_slots = kExperts;
   Seat seat{&meeting, static_cast<size_t>(rank)};
-  Must(eplb_client_connect(raw, &options, &Exchange, &seat), raw);
+  Must(eplb_client_connect(raw, &options, &AllGather, &seat), raw);
   std::vector<float> weights(kExperts / kRanks * 64);
   eplb_tensor tensor = {};
   tensor.struct_size = sizeof(tensor);

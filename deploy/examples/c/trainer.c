@@ -1,6 +1,6 @@
 /* A rank of a training job that lets EPLB place its experts:  trainer RANK WORLD ENDPOINT [STEPS]
  * Start one process per rank, and eplbd before them. Without torchrun or SLURM set EPLB_LAUNCH_ID,
- * equal on all ranks and different for each launch. Each rank holds its slots' rows in host
+ * equal on all ranks and different for each run. Each rank holds its slots' rows in host
  * memory; where your trainer has GPU memory, register that and give step_boundary your stream. */
 #define _POSIX_C_SOURCE 200809L
 #include <eplb.h>

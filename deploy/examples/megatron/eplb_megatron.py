@@ -39,29 +39,29 @@ class EplbMegatron:
     """
 
     def __init__(self, model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Any, parallel_state: Any,
-                 exchange: Any, options: Mapping[str, Any]) -> None:
+                 all_gather: Any, options: Mapping[str, Any]) -> None:
         """As attach."""
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
-        self._coordinates = coordinates_of(parallel_state, exchange.world_size)
-        self._exchange = InEplbOrder(exchange, self._coordinates.rank, exchange.world_size)
+        self._coordinates = coordinates_of(parallel_state, all_gather.world_size)
+        self._all_gather = InEplbOrder(all_gather, self._coordinates.rank, all_gather.world_size)
         self._ep_group = parallel_state.get_expert_model_parallel_group()
         self._etp_group = None
         if self._coordinates.expert_tensor_size > 1:
             self._etp_group = parallel_state.get_expert_tensor_parallel_group()
-        self._leaves = self._exchange.together(lambda: leaves_of(optimizer))
-        self.layers = self._exchange.together(lambda: find_layers(self._chunks))
-        numbers, num_layers = number_layers(self._exchange, [layer.key for layer in self.layers])
+        self._leaves = self._all_gather.together(lambda: leaves_of(optimizer))
+        self.layers = self._all_gather.together(lambda: find_layers(self._chunks))
+        numbers, num_layers = number_layers(self._all_gather, [layer.key for layer in self.layers])
         for layer, number in zip(self.layers, numbers):
             layer.index = number
-        num_experts = agreed_experts(self._exchange, [layer.num_experts for layer in self.layers])
+        num_experts = agreed_experts(self._all_gather, [layer.num_experts for layer in self.layers])
         self._static = static_experts(num_layers, num_experts)
-        connecting = self._exchange.together(lambda: connect_options(self._coordinates, num_layers, num_experts, options))
-        self.client = eplb.Client.connect(self._exchange, **connecting)
+        connecting = self._all_gather.together(lambda: connect_options(self._coordinates, num_layers, num_experts, options))
+        self.client = eplb.Client.connect(self._all_gather, **connecting)
         self._registered: Optional[List[ExpertTensor]] = None
         self._skipped_steps, self._in_static_order = 0, False
         self._state = ExpertState(self._leaves)
         try:
-            tensors = self._exchange.together(self._find_tensors)
+            tensors = self._all_gather.together(self._find_tensors)
         except eplb.Error as error:
             self.client.close(str(error))
             raise
@@ -75,19 +75,19 @@ class EplbMegatron:
 
     @classmethod
     def attach(cls, model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Any, *, parallel_state: Any = None,
-               exchange: Any = None, **options: Any) -> EplbMegatron:
+               all_gather: Any = None, **options: Any) -> EplbMegatron:
         """Connects, carries the experts to the first placement, and hooks the routers. Collective over the whole job.
 
         Call it after setup_model_and_optimizer: weights, masters and loaded state are in Megatron's own order then, and
         it is before CUDA graphs are captured. model: a module or the list of this rank's chunks. optimizer: Megatron's.
-        parallel_state: default megatron.core.parallel_state. exchange: bytes -> the bytes of all ranks in the order of
-        torch's ranks, with world_size; default eplb.torch_exchange(), which waits 60 s for each rank. options: of
+        parallel_state: default megatron.core.parallel_state. all_gather: bytes -> the bytes of all ranks in the order of
+        torch's ranks, with world_size; default eplb.torch_all_gather(), which waits 60 s for each rank. options: of
         eplb.Client.connect, such as endpoint, job, first_step, num_nodes; what follows from model and groups is refused.
         errors: InvalidArgument naming layer, tensor, optimizer or option; on every rank when any refuses.
         """
         if parallel_state is None:
             from megatron.core import parallel_state  # type: ignore[import-not-found,no-redef]
-        return cls(model, optimizer, parallel_state, exchange or eplb.torch_exchange(), options)
+        return cls(model, optimizer, parallel_state, all_gather or eplb.torch_all_gather(), options)
 
     # ---- training ----
 
@@ -144,7 +144,7 @@ class EplbMegatron:
         """eplb.checkpoint.load into the experts of this placement, also before the first step. Adam's step and all that is
         no expert's is not in it."""
         if self._registered is None and not self._register_when_ready():
-            self._exchange.together(self._state.create)
+            self._all_gather.together(self._state.create)
             if not self._register_when_ready():
                 raise eplb.FailedPrecondition("load came before the first step_boundary, and init_state_fn made no state")
         return checkpoint.load(path, self.client, **options)
@@ -154,13 +154,13 @@ class EplbMegatron:
         """Within it every expert is in its own slot, so that anything of Megatron may save (or, before the first
         step_boundary, load) the model; no forward runs. It carries all local experts over the EP group, twice."""
         here, gpu = self._experts().copy(), self._coordinates.expert_model
-        carry(self._exchange.together(self._find_tensors), here, self._static, gpu, self._ep_group)
+        carry(self._all_gather.together(self._find_tensors), here, self._static, gpu, self._ep_group)
         self._in_static_order = True
         try:
             yield
         finally:
             self._in_static_order = False
-            carry(self._exchange.together(self._find_tensors), self._static, here, gpu, self._ep_group)
+            carry(self._all_gather.together(self._find_tensors), self._static, here, gpu, self._ep_group)
 
     @contextlib.contextmanager
     def sharded_load(self) -> Iterator[None]:
@@ -195,7 +195,7 @@ class EplbMegatron:
 
     def _register_when_ready(self) -> bool:
         """returns: whether everything is registered now. errors: FailedPrecondition when ranks or experts differ."""
-        found = self._exchange.objects({"there": self._state.is_there(self.layers),
+        found = self._all_gather.objects({"there": self._state.is_there(self.layers),
                                         "scalars": self._state.scalars(self.layers)})
         waiting = [rank for rank, each in enumerate(found) if not each["there"]]
         if waiting and len(waiting) < len(found):
@@ -208,7 +208,7 @@ class EplbMegatron:
             if len(values) > 1:
                 raise eplb.FailedPrecondition(f"optimizer state {name} is {values[:4]} for different experts: it stays with "
                                               f"the slot, and must be the same for all")
-        tensors = self._exchange.together(self._find_tensors)
+        tensors = self._all_gather.together(self._find_tensors)
         for tensor in tensors:
             self.client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
         self.client.finish_registration()
@@ -250,7 +250,7 @@ class EplbMegatron:
         """What the expert in a local slot makes of a fixed input."""
         layer: Optional[Any] = next((each for each in self.layers if each.index == number), None)
         if layer is None:
-            raise eplb.FailedPrecondition(f"layer {number} is on another pipeline rank")
+            raise eplb.FailedPrecondition(f"layer {number} is on another pipeline stage")
         parameter = next(layer.parameters())
         generator = torch.Generator().manual_seed(number)
         hidden = torch.randn(_PROBE_TOKENS, layer.module.config.hidden_size, generator=generator)

@@ -11,8 +11,8 @@ import torch.distributed as dist
 import eplb
 
 # Options of eplb.Client.connect that follow from the model and the parallel groups.
-DERIVED_OPTIONS = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "num_pipeline_ranks",
-                   "expert_tensor_parallel", "exchange")
+DERIVED_OPTIONS = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
+                   "expert_tensor_parallel", "all_gather")
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Coordinates:
     expert_tensor_size: int
     expert_model_size: int
     expert_data_size: int
-    pipeline_size: int
+    pipeline_parallel_size: int
 
     @property
     def world_size(self) -> int:
-        return self.expert_tensor_size * self.expert_model_size * self.expert_data_size * self.pipeline_size
+        return self.expert_tensor_size * self.expert_model_size * self.expert_data_size * self.pipeline_parallel_size
 
     @property
     def rank(self) -> int:
-        """EPLB's rank: expert-tensor ranks fastest, then the EP rank (the GPU of a lane), then expert-data copies, pipeline
+        """EPLB's rank: expert-tensor ranks fastest, then the EP rank (the GPU of an EP group), then expert-data copies, pipeline
         ranks slowest. With an expert tensor size of 1, GPU = rank % num_gpus. It is torch's rank in Megatron's default
         order tp-cp-ep-dp-pp, and another one where the pipeline is inside data parallelism."""
         of_pipeline = self.expert_data * self.expert_model_size + self.expert_model
@@ -56,31 +56,31 @@ def coordinates_of(parallel_state: Any, world_size: int) -> Coordinates:
         expert_tensor_size=parallel_state.get_expert_tensor_parallel_world_size(),
         expert_model_size=parallel_state.get_expert_model_parallel_world_size(),
         expert_data_size=dist.get_world_size(expert_data),
-        pipeline_size=parallel_state.get_pipeline_model_parallel_world_size())
+        pipeline_parallel_size=parallel_state.get_pipeline_model_parallel_world_size())
     if found.world_size != world_size:
         raise eplb.FailedPrecondition(
             f"Megatron's groups hold {found.expert_tensor_size} expert-tensor x {found.expert_model_size} expert-model x "
-            f"{found.expert_data_size} expert-data x {found.pipeline_size} pipeline = {found.world_size} ranks, the job has "
+            f"{found.expert_data_size} expert-data x {found.pipeline_parallel_size} pipeline = {found.world_size} ranks, the job has "
             f"{world_size}: every rank of the job must be in an expert group")
     return found
 
 
 class InEplbOrder:
-    """An exchange that gives the answers in the order of EPLB's ranks, over one in the order of torch's.
+    """An all-gather that gives the answers in the order of EPLB's ranks, over one in the order of torch's.
 
     errors of the constructor: FailedPrecondition when two ranks have one place. Collective.
     """
 
-    def __init__(self, exchange: Callable[[bytes], Sequence[bytes]], rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self._exchange = rank, world_size, exchange
-        self._places: List[int] = [int(answer) for answer in exchange(str(rank).encode())]
+    def __init__(self, all_gather: Callable[[bytes], Sequence[bytes]], rank: int, world_size: int) -> None:
+        self.rank, self.world_size, self._all_gather = rank, world_size, all_gather
+        self._places: List[int] = [int(answer) for answer in all_gather(str(rank).encode())]
         if sorted(self._places) != list(range(world_size)):
             raise eplb.FailedPrecondition(f"EPLB's ranks, in the order of torch's, are {self._places}: expected each of "
                                           f"0..{world_size - 1} once; do all ranks have the same parallel sizes?")
 
     def __call__(self, data: bytes) -> List[bytes]:
         answers: List[bytes] = [b""] * self.world_size
-        for place, answer in zip(self._places, self._exchange(data)):
+        for place, answer in zip(self._places, self._all_gather(data)):
             answers[place] = answer
         return answers
 
@@ -110,7 +110,7 @@ class InEplbOrder:
 
 def connect_options(coordinates: Coordinates, num_layers: int, num_experts: int,
                     given: Mapping[str, Any]) -> Dict[str, Any]:
-    """What Client.connect gets besides the exchange. given: the user's options.
+    """What Client.connect gets besides the all_gather. given: the user's options.
 
     errors: InvalidArgument for one that the adapter derives, and for replicas.
     """
@@ -124,19 +124,19 @@ def connect_options(coordinates: Coordinates, num_layers: int, num_experts: int,
     options: Dict[str, Any] = {**given, "rank": coordinates.rank, "world_size": coordinates.world_size,
                                "num_layers": num_layers, "num_experts": num_experts, "num_slots": num_experts,
                                "num_gpus": coordinates.expert_model_size}
-    if coordinates.pipeline_size > 1:
-        options["num_pipeline_ranks"] = coordinates.pipeline_size
+    if coordinates.pipeline_parallel_size > 1:
+        options["pipeline_parallel_size"] = coordinates.pipeline_parallel_size
     if coordinates.expert_tensor_size > 1:
         options["expert_tensor_parallel"] = coordinates.expert_tensor_size
     return options
 
 
-def agreed_experts(exchange: InEplbOrder, mine: Sequence[int]) -> int:
-    """The experts of a layer, the same in all layers of all pipeline ranks. mine: of each of this rank's. Collective.
+def agreed_experts(all_gather: InEplbOrder, mine: Sequence[int]) -> int:
+    """The experts of a layer, the same in all layers of all pipeline stages. mine: of each of this rank's. Collective.
 
     errors: InvalidArgument when layers differ.
     """
-    found = sorted({number for numbers in exchange.objects(list(mine)) for number in numbers})
+    found = sorted({number for numbers in all_gather.objects(list(mine)) for number in numbers})
     if len(found) != 1:
         raise eplb.InvalidArgument(f"MoE layers have {found} experts: EPLB needs the same number in all")
     return int(found[0])
@@ -146,9 +146,9 @@ def agreed_experts(exchange: InEplbOrder, mine: Sequence[int]) -> int:
 LayerKey = Tuple[bool, int, int]
 
 
-def number_layers(exchange: InEplbOrder, mine: Sequence[LayerKey]) -> Tuple[List[int], int]:
-    """EPLB's numbers of this rank's MoE layers, and how many the model has over all pipeline ranks. Collective."""
-    everywhere = sorted({tuple(key) for keys in exchange.objects(list(mine)) for key in keys})
+def number_layers(all_gather: InEplbOrder, mine: Sequence[LayerKey]) -> Tuple[List[int], int]:
+    """EPLB's numbers of this rank's MoE layers, and how many the model has over all pipeline stages. Collective."""
+    everywhere = sorted({tuple(key) for keys in all_gather.objects(list(mine)) for key in keys})
     if not everywhere:
         raise eplb.InvalidArgument("the model has no MoE layer: no module with router, experts and token_dispatcher")
     return [everywhere.index(tuple(key)) for key in mine], len(everywhere)

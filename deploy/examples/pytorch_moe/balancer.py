@@ -109,7 +109,7 @@ class EplbBalancer:
             first_step=shape.first_step, report_every=self._report_every,
             initial_placement=self._initial_placement,
             state_placement="every_replica" if shape.state_in_every_replica else "with_primary",
-            exchange=self._eplb.torch_exchange() if ranks.world_size > 1 else None)
+            all_gather=self._eplb.torch_all_gather() if ranks.world_size > 1 else None)
         return self._placement()
 
     def register(self, tensors: list[ExpertTensor]) -> None:

@@ -32,10 +32,10 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
                  "HOST:PORT that rank 0 listens on; default: through the daemon");
   app.add_option("--job", options.job, "Name of the job")->capture_default_str();
   app.add_option("--launch-id", options.launch_id,
-                 "Name of this launch, equal on all ranks and different for each launch; default: "
+                 "Name of this run, equal on all ranks and different for each run; default: "
                  "EPLB_LAUNCH_ID, else torchrun's or SLURM's. Without --rendezvous it is needed");
   app.add_flag("--take-over", options.take_over,
-               "Replace a launch of this job although its steps advance");
+               "Replace a run of this job although its steps advance");
   app.add_option("--trace", options.trace_path,
                  "Recorded router trace (JSON lines of load windows)")
       ->required();

@@ -104,9 +104,9 @@ MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers
   return {sum / layers_with_load, peaks / means};
 }
 
-absl::StatusOr<std::vector<int64_t>> AllGather(ControlChannel& channel,
-                                               std::span<const int64_t> values,
-                                               absl::Duration timeout) {
+absl::StatusOr<std::vector<int64_t>> GatherNumbers(ControlChannel& channel,
+                                                   std::span<const int64_t> values,
+                                                   absl::Duration timeout) {
   constexpr size_t kMaxValues = 64;  // of one AllReduceMin
   // Everybody else's cells hold the largest number, so the minimum of a cell is its owner's value.
   std::vector<int64_t> cells(values.size() * static_cast<size_t>(channel.world_size()),

@@ -66,9 +66,9 @@ MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers
 
 // Everybody's values in rank order, [world_size * values.size()]; also a barrier. Every value <
 // INT64_MAX, the same number of them on every rank. errors: as ControlChannel::AllReduceMin.
-absl::StatusOr<std::vector<int64_t>> AllGather(ControlChannel& channel,
-                                               std::span<const int64_t> values,
-                                               absl::Duration timeout);
+absl::StatusOr<std::vector<int64_t>> GatherNumbers(ControlChannel& channel,
+                                                   std::span<const int64_t> values,
+                                                   absl::Duration timeout);
 
 }  // namespace eplb
 

@@ -26,7 +26,7 @@
 #include "client/cli/formats/load_file.h"
 #include "client/client.h"
 #include "client/control/control_channel.h"
-#include "client/control/tcp_exchange.h"
+#include "client/control/tcp_all_gather.h"
 #include "client/run_log/run_directory.h"
 #include "deploy/examples/replay_trainer/device_mirror.h"
 #include "deploy/examples/replay_trainer/expert_state.h"
@@ -58,13 +58,13 @@ absl::StatusOr<StepLoads> ReadTrace(const std::string& path) {
   return loads;
 }
 
-absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options,
-                                        const ClientOptions& client) {
+absl::StatusOr<AllGather> MakeRendezvous(const TrainerOptions& options,
+                                         const ClientOptions& client) {
   if (options.rendezvous.empty()) {
     if (options.endpoint.empty()) {
       return absl::InvalidArgumentError("without --endpoint, --rendezvous HOST:PORT is needed");
     }
-    return MakeDaemonExchange(client);
+    return MakeDaemonAllGather(client);
   }
   const size_t colon = options.rendezvous.rfind(':');
   uint32_t port = 0;
@@ -73,17 +73,17 @@ absl::StatusOr<Exchange> MakeRendezvous(const TrainerOptions& options,
     return absl::InvalidArgumentError(
         absl::StrCat("--rendezvous is \"", options.rendezvous, "\", expected HOST:PORT"));
   }
-  return MakeTcpExchange({.rank = RankId{options.rank},
-                          .world_size = options.world_size,
-                          .address = options.rendezvous.substr(0, colon),
-                          .port = static_cast<uint16_t>(port),
-                          .timeout = options.start_deadline});
+  return MakeTcpAllGather({.rank = RankId{options.rank},
+                           .world_size = options.world_size,
+                           .address = options.rendezvous.substr(0, colon),
+                           .port = static_cast<uint16_t>(port),
+                           .timeout = options.start_deadline});
 }
 
 ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& loads) {
   ClientOptions client;
   client.job = options.job;
-  client.incarnation = options.launch_id;
+  client.run_id = options.launch_id;
   client.take_over = options.take_over;
   client.rank = options.rank;
   client.world_size = options.world_size;
@@ -111,19 +111,19 @@ ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& lo
 }
 
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOptions& options,
-                                                               const Exchange& exchange) {
+                                                               const AllGather& all_gather) {
   std::string secret(32, '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()),
                  static_cast<int>(secret.size())) != 1) {
     return absl::InternalError("no random bytes for the job's secret");
   }
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> secrets, exchange(secret));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> secrets, all_gather(secret));
   return MakeTcpControlChannel({.rank = RankId{options.rank},
                                 .world_size = options.world_size,
                                 .bind_address = options.bind_address,
                                 .secret = secrets[0],
                                 .connect_timeout = options.start_deadline},
-                               exchange);
+                               all_gather);
 }
 
 absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) {
@@ -170,7 +170,7 @@ class Trainer {
                                                .num_nodes = options_.num_nodes,
                                                .num_groups = options_.num_groups}))) {
     report_.job = options_.job;
-    report_.incarnation = client_->incarnation();
+    report_.run_id = client_->run_id();
     report_.world_size = options_.world_size;
     report_.num_layers = loads_.num_layers();
     report_.num_experts = loads_.num_experts();
@@ -217,7 +217,7 @@ class Trainer {
     const bool stop = options_.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
     EPLB_ASSIGN_OR_RETURN(
         const std::vector<int64_t> all,
-        AllGather(*job_channel_, std::vector<int64_t>{stop ? 1 : 0}, options_.step_deadline));
+        GatherNumbers(*job_channel_, std::vector<int64_t>{stop ? 1 : 0}, options_.step_deadline));
     return all[0] == 1;
   }
 
@@ -226,7 +226,7 @@ class Trainer {
     if (options_.reduce == "rank") return own;
     const std::span<const int64_t> mine(own.data(), static_cast<size_t>(own.size()));
     EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
-                          AllGather(*job_channel_, mine, options_.step_deadline));
+                          GatherNumbers(*job_channel_, mine, options_.step_deadline));
     LoadMatrix sum = LoadMatrix::Zero(own.rows(), own.cols());
     for (size_t first = 0; first < all.size(); first += mine.size()) {
       sum += Eigen::Map<const LoadMatrix>(&all[first], own.rows(), own.cols());
@@ -237,8 +237,8 @@ class Trainer {
   absl::Status SumWaits() {
     EPLB_ASSIGN_OR_RETURN(
         const std::vector<int64_t> waits,
-        AllGather(*job_channel_, std::vector<int64_t>{client_->stats().session_waits_over_1ms},
-                  options_.step_deadline));
+        GatherNumbers(*job_channel_, std::vector<int64_t>{client_->stats().session_waits_over_1ms},
+                      options_.step_deadline));
     report_.session_waits_over_1ms = std::accumulate(waits.begin(), waits.end(), int64_t{0});
     return absl::OkStatus();
   }
@@ -267,7 +267,7 @@ class Trainer {
       mine.push_back(std::bit_cast<int64_t>(tokens));
     }
     EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
-                          AllGather(*job_channel_, mine, options_.step_deadline));
+                          GatherNumbers(*job_channel_, mine, options_.step_deadline));
     const MeasuredLoads measured = MeasureLoads(gathered, loads_.num_layers(), options_.world_size);
     const absl::Duration work = absl::Now() - begin;
     WaitUntil(begin + options_.step_time * measured.slowdown);
@@ -306,8 +306,8 @@ class Trainer {
     const int64_t pause = static_cast<int64_t>(boundary.pause_seconds * 1e9);
     EPLB_ASSIGN_OR_RETURN(
         const std::vector<int64_t> costs,
-        AllGather(*job_channel_, std::vector<int64_t>{boundary.received_bytes, pause},
-                  options_.step_deadline));
+        GatherNumbers(*job_channel_, std::vector<int64_t>{boundary.received_bytes, pause},
+                      options_.step_deadline));
     for (size_t i = 0; i < costs.size(); i += 2) {
       record.bytes_moved += costs[i];
       record.pause_seconds =
@@ -322,7 +322,7 @@ class Trainer {
     const absl::StatusOr<int64_t> own = experts_.Verify(last_step, client_->placement());
     const int64_t value = own.ok() ? *own : -1;
     const absl::StatusOr<std::vector<int64_t>> all =
-        AllGather(*job_channel_, std::vector<int64_t>{value}, options_.step_deadline);
+        GatherNumbers(*job_channel_, std::vector<int64_t>{value}, options_.step_deadline);
     if (!own.ok()) return own.status();
     if (!all.ok()) return all.status();
     int64_t sum = 0;
@@ -384,10 +384,11 @@ absl::Status RunTrainer(const TrainerOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckMemory(options, loads));
   EPLB_ASSIGN_OR_RETURN(const std::optional<int32_t> device, ExpertDevice(options));
   const ClientOptions client_options = ClientOptionsOf(options, loads);
-  EPLB_ASSIGN_OR_RETURN(const Exchange exchange, MakeRendezvous(options, client_options));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Connect(client_options, exchange));
+  EPLB_ASSIGN_OR_RETURN(const AllGather all_gather, MakeRendezvous(options, client_options));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
+                        Client::Connect(client_options, all_gather));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> job_channel,
-                        MakeJobChannel(options, exchange));
+                        MakeJobChannel(options, all_gather));
   return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run(device);
 }
 

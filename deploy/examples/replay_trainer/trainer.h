@@ -20,7 +20,7 @@ struct TrainerOptions {
   DaemonTls tls;           // of the connections to eplbd
   std::string rendezvous;  // HOST:PORT of rank 0; empty: through the daemon
   std::string job = "demo";
-  std::string launch_id;   // ClientOptions::incarnation
+  std::string launch_id;   // ClientOptions::run
   bool take_over = false;  // as ClientOptions
   std::string trace_path;
   int64_t num_steps = 0;

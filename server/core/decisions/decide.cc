@@ -10,9 +10,9 @@
 
 #include "base/status_macros.h"
 #include "placement/decision/rebalance.h"
-#include "server/core/decisions/held.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
+#include "server/core/decisions/recovery.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
@@ -28,7 +28,8 @@ bool IsDue(const State& state, const Job& job) {
   return !job.last_decision_step || step - *job.last_decision_step >= job.settings.every_steps;
 }
 
-absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const Solved& solved) {
+absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job& job,
+                                                   const Solved& solved) {
   EPLB_RETURN_IF_ERROR(solved.placement.status());
   const Placement& candidate = *solved.placement;
   if (!(candidate.topology() == job.current->topology)) {
@@ -36,22 +37,22 @@ absl::StatusOr<Verdict> JudgeSolution(const State& state, const Job& job, const 
   }
   const Settings& settings = job.settings;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  return Judge({.load = *job.solving.load,
-                .first_step = job.solving.first_step,
-                .last_step = job.solving.last_step,
-                .incumbent = *job.known->placement,
-                .candidate = candidate,
-                .min_gain = settings.min_gain,
-                .layers_per_chunk = LayersPerChunk(job),
-                .staging_rows = LeastStagingRows(*job.current),
-                .migration = job.current->migration,
-                .costs = CostsOf(state, job),
-                .record = &job.record,
-                .every_steps = settings.every_steps,
-                .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
-                .seconds_per_byte = SecondsPerByte(job),
-                .measured = measured,
-                .force = job.solving.force});
+  return EvaluateCandidate({.load = *job.solving.load,
+                            .first_step = job.solving.first_step,
+                            .last_step = job.solving.last_step,
+                            .incumbent = *job.last_known->placement,
+                            .candidate = candidate,
+                            .min_gain = settings.min_gain,
+                            .layers_per_chunk = LayersPerChunk(job),
+                            .staging_rows = LeastStagingRows(*job.current),
+                            .migration = job.current->migration,
+                            .costs = CostsOf(state, job),
+                            .record = &job.record,
+                            .every_steps = settings.every_steps,
+                            .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
+                            .seconds_per_byte = SecondsPerByte(job),
+                            .measured = measured,
+                            .force = job.solving.force});
 }
 
 // What is known of a decision when the solver has answered, or has not in time.
@@ -68,30 +69,31 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   return plan;
 }
 
-Plan PlanOf(const Job& job, PlanResult result, const std::string& reason, const Verdict& verdict) {
+Plan PlanOf(const Job& job, PlanResult result, const std::string& reason,
+            const CandidateDecision& decision) {
   Plan plan = PlanOf(job, result, reason);
-  plan.balancedness_in_force = verdict.balancedness_before;
-  plan.balancedness_predicted = verdict.balancedness_predicted;
-  plan.peak_fall = verdict.peak_fall;
-  plan.net_gain_seconds = verdict.net_gain_seconds;
-  plan.migration_seconds = verdict.migration_seconds;
-  plan.transfers = verdict.chunks.empty() ? 0 : verdict.transfers;
-  plan.num_chunks = static_cast<int32_t>(verdict.chunks.size());
+  plan.balancedness_in_force = decision.balancedness_before;
+  plan.balancedness_predicted = decision.balancedness_predicted;
+  plan.peak_fall = decision.peak_fall;
+  plan.net_gain_seconds = decision.net_gain_seconds;
+  plan.migration_seconds = decision.migration_seconds;
+  plan.transfers = decision.chunks.empty() ? 0 : decision.transfers;
+  plan.num_chunks = static_cast<int32_t>(decision.chunks.size());
   return plan;
 }
 
 // IDLE, with the decision on record.
-void EndSolve(Turn& turn, Job& job, const char* event, Plan plan) {
+void EndSolve(DecisionContext& context, Job& job, const char* event, Plan plan) {
   Remember(job);
   const std::string reason = plan.reason;
-  SetPhase(turn, job, Phase::kIdle);
-  RecordEvent(turn, job, event, job.known->version, reason);
-  AddPlan(turn, job, std::move(plan));
+  SetPhase(context, job, Phase::kIdle);
+  RecordEvent(context, job, event, job.last_known->version, reason);
+  AddPlan(context, job, std::move(plan));
 }
 
-void RecordLeftOut(Turn& turn, Job& job, const Verdict& verdict) {
-  for (const std::string* text : {&verdict.left_out, &verdict.too_long}) {
-    if (!text->empty()) RecordEvent(turn, job, "left_out", job.known->version, *text);
+void RecordLeftOut(DecisionContext& context, Job& job, const CandidateDecision& decision) {
+  for (const std::string* text : {&decision.left_out, &decision.too_long}) {
+    if (!text->empty()) RecordEvent(context, job, "left_out", job.last_known->version, *text);
   }
 }
 
@@ -106,9 +108,10 @@ std::vector<std::shared_ptr<const Load>> WindowsOf(const Job& job, const Window&
   return loads;
 }
 
-void StartSolve(Turn& turn, Job& job, Window estimate, bool force, const std::string& actor) {
+void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
+                const std::string& actor) {
   job.last_decision_step = job.windows.complete.back().last_step;
-  job.solving = {.id = ++turn.state.last_solve_id,
+  job.solving = {.id = ++context.state.last_solve_id,
                  .force = force,
                  .asked_by = actor,
                  .policy_name = job.settings.policy_name,
@@ -116,15 +119,15 @@ void StartSolve(Turn& turn, Job& job, Window estimate, bool force, const std::st
                  .first_step = estimate.first_step,
                  .last_step = estimate.last_step,
                  .balancedness = BalancednessOf(estimate.on_gpus.get())};
-  SetPhase(turn, job, Phase::kSolving);
-  turn.decision.effects.emplace_back(Solve{.job = job.name,
-                                           .solve_id = job.solving.id,
-                                           .policy_name = job.settings.policy_name,
-                                           .load = job.solving.load,
-                                           .recent = WindowsOf(job, estimate),
-                                           .previous = job.known->placement});
-  turn.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
-                                      ": asking policy ", job.settings.policy_name);
+  SetPhase(context, job, Phase::kSolving);
+  context.decision.effects.emplace_back(Solve{.job = job.name,
+                                              .solve_id = job.solving.id,
+                                              .policy_name = job.settings.policy_name,
+                                              .load = job.solving.load,
+                                              .recent = WindowsOf(job, estimate),
+                                              .previous = job.last_known->placement});
+  context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
+                                         ": asking policy ", job.settings.policy_name);
 }
 
 // What an observed job cannot be told, and the keys that would change it; empty with prices.
@@ -138,14 +141,14 @@ std::string UnpricedText(const State& state, const Job& job) {
 }
 
 // Says, once, that decisions are made again: this is the first one after the frozen steps.
-void TellFreezeOver(Turn& turn, Job& job) {
+void TellFreezeOver(DecisionContext& context, Job& job) {
   const StepRange& freeze = job.settings.freeze_steps;
   const Windows& windows = job.windows;
   const int64_t step = windows.complete.back().last_step;
   const bool froze =
       freeze.first <= freeze.last && windows.complete.front().first_step <= freeze.last;
   if (!froze || step <= freeze.last || job.last_decision_step.value_or(-1) > freeze.last) return;
-  RecordEvent(turn, job, "freeze_over", job.known->version,
+  RecordEvent(context, job, "freeze_over", job.last_known->version,
               absl::StrCat("step ", step, ": the frozen steps ", StepsText(freeze),
                            " are over, decisions are made again"));
 }
@@ -160,11 +163,11 @@ int32_t WindowsPerDecision(const Job& job) {
 }  // namespace
 
 Costs CostsOf(const State& state, const Job& job) {
-  const Incarnation& incarnation = *job.current;
+  const Run& run = *job.current;
   Costs costs = state.config.costs;
   costs.horizon_steps = job.settings.horizon_steps;
-  costs.token_seconds /= static_cast<double>(incarnation.grid.num_token_lanes());
-  costs.expert = incarnation.migration;
+  costs.token_seconds /= static_cast<double>(run.grid.num_token_groups());
+  costs.expert = run.migration;
   if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
   return costs;
 }
@@ -180,7 +183,7 @@ double SecondsPerByte(const Job& job) {
 std::string NextChunkTooLong(const State& state, const Job& job) {
   if (job.chunks.rest.empty()) return "";
   const absl::StatusOr<std::vector<LayerMove>> moves =
-      MovesOf(*job.known->placement, job.chunks.rest.front().after, CostsOf(state, job));
+      MovesOf(*job.last_known->placement, job.chunks.rest.front().after, CostsOf(state, job));
   if (!moves.ok()) return "";  // the ranks refuse it by name
   int64_t bytes = 0;
   for (const LayerMove& move : *moves) bytes += move.incoming_bytes;
@@ -194,9 +197,9 @@ std::string NextChunkTooLong(const State& state, const Job& job) {
 }
 
 void WatchWindow(const State& state, Job& job) {
-  if (!job.known || !job.known->placement || !job.current) return;
+  if (!job.last_known || !job.last_known->placement || !job.current) return;
   const Costs costs = CostsOf(state, job);
-  const Placement& incumbent = *job.known->placement;
+  const Placement& incumbent = *job.last_known->placement;
   if (!costs.priced() || !(incumbent.topology() == job.current->topology)) return;
   const Window& window = job.windows.complete.back();
   const int64_t num_steps = window.last_step - window.first_step + 1;
@@ -229,22 +232,22 @@ absl::Status MayDecide(const State& state, const Job& job) {
   return absl::OkStatus();
 }
 
-absl::Status SolveNow(Turn& turn, Job& job, bool force, const std::string& actor) {
+absl::Status SolveNow(DecisionContext& context, Job& job, bool force, const std::string& actor) {
   EPLB_ASSIGN_OR_RETURN(Window estimate, SumSince(job.windows, -1, WindowsPerDecision(job)));
-  StartSolve(turn, job, std::move(estimate), force, actor);
+  StartSolve(context, job, std::move(estimate), force, actor);
   return absl::OkStatus();
 }
 
-void MaybeSolve(Turn& turn, Job& job) {
-  if (!IsDue(turn.state, job)) return;
-  TellFreezeOver(turn, job);
+void MaybeSolve(DecisionContext& context, Job& job) {
+  if (!IsDue(context.state, job)) return;
+  TellFreezeOver(context, job);
   const int64_t step = job.windows.complete.back().last_step;
   const int64_t after_step = job.last_decision_step.value_or(-1);
   job.last_decision_step = step;
   if (job.back_off.to_skip > 0) {
     --job.back_off.to_skip;
     Remember(job);
-    RecordEvent(turn, job, "kept", job.known->version,
+    RecordEvent(context, job, "kept", job.last_known->version,
                 absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ",
                              "commit; ", CountText(job.back_off.to_skip, "more decision"),
                              " will be skipped"));
@@ -253,51 +256,51 @@ void MaybeSolve(Turn& turn, Job& job) {
   absl::StatusOr<Window> estimate = SumSince(job.windows, after_step, WindowsPerDecision(job));
   if (!estimate.ok()) {
     Remember(job);
-    RecordEvent(turn, job, "kept", job.known->version,
+    RecordEvent(context, job, "kept", job.last_known->version,
                 absl::StrCat("step ", step, ": kept, ", estimate.status().ToString()));
     return;
   }
-  StartSolve(turn, job, *std::move(estimate), false, "");
+  StartSolve(context, job, *std::move(estimate), false, "");
 }
 
-void HandleSolved(Turn& turn, const Solved& solved) {
-  const auto found = turn.state.jobs.find(solved.job);
-  if (found == turn.state.jobs.end()) return;
+void HandleSolved(DecisionContext& context, const Solved& solved) {
+  const auto found = context.state.jobs.find(solved.job);
+  if (found == context.state.jobs.end()) return;
   Job& job = found->second;
   if (job.phase != Phase::kSolving || solved.solve_id != job.solving.id) return;
   job.solving.id = 0;  // it is answered
   job.solving.seconds = solved.seconds;
-  absl::StatusOr<Verdict> verdict = JudgeSolution(turn.state, job, solved);
-  if (!verdict.ok()) {
-    AbandonSolve(turn, job,
+  absl::StatusOr<CandidateDecision> decision = EvaluateSolution(context.state, job, solved);
+  if (!decision.ok()) {
+    AbandonSolve(context, job,
                  absl::StrCat("kept, policy ", job.solving.policy_name,
-                              " failed: ", verdict.status().ToString()),
+                              " failed: ", decision.status().ToString()),
                  true);
     return;
   }
-  RecordLeftOut(turn, job, *verdict);
-  const bool may_try = verdict->chunks.empty() || job.settings.observe;
-  if (may_try && CostsOf(turn.state, job).priced()) {
-    job.record.BeginTrial(*solved.placement, *job.known->placement);
+  RecordLeftOut(context, job, *decision);
+  const bool may_try = decision->chunks.empty() || job.settings.observe;
+  if (may_try && CostsOf(context.state, job).priced()) {
+    job.record.BeginTrial(*solved.placement, *job.last_known->placement);
   }
-  if (verdict->chunks.empty()) {
-    EndSolve(turn, job, "kept", PlanOf(job, PlanResult::kKept, verdict->reason, *verdict));
+  if (decision->chunks.empty()) {
+    EndSolve(context, job, "kept", PlanOf(job, PlanResult::kKept, decision->reason, *decision));
   } else if (job.settings.observe) {
     const std::string reason =
-        absl::StrCat("would have rebalanced, ", verdict->reason, UnpricedText(turn.state, job));
-    EndSolve(turn, job, "observed", PlanOf(job, PlanResult::kObserved, reason, *verdict));
+        absl::StrCat("would have rebalanced, ", decision->reason, UnpricedText(context.state, job));
+    EndSolve(context, job, "observed", PlanOf(job, PlanResult::kObserved, reason, *decision));
   } else if (job.current->num_connected < job.current->world_size()) {
-    EndSolve(turn, job, "kept",
-             PlanOf(job, PlanResult::kKept, "kept, not every rank is connected", *verdict));
+    EndSolve(context, job, "kept",
+             PlanOf(job, PlanResult::kKept, "kept, not every rank is connected", *decision));
   } else {
-    job.record.Spend(verdict->migration_seconds);
-    Plan plan = PlanOf(job, PlanResult::kProposed, verdict->reason, *verdict);
-    ProposeChunks(turn, job, {.chunks = std::move(verdict->chunks), .plan = std::move(plan)});
+    job.record.Spend(decision->migration_seconds);
+    Plan plan = PlanOf(job, PlanResult::kProposed, decision->reason, *decision);
+    ProposeChunks(context, job, {.chunks = std::move(decision->chunks), .plan = std::move(plan)});
   }
 }
 
-void ProposeChunks(Turn& turn, Job& job, Bundle bundle) {
-  StopSolve(turn, job);
+void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle) {
+  StopSolve(context, job);
   job.chunks = {.rest = {std::make_move_iterator(bundle.chunks.begin()),
                          std::make_move_iterator(bundle.chunks.end())},
                 .total = static_cast<int32_t>(bundle.chunks.size()),
@@ -307,48 +310,48 @@ void ProposeChunks(Turn& turn, Job& job, Bundle bundle) {
                 .policy = bundle.plan.policy,
                 .asked_by = bundle.plan.asked_by,
                 .despite_pause = bundle.despite_pause};
-  AddPlan(turn, job, std::move(bundle.plan));
+  AddPlan(context, job, std::move(bundle.plan));
   Remember(job);
   job.chunks.decision = job.plans.back().plan;
-  ProposeNextChunk(turn, job, std::move(bundle.done));
+  ProposeNextChunk(context, job, std::move(bundle.done));
 }
 
-void HandleSolveStarted(Turn& turn, const SolveStarted& started) {
-  const auto found = turn.state.jobs.find(started.job);
-  if (found == turn.state.jobs.end()) return;
+void HandleSolveStarted(DecisionContext& context, const SolveStarted& started) {
+  const auto found = context.state.jobs.find(started.job);
+  if (found == context.state.jobs.end()) return;
   Job& job = found->second;
   if (job.phase != Phase::kSolving || started.solve_id != job.solving.id) return;
   job.solving.began = true;
-  job.phase_since = turn.now;
+  job.phase_since = context.now;
 }
 
 absl::Duration SolveDeadline(const Config& config, const Job& job) {
   return job.solving.began ? config.solve_deadline : kSolveWaits * config.solve_deadline;
 }
 
-void CheckSolveDeadline(Turn& turn, Job& job) {
+void CheckSolveDeadline(DecisionContext& context, Job& job) {
   if (job.phase != Phase::kSolving) return;
-  const absl::Duration deadline = SolveDeadline(turn.state.config, job);
-  if (turn.now - job.phase_since < deadline) return;
+  const absl::Duration deadline = SolveDeadline(context.state.config, job);
+  if (context.now - job.phase_since < deadline) return;
   if (job.solving.began) {
-    return AbandonSolve(turn, job,
+    return AbandonSolve(context, job,
                         absl::StrCat("kept, policy ", job.solving.policy_name,
                                      " gave no placement within ", absl::FormatDuration(deadline)),
                         true);
   }
   std::vector<std::string> ahead;
-  for (const auto& [name, other] : turn.state.jobs) {
+  for (const auto& [name, other] : context.state.jobs) {
     if (other.phase == Phase::kSolving && other.solving.began) ahead.push_back(name);
   }
   AbandonSolve(
-      turn, job,
+      context, job,
       absl::StrCat("kept, the solver did not begin within ", absl::FormatDuration(deadline),
                    "; it works for ", ahead.empty() ? "no job" : absl::StrJoin(ahead, ", ")),
       true);
 }
 
-void AbandonSolve(Turn& turn, Job& job, const std::string& reason, bool failed) {
-  EndSolve(turn, job, "kept",
+void AbandonSolve(DecisionContext& context, Job& job, const std::string& reason, bool failed) {
+  EndSolve(context, job, "kept",
            PlanOf(job, failed ? PlanResult::kFailed : PlanResult::kKept, reason));
 }
 

@@ -11,8 +11,8 @@
 
 #include "placement/decision/cost.h"
 #include "placement/migration_plan.h"
-#include "server/core/decisions/judge.h"
-#include "server/core/state/turn.h"
+#include "server/core/decisions/evaluate_candidate.h"
+#include "server/core/state/decision_context.h"
 
 namespace eplb::core {
 
@@ -20,27 +20,27 @@ namespace eplb::core {
 void WatchWindow(const State& state, Job& job);
 // Then: asks for a solution when it is time to decide. Does nothing outside
 // IDLE, when paused, in the freeze, while a rank is not connected, and while the daemon drains.
-void MaybeSolve(Turn& turn, Job& job);
+void MaybeSolve(DecisionContext& context, Job& job);
 
 // Why a decision cannot be made now, whatever the pace is.
 // errors: FailedPrecondition, one sentence.
 absl::Status MayDecide(const State& state, const Job& job);
 // Asks for a solution for the newest complete windows, also those that were decided on before.
 // REQUIRES: MayDecide is OK. errors: as SumSince.
-absl::Status SolveNow(Turn& turn, Job& job, bool force, const std::string& actor);
+absl::Status SolveNow(DecisionContext& context, Job& job, bool force, const std::string& actor);
 
-void HandleSolved(Turn& turn, const Solved& solved);
+void HandleSolved(DecisionContext& context, const Solved& solved);
 // Its deadline counts from now on.
-void HandleSolveStarted(Turn& turn, const SolveStarted& started);
+void HandleSolveStarted(DecisionContext& context, const SolveStarted& started);
 // A solve may wait so many deadlines for its turn at the solver.
 inline constexpr int kSolveWaits = 5;
 // Of a job that is SOLVING: how long the policy may compute, or its solve may wait before that.
 absl::Duration SolveDeadline(const Config& config, const Job& job);
 // Gives up a solve that is late, or that waited too long; the reason names the jobs that the solver
 // works for.
-void CheckSolveDeadline(Turn& turn, Job& job);
+void CheckSolveDeadline(DecisionContext& context, Job& job);
 // Forgets the solution that is being computed; IDLE. `failed`: the policy is to blame.
-void AbandonSolve(Turn& turn, Job& job, const std::string& reason, bool failed);
+void AbandonSolve(DecisionContext& context, Job& job, const std::string& reason, bool failed);
 
 // Proposes these chunks, the first one at once, as ProposeNextChunk. The plan is recorded.
 // REQUIRES: chunks is not empty, IDLE or SOLVING, plan.result is kProposed.
@@ -50,10 +50,10 @@ struct Bundle {
   bool despite_pause = false;  // as Chunks
   std::optional<DoneRequest> done = std::nullopt;
 };
-void ProposeChunks(Turn& turn, Job& job, Bundle bundle);
+void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle);
 
-// With the job's bytes, and the time of a token shared by the lanes that split the tokens: not by
-// pipeline ranks, nor by expert-tensor-parallel ones.
+// With the job's bytes, and the time of a token shared by the EP groups that split the tokens: not
+// by pipeline stages, nor by expert-tensor-parallel ones.
 Costs CostsOf(const State& state, const Job& job);
 // The slowest that the newest chunks took per byte; 0 when nothing was measured.
 double SecondsPerByte(const Job& job);

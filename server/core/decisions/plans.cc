@@ -14,12 +14,12 @@ namespace {
 constexpr std::string_view kNames[kNumPlanResults] = {
     "kept", "observed", "proposed", "committed", "withdrawn", "partial", "failed"};
 
-void Write(Turn& turn, const Job& job, const Plan& plan) {
-  turn.decision.effects.emplace_back(StorePlan{job.name, plan});
+void Write(DecisionContext& context, const Job& job, const Plan& plan) {
+  context.decision.effects.emplace_back(StorePlan{job.name, plan});
 }
 
-void Count(Turn& turn, PlanResult result) {
-  ++turn.state.counters.plans[static_cast<size_t>(result)];
+void Count(DecisionContext& context, PlanResult result) {
+  ++context.state.counters.plans[static_cast<size_t>(result)];
 }
 
 // The pause of a rollback outlives it: its reason must not speak of what did not come.
@@ -38,13 +38,13 @@ void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
   Remember(job);
 }
 
-void ClosePlan(Turn& turn, Job& job, Plan& plan, const std::string& why) {
+void ClosePlan(DecisionContext& context, Job& job, Plan& plan, const std::string& why) {
   plan.result = PlanResult::kPartial;
   if (plan.chunks_committed == 0) plan.result = PlanResult::kWithdrawn;
   if (plan.chunks_committed >= plan.num_chunks) plan.result = PlanResult::kCommitted;
   if (plan.result != PlanResult::kCommitted) absl::StrAppend(&plan.reason, "; ", why);
-  Count(turn, plan.result);
-  Write(turn, job, plan);
+  Count(context, plan.result);
+  Write(context, job, plan);
   if (plan.result != PlanResult::kCommitted) TellFailedRollback(job, plan, why);
 }
 
@@ -63,7 +63,7 @@ void ForgetSeen(Plan& plan) {
   plan.seen_last_step = 0;
 }
 
-void NoteSeen(Turn& turn, Job& job) {
+void NoteSeen(DecisionContext& context, Job& job) {
   const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(),
                                   [](const Plan& plan) { return plan.chunks_committed > 0; });
   if (found == job.plans.rend() || found->balancedness_seen || !job.windows.measured) return;
@@ -72,7 +72,7 @@ void NoteSeen(Turn& turn, Job& job) {
   found->balancedness_seen = measured.balancedness;
   found->seen_first_step = measured.first_step;
   found->seen_last_step = measured.last_step;
-  Write(turn, job, *found);
+  Write(context, job, *found);
 }
 
 }  // namespace
@@ -85,15 +85,15 @@ std::optional<PlanResult> PlanResultOf(std::string_view name) {
   return static_cast<PlanResult>(found - std::begin(kNames));
 }
 
-void AddPlan(Turn& turn, Job& job, Plan plan) {
+void AddPlan(DecisionContext& context, Job& job, Plan plan) {
   plan.plan = job.plans.empty() ? 1 : job.plans.back().plan + 1;
-  plan.decided_at = turn.now;
-  plan.base_version = job.known->version;
-  Count(turn, plan.result);
+  plan.decided_at = context.now;
+  plan.base_version = job.last_known->version;
+  Count(context, plan.result);
   job.plans.push_back(std::move(plan));
   if (std::ssize(job.plans) > kMaxPlans) job.plans.pop_front();
   // A proposed one is written with its first version, by NoteProposed.
-  if (job.plans.back().result != PlanResult::kProposed) Write(turn, job, job.plans.back());
+  if (job.plans.back().result != PlanResult::kProposed) Write(context, job, job.plans.back());
 }
 
 Plan* OpenPlan(Job& job) {
@@ -101,14 +101,14 @@ Plan* OpenPlan(Job& job) {
   return open ? &job.plans.back() : nullptr;
 }
 
-void NoteProposed(Turn& turn, Job& job, const Proposal& proposal) {
+void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal) {
   Plan* plan = OpenPlan(job);
   if (plan == nullptr || plan->first_version != 0) return;
   plan->first_version = proposal.message.version;
-  Write(turn, job, *plan);
+  Write(context, job, *plan);
 }
 
-void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal) {
+void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal) {
   Plan* plan = OpenPlan(job);
   if (plan == nullptr) return;
   ++plan->chunks_committed;
@@ -120,15 +120,15 @@ void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal) {
     plan->pause_seconds = std::max(plan->pause_seconds, proposal.longest_pause_seconds);
   }
   plan->switched_step = proposal.applied_step.value_or(plan->switched_step);
-  if (plan->chunks_committed < plan->num_chunks) Write(turn, job, *plan);
-  NoteSeen(turn, job);  // a rank's answer may come after the others' windows
+  if (plan->chunks_committed < plan->num_chunks) Write(context, job, *plan);
+  NoteSeen(context, job);  // a rank's answer may come after the others' windows
 }
 
-void NoteMeasured(Turn& turn, Job& job) {
+void NoteMeasured(DecisionContext& context, Job& job) {
   const Measured& measured = *job.windows.measured;
   ++job.account.windows;
   job.account.saved_peak_tokens += measured.peak_load_static - measured.peak_load;
-  NoteSeen(turn, job);
+  NoteSeen(context, job);
 }
 
 const Plan* NewestSwitched(const Job& job) {
@@ -137,30 +137,30 @@ const Plan* NewestSwitched(const Job& job) {
   return found == job.plans.rend() ? nullptr : &*found;
 }
 
-void SettlePlan(Turn& turn, Job& job, const std::string& why) {
+void SettlePlan(DecisionContext& context, Job& job, const std::string& why) {
   Plan* plan = OpenPlan(job);
   if (plan == nullptr || job.proposal || !job.chunks.rest.empty()) return;
-  ClosePlan(turn, job, *plan, why);
+  ClosePlan(context, job, *plan, why);
 }
 
-void SettleOldPlan(Turn& turn, Job& job) {
+void SettleOldPlan(DecisionContext& context, Job& job) {
   Plan* plan = OpenPlan(job);
   if (plan == nullptr) return;
   // Versions of one decision's chunks follow each other.
-  const int64_t ran = job.known->version - plan->first_version + 1;
+  const int64_t ran = job.last_known->version - plan->first_version + 1;
   if (plan->first_version > 0 && ran > plan->chunks_committed && ran <= plan->num_chunks) {
     plan->chunks_committed = static_cast<int32_t>(ran);
     plan->received_bytes = kNotMeasured;
     plan->pause_seconds = kNotMeasured;
-    plan->last_version = job.known->version;
+    plan->last_version = job.last_known->version;
     ForgetSeen(*plan);
   }
-  ClosePlan(turn, job, *plan, "what became of it was learned from the ranks");
+  ClosePlan(context, job, *plan, "what became of it was learned from the ranks");
 }
 
 absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> to_version) {
   if (to_version) return *to_version;
-  const int64_t version = job.known ? job.known->version : 0;
+  const int64_t version = job.last_known ? job.last_known->version : 0;
   const auto plan = std::find_if(job.plans.rbegin(), job.plans.rend(), [version](const Plan& one) {
     return one.last_version == version && one.chunks_committed > 0;
   });

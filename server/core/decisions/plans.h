@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "server/core/state/turn.h"
+#include "server/core/state/decision_context.h"
 #include "server/core/values/record.h"
 
 namespace eplb::core {
@@ -18,17 +18,17 @@ inline constexpr char kRollbackPolicy[] = "rollback";
 inline constexpr char kForRollback[] = "for a rollback to version ";
 
 // Numbers and keeps a plan; fills in when it was decided and on which version.
-void AddPlan(Turn& turn, Job& job, Plan plan);
+void AddPlan(DecisionContext& context, Job& job, Plan plan);
 
 // The plan whose chunks are being proposed; none when nothing is.
 Plan* OpenPlan(Job& job);
 
 // A chunk was proposed, or is the placement in force.
-void NoteProposed(Turn& turn, Job& job, const Proposal& proposal);
-void NoteCommitted(Turn& turn, Job& job, const Proposal& proposal);
+void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal);
+void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal);
 
 // windows.measured is new: counts it, and it may be what followed the newest plan that switched.
-void NoteMeasured(Turn& turn, Job& job);
+void NoteMeasured(DecisionContext& context, Job& job);
 
 // The newest plan that switched anything; null when none did.
 const Plan* NewestSwitched(const Job& job);
@@ -36,11 +36,11 @@ const Plan* NewestSwitched(const Job& job);
 // Closes the open plan once none of its chunks is in flight or still to come: committed, partial or
 // withdrawn by what was committed. `why` is added to the reason unless all was committed, and tells
 // in the reason of the pause what a rollback came to.
-void SettlePlan(Turn& turn, Job& job, const std::string& why);
+void SettlePlan(DecisionContext& context, Job& job, const std::string& why);
 
 // After a restart: what became of the plan that the daemon before had in flight, as far as the
 // version that all ranks run tells.
-void SettleOldPlan(Turn& turn, Job& job);
+void SettleOldPlan(DecisionContext& context, Job& job);
 
 // The version that a Rollback goes to. errors: FailedPrecondition when no decision is known that
 // led to the version in force.

@@ -9,8 +9,8 @@
 
 #include "placement/decision/rebalance.h"
 #include "server/core/decisions/decide.h"
-#include "server/core/decisions/held.h"
 #include "server/core/decisions/plans.h"
+#include "server/core/decisions/recovery.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
@@ -23,17 +23,17 @@ void NoteRan(Job& job, int64_t version, const Digest& digest) {
   if (job.ran.size() > kMaxRan) job.ran.erase(job.ran.begin());
 }
 
-void TellReusedVersion(Turn& turn, Job& job, Incarnation& incarnation, const wire::Hello& hello) {
+void TellReusedVersion(DecisionContext& context, Job& job, Run& run, const wire::Hello& hello) {
   const auto ran = job.ran.find(hello.running_version);
   if (ran == job.ran.end() || ran->second == hello.running_digest) return;
-  if (std::exchange(incarnation.reuse_told, true)) return;
-  RecordEvent(turn, job, "version_reused", hello.running_version,
-              absl::StrCat("incarnation ", incarnation.name, " runs version ",
-                           hello.running_version, " with digest ", ShortHex(hello.running_digest),
-                           ", the job ran digest ", ShortHex(ran->second),
-                           " under that number before, which stays in the history; the next "
-                           "version is ",
-                           job.next_version));
+  if (std::exchange(run.reuse_told, true)) return;
+  RecordEvent(
+      context, job, "version_reused", hello.running_version,
+      absl::StrCat("run ", run.name, " runs version ", hello.running_version, " with digest ",
+                   ShortHex(hello.running_digest), ", the job ran digest ", ShortHex(ran->second),
+                   " under that number before, which stays in the history; the next "
+                   "version is ",
+                   job.next_version));
 }
 
 absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version) {
@@ -43,38 +43,38 @@ absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version)
                                                  ": nobody proposed it"));
 }
 
-void HandleReserveVersion(Turn& turn, const ReserveVersion& ask) {
-  State& state = turn.state;
+void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
+  State& state = context.state;
   const auto found = state.jobs.find(ask.job);
   absl::Status status;
   if (found == state.jobs.end()) status = absl::NotFoundError(absl::StrCat("no job ", ask.job));
   if (state.draining) status = absl::UnavailableError("the daemon drains; come back later");
   if (!status.ok()) {
-    turn.decision.effects.emplace_back(Reply{ask.ticket, status});
+    context.decision.effects.emplace_back(Reply{ask.ticket, status});
     return;
   }
   Job& job = found->second;
-  if (!Spend(job.reserve_budget, turn.now)) {
-    turn.decision.effects.emplace_back(Reply{
+  if (!Spend(job.reserve_budget, context.now)) {
+    context.decision.effects.emplace_back(Reply{
         ask.ticket,
         absl::ResourceExhaustedError(absl::StrCat(
             "job ", job.name, " reserved ", Budget::kBurst, " versions and gets another each ",
             absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; come back later"))});
     return;
   }
-  Undo undo{.turn = state.turn,
+  Undo undo{.decision_count = state.decision_count,
             .ticket = ask.ticket,
             .verb = "reserve_version",
             .job = job,
             .counters = state.counters};
   const int64_t version = job.next_version++;
   if (BelongsInStore(job)) {
-    StoreJob(turn, job);
+    StoreJob(context, job);
     state.undo = std::move(undo);
   }
-  turn.decision.reason = absl::StrCat("version ", version, " of job ", job.name, " is reserved");
-  turn.decision.effects.emplace_back(
-      Reply{ask.ticket, ChangeOutcome{.version = version, .outcome = turn.decision.reason}});
+  context.decision.reason = absl::StrCat("version ", version, " of job ", job.name, " is reserved");
+  context.decision.effects.emplace_back(
+      Reply{ask.ticket, ChangeOutcome{.version = version, .outcome = context.decision.reason}});
 }
 
 namespace {
@@ -83,25 +83,26 @@ constexpr int32_t kMaxSkippedDecisions = 64;
 constexpr int kMaxPauses = 8;  // chunks whose pause is remembered
 
 void Count(Proposal& proposal, Answer answer, int32_t change) {
-  if (answer == Answer::kReady) proposal.num_ready += change;
+  if (answer == Answer::kPrepared) proposal.num_ready += change;
   if (answer == Answer::kApplied) proposal.num_applied += change;
   if (answer == Answer::kFailed) proposal.num_failed += change;
 }
 
-std::vector<int32_t> RanksThat(const Incarnation& incarnation, Answer answer) {
+std::vector<int32_t> RanksThat(const Run& run, Answer answer) {
   std::vector<int32_t> ranks;
-  for (int32_t index = 0; index < incarnation.world_size(); ++index) {
-    if (incarnation.ranks[index].answer == answer) ranks.push_back(index);
+  for (int32_t index = 0; index < run.world_size(); ++index) {
+    if (run.ranks[index].answer == answer) ranks.push_back(index);
   }
   return ranks;
 }
 
-// What the boundary took, for the metrics and for the next chunks' length. Before job.known
+// What the boundary took, for the metrics and for the next chunks' length. Before job.last_known
 // changes.
-void MeasureProposal(Turn& turn, Job& job, const Proposal& proposal) {
-  Counters& counters = turn.state.counters;
+void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposal) {
+  Counters& counters = context.state.counters;
   AddCapped(counters.received_bytes, std::max<int64_t>(proposal.received_bytes, 0));
-  const absl::StatusOr<MoveSummary> moves = SummariseMoves(*job.known->placement, *proposal.after);
+  const absl::StatusOr<MoveSummary> moves =
+      SummariseMoves(*job.last_known->placement, *proposal.after);
   if (moves.ok()) counters.transfers += moves->transfers;
   job.account.pause_seconds += proposal.longest_pause_seconds;
   if (proposal.most_received_bytes == 0) return;
@@ -111,19 +112,19 @@ void MeasureProposal(Turn& turn, Job& job, const Proposal& proposal) {
 }
 
 // All ranks run the proposal: it is the placement in force, whatever the state was.
-void Commit(Turn& turn, Job& job) {
+void Commit(DecisionContext& context, Job& job) {
   const Proposal proposal = *std::move(job.proposal);
   job.proposal.reset();
   const wire::Propose& message = proposal.message;
-  MeasureProposal(turn, job, proposal);
-  job.known = Known{message.version, message.digest, proposal.after};
+  MeasureProposal(context, job, proposal);
+  job.last_known = LastKnownPlacement{message.version, message.digest, proposal.after};
   NoteRan(job, message.version, message.digest);
   job.back_off = {};
   ++job.commits;
   Remember(job);
-  StoreJob(turn, job);
+  StoreJob(context, job);
   RecordEvent(
-      turn, job, "committed", message.version,
+      context, job, "committed", message.version,
       absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %s received, "
                       "longest boundary %.3f s",
                       message.version, message.chunk + 1, message.num_chunks,
@@ -131,21 +132,22 @@ void Commit(Turn& turn, Job& job) {
                       proposal.received_bytes == kNotMeasured ? "an unknown number of bytes"
                                                               : BytesText(proposal.received_bytes),
                       proposal.longest_pause_seconds));
-  NoteCommitted(turn, job, proposal);
+  NoteCommitted(context, job, proposal);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);
   if (proposal.longest_pause_seconds > most) {
     RecordEvent(
-        turn, job, "pause_exceeded", message.version,
+        context, job, "pause_exceeded", message.version,
         absl::StrFormat("the boundary of version %d took a rank %.3f s, max_pause is %.3f s; "
                         "later chunks will be shorter where they can",
                         message.version, proposal.longest_pause_seconds, most));
   }
   const bool all_here = job.current->num_connected == job.current->world_size();
   const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
-  const bool go_on = job.phase != Phase::kQuarantine && all_here && !turn.state.draining && !paused;
-  const std::string too_long = go_on ? NextChunkTooLong(turn.state, job) : "";
+  const bool go_on =
+      job.phase != Phase::kQuarantine && all_here && !context.state.draining && !paused;
+  const std::string too_long = go_on ? NextChunkTooLong(context.state, job) : "";
   if (!go_on || !too_long.empty()) job.chunks = {};
-  SettlePlan(turn, job,
+  SettlePlan(context, job,
              paused              ? "the job was paused, or is only observed from now on"
              : !all_here         ? "not every rank was connected"
              : !too_long.empty() ? too_long
@@ -153,39 +155,38 @@ void Commit(Turn& turn, Job& job) {
   if (job.phase == Phase::kQuarantine) return;
   if (job.chunks.rest.empty()) {
     job.chunks = {};
-    EnterIdleOrHeld(turn, job);
+    EnterIdleOrRecovery(context, job);
   } else {
-    ProposeNextChunk(turn, job);
+    ProposeNextChunk(context, job);
   }
 }
 
 // No rank holds the proposal any more and none ran it.
-void Withdraw(Turn& turn, Job& job) {
+void Withdraw(DecisionContext& context, Job& job) {
   const Proposal proposal = *std::move(job.proposal);
   job.proposal.reset();
   job.chunks = {};
-  const bool retracted = job.phase == Phase::kRetracting;
-  if (!retracted) BackOffMore(job);
+  const bool cancelled = job.phase == Phase::kCancelling;
+  if (!cancelled) BackOffMore(job);
   const int64_t version = proposal.message.version;
-  RecordEvent(turn, job, "withdrawn", version,
+  RecordEvent(context, job, "withdrawn", version,
               absl::StrCat("version ", version,
-                           retracted ? " was withdrawn: " : " was dropped by every rank: ",
+                           cancelled ? " was withdrawn: " : " was dropped by every rank: ",
                            proposal.withdrawal));
-  SettlePlan(turn, job, proposal.withdrawal);
-  EnterIdleOrHeld(turn, job);
+  SettlePlan(context, job, proposal.withdrawal);
+  EnterIdleOrRecovery(context, job);
 }
 
 // "; the ranks vote every 64 steps, 768 s apart", where that is known.
-std::string VotesText(const Incarnation& incarnation) {
-  const double seconds = absl::ToDoubleSeconds(VoteInterval(incarnation));
+std::string VotesText(const Run& run) {
+  const double seconds = absl::ToDoubleSeconds(VoteInterval(run));
   if (seconds <= 0) return "";
-  return absl::StrFormat("; the ranks vote every %d steps, %.3g s apart", incarnation.vote_every,
-                         seconds);
+  return absl::StrFormat("; the ranks vote every %d steps, %.3g s apart", run.vote_every, seconds);
 }
 
-void Resend(Turn& turn, Job& job) {
+void Resend(DecisionContext& context, Job& job) {
   for (const Rank& rank : job.current->ranks) {
-    if (!IsFinal(rank)) RetractFrom(turn, rank, *job.proposal);
+    if (!IsFinal(rank)) CancelFrom(context, rank, *job.proposal);
   }
 }
 
@@ -201,47 +202,47 @@ void SetAnswer(Proposal& proposal, Rank& rank, Answer answer) {
   Count(proposal, rank.answer, 1);
 }
 
-void RetractFrom(Turn& turn, const Rank& rank, const Proposal& proposal) {
-  SendTo(turn, rank, wire::Retract{proposal.message.version, proposal.withdrawal});
+void CancelFrom(DecisionContext& context, const Rank& rank, const Proposal& proposal) {
+  SendTo(context, rank, wire::Cancel{proposal.message.version, proposal.withdrawal});
 }
 
-void Conclude(Turn& turn, Job& job) {
+void Conclude(DecisionContext& context, Job& job) {
   const Proposal& proposal = *job.proposal;
   const int32_t world_size = job.current->world_size();
   if (proposal.num_applied == world_size) {
-    Commit(turn, job);
+    Commit(context, job);
   } else if (job.phase == Phase::kQuarantine) {
     if (proposal.num_applied + proposal.num_failed < world_size) return;
     const std::string why = proposal.withdrawal;
     job.proposal.reset();
-    SettlePlan(turn, job, why);
+    SettlePlan(context, job, why);
   } else if (proposal.num_applied > 0 && proposal.num_failed > 0) {
-    Quarantine(turn, job,
+    Quarantine(context, job,
                absl::StrCat("version ", proposal.message.version, " was applied by ",
                             RankList(RanksThat(*job.current, Answer::kApplied)), " and dropped by ",
                             RankList(RanksThat(*job.current, Answer::kFailed))));
   } else if (proposal.num_failed == world_size) {
-    Withdraw(turn, job);
+    Withdraw(context, job);
   } else if (job.phase == Phase::kPreparing &&
              proposal.num_ready + proposal.num_applied == world_size) {
-    job.proposal->prepare_seconds = absl::ToDoubleSeconds(turn.now - proposal.proposed_at);
-    turn.state.counters.prepare_seconds.Add(proposal.prepare_seconds);
-    SetPhase(turn, job, Phase::kResolving);
-    turn.decision.reason = absl::StrCat("every rank is READY for version ",
-                                        proposal.message.version, ", their vote decides");
+    job.proposal->prepare_seconds = absl::ToDoubleSeconds(context.now - proposal.proposed_at);
+    context.state.counters.prepare_seconds.Add(proposal.prepare_seconds);
+    SetPhase(context, job, Phase::kVoting);
+    context.decision.reason = absl::StrCat("every rank is PREPARED for version ",
+                                           proposal.message.version, ", their vote decides");
   }
 }
 
-void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
+void ProposeNextChunk(DecisionContext& context, Job& job, std::optional<DoneRequest> done) {
   Chunk chunk = std::move(job.chunks.rest.front());
   job.chunks.rest.pop_front();
   Proposal proposal;
-  proposal.turn = turn.state.turn;
+  proposal.decision_count = context.state.decision_count;
   wire::Propose& message = proposal.message;
   message.term = job.term;
   message.version = job.next_version++;
-  message.base_version = job.known->version;
-  message.base_digest = job.known->digest;
+  message.base_version = job.last_known->version;
+  message.base_digest = job.last_known->digest;
   message.digest = DigestOf(chunk.after);
   for (const LayerId layer : chunk.layers) message.layers.push_back(chunk.after.Layer(layer));
   message.chunk = job.chunks.total - static_cast<int32_t>(job.chunks.rest.size()) - 1;
@@ -254,40 +255,40 @@ void ProposeNextChunk(Turn& turn, Job& job, std::optional<DoneRequest> done) {
   message.asked_by = job.chunks.asked_by;
   proposal.after = std::make_shared<const Placement>(std::move(chunk.after));
   for (Rank& rank : job.current->ranks) rank.answer = Answer::kNone;
-  proposal.proposed_at = turn.now;
-  StoreTermIfNeeded(turn);
-  StoreJob(turn, job, std::move(done));
-  RecordEvent(turn, job, "proposed", message.version, message.reason);
-  NoteProposed(turn, job, proposal);
-  SendToAll(turn, *job.current, message);
+  proposal.proposed_at = context.now;
+  StoreTermIfNeeded(context);
+  StoreJob(context, job, std::move(done));
+  RecordEvent(context, job, "proposed", message.version, message.reason);
+  NoteProposed(context, job, proposal);
+  SendToAll(context, *job.current, message);
   job.proposal = std::move(proposal);
-  SetPhase(turn, job, Phase::kPreparing);
+  SetPhase(context, job, Phase::kPreparing);
 }
 
-void StartRetract(Turn& turn, Job& job, const std::string& reason, bool back_off) {
+void StartCancel(DecisionContext& context, Job& job, const std::string& reason, bool back_off) {
   job.chunks = {};
   job.proposal->withdrawal = reason;
   if (back_off) BackOffMore(job);
-  SetPhase(turn, job, Phase::kRetracting);
-  RecordEvent(turn, job, "retracting", job.proposal->message.version, reason);
-  Resend(turn, job);
-  Conclude(turn, job);
+  SetPhase(context, job, Phase::kCancelling);
+  RecordEvent(context, job, "cancelling", job.proposal->message.version, reason);
+  Resend(context, job);
+  Conclude(context, job);
 }
 
-void Quarantine(Turn& turn, Job& job, const std::string& reason) {
+void Quarantine(DecisionContext& context, Job& job, const std::string& reason) {
   if (job.phase == Phase::kQuarantine) return;
-  StopSolve(turn, job);
+  StopSolve(context, job);
   job.chunks = {};
-  job.asked = {};
-  SetPhase(turn, job, Phase::kQuarantine);
+  job.pending_fetch = {};
+  SetPhase(context, job, Phase::kQuarantine);
   job.quarantine = reason;
   Remember(job);
-  const int64_t known = job.known ? job.known->version : 0;
-  RecordEvent(turn, job, "quarantined", job.proposal ? job.proposal->message.version : known,
+  const int64_t known = job.last_known ? job.last_known->version : 0;
+  RecordEvent(context, job, "quarantined", job.proposal ? job.proposal->message.version : known,
               reason);
   if (!job.proposal) return;
   job.proposal->withdrawal = reason;
-  Resend(turn, job);
+  Resend(context, job);
 }
 
 void BackOffMore(Job& job) {
@@ -296,27 +297,28 @@ void BackOffMore(Job& job) {
   Remember(job);
 }
 
-void CheckProposalDeadline(Turn& turn, Job& job) {
-  const Config& config = turn.state.config;
-  const absl::Duration age = turn.now - job.nudged_at;
+void CheckProposalDeadline(DecisionContext& context, Job& job) {
+  const Config& config = context.state.config;
+  const absl::Duration age = context.now - job.last_retry_at;
   const auto missed = [&job](absl::Duration deadline) {
     return absl::StrCat("within ", absl::FormatDuration(deadline), " it still waited for ",
                         WaitingFor(job));
   };
   if (job.phase == Phase::kPreparing && age >= config.prepare_deadline) {
-    StartRetract(turn, job, missed(config.prepare_deadline), true);
-  } else if (job.phase == Phase::kResolving && age >= DeadlineOf(config, job)) {
-    StartRetract(turn, job, absl::StrCat(missed(DeadlineOf(config, job)), VotesText(*job.current)),
-                 true);
-  } else if (job.phase == Phase::kRetracting && age >= config.retract_deadline) {
-    job.nudged_at = turn.now;
-    Resend(turn, job);
+    StartCancel(context, job, missed(config.prepare_deadline), true);
+  } else if (job.phase == Phase::kVoting && age >= DeadlineOf(config, job)) {
+    StartCancel(context, job,
+                absl::StrCat(missed(DeadlineOf(config, job)), VotesText(*job.current)), true);
+  } else if (job.phase == Phase::kCancelling && age >= config.cancel_deadline) {
+    job.last_retry_at = context.now;
+    Resend(context, job);
     if (job.stuck_recorded) return;
     job.stuck_recorded = true;
-    RecordEvent(turn, job, "stuck", job.proposal->message.version, missed(config.retract_deadline));
-  } else if (job.phase == Phase::kQuarantine && job.proposal && age >= config.retract_deadline) {
-    job.nudged_at = turn.now;
-    Resend(turn, job);
+    RecordEvent(context, job, "stuck", job.proposal->message.version,
+                missed(config.cancel_deadline));
+  } else if (job.phase == Phase::kQuarantine && job.proposal && age >= config.cancel_deadline) {
+    job.last_retry_at = context.now;
+    Resend(context, job);
   }
 }
 

@@ -19,7 +19,7 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
   switch (job.phase) {
     case Phase::kIdle:
       return absl::InfiniteDuration();
-    case Phase::kHeld: {
+    case Phase::kRecovering: {
       const RunEnd* end = EndOf(job);
       const bool moved = job.current && !job.current->moved.empty();  // another daemon leads it
       const bool waits = end == nullptr || (end->how == RunEnding::kLost && !moved);
@@ -29,11 +29,11 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
       return SolveDeadline(config, job);
     case Phase::kPreparing:
       return config.prepare_deadline;
-    case Phase::kResolving:
-      return config.resolve_deadline + kVotesAwaited * VoteInterval(*job.current);
-    case Phase::kRetracting:
+    case Phase::kVoting:
+      return config.voting_deadline + kVotesAwaited * VoteInterval(*job.current);
+    case Phase::kCancelling:
     case Phase::kQuarantine:
-      return config.retract_deadline;
+      return config.cancel_deadline;
   }
   return absl::InfiniteDuration();
 }
@@ -43,14 +43,14 @@ absl::Duration StuckFor(const Config& config, const Job& job, absl::Time now) {
   return age > kPatience * DeadlineOf(config, job) ? age : absl::ZeroDuration();
 }
 
-void WatchState(Turn& turn, Job& job) {
-  const absl::Duration age = StuckFor(turn.state.config, job, turn.now);
+void WatchState(DecisionContext& context, Job& job) {
+  const absl::Duration age = StuckFor(context.state.config, job, context.now);
   if (age == absl::ZeroDuration() || job.watched) return;
   job.watched = true;
-  ++turn.state.counters.stuck;
+  ++context.state.counters.stuck;
   if (job.stuck_recorded) return;
   job.stuck_recorded = true;
-  RecordEvent(turn, job, "stuck", job.known ? job.known->version : 0,
+  RecordEvent(context, job, "stuck", job.last_known ? job.last_known->version : 0,
               absl::StrCat(StateName(job), " for ",
                            absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))),
                            ", waiting for ", WaitingFor(job)));

@@ -27,35 +27,36 @@ bool IsStopped(const Job& job) {
 }
 
 // Which job makes room first; none for one that does not.
-std::optional<std::tuple<bool, bool, absl::Time>> OrderOfLeaving(const Turn& turn, const Job& job) {
+std::optional<std::tuple<bool, bool, absl::Time>> OrderOfLeaving(const DecisionContext& context,
+                                                                 const Job& job) {
   if (HasSession(job)) return std::nullopt;
   const bool ended = HasEnded(job);
   // Ranks of a job that did not end may be on the way back.
-  const absl::Duration away = turn.now - job.unattended_since;
-  if (!ended && away < turn.state.config.session_grace) return std::nullopt;
+  const absl::Duration away = context.now - job.unattended_since;
+  if (!ended && away < context.state.config.session_grace) return std::nullopt;
   return std::tuple(IsStopped(job), !ended, job.unattended_since);
 }
 
-std::string WhyItLeaves(const Turn& turn, const Job& job) {
+std::string WhyItLeaves(const DecisionContext& context, const Job& job) {
   const std::string full = "the table of jobs is full and ";
   const std::string stopped = IsStopped(job) ? ", although it was stopped: no other is left" : "";
   if (HasEnded(job)) return absl::StrCat(full, "it ended longest ago", stopped);
-  const absl::Duration away = absl::Trunc(turn.now - job.unattended_since, absl::Seconds(1));
+  const absl::Duration away = absl::Trunc(context.now - job.unattended_since, absl::Seconds(1));
   return absl::StrCat(full, "its ranks have been away for ", absl::FormatDuration(away), stopped);
 }
 
-Jobs::iterator Remove(Turn& turn, Jobs::iterator found, const std::string& why) {
+Jobs::iterator Remove(DecisionContext& context, Jobs::iterator found, const std::string& why) {
   Job& job = found->second;
-  ++turn.state.counters.jobs_expired;
-  StopSolve(turn, job);
-  turn.decision.effects.emplace_back(Forget{job.name});
-  turn.decision.effects.emplace_back(
+  ++context.state.counters.jobs_expired;
+  StopSolve(context, job);
+  context.decision.effects.emplace_back(Forget{job.name});
+  context.decision.effects.emplace_back(
       Record{JobEvent{.job = job.name,
                       .name = "expired",
                       .term = job.term,
-                      .version = job.known ? job.known->version : 0,
+                      .version = job.last_known ? job.last_known->version : 0,
                       .reason = absl::StrCat("job ", job.name, " is forgotten: ", why)}});
-  return turn.state.jobs.erase(found);
+  return context.state.jobs.erase(found);
 }
 
 }  // namespace
@@ -65,46 +66,46 @@ bool HasSession(const Job& job) {
          (job.candidate && job.candidate->num_connected > 0);
 }
 
-void ExpireJobs(Turn& turn) {
-  Jobs& jobs = turn.state.jobs;
-  const absl::Duration expiry = turn.state.config.job_expiry;
+void ExpireJobs(DecisionContext& context) {
+  Jobs& jobs = context.state.jobs;
+  const absl::Duration expiry = context.state.config.job_expiry;
   for (auto job = jobs.begin(); job != jobs.end();) {
     absl::Time& since = job->second.unattended_since;
     if (HasSession(job->second)) {
       since = absl::InfiniteFuture();
     } else if (since == absl::InfiniteFuture()) {
-      since = turn.now;
+      since = context.now;
     }
-    if (turn.now - since < expiry || IsStopped(job->second)) {
+    if (context.now - since < expiry || IsStopped(job->second)) {
       ++job;
       continue;
     }
-    job =
-        Remove(turn, job, absl::StrCat("no rank was connected for ", absl::FormatDuration(expiry)));
+    job = Remove(context, job,
+                 absl::StrCat("no rank was connected for ", absl::FormatDuration(expiry)));
   }
 }
 
-void MakeRoom(Turn& turn) {
-  Jobs& jobs = turn.state.jobs;
+void MakeRoom(DecisionContext& context) {
+  Jobs& jobs = context.state.jobs;
   bool forgot = false;
   for (auto job = jobs.begin(); job != jobs.end();) {
-    if (HasSession(job->second) || job->second.known || IsStopped(job->second)) {
+    if (HasSession(job->second) || job->second.last_known || IsStopped(job->second)) {
       ++job;
       continue;
     }
-    job = Remove(turn, job, "the table of jobs is full and none of its ranks is connected");
+    job = Remove(context, job, "the table of jobs is full and none of its ranks is connected");
     forgot = true;
   }
   if (forgot) return;
   auto first = jobs.end();
   for (auto job = jobs.begin(); job != jobs.end(); ++job) {
-    const auto order = OrderOfLeaving(turn, job->second);
+    const auto order = OrderOfLeaving(context, job->second);
     if (!order) continue;
-    if (first == jobs.end() || *order < *OrderOfLeaving(turn, first->second)) first = job;
+    if (first == jobs.end() || *order < *OrderOfLeaving(context, first->second)) first = job;
   }
   if (first == jobs.end()) return;
-  const std::string why = WhyItLeaves(turn, first->second);
-  (void)Remove(turn, first, why);
+  const std::string why = WhyItLeaves(context, first->second);
+  (void)Remove(context, first, why);
 }
 
 }  // namespace eplb::core

@@ -13,13 +13,13 @@
 #include "base/clipped.h"
 #include "base/status_macros.h"
 #include "proto/wire/messages.h"
-#include "server/core/decisions/held.h"
 #include "server/core/decisions/proposal.h"
+#include "server/core/decisions/recovery.h"
 #include "server/core/ranks/answers.h"
 #include "server/core/ranks/expiry.h"
-#include "server/core/ranks/incarnation.h"
-#include "server/core/ranks/launch.h"
-#include "server/core/ranks/pace.h"
+#include "server/core/ranks/report_interval.h"
+#include "server/core/ranks/run.h"
+#include "server/core/ranks/run_registry.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/step_rate.h"
@@ -32,7 +32,7 @@ constexpr int32_t kMaxEvery = 1 << 20;                 // steps
 
 absl::Status CheckNames(const wire::Hello& hello) {
   EPLB_RETURN_IF_ERROR(wire::CheckPlainName("hello: job", hello.job));
-  return wire::CheckPrintableName("hello: incarnation", hello.incarnation);
+  return wire::CheckPrintableName("hello: run", hello.run_id);
 }
 
 absl::Status CheckNumbers(const wire::Hello& hello) {
@@ -43,7 +43,7 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
     int64_t most;
   };
   for (const Field& field : {Field{"running_version", hello.running_version, 0, kMaxNumber},
-                             Field{"ready_version", hello.ready_version, 0, kMaxNumber},
+                             Field{"prepared_version", hello.prepared_version, 0, kMaxNumber},
                              Field{"highest_term", hello.highest_term, 0, kMaxNumber},
                              Field{"highest_version", hello.highest_version, 0, kMaxNumber},
                              Field{"step", hello.step, 0, kMaxNumber},
@@ -54,7 +54,7 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"staging_rows", hello.staging_rows, 0, kMaxNumber},
                              Field{"staging_layers", hello.staging_layers, 0, kMaxNumber},
                              Field{"session_number", hello.session_number, 0, kMaxNumber},
-                             Field{"launch", hello.launch, 0, kMaxNumber}}) {
+                             Field{"run_number", hello.run_number, 0, kMaxNumber}}) {
     if (field.value >= field.least && field.value <= field.most) continue;
     return absl::InvalidArgumentError(absl::StrCat("hello: ", field.name, " is ", field.value,
                                                    ", it must be in ", field.least, "..",
@@ -102,8 +102,8 @@ absl::Status CheckRaises(const State& state, const wire::Hello& hello) {
   EPLB_RETURN_IF_ERROR(CheckRaise("highest_term", hello.highest_term, term));
   EPLB_RETURN_IF_ERROR(CheckRaise("highest_version", hello.highest_version, version));
   EPLB_RETURN_IF_ERROR(CheckRaise("running_version", hello.running_version, version));
-  EPLB_RETURN_IF_ERROR(CheckRaise("ready_version", hello.ready_version, version));
-  return CheckRaise("launch", hello.launch, job == nullptr ? 0 : job->launch);
+  EPLB_RETURN_IF_ERROR(CheckRaise("prepared_version", hello.prepared_version, version));
+  return CheckRaise("run_number", hello.run_number, job == nullptr ? 0 : job->run_number);
 }
 
 absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
@@ -121,20 +121,20 @@ absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
         absl::StrCat("hello: rank is ", hello.rank, ", it must be in 0..", hello.world_size - 1));
   }
   const int32_t gpu = grid->GpuOf(RankId{hello.rank}).value;
-  const int32_t lane = grid->LaneOf(RankId{hello.rank});
-  if (hello.gpu != gpu || hello.lane != lane) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello: rank ", hello.rank, " of ", grid->num_gpus(), " GPUs a lane is GPU ",
-                     gpu, " of lane ", lane, ", not GPU ", hello.gpu, " of lane ", hello.lane));
+  const int32_t ep_group = grid->EpGroupOf(RankId{hello.rank});
+  if (hello.gpu != gpu || hello.ep_group != ep_group) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hello: rank ", hello.rank, " of ", grid->num_gpus(), " GPUs an EP group is GPU ", gpu,
+        " of EP group ", ep_group, ", not GPU ", hello.gpu, " of EP group ", hello.ep_group));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
-  State& state = turn.state;
+absl::StatusOr<Job*> FindOrAddJob(DecisionContext& context, const std::string& name) {
+  State& state = context.state;
   if (const auto found = state.jobs.find(name); found != state.jobs.end()) return &found->second;
   const auto limit = static_cast<size_t>(state.config.max_jobs);
-  if (state.jobs.size() >= limit) MakeRoom(turn);
+  if (state.jobs.size() >= limit) MakeRoom(context);
   if (state.jobs.size() >= limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the daemon already knows ", state.jobs.size(),
@@ -145,7 +145,7 @@ absl::StatusOr<Job*> FindOrAddJob(Turn& turn, const std::string& name) {
   job.settings = SettingsOf(state.config, name, {});
   job.term = state.term;
   std::erase_if(state.refusals, [&name](const RefusedJob& one) { return one.job == name; });
-  SetPhase(turn, job, Phase::kHeld);
+  SetPhase(context, job, Phase::kRecovering);
   return &job;
 }
 
@@ -178,42 +178,41 @@ const char* ReduceName(wire::Reduce reduce) {
 
 // Not report_every: the ranks begin with the same one, and a change may have reached some before
 // they came back.
-absl::Status CheckFits(const Incarnation& incarnation, const wire::Hello& hello) {
-  const auto mismatch = [&incarnation](const char* field, const auto& mine, const auto& theirs) {
-    return absl::FailedPreconditionError(absl::StrCat("hello: ", field, " is ", mine,
-                                                      ", the other ranks of incarnation ",
-                                                      incarnation.name, " have ", theirs));
+absl::Status CheckFits(const Run& run, const wire::Hello& hello) {
+  const auto mismatch = [&run](const char* field, const auto& mine, const auto& theirs) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hello: ", field, " is ", mine, ", the other ranks of run ", run.name, " have ", theirs));
   };
   const std::string shape = ShapeText(hello.shape);
-  if (const std::string theirs = ShapeText(incarnation.shape); shape != theirs) {
+  if (const std::string theirs = ShapeText(run.shape); shape != theirs) {
     return mismatch("shape", shape, theirs);
   }
-  if (hello.world_size != incarnation.world_size()) {
-    return mismatch("world_size", hello.world_size, incarnation.world_size());
+  if (hello.world_size != run.world_size()) {
+    return mismatch("world_size", hello.world_size, run.world_size());
   }
-  const RankGrid& grid = incarnation.grid;
-  if (hello.num_pipeline_ranks != grid.num_pipeline_ranks()) {
-    return mismatch("num_pipeline_ranks", hello.num_pipeline_ranks, grid.num_pipeline_ranks());
+  const RankGrid& grid = run.grid;
+  if (hello.pipeline_parallel_size != grid.pipeline_parallel_size()) {
+    return mismatch("pipeline_parallel_size", hello.pipeline_parallel_size,
+                    grid.pipeline_parallel_size());
   }
   if (hello.expert_tensor_parallel != grid.expert_tensor_parallel()) {
     return mismatch("expert_tensor_parallel", hello.expert_tensor_parallel,
                     grid.expert_tensor_parallel());
   }
-  if (hello.vote_every != incarnation.vote_every) {
-    return mismatch("vote_every", hello.vote_every, incarnation.vote_every);
+  if (hello.vote_every != run.vote_every) {
+    return mismatch("vote_every", hello.vote_every, run.vote_every);
   }
-  if (hello.reduce != incarnation.reduce) {
-    return mismatch("reduce", ReduceName(hello.reduce), ReduceName(incarnation.reduce));
+  if (hello.reduce != run.reduce) {
+    return mismatch("reduce", ReduceName(hello.reduce), ReduceName(run.reduce));
   }
-  if (hello.model_layers != incarnation.model_layers) {
-    return mismatch("model_layers", LayersText(hello.model_layers),
-                    LayersText(incarnation.model_layers));
+  if (hello.model_layers != run.model_layers) {
+    return mismatch("model_layers", LayersText(hello.model_layers), LayersText(run.model_layers));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSeat(const Incarnation& incarnation, const wire::Hello& hello) {
-  const Rank& rank = incarnation.ranks[hello.rank];
+absl::Status CheckBinding(const Run& run, const wire::Hello& hello) {
+  const Rank& rank = run.ranks[hello.rank];
   if (!rank.said_hello) return absl::OkStatus();
   if (rank.nonce == hello.nonce) {
     // What was sent on a stream that was cut may be read after the Hello of the next stream.
@@ -224,51 +223,51 @@ absl::Status CheckSeat(const Incarnation& incarnation, const wire::Hello& hello)
   }
   if (rank.session != 0) {
     return absl::AlreadyExistsError(absl::StrCat("DUPLICATE_RANK: another process speaks for rank ",
-                                                 hello.rank, " of incarnation ", incarnation.name));
+                                                 hello.rank, " of run ", run.name));
   }
   return absl::FailedPreconditionError(absl::StrCat("another process spoke for rank ", hello.rank,
-                                                    " of incarnation ", incarnation.name,
-                                                    "; a restarted rank needs a new incarnation"));
+                                                    " of run ", run.name,
+                                                    "; a restarted rank needs a new run"));
 }
 
-void TakeSeat(Turn& turn, Speaker speaker, const wire::Hello& hello) {
-  Incarnation& incarnation = speaker.incarnation;
-  Rank& rank = speaker.rank;
-  CloseRank(turn, incarnation, rank,
+void BindSession(DecisionContext& context, Sender sender, const wire::Hello& hello) {
+  Run& run = sender.run;
+  Rank& rank = sender.rank;
+  CloseRank(context, run, rank,
             absl::AbortedError("replaced by a newer session of the same process"));
-  if (!rank.said_hello) ++incarnation.num_hello;
-  if (rank.finished) --incarnation.num_finished;
-  ++incarnation.num_connected;
+  if (!rank.said_hello) ++run.num_hello;
+  if (rank.finished) --run.num_finished;
+  ++run.num_connected;
   rank.said_hello = true;
   rank.finished = false;
   rank.failed = false;
   rank.cut = false;
   rank.nonce = hello.nonce;
-  rank.session = speaker.session;
+  rank.session = sender.session;
   rank.session_number = hello.session_number;
   rank.away_since = absl::InfiniteFuture();
-  rank.ready_version = hello.ready_version;
+  rank.prepared_version = hello.prepared_version;
   rank.staging_rows = hello.staging_rows;
   rank.staging_layers = hello.staging_layers;
   rank.library_version = hello.library_version.substr(0, wire::kMaxNameLength);
   rank.transport = hello.transport;
   rank.report_every = hello.report_every;
-  turn.state.seats[speaker.session] = {hello.job, hello.incarnation, hello.rank};
-  const int64_t windows = turn.state.config.max_pending_windows;
-  if (JudgeHello(incarnation, hello.rank, hello.step, windows) == StepClaim::kBelieved) {
+  context.state.bindings[sender.session] = {hello.job, hello.run_id, hello.rank};
+  const int64_t windows = context.state.config.max_pending_windows;
+  if (CheckHello(run, hello.rank, hello.step, windows) == StepClaim::kBelieved) {
     rank.step = hello.step;
-    Advance(incarnation.front, hello.rank, rank.step);
+    Advance(run.front, hello.rank, rank.step);
   }
   // One that has owned the job is no newcomer any more.
-  incarnation.take_over |= hello.take_over && hello.launch == 0;
-  if (!speaker.is_current()) {
-    incarnation.claimed = std::max(incarnation.claimed, hello.launch);
+  run.take_over |= hello.take_over && hello.run_number == 0;
+  if (!sender.is_current()) {
+    run.claimed = std::max(run.claimed, hello.run_number);
     return;
   }
   // Of this rank, or of the one that it agrees with; nobody's when the step was not believed.
-  if (incarnation.front.first < 0) return;
-  speaker.job.step = std::max(speaker.job.step, incarnation.front.first);
-  NoteHelloStep(incarnation, incarnation.front.first, turn.now);
+  if (run.front.first < 0) return;
+  sender.job.step = std::max(sender.job.step, run.front.first);
+  NoteHelloStep(run, run.front.first, context.now);
 }
 
 void SetRunning(Rank& rank, const wire::Hello& hello) {
@@ -277,31 +276,30 @@ void SetRunning(Rank& rank, const wire::Hello& hello) {
 }
 
 // Whatever the job's state asks of a rank that has just been welcomed.
-void Follow(Turn& turn, Speaker speaker, const wire::Hello& hello) {
-  Job& job = speaker.job;
-  Incarnation& incarnation = speaker.incarnation;
-  if (!speaker.is_current()) {
-    SetRunning(speaker.rank, hello);
-    ServeCandidate(turn, job);
+void Follow(DecisionContext& context, Sender sender, const wire::Hello& hello) {
+  Job& job = sender.job;
+  Run& run = sender.run;
+  if (!sender.is_current()) {
+    SetRunning(sender.rank, hello);
+    ServeCandidate(context, job);
     return;
   }
   if (job.proposal) {
-    HandleRejoin(turn, speaker, hello);
+    HandleRejoin(context, sender, hello);
     return;
   }
-  SetRunning(speaker.rank, hello);
-  if (hello.ready_version != 0) {
-    SendTo(turn, speaker.rank,
-           wire::Retract{hello.ready_version, "this daemon does not have it in flight"});
+  SetRunning(sender.rank, hello);
+  if (hello.prepared_version != 0) {
+    SendTo(context, sender.rank,
+           wire::Cancel{hello.prepared_version, "this daemon does not have it in flight"});
   }
-  if (incarnation.ending == Ending::kLost &&
-      incarnation.num_connected == incarnation.world_size()) {
-    incarnation.ending = Ending::kLive;
-    incarnation.moved.clear();
-    RecordEvent(turn, job, "incarnation_resumed", job.known ? job.known->version : 0,
-                absl::StrCat("all ranks of incarnation ", incarnation.name, " are back"));
+  if (run.ending == Ending::kLost && run.num_connected == run.world_size()) {
+    run.ending = Ending::kLive;
+    run.moved.clear();
+    RecordEvent(context, job, "run_resumed", job.last_known ? job.last_known->version : 0,
+                absl::StrCat("all ranks of run ", run.name, " are back"));
   }
-  Recheck(turn, job, speaker.index);
+  Recheck(context, job, sender.index);
 }
 
 // Whoever has seen a term of this job sees a higher one here. It needs no write: the ranks that it
@@ -316,49 +314,49 @@ void RaiseTerm(Job& job, const wire::Hello& hello) {
   if (job.current && job.current->num_hello == job.current->world_size()) Remember(job);
 }
 
-void Welcome(Turn& turn, Speaker speaker) {
-  Job& job = speaker.job;
+void Welcome(DecisionContext& context, Sender sender) {
+  Job& job = sender.job;
   std::string waits;
-  if (!speaker.is_current()) {
-    waits = CandidateWaitsFor(job, turn.now);
+  if (!sender.is_current()) {
+    waits = CandidateWaitsFor(job, context.now);
     if (!waits.empty()) waits = absl::StrCat("waits for ", waits);
   }
-  StoreTermIfNeeded(turn);
-  SendTo(turn, speaker.rank,
-         wire::Welcome{job.term, turn.state.config.server_version, std::move(waits)});
-  turn.state.last_hello = speaker.session;
-  if (job.first_hello == 0) job.first_hello = speaker.session;
-  if (!speaker.is_current()) return;
-  TellMemory(turn, job, speaker.rank);
-  RepeatPace(turn, speaker);
+  StoreTermIfNeeded(context);
+  SendTo(context, sender.rank,
+         wire::Welcome{job.term, context.state.config.server_version, std::move(waits)});
+  context.state.last_hello = sender.session;
+  if (job.first_hello == 0) job.first_hello = sender.session;
+  if (!sender.is_current()) return;
+  TellMemory(context, job, sender.rank);
+  RepeatReportInterval(context, sender);
 }
 
-absl::Status Admit(Turn& turn, SessionId session, const wire::Hello& hello) {
-  if (turn.state.draining) return absl::UnavailableError("the daemon drains; come back later");
-  EPLB_RETURN_IF_ERROR(CheckHello(hello, turn.state.config));
-  EPLB_RETURN_IF_ERROR(CheckRaises(turn.state, hello));
-  EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(turn, hello.job));
-  RecallFrom(turn, *job, hello);
-  EPLB_ASSIGN_OR_RETURN(Incarnation * incarnation, FindOrAddLaunch(turn, *job, hello));
-  EPLB_RETURN_IF_ERROR(CheckFits(*incarnation, hello));
-  EPLB_RETURN_IF_ERROR(CheckSeat(*incarnation, hello));
-  Speaker speaker{*job, *incarnation, incarnation->ranks[hello.rank], hello.rank, session};
-  TakeSeat(turn, speaker, hello);
-  RaiseNextVersion(*job,
-                   std::max({hello.highest_version, hello.running_version, hello.ready_version}));
+absl::Status Admit(DecisionContext& context, SessionId session, const wire::Hello& hello) {
+  if (context.state.draining) return absl::UnavailableError("the daemon drains; come back later");
+  EPLB_RETURN_IF_ERROR(CheckHello(hello, context.state.config));
+  EPLB_RETURN_IF_ERROR(CheckRaises(context.state, hello));
+  EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(context, hello.job));
+  RecallFrom(context, *job, hello);
+  EPLB_ASSIGN_OR_RETURN(Run * run, FindOrAddRun(context, *job, hello));
+  EPLB_RETURN_IF_ERROR(CheckFits(*run, hello));
+  EPLB_RETURN_IF_ERROR(CheckBinding(*run, hello));
+  Sender sender{*job, *run, run->ranks[hello.rank], hello.rank, session};
+  BindSession(context, sender, hello);
+  RaiseNextVersion(
+      *job, std::max({hello.highest_version, hello.running_version, hello.prepared_version}));
   RaiseTerm(*job, hello);
-  Welcome(turn, speaker);
-  TellReusedVersion(turn, *job, *incarnation, hello);
-  Follow(turn, speaker, hello);
+  Welcome(context, sender);
+  TellReusedVersion(context, *job, *run, hello);
+  Follow(context, sender, hello);
   return absl::OkStatus();
 }
 
-void NoteRefusedJob(Turn& turn, const std::string& name, const std::string& why) {
+void NoteRefusedJob(DecisionContext& context, const std::string& name, const std::string& why) {
   if (!wire::CheckPlainName("job", name).ok()) return;
-  std::deque<RefusedJob>& refusals = turn.state.refusals;
+  std::deque<RefusedJob>& refusals = context.state.refusals;
   const auto found = std::find_if(refusals.begin(), refusals.end(),
                                   [&name](const RefusedJob& one) { return one.job == name; });
-  RefusedJob refused{.job = name, .reason = why, .count = 1, .at = turn.now};
+  RefusedJob refused{.job = name, .reason = why, .count = 1, .at = context.now};
   if (found != refusals.end()) {
     refused.count += found->count;
     refusals.erase(found);
@@ -368,24 +366,24 @@ void NoteRefusedJob(Turn& turn, const std::string& name, const std::string& why)
 }
 
 // Who is only asked to come back later is shown as well: the job waits for it.
-void NoteRefusal(Turn& turn, const wire::Hello& hello, const absl::Status& status) {
+void NoteRefusal(DecisionContext& context, const wire::Hello& hello, const absl::Status& status) {
   const bool later = absl::IsUnavailable(status) || absl::IsAborted(status);
   const std::string why = absl::StrCat(
       "rank ", hello.rank,
       " was refused: ", wire::Clipped({status.message().data(), status.message().size()}));
-  const auto found = turn.state.jobs.find(hello.job);
-  if (found == turn.state.jobs.end()) {
-    if (!later) NoteRefusedJob(turn, hello.job, why);
+  const auto found = context.state.jobs.find(hello.job);
+  if (found == context.state.jobs.end()) {
+    if (!later) NoteRefusedJob(context, hello.job, why);
     return;
   }
   Job& job = found->second;
   if (WasReplaced(job, hello)) return;
   job.refusal = why;
-  job.refused_at = turn.now;
+  job.refused_at = context.now;
   if (later) return;
   ++job.refused_hellos;
   job.turned_away = why;
-  job.turned_away_at = turn.now;
+  job.turned_away_at = context.now;
 }
 
 }  // namespace
@@ -401,11 +399,11 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config) {
   return CheckPosition(hello, config);
 }
 
-void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello) {
-  const absl::Status status = Admit(turn, session, hello);
+void HandleHello(DecisionContext& context, SessionId session, const wire::Hello& hello) {
+  const absl::Status status = Admit(context, session, hello);
   if (status.ok()) return;
-  NoteRefusal(turn, hello, status);
-  CloseRefused(turn, session, absl::StrCat("rank ", hello.rank, " of job ", hello.job), status);
+  NoteRefusal(context, hello, status);
+  CloseRefused(context, session, absl::StrCat("rank ", hello.rank, " of job ", hello.job), status);
 }
 
 }  // namespace eplb::core

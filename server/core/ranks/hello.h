@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 
 #include "proto/wire/messages.h"
-#include "server/core/state/turn.h"
+#include "server/core/state/decision_context.h"
 
 namespace eplb::core {
 
@@ -14,10 +14,10 @@ namespace eplb::core {
 absl::Status CheckHello(const wire::Hello& hello, const Config& config);
 
 // Answers Welcome, then whatever the state of the job asks of this rank; or closes the session:
-// ALREADY_EXISTS for another process of a live rank, FAILED_PRECONDITION for a shape or incarnation
-// that does not fit or never comes back, UNAVAILABLE while the daemon drains or another incarnation
+// ALREADY_EXISTS for another process of a live rank, FAILED_PRECONDITION for a shape or run
+// that does not fit or never comes back, UNAVAILABLE while the daemon drains or another run
 // gathers.
-void HandleHello(Turn& turn, SessionId session, const wire::Hello& hello);
+void HandleHello(DecisionContext& context, SessionId session, const wire::Hello& hello);
 
 }  // namespace eplb::core
 

@@ -12,12 +12,12 @@
 #include "placement/decision/rebalance.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/watchdog.h"
-#include "server/core/ranks/launch.h"
+#include "server/core/ranks/run_registry.h"
+#include "server/core/state/decision_context.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/sentences.h"
 #include "server/core/state/state.h"
 #include "server/core/state/step_rate.h"
-#include "server/core/state/turn.h"
 
 namespace eplb::core {
 namespace {
@@ -40,20 +40,19 @@ std::string AgeText(absl::Duration age) {
 
 bool IsLive(const Job& job) { return job.current && job.current->ending == Ending::kLive; }
 
-// Also of a launch that is lost here and trains on.
+// Also of a run that is lost here and trains on.
 bool StepsAreTold(const Job& job, absl::Time now) { return now <= job.current->rate.due; }
 
-int32_t WindowSteps(const Incarnation& incarnation) {
-  return std::max(incarnation.report_every, incarnation.pace.report_every);
+int32_t WindowSteps(const Run& run) {
+  return std::max(run.report_every, run.report_interval_change.report_every);
 }
 
 // Every how many ranks one reports; none when rank 0 reports for all.
-int32_t RanksPerReporter(const Incarnation& incarnation) {
-  return incarnation.reduce == wire::Reduce::kRoot ? incarnation.world_size()
-                                                   : incarnation.grid.expert_tensor_parallel();
+int32_t RanksPerReporter(const Run& run) {
+  return run.reduce == wire::Reduce::kRoot ? run.world_size() : run.grid.expert_tensor_parallel();
 }
 
-// The last step that is in a complete window, or that the launch began behind.
+// The last step that is in a complete window, or that the run began behind.
 int64_t CoveredStep(const Job& job) {
   return std::max(job.current->rate.first_step, job.covered_step);
 }
@@ -69,12 +68,12 @@ Stall StoreStall(const State& state, const Job& job, absl::Time) {
 }
 
 Stall StateStall(const State& state, const Job& job, absl::Time now) {
-  const Incarnation& incarnation = *job.current;
-  if (incarnation.ending == Ending::kLost) {
-    if (incarnation.num_connected == 0 || !StepsAreTold(job, now)) return {};
-    return {"lost", absl::StrCat("the launch is lost and ", incarnation.num_connected, " of ",
-                                 incarnation.world_size(), " ranks train on here, at step ",
-                                 job.step, ": ", incarnation.end.reason)};
+  const Run& run = *job.current;
+  if (run.ending == Ending::kLost) {
+    if (run.num_connected == 0 || !StepsAreTold(job, now)) return {};
+    return {"lost",
+            absl::StrCat("the run is lost and ", run.num_connected, " of ", run.world_size(),
+                         " ranks train on here, at step ", job.step, ": ", run.end.reason)};
   }
   const absl::Duration age = StuckFor(state.config, job, now);
   if (age == absl::ZeroDuration() || !StepsAreTold(job, now)) return {};
@@ -83,26 +82,24 @@ Stall StateStall(const State& state, const Job& job, absl::Time now) {
 }
 
 Stall HungStall(const State&, const Job& job, absl::Time now) {
-  const Incarnation& incarnation = *job.current;
-  if (incarnation.num_connected == 0) return {};
+  const Run& run = *job.current;
+  if (run.num_connected == 0) return {};
   // Before two rises nothing says how long a step takes.
-  const bool has_pace = incarnation.rate.told.size() >= 3;
+  const bool has_step_rate = run.rate.told.size() >= 3;
   const absl::Duration patience =
-      has_pace ? std::max({kLeastHung, kHungIntervals * ReportInterval(incarnation),
-                           kHungGaps * LongestGap(incarnation.rate),
-                           kHungGaps * UsualGap(incarnation.rate)})
-               : kSlowStart;
-  const absl::Duration still = now - std::max(incarnation.rate.began, LastRise(incarnation.rate));
+      has_step_rate ? std::max({kLeastHung, kHungIntervals * ReportInterval(run),
+                                kHungGaps * LongestGap(run.rate), kHungGaps * UsualGap(run.rate)})
+                    : kSlowStart;
+  const absl::Duration still = now - std::max(run.rate.began, LastRise(run.rate));
   if (still <= patience) return {};
   std::string text =
       absl::StrCat("no rank reported a step after ", job.step, " for ", AgeText(still));
-  if (has_pace) {
-    const absl::Duration window = absl::Trunc(ReportInterval(incarnation), absl::Milliseconds(1));
-    absl::StrAppend(&text, ", a window of ", WindowSteps(incarnation), " steps took ",
+  if (has_step_rate) {
+    const absl::Duration window = absl::Trunc(ReportInterval(run), absl::Milliseconds(1));
+    absl::StrAppend(&text, ", a window of ", WindowSteps(run), " steps took ",
                     absl::FormatDuration(window));
   }
-  absl::StrAppend(&text, "; ", incarnation.num_connected, " of ", incarnation.world_size(),
-                  " ranks are connected");
+  absl::StrAppend(&text, "; ", run.num_connected, " of ", run.world_size(), " ranks are connected");
   return {"hung", std::move(text)};
 }
 
@@ -112,18 +109,18 @@ bool RefusesRanks(const Job& job, absl::Time now) {
 
 // "rank 1 is 2000 steps behind with its reports; rank 1 is not connected".
 std::string BehindText(const Job& job, int64_t due, absl::Time now) {
-  const Incarnation& incarnation = *job.current;
+  const Run& run = *job.current;
   std::vector<int32_t> behind;
   std::vector<int32_t> away;
   int64_t most = 0;
   int64_t dropped = 0;
-  for (int32_t rank = 0; rank < incarnation.world_size(); rank += RanksPerReporter(incarnation)) {
-    const Rank& one = incarnation.ranks[rank];
+  for (int32_t rank = 0; rank < run.world_size(); rank += RanksPerReporter(run)) {
+    const Rank& one = run.ranks[rank];
     dropped += one.reports_dropped;
     if (one.reported_step >= due) continue;
     behind.push_back(rank);
     if (one.session == 0) away.push_back(rank);
-    most = std::max(most, job.step - std::max(one.reported_step, incarnation.rate.first_step));
+    most = std::max(most, job.step - std::max(one.reported_step, run.rate.first_step));
   }
   std::string text = "every rank reports, but their windows do not match";
   if (!behind.empty()) {
@@ -145,10 +142,10 @@ std::string BehindText(const Job& job, int64_t due, absl::Time now) {
 }
 
 Stall WindowStall(const State&, const Job& job, absl::Time now) {
-  const Incarnation& incarnation = *job.current;
-  if (incarnation.num_connected == 0 || incarnation.rate.told.empty()) return {};
+  const Run& run = *job.current;
+  if (run.num_connected == 0 || run.rate.told.empty()) return {};
   const int64_t covered = CoveredStep(job);
-  const int64_t missing = (job.step - covered) / WindowSteps(incarnation);
+  const int64_t missing = (job.step - covered) / WindowSteps(run);
   if (missing < kStallWindows) return {};
   const std::string since = job.covered_step < 0 ? "yet" : absl::StrCat("since step ", covered);
   return {"windows", absl::StrCat("no load window is complete ", since, ", ", missing,
@@ -189,7 +186,7 @@ Stall FailureStall(const State&, const Job& job, absl::Time) {
                                     " decisions failed, the newest: ", job.plans.back().reason)};
 }
 
-// The newest proposals of this launch, newest first.
+// The newest proposals of this run, newest first.
 std::vector<const Plan*> NewestProposals(const Job& job) {
   std::vector<const Plan*> proposals;
   for (auto plan = job.plans.rbegin(); plan != job.plans.rend(); ++plan) {
@@ -221,15 +218,15 @@ Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
   return {"withdrawn", std::move(text)};
 }
 
-// A launch that gathers is given a minute.
+// A run that gathers is given a minute.
 Stall CandidateStall(const State&, const Job& job, absl::Time now) {
-  const std::optional<LaunchView> candidate = CandidateOf(job, now);
+  const std::optional<RunView> candidate = CandidateOf(job, now);
   if (!candidate || candidate->connected == 0) return {};
   if (candidate->since <= kGathering && !TakeOverRefused(job, now)) return {};
-  return {"candidate", absl::StrCat("launch ", candidate->incarnation, " is not balanced, ",
-                                    candidate->registered, " of ", candidate->world_size,
-                                    " ranks are registered for ", AgeText(candidate->since),
-                                    ", it waits for ", candidate->waits)};
+  return {"candidate",
+          absl::StrCat("run ", candidate->run_id, " is not balanced, ", candidate->registered,
+                       " of ", candidate->world_size, " ranks are registered for ",
+                       AgeText(candidate->since), ", it waits for ", candidate->waits)};
 }
 
 Stall RefusalStall(const State&, const Job& job, absl::Time now) {
@@ -259,12 +256,12 @@ int64_t DueWindow(const Job& job) {
 double CoverageNow(const Job& job) {
   const int64_t due = DueWindow(job);
   if (due < 0) return 0;
-  const Incarnation& incarnation = *job.current;
+  const Run& run = *job.current;
   int32_t reporters = 0;
   int32_t there = 0;
-  for (int32_t rank = 0; rank < incarnation.world_size(); rank += RanksPerReporter(incarnation)) {
+  for (int32_t rank = 0; rank < run.world_size(); rank += RanksPerReporter(run)) {
     ++reporters;
-    if (incarnation.ranks[rank].reported_step >= due) ++there;
+    if (run.ranks[rank].reported_step >= due) ++there;
   }
   return static_cast<double>(there) / reporters;
 }
@@ -282,19 +279,19 @@ Stall StallOf(const State& state, const Job& job, absl::Time now) {
   return FirstOf({&CandidateStall, &RefusalStall}, state, job, now);
 }
 
-void WatchStall(Turn& turn, Job& job) {
+void WatchStall(DecisionContext& context, Job& job) {
   StallWatch& watch = job.stall;
-  Stall seen = StallOf(turn.state, job, turn.now);
+  Stall seen = StallOf(context.state, job, context.now);
   if (seen.name == watch.told.name) {
     watch.told = std::move(seen);  // its figures go on
     watch.differs_since = absl::InfiniteFuture();
     return;
   }
-  if (watch.differs_since == absl::InfiniteFuture()) watch.differs_since = turn.now;
-  if (turn.now - watch.differs_since < kStallSettles) return;
+  if (watch.differs_since == absl::InfiniteFuture()) watch.differs_since = context.now;
+  if (context.now - watch.differs_since < kStallSettles) return;
   const bool over = seen.name.empty();
   // Not the job's last reason: that is of its decisions.
-  RecordNotice(turn, job, over ? "stalled_over" : "stalled",
+  RecordNotice(context, job, over ? "stalled_over" : "stalled",
                over ? absl::StrCat("balancing goes on, it was stalled (", watch.told.name, ")")
                     : absl::StrCat(seen.name, ": ", seen.reason));
   watch.told = std::move(seen);

@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 
-#include "server/core/state/turn.h"
+#include "server/core/state/decision_context.h"
 
 namespace eplb::core {
 
@@ -19,10 +19,10 @@ inline constexpr int kStallWindows = 5;
 Stall StallOf(const State& state, const Job& job, absl::Time now);
 
 // At a Tick: tells a stall that lasts, and its end, with one event each.
-void WatchStall(Turn& turn, Job& job);
+void WatchStall(DecisionContext& context, Job& job);
 
 // The last step of the newest window that should be complete: one window may be under way. -1: none
-// yet since the launch is known here.
+// yet since the run is known here.
 int64_t DueWindow(const Job& job);
 // Share of reporters whose newest report reaches DueWindow; 0: no such window yet.
 double CoverageNow(const Job& job);

@@ -85,9 +85,9 @@ absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
   return chunks;
 }
 
-int64_t LeastStagingRows(const Incarnation& incarnation) {
+int64_t LeastStagingRows(const Run& run) {
   return std::min_element(
-             incarnation.ranks.begin(), incarnation.ranks.end(),
+             run.ranks.begin(), run.ranks.end(),
              [](const Rank& a, const Rank& b) { return a.staging_rows < b.staging_rows; })
       ->staging_rows;
 }

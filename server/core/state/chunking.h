@@ -67,11 +67,11 @@ absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
 
 // What the ranks' staging allows a proposal to ask of them.
 
-struct Incarnation;
+struct Run;
 struct Job;
 
 // Experts per layer that fit into the staging of the rank that has least.
-int64_t LeastStagingRows(const Incarnation& incarnation);
+int64_t LeastStagingRows(const Run& run);
 
 // Layers of a chunk: as many as the settings allow and as every rank that said so can stage.
 // REQUIRES: job.current.

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 
 #include "proto/wire/messages.h"
-#include "server/core/state/turn.h"
+#include "server/core/state/decision_context.h"
 
 namespace eplb::core {
 
@@ -21,25 +21,25 @@ namespace eplb::core {
 inline constexpr absl::Duration kSettling = absl::Milliseconds(100);
 
 // The first report that a rank of the run failed.
-Failure FailureOf(Speaker speaker, const wire::Goodbye& goodbye, absl::Time now);
+Failure FailureOf(Sender sender, const wire::Goodbye& goodbye, absl::Time now);
 
 // Of a run with a failure: "rank 2 was lost at 12:03:04 UTC, after step 19 (its stream ended
 // without a close); rank 1 failed 0.02 s later: gloo: connection closed by peer", or the failure
-// alone when no stream was cut before it. REQUIRES: incarnation.failure.
-std::string FailureReason(const Incarnation& incarnation);
+// alone when no stream was cut before it. REQUIRES: run.failure.
+std::string FailureReason(const Run& run);
 
 // Of a run with a rank that was away for longer than `grace`.
-std::string LossReason(const Incarnation& incarnation, absl::Duration grace, absl::Time now);
+std::string LossReason(const Run& run, absl::Duration grace, absl::Time now);
 
 // What was learned after the run had failed: amends its reason and audits that; the next Tick
 // stores it.
-void AmendEnding(Turn& turn, Job& job);
+void AmendEnding(DecisionContext& context, Job& job);
 
 // How the job's newest run ended; nullptr while it lives, and when none has been seen.
 const RunEnd* EndOf(const Job& job);
 
 // "connected", "away", "finished", "failed", "lost", or "expected" before its first Hello.
-std::string RankStateName(const Incarnation& incarnation, const Rank& rank);
+std::string RankStateName(const Run& run, const Rank& rank);
 
 }  // namespace eplb::core
 

@@ -31,10 +31,10 @@ bool IsNewer(const wire::JobMemory& memory, const Job& job) {
   return std::tie(memory.term, memory.serial) > std::tie(job.memory_term, job.memory_serial);
 }
 
-// The launch owned the job after the one that this daemon knows: its memory is of a later time,
-// although this daemon has led an older launch with a newer term since.
-bool IsOfALaterLaunch(const wire::JobMemory& memory, const Job& job, const wire::Hello& hello) {
-  return memory.incarnation == hello.incarnation && memory.launch > job.launch;
+// The run owned the job after the one that this daemon knows: its memory is of a later time,
+// although this daemon has led an older run with a newer term since.
+bool IsOfALaterRun(const wire::JobMemory& memory, const Job& job, const wire::Hello& hello) {
+  return memory.run_id == hello.run_id && memory.run_number > job.run_number;
 }
 
 // A rank's word: what does not fit is no memory at all.
@@ -42,7 +42,7 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
   const auto within = [](int64_t value, int64_t most) { return value >= 0 && value <= most; };
   const bool numbers = memory.serial > 0 && within(memory.serial, job.memory_serial + kMaxJump) &&
                        within(memory.term, std::max(hello.highest_term, job.memory_term)) &&
-                       within(memory.launch, std::max(hello.launch, job.launch)) &&
+                       within(memory.run_number, std::max(hello.run_number, job.run_number)) &&
                        within(memory.account_windows, kMaxWindows) &&
                        within(memory.next_version, job.next_version + kMaxJump) &&
                        within(memory.back_off_length, kMaxSkip) &&
@@ -51,20 +51,20 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
                        memory.report_seconds >= 0 && memory.report_seconds <= kMaxReportSeconds &&
                        memory.gap_seconds >= 0 && memory.gap_seconds <= kMaxReportSeconds;
   const bool names =
-      wire::CheckPrintableName("incarnation", memory.incarnation).ok() &&
-      std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::GoneLaunch& gone) {
-        return wire::CheckPrintableName("gone", gone.incarnation).ok();
+      wire::CheckPrintableName("run_id", memory.run_id).ok() &&
+      std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::EndedRun& gone) {
+        return wire::CheckPrintableName("gone", gone.run_id).ok();
       });
   return numbers && names && CheckPatch(memory.settings).ok();
 }
 
-// What one daemon knew to be over is over, however old the memory. Only a launch that owned the job
+// What one daemon knew to be over is over, however old the memory. Only a run that owned the job
 // later says so of the one in force.
 void AddCarriedGone(Job& job, const wire::Hello& hello) {
-  for (const wire::GoneLaunch& gone : hello.memory.value->gone) {
-    const bool in_force = job.current && job.current->name == gone.incarnation;
-    if (gone.incarnation == hello.incarnation) continue;
-    if (in_force && hello.launch <= job.current->claimed) continue;
+  for (const wire::EndedRun& gone : hello.memory.value->gone) {
+    const bool in_force = job.current && job.current->name == gone.run_id;
+    if (gone.run_id == hello.run_id) continue;
+    if (in_force && hello.run_number <= job.current->claimed) continue;
     AddGone(job, gone);
   }
 }
@@ -76,45 +76,45 @@ std::string StopsText(const Job& job) {
 }
 
 // A job whose past is lost with the store: somebody may have stopped it.
-void PauseUnknown(Turn& turn, Job& job, absl::Time moved_aside) {
+void PauseUnknown(DecisionContext& context, Job& job, absl::Time moved_aside) {
   job.paused = true;
   job.memory_is_ours = true;  // ranks that follow do not lift it
   job.pause_reason =
       absl::StrCat("the store was moved aside at ",
                    absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", moved_aside, absl::UTCTimeZone()),
                    " and did not know this job; look at the job, then use eplbctl resume");
-  RecordEvent(turn, job, "unknown_job_paused", 0, job.pause_reason);
+  RecordEvent(context, job, "unknown_job_paused", 0, job.pause_reason);
 }
 
 // QUARANTINE, also when the job was only waiting. A state in which answers are due has its own end.
-void FollowQuarantine(Turn& turn, Job& job) {
-  const bool waits = job.phase == Phase::kHeld || job.phase == Phase::kIdle;
+void FollowQuarantine(DecisionContext& context, Job& job) {
+  const bool waits = job.phase == Phase::kRecovering || job.phase == Phase::kIdle;
   if (job.quarantine.empty() || !waits) return;
   if (job.current && job.current->name != job.remembered) return;
-  SetPhase(turn, job, Phase::kQuarantine);
+  SetPhase(context, job, Phase::kQuarantine);
 }
 
 }  // namespace
 
-void AddGone(Job& job, const wire::GoneLaunch& gone) {
-  const auto known = std::find_if(
-      job.gone.begin(), job.gone.end(),
-      [&gone](const wire::GoneLaunch& one) { return one.incarnation == gone.incarnation; });
-  if (known != job.gone.end()) {
-    if (known->launch == 0) known->launch = gone.launch;
+void AddGone(Job& job, const wire::EndedRun& gone) {
+  const auto known =
+      std::find_if(job.ended_runs.begin(), job.ended_runs.end(),
+                   [&gone](const wire::EndedRun& one) { return one.run_id == gone.run_id; });
+  if (known != job.ended_runs.end()) {
+    if (known->run_number == 0) known->run_number = gone.run_number;
     return;
   }
-  job.gone.push_back(gone);
-  if (job.gone.size() > wire::kMaxGoneLaunches) job.gone.pop_front();
+  job.ended_runs.push_back(gone);
+  if (job.ended_runs.size() > wire::kMaxEndedRuns) job.ended_runs.pop_front();
 }
 
 wire::JobMemory MemoryOf(const Job& job) {
   wire::JobMemory memory;
   memory.term = job.memory_term;
   memory.serial = job.memory_serial;
-  memory.launch = job.launch;
-  memory.incarnation = job.remembered;
-  memory.gone.assign(job.gone.begin(), job.gone.end());
+  memory.run_number = job.run_number;
+  memory.run_id = job.remembered;
+  memory.gone.assign(job.ended_runs.begin(), job.ended_runs.end());
   memory.paused = job.paused;
   memory.pause_reason = job.pause_reason;
   memory.settings = job.patch;
@@ -164,33 +164,33 @@ void RememberReportTime(Job& job) {
   if (other_report || other_gap) Remember(job);
 }
 
-void TellMemory(Turn& turn, Job& job) {
+void TellMemory(DecisionContext& context, Job& job) {
   const Tell tell = std::exchange(job.tell_memory, Tell::kNobody);
   if (!job.current || tell == Tell::kNobody) return;
-  const wire::Keep keep{job.current->launch, {.value = MemoryOf(job)}};
+  const wire::Keep keep{job.current->run_number, {.value = MemoryOf(job)}};
   int told = 0;
   for (const Rank& rank : job.current->ranks) {
     if (rank.session == 0) continue;
     if (tell == Tell::kFew && ++told > kCarriers) return;
-    SendTo(turn, rank, keep);
+    SendTo(context, rank, keep);
   }
 }
 
-void TellMemory(Turn& turn, const Job& job, const Rank& rank) {
+void TellMemory(DecisionContext& context, const Job& job, const Rank& rank) {
   if (job.memory_serial == 0) return;
-  SendTo(turn, rank, wire::Keep{job.current->launch, {.value = MemoryOf(job)}});
+  SendTo(context, rank, wire::Keep{job.current->run_number, {.value = MemoryOf(job)}});
 }
 
 void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   job.memory_term = memory.term;
   job.memory_serial = memory.serial;
-  job.launch = std::max(job.launch, memory.launch);
-  for (const wire::GoneLaunch& gone : memory.gone) AddGone(job, gone);
+  job.run_number = std::max(job.run_number, memory.run_number);
+  for (const wire::EndedRun& gone : memory.gone) AddGone(job, gone);
   job.paused = memory.paused;
   job.pause_reason = memory.pause_reason;
   job.patch = memory.settings;
   job.settings = SettingsOf(state.config, job.name, job.patch);
-  job.remembered = memory.incarnation;
+  job.remembered = memory.run_id;
   job.quarantine = memory.quarantine;
   job.last_decision_step = memory.last_decision_step;
   job.back_off = {.length = memory.back_off_length, .to_skip = memory.back_off_to_skip};
@@ -205,16 +205,17 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   job.next_version = std::max(job.next_version, memory.next_version);
 }
 
-void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {
-  const std::optional<absl::Time>& moved_aside = turn.state.config.store_moved_aside;
-  const bool is_new = !job.known && !job.current && !job.candidate && job.memory_serial == 0;
-  const bool may_be_stopped = moved_aside && turn.now < turn.state.config.pauses_unknown_until;
-  if (is_new && may_be_stopped && hello.launch > 0) PauseUnknown(turn, job, *moved_aside);
+void RecallFrom(DecisionContext& context, Job& job, const wire::Hello& hello) {
+  const std::optional<absl::Time>& moved_aside = context.state.config.store_moved_aside;
+  const bool is_new = !job.last_known && !job.current && !job.candidate && job.memory_serial == 0;
+  const bool may_be_stopped =
+      moved_aside && context.now < context.state.config.pauses_unknown_until;
+  if (is_new && may_be_stopped && hello.run_number > 0) PauseUnknown(context, job, *moved_aside);
   const std::optional<wire::JobMemory>& carried = hello.memory.value;
   if (!carried || !Fits(*carried, job, hello)) return;
   AddCarriedGone(job, hello);
   const bool is_newer = IsNewer(*carried, job);
-  if (!is_newer && !IsOfALaterLaunch(*carried, job, hello)) return;
+  if (!is_newer && !IsOfALaterRun(*carried, job, hello)) return;
   wire::JobMemory memory = *carried;
   if (!is_newer) {
     memory.term = job.memory_term;
@@ -225,24 +226,24 @@ void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello) {
     memory.paused = true;
     memory.pause_reason = job.pause_reason;
   }
-  if (job.memory_is_ours && !job.quarantine.empty() && memory.incarnation == job.remembered) {
+  if (job.memory_is_ours && !job.quarantine.empty() && memory.run_id == job.remembered) {
     memory.quarantine = job.quarantine;
   }
-  Recall(turn.state, job, memory);
-  if (job.current && job.current->name == memory.incarnation) {
+  Recall(context.state, job, memory);
+  if (job.current && job.current->name == memory.run_id) {
     // Its number under the other daemon: ranks would not be believed a memory of a higher one.
-    job.current->launch = std::max(job.current->launch, job.launch);
+    job.current->run_number = std::max(job.current->run_number, job.run_number);
   }
   job.write_due = true;
-  FollowQuarantine(turn, job);
-  RecordEvent(turn, job, "memory_recalled", job.known ? job.known->version : 0,
-              absl::StrCat("rank ", hello.rank, " of launch ", hello.incarnation,
+  FollowQuarantine(context, job);
+  RecordEvent(context, job, "memory_recalled", job.last_known ? job.last_known->version : 0,
+              absl::StrCat("rank ", hello.rank, " of run ", hello.run_id,
                            " carried what this daemon did not know: ", StopsText(job)));
 }
 
-void BeginLaunch(Job& job, const std::string& incarnation) {
-  if (job.remembered == incarnation) return;
-  job.remembered = incarnation;
+void BeginRun(Job& job, const std::string& run_id) {
+  if (job.remembered == run_id) return;
+  job.remembered = run_id;
   job.quarantine.clear();
   job.last_decision_step.reset();
   job.back_off = {};

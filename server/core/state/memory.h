@@ -1,4 +1,4 @@
-// Bounds of the numbers that a rank can raise: versions, terms, launches and steps. A file of its
+// Bounds of the numbers that a rank can raise: versions, terms, runs and steps. A file of its
 // own because every message's checks share them.
 #ifndef EPLB_SERVER_CORE_STATE_MEMORY_H_
 #define EPLB_SERVER_CORE_STATE_MEMORY_H_
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "proto/wire/messages.h"
-#include "server/core/state/turn.h"
+#include "server/core/state/decision_context.h"
 
 namespace eplb::core {
 
@@ -27,28 +27,28 @@ wire::JobMemory MemoryOf(const Job& job);
 // get it: all that are connected, or few of them, since one that comes back is enough.
 void Remember(Job& job, Tell tell = Tell::kFew);
 
-// After a step of the launch in force was told: remembers the time between two reports once three
+// After a step of the run in force was told: remembers the time between two reports once three
 // say it, and again when it is twice as long or half.
 void RememberReportTime(Job& job);
 
 // Sends the newest memory to the ranks that are to carry it. Goes behind its Store.
-void TellMemory(Turn& turn, Job& job);
+void TellMemory(DecisionContext& context, Job& job);
 // Sends it to one rank, which has been welcomed.
-void TellMemory(Turn& turn, const Job& job, const Rank& rank);
+void TellMemory(DecisionContext& context, const Job& job, const Rank& rank);
 
-// The launch never comes back. A name that is known gets its number, if it had none.
-void AddGone(Job& job, const wire::GoneLaunch& gone);
+// The run never comes back. A name that is known gets its number, if it had none.
+void AddGone(Job& job, const wire::EndedRun& gone);
 
 // Takes over what the store held. Before any rank of the job has come.
 void Recall(State& state, Job& job, const wire::JobMemory& memory);
 
 // Takes over what a rank carried, when it is newer than what the job remembers and fits its Hello.
 // It stops a job, but never lifts what the store or this daemon remembers as stopped. A job that is
-// new to a store which was moved aside, but had a launch before, is paused.
-void RecallFrom(Turn& turn, Job& job, const wire::Hello& hello);
+// new to a store which was moved aside, but had a run before, is paused.
+void RecallFrom(DecisionContext& context, Job& job, const wire::Hello& hello);
 
-// A launch begins. What another one earned ends with it; what was recalled of this one stays.
-void BeginLaunch(Job& job, const std::string& incarnation);
+// A run begins. What another one earned ends with it; what was recalled of this one stays.
+void BeginRun(Job& job, const std::string& run_id);
 
 }  // namespace eplb::core
 

@@ -13,45 +13,44 @@ namespace {
 constexpr size_t kMaxNamed = 8;
 
 template <class Predicate>
-std::vector<int32_t> RanksWhere(const Incarnation& incarnation, Predicate predicate) {
+std::vector<int32_t> RanksWhere(const Run& run, Predicate predicate) {
   std::vector<int32_t> ranks;
-  for (int32_t rank = 0; rank < incarnation.world_size(); ++rank) {
-    if (predicate(incarnation.ranks[rank])) ranks.push_back(rank);
+  for (int32_t rank = 0; rank < run.world_size(); ++rank) {
+    if (predicate(run.ranks[rank])) ranks.push_back(rank);
   }
   return ranks;
 }
 
-// Empty when all ranks of a live incarnation are known.
+// Empty when all ranks of a live run are known.
 std::string WaitingForHellos(const Job& job) {
   if (!job.current) return "the ranks to say Hello";
-  const Incarnation& incarnation = *job.current;
-  const auto missing = RanksWhere(incarnation, [](const Rank& rank) { return !rank.said_hello; });
+  const Run& run = *job.current;
+  const auto missing = RanksWhere(run, [](const Rank& rank) { return !rank.said_hello; });
   if (missing.empty()) return "";
-  return absl::StrCat(RankList(missing, incarnation.world_size()), " to say Hello");
+  return absl::StrCat(RankList(missing, run.world_size()), " to say Hello");
 }
 
 std::string WaitingForRelease(const Job& job) {
   if (const std::string hellos = WaitingForHellos(job); !hellos.empty()) {
     return job.refusal.empty() ? hellos : absl::StrCat(hellos, "; ", job.refusal);
   }
-  const Incarnation& incarnation = *job.current;
-  const auto ready = RanksWhere(incarnation, [](const Rank& rank) { return rank.ready_version; });
+  const Run& run = *job.current;
+  const auto ready = RanksWhere(run, [](const Rank& rank) { return rank.prepared_version; });
   if (!ready.empty()) {
-    return absl::StrCat(RankList(ready, incarnation.world_size()),
-                        " to answer the Retract of an earlier proposal");
+    return absl::StrCat(RankList(ready, run.world_size()),
+                        " to answer the Cancel of an earlier proposal");
   }
   const auto newest = std::max_element(
-      incarnation.ranks.begin(), incarnation.ranks.end(),
+      run.ranks.begin(), run.ranks.end(),
       [](const Rank& a, const Rank& b) { return a.running_version < b.running_version; });
-  const auto behind = RanksWhere(incarnation, [&newest](const Rank& rank) {
-    return rank.running_version != newest->running_version;
-  });
+  const auto behind = RanksWhere(
+      run, [&newest](const Rank& rank) { return rank.running_version != newest->running_version; });
   if (!behind.empty()) {
     return absl::StrCat(RankList(behind), " to apply version ", newest->running_version,
-                        ", which rank ", newest - incarnation.ranks.begin(), " runs");
+                        ", which rank ", newest - run.ranks.begin(), " runs");
   }
-  if (job.asked.session != 0) {
-    return absl::StrCat("rank ", job.asked.rank, " to send the placement with digest ",
+  if (job.pending_fetch.session != 0) {
+    return absl::StrCat("rank ", job.pending_fetch.rank, " to send the placement with digest ",
                         ShortHex(newest->running_digest));
   }
   return absl::StrCat("a rank to connect and send the placement with digest ",
@@ -69,11 +68,11 @@ std::string WaitingForAnswers(const Job& job) {
   };
   switch (job.phase) {
     case Phase::kPreparing:
-      return absl::StrCat(ranks(silent), " to be READY for version ", version);
-    case Phase::kResolving:
+      return absl::StrCat(ranks(silent), " to be PREPARED for version ", version);
+    case Phase::kVoting:
       return absl::StrCat(ranks(open), " to report version ", version, " as Applied");
     default:
-      return absl::StrCat(ranks(open), " to answer the Retract of version ", version);
+      return absl::StrCat(ranks(open), " to answer the Cancel of version ", version);
   }
 }
 
@@ -105,18 +104,18 @@ std::string ShortHex(const Digest& digest) { return digest.Hex().substr(0, 12); 
 
 std::string PhaseName(Phase phase) {
   switch (phase) {
-    case Phase::kHeld:
-      return "HELD";
+    case Phase::kRecovering:
+      return "RECOVERING";
     case Phase::kIdle:
       return "IDLE";
     case Phase::kSolving:
       return "SOLVING";
     case Phase::kPreparing:
       return "PREPARING";
-    case Phase::kResolving:
-      return "RESOLVING";
-    case Phase::kRetracting:
-      return "RETRACTING";
+    case Phase::kVoting:
+      return "VOTING";
+    case Phase::kCancelling:
+      return "CANCELLING";
     case Phase::kQuarantine:
       return "QUARANTINE";
   }
@@ -137,21 +136,21 @@ std::string StateText(const Job& job) {
 
 std::string WaitingFor(const Job& job) {
   if (const RunEnd* end = EndOf(job)) {
-    return end->how == RunEnding::kLost ? "its ranks to come back, or a new launch" : "";
+    return end->how == RunEnding::kLost ? "its ranks to come back, or a new run" : "";
   }
   switch (job.phase) {
-    case Phase::kHeld:
+    case Phase::kRecovering:
       return WaitingForRelease(job);
     case Phase::kIdle:
       return WaitingForThaw(job);
     case Phase::kSolving:
       return job.solving.began ? "the solver" : "the solver, which works for other jobs";
     case Phase::kPreparing:
-    case Phase::kResolving:
-    case Phase::kRetracting:
+    case Phase::kVoting:
+    case Phase::kCancelling:
       return WaitingForAnswers(job);
     case Phase::kQuarantine:
-      return absl::StrCat("an operator, or a new incarnation: ", job.quarantine);
+      return absl::StrCat("an operator, or a new run: ", job.quarantine);
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// What the core knows: jobs, their incarnations and ranks, and the proposal in flight. Plain data;
+// What the core knows: jobs, their runs and ranks, and the proposal in flight. Plain data;
 // the rules are in the files beside it.
 #ifndef EPLB_SERVER_CORE_STATE_STATE_H_
 #define EPLB_SERVER_CORE_STATE_STATE_H_
@@ -34,10 +34,10 @@ namespace eplb::core {
 
 inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
 
-enum class Phase { kHeld, kIdle, kSolving, kPreparing, kResolving, kRetracting, kQuarantine };
+enum class Phase { kRecovering, kIdle, kSolving, kPreparing, kVoting, kCancelling, kQuarantine };
 
 // What a rank has said about the proposal in flight. kFailed: it does not hold it and never will.
-enum class Answer { kNone, kReady, kApplied, kFailed };
+enum class Answer { kNone, kPrepared, kApplied, kFailed };
 
 struct Rank {
   bool said_hello = false;
@@ -50,14 +50,15 @@ struct Rank {
   absl::Time away_since = absl::InfiniteFuture();
   int64_t running_version = 0;
   Digest running_digest;
-  int64_t ready_version = 0;  // 0 = none
+  int64_t prepared_version = 0;  // 0 = none
   int64_t step = 0;
   int64_t staging_rows = 0;
   int64_t staging_layers = 0;  // 0: it did not say
   int32_t report_every = 0;    // as it said last, or as all ranks changed to
   Answer answer = Answer::kNone;
-  double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
-  double pause_seconds = 0;   // boundary of its newest switch
+  double answer_seconds =
+      0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
+  double pause_seconds = 0;  // boundary of its newest switch
   int64_t dropped_steps = 0;
   int64_t reported_step = -1;   // the last of its newest load report
   int64_t reports_dropped = 0;  // that came faster than its stream may
@@ -80,19 +81,18 @@ struct Failure {
 };
 
 // What the ranks were asked for and have not yet been seen to do; 0 = nothing.
-struct PaceChange {
+struct ReportIntervalChange {
   int32_t report_every = 0;  // steps
   int64_t from_step = 0;
 };
 
-// One launch of a job.
-struct Incarnation {
-  Incarnation(const Topology& frame, const RankGrid& ranks_grid)
-      : topology(frame), grid(ranks_grid) {}
+// One run of a job.
+struct Run {
+  Run(const Topology& frame, const RankGrid& ranks_grid) : topology(frame), grid(ranks_grid) {}
 
   std::string name;
-  int64_t launch = 0;  // its number, once it is the job's own
-  // The number that an earlier daemon gave it, or this one when it knew launches before; else 0.
+  int64_t run_number = 0;  // its number, once it is the job's own
+  // The number that an earlier daemon gave it, or this one when it knew runs before; else 0.
   int64_t claimed = 0;
   bool take_over = false;  // it replaces one whose steps advance
   absl::Time since;        // its first rank came
@@ -101,10 +101,10 @@ struct Incarnation {
   RankGrid grid;
   int32_t vote_every = 0;
   int32_t report_every = 0;  // in force
-  PaceChange pace;
+  ReportIntervalChange report_interval_change;
   StepRate rate;
   StepFront front;
-  int32_t told_report_every = 0;  // of the newest "pace" event
+  int32_t told_report_every = 0;  // of the newest "report_interval" event
   wire::Reduce reduce = wire::Reduce::kRank;
   MigrationOptions migration;
   std::vector<int32_t> model_layers;  // [num_layers] or empty
@@ -126,7 +126,7 @@ struct Incarnation {
 };
 
 // The newest placement known to run.
-struct Known {
+struct LastKnownPlacement {
   int64_t version = 0;
   Digest digest;
   std::shared_ptr<const Placement> placement;
@@ -145,18 +145,18 @@ struct StoreStamp {
 struct Proposal {
   wire::Propose message;
   std::shared_ptr<const Placement> after;
-  int64_t turn = 0;  // the decision that proposed it
+  int64_t decision_count = 0;  // the decision that proposed it
   int32_t num_ready = 0;
   int32_t num_applied = 0;
   int32_t num_failed = 0;
-  std::optional<Digest> plan_hash;      // of the first rank that was READY
+  std::optional<Digest> plan_hash;      // of the first rank that was PREPARED
   std::optional<int64_t> applied_step;  // of the first rank that reported Applied
   int64_t received_bytes = 0;           // summed over ranks; kNotMeasured as in a Plan
   int64_t most_received_bytes = 0;      // of one rank
   double longest_pause_seconds = 0;
   absl::Time proposed_at = absl::InfinitePast();
-  double prepare_seconds = 0;  // to the last READY; 0 before it
-  std::string withdrawal;      // why it was retracted, or what the first failed transfer said
+  double prepare_seconds = 0;  // to the last PREPARED; 0 before it
+  std::string withdrawal;      // why it was cancelled, or what the first failed transfer said
 };
 
 // The chunks of a decision that are still to be proposed.
@@ -192,7 +192,7 @@ struct BackOff {
 };
 
 // Which rank was asked for the body of the running placement.
-struct Asked {
+struct PendingFetch {
   int32_t rank = -1;
   SessionId session = 0;  // 0 = nobody was asked
   absl::Time at = absl::InfinitePast();
@@ -216,7 +216,7 @@ inline constexpr size_t kMaxRefusedJobs = 16;
 
 // Whether reports come faster than they are taken: of all jobs by the daemon, or of one by the
 // limit of its streams.
-struct PaceLoad {
+struct ReportOverload {
   int32_t factor = 1;  // 1, 2, 4, ..: how much longer windows are than configured
   int64_t dropped_reports = 0;
   absl::Time raised_at = absl::InfinitePast();
@@ -224,7 +224,7 @@ struct PaceLoad {
 };
 
 // name: store, state, lost, hung, windows, decisions, withdrawn; candidate, refused: of another
-// launch than the one in force; empty: balancing goes on, or nobody trains. reason: one sentence.
+// run than the one in force; empty: balancing goes on, or nobody trains. reason: one sentence.
 struct Stall {
   std::string name;
   std::string reason;
@@ -238,21 +238,22 @@ struct StallWatch {
 
 struct Job {
   std::string name;
-  Phase phase = Phase::kHeld;
+  Phase phase = Phase::kRecovering;
   absl::Time phase_since = absl::InfinitePast();
-  absl::Time nudged_at = absl::InfinitePast();  // when the deadline of this phase was last acted on
+  absl::Time last_retry_at =
+      absl::InfinitePast();  // when the deadline of this phase was last acted on
   bool stuck_recorded = false;
   bool watched = false;  // this state was counted as stuck
   StallWatch stall;
 
-  std::optional<Incarnation> current;
-  std::optional<Incarnation> candidate;  // gathers while `current` is live
-  // Launches that never come back, newest last, at most wire::kMaxGoneLaunches: they failed, or
+  std::optional<Run> current;
+  std::optional<Run> candidate;  // gathers while `current` is live
+  // Runs that never come back, newest last, at most wire::kMaxEndedRuns: they failed, or
   // finished, or another replaced them.
-  std::deque<wire::GoneLaunch> gone;
+  std::deque<wire::EndedRun> ended_runs;
 
-  int64_t launch = 0;  // number of the newest launch that became the job's own; 0: none did
-  // Until then the launch that owned the job when the daemon started may come back.
+  int64_t run_number = 0;  // number of the newest run that became the job's own; 0: none did
+  // Until then the run that owned the job when the daemon started may come back.
   absl::Time owner_due = absl::InfinitePast();
   int64_t term = 0;           // that this daemon leads the job with
   SessionId first_hello = 0;  // the first that was welcomed under it; 0: none was
@@ -262,11 +263,11 @@ struct Job {
   // it.
   bool memory_is_ours = false;
   Tell tell_memory = Tell::kNobody;  // whom the newest memory was not yet sent to
-  // Name of that launch, whose quarantine, account, record, back-off and last decision follow.
+  // Name of that run, whose quarantine, account, record, back-off and last decision follow.
   std::string remembered;
   std::string quarantine;  // why nothing is proposed until an operator resumes; empty: none
 
-  std::optional<Known> known;
+  std::optional<LastKnownPlacement> last_known;
   std::optional<StoreStamp> stored;
   int64_t next_version = 1;
   std::map<int64_t, Digest> ran;  // what ran under a number first; the newest kMaxRan numbers
@@ -291,12 +292,12 @@ struct Job {
   absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
   Windows windows;
-  int64_t window_bytes = 0;      // of `windows`, when they were last bounded
-  int64_t covered_step = -1;     // the last of its newest complete window; -1: none yet
-  int64_t windows_given_up = 0;  // since the daemon started
-  PaceLoad pace_load;            // of its streams' own limits
+  int64_t window_bytes = 0;        // of `windows`, when they were last bounded
+  int64_t covered_step = -1;       // the last of its newest complete window; -1: none yet
+  int64_t windows_given_up = 0;    // since the daemon started
+  ReportOverload report_overload;  // of its streams' own limits
   Account account;
-  TrackRecord record;  // of this incarnation; kept when the costs are priced
+  TrackRecord record;  // of this run; kept when the costs are priced
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
   double report_seconds = 0;  // as JobMemory has it
@@ -304,7 +305,7 @@ struct Job {
   Solving solving;
   Chunks chunks;
   std::optional<Proposal> proposal;
-  Asked asked;
+  PendingFetch pending_fetch;
 
   int64_t step = 0;  // highest step of any rank of `current`
   int64_t commits = 0;
@@ -316,7 +317,7 @@ struct Job {
 
 // The change that the newest decision made: taken back should its Store fail.
 struct Undo {
-  int64_t turn = 0;
+  int64_t decision_count = 0;
   int64_t ticket = 0;
   std::string verb;
   std::string actor;
@@ -325,9 +326,9 @@ struct Undo {
 };
 
 // Whose session this is.
-struct Seat {
+struct SessionBinding {
   std::string job;
-  std::string incarnation;
+  std::string run_id;
   int32_t rank = 0;
 };
 
@@ -335,17 +336,18 @@ struct State {
   Config config;
   int64_t term = 0;
   bool term_stored = true;
-  int64_t term_turn = -1;  // of the decision that stored it last
+  int64_t term_decision_count = -1;  // of the decision that stored it last
   bool draining = false;
-  int64_t turn = 0;  // decisions made so far
+  int64_t decision_count = 0;  // decisions made so far
   int64_t last_solve_id = 0;
-  PaceLoad pace_load;
+  ReportOverload report_overload;
   SessionId last_hello = 0;     // welcomed by the decision before this one, or 0
   std::string last_stored_job;  // written by the decision before this one, or empty
   absl::Time term_attempt = absl::InfinitePast();
   std::optional<Undo> undo;
   Counters counters;
-  std::map<SessionId, Seat> seats;  // sessions that said Hello; ordered, so that effects are too
+  std::map<SessionId, SessionBinding>
+      bindings;  // sessions that said Hello; ordered, so that effects are too
   std::map<std::string, Job> jobs;
   std::deque<RefusedJob> refusals;  // of jobs that are not in `jobs`, newest first
 };

@@ -29,14 +29,13 @@ absl::Duration PatienceFor(absl::Duration report_interval, absl::Duration usual_
       {kLeastPatience, kPatienceIntervals * report_interval, kPatienceGaps * usual_gap});
 }
 
-void BeginSteps(Incarnation& incarnation, absl::Duration patience, absl::Duration usual_gap,
-                absl::Time now) {
-  incarnation.rate = {
+void BeginSteps(Run& run, absl::Duration patience, absl::Duration usual_gap, absl::Time now) {
+  run.rate = {
       .began = now, .longest = usual_gap, .second_longest = usual_gap, .due = now + patience};
 }
 
-void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
-  StepRate& rate = incarnation.rate;
+void NoteStep(Run& run, int64_t step, absl::Time now) {
+  StepRate& rate = run.rate;
   if (!rate.told.empty() && step <= rate.told.back().step) return;
   if (rate.told.empty()) {
     rate.first_step = step;
@@ -45,18 +44,18 @@ void NoteStep(Incarnation& incarnation, int64_t step, absl::Time now) {
   }
   rate.told.push_back({.step = step, .at = now});
   if (std::ssize(rate.told) > kMaxToldSteps) rate.told.pop_front();
-  const absl::Time due = now + PatienceFor(ReportInterval(incarnation), UsualGap(rate));
-  // The first rise of a launch is slow, and its second may follow at once.
+  const absl::Time due = now + PatienceFor(ReportInterval(run), UsualGap(rate));
+  // The first rise of a run is slow, and its second may follow at once.
   rate.due = rate.told.size() > 2 ? due : std::max(rate.due, due);
 }
 
-void NoteHelloStep(Incarnation& incarnation, int64_t step, absl::Time now) {
-  StepRate& rate = incarnation.rate;
+void NoteHelloStep(Run& run, int64_t step, absl::Time now) {
+  StepRate& rate = run.rate;
   if (rate.told.empty()) {
     rate.first_step = step;
     rate.told.push_back({.step = step, .at = now});
-  } else if (step - rate.told.back().step >= incarnation.report_every) {
-    NoteStep(incarnation, step, now);
+  } else if (step - rate.told.back().step >= run.report_every) {
+    NoteStep(run, step, now);
   }
 }
 
@@ -74,17 +73,17 @@ double SecondsPerStep(const StepRate& rate) {
   return *middle;
 }
 
-absl::Duration VoteInterval(const Incarnation& incarnation) {
-  const StepRate& rate = incarnation.rate;
+absl::Duration VoteInterval(const Run& run) {
+  const StepRate& rate = run.rate;
   if (rate.told.size() < 2) return absl::ZeroDuration();
   const double mean = absl::ToDoubleSeconds(rate.told.back().at - rate.told.front().at) /
                       static_cast<double>(rate.told.back().step - rate.told.front().step);
-  return absl::Seconds(std::max(mean, SecondsPerStep(rate)) * incarnation.vote_every);
+  return absl::Seconds(std::max(mean, SecondsPerStep(rate)) * run.vote_every);
 }
 
-absl::Duration ReportInterval(const Incarnation& incarnation) {
-  const int32_t steps = std::max(incarnation.report_every, incarnation.pace.report_every);
-  return absl::Seconds(SecondsPerStep(incarnation.rate) * steps);
+absl::Duration ReportInterval(const Run& run) {
+  const int32_t steps = std::max(run.report_every, run.report_interval_change.report_every);
+  return absl::Seconds(SecondsPerStep(run.rate) * steps);
 }
 
 absl::Duration LongestGap(const StepRate& rate) {
@@ -117,14 +116,14 @@ int64_t OthersStep(const StepFront& front, int32_t rank) {
   return rank == front.rank ? front.second : front.first;
 }
 
-bool LeapsAhead(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows) {
-  const int64_t others = OthersStep(incarnation.front, rank);
+bool LeapsAhead(Run& run, int32_t rank, int64_t step, int64_t windows) {
+  const int64_t others = OthersStep(run.front, rank);
   if (others < 0) return false;
-  const int64_t window = std::max(incarnation.report_every, incarnation.pace.report_every);
-  if (step - std::max(others, incarnation.ranks[rank].step) <= windows * window) return false;
-  incarnation.ranks[rank].leapt_to = step;
-  for (int32_t other = 0; other < incarnation.world_size(); ++other) {
-    const int64_t leapt = incarnation.ranks[other].leapt_to;
+  const int64_t window = std::max(run.report_every, run.report_interval_change.report_every);
+  if (step - std::max(others, run.ranks[rank].step) <= windows * window) return false;
+  run.ranks[rank].leapt_to = step;
+  for (int32_t other = 0; other < run.world_size(); ++other) {
+    const int64_t leapt = run.ranks[other].leapt_to;
     if (other != rank && leapt >= 0 && std::abs(leapt - step) <= window) return false;
   }
   return true;
@@ -142,11 +141,11 @@ bool StepsAdvance(const Job& job, absl::Time now) {
 
 namespace {
 
-bool NothingIsKnown(const Incarnation& incarnation) { return incarnation.front.first < 0; }
+bool NothingIsKnown(const Run& run) { return run.front.first < 0; }
 
-// Steps that ranks of one launch may be apart.
-int64_t Distance(const Incarnation& incarnation, int64_t windows) {
-  return windows * std::max(incarnation.report_every, incarnation.pace.report_every);
+// Steps that ranks of one run may be apart.
+int64_t Distance(const Run& run, int64_t windows) {
+  return windows * std::max(run.report_every, run.report_interval_change.report_every);
 }
 
 // Whether the step lies above the rank's newest claim, and not far.
@@ -155,50 +154,50 @@ bool GoesOn(const Rank& rank, int64_t step, int64_t distance) {
 }
 
 // Another rank claims nearly the same: then that one is believed too.
-bool IsConfirmed(Incarnation& incarnation, int32_t rank, int64_t step, int64_t distance) {
-  for (int32_t other = 0; other < incarnation.world_size(); ++other) {
-    Rank& witness = incarnation.ranks[other];
+bool IsConfirmed(Run& run, int32_t rank, int64_t step, int64_t distance) {
+  for (int32_t other = 0; other < run.world_size(); ++other) {
+    Rank& witness = run.ranks[other];
     if (other == rank || witness.leapt_to < 0) continue;
     if (std::abs(witness.leapt_to - step) > distance) continue;
     witness.step = witness.leapt_to;
-    Advance(incarnation.front, other, witness.step);
+    Advance(run.front, other, witness.step);
     return true;
   }
   return false;
 }
 
-StepClaim BelieveFirst(Incarnation& incarnation) {
-  // A launch that began before any step was believed was told step 0.
-  incarnation.rate.told.clear();
+StepClaim BelieveFirst(Run& run) {
+  // A run that began before any step was believed was told step 0.
+  run.rate.told.clear();
   return StepClaim::kBelieved;
 }
 
 }  // namespace
 
-StepClaim JudgeHello(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows) {
-  if (!NothingIsKnown(incarnation)) {
-    return LeapsAhead(incarnation, rank, step, windows) ? StepClaim::kLeap : StepClaim::kBelieved;
+StepClaim CheckHello(Run& run, int32_t rank, int64_t step, int64_t windows) {
+  if (!NothingIsKnown(run)) {
+    return LeapsAhead(run, rank, step, windows) ? StepClaim::kLeap : StepClaim::kBelieved;
   }
-  incarnation.ranks[rank].leapt_to = step;
-  const bool believed = incarnation.world_size() == 1 ||
-                        IsConfirmed(incarnation, rank, step, Distance(incarnation, windows));
-  return believed ? BelieveFirst(incarnation) : StepClaim::kUnproved;
+  run.ranks[rank].leapt_to = step;
+  const bool believed =
+      run.world_size() == 1 || IsConfirmed(run, rank, step, Distance(run, windows));
+  return believed ? BelieveFirst(run) : StepClaim::kUnproved;
 }
 
-StepClaim JudgeStep(Incarnation& incarnation, int32_t rank, int64_t step, int64_t windows) {
-  Rank& teller = incarnation.ranks[rank];
-  const int64_t distance = Distance(incarnation, windows);
+StepClaim EvaluateStep(Run& run, int32_t rank, int64_t step, int64_t windows) {
+  Rank& teller = run.ranks[rank];
+  const int64_t distance = Distance(run, windows);
   const bool goes_on = GoesOn(teller, step, distance);
-  if (!NothingIsKnown(incarnation)) {
-    const bool leaps = LeapsAhead(incarnation, rank, step, windows);
-    const bool left_alone = incarnation.num_connected == 1;
+  if (!NothingIsKnown(run)) {
+    const bool leaps = LeapsAhead(run, rank, step, windows);
+    const bool left_alone = run.num_connected == 1;
     return leaps && !(goes_on && left_alone) ? StepClaim::kLeap : StepClaim::kBelieved;
   }
   // Windows from before its Hello, which it kept while it was away.
   if (step <= teller.leapt_to) return StepClaim::kUnproved;
   teller.leapt_to = step;
-  const bool believed = goes_on || IsConfirmed(incarnation, rank, step, distance);
-  return believed ? BelieveFirst(incarnation) : StepClaim::kLeap;
+  const bool believed = goes_on || IsConfirmed(run, rank, step, distance);
+  return believed ? BelieveFirst(run) : StepClaim::kLeap;
 }
 
 }  // namespace eplb::core

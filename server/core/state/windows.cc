@@ -183,13 +183,13 @@ bool DropOldest(Windows& windows) {
   return true;
 }
 
-int32_t ReportersPerPipelineRank(const WindowLimits& limits) {
-  return limits.num_reporters / limits.num_pipeline_ranks;
+int32_t ReportersPerPipelineStage(const WindowLimits& limits) {
+  return limits.num_reporters / limits.pipeline_parallel_size;
 }
 
 // 0.95 of 20 ranks is 19, also when the product comes out a little above it.
 bool IsCovered(const PendingWindow& window, const WindowLimits& limits) {
-  const double share = limits.min_coverage * ReportersPerPipelineRank(limits);
+  const double share = limits.min_coverage * ReportersPerPipelineStage(limits);
   const int32_t least = std::max(1, static_cast<int32_t>(std::ceil(share - 1e-6)));
   return std::all_of(window.num_reported.begin(), window.num_reported.end(),
                      [least](int32_t reported) { return reported >= least; });
@@ -211,7 +211,7 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const Wind
   fresh.last_step = report.last_step;
   fresh.sum = LoadMatrix::Zero(wire::NumLayers(report), wire::NumExperts(report));
   fresh.reported.assign(static_cast<size_t>(limits.num_reporters), false);
-  fresh.num_reported.assign(static_cast<size_t>(limits.num_pipeline_ranks), 0);
+  fresh.num_reported.assign(static_cast<size_t>(limits.pipeline_parallel_size), 0);
   return *windows.pending.insert(position, std::move(fresh));
 }
 
@@ -362,7 +362,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   const bool first = std::none_of(window.num_reported.begin(), window.num_reported.end(),
                                   [](int32_t reported) { return reported > 0; });
   window.reported[reporter] = true;
-  ++window.num_reported[reporter / ReportersPerPipelineRank(limits)];
+  ++window.num_reported[reporter / ReportersPerPipelineStage(limits)];
   if (!wire::AddCounts(report, &window.sum)) {
     Drop(window, outcome);
   } else {

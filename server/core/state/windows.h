@@ -41,7 +41,7 @@ struct PendingWindow {
   int64_t last_step = 0;
   LoadMatrix sum;                     // empty once dropped
   std::vector<bool> reported;         // [num_reporters]
-  std::vector<int32_t> num_reported;  // [num_pipeline_ranks]
+  std::vector<int32_t> num_reported;  // [pipeline_parallel_size]
   bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
   // Which placements its steps ran under, as the first report told: the last steps, and those
   // before.
@@ -70,12 +70,12 @@ struct Windows {
 };
 
 struct WindowLimits {
-  int32_t num_reporters = 0;       // every ranks_per_reporter-th rank
-  int32_t ranks_per_reporter = 1;  // that see the same tokens
-  int32_t num_pipeline_ranks = 1;  // each counts layers of its own, so each must be covered
-  int32_t report_every = 0;        // steps
-  int32_t next_report_every = 0;   // what ranks are changing to, or 0
-  double min_coverage = 1;         // share of reporters that must report the full range
+  int32_t num_reporters = 0;           // every ranks_per_reporter-th rank
+  int32_t ranks_per_reporter = 1;      // that see the same tokens
+  int32_t pipeline_parallel_size = 1;  // each counts layers of its own, so each must be covered
+  int32_t report_every = 0;            // steps
+  int32_t next_report_every = 0;       // what ranks are changing to, or 0
+  double min_coverage = 1;             // share of reporters that must report the full range
   int32_t max_pending = 1;
   int32_t max_complete = 1;
 };
@@ -101,7 +101,7 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
 // Adds a checked report to the window of its range. A range is full when it begins and ends at
 // multiples of report_every, or of next_report_every; a shorter one (the rank dropped steps) is not
 // added and noted once per window. A window is complete when min_coverage of the reporters of each
-// pipeline rank are in it. A second report of a rank, and one that overlaps a complete
+// pipeline stage are in it. A second report of a rank, and one that overlaps a complete
 // window, are ignored. A window whose sum would go above 2^63-1 is dropped and noted. Of
 // windows given up one after the other the first is noted, and their number with the next complete
 // one. cost: O(L * E).

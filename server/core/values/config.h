@@ -36,11 +36,11 @@ struct Config {
   int64_t max_window_bytes = int64_t{512} << 20;      // of the loads in windows, all jobs together
   absl::Duration solve_deadline = absl::Seconds(60);  // of the policy's work, once it began
   absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last Ready
-  absl::Duration resolve_deadline =
+  absl::Duration voting_deadline =
       absl::Seconds(660);  // last Ready to the last Applied; above the vote's 600 s
-  absl::Duration retract_deadline = absl::Seconds(60);
+  absl::Duration cancel_deadline = absl::Seconds(60);
   absl::Duration session_grace =
-      absl::Seconds(10);  // a rank may be away so long before its incarnation ends
+      absl::Seconds(10);                           // a rank may be away so long before its run ends
   absl::Duration store_retry = absl::Seconds(10);  // between attempts while the store fails
   // A job without a connected rank for so long is forgotten. A job that ended stays for as long, so
   // that it can be read what became of it; it only makes room earlier for a new one.

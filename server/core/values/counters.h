@@ -20,7 +20,7 @@ inline void AddCapped(int64_t& sum, int64_t more) { sum += std::min(more, kMostS
 struct Counters {
   std::array<int64_t, kNumPlanResults> plans{};  // by PlanResult; kProposed: those ever proposed,
                                                  // which are counted again under what they became
-  int64_t ready = 0;                             // answers READY to a proposal in flight
+  int64_t ready = 0;                             // answers PREPARED to a proposal in flight
   int64_t applied = 0;                           // ranks that reported a chunk as Applied
   std::array<int64_t, 8> nacks{};                // by wire::NackCode; [0] is not used
   std::array<int64_t, 4> failed{};               // by wire::FailedCode; [0] is not used
@@ -35,9 +35,9 @@ struct Counters {
   int64_t windows = 0;             // completed
   int64_t windows_given_up = 0;    // incomplete
   int64_t windows_unmeasured = 0;  // complete, but a placement of their steps is not known
-  Buckets prepare_seconds;         // Propose to the last READY, of chunks that every rank held
-  Buckets gate_wait_seconds;       // the last READY to the first Applied, less that rank's boundary
-  int64_t changes = 0;             // of operators, done
+  Buckets prepare_seconds;         // Propose to the last PREPARED, of chunks that every rank held
+  Buckets gate_wait_seconds;  // the last PREPARED to the first Applied, less that rank's boundary
+  int64_t changes = 0;        // of operators, done
   int64_t changes_refused = 0;
   int64_t stuck = 0;            // states that became older than three times their deadline
   int64_t jobs_expired = 0;     // forgotten, or evicted by a new job

@@ -13,7 +13,7 @@
 
 namespace eplb::core {
 
-// The newest placements that ranks of an incarnation ran, by version. Within an incarnation a
+// The newest placements that ranks of a run ran, by version. Within a run a
 // version stands for one placement. Memory: kMax placements; less once windows are complete.
 class RunPlacements {
  public:
@@ -68,7 +68,7 @@ Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topo
 // Mean over layers with load of (mean GPU load / max GPU load); 0 without tokens.
 double BalancednessOf(const GpuTokens* tokens);
 
-// What was measured since the incarnation began here.
+// What was measured since the run began here.
 struct Account {
   int64_t windows = 0;           // measured
   double saved_peak_tokens = 0;  // sum over them of peak_load_static - peak_load

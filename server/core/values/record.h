@@ -67,7 +67,7 @@ struct Plan {
   int32_t num_chunks = 0;
   int32_t chunks_committed = 0;
   double solve_seconds = 0;
-  double prepare_seconds = 0;  // Propose to the last READY, longest chunk
+  double prepare_seconds = 0;  // Propose to the last PREPARED, longest chunk
   double pause_seconds = 0;    // longest boundary of any rank, or kNotMeasured
   int64_t switched_step = 0;   // of the last chunk; 0 when none was
   std::string reason;          // one sentence
@@ -100,7 +100,7 @@ struct RunEnd {
   RunEnding how = RunEnding::kFinished;
   std::string reason;  // one sentence, which names the rank that was lost or failed first
   absl::Time at = absl::UnixEpoch();
-  std::string incarnation;
+  std::string run_id;
   int32_t world_size = 0;
   int64_t step = 0;  // highest step of any rank
 
@@ -170,7 +170,7 @@ struct StoredJob {
   // The newest one known to run; none of a job that was stopped before its ranks said what they
   // run.
   std::optional<Placement> placement;
-  wire::JobMemory memory = {};  // what operators set, and what the launch in force has earned
+  wire::JobMemory memory = {};  // what operators set, and what the run in force has earned
   std::optional<RunEnd> end = std::nullopt;  // of its newest run; none while that lives
   // To write: the change that this write is part of. Not read.
   std::optional<DoneRequest> done = std::nullopt;
@@ -183,13 +183,13 @@ struct StoredJob {
 // One line of the audit log.
 struct JobEvent {
   std::string job;
-  std::string name;  // incarnation_started, incarnation_ended, incarnation_resumed, end_amended,
-                     // taken_over, stepped_down, held, released, version_reused, chunks_limited,
-                     // kept, observed, left_out, freeze_over, proposed, nacked, retracting,
-                     // withdrawn, committed, pause_exceeded, quarantined, stuck, stalled,
-                     // stalled_over, report_ahead, window_incomplete,
+  std::string name;  // run_started, run_ended, run_resumed, end_amended,
+                     // taken_over, stepped_down, recovering, released, version_reused,
+                     // chunks_limited, kept, observed, left_out, freeze_over, proposed, nacked,
+                     // cancelling, withdrawn, committed, pause_exceeded, quarantined, stuck,
+                     // stalled, stalled_over, report_ahead, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
-                     // store_failed, expired, pace, vote_every_differs, memory_recalled,
+                     // store_failed, expired, report_interval, vote_every_differs, memory_recalled,
                      // unknown_job_paused; of operators: rebalance,
                      // pause, resume, rollback, set_policy, forget, refused
   int64_t term = 0;  // that the daemon leads the job with; in its log only

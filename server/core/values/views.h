@@ -23,20 +23,21 @@ struct RankView {
   int32_t rank = 0;
   bool connected = false;
   int64_t running_version = 0;
-  int64_t ready_version = 0;
+  int64_t prepared_version = 0;
   int64_t step = 0;
-  std::string state;          // connected, away, finished, failed, lost; expected before its Hello
-  absl::Duration away;        // since the stream ended; zero when connected
-  std::string answer;         // to the proposal in flight: none, ready, applied, failed; else empty
-  double answer_seconds = 0;  // Propose to READY, of the newest proposal that it was READY for
-  double pause_seconds = 0;   // boundary of the newest switch
-  int64_t dropped_steps = 0;  // as it reported, since its incarnation began here
+  std::string state;    // connected, away, finished, failed, lost; expected before its Hello
+  absl::Duration away;  // since the stream ended; zero when connected
+  std::string answer;   // to the proposal in flight: none, prepared, applied, failed; else empty
+  double answer_seconds =
+      0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
+  double pause_seconds = 0;  // boundary of the newest switch
+  int64_t dropped_steps = 0;  // as it reported, since its run began here
   std::string library_version;
   wire::TransportInfo transport;
 };
-// A launch that gathers its ranks, or waits for the one in force.
-struct LaunchView {
-  std::string incarnation;
+// A run that gathers its ranks, or waits for the one in force.
+struct RunView {
+  std::string run_id;
   int32_t world_size = 0;
   int32_t registered = 0;  // ranks that said Hello
   int32_t connected = 0;
@@ -45,8 +46,9 @@ struct LaunchView {
 };
 struct JobView {
   std::string job;
-  std::string incarnation;
-  std::string state;  // HELD, IDLE, ..; FINISHED, FAILED or LOST once the newest run has ended
+  std::string run_id;
+  std::string
+      state;  // RECOVERING, IDLE, ..; FINISHED, FAILED or LOST once the newest run has ended
   absl::Duration state_age;
   std::string waiting_for;
   TopologyOptions shape;
@@ -81,7 +83,7 @@ struct JobView {
   std::vector<int32_t> model_layers;
   std::string ending;          // of the newest run: finished, failed, lost; empty while it lives
   std::string end_reason;      // one sentence; empty while it lives
-  std::string took_over;       // as Incarnation
+  std::string took_over;       // as Run
   double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
   std::string stalled;         // why balancing has stopped, a name; empty: it has not
   std::string stalled_reason;  // one sentence; empty when it has not
@@ -90,15 +92,15 @@ struct JobView {
   double coverage_now = 0;
   int64_t windows_given_up = 0;  // incomplete, since the daemon started
   std::vector<RankView> ranks;
-  int64_t launch = 0;  // number of the launch in force, rising within the job; 0: none yet
-  int64_t term = 0;    // that this daemon leads the job with
-  std::optional<LaunchView> candidate;
-  bool take_over_refused = false;  // it waits because the steps of the launch in force advance
+  int64_t run_number = 0;  // number of the run in force, rising within the job; 0: none yet
+  int64_t term = 0;        // that this daemon leads the job with
+  std::optional<RunView> candidate;
+  bool take_over_refused = false;  // it waits because the steps of the run in force advance
   std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
   int64_t refused_hellos = 0;      // of this job, since the daemon started
 };
 
-// How this daemon leads a launch.
+// How this daemon leads a run.
 struct LeaderView {
   int64_t term = 0;
   int32_t connected_ranks = 0;

@@ -13,7 +13,7 @@ static void print_client_options(void) {
   STRUCT(eplb_client_options);
   FIELD(eplb_client_options, struct_size);
   FIELD(eplb_client_options, job);
-  FIELD(eplb_client_options, incarnation);
+  FIELD(eplb_client_options, run_id);
   FIELD(eplb_client_options, endpoint);
   FIELD(eplb_client_options, tls_ca);
   FIELD(eplb_client_options, tls_cert);
@@ -47,7 +47,7 @@ static void print_client_options(void) {
   FIELD(eplb_client_options, nccl_channels_per_net_peer);
   FIELD(eplb_client_options, nccl_traffic_class);
   FIELD(eplb_client_options, nccl_warm_up_ranks);
-  FIELD(eplb_client_options, num_pipeline_ranks);
+  FIELD(eplb_client_options, pipeline_parallel_size);
   FIELD(eplb_client_options, expert_tensor_parallel);
   FIELD(eplb_client_options, reserved);
   FIELD(eplb_client_options, require_daemon);

@@ -28,8 +28,8 @@ static int failed(const char* what) {
 }
 
 /* The world is this process. */
-static int32_t exchange_alone(void* user, const void* bytes, size_t num_bytes,
-                              eplb_answers* answers) {
+static int32_t all_gather_alone(void* user, const void* bytes, size_t num_bytes,
+                                eplb_answers* answers) {
   (void)user;
   return eplb_answers_add(answers, bytes, num_bytes);
 }
@@ -46,7 +46,7 @@ static int start(const char* endpoint) {
   options.vote_every = 2;
   options.report_every = 4;
   if (eplb_client_create(&client) != EPLB_OK) return failed("create");
-  if (eplb_client_connect(client, &options, exchange_alone, NULL) != EPLB_OK) {
+  if (eplb_client_connect(client, &options, all_gather_alone, NULL) != EPLB_OK) {
     return failed("connect");
   }
   memset(tensors, 0, sizeof(tensors));
@@ -133,7 +133,7 @@ static int come_as_twin(const char* endpoint) {
   int32_t code;
   if (eplb_client_options_init(&options, sizeof(options)) != EPLB_OK) return failed("init");
   options.job = "twins";
-  options.incarnation = "both";
+  options.run_id = "both";
   options.endpoint = endpoint;
   options.world_size = options.num_gpus = 2;
   options.num_layers = LAYERS;

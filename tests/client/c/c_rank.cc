@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb::testing {
 
-int32_t RunExchange(void* exchange, const void* bytes, size_t num_bytes, eplb_answers* answers) {
-  const auto blobs = (*static_cast<Exchange*>(exchange))(
+int32_t RunAllGather(void* all_gather, const void* bytes, size_t num_bytes, eplb_answers* answers) {
+  const auto blobs = (*static_cast<AllGather*>(all_gather))(
       std::string_view(static_cast<const char*>(bytes), num_bytes));
   if (!blobs.ok()) {
     eplb_callback_message(std::string(blobs.status().message()).c_str());
@@ -25,7 +25,7 @@ eplb_client_options SmallOptions(int32_t rank, int32_t world_size) {
   eplb_client_options options;
   (void)eplb_client_options_init(&options, sizeof(options));
   options.job = "job";
-  options.incarnation = "run-0";
+  options.run_id = "run-0";
   options.transport = "host";
   options.rank = rank;
   options.world_size = world_size;
@@ -41,13 +41,13 @@ eplb_client_options SmallOptions(int32_t rank, int32_t world_size) {
   return options;
 }
 
-CRank::CRank(int32_t rank, int32_t world_size, Exchange exchange)
-    : options(SmallOptions(rank, world_size)), rank_(rank), exchange_(std::move(exchange)) {
+CRank::CRank(int32_t rank, int32_t world_size, AllGather all_gather)
+    : options(SmallOptions(rank, world_size)), rank_(rank), all_gather_(std::move(all_gather)) {
   (void)eplb_client_create(&client_);
 }
 
 int32_t CRank::Connect() {
-  return eplb_client_connect(client_, &options, &RunExchange, &exchange_);
+  return eplb_client_connect(client_, &options, &RunAllGather, &all_gather_);
 }
 
 eplb_placement CRank::Placement() {
@@ -61,7 +61,7 @@ std::byte CRank::Expected(int32_t layer, int32_t local_slot) {
   const eplb_placement placement = Placement();
   const int32_t expert = placement.physical_to_logical_map[layer * placement.num_slots +
                                                            placement.first_local_slot + local_slot];
-  // The lane is in the bytes: rows move only inside a lane.
+  // The EP group is in the bytes: rows move only inside an EP group.
   return static_cast<std::byte>(1 + expert + 8 * layer + 64 * (rank_ / 2));
 }
 
@@ -138,10 +138,10 @@ int CRank::WrongSlots() {
 }
 
 CJob::CJob(int32_t world_size) {
-  std::vector<Exchange> exchanges = MakeThreadExchanges(world_size);
+  std::vector<AllGather> all_gathers = MakeThreadAllGathers(world_size);
   for (int32_t rank = 0; rank < world_size; ++rank) {
-    ranks_.push_back(
-        std::make_unique<CRank>(rank, world_size, std::move(exchanges[static_cast<size_t>(rank)])));
+    ranks_.push_back(std::make_unique<CRank>(rank, world_size,
+                                             std::move(all_gathers[static_cast<size_t>(rank)])));
   }
 }
 

@@ -14,15 +14,15 @@
 
 namespace eplb::testing {
 
-// An eplb_exchange whose user is a pointer to an Exchange.
-int32_t RunExchange(void* exchange, const void* bytes, size_t num_bytes, eplb_answers* answers);
+// An eplb_all_gather whose user is a pointer to an AllGather.
+int32_t RunAllGather(void* all_gather, const void* bytes, size_t num_bytes, eplb_answers* answers);
 
 // Options of a rank in the job of SmallTopology(): 3 layers, 4 experts on 4 slots of 2 GPUs.
 eplb_client_options SmallOptions(int32_t rank, int32_t world_size);
 
 class CRank {
  public:
-  CRank(int32_t rank, int32_t world_size, Exchange exchange);
+  CRank(int32_t rank, int32_t world_size, AllGather all_gather);
   ~CRank() { eplb_client_destroy(client_); }
   CRank(const CRank&) = delete;
   CRank& operator=(const CRank&) = delete;
@@ -49,7 +49,7 @@ class CRank {
   std::byte Expected(int32_t layer, int32_t local_slot);
 
   const int32_t rank_;
-  Exchange exchange_;
+  AllGather all_gather_;
   eplb_client* client_ = nullptr;
   std::vector<std::string> names_;
   std::vector<std::vector<std::byte>> memory_;  // [layers][slots * row bytes]

@@ -57,7 +57,7 @@ class CallsTest : public ::testing::Test {
     auto stats = Sized<eplb_stats>();
     const char* text = nullptr;
     return {eplb_client_placement(client, &placement), eplb_client_device_tables(client, &tables),
-            eplb_client_transport(client, &text), eplb_client_incarnation(client, &text),
+            eplb_client_transport(client, &text), eplb_client_run_id(client, &text),
             eplb_client_stats(client, &stats)};
   }
 
@@ -78,7 +78,7 @@ TEST_F(CallsTest, NullClientIsInvalidArgumentEverywhere) {
   EXPECT_THAT(ActWith(nullptr), ::testing::Each(EPLB_INVALID_ARGUMENT));
   EXPECT_STREQ(eplb_client_message(nullptr), "step_boundary: client is NULL");
   EXPECT_THAT(ReadWith(nullptr), ::testing::Each(EPLB_INVALID_ARGUMENT));
-  EXPECT_EQ(eplb_client_connect(nullptr, &rank_.options, &testing::RunExchange, nullptr),
+  EXPECT_EQ(eplb_client_connect(nullptr, &rank_.options, &testing::RunAllGather, nullptr),
             EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_connect_through_daemon(nullptr, &rank_.options), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_close(nullptr, nullptr), EPLB_INVALID_ARGUMENT);
@@ -86,11 +86,11 @@ TEST_F(CallsTest, NullClientIsInvalidArgumentEverywhere) {
 }
 
 TEST_F(CallsTest, NullArgumentsAreNamed) {
-  EXPECT_EQ(eplb_client_connect(client(), nullptr, &testing::RunExchange, nullptr),
+  EXPECT_EQ(eplb_client_connect(client(), nullptr, &testing::RunAllGather, nullptr),
             EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "options is NULL");
   EXPECT_EQ(eplb_client_connect(client(), &rank_.options, nullptr, nullptr), EPLB_INVALID_ARGUMENT);
-  EXPECT_EQ(rank_.message(), "exchange is NULL");
+  EXPECT_EQ(rank_.message(), "all_gather is NULL");
   EXPECT_EQ(eplb_client_connect_through_daemon(client(), &rank_.options), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "endpoint: empty, expected that of an eplbd");
   Start();
@@ -153,14 +153,14 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
     int64_t unknown;
   } options = {rank_.options, 0};
   options.known.struct_size = sizeof(options);
-  Exchange exchange = &Alone;
+  AllGather all_gather = &Alone;
   options.unknown = 5;
-  EXPECT_EQ(eplb_client_connect(client(), &options.known, &testing::RunExchange, &exchange),
+  EXPECT_EQ(eplb_client_connect(client(), &options.known, &testing::RunAllGather, &all_gather),
             EPLB_INVALID_ARGUMENT);
   EXPECT_THAT(rank_.message(), HasSubstr("options sets a field that this library, 0.1.0, does not "
                                          "know"));
   options.unknown = 0;
-  EXPECT_EQ(eplb_client_connect(client(), &options.known, &testing::RunExchange, &exchange),
+  EXPECT_EQ(eplb_client_connect(client(), &options.known, &testing::RunAllGather, &all_gather),
             EPLB_OK)
       << rank_.message();
   struct {
@@ -174,10 +174,11 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
 }
 
 TEST_F(CallsTest, ArrangementThatDoesNotDivideIsNamed) {
-  rank_.options.num_pipeline_ranks = 2;
+  rank_.options.pipeline_parallel_size = 2;
   EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(), HasSubstr("expected a positive multiple of num_pipeline_ranks 2"));
-  rank_.options.num_pipeline_ranks = 1;
+  EXPECT_THAT(rank_.message(),
+              HasSubstr("expected a positive multiple of pipeline_parallel_size 2"));
+  rank_.options.pipeline_parallel_size = 1;
   rank_.options.expert_tensor_parallel = -1;
   EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
   EXPECT_THAT(rank_.message(), HasSubstr("expert_tensor_parallel: -1, expected >= 1"));
@@ -214,12 +215,12 @@ TEST_F(CallsTest, MessagesAreThoseOfTheClientAndOfTheThread) {
   std::thread([] { EXPECT_STREQ(eplb_last_message(), ""); }).join();
 }
 
-TEST_F(CallsTest, TransportTablesAndIncarnationAreThereAfterRegister) {
+TEST_F(CallsTest, TransportTablesAndRunAreThereAfterRegister) {
   Start();
   const char* text = nullptr;
   EXPECT_EQ(eplb_client_transport(client(), &text), EPLB_OK);
   EXPECT_STREQ(text, "host");
-  EXPECT_EQ(eplb_client_incarnation(client(), &text), EPLB_OK);
+  EXPECT_EQ(eplb_client_run_id(client(), &text), EPLB_OK);
   EXPECT_TRUE(std::string(text).starts_with("run-0.")) << text;
   EXPECT_EQ(std::string(text).size(), 22);
   auto tables = Sized<eplb_device_tables>();

@@ -37,22 +37,25 @@ TEST(ClientHandleTest, OneCallIsUnderWayAtATime) {
 
 TEST(ClientHandleTest, TheMessageIsThatOfTheLastCallThatFailed) {
   eplb_client handle;
-  EXPECT_EQ(Act(&handle, "one", Needs::kNothing, [] { return absl::AbortedError("first"); }),
+  EXPECT_EQ(CallOnTrainingThread(&handle, "one", Needs::kNothing,
+                                 [] { return absl::AbortedError("first"); }),
             EPLB_ABORTED);
   EXPECT_EQ(handle.message, "first");
-  EXPECT_EQ(Act(&handle, "two", Needs::kNothing, [] { return absl::OkStatus(); }), EPLB_OK);
+  EXPECT_EQ(CallOnTrainingThread(&handle, "two", Needs::kNothing, [] { return absl::OkStatus(); }),
+            EPLB_OK);
   EXPECT_EQ(handle.message, "first");
-  EXPECT_EQ(Act(&handle, "three", Needs::kNothing,
-                []() -> absl::Status { throw std::runtime_error("second"); }),
+  EXPECT_EQ(CallOnTrainingThread(&handle, "three", Needs::kNothing,
+                                 []() -> absl::Status { throw std::runtime_error("second"); }),
             EPLB_INTERNAL);
   EXPECT_NE(handle.message.find("second"), std::string::npos) << handle.message;
 }
 
 TEST(ClientHandleTest, ACallInsideACallLeavesTheOthersMessage) {
   eplb_client handle;
-  const int32_t code = Act(&handle, "outer", Needs::kNothing, [&] {
-    EXPECT_EQ(Act(&handle, "inner", Needs::kNothing, [] { return absl::OkStatus(); }),
-              EPLB_FAILED_PRECONDITION);
+  const int32_t code = CallOnTrainingThread(&handle, "outer", Needs::kNothing, [&] {
+    EXPECT_EQ(
+        CallOnTrainingThread(&handle, "inner", Needs::kNothing, [] { return absl::OkStatus(); }),
+        EPLB_FAILED_PRECONDITION);
     EXPECT_EQ(handle.message, "");
     return absl::OkStatus();
   });
@@ -62,8 +65,9 @@ TEST(ClientHandleTest, ACallInsideACallLeavesTheOthersMessage) {
 TEST(ClientHandleTest, LooksAreAllowedInsideACall) {
   eplb_client handle;
   const Turn turn(handle, "step_boundary");
-  EXPECT_EQ(Look(&handle, "stats", Needs::kNothing, [] { return absl::OkStatus(); }), EPLB_OK);
-  EXPECT_EQ(Look(&handle, "stats", Needs::kConnected, [] { return absl::OkStatus(); }),
+  EXPECT_EQ(ReadOnlyCall(&handle, "stats", Needs::kNothing, [] { return absl::OkStatus(); }),
+            EPLB_OK);
+  EXPECT_EQ(ReadOnlyCall(&handle, "stats", Needs::kConnected, [] { return absl::OkStatus(); }),
             EPLB_FAILED_PRECONDITION);
 }
 
@@ -83,40 +87,40 @@ eplb_tensor Weight(const char* name, size_t struct_size = sizeof(eplb_tensor)) {
   return tensor;
 }
 
-TEST(CallbacksTest, ExchangeGivesTheBytesAndTakesTheAnswersInTheirOrder) {
+TEST(CallbacksTest, AllGatherGivesTheBytesAndTakesTheAnswersInTheirOrder) {
   std::string given;
-  const Exchange exchange = MakeExchange(
+  const AllGather all_gather = MakeAllGather(
       [](void* user, const void* bytes, size_t num_bytes, eplb_answers* answers) {
         static_cast<std::string*>(user)->assign(static_cast<const char*>(bytes), num_bytes);
         (void)eplb_answers_add(answers, "first", 5);
         return eplb_answers_add(answers, bytes, num_bytes);
       },
       &given, 1);
-  const auto answers = exchange(std::string_view("mi\0ne", 5));
+  const auto answers = all_gather(std::string_view("mi\0ne", 5));
   ASSERT_TRUE(answers.ok()) << answers.status();
   EXPECT_EQ(given, std::string_view("mi\0ne", 5));
   EXPECT_THAT(*answers, ElementsAre("first", given));
 }
 
 TEST(CallbacksTest, AnotherAnswerInThePlaceOfOurOwnIsNoticed) {
-  const Exchange exchange =
-      MakeExchange([](void*, const void*, size_t,
-                      eplb_answers* answers) { return eplb_answers_add(answers, "another's", 9); },
-                   nullptr, 0);
-  const absl::Status status = exchange("mine").status();
+  const AllGather all_gather =
+      MakeAllGather([](void*, const void*, size_t,
+                       eplb_answers* answers) { return eplb_answers_add(answers, "another's", 9); },
+                    nullptr, 0);
+  const absl::Status status = all_gather("mine").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("the answer of rank 0 is not what this rank 0 gave"));
 }
 
 TEST(CallbacksTest, CodesTextsAndExceptionsOfCallbacksAreTheCallers) {
-  const Exchange refuses = MakeExchange(
+  const AllGather refuses = MakeAllGather(
       [](void*, const void*, size_t, eplb_answers*) {
         eplb_callback_message("no route");
         return int32_t{EPLB_UNAVAILABLE};
       },
       nullptr, 0);
-  EXPECT_EQ(refuses("").status(), absl::UnavailableError("exchange: no route"));
+  EXPECT_EQ(refuses("").status(), absl::UnavailableError("all_gather: no route"));
   const ExpertProbe throws = MakeProbe(
       [](void*, int32_t, int32_t, uint64_t*) -> int32_t { throw std::runtime_error("bad"); },
       nullptr);

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 eplb_client_options Distinct() {
   eplb_client_options options = DefaultClientOptions();
   options.job = "job";
-  options.incarnation = "incarnation";
+  options.run_id = "run_id";
   options.endpoint = "endpoint";
   options.tls_ca = "ca";
   options.tls_cert = "cert";
@@ -34,7 +34,7 @@ eplb_client_options Distinct() {
         &options.num_slots, &options.num_gpus, &options.num_nodes, &options.num_groups,
         &options.vote_every, &options.report_every, &options.report_max_steps,
         &options.layers_per_chunk, &options.nccl_max_ctas, &options.nccl_channels_per_net_peer,
-        &options.nccl_traffic_class, &options.nccl_warm_up_ranks, &options.num_pipeline_ranks,
+        &options.nccl_traffic_class, &options.nccl_warm_up_ranks, &options.pipeline_parallel_size,
         &options.expert_tensor_parallel}) {
     *field = ++value;
   }
@@ -52,7 +52,7 @@ TEST(ClientOptionsTest, EveryFieldGetsToItsOption) {
   const absl::StatusOr<ClientOptions> read = ReadClientOptions(&given);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->job, "job");
-  EXPECT_EQ(read->incarnation, "incarnation");
+  EXPECT_EQ(read->run_id, "run_id");
   EXPECT_EQ(read->endpoint, "endpoint");
   EXPECT_EQ(read->tls.ca, "ca");
   EXPECT_EQ(read->tls.cert, "cert");
@@ -70,7 +70,7 @@ TEST(ClientOptionsTest, EveryFieldGetsToItsOption) {
           read->num_gpus, read->num_nodes, read->num_groups, read->vote_every, read->report_every,
           read->report_max_steps, read->layers_per_chunk, read->nccl.max_ctas,
           read->nccl.channels_per_net_peer, read->nccl.traffic_class, read->nccl.warm_up_ranks,
-          read->num_pipeline_ranks, read->expert_tensor_parallel}),
+          read->pipeline_parallel_size, read->expert_tensor_parallel}),
       ::testing::ElementsAre(101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114,
                              115, 116, 117, 118));
   EXPECT_EQ(read->first_step, 201);
@@ -97,14 +97,14 @@ TEST(ClientOptionsTest, DefaultsAreThoseOfTheClient) {
   EXPECT_EQ(read->nccl.piece_bytes, defaults.nccl.piece_bytes);
 }
 
-TEST(ClientOptionsTest, AnOlderHeaderHasOnePipelineRankAndWholeExperts) {
+TEST(ClientOptionsTest, AnOlderHeaderHasOnePipelineStageAndWholeExperts) {
   eplb_client_options given = DefaultClientOptions();
   given.struct_size = offsetof(eplb_client_options, expert_tensor_parallel);
-  given.num_pipeline_ranks = 0;  // "reserved" then
+  given.pipeline_parallel_size = 0;  // "reserved" then
   given.expert_tensor_parallel = 77;
   const absl::StatusOr<ClientOptions> read = ReadClientOptions(&given);
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->num_pipeline_ranks, 1);
+  EXPECT_EQ(read->pipeline_parallel_size, 1);
   EXPECT_EQ(read->expert_tensor_parallel, 1);
   EXPECT_FALSE(read->require_daemon);
 }

@@ -8,7 +8,7 @@
 #include "tests/client/c/c_rank.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 namespace {
@@ -24,7 +24,7 @@ using testing::ScriptedDaemon;
 using testing::SmallTopology;
 using testing::Swapped;
 
-constexpr int32_t kRanks = 4;  // 2 GPUs, 2 lanes
+constexpr int32_t kRanks = 4;  // 2 GPUs, 2 EP groups
 
 class CJobTest : public ::testing::Test {
  protected:
@@ -240,33 +240,33 @@ TEST_F(CJobTest, SkippedBoundaryIsRefusedThereAndNamedElsewhereWithinTheDeadline
   });
 }
 
-TEST_F(CJobTest, ExchangeThatFailsGivesItsCodeAndText) {
+TEST_F(CJobTest, AllGatherThatFailsGivesItsCodeAndText) {
   CRank rank(0, 1, [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
     return absl::DeadlineExceededError("the store did not answer");
   });
   EXPECT_EQ(rank.Connect(), EPLB_DEADLINE_EXCEEDED);
-  EXPECT_EQ(rank.message(), "exchange: the store did not answer");
-  EXPECT_STREQ(eplb_last_message(), "exchange: the store did not answer");
+  EXPECT_EQ(rank.message(), "all_gather: the store did not answer");
+  EXPECT_STREQ(eplb_last_message(), "all_gather: the store did not answer");
 }
 
-TEST_F(CJobTest, ExchangeThatThrowsIsInternalAndConnectCanBeCalledAgain) {
+TEST_F(CJobTest, AllGatherThatThrowsIsInternalAndConnectCanBeCalledAgain) {
   bool broken = true;
   CRank rank(0, 1, [&](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
     if (broken) throw std::runtime_error("store gone");
     return std::vector<std::string>{std::string(bytes)};
   });
   EXPECT_EQ(rank.Connect(), EPLB_INTERNAL);
-  EXPECT_EQ(rank.message(), "exchange: the callback threw: store gone");
+  EXPECT_EQ(rank.message(), "all_gather: the callback threw: store gone");
   broken = false;
   EXPECT_EQ(rank.Connect(), EPLB_OK) << rank.message();
 }
 
-TEST_F(CJobTest, ExchangeWithTooFewAnswersOrAnotherOrderIsNamed) {
+TEST_F(CJobTest, AllGatherWithTooFewAnswersOrAnotherOrderIsNamed) {
   CRank few(1, 2, [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
     return std::vector<std::string>{"one"};
   });
   EXPECT_EQ(few.Connect(), EPLB_FAILED_PRECONDITION);
-  EXPECT_EQ(few.message(), "start: the exchange gave 1 answers, world_size is 2");
+  EXPECT_EQ(few.message(), "start: the all-gather gave 1 answers, world_size is 2");
   CRank swapped(1, 2, [](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
     return std::vector<std::string>{std::string(bytes), "other"};
   });

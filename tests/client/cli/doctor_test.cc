@@ -52,7 +52,7 @@ TEST(ChecksTest, AJobThatOnlyObservesIsToldSo) {
 TEST(ChecksTest, QuarantineFails) {
   v1::JobStatus job = HealthyJob();
   job.set_state("QUARANTINE");
-  job.set_waiting_for("an operator, or a new incarnation: ranks 0 and 3 run different digests");
+  job.set_waiting_for("an operator, or a new run: ranks 0 and 3 run different digests");
   job.set_last_reason("a decision, which is not the cause");
   EXPECT_EQ(One(job, "state").result, Result::kFailed);
   EXPECT_THAT(One(job, "state").detail,
@@ -63,7 +63,7 @@ TEST(ChecksTest, QuarantineFails) {
 // Deadlines are the daemon's settings: some are hours long.
 TEST(ChecksTest, AStateIsLateWhenTheDaemonSaysSo) {
   v1::JobStatus job = HealthyJob();
-  for (const char* state : {"HELD", "SOLVING", "PREPARING", "RESOLVING", "RETRACTING"}) {
+  for (const char* state : {"RECOVERING", "SOLVING", "PREPARING", "VOTING", "CANCELLING"}) {
     job.set_state(state);
     job.set_state_seconds(7200);
     job.clear_stuck_seconds();
@@ -88,29 +88,28 @@ TEST(ChecksTest, RanksThatAreAwayOrRunSomethingElseAreNamed) {
   job.mutable_ranks(1)->set_running_version(2);
   EXPECT_EQ(One(job, "agreement").result, Result::kFailed);
   EXPECT_THAT(One(job, "agreement").detail, HasSubstr("rank 1 run another one"));
-  job.set_state("RESOLVING");
+  job.set_state("VOTING");
   EXPECT_EQ(One(job, "agreement").result, Result::kWarning);
 }
 
-TEST(ChecksTest, AnIncarnationThatFailedOrWasLostIsAFindingAndOneThatMovedIsNot) {
+TEST(ChecksTest, ARunThatFailedOrWasLostIsAFindingAndOneThatMovedIsNot) {
   v1::JobStatus job = HealthyJob();
-  EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
-  job.set_took_over("launch-0");
-  EXPECT_EQ(One(job, "incarnation").result, Result::kWarning);
-  EXPECT_THAT(One(job, "incarnation").detail, HasSubstr("took over from launch-0"));
-  job.set_incarnation("launch-1");
+  EXPECT_EQ(One(job, "run").result, Result::kOk);
+  job.set_took_over("run-0");
+  EXPECT_EQ(One(job, "run").result, Result::kWarning);
+  EXPECT_THAT(One(job, "run").detail, HasSubstr("took over from run-0"));
+  job.set_run_id("run-1");
   job.set_end_reason("rank 2 failed after step 9: out of memory");
   job.set_ending("failed");
-  EXPECT_EQ(One(job, "incarnation").result, Result::kFailed);
-  EXPECT_EQ(One(job, "incarnation").detail,
-            "incarnation launch-1 failed: rank 2 failed after step 9: out of memory");
+  EXPECT_EQ(One(job, "run").result, Result::kFailed);
+  EXPECT_EQ(One(job, "run").detail, "run run-1 failed: rank 2 failed after step 9: out of memory");
   job.set_ending("lost");
-  EXPECT_EQ(One(job, "incarnation").result, Result::kFailed);
-  EXPECT_THAT(One(job, "incarnation").detail, HasSubstr("or end it with eplbctl forget"));
+  EXPECT_EQ(One(job, "run").result, Result::kFailed);
+  EXPECT_THAT(One(job, "run").detail, HasSubstr("or end it with eplbctl forget"));
   job.set_end_reason("its ranks went on with eplbd at b:1, which leads with term 9");
-  EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
+  EXPECT_EQ(One(job, "run").result, Result::kOk);
   job.set_ending("finished");
-  EXPECT_EQ(One(job, "incarnation").result, Result::kOk);
+  EXPECT_EQ(One(job, "run").result, Result::kOk);
 }
 
 TEST(ChecksTest, NobodyMissesTheRanksOfAJobThatFinished) {
@@ -138,7 +137,7 @@ TEST(ChecksTest, NothingIsDueOfARunThatHasFailedButItsReason) {
   job.set_paused(true);
   job.set_pause_reason("paused by ann");
   EXPECT_EQ(One(job, "state").result, Result::kOk);
-  EXPECT_EQ(One(job, "incarnation").result, Result::kFailed);
+  EXPECT_EQ(One(job, "run").result, Result::kFailed);
   EXPECT_EQ(One(job, "ranks").result, Result::kOk);
   EXPECT_EQ(One(job, "ranks").detail, "lost: rank 0");
   EXPECT_EQ(One(job, "agreement").result, Result::kOk);
@@ -195,10 +194,10 @@ TEST(ChecksTest, AStalledJobFailsWithTheNameAndTheReason) {
   }
 }
 
-TEST(ChecksTest, ALaunchThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
+TEST(ChecksTest, ARunThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
   v1::JobStatus job = HealthyJob();
   EXPECT_EQ(One(job, "candidate").name, "missing");
-  job.mutable_candidate()->set_incarnation("launch-2");
+  job.mutable_candidate()->set_run_id("run-2");
   job.mutable_candidate()->set_world_size(4);
   job.mutable_candidate()->set_registered_ranks(3);
   job.mutable_candidate()->set_seconds(30);
@@ -207,7 +206,7 @@ TEST(ChecksTest, ALaunchThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
   job.mutable_candidate()->set_seconds(61);
   EXPECT_EQ(One(job, "candidate").result, Result::kFailed);
   EXPECT_EQ(One(job, "candidate").detail,
-            "a newer launch, launch-2, is not balanced: 3 of 4 ranks are registered after 1m 01s; "
+            "a newer run, run-2, is not balanced: 3 of 4 ranks are registered after 1m 01s; "
             "it waits for rank 3 to say Hello");
   job.mutable_candidate()->set_seconds(1);
   job.set_take_over_refused(true);
@@ -218,11 +217,11 @@ TEST(ChecksTest, ALaunchThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
 TEST(ChecksTest, RanksThatWereRefusedFailAlsoWhenTheJobHasFinished) {
   v1::JobStatus job = HealthyJob();
   job.set_ending("finished");
-  job.set_refusal("rank 0 was refused: launch 3 of job train was replaced by launch 4");
+  job.set_refusal("rank 0 was refused: run 3 of job train was replaced by run 4");
   job.set_refused_hellos(35);
   EXPECT_EQ(One(job, "refused").result, Result::kWarning);
   EXPECT_THAT(One(job, "refused").detail,
-              HasSubstr("refused 35 registrations, the newest: rank 0 was refused: launch 3"));
+              HasSubstr("refused 35 registrations, the newest: rank 0 was refused: run 3"));
   EXPECT_EQ(One(job, "balancing").name, "missing");
   job.set_stalled("refused");
   EXPECT_EQ(One(job, "balancing").result, Result::kFailed);
@@ -230,7 +229,7 @@ TEST(ChecksTest, RanksThatWereRefusedFailAlsoWhenTheJobHasFinished) {
 
 TEST(ChecksTest, AJobWhoseRanksNeverCameBackFails) {
   v1::JobStatus job = HealthyJob();
-  job.set_state("HELD");
+  job.set_state("RECOVERING");
   job.set_connected_ranks(0);
   job.set_stuck_seconds(200);
   EXPECT_EQ(One(job, "state").result, Result::kFailed);
@@ -297,13 +296,13 @@ TEST_F(DoctorTest, ExitCodeFollowsTheWorstCheck) {
               HasSubstr(R"({"healthy":false,"checks":[{"scope":"eplbd","check":"ready")"));
 }
 
-TEST_F(DoctorTest, AFailedIncarnationIsNotHealthy) {
+TEST_F(DoctorTest, AFailedRunIsNotHealthy) {
   daemon_.status.mutable_jobs(0)->set_ending("failed");
   daemon_.status.mutable_jobs(0)->set_end_reason("rank 2 failed after step 9");
   const Output output = RunDoctor(Options(Format::kJson), kPlain);
   EXPECT_EQ(output.exit_code, kConditionNotMet);
   EXPECT_THAT(output.out, HasSubstr(R"({"healthy":false,)"));
-  EXPECT_THAT(output.out, HasSubstr(R"("check":"incarnation","result":"failed",)"));
+  EXPECT_THAT(output.out, HasSubstr(R"("check":"run","result":"failed",)"));
   EXPECT_THAT(output.out, HasSubstr("rank 2 failed after step 9"));
 }
 
@@ -337,8 +336,8 @@ TEST_F(DoctorTest, LogsOfARunAreCheckedByTheValidator) {
   const std::string digest = DigestOf(ExampleBefore()).Hex();
   const auto log = [&digest](int64_t steps_version) {
     return absl::StrCat(
-        R"({"event":"start","rank":0,"incarnation":"a","step":0,"version":0,"digest":")", digest,
-        "\"}\n", R"({"event":"steps","rank":0,"incarnation":"a","step":0,"last_step":9,"version":)",
+        R"({"event":"start","rank":0,"run_id":"a","step":0,"version":0,"digest":")", digest,
+        "\"}\n", R"({"event":"steps","rank":0,"run_id":"a","step":0,"last_step":9,"version":)",
         steps_version, R"(,"digest":")", digest, "\"}\n");
   };
   DoctorOptions options = Options();

@@ -116,7 +116,7 @@ TEST_F(ExplainTest, WhatIsNotKnownToHaveRunIsCalledPredicted) {
   EXPECT_THAT(RunExplain(options, kPlain).out, Not(HasSubstr("measured")));
 }
 
-// Gpu loads of another incarnation's GPUs are not those of this placement.
+// Gpu loads of another run's GPUs are not those of this placement.
 TEST_F(ExplainTest, LoadsOfAnotherNumberOfGpusAreLeftOut) {
   daemon_.load->clear_gpu_loads();
   for (const double tokens : {50, 50, 40, 40}) daemon_.load->add_gpu_loads(tokens);

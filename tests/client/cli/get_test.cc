@@ -23,7 +23,7 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   rank.set_rank(1);
   rank.set_away_seconds(12.5);
   rank.set_answer("ready");
-  rank.set_ready_version(4);
+  rank.set_prepared_version(4);
   rank.set_dropped_steps(150);
   rank.set_step(123'456);
   rank.set_running_version(345);
@@ -46,9 +46,10 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   const Output json = RunGetRanks({.query = daemon_.Options(Format::kJson), .job = kJob}, kPlain);
   EXPECT_TRUE(wire::ParseJson(json.out).ok());
   EXPECT_THAT(json.out, HasSubstr(R"("away_seconds":12.5)"));
-  EXPECT_THAT(json.out, HasSubstr(R"("transport":{"name":"nccl","passed_over":"","device":3,)"));
+  EXPECT_THAT(json.out,
+              HasSubstr(R"("transport":{"name":"nccl","fallback_reason":"","device":3,)"));
   EXPECT_THAT(json.out, HasSubstr(R"("settings":{"NCCL_IB_TC":"106"})"));
-  EXPECT_THAT(json.out, HasSubstr(R"("transport":{"name":"","passed_over":"","device":null,)"))
+  EXPECT_THAT(json.out, HasSubstr(R"("transport":{"name":"","fallback_reason":"","device":null,)"))
       << "of a client that does not say";
 }
 

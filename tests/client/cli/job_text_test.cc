@@ -97,13 +97,13 @@ TEST(JobTextTest, AStalledJobSaysSoBesideItsStateAndOnALineOfItsOwn) {
   job.set_stalled("windows");
   job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");
   job.set_paused(true);
-  job.mutable_candidate()->set_incarnation("launch-2");
+  job.mutable_candidate()->set_run_id("run-2");
   job.set_refusal("rank 0 was refused: it has ended");
   job.set_refused_hellos(1);
   EXPECT_EQ(StateText(job), "IDLE (stalled, paused)");
   const std::string notes = StateNotes(job, "", kPlain);
   for (const char* line : {"STALLED (windows): rank 1 is 2000 steps behind with its reports\n",
-                           "a newer launch, launch-2, is not balanced: ",
+                           "a newer run, run-2, is not balanced: ",
                            "refused 1 registration, the newest: rank 0 was refused: it has"}) {
     EXPECT_THAT(notes, ::testing::HasSubstr(line));
   }

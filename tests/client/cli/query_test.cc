@@ -135,8 +135,7 @@ TEST_F(QueryTest, TheTableOfJobsFitsIntoATerminal) {
   job.mutable_policy()->set_mode("observe");
   const std::string jobs = RunGetJobs({.query = Options()}, kPlain).out;
   EXPECT_TRUE(FitsInto(jobs, 100)) << jobs;
-  EXPECT_THAT(RunGetJobs({.query = Options()}, Terminal{.width = 160}).out,
-              HasSubstr("incarnation\n"));
+  EXPECT_THAT(RunGetJobs({.query = Options()}, Terminal{.width = 160}).out, HasSubstr("run id\n"));
 }
 
 TEST_F(QueryTest, APlacementComesAsTableAsJsonAndAsFile) {
@@ -236,15 +235,15 @@ TEST_F(QueryTest, TimeoutsThatCannotBeMeantAreRefused) {
   }
 }
 
-TEST_F(QueryTest, LaunchesStallsRefusalsAndWarningsAreInTextAndJson) {
+TEST_F(QueryTest, RunsStallsRefusalsAndWarningsAreInTextAndJson) {
   v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
-  job.set_launch(4);
+  job.set_run_number(4);
   job.set_term(7);
   job.set_stalled("windows");
   job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");
   job.set_step_seconds(0.25);
   job.set_coverage_now(0.75);
-  job.mutable_candidate()->set_incarnation("launch-2");
+  job.mutable_candidate()->set_run_id("run-2");
   job.set_refused_hellos(3);
   daemon_.status.add_warnings("1024 descriptors are too few for limits.max_sessions = 20000");
   v1::Refusal& refusal = *daemon_.status.add_refusals();
@@ -253,9 +252,8 @@ TEST_F(QueryTest, LaunchesStallsRefusalsAndWarningsAreInTextAndJson) {
   refusal.set_count(8);
   for (const int width : {80, 160}) {
     const std::string status = RunStatus({.query = Options()}, {.width = width}).out;
-    for (const char* word :
-         {"warning: 1024 descriptors", "STALLED (windows): rank 1 is 2000",
-          "a newer launch, launch-2,", "j65 is not served: the daemon already"}) {
+    for (const char* word : {"warning: 1024 descriptors", "STALLED (windows): rank 1 is 2000",
+                             "a newer run, run-2,", "j65 is not served: the daemon already"}) {
       EXPECT_THAT(status, HasSubstr(word)) << width;
     }
     EXPECT_TRUE(FitsInto(status, static_cast<size_t>(width))) << status;
@@ -266,8 +264,8 @@ TEST_F(QueryTest, LaunchesStallsRefusalsAndWarningsAreInTextAndJson) {
   const std::string json = RunStatus({.query = Options(Format::kJson)}, kPlain).out;
   for (const char* word :
        {R"("stalled":"windows","stalled_reason":"rank 1 is 2000 steps behind with its reports")",
-        R"("step_seconds":0.25,"coverage_now":0.75,"launch":4,"term":7)",
-        R"("candidate":{"incarnation":"launch-2",)", R"("refused_hellos":3)",
+        R"("step_seconds":0.25,"coverage_now":0.75,"run_number":4,"term":7)",
+        R"("candidate":{"run_id":"run-2",)", R"("refused_hellos":3)",
         R"("warnings":["1024 descriptors)", R"("refusals":[{"job":"j65",)"}) {
     EXPECT_THAT(json, HasSubstr(word));
   }

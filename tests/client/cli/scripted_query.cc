@@ -47,7 +47,7 @@ Placement ShiftedPlacement(int32_t shift) {
 v1::JobStatus ExampleJob() {
   v1::JobStatus job;
   job.set_job(kJob);
-  job.set_incarnation("a1");
+  job.set_run_id("a1");
   job.set_state("PREPARING");
   job.set_state_seconds(12);
   job.set_waiting_for("ranks 3, 5 to be ready");

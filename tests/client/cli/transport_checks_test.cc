@@ -85,7 +85,7 @@ TEST(TransportChecksTest, TheHostIsAFindingForGpuMemoryOnly) {
   transport.set_device(0);
   EXPECT_EQ(CheckTransport(job)[0].result, Result::kWarning);
   EXPECT_THAT(CheckTransport(job)[0].detail, HasSubstr("the trainer asked for transport host"));
-  transport.set_passed_over("transport nccl is not used: rank 3: no NCCL");
+  transport.set_fallback_reason("transport nccl is not used: rank 3: no NCCL");
   EXPECT_THAT(CheckTransport(job)[0].detail, HasSubstr("rank 3: no NCCL"));
 }
 

@@ -43,7 +43,7 @@ TEST(WaitConditionTest, ARunThatHasEndedMayBeReplacedButItsEndStays) {
   EXPECT_EQ(Ask("state=FINISHED", job), Answer::kNever);
   for (const char* condition :
        {"connected", "state=IDLE", "state=LOST", "version>=4", "step>=12346", "balanced>=0.9"}) {
-    EXPECT_EQ(Ask(condition, job), Answer::kNotYet) << condition << ": of a new launch";
+    EXPECT_EQ(Ask(condition, job), Answer::kNotYet) << condition << ": of a new run";
   }
   EXPECT_EQ(Ask("version>=3", job), Answer::kMet);
   EXPECT_EQ(Ask("state=FAILED", job), Answer::kMet);
@@ -118,7 +118,7 @@ TEST_F(WaitTest, WhatCannotComeAnyMoreIsExit8) {
             "job train is FAILED (rank 2 was lost): finished can no longer become true");
 }
 
-TEST_F(WaitTest, ANewLaunchOfAnEndedJobIsWaitedFor) {
+TEST_F(WaitTest, ANewRunOfAnEndedJobIsWaitedFor) {
   v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
   job.set_state("FINISHED");
   job.set_ending("finished");

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "client/control/control_frame.h"
+#include "client/control/control_message.h"
 #include "client/control/meeting.h"
 #include "tests/client/control/control_channel_contract.h"
 #include "tests/client/control/world.h"
@@ -21,10 +21,10 @@ TcpControlOptions Options(int32_t rank, int32_t world_size) {
 }
 
 Channels MakeTcpChannels(int32_t world_size) {
-  ThreadExchange exchange(world_size);
+  ThreadAllGather all_gather(world_size);
   Channels channels(world_size);
   RunRanks(world_size, [&](int32_t rank) {
-    auto channel = MakeTcpControlChannel(Options(rank, world_size), exchange.ForRank(rank));
+    auto channel = MakeTcpControlChannel(Options(rank, world_size), all_gather.ForRank(rank));
     ASSERT_TRUE(channel.ok()) << channel.status();
     channels[rank] = *std::move(channel);
   });
@@ -70,7 +70,7 @@ TEST(TcpChannelTest, ProcessThatDiesIsNamedByTheOthers) {
   int to_parent[2];
   ASSERT_EQ(pipe(to_child), 0);
   ASSERT_EQ(pipe(to_parent), 0);
-  const auto pipe_exchange = [](int rank, int in, int out) -> Exchange {
+  const auto pipe_all_gather = [](int rank, int in, int out) -> AllGather {
     return [=](std::string_view own) -> absl::StatusOr<std::vector<std::string>> {
       std::string padded(own);
       padded.resize(64, ' ');
@@ -88,11 +88,12 @@ TEST(TcpChannelTest, ProcessThatDiesIsNamedByTheOthers) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     auto channel =
-        MakeTcpControlChannel(Options(1, 2), pipe_exchange(1, to_child[0], to_parent[1]));
+        MakeTcpControlChannel(Options(1, 2), pipe_all_gather(1, to_child[0], to_parent[1]));
     const bool fine = channel.ok() && (*channel)->Barrier(absl::Seconds(30)).ok();
     _exit(fine ? 0 : 1);
   }
-  auto channel = MakeTcpControlChannel(Options(0, 2), pipe_exchange(0, to_parent[0], to_child[1]));
+  auto channel =
+      MakeTcpControlChannel(Options(0, 2), pipe_all_gather(0, to_parent[0], to_child[1]));
   ASSERT_TRUE(channel.ok()) << channel.status();
   EXPECT_TRUE((*channel)->Barrier(absl::Seconds(30)).ok());
   int result = -1;
@@ -122,18 +123,19 @@ TEST(TcpChannelTest, ForkedCopyIsRefusedAndDoesNotDisturbItsParent) {
 TEST(TcpChannelTest, RankThatDoesNotConnectIsNamed) {
   auto listener = ListenTcp("127.0.0.1", 0);
   ASSERT_TRUE(listener.ok());
-  const Exchange exchange = [&](std::string_view own) -> absl::StatusOr<std::vector<std::string>> {
+  const AllGather all_gather =
+      [&](std::string_view own) -> absl::StatusOr<std::vector<std::string>> {
     return std::vector<std::string>{std::string(own), listener->address, listener->address};
   };
   TcpControlOptions options = Options(0, 3);
   options.connect_timeout = absl::Milliseconds(100);
-  const absl::Status status = MakeTcpControlChannel(options, exchange).status();
+  const absl::Status status = MakeTcpControlChannel(options, all_gather).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("ranks 1, 2"));
 }
 
 TEST(TcpChannelTest, OptionsThatCannotWorkAreRefusedByName) {
-  const Exchange never = [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
+  const AllGather never = [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
     return absl::InternalError("must not be called");
   };
   TcpControlOptions options = Options(0, 1);

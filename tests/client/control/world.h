@@ -1,4 +1,4 @@
-// Ranks as threads: an exchange among them, and a way to run one function per rank.
+// Ranks as threads: an all-gather among them, and a way to run one function per rank.
 #ifndef EPLB_TESTS_CLIENT_CONTROL_WORLD_H_
 #define EPLB_TESTS_CLIENT_CONTROL_WORLD_H_
 
@@ -26,12 +26,12 @@ inline void RunRanks(int32_t world_size, const std::function<void(int32_t)>& bod
   for (std::thread& thread : threads) thread.join();
 }
 
-// An Exchange among threads; ForRank(r) is rank r's. The world must outlive them.
-class ThreadExchange {
+// An AllGather among threads; ForRank(r) is rank r's. The world must outlive them.
+class ThreadAllGather {
  public:
-  explicit ThreadExchange(int32_t world_size) : blobs_(world_size) {}
+  explicit ThreadAllGather(int32_t world_size) : blobs_(world_size) {}
 
-  Exchange ForRank(int32_t rank) {
+  AllGather ForRank(int32_t rank) {
     return [this, rank](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
       std::unique_lock<std::mutex> lock(mutex_);
       const int64_t call = call_;

@@ -33,7 +33,7 @@ SharedWorldPtr MakeSharedWorld() {
           [](SharedWorld* world) { munmap(world, sizeof(SharedWorld)); }};
 }
 
-Exchange MakeSharedExchange(SharedWorld& world, int32_t rank, int32_t world_size) {
+AllGather MakeSharedAllGather(SharedWorld& world, int32_t rank, int32_t world_size) {
   return [&world, rank, world_size, call = int32_t{0}](
              std::string_view bytes) mutable -> absl::StatusOr<std::vector<std::string>> {
     SharedWorld::Desk& own = world.desks[static_cast<size_t>(rank)];

@@ -65,7 +65,7 @@ using SharedWorldPtr = std::unique_ptr<SharedWorld, void (*)(SharedWorld*)>;
 SharedWorldPtr MakeSharedWorld();
 
 // Fails with DeadlineExceeded when the others do not come within 30 s. The world outlives it.
-Exchange MakeSharedExchange(SharedWorld& world, int32_t rank, int32_t world_size);
+AllGather MakeSharedAllGather(SharedWorld& world, int32_t rank, int32_t world_size);
 
 }  // namespace eplb::testing
 

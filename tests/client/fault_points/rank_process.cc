@@ -26,7 +26,7 @@ constexpr char kSecret[] = "the secret of a job of processes";
 
 ClientOptions OptionsOf(const JobSpec& spec, int32_t rank) {
   ClientOptions options;
-  options.incarnation = "run-0";
+  options.run_id = "run-0";
   options.rank = rank;
   options.world_size = spec.world_size;
   options.num_layers = kLayers;
@@ -63,7 +63,7 @@ class RankBody {
   RankBody(const JobSpec& spec, int32_t rank, SharedWorld& world)
       : spec_(spec),
         rank_(rank),
-        exchange_(MakeSharedExchange(world, rank, spec.world_size)),
+        all_gather_(MakeSharedAllGather(world, rank, spec.world_size)),
         journal_(world.journals[static_cast<size_t>(rank)]),
         memory_(kLayers, 2),
         striker_(spec.fault, rank == spec.fault.victim, journal_, memory_) {}
@@ -94,10 +94,10 @@ class RankBody {
                                                  .secret = kSecret,
                                                  .connect_timeout = absl::Seconds(30),
                                                  .grace = absl::Milliseconds(200)},
-                                                exchange_));
+                                                all_gather_));
     EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Transport> rows,
-                          MakeRows(spec_, rank_, kSecret, exchange_));
-    EPLB_ASSIGN_OR_RETURN(client_, ConnectInproc(OptionsOf(spec_, rank_), exchange_,
+                          MakeRows(spec_, rank_, kSecret, all_gather_));
+    EPLB_ASSIGN_OR_RETURN(client_, ConnectInproc(OptionsOf(spec_, rank_), all_gather_,
                                                  MakeStrikingControl(std::move(control), striker_),
                                                  MakeStrikingTransport(std::move(rows), striker_)));
     running_ = Running(0, Placement::Static(TopologyOf(spec_)));
@@ -156,7 +156,7 @@ class RankBody {
 
   const JobSpec& spec_;
   const int32_t rank_;
-  const Exchange exchange_;
+  const AllGather all_gather_;
   Journal& journal_;
   GuardedMemory memory_;
   Striker striker_;

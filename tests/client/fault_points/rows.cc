@@ -23,10 +23,10 @@ constexpr int64_t kStagingBytes = int64_t{1} << 17;
 #ifdef EPLB_FAKE_NCCL
 absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
                                                         const TransportOptions& options,
-                                                        const Exchange& exchange) {
+                                                        const AllGather& all_gather) {
   EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library,
                         cuda::NcclLibrary::Load(EPLB_FAKE_NCCL));
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, SharedStaging{}, exchange));
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, SharedStaging{}, all_gather));
   std::vector<PeerLink> links;
   for (LinkParts::Peer& peer : parts.peers) links.push_back(std::move(peer.link));
   std::vector<RankId> ranks;
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
 }
 #else
 absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec&, const TransportOptions&,
-                                                        const Exchange&) {
+                                                        const AllGather&) {
   return absl::FailedPreconditionError("built without nccl.h");
 }
 #endif
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec&, const Tr
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t rank,
                                                     const std::string& secret,
-                                                    const Exchange& exchange) {
+                                                    const AllGather& all_gather) {
   const TransportOptions options{.rank = RankId{rank},
                                  .world_size = spec.world_size,
                                  .staging_bytes = kStagingBytes,
@@ -78,8 +78,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t
                                  .connect_timeout = absl::Seconds(30),
                                  .peers = {},
                                  .on_note = {}};
-  return spec.rows == Rows::kNccl ? MakeNcclRows(spec, options, exchange)
-                                  : MakeHostTransport(options, exchange);
+  return spec.rows == Rows::kNccl ? MakeNcclRows(spec, options, all_gather)
+                                  : MakeHostTransport(options, all_gather);
 }
 
 }  // namespace eplb::testing

@@ -17,7 +17,7 @@ namespace eplb::testing {
 // Collective. That of nccl is over the stand-in for libnccl.
 absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t rank,
                                                     const std::string& secret,
-                                                    const Exchange& exchange);
+                                                    const AllGather& all_gather);
 
 }  // namespace eplb::testing
 

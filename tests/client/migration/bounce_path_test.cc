@@ -36,7 +36,7 @@ TEST(BouncePathTest, AbortWaitsForATransferWhoseChecksumsCouldNotBeBegun) {
   ASSERT_TRUE(arena.ok()) << arena.status();
   auto path = MakeBouncePath(MakeHostPath(*std::move(arena), {}), std::move(made));
   ASSERT_TRUE(path.ok()) << path.status();
-  PostLedger ledger(moves);
+  TransferLedger ledger(moves);
   LinkSet links({});
   EXPECT_EQ((*path)->Open(moves, ledger, links), absl::InternalError("the copy kernel failed"));
   EXPECT_EQ(queue.num_under_way(), 1U);
@@ -53,13 +53,15 @@ class NamedPath : public RowPath {
   explicit NamedPath(std::string name) : name_(std::move(name)) {}
   std::string_view name() const override { return name_; }
   std::span<std::byte> staging() override { return {}; }
-  absl::Status Open(const RowMoves&, PostLedger&, LinkSet&) override { return absl::OkStatus(); }
+  absl::Status Open(const RowMoves&, TransferLedger&, LinkSet&) override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<bool> Advance() override { return absl::InternalError("NCCL: no way there"); }
   bool busy() const override { return false; }
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowFrame&) override {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage&) override {
     return std::span<std::byte>();
   }
-  absl::Status Take(const PeerLink&, const RowFrame&) override { return absl::OkStatus(); }
+  absl::Status Take(const PeerLink&, const RowMessage&) override { return absl::OkStatus(); }
   absl::Status Close(bool) override { return absl::OkStatus(); }
 
  private:
@@ -70,7 +72,7 @@ class FallbackPathTest : public ::testing::Test {
  protected:
   void Open(uint64_t post_id) {
     const RowMoves moves{.post_id = post_id, .sends = {}, .receives = {}};
-    PostLedger ledger(moves);
+    TransferLedger ledger(moves);
     LinkSet links({});
     EXPECT_TRUE(path_->Open(moves, ledger, links).ok());
   }
@@ -111,12 +113,12 @@ TEST_F(FallbackPathTest, ThreeFailuresInARowChangeTheWayForGood) {
     EXPECT_EQ(path_->way(), 0);
   }
   EXPECT_THAT(notes_, IsEmpty());
-  EXPECT_EQ(path_->passed_over(), "");
+  EXPECT_EQ(path_->fallback_reason(), "");
   Succeed(7);
   EXPECT_EQ(path_->way(), 1);
   EXPECT_EQ(path_->name(), "host");
   EXPECT_EQ(
-      path_->passed_over(),
+      path_->fallback_reason(),
       "transport nccl was given up: 3 migrations in a row failed, the last one with: NCCL: no "
       "way there");
   Succeed(8);
@@ -138,7 +140,7 @@ TEST_F(FallbackPathTest, ASecondWayThatCannotBeMadeRefusesThePostAndIsTriedAgain
   for (const uint64_t post_id : {1, 2, 3}) Fail(post_id, /*own_rows_came=*/false);
   no_memory_ = true;
   const RowMoves moves{.post_id = 4, .sends = {}, .receives = {}};
-  PostLedger ledger(moves);
+  TransferLedger ledger(moves);
   LinkSet links({});
   EXPECT_EQ(path_->Open(moves, ledger, links), absl::ResourceExhaustedError("no memory"));
   EXPECT_TRUE(path_->Close(/*done=*/false).ok());

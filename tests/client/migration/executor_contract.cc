@@ -17,25 +17,25 @@ TEST_P(ExecutorContractTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches)
   for (const auto& [gpus, experts, slots] : std::vector<std::array<int32_t, 3>>{
            {1, 4, 6}, {2, 4, 4}, {3, 6, 8}, {4, 8, 12}, {8, 16, 19}}) {
     const Topology topology = MakeTopology(3, experts, slots, gpus);
-    Lane lane = MakeLane(topology);
+    EpGroup ep_group = MakeEpGroup(topology);
     Placement current = RandomPlacement(random, topology);
-    lane.Fill(current);
+    ep_group.Fill(current);
     for (uint64_t version = 1; version <= 4; ++version) {
       const Placement target = RandomPlacement(random, topology);
-      const MigrationPlan plan = lane.Plan(current, target);
+      const MigrationPlan plan = ep_group.Plan(current, target);
       int64_t sent = 0;
       int64_t received = 0;
-      const auto before = lane.Snapshot();
-      for (const auto& staged : lane.Stage(plan, version)) {
+      const auto before = ep_group.Snapshot();
+      for (const auto& staged : ep_group.Stage(plan, version)) {
         ASSERT_TRUE(staged.ok()) << staged.status();
         sent += staged->sent_bytes;
         received += staged->received_bytes;
       }
       EXPECT_EQ(sent, plan.link_bytes);
       EXPECT_EQ(received, plan.link_bytes);
-      EXPECT_EQ(lane.Snapshot(), before) << "a slot was written before the commit";
-      lane.Commit();
-      EXPECT_EQ(lane.CountWrong(target), 0) << gpus << " GPUs, version " << version;
+      EXPECT_EQ(ep_group.Snapshot(), before) << "a slot was written before the commit";
+      ep_group.Commit();
+      EXPECT_EQ(ep_group.CountWrong(target), 0) << gpus << " GPUs, version " << version;
       current = target;
     }
   }
@@ -44,36 +44,36 @@ TEST_P(ExecutorContractTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches)
 TEST_P(ExecutorContractTest, DiscardLeavesSlotsAndTheNextPlanWorks) {
   std::mt19937 random(5);
   const Topology topology = MakeTopology(2, 8, 9, 4);
-  Lane lane = MakeLane(topology);
+  EpGroup ep_group = MakeEpGroup(topology);
   const Placement current = RandomPlacement(random, topology);
-  lane.Fill(current);
-  const auto before = lane.Snapshot();
-  const MigrationPlan dropped = lane.Plan(current, RandomPlacement(random, topology));
-  for (const auto& staged : lane.Stage(dropped, 1)) ASSERT_TRUE(staged.ok()) << staged.status();
-  lane.Discard();
-  lane.Commit();  // nothing is staged any more
-  EXPECT_EQ(lane.Snapshot(), before);
+  ep_group.Fill(current);
+  const auto before = ep_group.Snapshot();
+  const MigrationPlan dropped = ep_group.Plan(current, RandomPlacement(random, topology));
+  for (const auto& staged : ep_group.Stage(dropped, 1)) ASSERT_TRUE(staged.ok()) << staged.status();
+  ep_group.Discard();
+  ep_group.Commit();  // nothing is staged any more
+  EXPECT_EQ(ep_group.Snapshot(), before);
   const Placement target = RandomPlacement(random, topology);
-  for (const auto& staged : lane.Stage(lane.Plan(current, target), 2)) {
+  for (const auto& staged : ep_group.Stage(ep_group.Plan(current, target), 2)) {
     ASSERT_TRUE(staged.ok()) << staged.status();
   }
-  lane.Commit();
-  EXPECT_EQ(lane.CountWrong(target), 0);
+  ep_group.Commit();
+  EXPECT_EQ(ep_group.CountWrong(target), 0);
 }
 
 TEST_P(ExecutorContractTest, SilentRankIsNamedNoSlotChangesAndTheNextPlanWorks) {
   std::mt19937 random(6);
   const Topology topology = MakeTopology(2, 9, 9, 3);
-  Lane lane = MakeLane(topology);
+  EpGroup ep_group = MakeEpGroup(topology);
   const Placement current = RandomPlacement(random, topology);
-  lane.Fill(current);
-  const auto before = lane.Snapshot();
+  ep_group.Fill(current);
+  const auto before = ep_group.Snapshot();
   const Placement target = RandomPlacement(random, topology);
-  const MigrationPlan plan = lane.Plan(current, target);
+  const MigrationPlan plan = ep_group.Plan(current, target);
   // A rank whose deadline comes a moment later may see another one end the post first, where all
   // rows wait for the silent one.
   int32_t num_late = 0;
-  const auto results = lane.Stage(plan, 1, /*absent=*/1, absl::Milliseconds(800));
+  const auto results = ep_group.Stage(plan, 1, /*absent=*/1, absl::Milliseconds(800));
   for (const int32_t rank : {0, 2}) {
     const absl::Status& status = results[rank].status();
     if (status.code() == absl::StatusCode::kAborted) continue;
@@ -82,27 +82,27 @@ TEST_P(ExecutorContractTest, SilentRankIsNamedNoSlotChangesAndTheNextPlanWorks) 
     ++num_late;
   }
   EXPECT_GT(num_late, 0);
-  EXPECT_EQ(lane.Snapshot(), before);
-  lane.Discard();
-  for (const auto& staged : lane.Stage(plan, 2)) ASSERT_TRUE(staged.ok()) << staged.status();
-  lane.Commit();
-  EXPECT_EQ(lane.CountWrong(target), 0);
+  EXPECT_EQ(ep_group.Snapshot(), before);
+  ep_group.Discard();
+  for (const auto& staged : ep_group.Stage(plan, 2)) ASSERT_TRUE(staged.ok()) << staged.status();
+  ep_group.Commit();
+  EXPECT_EQ(ep_group.CountWrong(target), 0);
 }
 
 TEST_P(ExecutorContractTest, RowsStayInsideTheirLane) {
   std::mt19937 random(7);
   const Topology topology = MakeTopology(2, 6, 6, 3);
-  Lane lanes = MakeLane(topology, /*num_lanes=*/2);
+  EpGroup ep_groups = MakeEpGroup(topology, /*num_ep_groups=*/2);
   const Placement current = RandomPlacement(random, topology);
   const Placement target = RandomPlacement(random, topology);
-  lanes.Fill(current);
-  const auto results = lanes.Stage(lanes.Plan(current, target), 1);
+  ep_groups.Fill(current);
+  const auto results = ep_groups.Stage(ep_groups.Plan(current, target), 1);
   for (int32_t gpu = 0; gpu < 3; ++gpu) {
     ASSERT_TRUE(results[gpu].ok() && results[gpu + 3].ok());
     EXPECT_EQ(results[gpu]->sent_bytes, results[gpu + 3]->sent_bytes);
   }
-  lanes.Commit();
-  EXPECT_EQ(lanes.CountWrong(target), 0);
+  ep_groups.Commit();
+  EXPECT_EQ(ep_groups.CountWrong(target), 0);
 }
 
 }  // namespace

@@ -34,25 +34,26 @@ inline std::vector<TensorShape> Shapes() {
           {.name = "moment", .role = TensorRole::kState, .row_bytes = 640, .row_stride = 700}};
 }
 
-// A lane of ranks with memory, executors and a placement in force.
-class Lane {
+// An EP group of ranks with memory, executors and a placement in force.
+class EpGroup {
  public:
-  Lane(const Topology& topology, StateResidency residency, const MakeWorld& make,
-       int32_t num_lanes = 1, int32_t layers_per_chunk = 1000, MakeQueue make_queue = nullptr)
-      : topology_(topology), residency_(residency), num_lanes_(num_lanes) {
-    const int32_t ranks = num_lanes * topology.num_gpus();
+  EpGroup(const Topology& topology, StateResidency residency, const MakeWorld& make,
+          int32_t num_ep_groups = 1, int32_t layers_per_chunk = 1000,
+          MakeQueue make_queue = nullptr)
+      : topology_(topology), residency_(residency), num_ep_groups_(num_ep_groups) {
+    const int32_t ranks = num_ep_groups * topology.num_gpus();
     std::vector<ExecutorOptions> options;
     int64_t staging = 0;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const GpuId gpu{rank % topology.num_gpus()};
       memories_.push_back(std::make_unique<ExpertMemory>(topology, gpu, Shapes(), make_queue));
-      std::vector<RankId> lane;
-      for (int32_t peer = rank - gpu.value; std::ssize(lane) < topology.num_gpus(); ++peer) {
-        lane.push_back(RankId{peer});
+      std::vector<RankId> ep_group;
+      for (int32_t peer = rank - gpu.value; std::ssize(ep_group) < topology.num_gpus(); ++peer) {
+        ep_group.push_back(RankId{peer});
       }
       options.push_back({.topology = topology,
                          .gpu = gpu,
-                         .lane = std::move(lane),
+                         .ep_group = std::move(ep_group),
                          .state_residency = residency,
                          .layers_per_chunk = layers_per_chunk});
       staging = *StagingBytes(options.back(), memories_.back()->tensors());
@@ -67,7 +68,7 @@ class Lane {
     }
   }
 
-  int32_t num_ranks() const { return num_lanes_ * topology_.num_gpus(); }
+  int32_t num_ranks() const { return num_ep_groups_ * topology_.num_gpus(); }
   Executor& executor(int32_t rank) { return *executors_[rank]; }
 
   void Fill(const Placement& placement) {
@@ -113,7 +114,7 @@ class Lane {
  private:
   const Topology topology_;
   const StateResidency residency_;
-  const int32_t num_lanes_;
+  const int32_t num_ep_groups_;
   std::vector<std::unique_ptr<ExpertMemory>> memories_;
   std::vector<std::unique_ptr<Executor>> executors_;
 };
@@ -128,9 +129,9 @@ struct ExecutorKind {
 class ExecutorContractTest : public ::testing::TestWithParam<ExecutorKind> {
  protected:
   void SetUp() override { SkipWithout(GetParam().queue); }
-  static Lane MakeLane(const Topology& topology, int32_t num_lanes = 1) {
-    return {topology,  GetParam().residency, GetParam().make,
-            num_lanes, kLayersPerChunk,      GetParam().queue};
+  static EpGroup MakeEpGroup(const Topology& topology, int32_t num_ep_groups = 1) {
+    return {topology,      GetParam().residency, GetParam().make,
+            num_ep_groups, kLayersPerChunk,      GetParam().queue};
   }
 
  private:

@@ -49,53 +49,55 @@ TEST(ExecutorFaultTest, FlippedByteFailsTheStageAndNoSlotChanges) {
   faults.after_copy = [](RankId, RankId to, int32_t row, std::span<std::byte> staged) {
     if (to == RankId{2} && row == 1) staged.back() ^= std::byte{4};
   };
-  Lane lane(topology, StateResidency::kEveryReplica,
-            [&](int32_t n, int64_t bytes) { return *MakeInprocTransports(n, bytes, faults); });
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, [&](int32_t n, int64_t bytes) {
+    return *MakeInprocTransports(n, bytes, faults);
+  });
   const Placement current = RandomPlacement(random, topology);
-  lane.Fill(current);
-  const auto before = lane.Snapshot();
-  const MigrationPlan plan = lane.Plan(current, RandomPlacement(random, topology));
-  const auto results = lane.Stage(plan, 1);
+  ep_group.Fill(current);
+  const auto before = ep_group.Snapshot();
+  const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
+  const auto results = ep_group.Stage(plan, 1);
   EXPECT_EQ(results[2].status().code(), absl::StatusCode::kDataLoss) << results[2].status();
   EXPECT_THAT(std::string(results[2].status().message()), HasSubstr("row 1"));
-  lane.Discard();
-  EXPECT_EQ(lane.Snapshot(), before);
+  ep_group.Discard();
+  EXPECT_EQ(ep_group.Snapshot(), before);
 }
 
 TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) {
   std::mt19937 random(9);
   const Topology topology = MakeTopology(4, 12, 12, 3);
-  Lane lane(topology, StateResidency::kEveryReplica, MakeInproc, 1, /*layers_per_chunk=*/1);
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc, 1, /*layers_per_chunk=*/1);
   const Placement current = RandomPlacement(random, topology);
-  lane.Fill(current);
-  const MigrationPlan plan = lane.Plan(current, RandomPlacement(random, topology));
-  const absl::Status status = lane.executor(0).CheckFits(plan);
+  ep_group.Fill(current);
+  const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
+  const absl::Status status = ep_group.executor(0).CheckFits(plan);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("are missing"));
-  for (const auto& staged : lane.Stage(plan, 1)) {
+  for (const auto& staged : ep_group.Stage(plan, 1)) {
     EXPECT_EQ(staged.status().code(), absl::StatusCode::kResourceExhausted);
   }
-  EXPECT_EQ(lane.CountWrong(current), 0);
+  EXPECT_EQ(ep_group.CountWrong(current), 0);
 }
 
 TEST(ExecutorFaultTest, OneLayerChunksFitStagingOfOneLayer) {
   std::mt19937 random(10);
   const Topology topology = MakeTopology(4, 12, 14, 3);
-  Lane lane(topology, StateResidency::kWithPrimary, MakeInproc, 1, /*layers_per_chunk=*/1);
+  EpGroup ep_group(topology, StateResidency::kWithPrimary, MakeInproc, 1, /*layers_per_chunk=*/1);
   Placement current = RandomPlacement(random, topology);
-  lane.Fill(current);
+  ep_group.Fill(current);
   const Placement target = RandomPlacement(random, topology);
   const auto chunks = CutIntoChunks(current, target, 1);
   ASSERT_TRUE(chunks.ok());
   uint64_t version = 0;
   for (const Chunk& chunk : *chunks) {
-    const MigrationPlan plan = lane.Plan(current, chunk.after);
-    for (int32_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(lane.executor(rank).CheckFits(plan).ok());
-    for (const auto& staged : lane.Stage(plan, ++version)) {
+    const MigrationPlan plan = ep_group.Plan(current, chunk.after);
+    for (int32_t rank = 0; rank < 3; ++rank)
+      EXPECT_TRUE(ep_group.executor(rank).CheckFits(plan).ok());
+    for (const auto& staged : ep_group.Stage(plan, ++version)) {
       ASSERT_TRUE(staged.ok()) << staged.status();
     }
-    lane.Commit();
-    EXPECT_EQ(lane.CountWrong(chunk.after), 0);
+    ep_group.Commit();
+    EXPECT_EQ(ep_group.CountWrong(chunk.after), 0);
     current = chunk.after;
   }
   EXPECT_EQ(current, target);
@@ -103,12 +105,13 @@ TEST(ExecutorFaultTest, OneLayerChunksFitStagingOfOneLayer) {
 
 TEST(ExecutorFaultTest, SecondStageNeedsACommitOrADiscard) {
   const Topology topology = MakeTopology(1, 2, 2, 1);
-  Lane lane(topology, StateResidency::kEveryReplica, MakeInproc);
-  const MigrationPlan plan = lane.Plan(Placement::Static(topology), Placement::Static(topology));
-  ASSERT_TRUE(lane.Stage(plan, 1)[0].ok());
-  EXPECT_EQ(lane.Stage(plan, 2)[0].status().code(), absl::StatusCode::kFailedPrecondition);
-  lane.Discard();
-  EXPECT_TRUE(lane.Stage(plan, 2)[0].ok());
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc);
+  const MigrationPlan plan =
+      ep_group.Plan(Placement::Static(topology), Placement::Static(topology));
+  ASSERT_TRUE(ep_group.Stage(plan, 1)[0].ok());
+  EXPECT_EQ(ep_group.Stage(plan, 2)[0].status().code(), absl::StatusCode::kFailedPrecondition);
+  ep_group.Discard();
+  EXPECT_TRUE(ep_group.Stage(plan, 2)[0].ok());
 }
 
 TEST(ExecutorFaultTest, ArenaBelowStagingBytesIsRefused) {
@@ -299,7 +302,7 @@ TEST_F(DerivedTensorsTest, DescriptionDoesNotDependOnTheOrder) {
 }
 
 TEST_F(DerivedTensorsTest, SlotsWhoseExpertOrStateChangesAreWritten) {
-  // Slots 0 and 2 of GPU 0 exchange their experts, and slot 4 becomes the primary of expert 0.
+  // Slots 0 and 2 of GPU 0 all-gather their experts, and slot 4 becomes the primary of expert 0.
   const MigrationPlan plan = PlanTo({2, 1, 0, 3, 0}, {0, 0, 1, 0, 0});
   EXPECT_THAT(WrittenSlots(plan, topology_, GpuId{0}),
               ElementsAre(Pair(LayerId{1}, ElementsAre(0, 2))));

@@ -165,7 +165,7 @@ TEST_F(ExpertTensorsTest, StagingHoldsTheFullestGpuForEachLayerOfAChunk) {
   EXPECT_EQ(StagingBytes(options, tensors_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(ExpertTensorsTest, PipelineRankMayHaveSomeLayersOrNone) {
+TEST_F(ExpertTensorsTest, PipelineStageMayHaveSomeLayersOrNone) {
   ExecutorOptions options{
       .topology = topology_, .gpu = GpuId{0}, .layers = LayersHeld::kSome, .layers_per_chunk = 4};
   tensors_.resize(2);

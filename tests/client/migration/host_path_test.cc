@@ -75,12 +75,12 @@ TEST(HostPathTest, ReceiverThatHasAllMayLeaveAtOnce) {
 }
 
 TEST(HostPathTest, OversizeRowIsRefusedAtPost) {
-  ThreadExchange exchange(2);
+  ThreadAllGather all_gather(2);
   Transports transports(2);
   RunRanks(2, [&](int32_t rank) {
     TransportOptions options = HostOptions(rank, 2, 4096);
     options.max_row_bytes = 100;
-    transports[rank] = *MakeHostTransport(options, exchange.ForRank(rank));
+    transports[rank] = *MakeHostTransport(options, all_gather.ForRank(rank));
   });
   const std::vector<std::byte> row(101);
   const absl::Status status =
@@ -96,38 +96,38 @@ TEST(HostPathTest, OversizeRowIsRefusedAtPost) {
 }
 
 TEST(HostPathTest, RankWithoutTheSecretIsNotLetIn) {
-  ThreadExchange exchange(2);
+  ThreadAllGather all_gather(2);
   RunRanks(2, [&](int32_t rank) {
     TransportOptions options = HostOptions(rank, 2, 64);
     options.connect_timeout = absl::Milliseconds(150);
     if (rank == 1) options.secret = "guessed";
-    const absl::Status status = MakeHostTransport(options, exchange.ForRank(rank)).status();
+    const absl::Status status = MakeHostTransport(options, all_gather.ForRank(rank)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_THAT(std::string(status.message()), HasSubstr(rank == 0 ? "rank 1" : "rank 0"));
   });
 }
 
 TEST(HostPathTest, MissingSharedMemoryIsNotedWithItsReason) {
-  ThreadExchange exchange(2);
+  ThreadAllGather all_gather(2);
   std::vector<std::string> notes;
   RunRanks(2, [&](int32_t rank) {
     TransportOptions options = HostOptions(rank, 2, 64);
     options.use_shared_memory = rank == 0;
     if (rank == 0) options.on_note = [&](std::string_view line) { notes.emplace_back(line); };
-    EXPECT_TRUE(MakeHostTransport(options, exchange.ForRank(rank)).ok());
+    EXPECT_TRUE(MakeHostTransport(options, all_gather.ForRank(rank)).ok());
   });
   EXPECT_THAT(notes, ::testing::ElementsAre(
                          "rows to rank 1 go over the socket: one of us has no unix socket"));
 }
 
 TEST(HostPathTest, OnlyTheNamedPeersAreConnected) {
-  // Two lanes of two: no rank of the other lane is a peer.
-  ThreadExchange exchange(4);
+  // Two EP groups of two: no rank of the other EP group is a peer.
+  ThreadAllGather all_gather(4);
   Transports transports(4);
   RunRanks(4, [&](int32_t rank) {
     TransportOptions options = HostOptions(rank, 4, 64);
     options.peers = {RankId{rank / 2 * 2}, RankId{rank / 2 * 2 + 1}};
-    auto transport = MakeHostTransport(options, exchange.ForRank(rank));
+    auto transport = MakeHostTransport(options, all_gather.ForRank(rank));
     ASSERT_TRUE(transport.ok()) << transport.status();
     transports[rank] = *std::move(transport);
   });
@@ -144,11 +144,11 @@ TEST(HostPathTest, OnlyTheNamedPeersAreConnected) {
 }
 
 TEST(HostPathTest, StagingThatDoesNotFitOneRankIsAnErrorOnAll) {
-  ThreadExchange exchange(2);
+  ThreadAllGather all_gather(2);
   RunRanks(2, [&](int32_t rank) {
     const int64_t staging_bytes = rank == 1 ? int64_t{1} << 60 : 64;
     const absl::Status status =
-        MakeHostTransport(HostOptions(rank, 2, staging_bytes), exchange.ForRank(rank)).status();
+        MakeHostTransport(HostOptions(rank, 2, staging_bytes), all_gather.ForRank(rank)).status();
     EXPECT_EQ(status.code(), rank == 1 ? absl::StatusCode::kResourceExhausted
                                        : absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()), HasSubstr(rank == 1 ? "staging of" : "rank 1: "));

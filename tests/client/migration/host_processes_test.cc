@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 
 #include "client/control/socket.h"
-#include "client/control/tcp_exchange.h"
+#include "client/control/tcp_all_gather.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/host_world.h"
 #include "tests/client/migration/transport_contract.h"
@@ -30,17 +30,18 @@ class ProcessesTest : public ::testing::Test {
     port_ = static_cast<uint16_t>(port);
   }
 
-  void RunProcesses(int32_t world_size, const std::function<bool(int32_t, const Exchange&)>& body) {
+  void RunProcesses(int32_t world_size,
+                    const std::function<bool(int32_t, const AllGather&)>& body) {
     std::vector<pid_t> children;
     for (int32_t rank = 0; rank < world_size; ++rank) {
       const pid_t child = fork();
       ASSERT_GE(child, 0);
       if (child == 0) {
-        auto exchange = MakeTcpExchange({.rank = RankId{rank},
-                                         .world_size = world_size,
-                                         .port = port_,
-                                         .timeout = absl::Seconds(30)});
-        _exit(exchange.ok() && body(rank, *exchange) ? 0 : 1);
+        auto all_gather = MakeTcpAllGather({.rank = RankId{rank},
+                                            .world_size = world_size,
+                                            .port = port_,
+                                            .timeout = absl::Seconds(30)});
+        _exit(all_gather.ok() && body(rank, *all_gather) ? 0 : 1);
       }
       children.push_back(child);
     }
@@ -73,11 +74,11 @@ RowMoves Ring(int32_t rank, int32_t world_size, std::span<const std::byte> row) 
 }
 
 TEST_F(ProcessesTest, RowsGoRoundARingOfProcessesThroughSharedMemory) {
-  RunProcesses(3, [](int32_t rank, const Exchange& exchange) {
+  RunProcesses(3, [](int32_t rank, const AllGather& all_gather) {
     TransportOptions options = HostOptions(rank, 3, kRingBytes);
     bool noted = false;
     options.on_note = [&](std::string_view) { noted = true; };
-    auto transport = MakeHostTransport(options, exchange);
+    auto transport = MakeHostTransport(options, all_gather);
     if (!transport.ok() || noted) return false;
     const std::vector<std::byte> row(kRingBytes, static_cast<std::byte>(rank + 1));
     const auto ticket = (*transport)->Post(Ring(rank, 3, row));
@@ -90,8 +91,8 @@ TEST_F(ProcessesTest, RowsGoRoundARingOfProcessesThroughSharedMemory) {
 }
 
 TEST_F(ProcessesTest, KilledProcessIsNamedByTheOthers) {
-  RunProcesses(3, [](int32_t rank, const Exchange& exchange) {
-    auto transport = MakeHostTransport(HostOptions(rank, 3, kRingBytes), exchange);
+  RunProcesses(3, [](int32_t rank, const AllGather& all_gather) {
+    auto transport = MakeHostTransport(HostOptions(rank, 3, kRingBytes), all_gather);
     if (!transport.ok()) return false;
     if (rank == 2) return true;  // leaves without a word, as _exit runs no destructor
     const std::vector<std::byte> row(kRingBytes, std::byte{1});

@@ -27,7 +27,7 @@ inline TransportOptions HostOptions(int32_t rank, int32_t world_size, int64_t st
 
 // A note, e.g. that memory is not shared after all, fails the test.
 inline Transports MakeHostWorld(int32_t world_size, int64_t staging_bytes, bool use_shared_memory) {
-  ThreadExchange exchange(world_size);
+  ThreadAllGather all_gather(world_size);
   Transports transports(world_size);
   RunRanks(world_size, [&](int32_t rank) {
     TransportOptions options = HostOptions(rank, world_size, staging_bytes);
@@ -35,7 +35,7 @@ inline Transports MakeHostWorld(int32_t world_size, int64_t staging_bytes, bool 
     options.on_note = [&](std::string_view line) {
       ADD_FAILURE() << "rank " << rank << ": " << line;
     };
-    auto transport = MakeHostTransport(options, exchange.ForRank(rank));
+    auto transport = MakeHostTransport(options, all_gather.ForRank(rank));
     ASSERT_TRUE(transport.ok()) << transport.status();
     transports[rank] = *std::move(transport);
   });

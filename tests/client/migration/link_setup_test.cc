@@ -41,7 +41,7 @@ class LinkSetTest : public ::testing::Test {
   std::optional<uint64_t> HeardOf(int32_t rank) {
     const auto frame = others_[static_cast<size_t>(rank - 1)].ReadHeader();
     if (!frame.has_value()) return std::nullopt;
-    EXPECT_EQ(frame->type, RowFrameType::kEnded);
+    EXPECT_EQ(frame->type, RowMessageType::kEnded);
     return frame->post_id;
   }
 
@@ -59,10 +59,10 @@ TEST_F(LinkSetTest, PeersAreFoundByTheirRank) {
 TEST_F(LinkSetTest, AFrameGoesToThosePeersThatAreNamedAndThere) {
   links_.Of(RankId{3}).Close("it left");
   links_.Tell(std::vector<RankId>{RankId{1}, RankId{3}, RankId{9}},
-              {.type = RowFrameType::kEnded, .post_id = 5});
+              {.type = RowMessageType::kEnded, .post_id = 5});
   EXPECT_EQ(HeardOf(1), 5U);
   EXPECT_EQ(HeardOf(2), std::nullopt);
-  links_.TellAll({.type = RowFrameType::kEnded, .post_id = 6});
+  links_.TellAll({.type = RowMessageType::kEnded, .post_id = 6});
   EXPECT_EQ(HeardOf(1), 6U);
   EXPECT_EQ(HeardOf(2), 6U);
   EXPECT_EQ(HeardOf(3), std::nullopt);
@@ -82,14 +82,14 @@ TEST_F(LinkSetTest, WaitEndsWithAFrameOrItsTime) {
   const absl::Time soon = MonotonicNow() + absl::Milliseconds(20);
   EXPECT_TRUE(links_.Wait(soon).ok());
   EXPECT_GE(MonotonicNow(), soon);
-  others_[1].Queue({.type = RowFrameType::kPosted, .post_id = 1});
+  others_[1].Queue({.type = RowMessageType::kPosted, .post_id = 1});
   others_[1].Flush();
   EXPECT_TRUE(links_.Wait(absl::InfiniteFuture()).ok());
   EXPECT_TRUE(links_.Of(RankId{2}).ReadHeader().has_value());
 }
 
 TEST_F(LinkSetTest, HangUpLetsWhatWasSentArrive) {
-  links_.TellAll({.type = RowFrameType::kEnded, .post_id = 7});
+  links_.TellAll({.type = RowMessageType::kEnded, .post_id = 7});
   links_.HangUp();
   EXPECT_EQ(HeardOf(2), 7U);
   EXPECT_FALSE(others_[1].ReadHeader().has_value());
@@ -118,11 +118,12 @@ struct Refusal {
 };
 Refusal RefusalOf(const TransportOptions& options) {
   Refusal refusal;
-  const Exchange exchange = [&](std::string_view text) -> absl::StatusOr<std::vector<std::string>> {
+  const AllGather all_gather =
+      [&](std::string_view text) -> absl::StatusOr<std::vector<std::string>> {
     refusal.told.emplace_back(text);
     return absl::UnavailableError("nobody is there");
   };
-  refusal.status = SetUpLinks(options, SharedStaging{}, exchange).status();
+  refusal.status = SetUpLinks(options, SharedStaging{}, all_gather).status();
   return refusal;
 }
 
@@ -151,31 +152,33 @@ TEST(LinkSetupTest, OptionsThatCannotWorkAreRefusedByNameAndTold) {
   EXPECT_THAT(refusal.told, ElementsAre(HasSubstr("203.0.113.7")));
 }
 
-TEST(LinkSetupTest, RankThatCannotTakePartFailsOnAllAndTheNextExchangeIsInStep) {
-  ThreadExchange exchange(3);
+TEST(LinkSetupTest, RankThatCannotTakePartFailsOnAllAndTheNextAllGatherIsInStep) {
+  ThreadAllGather all_gather(3);
   RunRanks(3, [&](int32_t rank) {
     absl::StatusOr<SharedStaging> staging = SharedStaging{};
     if (rank == 1) staging = absl::ResourceExhaustedError("no room for staging");
     const absl::Status status =
-        SetUpLinks(HostOptions(rank, 3, 64), staging, exchange.ForRank(rank)).status();
+        SetUpLinks(HostOptions(rank, 3, 64), staging, all_gather.ForRank(rank)).status();
     if (rank == 1) {
       EXPECT_EQ(status, staging.status());
     } else {
       EXPECT_EQ(status, absl::FailedPreconditionError("rank 1: no room for staging"));
     }
-    const auto next = exchange.ForRank(rank)(std::to_string(rank));
+    const auto next = all_gather.ForRank(rank)(std::to_string(rank));
     ASSERT_TRUE(next.ok()) << next.status();
     EXPECT_THAT(*next, ElementsAre("0", "1", "2"));
   });
 }
 
-TEST(LinkSetupTest, ExchangeOfAnotherWorldIsRefused) {
-  const Exchange exchange = [](std::string_view text) -> absl::StatusOr<std::vector<std::string>> {
+TEST(LinkSetupTest, AllGatherOfAnotherWorldIsRefused) {
+  const AllGather all_gather =
+      [](std::string_view text) -> absl::StatusOr<std::vector<std::string>> {
     return std::vector<std::string>(3, std::string(text));
   };
   EXPECT_THAT(
-      std::string(SetUpLinks(HostOptions(0, 2, 64), SharedStaging{}, exchange).status().message()),
-      HasSubstr("the exchange gave 3 answers, expected 2"));
+      std::string(
+          SetUpLinks(HostOptions(0, 2, 64), SharedStaging{}, all_gather).status().message()),
+      HasSubstr("the all-gather gave 3 answers, expected 2"));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 #include "client/control/meeting.h"
 #include "client/migration/link_setup.h"
-#include "client/migration/row_frame.h"
+#include "client/migration/row_message.h"
 #include "cuda/checksum.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/host_world.h"
@@ -28,17 +28,17 @@ class LinkTransportTest : public ::testing::Test {
   static constexpr int64_t kRowBytes = 600;
 
   void SetUp() override {
-    ThreadExchange exchange(2);
+    ThreadAllGather all_gather(2);
     RunRanks(2, [&](int32_t rank) {
       if (rank == 0) {
-        auto made = MakeHostTransport(HostOptions(0, 2, 4096), exchange.ForRank(0));
+        auto made = MakeHostTransport(HostOptions(0, 2, 4096), all_gather.ForRank(0));
         ASSERT_TRUE(made.ok()) << made.status();
         transport_ = *std::move(made);
         return;
       }
       const LinkAddress own{
           .tcp = "127.0.0.1:1", .unix_name = "", .boot_id = "", .staging_bytes = 4096};
-      const auto all = exchange.ForRank(1)(own.Encode());
+      const auto all = all_gather.ForRank(1)(own.Encode());
       ASSERT_TRUE(all.ok());
       const auto address = LinkAddress::Decode((*all)[0]);
       ASSERT_TRUE(address.ok());
@@ -67,8 +67,8 @@ class LinkTransportTest : public ::testing::Test {
                                   .deadline = absl::Now() + absl::Seconds(30)});
   }
 
-  RowFrame Good(uint64_t post_id) const {
-    return {.type = RowFrameType::kPiece,
+  RowMessage Good(uint64_t post_id) const {
+    return {.type = RowMessageType::kPiece,
             .row = 7,
             .round = 2,
             .post_id = post_id,
@@ -82,8 +82,8 @@ class LinkTransportTest : public ::testing::Test {
   void Send(std::span<const std::byte> bytes) {
     ASSERT_TRUE(SendAll(fd_.get(), bytes, absl::Now() + absl::Seconds(30)).ok());
   }
-  void Send(const RowFrame& frame) {
-    const RowFrame sealed = SealFrame(frame);
+  void Send(const RowMessage& frame) {
+    const RowMessage sealed = SealFrame(frame);
     Send(std::as_bytes(std::span(&sealed, 1)));
   }
 
@@ -120,7 +120,7 @@ TEST_F(LinkTransportTest, HandWrittenRowIsTakenAlsoInSmallPieces) {
   for (int64_t at = 0; at < kRowBytes; at += 200) {
     const std::span<const std::byte> piece =
         std::span<const std::byte>(row_).subspan(static_cast<size_t>(at), 200);
-    RowFrame frame = Good(1);
+    RowMessage frame = Good(1);
     frame.offset = at;
     frame.bytes = 200;
     frame.checksum = cuda::ChecksumOnHost(piece);
@@ -143,52 +143,52 @@ TEST_F(LinkTransportTest, WrongByteIsDataLossNamingPeerAndRow) {
 }
 
 TEST_F(LinkTransportTest, UnknownRowIsBlamed) {
-  RowFrame frame = Good(1);
+  RowMessage frame = Good(1);
   frame.row = 8;
   ExpectBlamed([&] { Send(frame); }, "row 8 was not expected");
 }
 
 TEST_F(LinkTransportTest, OtherSizeOffsetOrRoundThanAgreedIsBlamed) {
-  RowFrame frame = Good(1);
+  RowMessage frame = Good(1);
   frame.staging_offset = 0;
   ExpectBlamed([&] { Send(frame); }, "expected 600 at 64 in round 2");
 }
 
 TEST_F(LinkTransportTest, PieceBeyondTheRowIsBlamed) {
-  RowFrame frame = Good(1);
+  RowMessage frame = Good(1);
   frame.bytes = kRowBytes + 1;
   ExpectBlamed([&] { Send(frame); }, "bytes 0+601 came");
 }
 
 TEST_F(LinkTransportTest, PieceOutOfOrderIsBlamed) {
-  RowFrame frame = Good(1);
+  RowMessage frame = Good(1);
   frame.offset = 100;
   frame.bytes = 100;
   ExpectBlamed([&] { Send(frame); }, "bytes 100+100 came, expected from 0");
 }
 
 TEST_F(LinkTransportTest, OversizePieceIsBlamedBeforeItIsRead) {
-  RowFrame frame = Good(1);
+  RowMessage frame = Good(1);
   frame.bytes = int64_t{1} << 40;
   ExpectBlamed([&] { Send(frame); }, "no rank writes");
 }
 
 TEST_F(LinkTransportTest, NegativeSizesAreBlamed) {
-  RowFrame frame = Good(1);
+  RowMessage frame = Good(1);
   frame.bytes = -1;
   ExpectBlamed([&] { Send(frame); }, "no rank writes");
 }
 
 TEST_F(LinkTransportTest, LandedRowWithoutSharedMemoryIsBlamed) {
-  RowFrame frame = Good(1);
-  frame.type = RowFrameType::kLanded;
+  RowMessage frame = Good(1);
+  frame.type = RowMessageType::kLanded;
   ExpectBlamed([&] { Send(frame); }, "memory that is not shared");
 }
 
 TEST_F(LinkTransportTest, DamagedHeaderIsBlamed) {
   ExpectBlamed(
       [this] {
-        RowFrame frame = SealFrame(Good(1));
+        RowMessage frame = SealFrame(Good(1));
         frame.offset ^= 1;
         Send(std::as_bytes(std::span(&frame, 1)));
       },
@@ -219,7 +219,7 @@ TEST_F(LinkTransportTest, DuplicateRowIsBlamed) {
 
 TEST_F(LinkTransportTest, RankThatCarriesItsRowsAnotherWayEndsThePost) {
   const Ticket ticket = PostReceive(1);
-  Send({.type = RowFrameType::kPosted, .round = 1, .post_id = 1});
+  Send({.type = RowMessageType::kPosted, .round = 1, .post_id = 1});
   const absl::Status status = Finish(ticket).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(status.message(), "post 1: rank 1 carries its rows another way");
@@ -236,7 +236,7 @@ TEST_F(LinkTransportTest, LateRowOfAnOldPostIsDroppedAndTheStreamGoesOn) {
   Send(std::span<const std::byte>(row_).subspan(100));  // the rest of the old row
   Send(Good(1));                                        // and a whole one
   Send(row_);
-  Send({.type = RowFrameType::kEnded, .post_id = 1});
+  Send({.type = RowMessageType::kEnded, .post_id = 1});
   for (int32_t turn = 0; turn < 5; ++turn) {
     ASSERT_TRUE(transport_->Poll(ticket, absl::ZeroDuration()).ok());
   }

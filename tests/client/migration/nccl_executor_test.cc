@@ -43,32 +43,32 @@ class NcclFaultTest : public ::testing::Test {
         current_(RandomPlacement(random_, topology_)),
         target_(RandomPlacement(random_, topology_)) {}
 
-  // A fault in the communicator that the lane begins with: the plan is not staged on every rank
+  // A fault in the communicator that the EP group begins with: the plan is not staged on every rank
   // within `timeout`, no slot has changed, and after the vote's no the next attempt, on a new
   // communicator, succeeds. returns: what the ranks said.
   std::vector<std::string> FailAndTryAgain(const std::string& faults, absl::Duration timeout) {
-    std::unique_ptr<Lane> lane;
+    std::unique_ptr<EpGroup> ep_group;
     {
       const Faults scripted(faults);
-      lane =
-          std::make_unique<Lane>(topology_, StateResidency::kEveryReplica, MakeSmallPieceNcclWorld);
+      ep_group = std::make_unique<EpGroup>(topology_, StateResidency::kEveryReplica,
+                                           MakeSmallPieceNcclWorld);
     }
-    lane->Fill(current_);
-    const auto before = lane->Snapshot();
-    const MigrationPlan plan = lane->Plan(current_, target_);
+    ep_group->Fill(current_);
+    const auto before = ep_group->Snapshot();
+    const MigrationPlan plan = ep_group->Plan(current_, target_);
     const absl::Time begin = absl::Now();
     std::vector<std::string> errors;
-    for (const auto& result : lane->Stage(plan, 1, /*absent=*/-1, timeout)) {
+    for (const auto& result : ep_group->Stage(plan, 1, /*absent=*/-1, timeout)) {
       if (!result.ok()) errors.emplace_back(result.status().ToString());
     }
     EXPECT_LT(absl::Now() - begin, timeout + absl::Seconds(10));
     EXPECT_FALSE(errors.empty());
-    EXPECT_EQ(lane->Snapshot(), before);
-    lane->Discard();
-    for (int32_t rank = 0; rank < kRanks; ++rank) EXPECT_TRUE(lane->executor(rank).may_vote());
-    for (const auto& staged : lane->Stage(plan, 2)) EXPECT_TRUE(staged.ok()) << staged.status();
-    lane->Commit();
-    EXPECT_EQ(lane->CountWrong(target_), 0);
+    EXPECT_EQ(ep_group->Snapshot(), before);
+    ep_group->Discard();
+    for (int32_t rank = 0; rank < kRanks; ++rank) EXPECT_TRUE(ep_group->executor(rank).may_vote());
+    for (const auto& staged : ep_group->Stage(plan, 2)) EXPECT_TRUE(staged.ok()) << staged.status();
+    ep_group->Commit();
+    EXPECT_EQ(ep_group->CountWrong(target_), 0);
     return errors;
   }
 
@@ -102,13 +102,13 @@ TEST_F(NcclFaultTest, AWrongBitIsFoundByItsChecksum) {
 
 TEST_F(NcclFaultTest, ASlowGroupIsWaitedFor) {
   const Faults scripted(absl::StrCat("rank=1,kind=delay,ms=5"));
-  Lane lane(topology_, StateResidency::kWithPrimary, MakeSmallPieceNcclWorld);
-  lane.Fill(current_);
-  for (const auto& staged : lane.Stage(lane.Plan(current_, target_), 1)) {
+  EpGroup ep_group(topology_, StateResidency::kWithPrimary, MakeSmallPieceNcclWorld);
+  ep_group.Fill(current_);
+  for (const auto& staged : ep_group.Stage(ep_group.Plan(current_, target_), 1)) {
     ASSERT_TRUE(staged.ok()) << staged.status();
   }
-  lane.Commit();
-  EXPECT_EQ(lane.CountWrong(target_), 0);
+  ep_group.Commit();
+  EXPECT_EQ(ep_group.CountWrong(target_), 0);
 }
 
 }  // namespace

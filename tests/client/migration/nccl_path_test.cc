@@ -37,7 +37,7 @@ TEST(NcclPathTest, PackingAndGroupsComeAfterTheTrainingStream) {
   ASSERT_TRUE(path.ok()) << path.status();
   int stream = 0;
   const RowMoves moves{.post_id = 1, .sends = {}, .receives = {}, .stream = &stream};
-  PostLedger ledger(moves);
+  TransferLedger ledger(moves);
   LinkSet links({});
   ASSERT_TRUE((*path)->Open(moves, ledger, links).ok());
   for (const StubbornQueue* queue : queues) {

@@ -23,13 +23,13 @@ struct NcclWorldOptions {
 };
 
 inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
-  ThreadExchange exchange(world.world_size);
+  ThreadAllGather all_gather(world.world_size);
   Transports transports(world.world_size);
   RunRanks(world.world_size, [&](int32_t rank) {
     const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
     ASSERT_TRUE(library.ok()) << library.status();
     const TransportOptions options = HostOptions(rank, world.world_size, world.staging_bytes);
-    auto parts = SetUpLinks(options, SharedStaging{}, exchange.ForRank(rank));
+    auto parts = SetUpLinks(options, SharedStaging{}, all_gather.ForRank(rank));
     ASSERT_TRUE(parts.ok()) << parts.status();
     std::vector<PeerLink> links;
     std::vector<RankId> ranks;

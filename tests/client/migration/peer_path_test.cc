@@ -19,9 +19,9 @@ INSTANTIATE_TEST_SUITE_P(Peer, TransportContractTest, ::testing::Values(&MakePee
 class PeerPathTest : public ::testing::Test {
  protected:
   void Connect(std::unique_ptr<cuda::RowQueue> queue, bool map_staging) {
-    ThreadExchange exchange(2);
+    ThreadAllGather all_gather(2);
     RunRanks(2, [&](int32_t rank) {
-      auto parts = SetUpLinks(HostOptions(rank, 2, 64), SharedStaging{}, exchange.ForRank(rank));
+      auto parts = SetUpLinks(HostOptions(rank, 2, 64), SharedStaging{}, all_gather.ForRank(rank));
       ASSERT_TRUE(parts.ok()) << parts.status();
       std::vector<PeerLink> links;
       links.push_back(std::move(parts->peers[0].link));

@@ -36,11 +36,11 @@ inline Transports MakePeerWorldOver(int32_t world_size, int64_t staging_bytes, M
     staging->buffers[rank] = *std::move(buffer);
     mapped[RankId{rank}] = staging->buffers[rank].bytes;
   }
-  ThreadExchange exchange(world_size);
+  ThreadAllGather all_gather(world_size);
   Transports transports(world_size);
   RunRanks(world_size, [&](int32_t rank) {
     const TransportOptions options = HostOptions(rank, world_size, staging_bytes);
-    auto parts = SetUpLinks(options, SharedStaging{}, exchange.ForRank(rank));
+    auto parts = SetUpLinks(options, SharedStaging{}, all_gather.ForRank(rank));
     ASSERT_TRUE(parts.ok()) << parts.status();
     std::vector<PeerLink> links;
     for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));

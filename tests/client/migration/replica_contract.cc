@@ -49,8 +49,8 @@ Topology TopologyOf(int32_t experts, int32_t slots, int32_t gpus) {
 
 }  // namespace
 
-ReplicaLane::ReplicaLane(const Placement& placement, const TransportKind& kind,
-                         int64_t staging_bytes)
+ReplicaGroup::ReplicaGroup(const Placement& placement, const TransportKind& kind,
+                           int64_t staging_bytes)
     : placement_(placement),
       num_ranks_(placement.topology().num_gpus()),
       memory_(kind.queue),
@@ -81,7 +81,7 @@ ReplicaLane::ReplicaLane(const Placement& placement, const TransportKind& kind,
   }
 }
 
-std::span<std::byte> ReplicaLane::PlainRow(size_t tensor, SlotId slot) {
+std::span<std::byte> ReplicaGroup::PlainRow(size_t tensor, SlotId slot) {
   const GpuId gpu = placement_.topology().GpuOf(slot);
   const auto rank = static_cast<size_t>(gpu.value);
   const ExpertTensor& rows = tensors_[rank][tensor].rows;
@@ -91,7 +91,7 @@ std::span<std::byte> ReplicaLane::PlainRow(size_t tensor, SlotId slot) {
 }
 
 template <class Visitor>
-void ReplicaLane::VisitExperts(const Visitor& visitor) const {
+void ReplicaGroup::VisitExperts(const Visitor& visitor) const {
   for (size_t tensor = 0; tensor < tensors_[0].size(); ++tensor) {
     for (int32_t expert = 0; expert < placement_.topology().num_experts(); ++expert) {
       visitor(tensor, placement_.ReplicasOf(tensors_[0][tensor].rows.layer, ExpertId{expert}));
@@ -99,7 +99,7 @@ void ReplicaLane::VisitExperts(const Visitor& visitor) const {
   }
 }
 
-void ReplicaLane::WriteRows() {
+void ReplicaGroup::WriteRows() {
   for (size_t rank = 0; rank < buffers_.size(); ++rank) {
     for (size_t tensor = 0; tensor < buffers_[rank].size(); ++tensor) {
       memory_.Write(buffers_[rank][tensor], expected_[rank][tensor]);
@@ -107,7 +107,7 @@ void ReplicaLane::WriteRows() {
   }
 }
 
-void ReplicaLane::Fill(std::mt19937_64& random) {
+void ReplicaGroup::Fill(std::mt19937_64& random) {
   std::normal_distribution<double> normal;
   VisitExperts([&](size_t tensor, std::span<const int32_t> slots) {
     const cuda::ElementType type = tensors_[0][tensor].type;
@@ -122,7 +122,7 @@ void ReplicaLane::Fill(std::mt19937_64& random) {
   WriteRows();
 }
 
-void ReplicaLane::FillPrimariesAs(const ReplicaLane& other) {
+void ReplicaGroup::FillPrimariesAs(const ReplicaGroup& other) {
   for (size_t tensor = 0; tensor < tensors_[0].size(); ++tensor) {
     const LayerId layer = tensors_[0][tensor].rows.layer;
     for (int32_t expert = 0; expert < placement_.topology().num_experts(); ++expert) {
@@ -134,7 +134,7 @@ void ReplicaLane::FillPrimariesAs(const ReplicaLane& other) {
   WriteRows();
 }
 
-void ReplicaLane::SumPlainly() {
+void ReplicaGroup::SumPlainly() {
   VisitExperts([&](size_t tensor, std::span<const int32_t> slots) {
     const cuda::ElementType type = tensors_[0][tensor].type;
     const std::span<std::byte> sum = PlainRow(tensor, SlotId{slots[0]});
@@ -150,7 +150,7 @@ void ReplicaLane::SumPlainly() {
   });
 }
 
-void ReplicaLane::BroadcastPlainly() {
+void ReplicaGroup::BroadcastPlainly() {
   VisitExperts([&](size_t tensor, std::span<const int32_t> slots) {
     const std::span<const std::byte> primary = PlainRow(tensor, SlotId{slots[0]});
     for (const int32_t slot : slots.subspan(1)) {
@@ -159,7 +159,7 @@ void ReplicaLane::BroadcastPlainly() {
   });
 }
 
-std::vector<double> ReplicaLane::SquaresPlainly() const {
+std::vector<double> ReplicaGroup::SquaresPlainly() const {
   const int32_t experts = placement_.topology().num_experts();
   std::vector<double> squares(size_t{kLayers} * static_cast<size_t>(experts));
   for (size_t tensor = 0; tensor < tensors_[0].size(); ++tensor) {
@@ -174,7 +174,7 @@ std::vector<double> ReplicaLane::SquaresPlainly() const {
   return squares;
 }
 
-int32_t ReplicaLane::CountWrong() {
+int32_t ReplicaGroup::CountWrong() {
   int32_t wrong = 0;
   for (size_t rank = 0; rank < buffers_.size(); ++rank) {
     for (size_t tensor = 0; tensor < buffers_[rank].size(); ++tensor) {
@@ -184,18 +184,18 @@ int32_t ReplicaLane::CountWrong() {
   return wrong;
 }
 
-std::vector<absl::Status> ReplicaLane::Run(const Body& body, int32_t absent) {
+std::vector<absl::Status> ReplicaGroup::Run(const Body& body, int32_t absent) {
   std::vector<absl::Status> results(carriers_.size());
   if (absent >= 0) carriers_[static_cast<size_t>(absent)].reset();
   RunRanks(num_ranks_, [&](int32_t rank) {
     if (rank == absent) return;
     const auto index = static_cast<size_t>(rank);
-    LaneCall call{.carrier = *carriers_[index],
-                  .placement = placement_,
-                  .gpu = GpuId{rank},
-                  .ranks = {},
-                  .next_post_id = [&, index] { return ++num_posts_[index]; },
-                  .deadline = absl::Now() + kPatience};
+    EpGroupCall call{.carrier = *carriers_[index],
+                     .placement = placement_,
+                     .gpu = GpuId{rank},
+                     .ranks = {},
+                     .next_post_id = [&, index] { return ++num_posts_[index]; },
+                     .deadline = absl::Now() + kPatience};
     for (int32_t peer = 0; peer < num_ranks_; ++peer) call.ranks.push_back(RankId{peer});
     results[index] = body(rank, call);
     if (results[index].ok()) return;
@@ -205,9 +205,9 @@ std::vector<absl::Status> ReplicaLane::Run(const Body& body, int32_t absent) {
   return results;
 }
 
-std::vector<absl::Status> ReplicaLane::Carry(ReplicaFlow flow, int32_t absent) {
+std::vector<absl::Status> ReplicaGroup::Carry(ReplicaFlow flow, int32_t absent) {
   return Run(
-      [&](int32_t rank, LaneCall& call) -> absl::Status {
+      [&](int32_t rank, EpGroupCall& call) -> absl::Status {
         EPLB_ASSIGN_OR_RETURN(const auto posts,
                               PlanReplicaPosts(placement_, call.gpu, tensors(rank), flow,
                                                std::ssize(call.carrier.staging()), call.first_row));
@@ -227,16 +227,16 @@ TEST_P(ReplicaContractTest, SumsAreThoseOfAPlainLoopInTheOrderOfReplicas) {
     for (const int64_t staging : {int64_t{1344}, int64_t{1} << 16}) {
       SCOPED_TRACE(absl::StrCat("seed ", kSeed, ": ", experts, " experts in ", slots, " slots of ",
                                 gpus, " GPUs, staging ", staging));
-      ReplicaLane lane(RandomPlacement(placements, TopologyOf(experts, slots, gpus)), GetParam(),
-                       staging);
+      ReplicaGroup ep_group(RandomPlacement(placements, TopologyOf(experts, slots, gpus)),
+                            GetParam(), staging);
       for (int32_t step = 0; step < 2; ++step) {
-        lane.Fill(random);
-        lane.SumPlainly();
-        EXPECT_THAT(lane.Carry(ReplicaFlow::kToPrimary), Each(absl::OkStatus()));
-        EXPECT_EQ(lane.CountWrong(), 0);
-        lane.BroadcastPlainly();
-        EXPECT_THAT(lane.Carry(ReplicaFlow::kFromPrimary), Each(absl::OkStatus()));
-        EXPECT_EQ(lane.CountWrong(), 0);
+        ep_group.Fill(random);
+        ep_group.SumPlainly();
+        EXPECT_THAT(ep_group.Carry(ReplicaFlow::kToPrimary), Each(absl::OkStatus()));
+        EXPECT_EQ(ep_group.CountWrong(), 0);
+        ep_group.BroadcastPlainly();
+        EXPECT_THAT(ep_group.Carry(ReplicaFlow::kFromPrimary), Each(absl::OkStatus()));
+        EXPECT_EQ(ep_group.CountWrong(), 0);
       }
     }
   }
@@ -244,23 +244,23 @@ TEST_P(ReplicaContractTest, SumsAreThoseOfAPlainLoopInTheOrderOfReplicas) {
 
 TEST_P(ReplicaContractTest, WithoutReplicasNothingIsPosted) {
   std::mt19937_64 random(1);
-  ReplicaLane lane(Placement::Static(TopologyOf(8, 8, 4)), GetParam(), 1 << 16);
-  lane.Fill(random);
-  EXPECT_THAT(lane.Carry(ReplicaFlow::kToPrimary), Each(absl::OkStatus()));
-  EXPECT_THAT(lane.Carry(ReplicaFlow::kFromPrimary), Each(absl::OkStatus()));
-  EXPECT_EQ(lane.CountWrong(), 0);
-  EXPECT_EQ(lane.num_posts(), 0U);
+  ReplicaGroup ep_group(Placement::Static(TopologyOf(8, 8, 4)), GetParam(), 1 << 16);
+  ep_group.Fill(random);
+  EXPECT_THAT(ep_group.Carry(ReplicaFlow::kToPrimary), Each(absl::OkStatus()));
+  EXPECT_THAT(ep_group.Carry(ReplicaFlow::kFromPrimary), Each(absl::OkStatus()));
+  EXPECT_EQ(ep_group.CountWrong(), 0);
+  EXPECT_EQ(ep_group.num_posts(), 0U);
 }
 
 TEST_P(ReplicaContractTest, SquaresCountAnExpertOnceWhereverItsPrimaryIs) {
   constexpr uint64_t kSeed = 78;
   std::mt19937 placements(kSeed);
   std::mt19937_64 random(kSeed);
-  const auto sum = [](ReplicaLane& lane) {
+  const auto sum = [](ReplicaGroup& ep_group) {
     std::vector<std::vector<double>> squares(8);
-    const auto statuses = lane.Run([&](int32_t rank, LaneCall& call) {
+    const auto statuses = ep_group.Run([&](int32_t rank, EpGroupCall& call) {
       ExpertSquareSums sums;
-      const auto summed = sums.Sum(lane.tensors(rank), call);
+      const auto summed = sums.Sum(ep_group.tensors(rank), call);
       if (summed.ok()) squares[static_cast<size_t>(rank)] = *summed;
       return summed.status();
     });
@@ -272,14 +272,14 @@ TEST_P(ReplicaContractTest, SquaresCountAnExpertOnceWhereverItsPrimaryIs) {
     for (const int64_t staging : {int64_t{1344}, int64_t{1} << 16}) {
       SCOPED_TRACE(absl::StrCat("seed ", kSeed, ", ", gpus, " GPUs, staging ", staging));
       const Topology topology = TopologyOf(4, 15, gpus);
-      ReplicaLane lane(RandomPlacement(placements, topology), GetParam(), staging);
-      lane.Fill(random);
-      EXPECT_THAT(sum(lane), Each(lane.SquaresPlainly()));
-      EXPECT_EQ(lane.CountWrong(), 0);
-      ReplicaLane elsewhere(RandomPlacement(placements, topology), GetParam(), staging);
+      ReplicaGroup ep_group(RandomPlacement(placements, topology), GetParam(), staging);
+      ep_group.Fill(random);
+      EXPECT_THAT(sum(ep_group), Each(ep_group.SquaresPlainly()));
+      EXPECT_EQ(ep_group.CountWrong(), 0);
+      ReplicaGroup elsewhere(RandomPlacement(placements, topology), GetParam(), staging);
       elsewhere.Fill(random);
-      elsewhere.FillPrimariesAs(lane);
-      EXPECT_THAT(sum(elsewhere), Each(lane.SquaresPlainly()));
+      elsewhere.FillPrimariesAs(ep_group);
+      EXPECT_THAT(sum(elsewhere), Each(ep_group.SquaresPlainly()));
     }
   }
 }
@@ -287,9 +287,9 @@ TEST_P(ReplicaContractTest, SquaresCountAnExpertOnceWhereverItsPrimaryIs) {
 TEST_P(ReplicaContractTest, ARankThatIsGoneEndsTheCallOnTheOthers) {
   const Placement placement = Placement::Static(TopologyOf(4, 16, 4));
   for (const ReplicaFlow flow : {ReplicaFlow::kToPrimary, ReplicaFlow::kFromPrimary}) {
-    ReplicaLane lane(placement, GetParam(), 1344);
+    ReplicaGroup ep_group(placement, GetParam(), 1344);
     const absl::Time began = absl::Now();
-    const auto results = lane.Carry(flow, /*absent=*/2);
+    const auto results = ep_group.Carry(flow, /*absent=*/2);
     EXPECT_LT(absl::Now() - began, kPatience) << "they did not wait for the deadline";
     for (int32_t rank = 0; rank < 4; ++rank) {
       if (rank == 2) continue;

@@ -18,15 +18,15 @@
 
 namespace eplb {
 
-// The ranks of a lane as threads, with rows of every element type in their slots and a plain copy
-// of all rows to work out what must come.
-class ReplicaLane {
+// The ranks of an EP group as threads, with rows of every element type in their slots and a plain
+// copy of all rows to work out what must come.
+class ReplicaGroup {
  public:
-  ReplicaLane(const Placement& placement, const TransportKind& kind, int64_t staging_bytes);
+  ReplicaGroup(const Placement& placement, const TransportKind& kind, int64_t staging_bytes);
 
   // New rows everywhere: random ones, or those that `other` has for the same expert's primary.
   void Fill(std::mt19937_64& random);
-  void FillPrimariesAs(const ReplicaLane& other);
+  void FillPrimariesAs(const ReplicaGroup& other);
   // On the plain copy.
   void SumPlainly();
   void BroadcastPlainly();
@@ -35,7 +35,7 @@ class ReplicaLane {
   int32_t CountWrong();
 
   // What each rank gave; a rank in `absent` does not take part, and its transport is gone.
-  using Body = std::function<absl::Status(int32_t rank, LaneCall& call)>;
+  using Body = std::function<absl::Status(int32_t rank, EpGroupCall& call)>;
   std::vector<absl::Status> Run(const Body& body, int32_t absent = -1);
   std::vector<absl::Status> Carry(ReplicaFlow flow, int32_t absent = -1);
   std::span<const ReplicaTensor> tensors(int32_t rank) const {
@@ -47,7 +47,7 @@ class ReplicaLane {
   // Of tensor `tensor` (of all layers) in a slot.
   std::span<std::byte> PlainRow(size_t tensor, SlotId slot);
   std::span<const std::byte> PlainRow(size_t tensor, SlotId slot) const {
-    return const_cast<ReplicaLane*>(this)->PlainRow(tensor, slot);
+    return const_cast<ReplicaGroup*>(this)->PlainRow(tensor, slot);
   }
   void WriteRows();
   // Calls visitor(tensor, the expert's slots).

@@ -30,9 +30,9 @@ TransportCandidate Candidate(const TransportOptions& options, const std::string&
                 return rank == unprepared ? absl::ResourceExhaustedError("no memory")
                                           : absl::OkStatus();
               },
-          .connect = [options, unconnected](
-                         const Exchange& exchange) -> absl::StatusOr<std::unique_ptr<Transport>> {
-            auto transport = MakeHostTransport(options, exchange);
+          .connect = [options, unconnected](const AllGather& all_gather)
+              -> absl::StatusOr<std::unique_ptr<Transport>> {
+            auto transport = MakeHostTransport(options, all_gather);
             if (options.rank.value == unconnected) return absl::InternalError("no NVLink");
             return transport;
           }};
@@ -46,14 +46,14 @@ struct Outcome {
 // Runs FirstUsable on all ranks; each has the candidates that `make` gives it.
 std::vector<Outcome> RunAll(
     const std::function<std::vector<TransportCandidate>(const TransportOptions&)>& make) {
-  ThreadExchange exchange(kRanks);
+  ThreadAllGather all_gather(kRanks);
   std::vector<Outcome> outcomes(kRanks);
   RunRanks(kRanks, [&](int32_t rank) {
     TransportOptions options = HostOptions(rank, kRanks, 64);
     options.on_note = [&outcomes, rank](std::string_view note) {
       outcomes[rank].notes.emplace_back(note);
     };
-    outcomes[rank].status = FirstUsable(make(options), options, exchange.ForRank(rank)).status();
+    outcomes[rank].status = FirstUsable(make(options), options, all_gather.ForRank(rank)).status();
   });
   return outcomes;
 }
@@ -117,8 +117,8 @@ TEST(TransportChoiceTest, WhatWasPreparedGoesBeforeTheNextIsPrepared) {
     auto arena = std::make_shared<int>(0);
     const std::weak_ptr<int> seen = arena;
     TransportCandidate large = Candidate(options, "a", /*unprepared=*/1, kNobody);
-    large.connect = [arena, connect = large.connect](const Exchange& exchange) {
-      return connect(exchange);
+    large.connect = [arena, connect = large.connect](const AllGather& all_gather) {
+      return connect(all_gather);
     };
     TransportCandidate next = Candidate(options, "b", kNobody, kNobody);
     next.prepare = [seen] {
@@ -130,17 +130,17 @@ TEST(TransportChoiceTest, WhatWasPreparedGoesBeforeTheNextIsPrepared) {
 }
 
 TEST(RowMoverTest, HostMemoryGoesByTheHostTransportAlone) {
-  ThreadExchange exchange(1);
+  ThreadAllGather all_gather(1);
   const RowMoverOptions options{
-      .transport = HostOptions(0, 1, 64), .name = "auto", .memory = {}, .lane = {RankId{0}}};
-  const auto mover = MakeRowMover(options, exchange.ForRank(0));
+      .transport = HostOptions(0, 1, 64), .name = "auto", .memory = {}, .ep_group = {RankId{0}}};
+  const auto mover = MakeRowMover(options, all_gather.ForRank(0));
   ASSERT_TRUE(mover.ok()) << mover.status();
   EXPECT_EQ(mover->transport->name(), "host");
   EXPECT_EQ(mover->queue->stream(), nullptr);
   for (const char* name : {"peer", "nccl"}) {
     RowMoverOptions other = options;
     other.name = name;
-    const absl::Status status = MakeRowMover(other, exchange.ForRank(0)).status();
+    const absl::Status status = MakeRowMover(other, all_gather.ForRank(0)).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status));
     EXPECT_THAT(std::string(status.message()), HasSubstr("needs expert tensors in GPU memory"));
   }

@@ -75,7 +75,7 @@ TEST_P(TransportContractTest, PeerThatDiesIsNamedAndLaterPostsWithItAreRefused) 
   EXPECT_THAT(std::string(again.message()), HasSubstr("rank 2 is gone"));
 
   if (transports[0]->name() == "nccl") {
-    GTEST_SKIP() << "a communicator is of all ranks of the lane: without one there is none";
+    GTEST_SKIP() << "a communicator is of all ranks of the EP group: without one there is none";
   }
   // The others go on.
   const std::span<std::byte> row = memory().Put(std::vector<std::byte>(64, std::byte{7}));

@@ -13,7 +13,7 @@
 #include "tests/client/oracle/tiny_moe.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb::testing {
 namespace {
@@ -24,7 +24,7 @@ constexpr int64_t kStagingBytes = 1 << 18;  // an expert of a layer has below 4 
 // What travels between the rank of a token and the rank of an expert, for one choice of the router.
 struct Parcel {
   int32_t slot = -1;
-  int32_t lane = 0;  // of the pipeline rank: who writes the results
+  int32_t ep_group = 0;  // of the pipeline stage: who writes the results
   TokenVector input{};
   HiddenVector hidden{};
   TokenVector output{};
@@ -41,7 +41,7 @@ class Job {
       : grid_(RankGrid::Make(
                   {.world_size = options.num_ranks,
                    .num_gpus = options.num_gpus == 0 ? options.num_ranks : options.num_gpus,
-                   .num_pipeline_ranks = options.num_pipeline_ranks,
+                   .pipeline_parallel_size = options.pipeline_parallel_size,
                    .expert_tensor_parallel = options.expert_tensor_parallel})
                   .value()),
         topology_(Topology::Make({.num_layers = kMoeLayers,
@@ -63,7 +63,7 @@ class Job {
     return losses_[static_cast<size_t>(step * kTokens + token)];
   }
 
-  // Returns when every rank is READY, so that the switch comes at the next vote.
+  // Returns when every rank is PREPARED, so that the switch comes at the next vote.
   void Propose() {
     const int32_t ranks = grid_.world_size();
     if (version_ == 0) daemon_->WaitForRanks(ranks);
@@ -71,7 +71,7 @@ class Job {
     daemon_->SendAll(ProposeTo(Running(version_, current_), target, version_ + 1, 1));
     ++version_;
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      daemon_->WaitFor<wire::Ready>(rank, static_cast<int>(version_));
+      daemon_->WaitFor<wire::Prepared>(rank, static_cast<int>(version_));
     }
     current_ = target;
   }
@@ -99,9 +99,9 @@ class Rank {
         check_(options.check),
         client_(std::move(client)),
         rank_(rank),
-        pipeline_rank_(job.grid().PipelineRankOf(RankId{rank})),
-        lanes_(job.grid().num_lanes() / job.grid().num_pipeline_ranks()),
-        lane_(job.grid().LaneOf(RankId{rank}) % lanes_),
+        pipeline_stage_(job.grid().PipelineStageOf(RankId{rank})),
+        ep_groups_(job.grid().num_ep_groups() / job.grid().pipeline_parallel_size()),
+        ep_group_(job.grid().EpGroupOf(RankId{rank}) % ep_groups_),
         slots_(client_->placement().num_local_slots),
         first_token_(rank * (kTokens / options.num_ranks)),
         tokens_(static_cast<size_t>(kTokens / options.num_ranks)),
@@ -132,10 +132,11 @@ class Rank {
       if (!Holds(layer)) continue;
       for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot) {
         const int32_t cell = layer * kMoeExperts + ExpertIn(client_->placement(), layer, slot);
-        std::string& of_lanes = experts[static_cast<size_t>(cell)];
+        std::string& of_ep_groups = experts[static_cast<size_t>(cell)];
         const std::string bytes = slots_.Bytes(layer, slot);
-        if (!of_lanes.empty() && of_lanes != bytes) return absl::DataLossError("lanes differ");
-        of_lanes = bytes;
+        if (!of_ep_groups.empty() && of_ep_groups != bytes)
+          return absl::DataLossError("ep_groups differ");
+        of_ep_groups = bytes;
       }
     }
     return absl::OkStatus();
@@ -168,7 +169,7 @@ class Rank {
   }
 
   bool Holds(int32_t layer) const {
-    return layer % job_.grid().num_pipeline_ranks() == pipeline_rank_;
+    return layer % job_.grid().pipeline_parallel_size() == pipeline_stage_;
   }
   int32_t TokenAt(size_t i) const { return first_token_ + static_cast<int32_t>(i); }
   std::array<Parcel, kTopK>& ParcelsOf(int32_t layer, size_t i) {
@@ -187,7 +188,7 @@ class Rank {
         const int32_t replicas = (layer * kMoeExperts + route.experts[k]) * placement.max_replicas;
         ParcelsOf(layer, i)[k] = {
             .slot = placement.logical_to_physical_map[static_cast<size_t>(replicas)],
-            .lane = TokenAt(i) % lanes_,
+            .ep_group = TokenAt(i) % ep_groups_,
             .input = tokens_[i]};
       }
     }
@@ -212,7 +213,7 @@ class Rank {
   void RunExperts(int32_t layer) {
     for (int32_t slot = 0; slot < client_->placement().num_local_slots; ++slot) {
       VisitParcels(layer, slot, [&](Parcel& parcel) {
-        if (parcel.lane != lane_) return;
+        if (parcel.ep_group != ep_group_) return;
         parcel.output = Forward(slots_.At(layer, slot), parcel.input, parcel.hidden);
       });
     }
@@ -259,11 +260,12 @@ class Rank {
       std::vector<float> gradient(kParameters);
       bool has_tokens = false;
       VisitParcels(layer, slot, [&](Parcel& parcel) {
-        // Each lane adds up all tokens, in their order: so does a sum over lanes of exact numbers.
+        // Each EP group adds up all tokens, in their order: so does a sum over EP groups of exact
+        // numbers.
         has_tokens = true;
         const TokenVector of_input =
             Backward(row, parcel.input, parcel.hidden, parcel.output_gradient, gradient);
-        if (parcel.lane == lane_) parcel.input_gradient = of_input;
+        if (parcel.ep_group == ep_group_) parcel.input_gradient = of_input;
       });
       if (has_tokens) Update(row, gradient);
     }
@@ -283,9 +285,9 @@ class Rank {
   const bool check_;
   const std::unique_ptr<Client> client_;
   const int32_t rank_;
-  const int32_t pipeline_rank_;
-  const int32_t lanes_;  // of a pipeline rank
-  const int32_t lane_;   // among them
+  const int32_t pipeline_stage_;
+  const int32_t ep_groups_;  // of a pipeline stage
+  const int32_t ep_group_;   // among them
   ExpertSlots slots_;
   const int32_t first_token_;
   std::vector<TokenVector> tokens_;                           // of this rank
@@ -296,7 +298,7 @@ class Rank {
 ClientOptions ClientOptionsOf(const OracleOptions& options, const Job& job, int32_t rank) {
   ClientOptions client;
   client.job = "oracle";
-  client.incarnation = "run-0";
+  client.run_id = "run-0";
   client.rank = rank;
   client.world_size = options.num_ranks;
   client.endpoint = job.endpoint();
@@ -304,7 +306,7 @@ ClientOptions ClientOptionsOf(const OracleOptions& options, const Job& job, int3
   client.num_experts = kMoeExperts;
   client.num_slots = kMoeExperts;
   client.num_gpus = job.grid().num_gpus();
-  client.num_pipeline_ranks = options.num_pipeline_ranks;
+  client.pipeline_parallel_size = options.pipeline_parallel_size;
   client.expert_tensor_parallel = options.expert_tensor_parallel;
   client.vote_every = kVoteEvery;
   client.state_placement = options.state_placement;
@@ -317,7 +319,7 @@ ClientOptions ClientOptionsOf(const OracleOptions& options, const Job& job, int3
 
 Trained Train(const OracleOptions& options) {
   Job job(options);
-  std::vector<Exchange> exchanges = MakeThreadExchanges(options.num_ranks);
+  std::vector<AllGather> all_gathers = MakeThreadAllGathers(options.num_ranks);
   auto controls = MakeInprocControlChannels(options.num_ranks);
   Transports transports = options.migrate
                               ? options.transports(options.num_ranks, kStagingBytes)
@@ -326,7 +328,7 @@ Trained Train(const OracleOptions& options) {
   std::vector<absl::Status> statuses(ranks.size());
   RunRanks(options.num_ranks, [&](int32_t r) {
     const auto i = static_cast<size_t>(r);
-    auto client = ConnectInproc(ClientOptionsOf(options, job, r), exchanges[i],
+    auto client = ConnectInproc(ClientOptionsOf(options, job, r), all_gathers[i],
                                 std::move(controls[i]), std::move(transports[i]));
     statuses[i] = client.status();
     if (!client.ok()) return;

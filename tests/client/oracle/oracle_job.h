@@ -20,8 +20,8 @@ inline constexpr int64_t kOracleSwitches = kOracleSteps / 4;
 
 struct OracleOptions {
   int32_t num_ranks = 4;                // kTokens is a multiple
-  int32_t num_gpus = 0;                 // of a lane; 0: one lane of all ranks
-  int32_t num_pipeline_ranks = 1;       // layers are dealt to them in turn
+  int32_t num_gpus = 0;                 // of an EP group; 0: one EP group of all ranks
+  int32_t pipeline_parallel_size = 1;   // layers are dealt to them in turn
   int32_t expert_tensor_parallel = 1;   // each of them holds all of an expert here
   MakeTransports transports = nullptr;  // of a job that migrates
   StatePlacement state_placement = StatePlacement::kEveryReplica;
@@ -34,7 +34,8 @@ struct Trained {
   absl::Status status;  // the first error of any rank
   int64_t num_switches = 0;
   std::vector<float> losses;  // [steps, tokens]
-  // [layers, experts], every byte of weights and state; equal in all lanes, or `status` says so.
+  // [layers, experts], every byte of weights and state; equal in all EP groups, or `status` says
+  // so.
   std::vector<std::string> experts;
 };
 

@@ -20,7 +20,7 @@
 #include "tests/client/migration/host_world.h"
 #include "tests/client/oracle/rank_barrier.h"
 #include "tests/client/session/proposals.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb::testing {
 namespace {
@@ -225,7 +225,7 @@ class ReplicaOracleTest : public ::testing::TestWithParam<StatePlacement> {
  protected:
   static ClientOptions OptionsOf(int32_t rank) {
     ClientOptions options;
-    options.incarnation = "run-0";
+    options.run_id = "run-0";
     options.rank = rank;
     options.world_size = kRanks;
     options.num_layers = kLayers;
@@ -259,15 +259,15 @@ TEST_P(ReplicaOracleTest, ReplicasThatMoveTrainAsOneExpertThatStays) {
   while (placements.size() <= kSteps / kMoveEvery) {
     placements.push_back(RandomPlacement(random, topology));
   }
-  std::vector<Exchange> exchanges = MakeThreadExchanges(kRanks);
+  std::vector<AllGather> all_gathers = MakeThreadAllGathers(kRanks);
   auto controls = MakeInprocControlChannels(kRanks);
   Transports transports = MakeSharedMemoryWorld(kRanks, 1 << 16);
   RankBarrier barrier(kRanks);
   std::vector<double> distances(kRanks, 1);
   std::vector<int32_t> switches(kRanks);
   RunRanks(kRanks, [&](int32_t r) {
-    auto client =
-        ConnectInproc(OptionsOf(r), exchanges[r], std::move(controls[r]), std::move(transports[r]));
+    auto client = ConnectInproc(OptionsOf(r), all_gathers[r], std::move(controls[r]),
+                                std::move(transports[r]));
     ASSERT_TRUE(client.ok()) << client.status();
     ReplicaRank rank(*std::move(client), GetParam());
     ASSERT_TRUE(rank.Register().ok());
@@ -278,7 +278,7 @@ TEST_P(ReplicaOracleTest, ReplicasThatMoveTrainAsOneExpertThatStays) {
         const int32_t version = switches[r];
         TellInproc(rank.client(), ProposeTo(Running(version, placements[version]),
                                             placements[version + 1], version + 1, /*term=*/1));
-        barrier.Meet();  // so that all are READY
+        barrier.Meet();  // so that all are PREPARED
       }
       const auto boundary = rank.client().StepBoundary(step);
       ASSERT_TRUE(boundary.ok()) << boundary.status();

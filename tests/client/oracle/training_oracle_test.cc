@@ -82,7 +82,7 @@ TEST_P(TrainingOracleTest, MigratedRunEndsWithTheSameBits) {
 // How four ranks are arranged.
 struct Arrangement {
   const char* name;
-  int32_t num_pipeline_ranks;
+  int32_t pipeline_parallel_size;
   int32_t expert_tensor_parallel;
 };
 
@@ -90,8 +90,8 @@ class ArrangedOracleTest : public ::testing::TestWithParam<std::tuple<Arrangemen
 
 INSTANTIATE_TEST_SUITE_P(
     Four, ArrangedOracleTest,
-    ::testing::Combine(::testing::Values(Arrangement{"TwoLanes", 1, 1},
-                                         Arrangement{"TwoPipelineRanks", 2, 1},
+    ::testing::Combine(::testing::Values(Arrangement{"TwoEpGroups", 1, 1},
+                                         Arrangement{"TwoPipelineStages", 2, 1},
                                          Arrangement{"TwoExpertTensorParallelRanks", 1, 2}),
                        ::testing::ValuesIn(kRoutes)),
     [](const auto& of) {
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(ArrangedOracleTest, MigratedRunOfTwoGpusALaneEndsWithTheSameBits) {
   const auto& [arrangement, route] = GetParam();
   const Trained trained = Train({.num_gpus = 2,
-                                 .num_pipeline_ranks = arrangement.num_pipeline_ranks,
+                                 .pipeline_parallel_size = arrangement.pipeline_parallel_size,
                                  .expert_tensor_parallel = arrangement.expert_tensor_parallel,
                                  .transports = route.make,
                                  .migrate = true,

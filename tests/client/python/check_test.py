@@ -31,7 +31,7 @@ class Model(nn.Module):
 
 
 def two_gpu_view(client):
-    """Of a lane of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
+    """Of an EP group of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
     client._placement.num_experts = client._placement.num_slots = 8
     return client
 

@@ -30,8 +30,8 @@ def write_placement(directory, num_gpus, slots):
 
 def job(rank, directory, world, store, part, make, options):
     """part: (client, experts, dense, directory) -> the result."""
-    exchange = ranks.store_exchange(directory, rank, world, name=store)
-    with ranks.connect(directory, rank, world, exchange=exchange, **options) as client:
+    all_gather = ranks.store_all_gather(directory, rank, world, name=store)
+    with ranks.connect(directory, rank, world, all_gather=all_gather, **options) as client:
         experts = ranks.Experts(client, make)
         client.finish_registration()
         return part(client, experts, {"router/weight": torch.full((2, 3), 0.5)}, directory / "checkpoint")
@@ -51,7 +51,7 @@ def load(client, experts, dense, path):
 
 
 def save_shards(client, experts, dense, path):
-    """Each lane holds its own half of the state."""
+    """Each EP group holds its own half of the state."""
     for layer, name, tensor in experts.tensors:
         if name != "weight":
             tensor += 1000 * (client.options.rank // 2)
@@ -60,10 +60,10 @@ def save_shards(client, experts, dense, path):
 
 def load_shards(client, experts, dense, path):
     checkpoint.load(path, client)
-    lane = client.options.rank // 2
+    ep_group = client.options.rank // 2
     for layer, name, tensor in experts.tensors:
         if name != "weight":
-            tensor -= 1000 * lane
+            tensor -= 1000 * ep_group
     experts.verify()
 
 
@@ -149,10 +149,10 @@ class CheckpointTest(ranks.RankTest):
             self.assertNotIsInstance(result, ranks.Failure, result)
         return results
 
-    def test_pipeline_ranks_write_one_checkpoint_that_fits_other_numbers_of_them(self):
-        self.run_job(4, self.ORDER, save, num_gpus=2, num_pipeline_ranks=2)
+    def test_pipeline_stages_write_one_checkpoint_that_fits_other_numbers_of_them(self):
+        self.run_job(4, self.ORDER, save, num_gpus=2, pipeline_parallel_size=2)
         for world, stages, slots in ((2, 1, self.ORDER[::-1]), (4, 2, list(range(8))), (4, 1, self.ORDER)):
-            for fields, _ in self.run_job(world, slots, load, num_gpus=2, num_pipeline_ranks=stages):
+            for fields, _ in self.run_job(world, slots, load, num_gpus=2, pipeline_parallel_size=stages):
                 self.assertEqual(fields, FIELDS)
 
     def test_ranks_that_share_experts_write_a_piece_each(self):
@@ -180,12 +180,12 @@ class CheckpointTest(ranks.RankTest):
         result, = self.try_job(1, self.ORDER, load)
         self.assert_raised(result, "FailedPrecondition", "tensor layers.0.weight is bfloat16 [8, 3, 5], this run's is float16")
 
-    def test_state_that_is_sharded_over_lanes(self):
+    def test_state_that_is_sharded_over_ep_groups(self):
         self.run_job(4, self.ORDER, save_shards, num_gpus=2)
         self.run_job(4, list(range(8)), load_shards, num_gpus=2)
         results = self.try_job(2, self.ORDER, load_shards)
         for result in results:
-            self.assert_raised(result, "FailedPrecondition", "num_lanes is 2, this run's is 1")
+            self.assert_raised(result, "FailedPrecondition", "num_ep_groups is 2, this run's is 1")
 
     def test_what_does_not_fit_is_named_and_changes_nothing(self):
         self.run_job(2, self.ORDER, save)

@@ -31,7 +31,7 @@ def train(rank, directory, endpoint, job):
     """Trains until a collective fails: by the exception, as a training script does."""
     dist.init_process_group("gloo", f"file://{directory}/torch", rank=rank, world_size=WORLD)
     gradient = torch.ones(64)
-    with eplb.Client.connect(eplb.torch_exchange(), endpoint=endpoint, job=job, num_layers=2, num_experts=8, vote_every=4,
+    with eplb.Client.connect(eplb.torch_all_gather(), endpoint=endpoint, job=job, num_layers=2, num_experts=8, vote_every=4,
                              report_every=4) as client:
         ranks.Experts(client, ranks.numpy_zeros)
         for step in range(1_000_000):

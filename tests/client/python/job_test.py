@@ -39,7 +39,7 @@ def arranged_job(rank, world, directory, endpoint, options):
 
 def torch_job(rank, world, directory, endpoint):
     dist.init_process_group("gloo", f"file://{directory}/torch", rank=rank, world_size=world)
-    with eplb.Client.connect(eplb.torch_exchange(), endpoint=endpoint, job="torch", num_layers=2, num_experts=8,
+    with eplb.Client.connect(eplb.torch_all_gather(), endpoint=endpoint, job="torch", num_layers=2, num_experts=8,
                              num_slots=12, vote_every=2, report_every=4) as client:
         assert (client.options.rank, client.options.world_size, client.options.num_gpus) == (rank, world, world)
         experts = ranks.Experts(client, ranks.torch_zeros)
@@ -62,17 +62,17 @@ def jobs_of_groups(rank, world, directory):
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     found = []
     for experts in (4, 8):
-        exchange = eplb.torch_exchange(groups[rank % 2])
-        with eplb.Client.connect(exchange, num_layers=1 + rank % 2, num_experts=experts) as client:
+        all_gather = eplb.torch_all_gather(groups[rank % 2])
+        with eplb.Client.connect(all_gather, num_layers=1 + rank % 2, num_experts=experts) as client:
             found.append((client.options.rank, client.placement.num_layers, client.placement.num_local_slots))
     try:
-        eplb.torch_exchange(groups[1 - rank % 2])
+        eplb.torch_all_gather(groups[1 - rank % 2])
     except eplb.FailedPrecondition as error:
         return found, str(error)
 
 
 def daemon_meeting(rank, world, directory, endpoint):
-    with eplb.Client.connect(endpoint=endpoint, job="meeting", incarnation="one", rank=rank, world_size=world, num_layers=2, num_experts=8,
+    with eplb.Client.connect(endpoint=endpoint, job="meeting", run_id="one", rank=rank, world_size=world, num_layers=2, num_experts=8,
                              vote_every=2, report_every=4) as client:
         experts = ranks.Experts(client, ranks.numpy_zeros)
         return len(ranks.train(client, experts, STEPS, enough=1, counts=np.ndarray.tolist))
@@ -147,10 +147,10 @@ class JobTest(ranks.RankTest):
             self.assertEqual(stats.commits, 3)
         return results
 
-    def test_two_pipeline_ranks_of_two_gpus_move_their_own_layers(self):
-        results = self.arrange(num_pipeline_ranks=2)
+    def test_two_pipeline_stages_of_two_gpus_move_their_own_layers(self):
+        results = self.arrange(pipeline_parallel_size=2)
         for rank, (_, received, refused, stats) in enumerate(results):
-            self.assertIn(f"counts of layer {1 - rank // 2}: it is registered by pipeline rank {1 - rank // 2}", refused)
+            self.assertIn(f"counts of layer {1 - rank // 2}: it is registered by pipeline stage {1 - rank // 2}", refused)
             self.assertGreater(stats.reports_sent, 0)
         for stage in (0, 2):
             self.assertGreater(results[stage][1] + results[stage + 1][1], 0)
@@ -192,7 +192,7 @@ class JobTest(ranks.RankTest):
         self.assert_raised(own, "KeyError", "no such weight in layer 0")
         self.assert_raised(others, "FailedPrecondition", "rank 1", "no such weight in layer 0")
 
-    def test_what_a_rebuild_raises_comes_out_and_ends_the_incarnation(self):
+    def test_what_a_rebuild_raises_comes_out_and_ends_the_run(self):
         for kind, cause, later in self.succeed(2, failing_rebuild, 2, self.directory):
             self.assertEqual(kind, "DataLoss")
             self.assertIn("no scale", cause)

@@ -37,15 +37,15 @@ def refused_on_one_rank(rank, directory):
 
 
 def one_rank_twice(process, directory):
-    ranks.connect(directory, 0, 2, exchange=ranks.store_exchange(directory, 0, 2, seconds=3))
+    ranks.connect(directory, 0, 2, all_gather=ranks.store_all_gather(directory, 0, 2, seconds=3))
 
 
 def wrong_place(process, directory):
-    """An exchange that lets two processes be rank 0, as one over a shared directory would."""
-    exchange = ranks.store_exchange(directory, process, 2)
+    """An all-gather that lets two processes be rank 0, as one over a shared directory would."""
+    all_gather = ranks.store_all_gather(directory, process, 2)
 
     def mistaken(data):
-        return exchange(data)
+        return all_gather(data)
 
     eplb.Client.connect(mistaken, rank=0, world_size=2, num_layers=2, num_experts=8)
 
@@ -56,7 +56,7 @@ def another_shape(rank, directory):
 
 def absent(rank, directory):
     if rank != 1:
-        ranks.connect(directory, rank, 3, exchange=ranks.store_exchange(directory, rank, 3, seconds=3))
+        ranks.connect(directory, rank, 3, all_gather=ranks.store_all_gather(directory, rank, 3, seconds=3))
 
 
 def skipped_boundary(rank, directory):
@@ -146,7 +146,7 @@ def required_daemon_that_is_not_there(rank, directory):
 
 
 def meeting_where_nobody_listens(rank, directory):
-    eplb.Client.connect(endpoint="127.0.0.1:1", job="alone", incarnation="one", rank=rank, world_size=2, num_layers=2,
+    eplb.Client.connect(endpoint="127.0.0.1:1", job="alone", run_id="one", rank=rank, world_size=2, num_layers=2,
                         num_experts=8)
 
 
@@ -157,7 +157,7 @@ def meeting_without_a_name(rank, directory, **names):
 
 
 def meeting_of_the_default_job(rank, directory):
-    meeting_without_a_name(rank, directory, incarnation="one")
+    meeting_without_a_name(rank, directory, run_id="one")
 
 
 def meeting_of_a_launch_without_a_name(rank, directory):
@@ -196,7 +196,7 @@ class MistakesTest(ranks.RankTest):
         results.remove(claimed[0])
         self.assert_raised(results[0], "DeadlineExceeded", "no answer within", "from rank 1")
 
-    def test_two_processes_with_one_rank_over_an_exchange_that_does_not_see_it(self):
+    def test_two_processes_with_one_rank_over_an_all_gather_that_does_not_see_it(self):
         results = self.run_ranks(2, wrong_place, self.directory)
         self.assertTrue(all(isinstance(result, ranks.Failure) for result in results), results)
         self.assertIn("another process speaks for it", " ".join(result.text for result in results))
@@ -217,13 +217,13 @@ class MistakesTest(ranks.RankTest):
 
     def test_a_connection_that_is_refused_is_called_so(self):
         self.assert_all_raised(self.run_ranks(2, meeting_where_nobody_listens, self.directory, seconds=50), "Unavailable",
-                               "exchange 0 through eplbd at 127.0.0.1:1: connection refused")
+                               "all_gather 0 through eplbd at 127.0.0.1:1: connection refused")
 
     def test_ranks_meet_through_a_daemon_only_under_names(self):
         self.assert_all_raised(self.run_ranks(2, meeting_of_the_default_job, self.directory), "InvalidArgument",
                                'job: "default" is the name of every job without one', "give the job a name")
         self.assert_all_raised(self.run_ranks(2, meeting_of_a_launch_without_a_name, self.directory), "InvalidArgument",
-                               "set EPLB_LAUNCH_ID, equal on all ranks and different for each launch")
+                               "set EPLB_LAUNCH_ID, equal on all ranks and different for each run")
 
     def test_switches_take_a_truth_value(self):
         with self.assertRaisesRegex(eplb.InvalidArgument, "require_daemon: 'yes', expected True or False"):

@@ -102,22 +102,22 @@ class RankTest(unittest.TestCase):
         return daemon
 
 
-def store_exchange(directory, rank, world, seconds=30.0, name="store"):
+def store_all_gather(directory, rank, world, seconds=30.0, name="store"):
     store = dist.FileStore(str(directory / name), world)
-    return eplb.StoreExchange(store, rank, world, deadline_seconds=seconds * PATIENCE)
+    return eplb.StoreAllGather(store, rank, world, deadline_seconds=seconds * PATIENCE)
 
 
 def connect(directory, rank, world, **options):
     """A client in a job of 2 layers and 8 experts, which meets over a file."""
     shape = dict(num_layers=2, num_experts=8, vote_every=2, report_every=4)
-    exchange = options.pop("exchange", None) or store_exchange(directory, rank, world)
-    return eplb.Client.connect(exchange, **{**shape, **options})
+    all_gather = options.pop("all_gather", None) or store_all_gather(directory, rank, world)
+    return eplb.Client.connect(all_gather, **{**shape, **options})
 
 
 class Experts:
     """Tensors of one rank whose rows are a function of layer, expert and the number of updates.
 
-    make: (shape, dtype name) -> a tensor of zeros. Weights are of 2 bytes, state of 4 and, strided, of 8. Pipeline ranks
+    make: (shape, dtype name) -> a tensor of zeros. Weights are of 2 bytes, state of 4 and, strided, of 8. Pipeline stages
     hold the layers in turn.
     """
 
@@ -126,7 +126,7 @@ class Experts:
     def __init__(self, client, make, row=(3, 5)):
         self.client, self.placement, self.row, self.updates = client, client.placement, row, 0
         self.tensors = []
-        stages = client.options.num_pipeline_ranks or 1
+        stages = client.options.pipeline_parallel_size or 1
         stage = client.options.rank * stages // client.options.world_size
         self.layers = [layer for layer in range(self.placement.num_layers) if layer % stages == stage]
         for layer in self.layers:

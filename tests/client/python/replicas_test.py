@@ -69,7 +69,7 @@ def norm(rank, world, directory):
 def with_a_client(rank, world, directory):
     """Real replicas of a real client, through a switch of placements."""
     join(rank, world, directory)
-    with eplb.Client.connect(eplb.torch_exchange(), num_layers=2, num_experts=8, num_slots=12) as client:
+    with eplb.Client.connect(eplb.torch_all_gather(), num_layers=2, num_experts=8, num_slots=12) as client:
         weights = torch.zeros(6, 3)
         replicas = Replicas(client)
         experts = client.placement.local_experts(0)
@@ -89,9 +89,9 @@ def wrong_group(rank, world, directory):
 
 
 def data_parallel_groups(rank, world, directory):
-    """Two lanes of two GPUs, and the groups across them instead of the lanes. returns: what it says; 0: nothing."""
+    """Two EP groups of two GPUs, and the groups across them instead of the EP groups. returns: what it says; 0: nothing."""
     join(rank, world, directory)
-    groups = [dist.new_group([lane, lane + 2]) for lane in range(2)]
+    groups = [dist.new_group([ep_group, ep_group + 2]) for ep_group in range(2)]
     client = placed(2)
     client.placement.first_local_slot = 5 * (rank % 2)
     try:
@@ -203,12 +203,12 @@ class ReplicasTest(ranks.RankTest):
 
     def test_a_group_of_another_size_is_refused(self):
         result, _ = self.run_ranks(2, wrong_group, 2, self.directory)
-        self.assert_raised(result, "InvalidArgument", "the group has 1 ranks, a lane has 2 GPUs")
+        self.assert_raised(result, "InvalidArgument", "the group has 1 ranks, an EP group has 2 GPUs")
 
-    def test_a_group_that_is_not_the_lane_is_refused_where_the_slots_differ(self):
+    def test_a_group_that_is_not_the_ep_group_is_refused_where_the_slots_differ(self):
         said = self.succeed(4, data_parallel_groups, 4, self.directory)
         why = ("rank {} of the group would hold the slots from {} on, this client holds those from {} on: the group is not its "
-               "lane in the order of GPUs")
+               "EP group in the order of GPUs")
         self.assertEqual(said, ["", why.format(0, 0, 5), why.format(1, 5, 0), ""])
 
     def test_parameters_of_a_module(self):

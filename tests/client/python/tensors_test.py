@@ -152,7 +152,7 @@ class OneProcessTest(unittest.TestCase):
         self.assertRaisesRegex(eplb.FailedPrecondition, "before finish_registration", lambda: self.client.device_tables)
         self.client.finish_registration()
         self.assertEqual(self.client.transport, "host")
-        self.assertTrue(self.client.incarnation)
+        self.assertTrue(self.client.run_id)
         tables = self.client.device_tables
         self.assertEqual(np.asarray(tables.replicas).tolist(), [[0, 4, 1, 5, 2, 3]])
         self.assertEqual(np.asarray(tables.first_replica).tolist(), [[0, 2, 4, 5, 6]])
@@ -188,7 +188,7 @@ class OneProcessTest(unittest.TestCase):
                                  ({"job": 5}, "job: 5, expected text"), ({"job": "a/b"}, "job"),
                                  ({"start_deadline": "soon"}, "start_deadline: 'soon', expected seconds"),
                                  ({"state_placement": "all"}, "state_placement: 'all', expected one of with_primary"),
-                                 ({"reduce": "leaf"}, "reduce"), ({"world_size": 2}, "exchange: missing")):
+                                 ({"reduce": "leaf"}, "reduce"), ({"world_size": 2}, "all_gather: missing")):
             with self.subTest(options), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 lone_client(**options)
 

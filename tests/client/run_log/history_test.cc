@@ -34,9 +34,9 @@ TEST(FindViolationsTest, RanksMayEndAtDifferentSteps) {
 TEST(FindViolationsTest, StepsMayBeToldInAnyPieces) {
   Job job = GoodJob();
   job.Log(0)[kStepA1].last_step = 4;
-  job.Log(0).insert(job.Log(0).begin() + kReadyA, job.Log(0)[kStepA1]);
-  job.Log(0)[kReadyA].step = 5;
-  job.Log(0)[kReadyA].last_step = 15;
+  job.Log(0).insert(job.Log(0).begin() + kPreparedA, job.Log(0)[kStepA1]);
+  job.Log(0)[kPreparedA].step = 5;
+  job.Log(0)[kPreparedA].last_step = 15;
   EXPECT_THAT(job.Violations(), IsEmpty());
 }
 
@@ -47,7 +47,7 @@ TEST(FindViolationsTest, DroppedVersionMayBeReadyAgain) {
     failed.passed = false;
     HistoryRecord drop = failed;
     drop.kind = Kind::kDrop;
-    const HistoryRecord ready = job.Log(rank)[kReadyA];
+    const HistoryRecord ready = job.Log(rank)[kPreparedA];
     job.Log(rank).insert(job.Log(rank).begin() + kVoteA, {failed, drop, ready});
   }
   EXPECT_THAT(job.Violations(), IsEmpty());
@@ -56,7 +56,7 @@ TEST(FindViolationsTest, DroppedVersionMayBeReadyAgain) {
 TEST(FindViolationsTest, UndoMayBringADigestBackUnderANewVersion) {
   Job job = GoodJob();
   for (size_t rank = 0; rank < 2; ++rank) {
-    for (const size_t at : {kReadyB, kVoteB, kCommitB, kStepB2, kStopB}) {
+    for (const size_t at : {kPreparedB, kVoteB, kCommitB, kStepB2, kStopB}) {
       job.Log(rank)[at].digest = DigestOfVersion(2);
     }
   }
@@ -65,13 +65,13 @@ TEST(FindViolationsTest, UndoMayBringADigestBackUnderANewVersion) {
   EXPECT_THAT(job.Violations(), IsEmpty());
 }
 
-TEST(FindViolationsTest, PlacementsOfEarlierLaunchesMayBeGone) {
+TEST(FindViolationsTest, PlacementsOfEarlierRunsMayBeGone) {
   Job job = GoodJob();
   job.placements.erase(job.placements.begin(), job.placements.begin() + 2);
   EXPECT_THAT(job.Violations(), IsEmpty());
 }
 
-// I1: one digest per step of an incarnation, every step once.
+// I1: one digest per step of a run, every step once.
 
 TEST(FindViolationsTest, I1StepUnderTwoDigests) {
   Job job = GoodJob();  // rank 1 misses the switch and goes on
@@ -79,16 +79,15 @@ TEST(FindViolationsTest, I1StepUnderTwoDigests) {
   job.Log(1)[kStepA2].rank = RankId{1};
   job.Log(1).erase(job.Log(1).begin() + kVoteA, job.Log(1).begin() + kStepA2);
   EXPECT_THAT(job.Violations(),
-              ElementsAre(absl::StrCat("incarnation a ran steps 16..20 under ", Name(2),
+              ElementsAre(absl::StrCat("run a ran steps 16..20 under ", Name(2),
                                        " on rank 0 and under ", Name(1), " on rank 1")));
 }
 
 TEST(FindViolationsTest, I1StepSkipped) {
   Job job = GoodJob();
   job.Log(1)[kStepA2].step = 18;
-  EXPECT_THAT(job.Violations(),
-              ElementsAre(absl::StrCat("rank 1 ran steps 18..20 under ", Name(2),
-                                       " in incarnation a, where step 16 was next")));
+  EXPECT_THAT(job.Violations(), ElementsAre(absl::StrCat("rank 1 ran steps 18..20 under ", Name(2),
+                                                         " in run a, where step 16 was next")));
 }
 
 TEST(FindViolationsTest, I1StepRunTwice) {
@@ -97,16 +96,15 @@ TEST(FindViolationsTest, I1StepRunTwice) {
   HistoryRecord again = job.Log(0)[kStepB2];
   again.step = again.last_step = 24;
   job.Log(0).insert(job.Log(0).begin() + kStepB2, {again, again});
-  EXPECT_THAT(job.Violations(),
-              ElementsAre(absl::StrCat("rank 0 ran step 24 under ", Name(5),
-                                       " in incarnation b, where step 25 was next")));
+  EXPECT_THAT(job.Violations(), ElementsAre(absl::StrCat("rank 0 ran step 24 under ", Name(5),
+                                                         " in run b, where step 25 was next")));
 }
 
 TEST(FindViolationsTest, I1StopBeforeTheLastStepWasLogged) {
   Job job = GoodJob();
   job.Log(0)[kStopB].step = 40;
   EXPECT_THAT(job.Violations(),
-              ElementsAre("rank 0 stopped after step 40 in incarnation b, where step 32 was next"));
+              ElementsAre("rank 0 stopped after step 40 in run b, where step 32 was next"));
 }
 
 TEST(FindViolationsTest, I1RangeThatIsNone) {
@@ -131,10 +129,10 @@ TEST(FindViolationsTest, SwitchWithoutACommit) {
 // I2: versions never repeat or go back.
 
 TEST(FindViolationsTest, I2CommitGoesBack) {
-  Job job = GoodJob();  // the second launch numbers from its checkpoint and reuses what was lost
+  Job job = GoodJob();  // the second run numbers from its checkpoint and reuses what was lost
   for (size_t rank = 0; rank < 2; ++rank) {
     job.Log(rank)[kStartA].version = job.Log(rank)[kStepA1].version = 7;
-    job.Log(rank)[kReadyA].version = job.Log(rank)[kVoteA].version = 8;
+    job.Log(rank)[kPreparedA].version = job.Log(rank)[kVoteA].version = 8;
     job.Log(rank)[kCommitA].version = job.Log(rank)[kStepA2].version = 8;
     job.Log(rank)[kStartB].version = job.Log(rank)[kStepB1].version = 7;
   }
@@ -154,12 +152,12 @@ TEST(FindViolationsTest, I2StartGoesBackToAVersionThatNeverWas) {
     job.Log(rank)[kStartB].version = job.Log(rank)[kStepB1].version = 0;
   }
   const std::string rest =
-      " starts incarnation b at step 8 under version 0, which it never had, below version 2";
+      " starts run b at step 8 under version 0, which it never had, below version 2";
   EXPECT_THAT(job.Violations(),
               ElementsAre(absl::StrCat("rank 0", rest), absl::StrCat("rank 1", rest)));
 }
 
-// A launch in another shape: its static layout is no version 0 of the shape before, but a new one.
+// A run in another shape: its static layout is no version 0 of the shape before, but a new one.
 TEST(FindViolationsTest, I2StartOfANewLayoutNeedsANumberAboveAll) {
   Job job = GoodJob();
   job.placements.clear();
@@ -183,10 +181,10 @@ TEST(FindViolationsTest, I2StartOfANewLayoutNeedsANumberAboveAll) {
   EXPECT_THAT(of_versions(), Contains(HasSubstr(absl::StrCat("version 1 has digest ", Short(1)))));
 }
 
-TEST(FindViolationsTest, I2VersionCommittedInTwoIncarnations) {
-  Job job = GoodJob();  // rank 1 is a new machine in the second launch, its old log is gone
+TEST(FindViolationsTest, I2VersionCommittedInTwoRuns) {
+  Job job = GoodJob();  // rank 1 is a new machine in the second run, its old log is gone
   for (size_t rank = 0; rank < 2; ++rank) {
-    for (const size_t at : {kReadyB, kVoteB, kCommitB, kStepB2, kStopB}) {
+    for (const size_t at : {kPreparedB, kVoteB, kCommitB, kStepB2, kStopB}) {
       job.Log(rank)[at].version = 2;
       job.Log(rank)[at].digest = DigestOfVersion(2);
     }
@@ -194,15 +192,14 @@ TEST(FindViolationsTest, I2VersionCommittedInTwoIncarnations) {
   job.placements[3] = {24, 2, DigestOfVersion(2), PlacementOf(2)};
   job.Log(1).erase(job.Log(1).begin(), job.Log(1).begin() + kStartB);
   job.Log(0).resize(kStartB);
-  EXPECT_THAT(
-      job.Violations(),
-      ElementsAre("version 2 was committed in incarnation a after step 15 by rank 0 and again "
-                  "in incarnation b after step 23 by rank 1"));
+  EXPECT_THAT(job.Violations(),
+              ElementsAre("version 2 was committed in run a after step 15 by rank 0 and again "
+                          "in run b after step 23 by rank 1"));
 }
 
 TEST(FindViolationsTest, I2VersionWithTwoDigests) {
   Job job = GoodJob();
-  job.Log(1)[kReadyB].digest = DigestOfVersion(4);
+  job.Log(1)[kPreparedB].digest = DigestOfVersion(4);
   job.Log(1).resize(kVoteB);  // it fell before the vote
   EXPECT_THAT(job.Violations(), ElementsAre(absl::StrCat("version 5 has digest ", Short(5),
                                                          " in placement record 3 and digest ",
@@ -248,14 +245,14 @@ TEST(FindViolationsTest, I3RecordBeginsAtAnotherStep) {
               ElementsAre(absl::StrCat("rank 0", rest), absl::StrCat("rank 1", rest)));
 }
 
-// I5: a commit has a READY before it, and all ranks commit at one step.
+// I5: a commit has a PREPARED before it, and all ranks commit at one step.
 
 TEST(FindViolationsTest, I5CommitWithoutReady) {
   Job job = GoodJob();
-  job.Log(1).erase(job.Log(1).begin() + kReadyA);
+  job.Log(1).erase(job.Log(1).begin() + kPreparedA);
   EXPECT_THAT(job.Violations(),
               ElementsAre(absl::StrCat("rank 1 committed ", Name(2),
-                                       " after step 15 without READY for it before")));
+                                       " after step 15 without PREPARED for it before")));
 }
 
 TEST(FindViolationsTest, I5CommitAfterADrop) {
@@ -265,27 +262,27 @@ TEST(FindViolationsTest, I5CommitAfterADrop) {
   job.Log(1).insert(job.Log(1).begin() + kCommitA, drop);
   EXPECT_THAT(job.Violations(),
               ElementsAre(absl::StrCat("rank 1 committed ", Name(2),
-                                       " after step 15 without READY for it before")));
+                                       " after step 15 without PREPARED for it before")));
 }
 
-TEST(FindViolationsTest, I5ReadyOfAnEarlierLaunchDoesNotCount) {
+TEST(FindViolationsTest, I5ReadyOfAnEarlierRunDoesNotCount) {
   Job job = GoodJob();
-  HistoryRecord ready = job.Log(0)[kReadyB];
-  job.Log(0).erase(job.Log(0).begin() + kReadyB);
-  ready.incarnation = "a";
+  HistoryRecord ready = job.Log(0)[kPreparedB];
+  job.Log(0).erase(job.Log(0).begin() + kPreparedB);
+  ready.run_id = "a";
   job.Log(0).insert(job.Log(0).begin() + kStartB, ready);
   EXPECT_THAT(job.Violations(),
               ElementsAre(absl::StrCat("rank 0 committed ", Name(5),
-                                       " after step 23 without READY for it before")));
+                                       " after step 23 without PREPARED for it before")));
 }
 
 TEST(FindViolationsTest, I5ReadyForAnotherDigest) {
   Job job = GoodJob();
-  job.Log(1)[kReadyA].digest = DigestOfVersion(4);
+  job.Log(1)[kPreparedA].digest = DigestOfVersion(4);
   EXPECT_THAT(
       job.Violations(),
       ElementsAre(absl::StrCat("rank 1 committed ", Name(2),
-                               " after step 15, but was READY for digest ", Short(4)),
+                               " after step 15, but was PREPARED for digest ", Short(4)),
                   absl::StrCat("version 2 has digest ", Short(2),
                                " in placement record 1 and digest ", Short(4), " on rank 1")));
 }
@@ -307,9 +304,9 @@ TEST(FindViolationsTest, I5RanksCommitAtDifferentSteps) {
       job.Violations(),
       ElementsAre(absl::StrCat("rank 1 committed ", Name(5),
                                " after step 24, but its placement record begins at step 24"),
-                  absl::StrCat("incarnation b ran step 24 under ", Name(5), " on rank 0 and under ",
+                  absl::StrCat("run b ran step 24 under ", Name(5), " on rank 0 and under ",
                                Name(1), " on rank 1"),
-                  "version 5 of incarnation b was committed after step 23 by rank 0, but after "
+                  "version 5 of run b was committed after step 23 by rank 0, but after "
                   "step 24 by rank 1"));
 }
 
@@ -320,37 +317,37 @@ TEST(FindViolationsTest, RanksStartApart) {
   job.Log(1)[kStartB].step = 9;
   job.Log(1)[kStepB1].step = 9;
   EXPECT_THAT(job.Violations(),
-              ElementsAre(absl::StrCat("incarnation b starts at step 8 under ", Name(1),
+              ElementsAre(absl::StrCat("run b starts at step 8 under ", Name(1),
                                        " on rank 0, but at step 9 under ", Name(1), " on rank 1")));
 }
 
-TEST(FindViolationsTest, IncarnationStartsTwice) {
+TEST(FindViolationsTest, RunStartsTwice) {
   Job job = GoodJob();
-  for (HistoryRecord& record : job.Log(1)) record.incarnation = "a";
+  for (HistoryRecord& record : job.Log(1)) record.run_id = "a";
   job.ranks.erase(job.ranks.begin());
-  EXPECT_THAT(job.Violations().front(), "rank 1 starts incarnation a twice, again at step 8");
+  EXPECT_THAT(job.Violations().front(), "rank 1 starts run a twice, again at step 8");
 }
 
 TEST(FindViolationsTest, RecordAfterTheStop) {
   Job job = GoodJob();
   HistoryRecord late = Range("b", 32, 33, 5);
   job.Log(0).push_back(late);
-  EXPECT_THAT(job.Violations(), ElementsAre("rank 0 has a record of incarnation b at step 32 "
+  EXPECT_THAT(job.Violations(), ElementsAre("rank 0 has a record of run b at step 32 "
                                             "(record 13), but none is running"));
 }
 
-TEST(FindViolationsTest, RecordOfAnotherIncarnation) {
+TEST(FindViolationsTest, RecordOfAnotherRun) {
   Job job = GoodJob();
-  job.Log(0)[kReadyA].incarnation = "z";
+  job.Log(0)[kPreparedA].run_id = "z";
   EXPECT_THAT(job.Violations().front(),
-              "rank 0 has a record of incarnation z at step 12 (record 2), but incarnation a is "
+              "rank 0 has a record of run z at step 12 (record 2), but run a is "
               "running");
 }
 
 TEST(FindViolationsTest, RecordOfAnotherRank) {
   Job job = GoodJob();
-  job.Log(0)[kReadyA].rank = RankId{1};
-  job.Log(0)[kReadyA].kind = Kind::kDrop;
+  job.Log(0)[kPreparedA].rank = RankId{1};
+  job.Log(0)[kPreparedA].kind = Kind::kDrop;
   job.Log(0).resize(kStepA1 + 2);
   EXPECT_THAT(job.Violations(), ElementsAre("rank 0 has a record of rank 1 in its log (record 2)"));
 }

@@ -62,7 +62,7 @@ using ::testing::StartsWith;
 using HistoryFileTest = FilesTest;
 
 std::string Line(const std::string& event, const std::string& more) {
-  return "{\"event\":\"" + event + "\",\"rank\":3,\"incarnation\":\"a\"," + more + "}\n";
+  return "{\"event\":\"" + event + "\",\"rank\":3,\"run_id\":\"a\"," + more + "}\n";
 }
 
 std::string Target(int step, int version) {
@@ -75,7 +75,7 @@ TEST_F(HistoryFileTest, EveryEventBecomesItsRecord) {
       Write("log", Line("start", Target(0, 0)) + Line("steps", Target(0, 0) + ",\"last_step\":7") +
                        Line("ready", Target(8, 1)) + Line("vote", Target(8, 1) + ",\"ok\":true") +
                        Line("commit", Target(8, 1)) +
-                       Line("drop", Target(9, 2) + ",\"reason\":\"retracted\"") +
+                       Line("drop", Target(9, 2) + ",\"reason\":\"cancelled\"") +
                        Line("stop", "\"step\":9,\"reason\":\"finished\""));
   const absl::StatusOr<RankHistory> history = ReadHistoryFile(path);
   ASSERT_TRUE(history.ok()) << history.status();
@@ -83,7 +83,7 @@ TEST_F(HistoryFileTest, EveryEventBecomesItsRecord) {
   using Kind = HistoryRecord::Kind;
   std::vector<Kind> kinds;
   for (const HistoryRecord& record : history->records) kinds.push_back(record.kind);
-  EXPECT_THAT(kinds, ::testing::ElementsAre(Kind::kStart, Kind::kStep, Kind::kReady, Kind::kVote,
+  EXPECT_THAT(kinds, ::testing::ElementsAre(Kind::kStart, Kind::kStep, Kind::kPrepared, Kind::kVote,
                                             Kind::kCommit, Kind::kDrop, Kind::kStop));
   EXPECT_EQ(history->records[1].last_step, 7);
   EXPECT_TRUE(history->records[3].passed);
@@ -117,7 +117,7 @@ TEST_F(HistoryFileTest, AnythingElseMalformedNamesFileAndLine) {
       {Line("commit", "\"step\":5,\"version\":1,\"digest\":\"12\""), "64"},
       {Line("commit", "\"step\":-5,\"version\":1"), "step is -5"},
       {Line("stop", "\"version\":1"), "step is missing"},
-      {"{\"event\":\"stop\",\"rank\":4,\"incarnation\":\"a\",\"step\":1}\n", "rank is 4"},
+      {"{\"event\":\"stop\",\"rank\":4,\"run_id\":\"a\",\"step\":1}\n", "rank is 4"},
   };
   for (const auto& [line, message] : cases) {
     const std::string path = Write("log", first + line);

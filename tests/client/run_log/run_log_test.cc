@@ -33,18 +33,17 @@ class RunLogTest : public ::testing::Test {
 std::string Hex(char digit) { return std::string(64, digit); }
 
 TEST_F(RunLogTest, LineHasEveryKey) {
-  EXPECT_EQ(
-      RunLogLineToJson({.event = "vote",
-                        .step = 17,
-                        .last_step = 17,
-                        .version = 3,
-                        .digest = Digest::FromHex(Hex('a')).value(),
-                        .ok = false,
-                        .reason = "rank 2 said \"no\"\nand left"},
-                       1, "run-0"),
-      R"({"event":"vote","rank":1,"incarnation":"run-0","step":17,"last_step":17,"version":3,)"
-      R"("digest":")" +
-          Hex('a') + R"(","ok":false,"reason":"rank 2 said \"no\"\nand left"})");
+  EXPECT_EQ(RunLogLineToJson({.event = "vote",
+                              .step = 17,
+                              .last_step = 17,
+                              .version = 3,
+                              .digest = Digest::FromHex(Hex('a')).value(),
+                              .ok = false,
+                              .reason = "rank 2 said \"no\"\nand left"},
+                             1, "run-0"),
+            R"({"event":"vote","rank":1,"run_id":"run-0","step":17,"last_step":17,"version":3,)"
+            R"("digest":")" +
+                Hex('a') + R"(","ok":false,"reason":"rank 2 said \"no\"\nand left"})");
 }
 
 TEST_F(RunLogTest, ReasonThatIsNotUtf8StillGivesALine) {
@@ -59,7 +58,7 @@ TEST_F(RunLogTest, StepsOfOnePlacementAreOneLine) {
   log.FlushSteps();
   ASSERT_EQ(Lines().size(), 1U);
   EXPECT_NE(
-      Lines()[0].find(R"("event":"steps","rank":3,"incarnation":"run-0","step":10,"last_step":14)"),
+      Lines()[0].find(R"("event":"steps","rank":3,"run_id":"run-0","step":10,"last_step":14)"),
       std::string::npos)
       << Lines()[0];
 }

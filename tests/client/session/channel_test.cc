@@ -12,7 +12,7 @@ v1::GetLeaderResponse Answer(uint64_t term, uint32_t connected_ranks) {
   return answer;
 }
 
-TEST(LeaderWatchTest, TheHigherTermLeadsWhereARankOfTheLaunchIsConnected) {
+TEST(LeaderWatchTest, TheHigherTermLeadsWhereARankOfTheRunIsConnected) {
   EXPECT_TRUE(LeaderWatch::Leads(Answer(8, 1), 1, /*own_term=*/7, /*own=*/0));
   EXPECT_FALSE(LeaderWatch::Leads(Answer(8, 0), 1, 7, 0));
   EXPECT_FALSE(LeaderWatch::Leads(Answer(6, 3), 0, 7, 1));

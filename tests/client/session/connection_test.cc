@@ -49,7 +49,7 @@ TEST(EndpointChoiceTest, TheListGoesRoundAndRankThatIsSentElsewhereGoesThere) {
 TEST(EndpointChoiceTest, OneThatRefusesWithoutHavingWelcomedGivesWayAtOnce) {
   EndpointChoice choice({"a:1", "b:1"}, seconds(0));
   choice.OnAnswer();
-  choice.OnRefusal(kStart);  // it knows this launch
+  choice.OnRefusal(kStart);  // it knows this run
   EXPECT_EQ(choice.current(), "a:1");
   EXPECT_FALSE(choice.OnFailure(kStart));
   EXPECT_TRUE(choice.OnFailure(kStart + seconds(6)));

@@ -58,11 +58,11 @@ TEST(LoadWindowsTest, FirstWindowOfALateStartEndsWhereOthersEnd) {
 
 // The windows of steps [0, num_steps) of a rank that hears of `pace` just before step `heard`.
 std::vector<std::pair<int64_t, int64_t>> Ranges(int64_t num_steps, int64_t heard,
-                                                const wire::Pace& pace) {
+                                                const wire::SetReportInterval& pace) {
   LoadWindows windows(1, 1, 4, 0);
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (int64_t step = 0; step < num_steps; ++step) {
-    if (step == heard) windows.SetPace(pace);
+    if (step == heard) windows.SetReportInterval(pace);
     if (const auto window = windows.EndStep(step)) {
       ranges.emplace_back(window->first_step, window->last_step);
     }
@@ -70,8 +70,8 @@ std::vector<std::pair<int64_t, int64_t>> Ranges(int64_t num_steps, int64_t heard
   return ranges;
 }
 
-TEST(LoadWindowsTest, RanksThatHearOfThePaceAtDifferentMomentsHaveTheSameWindows) {
-  const wire::Pace pace{.report_every = 6, .from_step = 24};
+TEST(LoadWindowsTest, RanksThatHearOfTheReportIntervalAtDifferentMomentsHaveTheSameWindows) {
+  const wire::SetReportInterval pace{.report_every = 6, .from_step = 24};
   const std::vector<std::pair<int64_t, int64_t>> expected = {{0, 3},   {4, 7},   {8, 11},  {12, 15},
                                                              {16, 19}, {20, 23}, {24, 29}, {30, 35},
                                                              {36, 41}, {42, 47}};
@@ -79,7 +79,7 @@ TEST(LoadWindowsTest, RanksThatHearOfThePaceAtDifferentMomentsHaveTheSameWindows
     EXPECT_EQ(Ranges(48, heard, pace), expected) << heard;
 }
 
-TEST(LoadWindowsTest, ARankThatHearsOfThePaceTooLateIsAlignedAtTheNextCommonMultiple) {
+TEST(LoadWindowsTest, ARankThatHearsOfTheReportIntervalTooLateIsAlignedAtTheNextCommonMultiple) {
   const auto ranges = Ranges(48, 25, {.report_every = 6, .from_step = 24});
   ASSERT_EQ(ranges.size(), 11u);
   EXPECT_EQ(ranges[6], std::pair(int64_t{24}, int64_t{27}));
@@ -87,11 +87,11 @@ TEST(LoadWindowsTest, ARankThatHearsOfThePaceTooLateIsAlignedAtTheNextCommonMult
   EXPECT_EQ(ranges[9], std::pair(int64_t{36}, int64_t{41}));
 }
 
-TEST(LoadWindowsTest, ThePaceInForceAndOneBelowOneChangeNothing) {
+TEST(LoadWindowsTest, TheIntervalInForceAndOneBelowOneChangeNothing) {
   LoadWindows windows(1, 1, 2, 0);
-  windows.SetPace({.report_every = 3, .from_step = 0});
-  windows.SetPace({.report_every = 2, .from_step = 0});  // taken back
-  windows.SetPace({.report_every = 0, .from_step = 0});
+  windows.SetReportInterval({.report_every = 3, .from_step = 0});
+  windows.SetReportInterval({.report_every = 2, .from_step = 0});  // taken back
+  windows.SetReportInterval({.report_every = 0, .from_step = 0});
   for (int64_t step = 0; step < 12; ++step)
     EXPECT_EQ(windows.EndStep(step).has_value(), step % 2 == 1);
 }

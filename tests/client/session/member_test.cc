@@ -66,14 +66,14 @@ TEST_F(MemberTest, HelloTellsWhatRuns) {
   EXPECT_EQ(hello.rank, 1);
   EXPECT_EQ(hello.running_version, 5);
   EXPECT_EQ(hello.running_digest, DigestOf(base_));
-  EXPECT_EQ(hello.ready_version, 0);
+  EXPECT_EQ(hello.prepared_version, 0);
   EXPECT_EQ(hello.highest_version, 5);
   EXPECT_EQ(hello.highest_term, 0);
   EXPECT_EQ(hello.step, 0);
 }
 
 TEST_F(MemberTest, GoodProposalMakesItReady) {
-  const auto ready = Answer<wire::Ready>(propose_);
+  const auto ready = Answer<wire::Prepared>(propose_);
   EXPECT_EQ(ready.version, 8);
   EXPECT_EQ(ready.digest, DigestOf(target_));
   const std::vector<LayerId> layers = {LayerId{1}};
@@ -81,7 +81,7 @@ TEST_F(MemberTest, GoodProposalMakesItReady) {
             PlanMigration(base_, target_, layers, Options().migration).value().hash);
   member_.OnStep(17);
   const wire::Hello hello = member_.MakeHello();
-  EXPECT_EQ(hello.ready_version, 8);
+  EXPECT_EQ(hello.prepared_version, 8);
   EXPECT_EQ(hello.running_version, 5);
   EXPECT_EQ(hello.highest_version, 8);
   EXPECT_EQ(hello.highest_term, 2);
@@ -91,17 +91,17 @@ TEST_F(MemberTest, GoodProposalMakesItReady) {
 TEST_F(MemberTest, TwoMembersGiveTheSamePlanHash) {
   Member other(Options(), Running(5, base_));
   const std::vector<wire::UpMessage> answer = other.OnDown(propose_);
-  EXPECT_EQ(Answer<wire::Ready>(propose_).plan_hash,
-            std::get<wire::Ready>(answer.front()).plan_hash);
+  EXPECT_EQ(Answer<wire::Prepared>(propose_).plan_hash,
+            std::get<wire::Prepared>(answer.front()).plan_hash);
 }
 
 TEST_F(MemberTest, SameProposalTwiceIsReadyTwice) {
-  EXPECT_EQ(Answer<wire::Ready>(propose_).plan_hash, Answer<wire::Ready>(propose_).plan_hash);
+  EXPECT_EQ(Answer<wire::Prepared>(propose_).plan_hash, Answer<wire::Prepared>(propose_).plan_hash);
   EXPECT_EQ(member_.ready()->propose.version, 8);
 }
 
 TEST_F(MemberTest, ReadyVersionWithAnotherDigestIsStale) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   const wire::Propose other = ProposeTo(Running(5, base_), Swapped(base_, 2, 0, 3), 8, 2);
   EXPECT_EQ(Answer<wire::Nack>(other).code, NackCode::kStaleVersion);
   EXPECT_EQ(member_.ready()->propose.digest, propose_.digest);
@@ -168,87 +168,87 @@ TEST_F(MemberTest, PlanThatDoesNotFitIsRefused) {
 }
 
 TEST_F(MemberTest, SecondProposalFindsItBusy) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   wire::Propose second = propose_;
   second.version = 9;
-  EXPECT_EQ(Answer<wire::Nack>(second).detail, "version 8 is READY");
+  EXPECT_EQ(Answer<wire::Nack>(second).detail, "version 8 is PREPARED");
   EXPECT_EQ(member_.ready()->propose.version, 8);
   EXPECT_EQ(member_.MakeHello().highest_version, 9);
 }
 
-TEST_F(MemberTest, RetractOfReadyProposalForgetsIt) {
+TEST_F(MemberTest, CancelOfReadyProposalForgetsIt) {
   member_.OnStep(3);
-  Answer<wire::Ready>(propose_);
-  const auto failed = Answer<wire::Failed>(wire::Retract{.version = 8, .reason = "too late"});
+  Answer<wire::Prepared>(propose_);
+  const auto failed = Answer<wire::Failed>(wire::Cancel{.version = 8, .reason = "too late"});
   EXPECT_EQ(failed.version, 8);
-  EXPECT_EQ(failed.code, FailedCode::kRetracted);
+  EXPECT_EQ(failed.code, FailedCode::kCancelled);
   EXPECT_EQ(failed.detail, "too late");
   EXPECT_EQ(failed.step, 3);
   EXPECT_EQ(member_.Enter().values[0], 0);
 }
 
-TEST_F(MemberTest, RetractedVersionNeverComesBack) {
-  Answer<wire::Ready>(propose_);
-  Answer<wire::Failed>(wire::Retract{.version = 8, .reason = ""});
+TEST_F(MemberTest, CancelledVersionNeverComesBack) {
+  Answer<wire::Prepared>(propose_);
+  Answer<wire::Failed>(wire::Cancel{.version = 8, .reason = ""});
   EXPECT_EQ(Answer<wire::Nack>(propose_).code, NackCode::kStaleVersion);
 }
 
-TEST_F(MemberTest, RetractOfUnknownProposalIsSuperseded) {
-  EXPECT_EQ(Answer<wire::Failed>(wire::Retract{.version = 7, .reason = ""}).code,
+TEST_F(MemberTest, CancelOfUnknownProposalIsSuperseded) {
+  EXPECT_EQ(Answer<wire::Failed>(wire::Cancel{.version = 7, .reason = ""}).code,
             FailedCode::kSuperseded);
 }
 
-TEST_F(MemberTest, RetractInsideAVoteWaitsForItsResult) {
-  Answer<wire::Ready>(propose_);
+TEST_F(MemberTest, CancelInsideAVoteWaitsForItsResult) {
+  Answer<wire::Prepared>(propose_);
   const VoteSnapshot snapshot = member_.Enter();
-  EXPECT_THAT(member_.OnDown(wire::Retract{.version = 8, .reason = "late"}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = "late"}), IsEmpty());
   VoteSnapshot other = snapshot;
   other.values[0] = other.values[1] = other.values[2] = other.values[3] = 0;
   const VoteDecision decision = member_.Decide(MinOf(snapshot, {other.values}), messages_);
   EXPECT_EQ(decision.outcome, VoteOutcome::kNothing);
   ASSERT_EQ(messages_.size(), 1U);
-  EXPECT_EQ(std::get<wire::Failed>(messages_.front()).code, FailedCode::kRetracted);
+  EXPECT_EQ(std::get<wire::Failed>(messages_.front()).code, FailedCode::kCancelled);
   EXPECT_EQ(member_.ready(), nullptr);
 }
 
-TEST_F(MemberTest, RetractInsideAVoteThatAgreesLosesToTheVote) {
-  Answer<wire::Ready>(propose_);
+TEST_F(MemberTest, CancelInsideAVoteThatAgreesLosesToTheVote) {
+  Answer<wire::Prepared>(propose_);
   const VoteSnapshot snapshot = member_.Enter();
-  EXPECT_THAT(member_.OnDown(wire::Retract{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
   EXPECT_EQ(DecideAlone(snapshot), VoteOutcome::kRunChunk);
-  EXPECT_THAT(member_.OnDown(wire::Retract{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
   EXPECT_THAT(messages_, IsEmpty());
   EXPECT_EQ(std::get<wire::Applied>(member_.OnApplied(128, 0.25)).version, 8);
   EXPECT_EQ(member_.running().version, 8);
 }
 
 TEST_F(MemberTest, AnotherTransportIsToldWithEveryAppliedAndHelloFromThenOn) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   member_.SetTransport("host", "NCCL failed");
   const auto applied = std::get<wire::Applied>(member_.OnApplied(128, 0.25));
   EXPECT_EQ(applied.transport, "host");
-  EXPECT_EQ(applied.passed_over, "NCCL failed");
+  EXPECT_EQ(applied.fallback_reason, "NCCL failed");
   EXPECT_EQ(member_.MakeHello().transport.name, "host");
-  EXPECT_EQ(member_.MakeHello().transport.passed_over, "NCCL failed");
+  EXPECT_EQ(member_.MakeHello().transport.fallback_reason, "NCCL failed");
 }
 
-TEST_F(MemberTest, RetractWhileRowsMoveIsAnsweredByTheSecondVote) {
-  Answer<wire::Ready>(propose_);
+TEST_F(MemberTest, CancelWhileRowsMoveIsAnsweredByTheSecondVote) {
+  Answer<wire::Prepared>(propose_);
   const VoteSnapshot snapshot = member_.Enter();
   ASSERT_EQ(DecideAlone(snapshot), VoteOutcome::kRunChunk);
-  EXPECT_THAT(member_.OnDown(wire::Retract{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
   EXPECT_EQ(std::get<wire::Failed>(member_.OnDropped("rank 3 lost a row")).code,
             FailedCode::kTransfer);
 }
 
-TEST_F(MemberTest, RetractOfAppliedVersionSaysAppliedAgain) {
-  Answer<wire::Ready>(propose_);
+TEST_F(MemberTest, CancelOfAppliedVersionSaysAppliedAgain) {
+  Answer<wire::Prepared>(propose_);
   member_.OnStep(15);
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   member_.OnApplied(128, 0.25);
   member_.OnStep(16);
-  const auto applied = Answer<wire::Applied>(wire::Retract{.version = 8, .reason = ""});
+  const auto applied = Answer<wire::Applied>(wire::Cancel{.version = 8, .reason = ""});
   EXPECT_EQ(applied.version, 8);
   EXPECT_EQ(applied.digest, DigestOf(target_));
   EXPECT_EQ(applied.step, 15);
@@ -263,14 +263,14 @@ TEST_F(MemberTest, BallotCarriesVersionAndDigestsWithBothSigns) {
   const auto idle = member_.Enter().values;
   EXPECT_THAT(idle, ElementsAre(0, 0, 0, 0, running, -running));
   ASSERT_EQ(member_.Decide(idle, messages_).outcome, VoteOutcome::kNothing);
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   EXPECT_THAT(member_.Enter().values, ElementsAre(8, -8, target, -target, running, -running));
 }
 
 TEST_F(MemberTest, ReadyDuringAVoteCountsInTheNextOne) {
   const VoteSnapshot first = member_.Enter();
-  Answer<wire::Ready>(propose_);
-  // The others are READY for it already: this rank is not in this vote.
+  Answer<wire::Prepared>(propose_);
+  // The others are PREPARED for it already: this rank is not in this vote.
   VoteSnapshot other = first;
   const int64_t bits = DigestOf(target_).VoteBits();
   other.values = {8, -8, bits, -bits, first.values[4], first.values[5]};
@@ -278,15 +278,15 @@ TEST_F(MemberTest, ReadyDuringAVoteCountsInTheNextOne) {
   EXPECT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
 }
 
-TEST_F(MemberTest, RetractDuringAVoteThatItIsNotInIsAnsweredAtOnce) {
+TEST_F(MemberTest, CancelDuringAVoteThatItIsNotInIsAnsweredAtOnce) {
   member_.Enter();
-  Answer<wire::Ready>(propose_);
-  EXPECT_EQ(Answer<wire::Failed>(wire::Retract{.version = 8, .reason = ""}).code,
-            FailedCode::kRetracted);
+  Answer<wire::Prepared>(propose_);
+  EXPECT_EQ(Answer<wire::Failed>(wire::Cancel{.version = 8, .reason = ""}).code,
+            FailedCode::kCancelled);
 }
 
 TEST_F(MemberTest, VoteRunsTheFrozenProposalWhateverArrives) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   const VoteSnapshot snapshot = member_.Enter();
   wire::Propose second = propose_;
   second.version = 9;
@@ -300,7 +300,7 @@ TEST_F(MemberTest, VoteRunsTheFrozenProposalWhateverArrives) {
 }
 
 TEST_F(MemberTest, OtherVersionOrDigestElsewhereRunsNothing) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   for (const size_t i : {0U, 2U}) {
     for (const int64_t difference : {-1, 1}) {
       const VoteSnapshot snapshot = member_.Enter();
@@ -326,16 +326,16 @@ TEST_F(MemberTest, OtherRunningDigestElsewhereIsDivergence) {
 }
 
 TEST_F(MemberTest, AppliedProposalRunsAndTakesTheNextOne) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   member_.OnApplied(0, 0);
   EXPECT_EQ(member_.MakeHello().running_digest, DigestOf(target_));
-  EXPECT_EQ(member_.MakeHello().ready_version, 0);
-  EXPECT_EQ(Answer<wire::Ready>(ProposeTo(Running(8, target_), base_, 9, 2)).version, 9);
+  EXPECT_EQ(member_.MakeHello().prepared_version, 0);
+  EXPECT_EQ(Answer<wire::Prepared>(ProposeTo(Running(8, target_), base_, 9, 2)).version, 9);
 }
 
 TEST_F(MemberTest, DroppedChunkLeavesTheOldPlacement) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   member_.OnStep(7);
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   const auto failed = std::get<wire::Failed>(member_.OnDropped("checksum differs"));
@@ -346,7 +346,7 @@ TEST_F(MemberTest, DroppedChunkLeavesTheOldPlacement) {
 }
 
 TEST_F(MemberTest, EndedRankSaysGoodbyeWithTheMissingRanksAndNothingMore) {
-  Answer<wire::Ready>(propose_);
+  Answer<wire::Prepared>(propose_);
   member_.Enter();
   const std::vector<RankId> missing = {RankId{2}, RankId{5}};
   const auto goodbye = std::get<wire::Goodbye>(member_.OnEnded("vote: ranks 2, 5", missing));
@@ -354,8 +354,8 @@ TEST_F(MemberTest, EndedRankSaysGoodbyeWithTheMissingRanksAndNothingMore) {
   EXPECT_EQ(goodbye.reason, "vote: ranks 2, 5");
   EXPECT_THAT(goodbye.missing_ranks, ElementsAre(2, 5));
   EXPECT_THAT(member_.OnDown(propose_), IsEmpty());
-  EXPECT_THAT(member_.OnDown(wire::Retract{.version = 8, .reason = ""}), IsEmpty());
-  EXPECT_EQ(member_.MakeHello().ready_version, 0);
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_EQ(member_.MakeHello().prepared_version, 0);
 }
 
 TEST_F(MemberTest, NeedPlacementIsAnsweredWithWhatRuns) {

@@ -65,13 +65,13 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
     return wire::ToGrpc(wrong);
   }
 
-  grpc::Status Exchange(grpc::ServerContext* context, const v1::ExchangeRequest* request,
-                        v1::ExchangeResponse* response) override {
+  grpc::Status AllGather(grpc::ServerContext* context, const v1::AllGatherRequest* request,
+                         v1::AllGatherResponse* response) override {
     std::unique_lock<std::mutex> lock(mutex);
     std::map<uint32_t, std::string>& blobs =
         rounds[absl::StrCat(request->launch_id(), "/", request->token(), "/", request->key())];
     blobs[request->rank()] = request->blob();
-    ++num_exchanges;
+    ++num_all_gathers;
     ++num_said;
     more.notify_all();
     const auto all_here = [&] { return blobs.size() == request->world_size(); };
@@ -98,8 +98,8 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
   grpc::Status GetLeader(grpc::ServerContext* /*context*/, const v1::GetLeaderRequest* request,
                          v1::GetLeaderResponse* response) override {
     const std::lock_guard<std::mutex> lock(mutex);
-    asked_for = request->incarnation();
-    if (!options.leads_with.has_value()) return {grpc::StatusCode::NOT_FOUND, "no such launch"};
+    asked_for = request->run_id();
+    if (!options.leads_with.has_value()) return {grpc::StatusCode::NOT_FOUND, "no such run"};
     response->set_term(static_cast<uint64_t>(options.term));
     response->set_connected_ranks(static_cast<uint32_t>(*options.leads_with));
     return grpc::Status::OK;
@@ -131,7 +131,7 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
   std::map<int32_t, std::vector<wire::UpMessage>> said;
   std::map<std::string, std::map<uint32_t, std::string>> rounds;
   std::string asked_for;
-  int num_exchanges = 0;
+  int num_all_gathers = 0;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -151,10 +151,10 @@ void ScriptedDaemon::WaitForRanks(int32_t num_ranks) const {
   for (int32_t rank = 0; rank < num_ranks; ++rank) WaitFor<wire::Hello>(rank);
 }
 
-void ScriptedDaemon::WaitForExchanges(int count) const {
+void ScriptedDaemon::WaitForAllGathers(int count) const {
   Await([&] {
     const std::lock_guard<std::mutex> lock(impl_->mutex);
-    return impl_->num_exchanges >= count;
+    return impl_->num_all_gathers >= count;
   });
 }
 

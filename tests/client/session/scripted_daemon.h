@@ -42,8 +42,8 @@ class ScriptedDaemon {
   // Waits for the first Hello of ranks 0..num_ranks-1.
   void WaitForRanks(int32_t num_ranks) const;
 
-  // Waits until so many calls of Exchange came.
-  void WaitForExchanges(int count) const;
+  // Waits until so many calls of AllGather came.
+  void WaitForAllGathers(int count) const;
 
   // To one rank, or to each that has an open session. False when that rank has none.
   bool Send(int32_t rank, const wire::DownMessage& message);
@@ -51,7 +51,7 @@ class ScriptedDaemon {
   // A message as it stands on the wire.
   bool SendBytes(int32_t rank, const std::string& bytes);
 
-  // The incarnation that GetLeader was asked for last; empty: it was not.
+  // The run that GetLeader was asked for last; empty: it was not.
   std::string asked_for() const;
 
   // Everything that a rank said so far, over all its sessions.

@@ -63,12 +63,12 @@ TEST_F(SessionTest, HelloDescribesTheRank) {
   const auto hello = daemon.WaitFor<wire::Hello>(3);
   ASSERT_TRUE(hello.has_value());
   EXPECT_EQ(hello->job, "job");
-  EXPECT_EQ(hello->incarnation, job.rank(3).client().incarnation());
-  EXPECT_THAT(hello->incarnation, ::testing::StartsWith("run-0."));
+  EXPECT_EQ(hello->run_id, job.rank(3).client().run_id());
+  EXPECT_THAT(hello->run_id, ::testing::StartsWith("run-0."));
   EXPECT_FALSE(hello->take_over);
   EXPECT_EQ(hello->world_size, 4);
   EXPECT_EQ(hello->gpu, 1);
-  EXPECT_EQ(hello->lane, 1);
+  EXPECT_EQ(hello->ep_group, 1);
   EXPECT_EQ(hello->shape.num_slots, 4);
   EXPECT_EQ(hello->running_digest, DigestOf(first_));
   EXPECT_EQ(hello->vote_every, 4);
@@ -136,15 +136,15 @@ TEST_F(SessionTest, DrainEndsTheSessionWhichComesBackLater) {
   }
 }
 
-TEST_F(SessionTest, RetractIsAnswered) {
+TEST_F(SessionTest, CancelIsAnswered) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint());
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
   ASSERT_TRUE(daemon.Send(1, propose_));
-  EXPECT_EQ(daemon.WaitFor<wire::Ready>(1).value().version, 7);
-  ASSERT_TRUE(daemon.Send(1, wire::Retract{.version = 7, .reason = "rank 2 said no"}));
-  EXPECT_EQ(daemon.WaitFor<wire::Failed>(1).value().code, wire::FailedCode::kRetracted);
+  EXPECT_EQ(daemon.WaitFor<wire::Prepared>(1).value().version, 7);
+  ASSERT_TRUE(daemon.Send(1, wire::Cancel{.version = 7, .reason = "rank 2 said no"}));
+  EXPECT_EQ(daemon.WaitFor<wire::Failed>(1).value().code, wire::FailedCode::kCancelled);
 }
 
 TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
@@ -203,35 +203,35 @@ TEST_F(SessionTest, OneRankTellsThatTheDaemonIsAwayAndThatItIsBack) {
   EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 2) << told;
 }
 
-TEST_F(SessionTest, AnOperatorMayLetALaunchTakeOver) {
+TEST_F(SessionTest, AnOperatorMayLetARunTakeOver) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(), {.options = [](ClientOptions& o) { o.take_over = true; }});
   ASSERT_TRUE(job.started().ok()) << job.started();
   EXPECT_TRUE(daemon.WaitFor<wire::Hello>(2).value().take_over);
 }
 
-TEST_F(SessionTest, OneRankTellsThatALaunchWaitsAndThatItIsBalanced) {
+TEST_F(SessionTest, OneRankTellsThatARunWaitsAndThatItIsBalanced) {
   ::testing::internal::CaptureStderr();
   std::string endpoint;
   {
-    ScriptedDaemon daemon({.waits = "launch 3 of job job trains"});
+    ScriptedDaemon daemon({.waits = "run 3 of job job trains"});
     endpoint = daemon.endpoint();
     TestJob job(endpoint);
     ASSERT_TRUE(job.started().ok()) << job.started();
     daemon.WaitForRanks(kTestRanks);
-    daemon.SendAll(wire::Keep{.launch = 4});
-    daemon.SendAll(wire::Keep{.launch = 4});
+    daemon.SendAll(wire::Keep{.run_number = 4});
+    daemon.SendAll(wire::Keep{.run_number = 4});
     daemon.SendAll(propose_);
     for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-      EXPECT_TRUE(daemon.WaitFor<wire::Ready>(rank).has_value());
+      EXPECT_TRUE(daemon.WaitFor<wire::Prepared>(rank).has_value());
     }
     job.Run([](int32_t /*r*/, TestRank& rank) { rank.Stop(); });
   }
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             absl::StrCat("eplb: eplbd at ", endpoint,
-                         ": this launch is not balanced yet: launch 3 of job job trains\n"
+                         ": this run is not balanced yet: run 3 of job job trains\n"
                          "eplb: eplbd at ",
-                         endpoint, ": this launch is balanced now\n"));
+                         endpoint, ": this run is balanced now\n"));
 }
 
 // Field 40 with the bytes "later": what a daemon with more kinds of messages sends.
@@ -246,7 +246,7 @@ TEST_F(SessionTest, AMessageOfALaterDaemonIsSkippedAndTheStreamGoesOn) {
       ASSERT_TRUE(daemon.SendBytes(1, std::string("\xc2\x02\x05later", 8)));
     }
     ASSERT_TRUE(daemon.Send(1, propose_));
-    EXPECT_TRUE(daemon.WaitFor<wire::Ready>(1).has_value());
+    EXPECT_TRUE(daemon.WaitFor<wire::Prepared>(1).has_value());
     EXPECT_EQ(job.rank(1).client().stats().unknown_messages, 3);
     EXPECT_EQ(job.rank(1).client().stats().reconnects, 0);
     job.Run([](int32_t /*r*/, TestRank& rank) { rank.Stop(); });
@@ -279,7 +279,7 @@ TEST_F(SessionTest, ADaemonThatRefusesStrangersDoesNotKeepThemFromTheOther) {
   }
 }
 
-TEST_F(SessionTest, ALaunchThatIsToWaitWaitsWhereItWasTold) {
+TEST_F(SessionTest, ARunThatIsToWaitWaitsWhereItWasTold) {
   ScriptedDaemon leading({.refusal = absl::AbortedError("another one came before")});
   ScriptedDaemon other(ScriptedDaemon::Options{});
   TestJob job(absl::StrCat(leading.endpoint(), ",", other.endpoint()));
@@ -288,7 +288,7 @@ TEST_F(SessionTest, ALaunchThatIsToWaitWaitsWhereItWasTold) {
   EXPECT_TRUE(other.Said(0).empty());
 }
 
-TEST_F(SessionTest, ARankGoesToTheDaemonThatLeadsItsLaunch) {
+TEST_F(SessionTest, ARankGoesToTheDaemonThatLeadsItsRun) {
   ScriptedDaemon left({.term = 7});
   ScriptedDaemon leading({.term = 8, .leads_with = 3});
   TestJob job(absl::StrCat(left.endpoint(), ",", leading.endpoint()));
@@ -299,7 +299,7 @@ TEST_F(SessionTest, ARankGoesToTheDaemonThatLeadsItsLaunch) {
   ASSERT_TRUE(moved.has_value());
   EXPECT_EQ(moved->term, 8);
   EXPECT_EQ(moved->endpoint, leading.endpoint());
-  EXPECT_EQ(leading.asked_for(), job.rank(0).client().incarnation());
+  EXPECT_EQ(leading.asked_for(), job.rank(0).client().run_id());
 }
 
 TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {

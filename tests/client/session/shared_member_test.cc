@@ -30,7 +30,7 @@ class SharedMemberTest : public ::testing::Test {
 
   const Placement base_ = Placement::Static(testing::SmallTopology());
   const Placement target_ = Swapped(base_, 0, 0, 2);
-  std::vector<int64_t> ready_;  // versions that became READY
+  std::vector<int64_t> ready_;  // versions that became PREPARED
   SharedMember member_{MakeMember(base_), 100, [this](const Proposal& proposal, int64_t) {
                          ready_.push_back(proposal.propose.version);
                        }};
@@ -39,12 +39,12 @@ class SharedMemberTest : public ::testing::Test {
 TEST_F(SharedMemberTest, AnswersLeaveBeforeWindowsAndGoodbyeAfterOneMore) {
   member_.FinishStep(0, Window(0), 1);
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
-  EXPECT_EQ(std::get<wire::Ready>(*member_.Next(true)).version, 3);
+  EXPECT_EQ(std::get<wire::Prepared>(*member_.Next(true)).version, 3);
   EXPECT_FALSE(member_.Next(/*with_windows=*/false).has_value());
   EXPECT_EQ(std::get<wire::LoadReport>(*member_.Next(true)).last_step, 0);
   EXPECT_FALSE(member_.Next(true).has_value());
   for (const int64_t step : {1, 2}) member_.FinishStep(step, Window(step), 1);
-  member_.OnDown(wire::Retract{.version = 3, .reason = ""});
+  member_.OnDown(wire::Cancel{.version = 3, .reason = ""});
   member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
   EXPECT_TRUE(std::holds_alternative<wire::Failed>(*member_.Next(true)));
   EXPECT_TRUE(std::holds_alternative<wire::Goodbye>(*member_.Next(/*with_windows=*/false)));
@@ -71,7 +71,7 @@ TEST_F(SharedMemberTest, NothingBecomesReadyAfterGoodbye) {
 
 TEST_F(SharedMemberTest, NewConnectionSaysTheTruthInsteadOfOldAnswers) {
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
-  EXPECT_EQ(member_.Connect().ready_version, 3);
+  EXPECT_EQ(member_.Connect().prepared_version, 3);
   EXPECT_FALSE(member_.Next(true).has_value());
 }
 
@@ -92,19 +92,19 @@ TEST_F(SharedMemberTest, FirstGoodbyeStays) {
 
 TEST_F(SharedMemberTest, AnswersThatNobodyTakesEndTheConnection) {
   for (size_t i = 0; i < SharedMember::kMaxMessages; ++i) {
-    member_.OnDown(wire::Retract{.version = 9, .reason = ""});
+    member_.OnDown(wire::Cancel{.version = 9, .reason = ""});
     EXPECT_FALSE(member_.TakeOverflow());
   }
-  member_.OnDown(wire::Retract{.version = 9, .reason = ""});
+  member_.OnDown(wire::Cancel{.version = 9, .reason = ""});
   EXPECT_TRUE(member_.TakeOverflow());
   EXPECT_FALSE(member_.TakeOverflow());
   EXPECT_FALSE(member_.Next(true).has_value());
 }
 
-TEST_F(SharedMemberTest, PaceReachesTheTrainingThread) {
+TEST_F(SharedMemberTest, TheReportIntervalReachesTheTrainingThread) {
   EXPECT_EQ(member_.FinishStep(0, std::nullopt, 50).report_every, 0);
-  member_.OnDown(wire::Pace{.report_every = 200, .from_step = 600});
-  const wire::Pace pace = member_.FinishStep(1, std::nullopt, 50);
+  member_.OnDown(wire::SetReportInterval{.report_every = 200, .from_step = 600});
+  const wire::SetReportInterval pace = member_.FinishStep(1, std::nullopt, 50);
   EXPECT_EQ(pace.report_every, 200);
   EXPECT_EQ(pace.from_step, 600);
 }
@@ -123,7 +123,7 @@ TEST_F(SharedMemberTest, TheStepOfEveryMessageIsTheLastFinishedOne) {
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
   (void)member_.Next(true);
   member_.FinishStep(42, std::nullopt, 1);
-  member_.OnDown(wire::Retract{.version = 3, .reason = ""});
+  member_.OnDown(wire::Cancel{.version = 3, .reason = ""});
   EXPECT_EQ(std::get<wire::Failed>(*member_.Next(true)).step, 42);
 }
 
@@ -131,7 +131,7 @@ TEST_F(SharedMemberTest, AVoteWithNothingReadyFindsOtherPlacementsAndOpensNothin
   const VoteSnapshot own = member_.Enter();
   EXPECT_EQ(own.proposal, nullptr);
   EXPECT_EQ(own.values[4], DigestOf(base_).VoteBits());
-  // READY too late for this vote, and for the next one in time.
+  // PREPARED too late for this vote, and for the next one in time.
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
   EXPECT_EQ(member_.Decide(own.values).outcome, VoteOutcome::kNothing);
   const VoteSnapshot next = member_.Enter();
@@ -166,13 +166,13 @@ TEST_F(SharedMemberTest, TrainingAndSessionThreadsAgreeOnEveryOutcome) {
   for (int64_t version = 1; version <= kVersions; ++version) {
     const Placement& next = *running.placement == base_ ? target_ : base_;
     member_.OnDown(ProposeTo(running, next, version, 1));
-    if (version % 2 == 0) member_.OnDown(wire::Retract{.version = version, .reason = ""});
+    if (version % 2 == 0) member_.OnDown(wire::Cancel{.version = version, .reason = ""});
     for (bool open = true; open;) {
       const std::optional<wire::UpMessage> message = member_.Next(true);
       if (!message.has_value()) {
         std::this_thread::yield();
       } else if (const auto* now_runs = std::get_if<wire::Applied>(&*message)) {
-        if (now_runs->version != version) continue;  // the retract's echo of the one before
+        if (now_runs->version != version) continue;  // the cancel's echo of the one before
         running = Running(version, next);
         ++applied;
         open = false;

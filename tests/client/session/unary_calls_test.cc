@@ -16,7 +16,7 @@
 
 #include "client/client.h"
 #include "tests/client/session/scripted_daemon.h"
-#include "tests/client/thread_exchange.h"
+#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 
@@ -82,7 +82,7 @@ ClientOptions OptionsOf(const std::string& endpoint, int32_t rank, int32_t world
                         absl::Duration timeout) {
   ClientOptions options;
   options.job = "job";
-  options.incarnation = "launch";
+  options.run_id = "run";
   options.endpoint = endpoint;
   options.rank = rank;
   options.world_size = world_size;
@@ -90,90 +90,93 @@ ClientOptions OptionsOf(const std::string& endpoint, int32_t rank, int32_t world
   return options;
 }
 
-TEST(DaemonExchangeTest, DaemonCarriesTheExchange) {
+TEST(DaemonAllGatherTest, DaemonCarriesTheAllGather) {
   ScriptedDaemon daemon({});
   testing::RunRanks(2, [&](int32_t rank) {
-    const Exchange exchange =
-        MakeDaemonExchange(OptionsOf(daemon.endpoint(), rank, 2, absl::Seconds(20)));
-    EXPECT_THAT(exchange(absl::StrCat("first ", rank)).value(), ElementsAre("first 0", "first 1"));
-    EXPECT_THAT(exchange(absl::StrCat("second ", rank)).value(),
+    const AllGather all_gather =
+        MakeDaemonAllGather(OptionsOf(daemon.endpoint(), rank, 2, absl::Seconds(20)));
+    EXPECT_THAT(all_gather(absl::StrCat("first ", rank)).value(),
+                ElementsAre("first 0", "first 1"));
+    EXPECT_THAT(all_gather(absl::StrCat("second ", rank)).value(),
                 ElementsAre("second 0", "second 1"));
   });
 }
 
-TEST(DaemonExchangeTest, ExchangeOfAMissingRankEndsAtItsDeadline) {
+TEST(DaemonAllGatherTest, AllGatherOfAMissingRankEndsAtItsDeadline) {
   ScriptedDaemon daemon({});
-  const Exchange exchange =
-      MakeDaemonExchange(OptionsOf(daemon.endpoint(), 0, 2, absl::Milliseconds(300)));
-  const absl::Status status = exchange("alone").status();
+  const AllGather all_gather =
+      MakeDaemonAllGather(OptionsOf(daemon.endpoint(), 0, 2, absl::Milliseconds(300)));
+  const absl::Status status = all_gather("alone").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
 }
 
-TEST(DaemonExchangeTest, ADaemonThatListensAMomentLaterIsReached) {
+TEST(DaemonAllGatherTest, ADaemonThatListensAMomentLaterIsReached) {
   auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
   const int port = daemon->port();
-  const Exchange exchange =
-      MakeDaemonExchange(OptionsOf(daemon->endpoint(), 0, 1, absl::Seconds(20)));
+  const AllGather all_gather =
+      MakeDaemonAllGather(OptionsOf(daemon->endpoint(), 0, 1, absl::Seconds(20)));
   daemon.reset();
   std::thread later([&] {
     absl::SleepFor(absl::Milliseconds(200));
     daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port});
   });
-  EXPECT_THAT(exchange("here").value(), ElementsAre("here"));
+  EXPECT_THAT(all_gather("here").value(), ElementsAre("here"));
   later.join();
 }
 
-// Rank 0 waits in the second exchange when the daemon dies; rank 1 comes when the next one is
+// Rank 0 waits in the second all-gather when the daemon dies; rank 1 comes when the next one is
 // there.
-TEST(DaemonExchangeTest, ADaemonThatRestartsInTheMiddleLosesNothing) {
+TEST(DaemonAllGatherTest, ADaemonThatRestartsInTheMiddleLosesNothing) {
   auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
   const int port = daemon->port();
   const std::string endpoint = daemon->endpoint();
   absl::Notification restarted;
   testing::RunRanks(3, [&](int32_t rank) {
     if (rank == 2) {  // the machine
-      daemon->WaitForExchanges(3);
+      daemon->WaitForAllGathers(3);
       daemon.reset();
       daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port});
       restarted.Notify();
       return;
     }
-    const Exchange exchange = MakeDaemonExchange(OptionsOf(endpoint, rank, 2, absl::Seconds(20)));
-    EXPECT_THAT(exchange(absl::StrCat("first ", rank)).value(), ElementsAre("first 0", "first 1"));
+    const AllGather all_gather =
+        MakeDaemonAllGather(OptionsOf(endpoint, rank, 2, absl::Seconds(20)));
+    EXPECT_THAT(all_gather(absl::StrCat("first ", rank)).value(),
+                ElementsAre("first 0", "first 1"));
     if (rank == 1) restarted.WaitForNotification();
-    EXPECT_THAT(exchange(absl::StrCat("second ", rank)).value(),
+    EXPECT_THAT(all_gather(absl::StrCat("second ", rank)).value(),
                 ElementsAre("second 0", "second 1"));
   });
 }
 
-TEST(DaemonExchangeTest, WithoutANameOfTheLaunchNobodyIsAsked) {
+TEST(DaemonAllGatherTest, WithoutANameOfTheRunNobodyIsAsked) {
   ClientOptions options = OptionsOf("127.0.0.1:1", 0, 2, absl::Seconds(60));
-  options.incarnation = "";
+  options.run_id = "";
   unsetenv("EPLB_LAUNCH_ID");
-  const absl::Status status = MakeDaemonExchange(options)("alone").status();
+  const absl::Status status = MakeDaemonAllGather(options)("alone").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("set EPLB_LAUNCH_ID"));
 }
 
-TEST(DaemonExchangeTest, TheNextDaemonOfTheListCarriesTheExchange) {
+TEST(DaemonAllGatherTest, TheNextDaemonOfTheListCarriesTheAllGather) {
   const std::string gone = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
   ScriptedDaemon daemon({});
-  const Exchange exchange = MakeDaemonExchange(
+  const AllGather all_gather = MakeDaemonAllGather(
       OptionsOf(absl::StrCat(gone, ",", daemon.endpoint()), 0, 1, absl::Seconds(20)));
-  EXPECT_THAT(exchange("here").value(), ElementsAre("here"));
+  EXPECT_THAT(all_gather("here").value(), ElementsAre("here"));
 }
 
 // Nobody listens: that is known at once, and is no deadline that passed.
-TEST(DaemonExchangeTest, ARefusedConnectionIsCalledSoAtOnce) {
+TEST(DaemonAllGatherTest, ARefusedConnectionIsCalledSoAtOnce) {
   const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
-  const Exchange exchange = MakeDaemonExchange(OptionsOf(endpoint, 0, 2, absl::Seconds(60)));
+  const AllGather all_gather = MakeDaemonAllGather(OptionsOf(endpoint, 0, 2, absl::Seconds(60)));
   const absl::Time begin = absl::Now();
-  const absl::Status status = exchange("alone").status();
+  const absl::Status status = all_gather("alone").status();
   EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
-            absl::StrCat("exchange 0 through eplbd at ", endpoint, ": connection refused"));
+            absl::StrCat("all_gather 0 through eplbd at ", endpoint, ": connection refused"));
 }
 
 }  // namespace

@@ -196,8 +196,8 @@ class CheckpointTest(ranks.RankTest):
     def test_eplbs_own_checkpoint(self):
         self.goes_on(2, 2, "eplb", experts="GroupedMLP")
 
-    def test_eplbs_own_checkpoint_in_lanes(self):
-        # Two EP ranks in two lanes, then four EP ranks: the same tokens, and other groups.
+    def test_eplbs_own_checkpoint_in_ep_groups(self):
+        # Two EP ranks in two EP groups, then four EP ranks: the same tokens, and other groups.
         self.goes_on(2, 4, "eplb", worlds=(4, 4), experts="TEGroupedMLP", params_dtype=training.torch.float32)
 
     def test_shards_of_te_grouped_mlp_are_named_by_logical_expert(self):

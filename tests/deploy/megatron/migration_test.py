@@ -47,11 +47,11 @@ def recorded_in_tensor_groups(rank, world, directory):
 
 
 def stage_without_layers(rank, world, directory):
-    """The second pipeline rank has no MoE layer: nothing of it may reach its expert-tensor group."""
+    """The second pipeline stage has no MoE layer: nothing of it may reach its expert-tensor group."""
     this = Training(rank, world, directory, "empty", ep=1, pp=2, etp=2)
     for parameter in this.model.parameters():
         parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
-    if this.parallel_state.pipeline_rank == 1:
+    if this.parallel_state.pipeline_stage == 1:
         this.model.layers = torch.nn.ModuleList()
     this.attach()
     this.optimizer.step()
@@ -96,11 +96,11 @@ class MigrationTest(ranks.RankTest):
     def test_te_grouped_mlp_on_four_ranks(self):
         self.bit_equal(4, steps=30, ep=4, experts="TEGroupedMLP")
 
-    def test_sequential_mlp_with_biases_in_two_lanes(self):
+    def test_sequential_mlp_with_biases_in_two_ep_groups(self):
         # Copies of an expert are neighbours here, so that EPLB's ranks are not torch's.
         self.bit_equal(4, steps=30, ep=2, order="dp-ep", experts="SequentialMLP", add_bias_linear=True)
 
-    def test_two_pipeline_ranks(self):
+    def test_two_pipeline_stages(self):
         self.bit_equal(4, steps=30, ep=2, pp=2, experts="TEGroupedMLP")
 
     def test_two_expert_tensor_ranks(self):
@@ -110,7 +110,7 @@ class MigrationTest(ranks.RankTest):
         self.assertEqual([sum(counts) for counts in told], [2 * training.TOKENS * 2] * 4)
         self.assertEqual((told[0], told[2]), (told[1], told[3]))
 
-    def test_a_pipeline_rank_without_layers_reduces_nothing(self):
+    def test_a_pipeline_stage_without_layers_reduces_nothing(self):
         self.assertEqual(self.succeed(4, stage_without_layers, 4, self.directory), [(2, 1), (2, 1), (0, 0), (0, 0)])
 
     def test_float32_with_adam_of_torch(self):

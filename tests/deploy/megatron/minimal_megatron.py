@@ -16,7 +16,7 @@ from torch import nn
 @dataclass
 class TransformerConfig:
     experts: str = "GroupedMLP"  # or "SequentialMLP" or "TEGroupedMLP"
-    num_layers: int = 2  # of a pipeline rank
+    num_layers: int = 2  # of a pipeline stage
     num_moe_experts: int = 8
     hidden_size: int = 32
     moe_ffn_hidden_size: int = 64
@@ -35,18 +35,18 @@ class TransformerConfig:
 class ParallelState:
     """The groups of a job. order: "ep-dp", EP ranks are neighbours, as in Megatron's default; or "dp-ep".
 
-    Pipeline ranks are slowest; each holds layers of its own. With expert_tensor_size the copies of an expert are an
+    Pipeline stages are slowest; each holds layers of its own. With expert_tensor_size the copies of an expert are an
     expert-tensor group, whose ranks hold whole experts here: what a rank computes is no matter of who counts its tokens.
     """
 
-    def __init__(self, expert_model_size: int, order: str = "ep-dp", pipeline_size: int = 1,
+    def __init__(self, expert_model_size: int, order: str = "ep-dp", pipeline_parallel_size: int = 1,
                  expert_tensor_size: int = 1) -> None:
         world, rank = dist.get_world_size(), dist.get_rank()
-        self.pipeline_size, self.expert_tensor_size = pipeline_size, expert_tensor_size
-        per_stage = world // pipeline_size
-        self.pipeline_rank = rank // per_stage
+        self.pipeline_parallel_size, self.expert_tensor_size = pipeline_parallel_size, expert_tensor_size
+        per_stage = world // pipeline_parallel_size
+        self.pipeline_stage = rank // per_stage
         alone = [dist.new_group([each]) for each in range(world)][rank]
-        for stage in torch.arange(world).reshape(pipeline_size, per_stage):
+        for stage in torch.arange(world).reshape(pipeline_parallel_size, per_stage):
             num_copies = per_stage // expert_model_size
             by_copy = stage.reshape((num_copies, -1) if order == "ep-dp" else (-1, num_copies))
             by_copy = by_copy if order == "ep-dp" else by_copy.T  # [copies, EP ranks]
@@ -88,10 +88,10 @@ class ParallelState:
         return dist.get_world_size(self._expert_tensor)
 
     def get_pipeline_model_parallel_rank(self) -> int:
-        return self.pipeline_rank
+        return self.pipeline_stage
 
     def get_pipeline_model_parallel_world_size(self) -> int:
-        return self.pipeline_size
+        return self.pipeline_parallel_size
 
 
 class TopKRouter(nn.Module):
@@ -312,7 +312,7 @@ class Model(nn.Module):
     def __init__(self, config: TransformerConfig, parallel_state: ParallelState) -> None:
         super().__init__()
         self.config = config
-        first = 1 + parallel_state.pipeline_rank * config.num_layers
+        first = 1 + parallel_state.pipeline_stage * config.num_layers
         self.layers = nn.ModuleList(TransformerLayer(config, number, parallel_state)
                                     for number in range(first, first + config.num_layers))
 

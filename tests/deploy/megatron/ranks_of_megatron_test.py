@@ -52,9 +52,9 @@ class CoordinatesTest(unittest.TestCase):
             coordinates_of(state, 12)
 
     def test_answers_come_in_the_order_of_eplbs_ranks(self):
-        answers = [[b"0", b"2", b"1", b"3"], [b"a", b"b", b"c", b"d"]]  # of each exchange, in the order of torch's ranks
-        exchange = InEplbOrder(lambda data: answers.pop(0), rank=2, world_size=4)
-        self.assertEqual(exchange(b"b"), [b"a", b"c", b"b", b"d"])
+        answers = [[b"0", b"2", b"1", b"3"], [b"a", b"b", b"c", b"d"]]  # of each all_gather, in the order of torch's ranks
+        all_gather = InEplbOrder(lambda data: answers.pop(0), rank=2, world_size=4)
+        self.assertEqual(all_gather(b"b"), [b"a", b"c", b"b", b"d"])
         with self.assertRaisesRegex(eplb.FailedPrecondition, r"are \[0, 1, 1, 3\]: expected each of 0..3 once"):
             InEplbOrder(lambda data: [b"0", b"1", b"1", b"3"], rank=1, world_size=4)
 
@@ -66,25 +66,25 @@ class OptionsTest(unittest.TestCase):
                          {"job": "pretrain", "rank": 5, "world_size": 8, "num_layers": 3, "num_experts": 8, "num_slots": 8,
                           "num_gpus": 4})
         found = connect_options(default_order(13, 2, 2, 2, 2), 3, 8, given)
-        self.assertEqual((found["num_pipeline_ranks"], found["expert_tensor_parallel"], found["num_gpus"], found["world_size"]),
+        self.assertEqual((found["pipeline_parallel_size"], found["expert_tensor_parallel"], found["num_gpus"], found["world_size"]),
                          (2, 2, 2, 16))
 
 
 class LayersTest(unittest.TestCase):
-    def test_layers_are_numbered_over_pipeline_ranks_and_multi_token_prediction_comes_last(self):
+    def test_layers_are_numbered_over_pipeline_stages_and_multi_token_prediction_comes_last(self):
         first, last = [(False, 2, 0), (False, 4, 0)], [(False, 5, 0), (True, 1, 0), (True, 1, 1)]
         for mine, numbers in ((first, [0, 1]), (last, [2, 3, 4])):
-            exchange = types.SimpleNamespace(objects=lambda _: [[list(key) for key in keys] for keys in (first, last, last)])
-            self.assertEqual(number_layers(exchange, mine), (numbers, 5))
+            all_gather = types.SimpleNamespace(objects=lambda _: [[list(key) for key in keys] for keys in (first, last, last)])
+            self.assertEqual(number_layers(all_gather, mine), (numbers, 5))
 
     def test_layers_have_equal_numbers_of_experts(self):
         for everywhere, said in (([[8, 8], [8], []], None), ([[8], [4]], r"\[4, 8\] experts"), ([[8, 16]], r"\[8, 16\] experts")):
-            exchange = types.SimpleNamespace(objects=lambda _, found=everywhere: found)
+            all_gather = types.SimpleNamespace(objects=lambda _, found=everywhere: found)
             if said is None:
-                self.assertEqual(agreed_experts(exchange, [8]), 8)
+                self.assertEqual(agreed_experts(all_gather, [8]), 8)
                 continue
             with self.assertRaisesRegex(eplb.InvalidArgument, said):
-                agreed_experts(exchange, [8])
+                agreed_experts(all_gather, [8])
 
     def test_layers_are_found_in_wrapped_chunks(self):
         config = types.SimpleNamespace(num_moe_experts=4)

@@ -26,7 +26,7 @@ class Training:
     """One rank of a job. ep, pp, etp: sizes of its groups. clip: the gradient norm above which gradients are scaled down.
     options: of megatron.TransformerConfig.
 
-    Pipeline ranks train models of their own, without a word between them: what they share is EPLB's job.
+    Pipeline stages train models of their own, without a word between them: what they share is EPLB's job.
     """
 
     def __init__(self, rank, world, directory, name, ep, order="ep-dp", pp=1, etp=1, adam=optimizers.FusedAdam, clip=0.0,
@@ -125,7 +125,7 @@ class Training:
         """{(layer, expert, name): elements} of all ranks; copies of an expert must agree to the bit."""
         per_rank, num_layers = self.model.layers[0].mlp.num_local_experts, self.config.num_layers
         first = self.parallel_state.get_expert_model_parallel_rank() * per_rank
-        stage, num_stages = self.parallel_state.pipeline_rank, self.parallel_state.pipeline_size
+        stage, num_stages = self.parallel_state.pipeline_stage, self.parallel_state.pipeline_parallel_size
         experts = np.tile(np.arange(self.config.num_moe_experts), (num_layers * num_stages, 1))
         if self.balancer is not None:
             experts = self.balancer.client.placement.physical_to_logical_map

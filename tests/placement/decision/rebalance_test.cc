@@ -37,15 +37,15 @@ class RebalanceTest : public ::testing::Test {
     costs_.token_seconds = 1e-6;  // so a window saves 0.9 ms, and both transfers take 1 ms
   }
 
-  RebalanceVerdict Ask() {
-    return JudgeRebalance({.load = hot_,
-                           .num_steps = 10,
-                           .incumbent = together_,
-                           .candidate = apart_,
-                           .min_gain = 0.05,
-                           .steps_to_next = 10,
-                           .costs = costs_,
-                           .record = record_})
+  RebalanceDecision Ask() {
+    return EvaluateRebalance({.load = hot_,
+                              .num_steps = 10,
+                              .incumbent = together_,
+                              .candidate = apart_,
+                              .min_gain = 0.05,
+                              .steps_to_next = 10,
+                              .costs = costs_,
+                              .record = record_})
         .value();
   }
   void Watch(int64_t windows) {
@@ -63,24 +63,24 @@ class RebalanceTest : public ::testing::Test {
 
 TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
   costs_.token_seconds = 0;
-  const RebalanceVerdict verdict = Ask();
-  EXPECT_TRUE(verdict.rebalance);
-  EXPECT_EQ(verdict.reason, "predicted peak GPU load falls 45.0 % (balancedness 0.550 -> 1.000)");
-  EXPECT_EQ(verdict.migration.transfers, 2);
+  const RebalanceDecision decision = Ask();
+  EXPECT_TRUE(decision.rebalance);
+  EXPECT_EQ(decision.reason, "predicted peak GPU load falls 45.0 % (balancedness 0.550 -> 1.000)");
+  EXPECT_EQ(decision.migration.transfers, 2);
 }
 
 TEST_F(RebalanceTest, APlacementThatIsWorseWouldMakeTheLoadRise) {
-  const RebalanceVerdict verdict = JudgeRebalance({.load = hot_,
-                                                   .num_steps = 10,
-                                                   .incumbent = apart_,
-                                                   .candidate = together_,
-                                                   .min_gain = 0.05,
-                                                   .steps_to_next = 10,
-                                                   .costs = costs_,
-                                                   .record = record_})
-                                       .value();
-  EXPECT_FALSE(verdict.rebalance);
-  EXPECT_EQ(verdict.reason,
+  const RebalanceDecision decision = EvaluateRebalance({.load = hot_,
+                                                        .num_steps = 10,
+                                                        .incumbent = apart_,
+                                                        .candidate = together_,
+                                                        .min_gain = 0.05,
+                                                        .steps_to_next = 10,
+                                                        .costs = costs_,
+                                                        .record = record_})
+                                         .value();
+  EXPECT_FALSE(decision.rebalance);
+  EXPECT_EQ(decision.reason,
             "kept, predicted peak GPU load would rise 81.8 % (balancedness 1.000 -> 0.550)");
 }
 
@@ -98,12 +98,12 @@ TEST_F(RebalanceTest, ItIsPaidWhenItHasBeenEarnedManyTimes) {
   Watch(2);
   EXPECT_FALSE(Ask().rebalance);
   Watch(20);  // a fifth of 22 windows * 0.9 ms is above the way there and back
-  const RebalanceVerdict verdict = Ask();
-  EXPECT_TRUE(verdict.rebalance) << verdict.reason;
-  EXPECT_EQ(verdict.rule, RebalanceRule::kPays);
-  EXPECT_THAT(verdict.reason, StartsWith("rebalance saves "));
-  EXPECT_THAT(verdict.reason, HasSubstr(" over 220 steps for 1 ms of migration: peak GPU load "
-                                        "falls 45.0 % (balancedness 0.550 -> 1.000)"));
+  const RebalanceDecision decision = Ask();
+  EXPECT_TRUE(decision.rebalance) << decision.reason;
+  EXPECT_EQ(decision.rule, RebalanceRule::kPays);
+  EXPECT_THAT(decision.reason, StartsWith("rebalance saves "));
+  EXPECT_THAT(decision.reason, HasSubstr(" over 220 steps for 1 ms of migration: peak GPU load "
+                                         "falls 45.0 % (balancedness 0.550 -> 1.000)"));
 }
 
 TEST_F(RebalanceTest, AHorizonCapsWhatAGainIsWorth) {
@@ -140,8 +140,8 @@ TEST_F(RebalanceTest, AMoveThatIsEarnedManyTimesIsNotHeldUpByASmallRisk) {
   EXPECT_GT(at_risk, 0) << "an interval may lose";
   EXPECT_GT(2e-4 + at_risk, kAllowance * record_.start_tokens() * costs_.token_seconds)
       << "the loss budget alone does not bear it";
-  const RebalanceVerdict verdict = Ask();
-  EXPECT_TRUE(verdict.rebalance) << verdict.reason;
+  const RebalanceDecision decision = Ask();
+  EXPECT_TRUE(decision.rebalance) << decision.reason;
 }
 
 TEST_F(RebalanceTest, AReasonNamesTheNumbersThatDecided) {
@@ -169,11 +169,11 @@ TEST_F(RebalanceTest, ReplicasArePricedPerStep) {
   record_.BeginTrial(across, beside);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(record_.Observe(load, 1, beside).ok());
   const auto ask = [&] {
-    return JudgeRebalance({.load = load,
-                           .incumbent = beside,
-                           .candidate = across,
-                           .costs = costs_,
-                           .record = record_})
+    return EvaluateRebalance({.load = load,
+                              .incumbent = beside,
+                              .candidate = across,
+                              .costs = costs_,
+                              .record = record_})
         .value();
   };
   EXPECT_TRUE(ask().rebalance) << ask().reason;
@@ -187,12 +187,12 @@ TEST_F(RebalanceTest, ALosingPlacementGoesBackToTheStart) {
   Watch(10);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(record_.Observe(turned, 10, apart_).ok());
   const auto ask = [&] {
-    return JudgeReturn({.load = turned,
-                        .incumbent = apart_,
-                        .candidate = together_,
-                        .steps_to_next = 10,
-                        .costs = costs_,
-                        .record = record_})
+    return EvaluateReturn({.load = turned,
+                           .incumbent = apart_,
+                           .candidate = together_,
+                           .steps_to_next = 10,
+                           .costs = costs_,
+                           .record = record_})
         .value();
   };
   EXPECT_TRUE(ask().rebalance);

@@ -105,8 +105,8 @@ TEST(TorchSumTest, EveryLengthIsAddedInTheReferencesOrder) {
 TEST(TorchSumTest, ThirtyTwoValuesAreAddedLaneByLane) {
   const std::vector<float> x = DrawRow(32);
   float sum = 0;
-  for (size_t lane = 0; lane < 8; ++lane) {
-    sum += ((x[lane] + x[lane + 8]) + x[lane + 16]) + x[lane + 24];
+  for (size_t ep_group = 0; ep_group < 8; ++ep_group) {
+    sum += ((x[ep_group] + x[ep_group + 8]) + x[ep_group + 16]) + x[ep_group + 24];
   }
   EXPECT_EQ(TorchSum(x), sum);
   EXPECT_NE(sum, std::accumulate(x.begin(), x.end(), 0.0F));  // the order does matter here

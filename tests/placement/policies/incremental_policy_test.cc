@@ -217,10 +217,10 @@ const Topology& TwoNodes() {
 }
 
 // Every expert group has a node that holds all its experts, and under `strict` no other node does.
-void ExpectHomes(const Placement& placement, Hierarchy hierarchy) {
+void ExpectNodeAffinity(const Placement& placement, Hierarchy hierarchy) {
   const Topology& topology = placement.topology();
   for (int32_t group = 0; group < 4; ++group) {
-    int32_t homes = 0;
+    int32_t affinities = 0;
     int32_t nodes = 0;
     for (int32_t node = 0; node < 2; ++node) {
       int32_t held = 0;
@@ -230,10 +230,10 @@ void ExpectHomes(const Placement& placement, Hierarchy hierarchy) {
           return topology.NodeOf(topology.GpuOf(SlotId{slot})).value == node;
         });
       }
-      homes += held == 4 ? 1 : 0;
+      affinities += held == 4 ? 1 : 0;
       nodes += held > 0 ? 1 : 0;
     }
-    EXPECT_GE(homes, 1) << "group " << group;
+    EXPECT_GE(affinities, 1) << "group " << group;
     if (hierarchy == Hierarchy::kStrict) {
       EXPECT_EQ(nodes, 1) << "group " << group;
     }
@@ -262,7 +262,7 @@ TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
       const auto next = policy->Solve(
           {.load = load, .topology = TwoNodes(), .previous = &placement, .speeds = &speeds});
       ASSERT_TRUE(next.ok()) << next.status();
-      ExpectHomes(*next, hierarchy);
+      ExpectNodeAffinity(*next, hierarchy);
       if (window % 3 == 0) {
         EXPECT_FALSE(next->Holds(GpuId{unusable[0]}));
       }

@@ -25,7 +25,7 @@ std::vector<int32_t> LayoutOf(const Arrangement& arrangement) {
   return {arrangement.experts().begin(), arrangement.experts().end()};
 }
 
-// Calls `check` with random legal arrangements, half of them with homes.
+// Calls `check` with random legal arrangements, half of them with affinities.
 template <class Check>
 void ForEachArrangement(int domains, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(kArrangementSeed));
@@ -35,7 +35,7 @@ void ForEachArrangement(int domains, const Check& check) {
     SCOPED_TRACE(testing::Describe(domain));
     Arrangement arrangement(domain);
     Packer().Pack(testing::RandomCounts(random, domain), arrangement);
-    if (i % 2 == 1) testing::AddHomes(random, arrangement.experts(), domain);
+    if (i % 2 == 1) testing::AddNodeAffinity(random, arrangement.experts(), domain);
     ASSERT_EQ(WhyIllegal(domain, arrangement.experts()), "");
     check(random, arrangement);
     if (::testing::Test::HasFailure()) return;
@@ -154,12 +154,12 @@ TEST(ArrangementTest, CopiesArriveAndLeaveWithinTheLimitsOfTheGpu) {
   });
 }
 
-TEST(ArrangementTest, TheLastReplicaAtHomeStays) {
+TEST(ArrangementTest, TheLastReplicaOnAffineNodeStays) {
   Domain domain = testing::MakeDomain({4, 1, 1}, 6, 3);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 1, 0, 2, 0, 1});
-  domain.home_of_gpu = {0, 0, 1};
-  domain.home_of_expert = {0, 1, 0};
+  domain.affine_node_of_gpu = {0, 0, 1};
+  domain.affine_node_of_expert = {0, 1, 0};
   EXPECT_TRUE(arrangement.MayReplace(0, 2));   // expert 0 has another at home
   EXPECT_FALSE(arrangement.MayReplace(5, 2));  // expert 1 has not
   EXPECT_TRUE(arrangement.MayReplace(1, 2));   // this one is not its last at home

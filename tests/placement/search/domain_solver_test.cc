@@ -208,7 +208,7 @@ TEST(DomainSolverTest, WithHomesItImprovesTheOfferAndLeavesNoExpertAway) {
     Domain domain = testing::RandomDomain(random, {.speeds = i % 2 == 0});
     Arrangement start(domain);
     Packer().Pack(testing::RandomCounts(random, domain), start);
-    testing::AddHomes(random, start.experts(), domain);
+    testing::AddNodeAffinity(random, start.experts(), domain);
     SCOPED_TRACE(testing::Describe(domain));
     for (const Effort effort : {Effort::kFast, Effort::kDefault}) {
       DomainSolver solver(domain);

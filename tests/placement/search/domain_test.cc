@@ -20,7 +20,7 @@ TEST(DomainTest, SumsSlotsAndLoadAndComparesSpeeds) {
   EXPECT_EQ(domain.num_slots(), 5);
   EXPECT_EQ(domain.total_load(), 7);
   EXPECT_TRUE(domain.equal_speeds());
-  EXPECT_FALSE(domain.has_homes());
+  EXPECT_FALSE(domain.has_node_affinity());
   domain.speed[1] = 0.5;
   EXPECT_FALSE(domain.equal_speeds());
 }

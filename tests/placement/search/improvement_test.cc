@@ -16,26 +16,26 @@ namespace eplb {
 
 namespace {
 
-TEST(SoftPeakTest, EqualLoadsAreAboveThePeakByTheirNumber) {
+TEST(SmoothMaximumTest, EqualLoadsAreAboveThePeakByTheirNumber) {
   const std::vector<double> loads(8, 100);
-  EXPECT_NEAR(SoftPeak(loads, 100), 100 + SoftnessOf(100, 100) * std::log(8), 1e-9);
+  EXPECT_NEAR(SmoothMaximum(loads, 100), 100 + SoftnessOf(100, 100) * std::log(8), 1e-9);
 }
 
-TEST(SoftPeakTest, OneLoadIsItself) { EXPECT_EQ(SoftPeak(std::vector<double>{7}, 3), 7); }
+TEST(SmoothMaximumTest, OneLoadIsItself) { EXPECT_EQ(SmoothMaximum(std::vector<double>{7}, 3), 7); }
 
-TEST(SoftPeakTest, GpusNearTheTopCountAndColdOnesDoNot) {
-  const double alone = SoftPeak(std::vector<double>{105, 100, 95}, 100);
-  EXPECT_GT(SoftPeak(std::vector<double>{105, 104, 91}, 100), alone);
-  EXPECT_NEAR(SoftPeak(std::vector<double>{105, 0, 0}, 100), 105, 1e-6);
+TEST(SmoothMaximumTest, GpusNearTheTopCountAndColdOnesDoNot) {
+  const double alone = SmoothMaximum(std::vector<double>{105, 100, 95}, 100);
+  EXPECT_GT(SmoothMaximum(std::vector<double>{105, 104, 91}, 100), alone);
+  EXPECT_NEAR(SmoothMaximum(std::vector<double>{105, 0, 0}, 100), 105, 1e-6);
 }
 
-TEST(SoftPeakTest, LoadsFarAboveTheScaleAreFinite) {
-  const double soft = SoftPeak(std::vector<double>{1e18, 0, 0, 0}, 1);
+TEST(SmoothMaximumTest, LoadsFarAboveTheScaleAreFinite) {
+  const double soft = SmoothMaximum(std::vector<double>{1e18, 0, 0, 0}, 1);
   EXPECT_GE(soft, 1e18);
   EXPECT_LE(soft, 1e18 + SoftnessOf(1e18, 1) * std::log(4));
 }
 
-TEST(SoftPeakTest, SoftnessGrowsWithTheDistanceFromTheScale) {
+TEST(SmoothMaximumTest, SoftnessGrowsWithTheDistanceFromTheScale) {
   EXPECT_EQ(SoftnessOf(100, 100), SoftnessOf(101, 100));
   EXPECT_GT(SoftnessOf(200, 100), SoftnessOf(150, 100));
 }
@@ -106,7 +106,7 @@ void ForEachDomain(int domains, const DomainOptions& options, const Check& check
     SCOPED_TRACE(testing::Describe(domain));
     Arrangement arrangement(domain);
     Packer().Pack(testing::RandomCounts(random, domain), arrangement);
-    if (i % 4 == 3) testing::AddHomes(random, arrangement.experts(), domain);
+    if (i % 4 == 3) testing::AddNodeAffinity(random, arrangement.experts(), domain);
     check(arrangement);
     if (::testing::Test::HasFailure()) return;
   }
@@ -262,13 +262,13 @@ TEST(DescentTest, AnIdleExpertOnTheHottestGpuGivesUpASlotElsewhere) {
 
 using testing::MakeDomain;
 
-constexpr uint64_t kReliefSeed = 40;
+constexpr uint64_t kImprovementSeed = 40;
 
-double SoftPeakOf(const Arrangement& arrangement, double scale) {
+double SmoothMaximumOf(const Arrangement& arrangement, double scale) {
   std::vector<double> loads;
   loads.reserve(static_cast<size_t>(arrangement.num_gpus()));
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) loads.push_back(arrangement.load(gpu));
-  return SoftPeak(loads, scale);
+  return SmoothMaximum(loads, scale);
 }
 
 double SquaredUnits(const Arrangement& arrangement) {
@@ -294,54 +294,54 @@ std::vector<int32_t> Arrivals(const Arrangement& arrangement, const std::vector<
   return arrivals;
 }
 
-TEST(ReliefTest, OneCopyIsPreferredToTwoThatWinAsMuch) {
+TEST(ImprovementStepsTest, OneCopyIsPreferredToTwoThatWinAsMuch) {
   // GPU 0 holds 60 + 0 + 0 and GPU 1 30 + 10 + 0. A replica of 60 in place of a spare 0 on GPU 1
   // costs one copy.
   const Domain domain = MakeDomain({60, 30, 10, 0}, 6, 2);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 3, 2, 1, 2, 3});
-  Relief relief(arrangement, 50, {.copies_per_gpu = 2, .copies = 6});
+  ImprovementSteps improvement(arrangement, 50, {.copies_per_gpu = 2, .copies = 6});
   const double before = arrangement.MaxLoad();
-  ASSERT_TRUE(relief.Step(0));
+  ASSERT_TRUE(improvement.Step(0));
   EXPECT_LT(arrangement.MaxLoad(), before);
-  EXPECT_EQ(relief.copies(), 1);
+  EXPECT_EQ(improvement.copies(), 1);
 }
 
-TEST(ReliefTest, AHotGpuBelowTheHottestIsRelievedToo) {
+TEST(ImprovementStepsTest, AHotGpuBelowTheHottestIsRelievedToo) {
   // Loads 100 (one expert, nothing to be done), 99 and 1 with two slots each: 50 + 49 and 1 + 0.
   const Domain domain = MakeDomain({100, 0, 50, 49, 1, 0}, 6, 3);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 1, 2, 3, 4, 5});
-  Relief relief(arrangement, 100, {.copies_per_gpu = 2, .copies = 6});
-  ASSERT_TRUE(relief.Step(0));
+  ImprovementSteps improvement(arrangement, 100, {.copies_per_gpu = 2, .copies = 6});
+  ASSERT_TRUE(improvement.Step(0));
   EXPECT_EQ(arrangement.load(0), 100);
   EXPECT_LE(std::max(arrangement.load(1), arrangement.load(2)), 51);
 }
 
-TEST(ReliefTest, NothingIsDoneThatWinsTooLittleOrGoesBeyondTheLimits) {
+TEST(ImprovementStepsTest, NothingIsDoneThatWinsTooLittleOrGoesBeyondTheLimits) {
   const Domain domain = MakeDomain({60, 30, 10, 0}, 4, 2);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 1, 2, 3});
-  Relief demanding(arrangement, 50, {.copies_per_gpu = 2, .copies = 4});
+  ImprovementSteps demanding(arrangement, 50, {.copies_per_gpu = 2, .copies = 4});
   EXPECT_FALSE(demanding.Step(10));
-  Relief no_gpu(arrangement, 50, {.copies_per_gpu = 0, .copies = 4});
+  ImprovementSteps no_gpu(arrangement, 50, {.copies_per_gpu = 0, .copies = 4});
   EXPECT_FALSE(no_gpu.Step(0));
-  Relief one_copy(arrangement, 50, {.copies_per_gpu = 2, .copies = 1});
+  ImprovementSteps one_copy(arrangement, 50, {.copies_per_gpu = 2, .copies = 1});
   EXPECT_FALSE(one_copy.Step(0));  // an exchange takes two
   EXPECT_EQ(arrangement.MaxLoad(), 90);
 }
 
-TEST(ReliefTest, SpreadGivesTheLargestUnitAnotherReplica) {
+TEST(ImprovementStepsTest, SpreadGivesTheLargestUnitAnotherReplica) {
   // All GPUs carry 40; expert 0 is one unit of 40, expert 3 is two of 5.
   const Domain domain = MakeDomain({40, 35, 35, 10}, 6, 3);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 3, 1, 3, 2, 1});
   const double before = SquaredUnits(arrangement);
-  Relief relief(arrangement, 40, {.copies_per_gpu = 1, .copies = 2});
-  ASSERT_TRUE(relief.Spread(0));
+  ImprovementSteps improvement(arrangement, 40, {.copies_per_gpu = 1, .copies = 2});
+  ASSERT_TRUE(improvement.Spread(0));
   EXPECT_EQ(arrangement.count(0), 2);
   EXPECT_LT(SquaredUnits(arrangement), before);
-  EXPECT_FALSE(relief.Spread(0.9));
+  EXPECT_FALSE(improvement.Spread(0.9));
 }
 
 // Random domains with the limits and the incumbents that a test draws.
@@ -364,12 +364,13 @@ struct Case {
     scale = domain.total_load() / speed;
   }
   Domain domain;
-  ReliefLimits limits;
+  ImprovementLimits limits;
   std::vector<int32_t> layout;
   double scale = 0;
 };
 
-void ExpectWithinLimits(const Case& it, const Arrangement& arrangement, const Relief& relief) {
+void ExpectWithinLimits(const Case& it, const Arrangement& arrangement,
+                        const ImprovementSteps& improvement) {
   Arrangement again(it.domain);
   again.Assign(arrangement.experts());
   EXPECT_NEAR(again.MaxLoad(), arrangement.MaxLoad(), 1e-6);
@@ -378,45 +379,45 @@ void ExpectWithinLimits(const Case& it, const Arrangement& arrangement, const Re
     EXPECT_LE(arrived, it.limits.copies_per_gpu);
     copies += arrived;
   }
-  EXPECT_EQ(relief.copies(), copies);
+  EXPECT_EQ(improvement.copies(), copies);
   EXPECT_LE(copies, it.limits.copies);
 }
 
-TEST(ReliefTest, StepsLowerTheSoftPeakWithinTheLimits) {
-  testing::Random random(kReliefSeed);
+TEST(ImprovementStepsTest, StepsLowerTheSmoothMaximumWithinTheLimits) {
+  testing::Random random(kImprovementSeed);
   int steps = 0;
   for (int i = 0; i < 300; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kReliefSeed << " case " << i);
+    SCOPED_TRACE(::testing::Message() << "seed " << kImprovementSeed << " case " << i);
     const Case it(random);
     Arrangement arrangement(it.domain);
     arrangement.Assign(it.layout);
-    Relief relief(arrangement, it.scale, it.limits);
-    double before = SoftPeakOf(arrangement, it.scale);
-    for (; relief.Step(0); ++steps) {
-      const double after = SoftPeakOf(arrangement, it.scale);
+    ImprovementSteps improvement(arrangement, it.scale, it.limits);
+    double before = SmoothMaximumOf(arrangement, it.scale);
+    for (; improvement.Step(0); ++steps) {
+      const double after = SmoothMaximumOf(arrangement, it.scale);
       ASSERT_LT(after, before);
       before = after;
-      ExpectWithinLimits(it, arrangement, relief);
+      ExpectWithinLimits(it, arrangement, improvement);
     }
   }
   EXPECT_GT(steps, 300);
 }
 
-TEST(ReliefTest, SpreadsLowerTheSquaredUnitsWithinTheLimits) {
-  testing::Random random(kReliefSeed);
+TEST(ImprovementStepsTest, SpreadsLowerTheSquaredUnitsWithinTheLimits) {
+  testing::Random random(kImprovementSeed);
   int spreads = 0;
   for (int i = 0; i < 300; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kReliefSeed << " case " << i);
+    SCOPED_TRACE(::testing::Message() << "seed " << kImprovementSeed << " case " << i);
     const Case it(random);
     Arrangement arrangement(it.domain);
     arrangement.Assign(it.layout);
-    Relief relief(arrangement, it.scale, it.limits);
+    ImprovementSteps improvement(arrangement, it.scale, it.limits);
     double before = SquaredUnits(arrangement);
-    for (; relief.Spread(0.01); ++spreads) {
+    for (; improvement.Spread(0.01); ++spreads) {
       const double after = SquaredUnits(arrangement);
       ASSERT_LE(after, before * 0.99 * (1 + 1e-9));
       before = after;
-      ExpectWithinLimits(it, arrangement, relief);
+      ExpectWithinLimits(it, arrangement, improvement);
     }
   }
   EXPECT_GT(spreads, 100);

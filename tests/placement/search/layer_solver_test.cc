@@ -123,25 +123,26 @@ std::set<int32_t> NodesOf(const World& world, const Layer& slots, int32_t expert
 }
 
 // Nodes that hold all experts of a group.
-std::set<int32_t> HomesOf(const World& world, const Layer& slots, int32_t group) {
+std::set<int32_t> NodeAffinityOf(const World& world, const Layer& slots, int32_t group) {
   const int32_t per_group = world.topology.num_experts() / world.topology.num_groups();
-  std::set<int32_t> homes = NodesOf(world, slots, group * per_group);
+  std::set<int32_t> affinities = NodesOf(world, slots, group * per_group);
   for (int32_t e = group * per_group; e < (group + 1) * per_group; ++e) {
     const std::set<int32_t> nodes = NodesOf(world, slots, e);
-    std::erase_if(homes, [&](int32_t node) { return !nodes.contains(node); });
+    std::erase_if(affinities, [&](int32_t node) { return !nodes.contains(node); });
   }
-  return homes;
+  return affinities;
 }
 
 std::string WhyNotStrict(const World& world, const Layer& slots) {
   std::vector<int32_t> groups_on(static_cast<size_t>(world.topology.num_nodes()));
   for (int32_t group = 0; group < world.topology.num_groups(); ++group) {
-    const std::set<int32_t> homes = HomesOf(world, slots, group);
-    if (homes.size() != 1) return absl::StrCat("group ", group, " is whole on no one node");
-    ++groups_on[static_cast<size_t>(*homes.begin())];
+    const std::set<int32_t> affinities = NodeAffinityOf(world, slots, group);
+    if (affinities.size() != 1) return absl::StrCat("group ", group, " is whole on no one node");
+    ++groups_on[static_cast<size_t>(*affinities.begin())];
     const int32_t per_group = world.topology.num_experts() / world.topology.num_groups();
     for (int32_t e = group * per_group; e < (group + 1) * per_group; ++e) {
-      if (NodesOf(world, slots, e) != homes) return absl::StrCat("expert ", e, " is elsewhere too");
+      if (NodesOf(world, slots, e) != affinities)
+        return absl::StrCat("expert ", e, " is elsewhere too");
     }
   }
   const auto [fewest, most] = std::minmax_element(groups_on.begin(), groups_on.end());
@@ -169,7 +170,7 @@ void ExpectLegal(const World& world, const LayerSolverOptions& options, const La
   }
   for (int32_t group = 0; group < world.topology.num_groups(); ++group) {
     if (options.hierarchy != Hierarchy::kSoft) break;
-    EXPECT_FALSE(HomesOf(world, slots, group).empty()) << "group " << group;
+    EXPECT_FALSE(NodeAffinityOf(world, slots, group).empty()) << "group " << group;
   }
 }
 

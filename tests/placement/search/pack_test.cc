@@ -100,17 +100,17 @@ TEST(PackerTest, AReplicaThatStandsMakesRoom) {
   ExpectPacks(packer, {1, 1, 1, 2}, arrangement);
 }
 
-TEST(PackerTest, EveryExpertHasAReplicaAtHome) {
+TEST(PackerTest, EveryExpertHasAReplicaOnAffineNode) {
   testing::Random random(kPackSeed);
   int packed = 0;
   for (int i = 0; i < 300; ++i) {
     Domain domain;
     domain.slots = {4, 4, 4, 4};
     domain.speed = {1, 1, 1, 1};
-    domain.home_of_gpu = {0, 0, 1, 1};
+    domain.affine_node_of_gpu = {0, 0, 1, 1};
     for (int32_t expert = 0; expert < 12; ++expert) {
       domain.load.push_back(testing::Pick(random, 0, 1000));
-      domain.home_of_expert.push_back(expert % 2);
+      domain.affine_node_of_expert.push_back(expert % 2);
     }
     Replicator replicator(domain);
     replicator.Begin();
@@ -118,17 +118,19 @@ TEST(PackerTest, EveryExpertHasAReplicaAtHome) {
     replicator.Greedy(counts);
     Arrangement arrangement(domain);
     Packer packer;
-    if (!packer.PackAtHome(counts, arrangement)) continue;
+    if (!packer.PackOnAffineNode(counts, arrangement)) continue;
     ++packed;
-    std::vector<bool> at_home(12);
+    std::vector<bool> on_affine_node(12);
     for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
       const int32_t expert = arrangement.expert_in(slot);
       ASSERT_GE(expert, 0) << "seed " << kPackSeed << " case " << i;
       EXPECT_EQ(arrangement.CopiesOn(arrangement.gpu_of(slot), expert), 1);
-      if (arrangement.gpu_of(slot) / 2 == expert % 2) at_home[static_cast<size_t>(expert)] = true;
+      if (arrangement.gpu_of(slot) / 2 == expert % 2)
+        on_affine_node[static_cast<size_t>(expert)] = true;
     }
     for (int32_t expert = 0; expert < 12; ++expert) {
-      EXPECT_TRUE(at_home[static_cast<size_t>(expert)]) << "seed " << kPackSeed << " case " << i;
+      EXPECT_TRUE(on_affine_node[static_cast<size_t>(expert)])
+          << "seed " << kPackSeed << " case " << i;
     }
   }
   EXPECT_GT(packed, 250);

@@ -136,16 +136,17 @@ std::vector<std::vector<int32_t>> AllCounts(const Domain& domain) {
   return all;
 }
 
-void AddHomes(Random& random, std::span<const int32_t> experts, Domain& domain) {
-  domain.home_of_gpu.clear();
+void AddNodeAffinity(Random& random, std::span<const int32_t> experts, Domain& domain) {
+  domain.affine_node_of_gpu.clear();
   const int32_t nodes = Pick(random, 1, domain.num_gpus());
-  for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu) domain.home_of_gpu.push_back(gpu % nodes);
-  domain.home_of_expert.assign(domain.load.size(), -1);
+  for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu)
+    domain.affine_node_of_gpu.push_back(gpu % nodes);
+  domain.affine_node_of_expert.assign(domain.load.size(), -1);
   size_t slot = 0;
   for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {
     for (int32_t i = 0; i < domain.slots[gpu]; ++i) {
-      int32_t& home = domain.home_of_expert[static_cast<size_t>(experts[slot++])];
-      if (home < 0 || Pick(random, 0, 2) == 0) home = domain.home_of_gpu[gpu];
+      int32_t& home = domain.affine_node_of_expert[static_cast<size_t>(experts[slot++])];
+      if (home < 0 || Pick(random, 0, 2) == 0) home = domain.affine_node_of_gpu[gpu];
     }
   }
 }
@@ -156,7 +157,7 @@ std::string WhyIllegal(const Domain& domain, std::span<const int32_t> experts) {
     if (expert < 0 || expert >= domain.num_experts()) return absl::StrCat("holds ", expert);
   }
   size_t first = 0;
-  std::set<std::pair<int32_t, int32_t>> at_home;  // expert, node
+  std::set<std::pair<int32_t, int32_t>> on_affine_node;  // expert, node
   for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu) {
     const auto on_gpu =
         experts.subspan(first, static_cast<size_t>(domain.slots[static_cast<size_t>(gpu)]));
@@ -166,8 +167,8 @@ std::string WhyIllegal(const Domain& domain, std::span<const int32_t> experts) {
       if (copies < domain.MinCopies(gpu) || copies > domain.MaxCopies(gpu)) {
         return absl::StrCat("GPU ", gpu, " holds expert ", expert, " ", copies, " times");
       }
-      if (copies > 0 && domain.has_homes()) {
-        at_home.emplace(expert, domain.home_of_gpu[static_cast<size_t>(gpu)]);
+      if (copies > 0 && domain.has_node_affinity()) {
+        on_affine_node.emplace(expert, domain.affine_node_of_gpu[static_cast<size_t>(gpu)]);
       }
     }
   }
@@ -175,7 +176,8 @@ std::string WhyIllegal(const Domain& domain, std::span<const int32_t> experts) {
   for (int32_t expert = 0; expert < domain.num_experts(); ++expert) {
     const auto e = static_cast<size_t>(expert);
     if (counts[e] == 0) return absl::StrCat("expert ", expert, " has no slot");
-    if (domain.has_homes() && !at_home.contains({expert, domain.home_of_expert[e]})) {
+    if (domain.has_node_affinity() &&
+        !on_affine_node.contains({expert, domain.affine_node_of_expert[e]})) {
       return absl::StrCat("expert ", expert, " is not at home");
     }
   }

@@ -36,7 +36,7 @@ std::vector<int32_t> RandomCounts(Random& random, const Domain& domain);
 std::vector<std::vector<int32_t>> AllCounts(const Domain& domain);
 
 // Gives the domain nodes, and each expert one of the nodes that `experts` holds it on as its home.
-void AddHomes(Random& random, std::span<const int32_t> experts, Domain& domain);
+void AddNodeAffinity(Random& random, std::span<const int32_t> experts, Domain& domain);
 
 // Why a layout [S] is not legal, empty when it is: an empty slot, an expert without a slot, more or
 // fewer copies on a GPU than the limits, an expert away from home.

@@ -226,15 +226,15 @@ TEST(AliasPlacementTest, UnusableGpusStayEmptyAndTheOthersAreEven) {
   constexpr uint64_t kSeed = 608;
   Random random(kSeed);
   const GpuSpeeds speeds = *GpuSpeeds::Make(9, std::vector<double>(9, 0.5), std::vector{4});
-  IndexMatrix homes(2, 3);
-  homes << 0, 1, 2, 2, 0, 1;
+  IndexMatrix affinities(2, 3);
+  affinities << 0, 1, 2, 2, 0, 1;
   for (int32_t i = 0; i < 40; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
     const Topology topology = *Topology::Make({2, 12, 27 + i % 10, 9, 3, 3});
     const LoadMatrix counts = RandomCounts(random, topology, i % 7);
     const Load load = *Load::FromCounts(counts);
     for (const bool by_node : {false, true}) {
-      const auto split = by_node ? SolveAlias(load, topology, homes, &speeds)
+      const auto split = by_node ? SolveAlias(load, topology, affinities, &speeds)
                                  : SolveAlias(load, topology, &speeds);
       ASSERT_TRUE(split.ok()) << split.status();
       EXPECT_EQ(CountDuplicates(split->placement), 0);
@@ -244,7 +244,7 @@ TEST(AliasPlacementTest, UnusableGpusStayEmptyAndTheOthersAreEven) {
           const int64_t usable = !by_node ? 8 : home == 1 ? 2 : 3;
           int64_t sum = 0;
           for (int32_t e = 0; e < 12; ++e) {
-            if (!by_node || homes(layer, e / 4) == home) sum += counts(layer, e);
+            if (!by_node || affinities(layer, e / 4) == home) sum += counts(layer, e);
           }
           const auto tokens = split->quotas.row(layer).segment(
               topology.FirstSlotOf(GpuId{gpu}).value, topology.SlotsOf(GpuId{gpu}));

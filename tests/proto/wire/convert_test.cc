@@ -29,7 +29,7 @@ Placement SmallPlacement() {
 Hello GoodHello() {
   Hello hello;
   hello.job = "moe-1";
-  hello.incarnation = "run/7";
+  hello.run_id = "run/7";
   hello.nonce = ~uint64_t{0};
   hello.rank = 3;
   hello.world_size = 8;
@@ -37,7 +37,7 @@ Hello GoodHello() {
   hello.shape = {.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2};
   hello.running_version = 5;
   hello.running_digest = DigestOf(SmallPlacement());
-  hello.ready_version = 6;
+  hello.prepared_version = 6;
   hello.highest_term = 9;
   hello.highest_version = 7;
   hello.step = 123;
@@ -48,7 +48,7 @@ Hello GoodHello() {
   hello.staging_rows = 9;
   hello.staging_layers = 3;
   hello.session_number = 4;
-  hello.num_pipeline_ranks = 2;
+  hello.pipeline_parallel_size = 2;
   hello.expert_tensor_parallel = 3;
   hello.library_version = "0.1.0";
   return hello;
@@ -76,7 +76,7 @@ TEST(ConvertTest, HelloComesBackWhole) {
   const Hello sent = GoodHello();
   const Hello back = RoundTripUp(sent);
   EXPECT_EQ(back.job, sent.job);
-  EXPECT_EQ(back.incarnation, sent.incarnation);
+  EXPECT_EQ(back.run_id, sent.run_id);
   EXPECT_EQ(back.nonce, sent.nonce);
   EXPECT_EQ(back.rank, 3);
   EXPECT_EQ(back.world_size, 8);
@@ -84,7 +84,7 @@ TEST(ConvertTest, HelloComesBackWhole) {
   EXPECT_EQ(back.shape.num_slots, 4);
   EXPECT_EQ(back.running_version, 5);
   EXPECT_EQ(back.running_digest, sent.running_digest);
-  EXPECT_EQ(back.ready_version, 6);
+  EXPECT_EQ(back.prepared_version, 6);
   EXPECT_EQ(back.highest_term, 9);
   EXPECT_EQ(back.highest_version, 7);
   EXPECT_EQ(back.step, 123);
@@ -95,7 +95,7 @@ TEST(ConvertTest, HelloComesBackWhole) {
   EXPECT_EQ(back.staging_rows, 9);
   EXPECT_EQ(back.staging_layers, 3);
   EXPECT_EQ(back.session_number, 4);
-  EXPECT_EQ(back.num_pipeline_ranks, 2);
+  EXPECT_EQ(back.pipeline_parallel_size, 2);
   EXPECT_EQ(back.expert_tensor_parallel, 3);
   EXPECT_EQ(back.library_version, "0.1.0");
 }
@@ -103,30 +103,30 @@ TEST(ConvertTest, HelloComesBackWhole) {
 TEST(ConvertTest, AHelloWithoutPipelineAndTensorParallelRanksHasOneOfEach) {
   v1::Up up;
   ToProto(UpMessage(GoodHello()), &up);
-  up.mutable_hello()->clear_num_pipeline_ranks();
+  up.mutable_hello()->clear_pipeline_parallel_size();
   up.mutable_hello()->clear_expert_tensor_parallel();
   const Hello hello = std::get<Hello>(*FromProto(up));
-  EXPECT_EQ(hello.num_pipeline_ranks, 1);
+  EXPECT_EQ(hello.pipeline_parallel_size, 1);
   EXPECT_EQ(hello.expert_tensor_parallel, 1);
-  up.mutable_hello()->set_num_pipeline_ranks(uint32_t{1} << 31);
-  EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("num_pipeline_ranks"));
+  up.mutable_hello()->set_pipeline_parallel_size(uint32_t{1} << 31);
+  EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("pipeline_parallel_size"));
 }
 
 TEST(ConvertTest, WhatCarriesTheRowsComesBackAndTooLongTextsAreCut) {
   Hello hello = GoodHello();
   EXPECT_EQ(RoundTripUp(hello).transport, TransportInfo());
   hello.transport = {.name = "nccl",
-                     .passed_over = "transport peer is not used: rank 3: no CUDA IPC",
+                     .fallback_reason = "transport peer is not used: rank 3: no CUDA IPC",
                      .device = 0,
                      .device_name = "NVIDIA H200",
                      .nccl_version = "2.28.9",
                      .nccl_library = "/usr/lib/libnccl.so.2",
                      .settings = {{"max_ctas", "16"}, {"NCCL_IB_TC", "106"}}};
   EXPECT_EQ(RoundTripUp(hello).transport, hello.transport);
-  hello.transport.passed_over = std::string(5000, 'x');
+  hello.transport.fallback_reason = std::string(5000, 'x');
   hello.transport.settings.assign(1000, {std::string(5000, 'n'), std::string(5000, 'v')});
   const TransportInfo cut = RoundTripUp(hello).transport;
-  EXPECT_EQ(cut.passed_over, Clipped(hello.transport.passed_over));
+  EXPECT_EQ(cut.fallback_reason, Clipped(hello.transport.fallback_reason));
   ASSERT_EQ(cut.settings.size(), 32u);
   EXPECT_EQ(cut.settings[0].name.size(), 64u);
   EXPECT_EQ(cut.settings[0].value.size(), 128u);
@@ -168,16 +168,19 @@ TEST(ConvertTest, FieldsOfALaterVersionAreIgnored) {
   ASSERT_TRUE(later.ParseFromString(up.SerializeAsString()));
   EXPECT_EQ(std::get<Hello>(*FromProto(later)).job, "moe-1");
   v1::Down down;
-  ToProto(DownMessage(Pace{.report_every = 100, .from_step = 400}), &down);
-  down.mutable_pace()->GetReflection()->MutableUnknownFields(down.mutable_pace())->AddVarint(9, 5);
+  ToProto(DownMessage(SetReportInterval{.report_every = 100, .from_step = 400}), &down);
+  down.mutable_set_report_interval()
+      ->GetReflection()
+      ->MutableUnknownFields(down.mutable_set_report_interval())
+      ->AddVarint(9, 5);
   v1::Down known;
   ASSERT_TRUE(known.ParseFromString(down.SerializeAsString()));
-  const auto pace = std::get<Pace>(*FromProto(known));
+  const auto pace = std::get<SetReportInterval>(*FromProto(known));
   EXPECT_EQ(pace.report_every, 100);
   EXPECT_EQ(pace.from_step, 400);
   // An earlier daemon does not say from_step.
-  down.mutable_pace()->clear_from_step();
-  EXPECT_EQ(std::get<Pace>(*FromProto(down)).from_step, 0);
+  down.mutable_set_report_interval()->clear_from_step();
+  EXPECT_EQ(std::get<SetReportInterval>(*FromProto(down)).from_step, 0);
 }
 
 TEST(ConvertTest, HowTheJobReducesComesBackAndAnUnknownWayIsRefused) {
@@ -269,7 +272,7 @@ TEST(ReportCountsTest, ASumAboveInt64IsFoundInBothForms) {
 
 TEST(ConvertTest, OutcomesComeBackWhole) {
   const Digest digest = DigestOf(SmallPlacement());
-  EXPECT_EQ(RoundTripUp(Ready{4, digest, digest}).plan_hash, digest);
+  EXPECT_EQ(RoundTripUp(Prepared{4, digest, digest}).plan_hash, digest);
   const Nack nack = RoundTripUp(Nack{4, NackCode::kBusy, "why"});
   EXPECT_EQ(nack.code, NackCode::kBusy);
   EXPECT_EQ(nack.detail, "why");
@@ -278,7 +281,7 @@ TEST(ConvertTest, OutcomesComeBackWhole) {
   EXPECT_EQ(applied.received_bytes, 1000);
   EXPECT_EQ(applied.pause_seconds, 0.25);
   EXPECT_EQ(applied.transport, "host");
-  EXPECT_EQ(applied.passed_over, "NCCL failed");
+  EXPECT_EQ(applied.fallback_reason, "NCCL failed");
   const Failed failed = RoundTripUp(Failed{4, FailedCode::kTransfer, "late", 18});
   EXPECT_EQ(failed.code, FailedCode::kTransfer);
   EXPECT_EQ(failed.step, 18);
@@ -322,8 +325,8 @@ TEST(ConvertTest, DownMessagesComeBackWhole) {
   EXPECT_EQ(back.decision, 12);
   EXPECT_EQ(back.policy, "rollback");
   EXPECT_EQ(back.asked_by, "alice@host (claimed)");
-  EXPECT_EQ(RoundTripDown(Retract{8, "late"}).version, 8);
-  EXPECT_EQ(RoundTripDown(Pace{100}).report_every, 100);
+  EXPECT_EQ(RoundTripDown(Cancel{8, "late"}).version, 8);
+  EXPECT_EQ(RoundTripDown(SetReportInterval{100}).report_every, 100);
   EXPECT_EQ(RoundTripDown(NeedPlacement{digest}).digest, digest);
   EXPECT_EQ(RoundTripDown(Drain{10000}).grace_ms, 10000);
 }
@@ -363,8 +366,7 @@ INSTANTIATE_TEST_SUITE_P(
         BrokenUp{"no_job", [](v1::Up* up) { HelloIn(up)->clear_job(); }, "job has 0 characters"},
         BrokenUp{"long_job", [](v1::Up* up) { HelloIn(up)->set_job(std::string(129, 'a')); },
                  "job has 129"},
-        BrokenUp{"incarnation", [](v1::Up* up) { HelloIn(up)->set_incarnation("a\nb"); },
-                 "incarnation has"},
+        BrokenUp{"run_id", [](v1::Up* up) { HelloIn(up)->set_run_id("a\nb"); }, "run_id has"},
         BrokenUp{"rank", [](v1::Up* up) { HelloIn(up)->set_rank(~0u); }, "rank is 4294967295"},
         BrokenUp{"digest", [](v1::Up* up) { HelloIn(up)->set_running_digest("short"); },
                  "running_digest has 5 bytes"},

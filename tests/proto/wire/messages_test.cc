@@ -92,13 +92,13 @@ TEST(NamesTest, ANameIsBoundedAndNotEmpty) {
   EXPECT_FALSE(CheckPlainName("job", "").ok());
   EXPECT_TRUE(CheckPlainName("request_id", std::string(64, 'x'), kMaxRequestIdLength).ok());
   EXPECT_FALSE(CheckPlainName("request_id", std::string(65, 'x'), kMaxRequestIdLength).ok());
-  EXPECT_FALSE(CheckPrintableName("incarnation", std::string(129, 'x')).ok());
+  EXPECT_FALSE(CheckPrintableName("run_id", std::string(129, 'x')).ok());
 }
 
-TEST(NamesTest, AnIncarnationMayHaveAnyPrintableAscii) {
-  EXPECT_TRUE(CheckPrintableName("incarnation", "run/7@host").ok());
-  EXPECT_EQ(CheckPrintableName("incarnation", "run 7").message(),
-            "incarnation has a character outside printable ASCII without blanks");
+TEST(NamesTest, ARunMayHaveAnyPrintableAscii) {
+  EXPECT_TRUE(CheckPrintableName("run_id", "run/7@host").ok());
+  EXPECT_EQ(CheckPrintableName("run_id", "run 7").message(),
+            "run has a character outside printable ASCII without blanks");
 }
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
@@ -107,8 +107,8 @@ constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 JobMemory Largest() {
   JobMemory memory{.term = kMost,
                    .serial = kMost,
-                   .launch = kMost,
-                   .incarnation = std::string(kMaxNameLength, 'i'),
+                   .run_number = kMost,
+                   .run_id = std::string(kMaxNameLength, 'i'),
                    .paused = true,
                    .pause_reason = std::string(kMaxText, 'p'),
                    .settings = {.policy_name = "incremental",
@@ -132,7 +132,7 @@ JobMemory Largest() {
                    .report_seconds = 1e300,
                    .gap_seconds = 1e300,
                    .next_version = kMost};
-  for (size_t launch = 0; launch < kMaxGoneLaunches; ++launch) {
+  for (size_t run = 0; run < kMaxEndedRuns; ++run) {
     memory.gone.push_back({std::string(kMaxNameLength, 'g'), kMost});
   }
   return memory;

@@ -367,7 +367,7 @@ TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
   const absl::StatusOr<ChangeOutcome> resumed = job.daemon.Ask(Resume{});
   ASSERT_TRUE(resumed.ok()) << resumed.status();
-  EXPECT_EQ(resumed->state, "HELD");
+  EXPECT_EQ(resumed->state, "RECOVERING");
   EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().result, PlanResult::kWithdrawn);
   job.ranks[1].version = 0;
   job.Disconnect(1);
@@ -443,7 +443,7 @@ TEST(AdminTest, ForgetRemovesAJobWithoutRanksAndLeavesItsAuditLog) {
   EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{})), absl::StatusCode::kNotFound);
   job.daemon.Restart();
   EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());
-  for (FakeRank& rank : job.ranks) rank.identity.incarnation = "launch-2";
+  for (FakeRank& rank : job.ranks) rank.identity.run_id = "run-2";
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }

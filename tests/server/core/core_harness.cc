@@ -31,7 +31,7 @@ Config TestConfig() {
 wire::Hello TestHello(int32_t rank) {
   wire::Hello hello;
   hello.job = kJob;
-  hello.incarnation = "launch-1";
+  hello.run_id = "run-1";
   hello.nonce = 100 + static_cast<uint64_t>(rank);
   hello.rank = rank;
   hello.world_size = kWorldSize;
@@ -264,7 +264,7 @@ wire::Hello FakeRank::Hello() const {
   wire::Hello hello = identity;
   hello.running_version = version;
   hello.running_digest = DigestOf(placement);
-  hello.ready_version = ready ? ready->version : 0;
+  hello.prepared_version = ready ? ready->version : 0;
   return hello;
 }
 
@@ -295,7 +295,7 @@ void FakeRank::On(const wire::Propose& propose) {
     return refuse(wire::NackCode::kStaleVersion, "old version");
   }
   identity.highest_version = propose.version;
-  if (ready || computing) return refuse(wire::NackCode::kBusy, "another proposal is READY");
+  if (ready || computing) return refuse(wire::NackCode::kBusy, "another proposal is PREPARED");
   if (propose.base_version != version || propose.base_digest != DigestOf(placement)) {
     return refuse(wire::NackCode::kWrongBase, absl::StrCat("running ", version));
   }
@@ -310,18 +310,18 @@ void FakeRank::On(const wire::Propose& propose) {
 void FakeRank::FinishComputing() {
   if (!computing) return;
   ready = std::exchange(computing, std::nullopt);
-  outbox.emplace_back(wire::Ready{ready->version, ready->digest, Sha256("plan")});
+  outbox.emplace_back(wire::Prepared{ready->version, ready->digest, Sha256("plan")});
 }
 
-void FakeRank::On(const wire::Retract& retract) {
-  if (computing && computing->version == retract.version) computing.reset();
-  if (ready && ready->version == retract.version) {
-    Drop(wire::FailedCode::kRetracted, retract.reason);
-  } else if (version == retract.version) {
+void FakeRank::On(const wire::Cancel& cancel) {
+  if (computing && computing->version == cancel.version) computing.reset();
+  if (ready && ready->version == cancel.version) {
+    Drop(wire::FailedCode::kCancelled, cancel.reason);
+  } else if (version == cancel.version) {
     outbox.emplace_back(wire::Applied{version, DigestOf(placement), identity.step, 0, 0});
   } else {
     outbox.emplace_back(
-        wire::Failed{retract.version, wire::FailedCode::kSuperseded, "not held", identity.step});
+        wire::Failed{cancel.version, wire::FailedCode::kSuperseded, "not held", identity.step});
   }
 }
 
@@ -335,7 +335,7 @@ void FakeRank::On(const wire::Welcome& welcome) {
 }
 
 void FakeRank::On(const wire::Keep& keep) {
-  identity.launch = keep.launch;
+  identity.run_number = keep.run_number;
   identity.memory = keep.memory;
 }
 

@@ -119,7 +119,7 @@ class CoreHarness {
   int64_t highest_term_said_ = 0;  // by a rank
 };
 
-// One rank's member: what it runs, what it is READY for, and what it has to say.
+// One rank's member: what it runs, what it is PREPARED for, and what it has to say.
 class FakeRank {
  public:
   explicit FakeRank(int32_t rank);
@@ -127,7 +127,7 @@ class FakeRank {
   wire::Hello Hello() const;
   // Answers go to `outbox`.
   void Receive(const wire::DownMessage& message);
-  // What the vote decided about the proposal that this rank is READY for.
+  // What the vote decided about the proposal that this rank is PREPARED for.
   void Apply(int64_t step);
   void Drop(wire::FailedCode code, const std::string& detail);
   void FinishComputing();
@@ -142,7 +142,7 @@ class FakeRank {
   Placement placement;
   int64_t version = 0;
   std::optional<Candidate> ready;
-  // A slow rank is READY only after FinishComputing; its Hello meanwhile tells of nothing.
+  // A slow rank is PREPARED only after FinishComputing; its Hello meanwhile tells of nothing.
   bool slow = false;
   std::optional<Candidate> computing;
   SessionId session = 0;
@@ -152,11 +152,11 @@ class FakeRank {
 
  private:
   void On(const wire::Propose& propose);
-  void On(const wire::Retract& retract);
+  void On(const wire::Cancel& cancel);
   void On(const wire::NeedPlacement& need);
   void On(const wire::Welcome& welcome);
   void On(const wire::Keep& keep);
-  void On(const wire::Pace&) {}
+  void On(const wire::SetReportInterval&) {}
   void On(const wire::Drain&) {}
 };
 
@@ -178,7 +178,7 @@ class TestJob {
   // All ranks connect, report a window, and the solver answers `candidate`: chunk 0 is proposed but
   // not yet delivered.
   void Propose(const Placement& candidate);
-  // All ranks vote: the proposal that all are READY for is applied, or dropped by all when the
+  // All ranks vote: the proposal that all are PREPARED for is applied, or dropped by all when the
   // transfer fails. Returns whether there was one.
   bool Vote(int64_t step, bool transfer_works = true);
   std::vector<wire::DownMessage> SentTo(int32_t rank);

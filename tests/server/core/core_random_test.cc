@@ -15,9 +15,8 @@ namespace {
 constexpr int kSeeds = 200;
 constexpr int kActions = 900;
 // What the runs must meet often enough to be worth their time.
-constexpr const char* kEvents[] = {"held",      "incarnation_ended", "incarnation_resumed",
-                                   "proposed",  "committed",         "retracting",
-                                   "withdrawn", "store_failed"};
+constexpr const char* kEvents[] = {"recovering", "run_ended",  "run_resumed", "proposed",
+                                   "committed",  "cancelling", "withdrawn",   "store_failed"};
 
 Config EagerConfig() {
   Config config = TestConfig();

@@ -19,7 +19,7 @@ TEST(CoreTest, AStoredJobIsToldBeforeAnyRankComes) {
   const StoredJob stored{kJob, 4, 9, Exchanged({1})};
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
   const JobView view = core.Job(kJob, absl::UnixEpoch() + absl::Seconds(3)).value();
-  EXPECT_EQ(view.state, "HELD");
+  EXPECT_EQ(view.state, "RECOVERING");
   EXPECT_EQ(view.state_age, absl::Seconds(3));
   EXPECT_EQ(view.waiting_for, "the ranks to say Hello");
   EXPECT_EQ(view.version, 4);
@@ -45,12 +45,12 @@ TEST(CoreTest, TheViewHasTheRanksStepsAndWhatWasMeasured) {
   EXPECT_TRUE(view.ranks.at(2).connected);
   job.daemon.AnswerSolve(Exchanged({0, 1}));
   job.Deliver();
-  EXPECT_EQ(job.daemon.View().ranks.at(1).ready_version, 1);
+  EXPECT_EQ(job.daemon.View().ranks.at(1).prepared_version, 1);
   job.Vote(12);
   job.Deliver();
   view = job.daemon.View();
   EXPECT_EQ(view.ranks.at(1).running_version, 1);
-  EXPECT_EQ(view.ranks.at(1).ready_version, 0);
+  EXPECT_EQ(view.ranks.at(1).prepared_version, 0);
   EXPECT_EQ(view.step, 12);
 }
 
@@ -59,7 +59,7 @@ TEST(CoreTest, MalformedMessagesEndTheSessionAndNothingElse) {
       wire::LoadReport{9, 0, LoadMatrix::Zero(4, 6), 0},
       wire::LoadReport{0, 9, LoadMatrix::Zero(1, 1), 0},
       wire::LoadReport{0, std::numeric_limits<int64_t>::max(), LoadMatrix::Zero(4, 6), 0},
-      wire::Ready{-1, {}, {}},
+      wire::Prepared{-1, {}, {}},
       wire::Applied{std::numeric_limits<int64_t>::max(), {}, 0, 0, 0},
       wire::Applied{1, {}, 0, -1, 0},
       wire::Applied{1, {}, 0, 0, std::numeric_limits<double>::quiet_NaN()},
@@ -89,23 +89,23 @@ TEST(CoreTest, WindowsThatStayIncompleteAreRecordedWithWhoIsMissing) {
             std::string::npos);
 }
 
-TEST(DrainTest, PreparingIsRetractedAndEverySessionIsTold) {
+TEST(DrainTest, PreparingIsCancelledAndEverySessionIsTold) {
   TestJob job;
   job.Propose(Exchanged({0, 1, 2, 3}));
   job.daemon.Handle(DrainRequested{absl::Seconds(10)});
-  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.state(), "CANCELLING");
   const auto sent = job.SentTo(1);
   EXPECT_EQ(Only<wire::Drain>(sent).at(0).grace_ms, 10000);
-  EXPECT_EQ(Only<wire::Retract>(sent).size(), 1u);
+  EXPECT_EQ(Only<wire::Cancel>(sent).size(), 1u);
   EXPECT_FALSE(job.daemon.core().Readiness().ok());
 }
 
-TEST(DrainTest, ResolvingContinuesButNoFurtherChunkFollows) {
+TEST(DrainTest, VotingContinuesButNoFurtherChunkFollows) {
   TestJob job;
   job.Propose(Exchanged({0, 1, 2, 3}));
   job.Deliver();
   job.daemon.Handle(DrainRequested{absl::Seconds(10)});
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
   job.Vote(12);
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");

@@ -22,7 +22,7 @@ core::JobView TestView() {
   view.balancedness = std::numeric_limits<double>::quiet_NaN();
   view.last_reason = "kept \xff it";
   view.ranks = {
-      {.rank = 0, .connected = true, .running_version = 3, .ready_version = 0, .step = 7}};
+      {.rank = 0, .connected = true, .running_version = 3, .prepared_version = 0, .step = 7}};
   return view;
 }
 
@@ -87,7 +87,7 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
   EXPECT_EQ(Json::parse(response.body).at("warnings").at(0), "too few descriptors");
   const Json job = Json::parse(response.body).at("jobs").at(0);
   for (const char* key : {"job",
-                          "incarnation",
+                          "run_id",
                           "state",
                           "state_seconds",
                           "waiting_for",
@@ -110,7 +110,7 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
                           "stalled_reason",
                           "step_seconds",
                           "coverage_now",
-                          "launch",
+                          "run_number",
                           "candidate",
                           "refused_hellos",
                           "measured_first_step",

@@ -130,7 +130,7 @@ TEST(MetricsTest, CountersOfTheCoreHaveTheirNames) {
   EXPECT_THAT(text, HasSubstr("eplb_prepare_seconds_count 2\neplb_prepare_seconds_sum 0.5\n"));
   EXPECT_THAT(text, HasSubstr("eplb_gate_wait_seconds_bucket{le=\"1\"} 0\n"
                               "eplb_gate_wait_seconds_bucket{le=\"5\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("first Applied - last READY")) << "the formula";
+  EXPECT_THAT(text, HasSubstr("first Applied - last PREPARED")) << "the formula";
   EXPECT_THAT(text, HasSubstr("eplb_migration_stall_seconds_bucket{le=\"0.01\"} 1\n"));
 }
 
@@ -263,8 +263,8 @@ TEST(MetricsTest, AStallACandidateAndRefusalsHaveTheJobsLabel) {
   job.coverage_now = 0.75;
   job.step_seconds = 0.5;
   job.windows_given_up = 12;
-  job.launch = 4;
-  job.candidate = core::LaunchView{.registered = 3};
+  job.run_number = 4;
+  job.candidate = core::RunView{.registered = 3};
   job.refused_hellos = 9;
   snapshot.refused_jobs = {{.job = "j65", .reason = "full", .count = 8}};
   const std::string text = MetricsText(snapshot);
@@ -272,7 +272,7 @@ TEST(MetricsTest, AStallACandidateAndRefusalsHaveTheJobsLabel) {
                            "eplb_coverage_now_ratio{training_job=\"train\"} 0.75\n",
                            "eplb_step_seconds{training_job=\"train\"} 0.5\n",
                            "eplb_windows_given_up_total{training_job=\"train\"} 12\n",
-                           "eplb_launch_number{training_job=\"train\"} 4\n",
+                           "eplb_run_number{training_job=\"train\"} 4\n",
                            "eplb_candidate_ranks{training_job=\"train\"} 3\n",
                            "eplb_job_refusals_total{training_job=\"train\"} 9\n",
                            "eplb_job_refusals_total{training_job=\"j65\"} 8\n"}) {

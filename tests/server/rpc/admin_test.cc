@@ -141,7 +141,7 @@ TEST_F(AdminTest, ForgetIsRefusedWhileARankIsConnectedAndThenRemovesTheJob) {
       Call(*admin_, &v1::Admin::Stub::Forget, Ask<v1::ForgetRequest>("f1"), &response);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   for (int32_t rank = 0; rank < 2; ++rank) Say(rank, wire::Goodbye{"", {}, false});
-  ASSERT_TRUE(store_->WaitForEvent("incarnation_ended"));
+  ASSERT_TRUE(store_->WaitForEvent("run_ended"));
   EXPECT_EQ(Job().state(), "FINISHED");
   EXPECT_EQ(Job().ranks(0).state(), "finished");
   const grpc::Status done =
@@ -211,7 +211,7 @@ TEST_F(AdminTest, ARebalanceIsShownAsAPlanAndRolledBack) {
   for (int32_t rank = 0; rank < 2; ++rank) {
     v1::Down down;
     while (!down.has_propose()) ASSERT_TRUE(ranks_[rank].stream->Read(&down));
-    wire::Ready ready{.version = static_cast<int64_t>(down.propose().version())};
+    wire::Prepared ready{.version = static_cast<int64_t>(down.propose().version())};
     ready.digest = std::get<wire::Propose>(*wire::FromProto(down)).digest;
     Say(rank, ready);
     Say(rank, wire::Applied{.version = ready.version,
@@ -341,12 +341,12 @@ class ReserveVersionTest : public ServedTest {
     *version = response.version();
     return status;
   }
-  grpc::Status Leader(const std::string& incarnation, v1::GetLeaderResponse* response) {
+  grpc::Status Leader(const std::string& run_id, v1::GetLeaderResponse* response) {
     grpc::ClientContext context;
     SetDeadline(&context);
     v1::GetLeaderRequest request;
     request.set_job("job");
-    request.set_incarnation(incarnation);
+    request.set_run_id(run_id);
     return balancer_->GetLeader(&context, request, response);
   }
 };
@@ -370,11 +370,11 @@ TEST_F(ReserveVersionTest, OfAJobThatIsNotKnownEveryNumberIsFree) {
   EXPECT_EQ(Reserve("other", &version).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(ReserveVersionTest, TheLeaderOfALaunchTellsItsTermAndRanks) {
+TEST_F(ReserveVersionTest, TheLeaderOfARunTellsItsTermAndRanks) {
   Start();
   const std::unique_ptr<RankStream> rank = Join(0);
   v1::GetLeaderResponse response;
-  ASSERT_TRUE(Leader(HelloOf(0, 100).incarnation, &response).ok());
+  ASSERT_TRUE(Leader(HelloOf(0, 100).run_id, &response).ok());
   EXPECT_EQ(response.term(), 1U);
   EXPECT_EQ(response.connected_ranks(), 1U);
   EXPECT_EQ(response.world_size(), 2U);

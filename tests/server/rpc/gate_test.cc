@@ -113,7 +113,7 @@ TEST(AuthorizeTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
   const PeerIdentity member = CertifiedPeer("spiffe://x/train/rank7", kRules);
   const PeerIdentity viewer = CertifiedPeer("spiffe://x/a", kRules);
   const PeerIdentity boss = CertifiedPeer("spiffe://x/train/boss", kRules);
-  for (const Verb verb : {Verb::kSession, Verb::kExchange}) {
+  for (const Verb verb : {Verb::kSession, Verb::kAllGather}) {
     EXPECT_EQ(CodeOf(member, verb, "train"), kOk);
     EXPECT_EQ(CodeOf(member, verb, "tune-3"), kOk);
     EXPECT_EQ(CodeOf(member, verb, "other"), kDenied);
@@ -133,7 +133,7 @@ TEST(AuthorizeTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
 }
 
 TEST(AuthorizeTest, WithoutTlsTheMachineItselfMayDoEverythingAndOthersAreMembers) {
-  for (const Verb verb : {Verb::kSession, Verb::kExchange, Verb::kQuery, Verb::kAdmin}) {
+  for (const Verb verb : {Verb::kSession, Verb::kAllGather, Verb::kQuery, Verb::kAdmin}) {
     EXPECT_EQ(CodeOf(LocalPeer(), verb, "any"), kOk);
   }
   EXPECT_EQ(CodeOf(PlaintextPeer(), Verb::kSession, "any"), kOk);

@@ -49,7 +49,7 @@ TEST_F(QueryTest, QueriesTellJobsPlacementAndEvents) {
 TEST_F(QueryTest, AStateThatLastsLongIsToldAsStuck) {
   prepare_deadline_ = absl::Milliseconds(1);
   Start();
-  const std::unique_ptr<RankStream> rank = Join(0);  // HELD: rank 1 is missing
+  const std::unique_ptr<RankStream> rank = Join(0);  // RECOVERING: rank 1 is missing
   v1::GetJobRequest request;
   request.set_job("job");
   const absl::Time give_up = absl::Now() + absl::FromChrono(kCallDeadline);
@@ -59,7 +59,7 @@ TEST_F(QueryTest, AStateThatLastsLongIsToldAsStuck) {
     SetDeadline(&context);
     ASSERT_TRUE(query_->GetJob(&context, request, &job).ok());
   }
-  EXPECT_EQ(job.state(), "HELD");
+  EXPECT_EQ(job.state(), "RECOVERING");
   EXPECT_GT(job.stuck_seconds(), 0.003);
   EXPECT_EQ(job.stuck_seconds(), job.state_seconds());
 }

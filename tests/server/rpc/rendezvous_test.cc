@@ -23,7 +23,7 @@ class RendezvousTest : public ::testing::Test {
   // Call `call` of a rank; its answers are kept under that number.
   void Join(int call, Rendezvous::Member member, absl::Time now = kRendezvousStart) {
     if (member.job.empty()) member.job = "job";
-    if (member.launch_id.empty()) member.launch_id = "launch";
+    if (member.launch_id.empty()) member.launch_id = "run";
     rendezvous_.Join(
         std::move(member), &callers_[call],
         [this, call](const absl::StatusOr<Rendezvous::Result>& result) {
@@ -37,7 +37,7 @@ class RendezvousTest : public ::testing::Test {
             .nonce = nonce,
             .blob = absl::StrCat("blob", rank, "/", nonce)};
   }
-  // Of exchange `number` under a token.
+  // Of all-gather `number` under a token.
   static Rendezvous::Member Later(Rendezvous::Member member, const std::string& token,
                                   int32_t number = 1) {
     member.token = token;
@@ -78,8 +78,8 @@ TEST_F(RendezvousTest, TheDeadlineNamesTheMissingRanks) {
   Join(1, MemberOf(2, 3), kRendezvousStart + absl::Seconds(59));
   rendezvous_.Expire(kRendezvousStart + absl::Seconds(60));
   EXPECT_EQ(StatusOf(0), absl::DeadlineExceededError(
-                             "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
-                             "\"launch\", within 1m; ranks meet under one launch id "
+                             "rank 1 of 3 did not come to all-gather 0 of job \"job\", run "
+                             "\"run\", within 1m; ranks meet under one launch id "
                              "(EPLB_LAUNCH_ID, else the launcher's)"));
   EXPECT_EQ(StatusOf(1), StatusOf(0));
 }
@@ -93,8 +93,8 @@ TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
   EXPECT_TRUE(answers_.empty());
   rendezvous_.Expire(kRendezvousStart + absl::Seconds(6));
   EXPECT_EQ(StatusOf(1), absl::DeadlineExceededError(
-                             "rank 1 of 3 did not come to exchange 0 of job \"job\", launch "
-                             "\"launch\", within 6s; ranks meet under one launch id "
+                             "rank 1 of 3 did not come to all-gather 0 of job \"job\", run "
+                             "\"run\", within 6s; ranks meet under one launch id "
                              "(EPLB_LAUNCH_ID, else the launcher's)"));
   EXPECT_EQ(StatusOf(0), StatusOf(1));
 }
@@ -115,12 +115,12 @@ TEST_F(RendezvousTest, ARankThatComesAgainReplacesItsEarlierCall) {
 }
 
 const absl::Status kShared = absl::FailedPreconditionError(
-    "two launches share the launch id launch: rank 0 came from two processes; give each launch its "
+    "two runs share the launch id run: rank 0 came from two processes; give each run its "
     "own EPLB_LAUNCH_ID");
 
-TEST_F(RendezvousTest, TwoLaunchesOfOneIdAreEndedOnAllTheirRanks) {
+TEST_F(RendezvousTest, TwoRunsOfOneIdAreEndedOnAllTheirRanks) {
   Join(0, MemberOf(0, 3, 10));
-  Join(1, MemberOf(2, 3, 11));  // of either launch
+  Join(1, MemberOf(2, 3, 11));  // of either run
   Join(2, MemberOf(0, 3, 20), kRendezvousStart + absl::Seconds(30));
   for (int call = 0; call < 3; ++call) EXPECT_EQ(StatusOf(call), kShared) << call;
   Join(3, MemberOf(1, 3, 12), kRendezvousStart + absl::Seconds(34));
@@ -133,7 +133,7 @@ TEST_F(RendezvousTest, ARankThatComesAgainBeginsTheMomentAnew) {
   const auto join = [&](int32_t rank, absl::Duration at) {
     Rendezvous::Member member = MemberOf(rank, 2, 10 + rank);
     member.job = "job";
-    member.launch_id = "launch";
+    member.launch_id = "run";
     settling.Join(
         std::move(member), &callers_[rank],
         [&](const absl::StatusOr<Rendezvous::Result>& result) { answers += result.ok() ? 1 : 0; },
@@ -150,13 +150,13 @@ TEST_F(RendezvousTest, ARankThatComesAgainBeginsTheMomentAnew) {
 }
 
 // Ranks of two launches make up a whole one before the others come.
-TEST_F(RendezvousTest, AMomentAfterTheLastRankTheOtherLaunchIsStillFoundBeforeAnybodyMet) {
+TEST_F(RendezvousTest, AMomentAfterTheLastRankTheOtherRunIsStillFoundBeforeAnybodyMet) {
   Rendezvous settling({.settle = absl::Seconds(1)});
   std::vector<absl::StatusOr<Rendezvous::Result>> results;
   const auto join = [&](int32_t rank, uint64_t nonce, absl::Duration at) {
     Rendezvous::Member member = MemberOf(rank, 2, nonce);
     member.job = "job";
-    member.launch_id = "launch";
+    member.launch_id = "run";
     settling.Join(
         std::move(member), &callers_[nonce],
         [&](const absl::StatusOr<Rendezvous::Result>& result) { results.push_back(result); },
@@ -177,7 +177,7 @@ TEST_F(RendezvousTest, AMomentAfterTheLastRankTheOtherLaunchIsStillFoundBeforeAn
   EXPECT_TRUE(results[0].ok() && results[1].ok());
 }
 
-TEST_F(RendezvousTest, LaunchesOfTwoIdsNeverMeet) {
+TEST_F(RendezvousTest, RunsOfTwoIdsNeverMeet) {
   for (const char* id : {"A", "B"}) {
     for (int32_t rank = 0; rank < 2; ++rank) {
       Rendezvous::Member member = MemberOf(rank, 2);
@@ -190,8 +190,8 @@ TEST_F(RendezvousTest, LaunchesOfTwoIdsNeverMeet) {
   EXPECT_THAT(BlobsOf(3), ElementsAre("B0", "B1"));
 }
 
-// It may be that the ranks that met were of two launches: what came afterwards tells.
-TEST_F(RendezvousTest, ASecondLaunchRightBehindTheFirstEndsTheLaterExchangesToo) {
+// It may be that the ranks that met were of two runs: what came afterwards tells.
+TEST_F(RendezvousTest, ASecondRunRightBehindTheFirstEndsTheLaterExchangesToo) {
   Join(0, MemberOf(0, 2, 10));
   Join(1, MemberOf(1, 2, 21));
   const std::string token = TokenOf(0);
@@ -212,7 +212,7 @@ TEST_F(RendezvousTest, ALaunchIdIsFreeOnceItsStartWasQuietForFiveSeconds) {
   Join(3, MemberOf(1, 2, 21), kRendezvousStart + Rendezvous::kQuiet);
   EXPECT_THAT(BlobsOf(2), ElementsAre("blob0/20", "blob1/21"));
   EXPECT_NE(TokenOf(3), token);
-  // What the first launch has yet to exchange stays its own.
+  // What the first run has yet to all-gather stays its own.
   Join(4, Later(MemberOf(0, 2, 10), token), kRendezvousStart + absl::Seconds(20));
   Join(5, Later(MemberOf(1, 2, 21), TokenOf(3)), kRendezvousStart + absl::Seconds(20));
   Join(6, Later(MemberOf(1, 2, 11), token), kRendezvousStart + absl::Seconds(20));
@@ -239,13 +239,13 @@ TEST_F(RendezvousTest, UnderATokenOnlyItsProcessesMeet) {
   Join(2, Later(MemberOf(0, 2, 20), token), later);
   Join(3, Later(MemberOf(1, 2, 11), token), later);
   EXPECT_THAT(std::string(StatusOf(2).message()),
-              HasSubstr("the processes of exchange 1 of launch launch are not those that began"));
+              HasSubstr("the processes of all-gather 1 of run run are not those that began"));
   EXPECT_EQ(StatusOf(3), StatusOf(2));
 }
 
-// Ranks of a start whose first exchange ended at an earlier daemon, with one that missed its end.
-TEST_F(RendezvousTest, AnotherLaunchDoesNotTakeThePlaceOfWhatAnEarlierDaemonAnswered) {
-  const std::string token = Rendezvous::TokenOf("launch", {{0, 10}, {1, 11}});
+// Ranks of a start whose first all-gather ended at an earlier daemon, with one that missed its end.
+TEST_F(RendezvousTest, AnotherRunDoesNotTakeThePlaceOfWhatAnEarlierDaemonAnswered) {
+  const std::string token = Rendezvous::TokenOf("run", {{0, 10}, {1, 11}});
   Join(0, Later(MemberOf(0, 2, 10), token));
   Join(1, MemberOf(0, 2, 20));
   EXPECT_EQ(StatusOf(1), kShared);
@@ -256,10 +256,10 @@ TEST_F(RendezvousTest, AnotherLaunchDoesNotTakeThePlaceOfWhatAnEarlierDaemonAnsw
 class RestartedStart {
  public:
   static constexpr int32_t kRanks = 3;
-  static constexpr int32_t kExchanges = 3;
+  static constexpr int32_t kAllGathers = 3;
   explicit RestartedStart(uint32_t seed) : random_(seed) {}
 
-  // Every rank's answers to all exchanges.
+  // Every rank's answers to all all-gathers.
   std::vector<std::vector<Rendezvous::Result>> Run() {
     for (int turn = 0; turn < 10000 && !AllDone(); ++turn) Turn();
     std::vector<std::vector<Rendezvous::Result>> answers;
@@ -278,27 +278,28 @@ class RestartedStart {
     const uint32_t choice = random_() % 8;
     Rank& rank = ranks_[random_() % kRanks];
     const auto number = static_cast<int32_t>(rank.answers.size());
-    if (choice == 0 && !AnyDone()) {  // the answer to the last exchange is the one that may be lost
+    if (choice == 0 &&
+        !AnyDone()) {  // the answer to the last all-gather is the one that may be lost
       for (Rank& each : ranks_) each.calls = false;
       for (Rank& each : ranks_) each.arrives.reset();
       rendezvous_ = std::make_unique<Rendezvous>(Rendezvous::Limits{.settle = {}});
     } else if (rank.arrives.has_value()) {
       rank.answers.push_back(*std::exchange(rank.arrives, std::nullopt));
       rank.calls = false;
-    } else if (!rank.calls && number < kExchanges) {
+    } else if (!rank.calls && number < kAllGathers) {
       rank.calls = true;
       Join(rank, static_cast<int32_t>(&rank - ranks_), number);
     }
   }
 
   static std::string Blob(int32_t rank, int32_t number) {
-    return absl::StrCat("rank ", rank, " exchange ", number);
+    return absl::StrCat("rank ", rank, " all-gather ", number);
   }
 
   void Join(Rank& rank, int32_t r, int32_t number) {
     rendezvous_->Join(
         {.job = "job",
-         .launch_id = "launch",
+         .launch_id = "run",
          .token = number == 0 ? "" : rank.answers[0]->token,
          .number = number,
          .rank = r,
@@ -316,11 +317,11 @@ class RestartedStart {
 
   bool AllDone() const {
     return std::ranges::all_of(ranks_,
-                               [](const Rank& rank) { return rank.answers.size() == kExchanges; });
+                               [](const Rank& rank) { return rank.answers.size() == kAllGathers; });
   }
   bool AnyDone() const {
     return std::ranges::any_of(ranks_,
-                               [](const Rank& rank) { return rank.answers.size() == kExchanges; });
+                               [](const Rank& rank) { return rank.answers.size() == kAllGathers; });
   }
 
   std::mt19937 random_;
@@ -335,9 +336,9 @@ TEST(RestartedStartTest, ADaemonThatRestartsAtAnyMomentOfAStartLosesNothing) {
     for (const std::vector<Rendezvous::Result>& rank : answers) {
       ASSERT_EQ(rank.size(), 3) << "seed " << seed;
       for (size_t number = 0; number < rank.size(); ++number) {
-        ASSERT_THAT(rank[number]->blobs, ElementsAre(absl::StrCat("rank 0 exchange ", number),
-                                                     absl::StrCat("rank 1 exchange ", number),
-                                                     absl::StrCat("rank 2 exchange ", number)))
+        ASSERT_THAT(rank[number]->blobs, ElementsAre(absl::StrCat("rank 0 all-gather ", number),
+                                                     absl::StrCat("rank 1 all-gather ", number),
+                                                     absl::StrCat("rank 2 all-gather ", number)))
             << "seed " << seed;
         ASSERT_EQ(rank[number]->token, answers[0][0]->token) << "seed " << seed;
       }

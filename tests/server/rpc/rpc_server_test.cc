@@ -168,20 +168,20 @@ TEST_F(RpcServerTest, ARankThatNeverReadsDoesNotHoldUpAnother) {
   const std::unique_ptr<RankStream> reading = Join(1);
   // More than any flow-control window: the silent rank's write stays at work, its mailbox holds one
   // message of the kind, and the other rank still gets what is sent after all of it.
-  wire::Retract retract;
-  retract.reason = std::string(1 << 20, 'x');
+  wire::Cancel cancel;
+  cancel.reason = std::string(1 << 20, 'x');
   for (int64_t version = 1; version <= 20; ++version) {
-    retract.version = version;
-    runner_->sessions().Send(1, retract);
+    cancel.version = version;
+    runner_->sessions().Send(1, cancel);
   }
-  runner_->sessions().Send(2, wire::Pace{.report_every = 77});
-  const std::optional<wire::Pace> pace = reading->Hear<wire::Pace>();
+  runner_->sessions().Send(2, wire::SetReportInterval{.report_every = 77});
+  const std::optional<wire::SetReportInterval> pace = reading->Hear<wire::SetReportInterval>();
   ASSERT_TRUE(pace.has_value());
   EXPECT_EQ(pace->report_every, 77);
   // Latest wins: whatever was skipped, the newest one arrives once the rank reads again.
   int64_t newest = 0;
   while (newest < 20) {
-    const std::optional<wire::Retract> heard = silent->Hear<wire::Retract>();
+    const std::optional<wire::Cancel> heard = silent->Hear<wire::Cancel>();
     ASSERT_TRUE(heard.has_value());
     ASSERT_GT(heard->version, newest);
     newest = heard->version;
@@ -191,23 +191,23 @@ TEST_F(RpcServerTest, ARankThatNeverReadsDoesNotHoldUpAnother) {
 TEST_F(RpcServerTest, ARankThatNeverReadsIsCancelledAfterItsStreamWasClosed) {
   Start();
   const std::unique_ptr<RankStream> silent = Join(0);
-  wire::Retract retract;
-  retract.reason = std::string(1 << 20, 'x');
-  runner_->sessions().Send(1, retract);
+  wire::Cancel cancel;
+  cancel.reason = std::string(1 << 20, 'x');
+  runner_->sessions().Send(1, cancel);
   runner_->sessions().Close(1, absl::AbortedError("over"));
   runner_->sessions().Expire(absl::Now());
   runner_->sessions().Expire(absl::Now() + Sessions::kCloseDeadline + absl::Seconds(1));
   EXPECT_TRUE(runner_->sessions().WaitUntilEmpty(absl::Seconds(20)));
 }
 
-TEST_F(RpcServerTest, ThreeRanksExchangeTheirBlobs) {
+TEST_F(RpcServerTest, ThreeRanksAllGatherTheirBlobs) {
   Start();
-  v1::ExchangeResponse responses[3];
+  v1::AllGatherResponse responses[3];
   grpc::Status statuses[3];
   std::vector<std::thread> threads;
   threads.reserve(3);
   for (int32_t rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] { statuses[rank] = Exchange(rank, 3, &responses[rank]); });
+    threads.emplace_back([&, rank] { statuses[rank] = AllGather(rank, 3, &responses[rank]); });
   }
   for (std::thread& thread : threads) thread.join();
   for (int32_t rank = 0; rank < 3; ++rank) {
@@ -217,20 +217,20 @@ TEST_F(RpcServerTest, ThreeRanksExchangeTheirBlobs) {
   }
 }
 
-TEST_F(RpcServerTest, AnExchangePastItsDeadlineNamesTheMissingRank) {
+TEST_F(RpcServerTest, AnAllGatherPastItsDeadlineNamesTheMissingRank) {
   RpcOptions options;
   options.rendezvous.deadline = absl::Milliseconds(1);
   Start({.host = "127.0.0.1"}, options);
-  v1::ExchangeResponse response;
-  const grpc::Status status = Exchange(0, 2, &response);
+  v1::AllGatherResponse response;
+  const grpc::Status status = AllGather(0, 2, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("rank 1 of 2 did not come"));
 }
 
-TEST_F(RpcServerTest, AnExchangeWithANumberThatNoRankHasIsInvalid) {
+TEST_F(RpcServerTest, AnAllGatherWithANumberThatNoRankHasIsInvalid) {
   Start();
-  v1::ExchangeResponse response;
-  EXPECT_EQ(Exchange(-1, 2, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  v1::AllGatherResponse response;
+  EXPECT_EQ(AllGather(-1, 2, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(RpcServerTest, HealthIsServingUntilTheDrain) {
@@ -240,8 +240,8 @@ TEST_F(RpcServerTest, HealthIsServingUntilTheDrain) {
   EXPECT_EQ(AskHealth(channel_), "NOT_SERVING");
   const std::unique_ptr<RankStream> late = Connect();
   EXPECT_EQ(late->End().error_code(), grpc::StatusCode::UNAVAILABLE);
-  v1::ExchangeResponse response;
-  EXPECT_EQ(Exchange(0, 1, &response).error_code(), grpc::StatusCode::UNAVAILABLE);
+  v1::AllGatherResponse response;
+  EXPECT_EQ(AllGather(0, 1, &response).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(RpcServerTest, ShutdownEndsOpenStreamsWithUnavailable) {

@@ -109,17 +109,17 @@ class SecurityTest : public ::testing::Test {
     v1::GetStatusResponse response;
     return AskStatus(channel, &response).ok();
   }
-  static grpc::Status Exchange(const std::shared_ptr<grpc::Channel>& channel,
-                               const std::string& job) {
+  static grpc::Status AllGather(const std::shared_ptr<grpc::Channel>& channel,
+                                const std::string& job) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
-    v1::ExchangeRequest request;
+    v1::AllGatherRequest request;
     request.set_job(job);
-    request.set_launch_id("launch");
+    request.set_launch_id("run_number");
     request.set_key("0");
     request.set_world_size(1);
-    v1::ExchangeResponse response;
-    return v1::Balancer::NewStub(channel)->Exchange(&context, request, &response);
+    v1::AllGatherResponse response;
+    return v1::Balancer::NewStub(channel)->AllGather(&context, request, &response);
   }
 
   struct Stream {

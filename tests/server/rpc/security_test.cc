@@ -43,7 +43,7 @@ TEST_F(SecurityTest, TheSocketBesideTlsAsksForNoCertificate) {
   const auto channel = grpc::CreateChannel("unix:" + (folder_ / "eplbd.sock").string(),
                                            grpc::InsecureChannelCredentials());
   EXPECT_EQ(AskJob(channel, "job").error_code(), Code::NOT_FOUND);
-  EXPECT_TRUE(Exchange(channel, "job").ok());
+  EXPECT_TRUE(AllGather(channel, "job").ok());
   EXPECT_EQ(AskJob(OpenPlain(), "job").error_code(), Code::UNAVAILABLE);
 }
 
@@ -66,7 +66,7 @@ TEST_F(SecurityTest, AMemberIsARankOfItsOwnJobOnly) {
   const auto member = OpenAs("URI:spiffe://x/train/0");
   Stream own(member);
   EXPECT_TRUE(own.Welcomed(HelloOf(0, 1)));
-  EXPECT_TRUE(Exchange(member, "job").ok());
+  EXPECT_TRUE(AllGather(member, "job").ok());
   EXPECT_TRUE(AskJob(member, "job").ok());
   wire::Hello other_job = HelloOf(0, 2);
   other_job.job = "other";
@@ -75,7 +75,7 @@ TEST_F(SecurityTest, AMemberIsARankOfItsOwnJobOnly) {
   const grpc::Status status = other.End();
   EXPECT_EQ(status.error_code(), Code::PERMISSION_DENIED);
   EXPECT_THAT(status.error_message(), HasSubstr("not allowed for job \"other\""));
-  EXPECT_EQ(Exchange(member, "other").error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(AllGather(member, "other").error_code(), Code::PERMISSION_DENIED);
   EXPECT_EQ(AskJob(member, "other").error_code(), Code::PERMISSION_DENIED);
   EXPECT_EQ(refusals(Refusal::kDenied), 3);
   // A Hello for another job on a stream that was let in.
@@ -90,7 +90,7 @@ TEST_F(SecurityTest, OtherRolesAreNoRanks) {
     Stream stream(channel);
     EXPECT_FALSE(stream.Welcomed(HelloOf(0, 1)));
     EXPECT_EQ(stream.End().error_code(), Code::PERMISSION_DENIED) << names;
-    EXPECT_EQ(Exchange(channel, "job").error_code(), Code::PERMISSION_DENIED) << names;
+    EXPECT_EQ(AllGather(channel, "job").error_code(), Code::PERMISSION_DENIED) << names;
   }
   EXPECT_EQ(AskJob(OpenAs("DNS:nobody.x"), "job").error_code(), Code::PERMISSION_DENIED);
   EXPECT_EQ(AskJob(OpenAs("URI:spiffe://x/viewer"), "job").error_code(), Code::NOT_FOUND);

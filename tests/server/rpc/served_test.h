@@ -95,18 +95,18 @@ class ServedTest : public ::testing::Test {
   static void SetDeadline(grpc::ClientContext* context) {
     context->set_deadline(std::chrono::system_clock::now() + kCallDeadline);
   }
-  grpc::Status Exchange(int32_t rank, int32_t world_size, v1::ExchangeResponse* response) {
+  grpc::Status AllGather(int32_t rank, int32_t world_size, v1::AllGatherResponse* response) {
     grpc::ClientContext context;
     SetDeadline(&context);
-    v1::ExchangeRequest request;
+    v1::AllGatherRequest request;
     request.set_job("job");
-    request.set_launch_id("launch");
+    request.set_launch_id("run_number");
     request.set_key("0");
     request.set_rank(static_cast<uint32_t>(rank));
     request.set_world_size(static_cast<uint32_t>(world_size));
     request.set_nonce(7);
     request.set_blob(absl::StrCat("blob", rank));
-    return balancer_->Exchange(&context, request, response);
+    return balancer_->AllGather(&context, request, response);
   }
 
   EventQueue::Limits queue_ = {};

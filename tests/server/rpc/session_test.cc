@@ -75,11 +75,11 @@ TEST(MessageBytesTest, BytesThatAreNoMessageAreNotParsed) {
   const grpc::Slice garbage("\xff\xff\xff\xff garbage");
   EXPECT_FALSE(ParseBytes(grpc::ByteBuffer(&garbage, 1), &up));
   v1::Up ready;
-  ready.mutable_ready()->set_version(9);
+  ready.mutable_prepared()->set_version(9);
   const std::string text = ready.SerializeAsString();
   const grpc::Slice halves[] = {grpc::Slice(text.substr(0, 1)), grpc::Slice(text.substr(1))};
   EXPECT_TRUE(ParseBytes(grpc::ByteBuffer(halves, 2), &up));
-  EXPECT_EQ(up.ready().version(), 9u);
+  EXPECT_EQ(up.prepared().version(), 9u);
 }
 
 TEST(MessageBytesTest, AStreamOfBytesThatAreNoMessageEndsAsInvalidArgument) {

@@ -42,7 +42,8 @@ class EffectExecutorTest : public ::testing::Test {
 TEST_F(EffectExecutorTest, EveryEffectReachesItsSink) {
   const core::Decision decision = {
       .effects = {core::StoreTerm{.term = 4}, core::Store{.job = Job()}, Event(), SolveOf(9),
-                  core::Send{.session = session_, .message = wire::Pace{.report_every = 5}},
+                  core::Send{.session = session_,
+                             .message = wire::SetReportInterval{.report_every = 5}},
                   core::Close{.session = session_, .status = absl::AbortedError("over")}},
       .reason = ""};
   EXPECT_FALSE(executor_.Execute(decision).has_value());
@@ -50,24 +51,24 @@ TEST_F(EffectExecutorTest, EveryEffectReachesItsSink) {
   EXPECT_EQ(store_.ReadJobs()->size(), 1);
   EXPECT_EQ(store_.ReadEvents("job", 9, 0)->front().event.reason, "why");
   EXPECT_EQ(solves_.at(0).solve_id, 9);
-  EXPECT_EQ(stream_.Wait<wire::Pace>()->report_every, 5);
+  EXPECT_EQ(stream_.Wait<wire::SetReportInterval>()->report_every, 5);
   EXPECT_EQ(stream_.WaitForClose(), absl::AbortedError("over"));
 }
 
 TEST_F(EffectExecutorTest, AFailedStoreSkipsTheRestAndIsReported) {
   store_.fail_jobs = true;
-  const auto failed =
-      executor_.Execute({.effects = {core::Store{.job = Job()}, SolveOf(1),
-                                     core::Send{.session = session_, .message = wire::Pace{}}},
-                         .reason = ""});
+  const auto failed = executor_.Execute(
+      {.effects = {core::Store{.job = Job()}, SolveOf(1),
+                   core::Send{.session = session_, .message = wire::SetReportInterval{}}},
+       .reason = ""});
   ASSERT_TRUE(failed.has_value());
   EXPECT_EQ(failed->job, "job");
   EXPECT_EQ(failed->status.code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(solves_.empty());
-  sessions_.Send(session_, wire::Retract{.version = 3, .reason = ""});
+  sessions_.Send(session_, wire::Cancel{.version = 3, .reason = ""});
   EXPECT_FALSE(executor_.store_works());
   // The first message that arrives is the one after the failure.
-  EXPECT_EQ(stream_.Wait<wire::Retract>()->version, 3);
+  EXPECT_EQ(stream_.Wait<wire::Cancel>()->version, 3);
 }
 
 TEST_F(EffectExecutorTest, AFailedTermIsReportedWithoutAJob) {

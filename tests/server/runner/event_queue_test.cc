@@ -9,7 +9,7 @@ namespace {
 
 core::Event Report() { return core::SessionMessage{.session = 1, .message = ReportOf(0)}; }
 core::Event Ready(int64_t version) {
-  wire::Ready ready;
+  wire::Prepared ready;
   ready.version = version;
   return core::SessionMessage{.session = 1, .message = ready};
 }

@@ -104,7 +104,7 @@ TEST_F(RunnerTest, FromHelloToCommit) {
   // Written before it was sent.
   EXPECT_GT(store_->ReadJobs()->at(0).next_version, proposal->version);
   for (Rank& rank : ranks_) {
-    wire::Ready ready;
+    wire::Prepared ready;
     ready.version = proposal->version;
     ready.digest = proposal->digest;
     Say(rank, ready);

@@ -176,9 +176,9 @@ TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
   core::StoredJob job = JobOf("a", 4);
   job.memory = {.term = 3,
                 .serial = 12,
-                .launch = 2,
-                .incarnation = "launch-2",
-                .gone = {{.incarnation = "launch-1", .launch = 1}},
+                .run_number = 2,
+                .run_id = "run-2",
+                .gone = {{.run_id = "run-1", .run_number = 1}},
                 .paused = true,
                 .pause_reason = "by ann",
                 .settings = {.policy_name = "incremental",
@@ -205,7 +205,7 @@ TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
   job.end = core::RunEnd{.how = core::RunEnding::kFailed,
                          .reason = "rank 2 was lost",
                          .at = absl::FromUnixMicros(1234567),
-                         .incarnation = "launch-1",
+                         .run_id = "run-1",
                          .world_size = 8,
                          .step = 19};
   ASSERT_TRUE(store_->WriteJob(job).ok());
@@ -322,7 +322,7 @@ TEST_P(StoreContractTest, ThePlacementInForceIsKeptAlsoWhenItsVersionIsLow) {
   for (int64_t version = 1; version <= kContractMaxHistory + 1; ++version) {
     ASSERT_TRUE(store_->WriteJob(JobOf("a", version)).ok());
   }
-  // A new launch starts from its own layout again.
+  // A new run starts from its own layout again.
   ASSERT_TRUE(store_->WriteJob(JobOf("a", 0, 3)).ok());
   EXPECT_EQ(store_->ReadJobs()->front().placement, ReversedPlacement(3));
   EXPECT_EQ(*store_->ReadPlacement("a", 0), ReversedPlacement(3));

@@ -10,16 +10,16 @@ namespace {
 void Add(const wire::Hello& hello, Bytes& bytes) {
   bytes.Add(hello.running_version);
   bytes.Add(hello.running_digest);
-  bytes.Add(hello.ready_version);
+  bytes.Add(hello.prepared_version);
   bytes.Add(hello.highest_term);
   bytes.Add(hello.highest_version);
   bytes.Add(hello.step);
   bytes.Add(hello.session_number);
-  bytes.Add(hello.launch);
+  bytes.Add(hello.run_number);
   AddMemory(hello.memory, bytes);
 }
 void Add(const wire::LoadReport& report, Bytes& bytes) { bytes.Add(report.last_step); }
-void Add(const wire::Ready& ready, Bytes& bytes) {
+void Add(const wire::Prepared& ready, Bytes& bytes) {
   bytes.Add(ready.version);
   bytes.Add(ready.digest);
   bytes.Add(ready.plan_hash);
@@ -46,23 +46,25 @@ void Add(const wire::PlacementBody& body, Bytes& bytes) {
 void Add(const wire::Goodbye& goodbye, Bytes& bytes) { bytes.Add(int64_t{goodbye.failed}); }
 void Add(const wire::Welcome& welcome, Bytes& bytes) { bytes.Add(welcome.term); }
 void Add(const wire::Propose& propose, Bytes& bytes) { AddPropose(propose, bytes); }
-void Add(const wire::Retract& retract, Bytes& bytes) { bytes.Add(retract.version); }
-void Add(const wire::Pace& pace, Bytes& bytes) { bytes.Add(int64_t{pace.report_every}); }
+void Add(const wire::Cancel& cancel, Bytes& bytes) { bytes.Add(cancel.version); }
+void Add(const wire::SetReportInterval& pace, Bytes& bytes) {
+  bytes.Add(int64_t{pace.report_every});
+}
 void Add(const wire::NeedPlacement& need, Bytes& bytes) { bytes.Add(need.digest); }
 void Add(const wire::Drain& drain, Bytes& bytes) { bytes.Add(int64_t{drain.grace_ms}); }
 void Add(const wire::Keep& keep, Bytes& bytes) {
-  bytes.Add(keep.launch);
+  bytes.Add(keep.run_number);
   AddMemory(keep.memory, bytes);
 }
 void Add(const wire::Moved& moved, Bytes& bytes) { bytes.Add(moved.term); }
 
 std::string Name(const wire::Hello& hello) {
-  return absl::StrCat("Hello running v", hello.running_version, " ready v", hello.ready_version,
+  return absl::StrCat("Hello running v", hello.running_version, " ready v", hello.prepared_version,
                       " seen v", hello.highest_version, " term ", hello.highest_term,
-                      hello.launch > 0 ? absl::StrCat(" launch ", hello.launch) : "");
+                      hello.run_number > 0 ? absl::StrCat(" run ", hello.run_number) : "");
 }
 std::string Name(const wire::LoadReport&) { return "LoadReport"; }
-std::string Name(const wire::Ready& ready) { return absl::StrCat("Ready v", ready.version); }
+std::string Name(const wire::Prepared& ready) { return absl::StrCat("Ready v", ready.version); }
 std::string Name(const wire::Nack& nack) {
   return absl::StrCat("Nack v", nack.version, " code ", static_cast<int>(nack.code));
 }
@@ -82,13 +84,11 @@ std::string Name(const wire::Welcome& welcome) {
 std::string Name(const wire::Propose& propose) {
   return absl::StrCat("Propose v", propose.version, " on v", propose.base_version);
 }
-std::string Name(const wire::Retract& retract) {
-  return absl::StrCat("Retract v", retract.version);
-}
-std::string Name(const wire::Pace&) { return "Pace"; }
+std::string Name(const wire::Cancel& cancel) { return absl::StrCat("Cancel v", cancel.version); }
+std::string Name(const wire::SetReportInterval&) { return "Pace"; }
 std::string Name(const wire::NeedPlacement&) { return "NeedPlacement"; }
 std::string Name(const wire::Drain&) { return "Drain"; }
-std::string Name(const wire::Keep& keep) { return absl::StrCat("Keep launch ", keep.launch); }
+std::string Name(const wire::Keep& keep) { return absl::StrCat("Keep run ", keep.run_number); }
 std::string Name(const wire::Moved& moved) { return absl::StrCat("Moved term ", moved.term); }
 
 }  // namespace
@@ -99,10 +99,10 @@ void AddMemory(const wire::CarriedMemory& memory, Bytes& bytes) {
   if (!memory.value) return;
   bytes.Add(memory.value->term);
   bytes.Add(memory.value->serial);
-  bytes.Add(memory.value->launch);
-  bytes.Add(memory.value->incarnation);
+  bytes.Add(memory.value->run_number);
+  bytes.Add(memory.value->run_id);
   bytes.Add(int64_t{memory.value->quarantine.empty()});
-  for (const wire::GoneLaunch& gone : memory.value->gone) bytes.Add(gone.incarnation);
+  for (const wire::EndedRun& gone : memory.value->gone) bytes.Add(gone.run_id);
 }
 
 void AddPropose(const wire::Propose& propose, Bytes& bytes) {
@@ -142,7 +142,7 @@ void DropSentences(wire::UpMessage& message) {
 
 void DropSentences(wire::DownMessage& message) {
   if (auto* propose = std::get_if<wire::Propose>(&message)) propose->reason.clear();
-  if (auto* retract = std::get_if<wire::Retract>(&message)) retract->reason.clear();
+  if (auto* cancel = std::get_if<wire::Cancel>(&message)) cancel->reason.clear();
 }
 
 }  // namespace eplb::explorer

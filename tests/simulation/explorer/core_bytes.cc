@@ -9,21 +9,20 @@
 namespace eplb::explorer {
 namespace {
 
-using core::Incarnation;
 using core::Job;
 using core::Rank;
+using core::Run;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 408, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Incarnation) == 720,
-              "core::Incarnation changed: look at BytesOf and Simplify");
+static_assert(sizeof(Run) == 720, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
 static_assert(sizeof(State) == 6968, "core::State changed: look at BytesOf and Simplify");
 static_assert(sizeof(Job) == 4768, "core::Job changed: look at BytesOf and Simplify");
 
-int IndexOf(const std::string& incarnation) { return incarnation == IncarnationName(1) ? 1 : 0; }
+int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
 // Only how it ended is looked at by decisions; the rest is words.
 void Simplify(core::RunEnd& end) {
@@ -32,19 +31,19 @@ void Simplify(core::RunEnd& end) {
   end.step = 0;
 }
 
-void Simplify(Incarnation& incarnation) {
-  Simplify(incarnation.end);
-  if (incarnation.ending == core::Ending::kLive) incarnation.end = {};
-  incarnation.failure.reset();  // words only
-  incarnation.took_over.clear();
-  incarnation.moved.clear();
-  incarnation.reuse_told = false;
-  incarnation.since = kNow;
-  incarnation.front = {};  // of reports, of which there are none
-  // Steps advance until deadlines pass; only the first launch may hang.
-  incarnation.rate = {.told = {}, .due = kBetween};
-  if (IndexOf(incarnation.name) == 1) incarnation.rate.due = absl::InfiniteFuture();
-  for (Rank& rank : incarnation.ranks) {
+void Simplify(Run& run) {
+  Simplify(run.end);
+  if (run.ending == core::Ending::kLive) run.end = {};
+  run.failure.reset();  // words only
+  run.took_over.clear();
+  run.moved.clear();
+  run.reuse_told = false;
+  run.since = kNow;
+  run.front = {};  // of reports, of which there are none
+  // Steps advance until deadlines pass; only the first run may hang.
+  run.rate = {.told = {}, .due = kBetween};
+  if (IndexOf(run.name) == 1) run.rate.due = absl::InfiniteFuture();
+  for (Rank& rank : run.ranks) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     rank.failed = false;  // words only, like the next
     rank.cut = false;
@@ -68,11 +67,11 @@ void Simplify(Job& job, bool carries) {
   job.ran.clear();  // that a number had two placements is an event
   job.refused_at = kNow;
   job.refused_hellos = 0;
-  job.nudged_at = kNow;
+  job.last_retry_at = kNow;
   job.stuck_recorded = false;
   job.watched = false;
   job.stall = {};  // words only
-  job.pace_load = {};
+  job.report_overload = {};
   job.windows_given_up = 0;
   job.covered_step = -1;
   job.turned_away.clear();  // words only
@@ -107,10 +106,10 @@ void Simplify(Job& job, bool carries) {
   job.solving.seconds = 0;
   job.chunks.reason.clear();
   job.chunks.decision = 0;  // for the ranks' logs
-  if (job.asked.session != 0) job.asked.at = kNow;
+  if (job.pending_fetch.session != 0) job.pending_fetch.at = kNow;
   if (job.proposal) {
     core::Proposal& proposal = *job.proposal;
-    proposal.turn = 0;
+    proposal.decision_count = 0;
     proposal.message.reason.clear();
     proposal.message.decision = 0;
     proposal.received_bytes = 0;
@@ -134,25 +133,25 @@ void Add(const Rank& rank, Bytes& bytes) {
   bytes.Add(int64_t{rank.away_since == kNow});
   bytes.Add(rank.running_version);
   bytes.Add(rank.running_digest);
-  bytes.Add(rank.ready_version);
+  bytes.Add(rank.prepared_version);
   bytes.Add(rank.staging_rows);
   bytes.Add(rank.staging_layers);
 }
 
-// Shape, grid, bytes, settings and periods are those of the one job in every incarnation; nobody
+// Shape, grid, bytes, settings and periods are those of the one job in every run; nobody
 // changes them, and the daemon asks for no other pace. With one shape fresh_version stays 0.
-void Add(const std::optional<Incarnation>& incarnation, Bytes& bytes) {
-  bytes.Add(int64_t{incarnation.has_value()});
-  if (!incarnation) return;
-  bytes.Add(incarnation->name);
-  bytes.Add(int64_t{incarnation->num_hello});
-  bytes.Add(int64_t{incarnation->num_connected});
-  bytes.Add(int64_t{incarnation->num_finished});
-  bytes.Add(incarnation->launch);
-  bytes.Add(incarnation->claimed);
-  bytes.Add(static_cast<int64_t>(incarnation->ending));
-  bytes.Add(static_cast<int64_t>(incarnation->end.how));
-  for (const Rank& rank : incarnation->ranks) Add(rank, bytes);
+void Add(const std::optional<Run>& run, Bytes& bytes) {
+  bytes.Add(int64_t{run.has_value()});
+  if (!run) return;
+  bytes.Add(run->name);
+  bytes.Add(int64_t{run->num_hello});
+  bytes.Add(int64_t{run->num_connected});
+  bytes.Add(int64_t{run->num_finished});
+  bytes.Add(run->run_number);
+  bytes.Add(run->claimed);
+  bytes.Add(static_cast<int64_t>(run->ending));
+  bytes.Add(static_cast<int64_t>(run->end.how));
+  for (const Rank& rank : run->ranks) Add(rank, bytes);
 }
 
 void Add(const core::Proposal& proposal, Bytes& bytes) {
@@ -168,11 +167,11 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(static_cast<int64_t>(job.phase));
   Add(job.current, bytes);
   Add(job.candidate, bytes);
-  for (const wire::GoneLaunch& gone : job.gone) {
-    bytes.Add(gone.incarnation);
-    bytes.Add(gone.launch);
+  for (const wire::EndedRun& gone : job.ended_runs) {
+    bytes.Add(gone.run_id);
+    bytes.Add(gone.run_number);
   }
-  bytes.Add(job.launch);
+  bytes.Add(job.run_number);
   bytes.Add(job.term);
   bytes.Add(job.first_hello);
   bytes.Add(int64_t{job.owner_due > kNow});
@@ -181,10 +180,10 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(int64_t{job.memory_is_ours} * 4 + static_cast<int64_t>(job.tell_memory));
   bytes.Add(job.remembered);
   bytes.Add(job.quarantine);
-  bytes.Add(int64_t{job.known.has_value()});
-  if (job.known) {
-    bytes.Add(job.known->version);
-    bytes.Add(job.known->digest);
+  bytes.Add(int64_t{job.last_known.has_value()});
+  if (job.last_known) {
+    bytes.Add(job.last_known->version);
+    bytes.Add(job.last_known->digest);
   }
   bytes.Add(int64_t{job.stored.has_value()});
   if (job.stored) {
@@ -202,8 +201,8 @@ void Add(const Job& job, Bytes& bytes) {
   for (const Chunk& chunk : job.chunks.rest) bytes.Add(DigestOf(chunk.after));
   bytes.Add(int64_t{job.proposal.has_value()});
   if (job.proposal) Add(*job.proposal, bytes);
-  bytes.Add(int64_t{job.asked.rank});
-  bytes.Add(job.asked.session);
+  bytes.Add(int64_t{job.pending_fetch.rank});
+  bytes.Add(job.pending_fetch.session);
 }
 
 class Renamer {
@@ -211,36 +210,37 @@ class Renamer {
   Renamer(const Permutation& first, const Permutation& second) : to_{&first, &second} {}
 
   void Apply(Job& job) const {
-    if (job.asked.session != 0) {
-      job.asked.rank = Rename(CoreTable::NameOf(job.asked.session).incarnation, job.asked.rank);
+    if (job.pending_fetch.session != 0) {
+      job.pending_fetch.rank =
+          Rename(CoreTable::NameOf(job.pending_fetch.session).run, job.pending_fetch.rank);
     }
-    job.asked.session = Rename(job.asked.session);
+    job.pending_fetch.session = Rename(job.pending_fetch.session);
     if (job.current) Apply(*job.current);
     if (job.candidate) Apply(*job.candidate);
   }
 
-  void Apply(Incarnation& incarnation) const {
-    const int index = IndexOf(incarnation.name);
-    std::vector<Rank> renamed(incarnation.ranks.size());
+  void Apply(Run& run) const {
+    const int index = IndexOf(run.name);
+    std::vector<Rank> renamed(run.ranks.size());
     for (int rank = 0; rank < kRanks; ++rank) {
-      Rank one = incarnation.ranks[rank];
+      Rank one = run.ranks[rank];
       one.session = Rename(one.session);
       renamed[Rename(index, rank)] = one;
     }
-    incarnation.ranks = std::move(renamed);
+    run.ranks = std::move(renamed);
   }
 
   core::SessionId Rename(core::SessionId id) const {
     if (id == 0) return 0;
     SessionName name = CoreTable::NameOf(id);
-    name.rank = Rename(name.incarnation, name.rank);
+    name.rank = Rename(name.run, name.rank);
     return CoreTable::IdOf(name);
   }
 
-  int Rename(int incarnation, int rank) const { return (*to_[incarnation])[rank]; }
+  int Rename(int run, int rank) const { return (*to_[run])[rank]; }
 
  private:
-  const Permutation* to_[kIncarnations];
+  const Permutation* to_[kRuns];
 };
 
 }  // namespace
@@ -266,13 +266,13 @@ void Simplify(wire::JobMemory& memory, bool carries) {
 
 void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes) {
   bytes.Add(end ? static_cast<int64_t>(end->how) : int64_t{-1});
-  if (end) bytes.Add(end->incarnation);
+  if (end) bytes.Add(end->run_id);
 }
 
 void Simplify(State& state, bool carries) {
-  state.turn = 0;
+  state.decision_count = 0;
   state.last_solve_id = 0;
-  state.term_turn = -1;
+  state.term_decision_count = -1;
   state.last_hello = 0;
   state.refusals.clear();
   state.last_stored_job.clear();
@@ -287,10 +287,10 @@ std::string BytesOf(const State& state) {
   bytes.Add(state.term);
   bytes.Add(int64_t{state.term_stored});
   bytes.Add(int64_t{state.draining});
-  for (const auto& [session, seat] : state.seats) {
+  for (const auto& [session, binding] : state.bindings) {
     bytes.Add(session);
-    bytes.Add(int64_t{seat.rank});
-    bytes.Add(seat.incarnation);
+    bytes.Add(int64_t{binding.rank});
+    bytes.Add(binding.run_id);
   }
   for (const auto& [name, job] : state.jobs) Add(job, bytes);
   return std::move(bytes).Take();
@@ -298,32 +298,32 @@ std::string BytesOf(const State& state) {
 
 void Rename(State& state, const Permutation& first, const Permutation& second) {
   const Renamer renamer(first, second);
-  std::map<core::SessionId, core::Seat> seats;
-  for (auto& [session, seat] : state.seats) {
-    seat.rank = renamer.Rename(IndexOf(seat.incarnation), seat.rank);
-    seats[renamer.Rename(session)] = seat;
+  std::map<core::SessionId, core::SessionBinding> bindings;
+  for (auto& [session, binding] : state.bindings) {
+    binding.rank = renamer.Rename(IndexOf(binding.run_id), binding.rank);
+    bindings[renamer.Rename(session)] = binding;
   }
-  state.seats = std::move(seats);
+  state.bindings = std::move(bindings);
   for (auto& [name, job] : state.jobs) renamer.Apply(job);
 }
 
 CoreInfo InfoOf(const State& state) {
   CoreInfo info;
   info.term = state.term;
-  for (const auto& [session, seat] : state.seats) info.sessions |= uint64_t{1} << session;
+  for (const auto& [session, binding] : state.bindings) info.sessions |= uint64_t{1} << session;
   if (state.jobs.empty()) return info;
   const Job& job = state.jobs.begin()->second;
   info.has_job = true;
   info.phase = job.phase;
   info.job_term = job.term;
-  info.known = job.known;
+  info.known = job.last_known;
   info.next_version = job.next_version;
   info.proposed = job.proposal ? job.proposal->message.version : 0;
-  info.sessions |= uint64_t{1} << job.asked.session;
+  info.sessions |= uint64_t{1} << job.pending_fetch.session;
   info.has_candidate = job.candidate.has_value();
   if (job.candidate) info.knows[IndexOf(job.candidate->name)] = true;
   if (!job.current) return info;
-  const Incarnation& current = *job.current;
+  const Run& current = *job.current;
   info.current = IndexOf(current.name);
   info.knows[info.current] = true;
   info.all_said_hello = current.num_hello == current.world_size();

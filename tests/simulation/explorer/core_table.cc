@@ -17,13 +17,14 @@ bool IsAboutAnother(const wire::UpMessage& message, int64_t proposed) {
   if (const auto* applied = std::get_if<wire::Applied>(&message)) {
     return applied->version != proposed;
   }
-  if (const auto* ready = std::get_if<wire::Ready>(&message)) return ready->version != proposed;
+  if (const auto* ready = std::get_if<wire::Prepared>(&message)) return ready->version != proposed;
   return false;
 }
 
-void LeaveHeldEarly(core::State& state) {
+void LeaveRecoveryEarly(core::State& state) {
   for (auto& [name, job] : state.jobs) {
-    if (!job.current || job.phase != core::Phase::kHeld || job.current->num_hello == 0) continue;
+    if (!job.current || job.phase != core::Phase::kRecovering || job.current->num_hello == 0)
+      continue;
     const core::Rank* first = nullptr;
     for (const core::Rank& rank : job.current->ranks) {
       if (rank.said_hello) first = &rank;
@@ -72,21 +73,21 @@ uint32_t Messages::Add(StoredJob job) {
 }
 
 core::SessionId CoreTable::IdOf(SessionName session) {
-  return 1 + (session.incarnation * kRanks + session.rank) * kSessionNumbers + session.number;
+  return 1 + (session.run * kRanks + session.rank) * kSessionNumbers + session.number;
 }
 
 SessionName CoreTable::NameOf(core::SessionId id) {
   const int64_t zero_based = id - 1;
   const int64_t rank = zero_based / kSessionNumbers;
-  return {.incarnation = static_cast<int>(rank / kRanks),
+  return {.run = static_cast<int>(rank / kRanks),
           .rank = static_cast<int>(rank % kRanks),
           .number = static_cast<int>(zero_based % kSessionNumbers)};
 }
 
 void CoreTable::Forget(core::StoredJob& job) const {
-  if (mutant_ == Mutant::kLaunchesNotStored) {
-    job.memory.launch = 0;
-    job.memory.incarnation.clear();
+  if (mutant_ == Mutant::kRunsNotStored) {
+    job.memory.run_number = 0;
+    job.memory.run_id.clear();
     job.memory.gone.clear();
   }
   if (mutant_ == Mutant::kQuarantineNotStored) job.memory.quarantine.clear();
@@ -94,14 +95,14 @@ void CoreTable::Forget(core::StoredJob& job) const {
 
 void CoreTable::Forget(core::State& state) const {
   for (auto& [name, job] : state.jobs) {
-    if (mutant_ == Mutant::kReplacedComesBack) job.gone.clear();
+    if (mutant_ == Mutant::kReplacedComesBack) job.ended_runs.clear();
     if (mutant_ == Mutant::kAdvancingIsReplaced && job.current) job.current->rate = {};
   }
 }
 
 void CoreTable::Forget(wire::Hello& hello) const {
   if (mutant_ == Mutant::kTermNotRaised) hello.highest_term = 0;
-  if (mutant_ == Mutant::kReplacedComesBack) hello.launch = 0;
+  if (mutant_ == Mutant::kReplacedComesBack) hello.run_number = 0;
   if (mutant_ == Mutant::kMemoryNotRecalled) hello.memory = {};
 }
 
@@ -125,9 +126,9 @@ uint32_t CoreTable::Start(const Stored& stored) {
 const Turned& CoreTable::OnMessage(uint32_t core, SessionName session, uint32_t up) {
   wire::UpMessage message = messages_.up[up];
   if (auto* hello = std::get_if<wire::Hello>(&message)) {
-    hello->incarnation = IncarnationName(session.incarnation);
-    // A nonce is only compared with that of the same rank of the same incarnation.
-    hello->nonce = 7 + static_cast<uint64_t>(session.incarnation);
+    hello->run_id = RunName(session.run);
+    // A nonce is only compared with that of the same rank of the same run.
+    hello->nonce = 7 + static_cast<uint64_t>(session.run);
     hello->rank = session.rank;
     hello->gpu = session.rank;
     Forget(*hello);
@@ -146,13 +147,13 @@ const Turned& CoreTable::On(uint32_t core, CoreEvent event, int max_layers) {
   const core::State& state = entries_[core].state;
   switch (event) {
     case CoreEvent::kReport:
-      return Handle(core, key, core::SessionMessage{state.seats.begin()->first, SmallReport()});
+      return Handle(core, key, core::SessionMessage{state.bindings.begin()->first, SmallReport()});
     case CoreEvent::kSolved: {
       const core::Job& job = state.jobs.begin()->second;
-      std::optional<Placement> better = Better(*job.known->placement, max_layers);
+      std::optional<Placement> better = Better(*job.last_known->placement, max_layers);
       return Handle(core, key,
                     core::Solved{kJob, job.solving.id,
-                                 better ? *std::move(better) : *job.known->placement, 0});
+                                 better ? *std::move(better) : *job.last_known->placement, 0});
     }
     case CoreEvent::kDeadlines:
     case CoreEvent::kGrace:
@@ -168,7 +169,7 @@ const Turned& CoreTable::Handle(uint32_t core, uint64_t key, const core::Event& 
   turned.core = core;
   const core::State& state = entries_[core].state;
   const auto* said = std::get_if<core::SessionMessage>(&event);
-  if (mutant_ == Mutant::kRetractIsFinal && said != nullptr &&
+  if (mutant_ == Mutant::kCancelIsFinal && said != nullptr &&
       IsAboutAnother(said->message, entries_[core].info.proposed)) {
     return turned;
   }
@@ -178,7 +179,7 @@ const Turned& CoreTable::Handle(uint32_t core, uint64_t key, const core::Event& 
   const bool is_grace = (key >> 28 & 15) == 2 + static_cast<uint64_t>(CoreEvent::kGrace);
   const bool is_tick = std::holds_alternative<core::Tick>(event);
   Run(running, event, is_tick ? (is_grace ? kAfterGrace : kAfterDeadlines) : kNow, turned);
-  if (mutant_ == Mutant::kHeldLeftEarly) LeaveHeldEarly(core::CorePeer::StateOf(running));
+  if (mutant_ == Mutant::kRecoveryLeftEarly) LeaveRecoveryEarly(core::CorePeer::StateOf(running));
   turned.core = Keep(std::move(core::CorePeer::StateOf(running)));
   return turned;
 }
@@ -186,12 +187,12 @@ const Turned& CoreTable::Handle(uint32_t core, uint64_t key, const core::Event& 
 void CoreTable::Run(core::Core& core, const core::Event& event, absl::Time now, Turned& turned) {
   const core::Decision decision = core.Handle(event, now);
   for (const core::Effect& effect : decision.effects) AddEffect(effect, turned);
-  if (mutant_ != Mutant::kRetractIsFinal) return;
+  if (mutant_ != Mutant::kCancelIsFinal) return;
   for (const core::Effect& effect : decision.effects) {
     const auto* send = std::get_if<core::Send>(&effect);
-    const auto* retract = send == nullptr ? nullptr : std::get_if<wire::Retract>(&send->message);
-    if (retract == nullptr) continue;
-    wire::Failed failed{.version = retract->version, .code = wire::FailedCode::kRetracted};
+    const auto* cancel = send == nullptr ? nullptr : std::get_if<wire::Cancel>(&send->message);
+    if (cancel == nullptr) continue;
+    wire::Failed failed{.version = cancel->version, .code = wire::FailedCode::kCancelled};
     Run(core, core::SessionMessage{send->session, failed}, now, turned);
   }
 }

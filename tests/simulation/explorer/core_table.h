@@ -3,7 +3,7 @@
 // change a decision is taken out:
 // - sentences, counters and figures that are only shown;
 // - times: every deadline may pass at any moment, so that when a state was entered says nothing; a
-//   launch's steps advance until deadlines pass;
+//   run's steps advance until deadlines pass;
 // - load windows and back-off: a decision is an event of the explorer's, whenever the core is IDLE;
 // - what is kept for a failing store: the store of the explorer does not fail (the simulation's
 //   does).
@@ -29,13 +29,13 @@ namespace eplb::explorer {
 // A stream of a rank. `number` tells the streams of a rank apart; it is used again once nobody
 // remembers its last use, which renames a session and nothing else.
 struct SessionName {
-  int incarnation = 0;
+  int run = 0;
   int rank = 0;
   int number = 0;
 };
 inline constexpr int kSessionNumbers = 8;
 
-// Where each rank of an incarnation goes.
+// Where each rank of a run goes.
 using Permutation = std::array<uint8_t, kRanks>;
 inline constexpr int kPermutations = 6;
 extern const std::array<Permutation, kPermutations> kAllPermutations;  // [0] is the identity
@@ -60,11 +60,11 @@ struct Messages {
 struct Stored {
   int64_t term = 0;
   uint32_t job = 0;  // in Messages::jobs
-  // As they were before the newest launch: what a backup holds.
+  // As they were before the newest run: what a backup holds.
   int64_t term_before = 0;
   uint32_t job_before = 0;
-  int owner = -1;         // the newest incarnation that owned the job under daemons on this store
-  uint32_t replaced = 0;  // bit per incarnation that did before it
+  int owner = -1;         // the newest run that owned the job under daemons on this store
+  uint32_t replaced = 0;  // bit per run that did before it
 };
 
 struct CoreEffect {
@@ -85,18 +85,18 @@ struct Turned {
 
 // What the explorer looks at in a state.
 struct CoreInfo {
-  core::Phase phase = core::Phase::kHeld;
+  core::Phase phase = core::Phase::kRecovering;
   bool has_job = false;
-  int current = -1;                // incarnation
-  bool knows[kIncarnations] = {};  // has this incarnation as current or candidate
+  int current = -1;        // run
+  bool knows[kRuns] = {};  // has this run as current or candidate
   bool all_said_hello = false;
   bool all_connected = false;
   bool somebody_away = false;
   bool live = false;
   bool has_candidate = false;
-  bool any_connected = false;  // of the current incarnation
+  bool any_connected = false;  // of the current run
   int64_t claimed = 0;         // the current one's number under an earlier daemon
-  std::optional<core::Known> known;
+  std::optional<core::LastKnownPlacement> known;
   int64_t next_version = 0;
   int64_t term = 0;
   int64_t job_term = 0;
@@ -118,7 +118,7 @@ class CoreTable {
   const Turned& On(uint32_t core, CoreEvent event, int max_layers = 0);
 
   const CoreInfo& Info(uint32_t core) const { return entries_[core].info; }
-  // The state with the ranks of both incarnations renamed.
+  // The state with the ranks of both runs renamed.
   uint32_t Renamed(uint32_t core, int permutation_0, int permutation_1);
   static core::SessionId IdOf(SessionName session);
   static SessionName NameOf(core::SessionId id);

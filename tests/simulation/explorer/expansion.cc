@@ -8,11 +8,11 @@
 namespace eplb::explorer {
 
 void Model::Expansion::Run(const World& world) {
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+  for (int run = 0; run < kRuns; ++run) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      UpMoves(world, incarnation, rank);
-      if (model.ranks_[world.cells[incarnation][rank]].has_process()) {
-        RankMoves(world, incarnation, rank);
+      UpMoves(world, run, rank);
+      if (model.ranks_[world.cells[run][rank]].has_process()) {
+        RankMoves(world, run, rank);
       }
     }
   }
@@ -25,9 +25,9 @@ void Model::Expansion::Emit(World world, Step step, std::string violation) {
 
 void Model::Expansion::EmitRank(const World& world, Step step, const RankStep& rank_step) {
   World next = world;
-  next.cells[step.incarnation][step.rank] = rank_step.cell;
+  next.cells[step.run][step.rank] = rank_step.cell;
   for (const HistoryRecord& record : rank_step.log) {
-    step.log.push_back({step.incarnation, step.rank, record});
+    step.log.push_back({step.run, step.rank, record});
   }
   Emit(next, std::move(step),
        rank_step.old_term ? "a rank was welcomed with a term below one that it has seen" : "");
@@ -35,12 +35,10 @@ void Model::Expansion::EmitRank(const World& world, Step step, const RankStep& r
 
 // ---- ranks ----
 
-void Model::Expansion::RankMoves(const World& world, int incarnation, int rank) {
-  const uint32_t id = world.cells[incarnation][rank];
+void Model::Expansion::RankMoves(const World& world, int run, int rank) {
+  const uint32_t id = world.cells[run][rank];
   const Cell& cell = model.ranks_[id];
-  const auto step = [&](Move move) {
-    return Step{.move = move, .incarnation = incarnation, .rank = rank};
-  };
+  const auto step = [&](Move move) { return Step{.move = move, .run = run, .rank = rank}; };
   if (model.ranks_.HasNews(cell)) Deliver(world, step(Move::kDeliverDown));
   Connect(world, step(Move::kConnect));
   if (cell.stream == Stream::kOpen && world.left.cuts && world.left.faults > 0) {
@@ -48,12 +46,12 @@ void Model::Expansion::RankMoves(const World& world, int incarnation, int rank) 
     --next.left.faults;
     EmitRank(next, step(Move::kCut), model.ranks_.Cut(id));
   }
-  const bool stands = incarnation == 0 && world.hung;
+  const bool stands = run == 0 && world.hung;
   if (!stands) Votes(world, step(Move::kEnterVote));
 }
 
 void Model::Expansion::Deliver(const World& world, Step step) {
-  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const uint32_t id = world.cells[step.run][step.rank];
   const size_t waiting = model.ranks_.Waiting(model.ranks_[id]);
   for (int arrival = 0; arrival < kArrivals; ++arrival) {
     step.arrival = static_cast<Arrival>(arrival);
@@ -65,12 +63,12 @@ void Model::Expansion::Deliver(const World& world, Step step) {
 }
 
 void Model::Expansion::Connect(const World& world, Step step) {
-  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const uint32_t id = world.cells[step.run][step.rank];
   const Cell& cell = model.ranks_[id];
   if (cell.stream == Stream::kAway || cell.stream == Stream::kCut) {
     const uint64_t named = model.cores_.Info(world.core).sessions;
     for (int number = 0;; ++number) {
-      const auto session = CoreTable::IdOf({step.incarnation, step.rank, number});
+      const auto session = CoreTable::IdOf({step.run, step.rank, number});
       const bool used = (named >> session & 1) != 0 || std::any_of(cell.old.begin(), cell.old.end(),
                                                                    [number](const OldStream& old) {
                                                                      return old.number == number;
@@ -91,15 +89,15 @@ void Model::Expansion::Connect(const World& world, Step step) {
 }
 
 void Model::Expansion::Votes(const World& world, Step step) {
-  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const uint32_t id = world.cells[step.run][step.rank];
   const Cell& cell = model.ranks_[id];
   switch (cell.pc) {
     case Pc::kTrain:
-      if (MayEnter(world, step.incarnation, cell)) Enter(world, std::move(step));
+      if (MayEnter(world, step.run, cell)) Enter(world, std::move(step));
       return;
     case Pc::kWaiting:
       // A vote that a rank can never enter fails on the others.
-      if (!model.HasEnded(world, step.incarnation)) return;
+      if (!model.HasEnded(world, step.run)) return;
       step.move = Move::kTakeOutcome;
       EmitRank(world, std::move(step),
                model.ranks_.TakeOutcome(model.ranks_.SetOutcome(id, Pc::kGetEnd).cell));
@@ -112,15 +110,15 @@ void Model::Expansion::Votes(const World& world, Step step) {
   }
 }
 
-// A vote that every rank enters without being READY changes nothing and is left out. So a rank that
-// is not READY enters when another one waits, or in time before it becomes READY: where it enters
-// earlier it does the same until then.
-bool Model::Expansion::MayEnter(const World& world, int incarnation, const Cell& cell) const {
+// A vote that every rank enters without being PREPARED changes nothing and is left out. So a rank
+// that is not PREPARED enters when another one waits, or in time before it becomes PREPARED: where
+// it enters earlier it does the same until then.
+bool Model::Expansion::MayEnter(const World& world, int run, const Cell& cell) const {
   if (model.ranks_.MemberOf(cell).ready() != nullptr) return true;
   for (const uint32_t message : cell.down) {
     if (std::holds_alternative<wire::Propose>(model.messages_.down[message])) return true;
   }
-  const auto& cells = world.cells[incarnation];
+  const auto& cells = world.cells[run];
   return std::any_of(cells.begin(), cells.end(), [this](uint32_t other) {
     const Pc pc = model.ranks_[other].pc;
     return pc == Pc::kWaiting || pc == Pc::kEnded;
@@ -128,10 +126,10 @@ bool Model::Expansion::MayEnter(const World& world, int incarnation, const Cell&
 }
 
 void Model::Expansion::Enter(const World& world, Step step) {
-  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const uint32_t id = world.cells[step.run][step.rank];
   const Cell& cell = model.ranks_[id];
   World next = world;
-  uint32_t& slot = next.cells[step.incarnation][step.rank];
+  uint32_t& slot = next.cells[step.run][step.rank];
   if (model.mutant_ == Mutant::kVoteGatedOnReady &&
       model.ranks_.MemberOf(cell).ready() == nullptr) {
     if (cell.lead >= 2) return;
@@ -141,7 +139,7 @@ void Model::Expansion::Enter(const World& world, Step step) {
     return;
   }
   slot = model.ranks_.EnterVote(id).cell;
-  const auto& cells = next.cells[step.incarnation];
+  const auto& cells = next.cells[step.run];
   const bool complete = std::all_of(cells.begin(), cells.end(), [this](uint32_t other) {
     return model.ranks_[other].pc == Pc::kWaiting;
   });
@@ -152,10 +150,10 @@ void Model::Expansion::Enter(const World& world, Step step) {
   }
 }
 
-std::string Model::Expansion::CheckVote(const World& world, int incarnation, bool agreed) const {
+std::string Model::Expansion::CheckVote(const World& world, int run, bool agreed) const {
   const Proposal* first = nullptr;
-  const Cell& first_cell = model.ranks_[world.cells[incarnation][0]];
-  for (const uint32_t id : world.cells[incarnation]) {
+  const Cell& first_cell = model.ranks_[world.cells[run][0]];
+  for (const uint32_t id : world.cells[run]) {
     const Cell& cell = model.ranks_[id];
     if (cell.lead != first_cell.lead) return "I1: ranks vote together after different steps";
     if (model.ranks_.Values(cell)[4] != model.ranks_.Values(first_cell)[4]) {
@@ -169,8 +167,8 @@ std::string Model::Expansion::CheckVote(const World& world, int incarnation, boo
       return absl::StrCat("I5: one vote runs version ", first->propose.version,
                           " on one rank and version ", target.propose.version, " on another");
     }
-    // An older launch may still run what it was READY for before the newer one owned the job.
-    if (target.propose.version <= world.committed && !model.IsOlder(world, incarnation)) {
+    // An older run may still run what it was PREPARED for before the newer one owned the job.
+    if (target.propose.version <= world.committed && !model.IsOlder(world, run)) {
       return absl::StrCat("I2: version ", target.propose.version, " is committed after version ",
                           world.committed);
     }
@@ -179,7 +177,7 @@ std::string Model::Expansion::CheckVote(const World& world, int incarnation, boo
 }
 
 void Model::Expansion::Complete(const World& world, const Step& step) {
-  const auto& cells = world.cells[step.incarnation];
+  const auto& cells = world.cells[step.run];
   std::array<std::array<int64_t, 6>, kRanks> values;
   std::array<int64_t, 6> minimum;
   minimum.fill(INT64_MAX);
@@ -192,7 +190,7 @@ void Model::Expansion::Complete(const World& world, const Step& step) {
     agreed = agreed && model.ranks_.Target(model.ranks_[cells[rank]]) != nullptr &&
              std::equal(minimum.begin(), minimum.begin() + 4, values[rank].begin());
   }
-  if (std::string wrong = CheckVote(world, step.incarnation, agreed); !wrong.empty()) {
+  if (std::string wrong = CheckVote(world, step.run, agreed); !wrong.empty()) {
     Emit(world, step, std::move(wrong));
     return;
   }
@@ -226,11 +224,11 @@ void Model::Expansion::SetOutcomes(const World& world, Step step,
                                    const std::array<Pc, kRanks>& outcomes, const char* how) {
   World next = world;
   for (int rank = 0; rank < kRanks; ++rank) {
-    uint32_t& slot = next.cells[step.incarnation][rank];
+    uint32_t& slot = next.cells[step.run][rank];
     const bool ready = model.ranks_.Target(model.ranks_[slot]) != nullptr;
-    step.log.push_back({step.incarnation, rank, {.kind = HistoryRecord::Kind::kStep}});
+    step.log.push_back({step.run, rank, {.kind = HistoryRecord::Kind::kStep}});
     slot = model.ranks_.SetOutcome(slot, outcomes[rank]).cell;
-    // Without a READY proposal in it the vote's end changes nothing but this rank's place.
+    // Without a PREPARED proposal in it the vote's end changes nothing but this rank's place.
     if (outcomes[rank] == Pc::kGetNothing && !ready) slot = model.ranks_.TakeOutcome(slot).cell;
   }
   step.vote = how;

@@ -8,9 +8,9 @@ namespace eplb::explorer {
 
 // ---- daemon ----
 
-void Model::Expansion::UpMoves(const World& world, int incarnation, int rank) {
-  const Cell& cell = model.ranks_[world.cells[incarnation][rank]];
-  Step step{.move = Move::kUp, .incarnation = incarnation, .rank = rank};
+void Model::Expansion::UpMoves(const World& world, int run, int rank) {
+  const Cell& cell = model.ranks_[world.cells[run][rank]];
+  Step step{.move = Move::kUp, .run = run, .rank = rank};
   if (!cell.up.empty()) Hear(world, step);
   for (size_t index = 0; index < cell.old.size(); ++index) {
     const OldStream& old = cell.old[index];
@@ -23,7 +23,7 @@ void Model::Expansion::UpMoves(const World& world, int incarnation, int rank) {
 }
 
 void Model::Expansion::Hear(const World& world, Step step) {
-  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const uint32_t id = world.cells[step.run][step.rank];
   const Cell& cell = model.ranks_[id];
   const size_t waiting = step.stream < 0 ? cell.up.size() : cell.old[step.stream].up.size();
   for (int arrival = 0; arrival < kArrivals; ++arrival) {
@@ -32,12 +32,12 @@ void Model::Expansion::Hear(const World& world, Step step) {
     World next = world;
     if (step.arrival != Arrival::kInOrder && !MayDisorder(next)) continue;
     const UpStep& taken = model.ranks_.TakeUp(id, step.stream, step.arrival);
-    next.cells[step.incarnation][step.rank] = taken.cell;
+    next.cells[step.run][step.rank] = taken.cell;
     if (!taken.message) {
       Emit(next, step);
       continue;
     }
-    const SessionName session{step.incarnation, step.rank, taken.number};
+    const SessionName session{step.run, step.rank, taken.number};
     const Turned& turned = model.cores_.OnMessage(next.core, session, *taken.message);
     heard = &model.messages_.up[*taken.message];
     if (turned.asks_for_body && !told_apart) {
@@ -54,8 +54,8 @@ void Model::Expansion::Hear(const World& world, Step step) {
 bool Model::Expansion::IsSymmetric(const World& world, const Turned& turned, SessionName session,
                                    uint32_t message) const {
   for (int order = 1; order < kPermutations; ++order) {
-    std::array<int, kIncarnations> orders{};
-    orders[session.incarnation] = order;
+    std::array<int, kRuns> orders{};
+    orders[session.run] = order;
     SessionName there = session;
     there.rank = kAllPermutations[order][session.rank];
     const uint32_t renamed = model.cores_.Renamed(world.core, orders[0], orders[1]);
@@ -70,11 +70,11 @@ void Model::Expansion::TurnInEveryOrder(const World& world, SessionName session,
   for (int order = 0; order < kPermutations; ++order) {
     const Permutation& to = kAllPermutations[order];
     World renamed = world;
-    std::array<int, kIncarnations> orders{};
-    orders[session.incarnation] = order;
+    std::array<int, kRuns> orders{};
+    orders[session.run] = order;
     renamed.core = model.cores_.Renamed(world.core, orders[0], orders[1]);
     for (int rank = 0; rank < kRanks; ++rank) {
-      renamed.cells[session.incarnation][to[rank]] = world.cells[session.incarnation][rank];
+      renamed.cells[session.run][to[rank]] = world.cells[session.run][rank];
     }
     SessionName there = session;
     there.rank = to[session.rank];
@@ -90,11 +90,11 @@ void Model::Expansion::TurnInEveryOrder(const World& world, SessionName session,
 }
 
 void Model::Expansion::OldEnds(const World& world, Step step) {
-  const uint32_t id = world.cells[step.incarnation][step.rank];
+  const uint32_t id = world.cells[step.run][step.rank];
   const int number = model.ranks_[id].old[step.stream].number;
   World next = world;
-  next.cells[step.incarnation][step.rank] = model.ranks_.DropOld(id, step.stream).cell;
-  Turn(next, model.cores_.OnClosed(next.core, {step.incarnation, step.rank, number}), step);
+  next.cells[step.run][step.rank] = model.ranks_.DropOld(id, step.stream).cell;
+  Turn(next, model.cores_.OnClosed(next.core, {step.run, step.rank, number}), step);
 }
 
 // Executes one decision. A crash is tried after all of its effects, and before each write that has
@@ -143,16 +143,16 @@ void Model::Expansion::Turn(const World& world, const Turned& turned, Step step)
   Emit(next, std::move(step), std::move(wrong));
 }
 
-// Past HELD the job is the current launch's own. A store that knows of the newer one never leads
+// Past RECOVERING the job is the current run's own. A store that knows of the newer one never leads
 // the older one again.
 std::string Model::Expansion::NoteOwner(World& world) const {
   const CoreInfo& info = model.cores_.Info(world.core);
-  if (!info.has_job || info.current < 0 || info.phase == core::Phase::kHeld) return "";
-  if (model.bounds_.launches + model.bounds_.beside == 0) return "";  // there is no other
+  if (!info.has_job || info.current < 0 || info.phase == core::Phase::kRecovering) return "";
+  if (model.bounds_.runs + model.bounds_.beside == 0) return "";  // there is no other
   Stored stored = model.stores_[world.stored];
   if (info.current == stored.owner) return "";
   if ((stored.replaced >> info.current & 1) != 0) {
-    return "a launch that was replaced owns the job again";
+    return "a run that was replaced owns the job again";
   }
   if (stored.owner >= 0) stored.replaced |= 1U << stored.owner;
   stored.owner = info.current;
@@ -160,7 +160,7 @@ std::string Model::Expansion::NoteOwner(World& world) const {
   return "";
 }
 
-// Deadlines say that steps do not advance any more; a launch that owned the job under another
+// Deadlines say that steps do not advance any more; a run that owned the job under another
 // daemon, later, does not wait.
 std::string Model::Expansion::CheckReplacing(const World& before, World& after,
                                              const Step& step) const {
@@ -177,17 +177,17 @@ std::string Model::Expansion::CheckReplacing(const World& before, World& after,
   }
   if (!replaced || !was.any_connected) return "";
   if (step.move == Move::kDeadlines || step.move == Move::kGrace) return "";
-  // A rank that failed ends its launch: without it no vote passes, so steps do not advance for
+  // A rank that failed ends its run: without it no vote passes, so steps do not advance for
   // long.
   const auto* goodbye = heard == nullptr ? nullptr : std::get_if<wire::Goodbye>(heard);
-  if (goodbye != nullptr && goodbye->failed && step.incarnation == was.current) return "";
+  if (goodbye != nullptr && goodbye->failed && step.run == was.current) return "";
   return "a newcomer took over a job whose steps advance";
 }
 
 // Returns what is wrong with it, or nothing.
 std::string Model::Expansion::Execute(World& world, const CoreEffect& effect) const {
   Stored stored = model.stores_[world.stored];
-  uint32_t& cell = world.cells[effect.session.incarnation][effect.session.rank];
+  uint32_t& cell = world.cells[effect.session.run][effect.session.rank];
   switch (effect.kind) {
     case CoreEffect::Kind::kSend: {
       const wire::DownMessage& message = model.messages_.down[effect.message];
@@ -222,7 +222,7 @@ int64_t Model::Expansion::KnownTerm(const World& world) const {
   const StoredJob& job = model.messages_.jobs[model.stores_[world.stored].job];
   int64_t highest = std::max(kEarlierTerm, job ? job->memory.term : 0);
   // The process of a rank that had seen it may be dead: what it said is in the daemon's term of the
-  // job, or is heard in this turn.
+  // job, or is heard in this context.
   highest = std::max(highest, term_before - 1);
   if (const auto* hello = heard == nullptr ? nullptr : std::get_if<wire::Hello>(heard)) {
     highest = std::max(highest, hello->highest_term);
@@ -247,14 +247,14 @@ void Model::Expansion::Crash(const World& world, Step step) {
   }
   const Stored stored = model.stores_[world.stored];
   StartAgain(crashed, stored, step);
-  // Where launches are beside each other, that is where a loss is worth its states.
+  // Where runs are beside each other, that is where a loss is worth its states.
   const bool may_be_lost = model.bounds_.beside == 0 || model.Exists(world, 1);
   if (world.left.losses == 0 || !may_be_lost || !RanksRemember(world)) return;
   --crashed.left.losses;
   step.loss = ", its store is lost";
   StartAgain(crashed, {}, step);
   if (stored.job_before == 0) return;
-  step.loss = ", its store is that from before the launch";
+  step.loss = ", its store is that from before the run";
   StartAgain(crashed, {.term = stored.term_before, .job = stored.job_before}, step);
 }
 
@@ -271,14 +271,14 @@ void Model::Expansion::StartAgain(World world, const Stored& stored, const Step&
 bool Model::Expansion::RanksRemember(const World& world) const {
   int64_t highest = world.committed;
   int64_t remembered = 0;
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
-    for (const uint32_t id : world.cells[incarnation]) {
+  for (int run = 0; run < kRuns; ++run) {
+    for (const uint32_t id : world.cells[run]) {
       const Cell& cell = model.ranks_[id];
       if (!cell.has_process()) continue;
       const Member& member = model.ranks_.MemberOf(cell);
       highest = std::max(highest, member.running().version);
       if (member.ready()) highest = std::max(highest, member.ready()->propose.version);
-      if (model.IsOlder(world, incarnation)) continue;
+      if (model.IsOlder(world, run)) continue;
       remembered = std::max(remembered, model.ranks_.HighestVersion(cell));
     }
   }
@@ -298,56 +298,55 @@ void Model::Expansion::DaemonMoves(const World& world) {
     Turn(world, model.cores_.On(world.core, CoreEvent::kSolved, chunks), {.move = Move::kSolved});
   }
   World hurried = world;
-  --hurried.left.retracts;
-  const bool in_doubt =
-      info.phase == core::Phase::kPreparing || info.phase == core::Phase::kResolving;
+  --hurried.left.cancels;
+  const bool in_doubt = info.phase == core::Phase::kPreparing || info.phase == core::Phase::kVoting;
   if (model.IsStill(world)) {
     // A deadline is far longer than a message needs: where nothing is under way it passes for free.
     const bool waits = info.phase != core::Phase::kIdle || info.has_candidate;
     if (info.has_job && waits && !model.IsQuarantined(world)) {
       Turn(world, model.cores_.On(world.core, CoreEvent::kDeadlines), {.move = Move::kDeadlines});
     }
-  } else if (hurried.left.retracts >= 0 && in_doubt) {
+  } else if (hurried.left.cancels >= 0 && in_doubt) {
     Turn(hurried, model.cores_.On(world.core, CoreEvent::kDeadlines), {.move = Move::kDeadlines});
   }
-  if (hurried.left.retracts >= 0 && info.somebody_away) {
+  if (hurried.left.cancels >= 0 && info.somebody_away) {
     Turn(hurried, model.cores_.On(world.core, CoreEvent::kGrace), {.move = Move::kGrace});
   }
-  if (world.left.launches > 0) Launch(world);
-  if (world.left.beside > 0) LaunchBeside(world);
+  if (world.left.runs > 0) StartRun(world);
+  if (world.left.beside > 0) StartRunBeside(world);
 }
 
 // All processes of the job die, and new ones begin.
-void Model::Expansion::Launch(const World& world) {
+void Model::Expansion::StartRun(const World& world) {
   if (!model.Exists(world, 0) || model.Exists(world, 1)) return;
   World next = world;
-  --next.left.launches;
-  EmitLaunch(next, Move::kLaunch);
+  --next.left.runs;
+  EmitRun(next, Move::kRun);
 }
 
 // New ones begin beside the old ones, which hang or train on.
-void Model::Expansion::LaunchBeside(const World& world) {
+void Model::Expansion::StartRunBeside(const World& world) {
   if (!model.Exists(world, 0) || model.Exists(world, 1)) return;
-  // Of two launches that no daemon has led yet none is the older one.
+  // Of two runs that no daemon has led yet none is the older one.
   const CoreInfo& info = model.cores_.Info(world.core);
-  if (info.current != 0 || info.phase == core::Phase::kHeld) return;
+  if (info.current != 0 || info.phase == core::Phase::kRecovering) return;
   World next = world;
   --next.left.beside;
   for (const bool hung : {false, true}) {
     next.hung = hung;
-    EmitLaunch(next, Move::kLaunchBeside);
+    EmitRun(next, Move::kRunBeside);
   }
 }
 
 // From the checkpoint that the old ones began with, or from one of the newest version that all of
 // them ran.
-void Model::Expansion::EmitLaunch(World world, Move move) {
+void Model::Expansion::EmitRun(World world, Move move) {
   RunningPlacement newest = model.ranks_.MemberOf(model.ranks_[world.cells[0][0]]).running();
   for (const uint32_t id : world.cells[0]) {
     const RunningPlacement& running = model.ranks_.MemberOf(model.ranks_[id]).running();
     if (running.version < newest.version) newest = running;
   }
-  if (move == Move::kLaunch) {
+  if (move == Move::kRun) {
     for (uint32_t& id : world.cells[0]) id = model.ranks_.Kill(id).cell;
   }
   Stored stored = model.stores_[world.stored];
@@ -356,17 +355,17 @@ void Model::Expansion::EmitLaunch(World world, Move move) {
     stored.job_before = stored.job;
     world.stored = model.Keep(stored);
   }
-  const auto launch = [&](int64_t version, const Digest& digest) {
-    world.cells[1].fill(model.ranks_.Launch(version, digest, 0, 0));
-    Step step{.move = move, .incarnation = 1};
+  const auto start_run = [&](int64_t version, const Digest& digest) {
+    world.cells[1].fill(model.ranks_.Run(version, digest, 0, 0));
+    Step step{.move = move, .run = 1};
     HistoryRecord start{.kind = HistoryRecord::Kind::kStart};
     start.version = version;
     start.digest = digest;
     for (int rank = 0; rank < kRanks; ++rank) step.log.push_back({1, rank, start});
     Emit(world, std::move(step));
   };
-  if (newest.version != kStartVersion) launch(newest.version, newest.digest);
-  launch(kStartVersion, DigestOf(StartPlacement()));
+  if (newest.version != kStartVersion) start_run(newest.version, newest.digest);
+  start_run(kStartVersion, DigestOf(StartPlacement()));
 }
 
 }  // namespace eplb::explorer

@@ -29,10 +29,10 @@ uint32_t RankOf(const Model& model, const World& before, const Step& step) {
       return 3;
     case Move::kGiveUpStream:
     case Move::kConnect:
-      // A rank of a launch that was replaced tries for ever.
-      return step.incarnation == 0 && model.ranks()[before.cells[1][0]].has_process() ? 7 : 5;
+      // A rank of a run that was replaced tries for ever.
+      return step.run == 0 && model.ranks()[before.cells[1][0]].has_process() ? 7 : 5;
     case Move::kEnterVote: {
-      const auto& cells = before.cells[step.incarnation];
+      const auto& cells = before.cells[step.run];
       const auto has = [&](auto what) { return std::any_of(cells.begin(), cells.end(), what); };
       const bool open = has([&](uint32_t id) { return model.ranks()[id].pc != Pc::kTrain; });
       // A vote on different versions changes nothing and can be repeated for ever.

@@ -12,12 +12,13 @@
 //   ranks are renamed; symmetry.h compares the states with those that remain when ranks are told
 //   apart first and renamed then.
 // - What a rank does alone and what nobody can see in between comes in one step: the checks of a
-//   Propose between Begin and Finish (READY is null, so that nothing can change what Finish looks
-//   at); Decide and the transfer up to the second vote (the member does not change); giving up a
-//   stream and opening the next (nothing is received in between); the outcome of a vote on a rank
-//   that entered it without READY.
-// - A vote that no rank enters READY is left out: it changes nothing. A rank that is not READY
-//   enters one at its latest moment: with the others, or before it becomes READY.
+//   Propose between Begin and Finish (PREPARED is null, so that nothing can change what Finish
+//   looks at); Decide and the transfer up to the second vote (the member does not change); giving
+//   up a stream and opening the next (nothing is received in between); the outcome of a vote on a
+//   rank that entered it without PREPARED.
+// - A vote that no rank enters PREPARED is left out: it changes nothing. A rank that is not
+// PREPARED
+//   enters one at its latest moment: with the others, or before it becomes PREPARED.
 // - Crashes: see Expansion::Turn. A message that is lost, doubled or overtaken is so at the moment
 // it
 //   would arrive: before that nobody can tell.

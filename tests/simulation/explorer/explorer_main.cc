@@ -1,5 +1,5 @@
 // explorer [NAME=NUMBER]..: one exploration with these bounds, and the way to the nearest state
-// where something is wrong. Names: chunks, retracts, launches, crashes, unknown, transfers, faults,
+// where something is wrong. Names: chunks, cancels, runs, crashes, unknown, transfers, faults,
 // cuts, disorder, beside, losses, mutant (its place in explorer/mutant.h), quarantine (1: is
 // wrong), states (at most so many).
 #include <cstdint>
@@ -27,7 +27,7 @@ int PrintSymmetry(const SymmetryFigures& figures) {
 
 int Main(int argc, char** argv) {
   std::map<std::string, int64_t> given = {
-      {"chunks", 2},   {"retracts", 1},  {"launches", 1},   {"crashes", 1},
+      {"chunks", 2},   {"cancels", 1},   {"launches", 1},   {"crashes", 1},
       {"unknown", 1},  {"transfers", 0}, {"faults", 2},     {"cuts", 1},
       {"disorder", 1}, {"mutant", 0},    {"quarantine", 0}, {"states", int64_t{1} << 31},
       {"beside", 0},   {"losses", 0},    {"apart", 0}};
@@ -41,8 +41,8 @@ int Main(int argc, char** argv) {
   }
   const auto number = [&given](const char* name) { return static_cast<int>(given[name]); };
   const Bounds bounds = {.chunks = number("chunks"),
-                         .retracts = number("retracts"),
-                         .launches = number("launches"),
+                         .cancels = number("cancels"),
+                         .runs = number("launches"),
                          .beside = number("beside"),
                          .crashes = number("crashes"),
                          .losses = number("losses"),

@@ -14,41 +14,37 @@ TEST_P(ExplorerTest, NothingIsWrongInAnyState) { ExpectExhaustive(); }
 INSTANTIATE_TEST_SUITE_P(
     Slow, ExplorerTest,
     ::testing::Values(
-        ExplorerRun{"LaunchCrash",
-                    {.retracts = 0, .launches = 1, .crashes = 1, .unknown = 0, .faults = 0},
+        ExplorerRun{"RunCrash",
+                    {.cancels = 0, .runs = 1, .crashes = 1, .unknown = 0, .faults = 0},
                     746008,
                     0},
-        ExplorerRun{"LaunchRetract",
-                    {.retracts = 1, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
+        ExplorerRun{"RunCancel",
+                    {.cancels = 1, .runs = 1, .crashes = 0, .unknown = 0, .faults = 0},
                     1359099,
                     0},
-        ExplorerRun{"LaunchUnknown",
-                    {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 1, .faults = 0},
+        ExplorerRun{"RunUnknown",
+                    {.cancels = 0, .runs = 1, .crashes = 0, .unknown = 1, .faults = 0},
                     3232595,
                     0},
-        ExplorerRun{"LaunchFault",
-                    {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 1},
+        ExplorerRun{"RunFault",
+                    {.cancels = 0, .runs = 1, .crashes = 0, .unknown = 0, .faults = 1},
                     3654575,
                     0},
-        ExplorerRun{"RetractCrashFault",
-                    {.retracts = 1, .launches = 0, .crashes = 1, .unknown = 0, .faults = 1},
+        ExplorerRun{"CancelCrashFault",
+                    {.cancels = 1, .runs = 0, .crashes = 1, .unknown = 0, .faults = 1},
                     18559837,
                     30566},
-        ExplorerRun{"RetractTwoCuts",
-                    {.retracts = 1,
-                     .launches = 0,
-                     .crashes = 0,
-                     .unknown = 0,
-                     .faults = 2,
-                     .disorder = false},
-                    44714080,
-                    0}),
+        ExplorerRun{
+            "CancelTwoCuts",
+            {.cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 2, .disorder = false},
+            44714080,
+            0}),
     NameOfRun);
 
 // `explorer mutant=13 ..` prints the way to the state where it shows: QUARANTINE lies deep.
 TEST(SlowMutantTest, AMemoryThatIsNotRecalledIsCaught) {
-  const Figures figures = Explore({.bounds = {.retracts = 0,
-                                              .launches = 0,
+  const Figures figures = Explore({.bounds = {.cancels = 0,
+                                              .runs = 0,
                                               .crashes = 1,
                                               .losses = 1,
                                               .unknown = 0,
@@ -59,12 +55,11 @@ TEST(SlowMutantTest, AMemoryThatIsNotRecalledIsCaught) {
       << figures.violation;
 }
 
-TEST(SlowMutantTest, AReplacedLaunchThatComesBackIsCaughtWithEveryRankToldApart) {
+TEST(SlowMutantTest, AReplacedRunThatComesBackIsCaughtWithEveryRankToldApart) {
   const SymmetryFigures figures = CompareWithRanksToldApart(
-      {.chunks = 1, .retracts = 0, .launches = 0, .beside = 1, .crashes = 0, .faults = 0},
+      {.chunks = 1, .cancels = 0, .runs = 0, .beside = 1, .crashes = 0, .faults = 0},
       Mutant::kReplacedComesBack);
-  EXPECT_NE(figures.violation.find("a launch that was replaced owns the job again"),
-            std::string::npos)
+  EXPECT_NE(figures.violation.find("a run that was replaced owns the job again"), std::string::npos)
       << figures.violation;
 }
 

@@ -17,43 +17,37 @@ INSTANTIATE_TEST_SUITE_P(
     Ci, ExplorerTest,
     ::testing::Values(
         ExplorerRun{
-            "RetractCrashUnknownTransfer",
-            {.retracts = 1, .launches = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
+            "CancelCrashUnknownTransfer",
+            {.cancels = 1, .runs = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
             7652480,
             0},
         ExplorerRun{"TwoFaults",
-                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 2},
+                    {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 2},
                     1689807,
                     11841},
-        ExplorerRun{"TwoCuts",
-                    {.retracts = 0,
-                     .launches = 0,
-                     .crashes = 0,
-                     .unknown = 0,
-                     .faults = 2,
-                     .disorder = false},
-                    867905,
-                    0},
+        ExplorerRun{
+            "TwoCuts",
+            {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 2, .disorder = false},
+            867905,
+            0},
         ExplorerRun{"FaultCrash",
-                    {.retracts = 0, .launches = 0, .crashes = 1, .unknown = 0, .faults = 1},
+                    {.cancels = 0, .runs = 0, .crashes = 1, .unknown = 0, .faults = 1},
                     1810212,
                     0},
-        ExplorerRun{"FaultRetract",
-                    {.retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 1},
+        ExplorerRun{"FaultCancel",
+                    {.cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 1},
                     2525679,
                     6174},
         ExplorerRun{"FaultUnknown",
-                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 1, .faults = 1},
+                    {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 1, .faults = 1},
                     2502955,
                     0},
-        ExplorerRun{"Launch",
-                    {.retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
-                    96732,
-                    0},
+        ExplorerRun{
+            "Run", {.cancels = 0, .runs = 1, .crashes = 0, .unknown = 0, .faults = 0}, 96732, 0},
         ExplorerRun{"Beside",
                     {.chunks = 1,
-                     .retracts = 0,
-                     .launches = 0,
+                     .cancels = 0,
+                     .runs = 0,
                      .beside = 1,
                      .crashes = 0,
                      .unknown = 0,
@@ -62,8 +56,8 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"BesideCrash",
                     {.chunks = 0,
-                     .retracts = 0,
-                     .launches = 0,
+                     .cancels = 0,
+                     .runs = 0,
                      .beside = 1,
                      .crashes = 1,
                      .unknown = 0,
@@ -72,8 +66,8 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"BesideCrashLoss",
                     {.chunks = 0,
-                     .retracts = 0,
-                     .launches = 0,
+                     .cancels = 0,
+                     .runs = 0,
                      .beside = 1,
                      .crashes = 1,
                      .losses = 1,
@@ -83,8 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"BesideCutGrace",
                     {.chunks = 0,
-                     .retracts = 1,
-                     .launches = 0,
+                     .cancels = 1,
+                     .runs = 0,
                      .beside = 1,
                      .crashes = 0,
                      .unknown = 0,
@@ -96,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ExplorerSymmetryTest, TheCoreTreatsRanksAlike) {
   const Figures figures =
-      Explore({.bounds = {.retracts = 1, .launches = 0, .crashes = 1, .unknown = 0, .faults = 0},
+      Explore({.bounds = {.cancels = 1, .runs = 0, .crashes = 1, .unknown = 0, .faults = 0},
                .check_symmetry = true});
   EXPECT_EQ(figures.violation, "");
   EXPECT_TRUE(figures.complete);
@@ -119,35 +113,26 @@ TEST_P(RanksToldApartTest, LeaveTheSameStates) {
 INSTANTIATE_TEST_SUITE_P(
     Small, RanksToldApartTest,
     ::testing::Values(
-        ExplorerRun{"NoFault",
-                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0},
-                    2620,
-                    0},
-        ExplorerRun{"Retract",
-                    {.retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0},
-                    33644,
-                    0},
-        ExplorerRun{"Crash",
-                    {.retracts = 0, .launches = 0, .crashes = 1, .unknown = 0, .faults = 0},
-                    59124,
-                    0},
+        ExplorerRun{
+            "NoFault", {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0}, 2620, 0},
+        ExplorerRun{
+            "Cancel", {.cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0}, 33644, 0},
+        ExplorerRun{
+            "Crash", {.cancels = 0, .runs = 0, .crashes = 1, .unknown = 0, .faults = 0}, 59124, 0},
         ExplorerRun{"Unknown",
-                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 1, .faults = 0},
+                    {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 1, .faults = 0},
                     84231,
                     0},
-        ExplorerRun{"Fault",
-                    {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 1},
-                    87148,
-                    0},
         ExplorerRun{
-            "Launch",
-            {.chunks = 1, .retracts = 0, .launches = 1, .crashes = 0, .unknown = 0, .faults = 0},
-            27484,
-            0},
+            "Fault", {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 1}, 87148, 0},
+        ExplorerRun{"Run",
+                    {.chunks = 1, .cancels = 0, .runs = 1, .crashes = 0, .unknown = 0, .faults = 0},
+                    27484,
+                    0},
         ExplorerRun{"BesideCrash",
                     {.chunks = 0,
-                     .retracts = 0,
-                     .launches = 0,
+                     .cancels = 0,
+                     .runs = 0,
                      .beside = 1,
                      .crashes = 1,
                      .unknown = 0,
@@ -156,8 +141,8 @@ INSTANTIATE_TEST_SUITE_P(
                     0},
         ExplorerRun{"CrashLoss",
                     {.chunks = 0,
-                     .retracts = 0,
-                     .launches = 0,
+                     .cancels = 0,
+                     .runs = 0,
                      .crashes = 1,
                      .losses = 1,
                      .unknown = 0,
@@ -169,8 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
 // A bound that has no room in a state, or none for its number, is refused: it would be taken for
 // another one.
 TEST(ExplorerBoundsTest, WhatAStateCannotHoldIsRefused) {
-  for (const Bounds& bounds : {Bounds{.retracts = 2}, Bounds{.chunks = 4}, Bounds{.faults = 4},
-                               Bounds{.launches = 2}, Bounds{.losses = 2}}) {
+  for (const Bounds& bounds : {Bounds{.cancels = 2}, Bounds{.chunks = 4}, Bounds{.faults = 4},
+                               Bounds{.runs = 2}, Bounds{.losses = 2}}) {
     const Figures figures = Explore({.bounds = bounds, .max_states = 1000});
     EXPECT_EQ(figures.violation, "bounds are at most 3 chunks, 3 faults, and 1 of everything else");
     EXPECT_FALSE(figures.complete);
@@ -203,57 +188,48 @@ TEST_P(MutantTest, IsCaughtWithEveryRankToldApart) {
   EXPECT_NE(figures.violation.find(run.violation), std::string::npos) << figures.violation;
 }
 
-constexpr Bounds kNoFault = {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0};
-constexpr Bounds kRetract = {.retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 0};
-constexpr Bounds kUnknown = {.retracts = 0, .launches = 0, .crashes = 0, .unknown = 1, .faults = 0};
+constexpr Bounds kNoFault = {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0};
+constexpr Bounds kCancel = {.cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0};
+constexpr Bounds kUnknown = {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 1, .faults = 0};
 constexpr Bounds kBesideAndCut = {.chunks = 0,
-                                  .retracts = 1,
-                                  .launches = 0,
+                                  .cancels = 1,
+                                  .runs = 0,
                                   .beside = 1,
                                   .crashes = 0,
                                   .unknown = 0,
                                   .faults = 1,
                                   .disorder = false};
-// The launch that replaced the other one fails.
-constexpr Bounds kBesideAndUnknown = {.chunks = 1,
-                                      .retracts = 0,
-                                      .launches = 0,
-                                      .beside = 1,
-                                      .crashes = 0,
-                                      .unknown = 1,
-                                      .faults = 0};
-constexpr Bounds kBesideAndCrash = {.chunks = 0,
-                                    .retracts = 0,
-                                    .launches = 0,
-                                    .beside = 1,
-                                    .crashes = 1,
-                                    .unknown = 0,
-                                    .faults = 0};
+// The run that replaced the other one fails.
+constexpr Bounds kBesideAndUnknown = {
+    .chunks = 1, .cancels = 0, .runs = 0, .beside = 1, .crashes = 0, .unknown = 1, .faults = 0};
+constexpr Bounds kBesideAndCrash = {
+    .chunks = 0, .cancels = 0, .runs = 0, .beside = 1, .crashes = 1, .unknown = 0, .faults = 0};
 constexpr Bounds kFaultsAndCrash = {
-    .retracts = 0, .launches = 0, .crashes = 1, .unknown = 0, .faults = 2, .cuts = false};
-constexpr Bounds kRetractAndFault = {
-    .retracts = 1, .launches = 0, .crashes = 0, .unknown = 0, .faults = 1, .cuts = false};
+    .cancels = 0, .runs = 0, .crashes = 1, .unknown = 0, .faults = 2, .cuts = false};
+constexpr Bounds kCancelAndFault = {
+    .cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 1, .cuts = false};
 
 INSTANTIATE_TEST_SUITE_P(
     All, MutantTest,
     ::testing::Values(
-        MutantRun{"VoteNotBoundToVersion", Mutant::kVoteNotBoundToVersion, kRetractAndFault,
+        MutantRun{"VoteNotBoundToVersion", Mutant::kVoteNotBoundToVersion, kCancelAndFault,
                   "I5: one vote runs version"},
         MutantRun{"SentBeforeStored", Mutant::kSentBeforeStored, kNoFault,
                   "I6: a version was proposed before it was stored"},
         MutantRun{"VoteGatedOnReady", Mutant::kVoteGatedOnReady, kNoFault,
                   "I1: ranks vote together"},
-        MutantRun{"RetractIsFinal", Mutant::kRetractIsFinal, kRetract,
+        MutantRun{"CancelIsFinal", Mutant::kCancelIsFinal, kCancel,
                   "the daemon is IDLE and the ranks run another placement"},
         MutantRun{"UnknownIsNo", Mutant::kUnknownIsNo, kUnknown, "I1: ranks train under versions"},
-        MutantRun{"NoSnapshot", Mutant::kNoSnapshot, kRetract, "I1: ranks train under versions"},
-        MutantRun{"HeldLeftEarly", Mutant::kHeldLeftEarly, kNoFault, "the daemon left HELD"},
+        MutantRun{"NoSnapshot", Mutant::kNoSnapshot, kCancel, "I1: ranks train under versions"},
+        MutantRun{"RecoveryLeftEarly", Mutant::kRecoveryLeftEarly, kNoFault,
+                  "the daemon left RECOVERING"},
         MutantRun{"TermNotRaised", Mutant::kTermNotRaised, kNoFault,
                   "a rank was welcomed with a term below"},
         MutantRun{"ReplacedComesBack", Mutant::kReplacedComesBack, kBesideAndUnknown,
-                  "a launch that was replaced owns the job again"},
-        MutantRun{"LaunchesNotStored", Mutant::kLaunchesNotStored, kBesideAndCrash,
-                  "a launch that was replaced owns the job again"},
+                  "a run that was replaced owns the job again"},
+        MutantRun{"RunsNotStored", Mutant::kRunsNotStored, kBesideAndCrash,
+                  "a run that was replaced owns the job again"},
         MutantRun{"AdvancingIsReplaced", Mutant::kAdvancingIsReplaced, kBesideAndCut,
                   "a newcomer took over a job whose steps advance"},
         MutantRun{"QuarantineNotStored", Mutant::kQuarantineNotStored, kFaultsAndCrash,

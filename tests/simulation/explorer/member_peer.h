@@ -30,13 +30,13 @@ struct MemberPeer {
     if (member.in_vote_) {
       for (const int64_t value : member.frozen_.values) bytes.Add(value);
     }
-    bytes.Add(member.retract_ ? member.retract_->version : 0);
+    bytes.Add(member.cancel_ ? member.cancel_->version : 0);
     bytes.Add(member.last_applied_.version);
     bytes.Add(member.last_applied_.step);
     bytes.Add(member.highest_term_);
     bytes.Add(member.highest_version_);
     bytes.Add(member.step_);
-    bytes.Add(member.keep_.launch);
+    bytes.Add(member.keep_.run_number);
     explorer::AddMemory(member.keep_.memory, bytes);
     bytes.Add(int64_t{member.ended_});
     return std::move(bytes).Take();

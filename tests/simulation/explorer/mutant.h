@@ -8,26 +8,26 @@ namespace eplb::explorer {
 
 enum class Mutant {
   kNone,
-  // A rank votes "I am READY", not for what.
+  // A rank votes "I am PREPARED", not for what.
   kVoteNotBoundToVersion,
   // The daemon's executor sends a proposal before it writes the job.
   kSentBeforeStored,
-  // A rank that is not READY goes on without voting.
+  // A rank that is not PREPARED goes on without voting.
   kVoteGatedOnReady,
-  // What was retracted counts as dropped by all; what ranks say about it later is not looked at.
-  kRetractIsFinal,
+  // What was cancelled counts as dropped by all; what ranks say about it later is not looked at.
+  kCancelIsFinal,
   // A rank without the result of the second vote drops the chunk and trains on.
   kUnknownIsNo,
-  // A vote's result is applied to what the rank is READY for when it comes.
+  // A vote's result is applied to what the rank is PREPARED for when it comes.
   kNoSnapshot,
   // Ranks that said nothing yet count as running what the first one runs.
-  kHeldLeftEarly,
+  kRecoveryLeftEarly,
   // The daemon does not look at the highest term in Hello.
   kTermNotRaised,
-  // A launch that was replaced may come back: its number and its name are not looked at.
+  // A run that was replaced may come back: its number and its name are not looked at.
   kReplacedComesBack,
-  // The store does not hold which launches are gone, nor the number of the newest.
-  kLaunchesNotStored,
+  // The store does not hold which runs are gone, nor the number of the newest.
+  kRunsNotStored,
   // A newcomer takes over a job whose steps advance.
   kAdvancingIsReplaced,
   // The store does not hold QUARANTINE.

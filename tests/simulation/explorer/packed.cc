@@ -26,9 +26,9 @@ Packed Pack(const World& world) {
     return uint64_t{ids[0]} | uint64_t{ids[1]} << kCellBits | uint64_t{ids[2]} << (2 * kCellBits);
   };
   const auto numbers = static_cast<uint64_t>(
-      left.chunks | left.retracts << 2 | left.launches << 3 | left.crashes << 4 |
-      left.unknown << 5 | left.transfers << 6 | left.faults << 7 | left.beside << 9 |
-      left.losses << 10 | (world.hung ? 1 : 0) << 11 | world.committed << 12);
+      left.chunks | left.cancels << 2 | left.runs << 3 | left.crashes << 4 | left.unknown << 5 |
+      left.transfers << 6 | left.faults << 7 | left.beside << 9 | left.losses << 10 |
+      (world.hung ? 1 : 0) << 11 | world.committed << 12);
   return {uint64_t{world.core} | uint64_t{world.stored} << kCoreBits | numbers << kNumbersAt,
           cells(world.cells[0]), cells(world.cells[1])};
 }
@@ -39,8 +39,8 @@ World Unpack(const Packed& packed, const Bounds& bounds) {
   world.stored = packed[0] >> kCoreBits & Mask(kStoredBits);
   const auto numbers = packed[0] >> kNumbersAt;
   world.left = {.chunks = static_cast<int>(numbers & 3),
-                .retracts = static_cast<int>(numbers >> 2 & 1),
-                .launches = static_cast<int>(numbers >> 3 & 1),
+                .cancels = static_cast<int>(numbers >> 2 & 1),
+                .runs = static_cast<int>(numbers >> 3 & 1),
                 .beside = static_cast<int>(numbers >> 9 & 1),
                 .crashes = static_cast<int>(numbers >> 4 & 1),
                 .losses = static_cast<int>(numbers >> 10 & 1),
@@ -51,10 +51,9 @@ World Unpack(const Packed& packed, const Bounds& bounds) {
                 .disorder = bounds.disorder};
   world.hung = (numbers >> 11 & 1) != 0;
   world.committed = static_cast<int64_t>(numbers >> 12);
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+  for (int run = 0; run < kRuns; ++run) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      world.cells[incarnation][rank] =
-          packed[1 + incarnation] >> (kCellBits * rank) & Mask(kCellBits);
+      world.cells[run][rank] = packed[1 + run] >> (kCellBits * rank) & Mask(kCellBits);
     }
   }
   return world;
@@ -82,8 +81,8 @@ std::string WhyNotPacked(const Model& model) {
 std::string WhyNotPacked(const World& start) {
   const World again = Unpack(Pack(start), start.left);
   const auto numbers = [](const Bounds& left) {
-    return std::array{left.chunks, left.retracts, left.launches,  left.beside, left.crashes,
-                      left.losses, left.unknown,  left.transfers, left.faults};
+    return std::array{left.chunks, left.cancels, left.runs,      left.beside, left.crashes,
+                      left.losses, left.unknown, left.transfers, left.faults};
   };
   return numbers(again.left) == numbers(start.left)
              ? ""

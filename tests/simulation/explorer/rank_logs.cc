@@ -82,20 +82,20 @@ uint32_t RankLogs::Keep(const All& all) {
 }
 
 uint32_t RankLogs::After(uint32_t logs, const Successor& successor) {
-  const bool same_order = successor.permutation == std::array<int, kIncarnations>{};
+  const bool same_order = successor.permutation == std::array<int, kRuns>{};
   if (same_order && successor.step.log.empty()) return logs;
   const All& before = all_[logs];
   All after{};
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
-    const Permutation& to = kAllPermutations[successor.permutation[incarnation]];
+  for (int run = 0; run < kRuns; ++run) {
+    const Permutation& to = kAllPermutations[successor.permutation[run]];
     for (int rank = 0; rank < kRanks; ++rank) {
-      uint32_t log = before[incarnation][rank];
+      uint32_t log = before[run][rank];
       for (const Step::Log& added : successor.step.log) {
-        if (added.incarnation == incarnation && added.rank == rank) {
+        if (added.run == run && added.rank == rank) {
           log = Append(log, added.record);
         }
       }
-      after[incarnation][to[rank]] = log;
+      after[run][to[rank]] = log;
     }
   }
   return Keep(after);
@@ -111,12 +111,12 @@ std::string RankLogs::Check(uint32_t logs) {
   for (int rank = 0; rank < kRanks; ++rank) {
     RankHistory& history = histories.emplace_back();
     history.rank = RankId{rank};
-    for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+    for (int run = 0; run < kRuns; ++run) {
       std::vector<HistoryRecord> records;
-      for (uint32_t at = all_[logs][incarnation][rank]; at != 0; at = ends_[at].before) {
+      for (uint32_t at = all_[logs][run][rank]; at != 0; at = ends_[at].before) {
         HistoryRecord record = ends_[at].record;
         record.rank = RankId{rank};
-        record.incarnation = IncarnationName(incarnation);
+        record.run_id = RunName(run);
         if (record.kind == Kind::kStart || record.kind == Kind::kCommit) {
           const Placement* placement = FindPlacement(record.digest);
           if (placement == nullptr) return "I3: a rank runs a placement that nobody proposed";

@@ -29,7 +29,7 @@ class RankLogs {
   uint64_t num_checked() const { return num_checked_; }
 
  private:
-  using All = std::array<std::array<uint32_t, kRanks>, kIncarnations>;  // ends of logs
+  using All = std::array<std::array<uint32_t, kRanks>, kRuns>;  // ends of logs
 
   struct End {
     uint32_t before = 0;  // 0: the log begins here

@@ -60,8 +60,8 @@ uint32_t RankTable::Keep(Member member) {
   return members_.Add(std::move(bytes), std::move(member));
 }
 
-uint32_t RankTable::Launch(int64_t version, const Digest& digest, int64_t seen_term,
-                           int64_t seen_version) {
+uint32_t RankTable::Run(int64_t version, const Digest& digest, int64_t seen_term,
+                        int64_t seen_version) {
   Placement placement = StartPlacement();
   // What ranks run is the start or what `Better` made of it.
   for (int bits = 0; bits < 4 && DigestOf(placement) != digest; ++bits) {
@@ -197,10 +197,9 @@ size_t RankTable::Waiting(const Cell& cell) const {
   return static_cast<size_t>(cell.down.end() - news);
 }
 
-bool RankTable::CarriesQuarantine(const Cell& cell, int incarnation) const {
+bool RankTable::CarriesQuarantine(const Cell& cell, int run) const {
   const std::optional<wire::JobMemory>& memory = MemberPeer::Kept(MemberOf(cell)).memory.value;
-  return memory && !memory->quarantine.empty() &&
-         memory->incarnation == IncarnationName(incarnation);
+  return memory && !memory->quarantine.empty() && memory->run_id == RunName(run);
 }
 
 void RankTable::DoReadKeeps(Cell& cell, int, RankStep& step) {
@@ -238,7 +237,7 @@ void RankTable::OnDown(Cell& cell, const wire::DownMessage& message, RankStep& s
   const bool was_ready = member.ready() != nullptr;
   std::vector<wire::UpMessage> answers = member.OnDown(message);
   if (!was_ready && member.ready() != nullptr) {
-    step.log.push_back(Record(HistoryRecord::Kind::kReady, *member.ready()));
+    step.log.push_back(Record(HistoryRecord::Kind::kPrepared, *member.ready()));
   }
   cell.member = Keep(std::move(member));
   Say(cell, std::move(answers));
@@ -332,7 +331,7 @@ void RankTable::DoTake(Cell& cell, int, RankStep& step) {
     step.log.push_back({.kind = RecordKind::kStop});
   } else if (outcome == Pc::kGetNothing || target == nullptr) {
     std::array<int64_t, 6> minimum = frozen.values;
-    minimum[0] = std::min<int64_t>(minimum[0], 0);  // some rank was not READY for it
+    minimum[0] = std::min<int64_t>(minimum[0], 0);  // some rank was not PREPARED for it
     minimum[1] = -int64_t{1} << 62;
     (void)member.Decide(minimum, messages);
     if (target != nullptr) step.log.push_back(Record(RecordKind::kVote, *target, false));

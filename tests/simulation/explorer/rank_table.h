@@ -64,7 +64,7 @@ inline constexpr int kArrivals = 4;
 // A rank after one event of its own, and what it wrote into its log.
 struct RankStep {
   uint32_t cell = 0;
-  std::vector<HistoryRecord> log;  // step and incarnation are filled in by the explorer
+  std::vector<HistoryRecord> log;  // step and run are filled in by the explorer
   bool old_term = false;           // was welcomed with a term below one it has seen
 };
 
@@ -80,7 +80,7 @@ class RankTable {
 
   uint32_t Nobody() const { return 0; }
   // A process that runs this placement and has heard of term and version from an earlier daemon.
-  uint32_t Launch(int64_t version, const Digest& digest, int64_t seen_term, int64_t seen_version);
+  uint32_t Run(int64_t version, const Digest& digest, int64_t seen_term, int64_t seen_version);
 
   const RankStep& DeliverDown(uint32_t cell, Arrival arrival);
   const RankStep& Connect(uint32_t cell, int number);
@@ -111,11 +111,11 @@ class RankTable {
   bool HasNews(const Cell& cell) const { return Waiting(cell) > 0; }
   // How many messages there are behind the Keeps that come first.
   size_t Waiting(const Cell& cell) const;
-  // It was told that this launch, its own, is in QUARANTINE.
-  bool CarriesQuarantine(const Cell& cell, int incarnation) const;
+  // It was told that this run, its own, is in QUARANTINE.
+  bool CarriesQuarantine(const Cell& cell, int run) const;
   // What this rank brings into the vote it waits in.
   std::array<int64_t, 6> Values(const Cell& cell) const;
-  // Of the vote it waits in; null when it was not READY.
+  // Of the vote it waits in; null when it was not PREPARED.
   const Proposal* Target(const Cell& cell) const;
   int64_t HighestVersion(const Cell& cell) const;
   int64_t HighestTerm(const Cell& cell) const { return MemberPeer::HighestTerm(MemberOf(cell)); }

@@ -28,7 +28,7 @@ core::Config SmallConfig() {
   return config;
 }
 
-std::string IncarnationName(int incarnation) { return absl::StrCat("launch-", incarnation); }
+std::string RunName(int run) { return absl::StrCat("run-", run); }
 
 wire::Hello SmallIdentity() {
   wire::Hello hello;

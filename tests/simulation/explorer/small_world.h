@@ -20,7 +20,7 @@ inline constexpr int kRanks = 3;
 // an older one.
 inline constexpr int64_t kNewestSession = 2;
 inline constexpr int64_t kOlderSession = 1;
-inline constexpr int kIncarnations = 2;
+inline constexpr int kRuns = 2;
 inline constexpr char kJob[] = "j";
 
 // What an earlier daemon, whose store is lost, had led these ranks to.
@@ -42,8 +42,8 @@ const Placement& StartPlacement();
 // Deadlines that pass at kAfterDeadlines, a grace that passes at kAfterGrace; one layer a chunk;
 // one rank's report makes a window.
 core::Config SmallConfig();
-std::string IncarnationName(int incarnation);
-// Of rank 0; the explorer writes rank, GPU, incarnation and nonce when the message is sent.
+std::string RunName(int run);
+// Of rank 0; the explorer writes rank, GPU, run and nonce when the message is sent.
 wire::Hello SmallIdentity();
 MemberOptions SmallMemberOptions();
 // Experts 0 and 1, both on GPU 0 at first, have most tokens.

@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kPcNames[] = {"trains",    "waits",    "gets nothing", "gets apply",
                                     "gets drop", "gets end", "ended"};
 constexpr const char* kStreamNames[] = {"away", "cut", "open", "done"};
-constexpr const char* kPhaseNames[] = {"HELD",      "IDLE",       "SOLVING",   "PREPARING",
-                                       "RESOLVING", "RETRACTING", "QUARANTINE"};
+constexpr const char* kPhaseNames[] = {"RECOVERING", "IDLE",       "SOLVING",   "PREPARING",
+                                       "VOTING",     "CANCELLING", "QUARANTINE"};
 
 // First `first`, then `second`.
 int Composed(int first, int second) {
@@ -52,20 +52,20 @@ World Model::Start() {
   world.core = cores_.Start(stored);
   stored.term = cores_.Info(world.core).term;
   world.stored = Keep(stored);
-  const uint32_t rank = ranks_.Launch(kStartVersion, DigestOf(StartPlacement()), kEarlierTerm,
-                                      kEarlierHighestVersion);
+  const uint32_t rank =
+      ranks_.Run(kStartVersion, DigestOf(StartPlacement()), kEarlierTerm, kEarlierHighestVersion);
   world.cells[0].fill(rank);
   world.cells[1].fill(ranks_.Nobody());
   world.committed = kStartVersion;
   return world;
 }
 
-bool Model::Exists(const World& world, int incarnation) const {
-  return ranks_[world.cells[incarnation][0]].has_process();
+bool Model::Exists(const World& world, int run) const {
+  return ranks_[world.cells[run][0]].has_process();
 }
 
-bool Model::HasEnded(const World& world, int incarnation) const {
-  const auto& cells = world.cells[incarnation];
+bool Model::HasEnded(const World& world, int run) const {
+  const auto& cells = world.cells[run];
   return std::any_of(cells.begin(), cells.end(),
                      [this](uint32_t cell) { return ranks_[cell].pc == Pc::kEnded; });
 }
@@ -93,30 +93,29 @@ World Model::Canonical(const World& world) {
 void Model::Sort(Successor& successor) {
   World& world = successor.world;
   const CoreInfo& info = cores_.Info(world.core);
-  std::array<unsigned, kIncarnations> orders{};  // bits in kAllPermutations
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
-    const auto cells = world.cells[incarnation];
-    auto& sorted = world.cells[incarnation];
+  std::array<unsigned, kRuns> orders{};  // bits in kAllPermutations
+  for (int run = 0; run < kRuns; ++run) {
+    const auto cells = world.cells[run];
+    auto& sorted = world.cells[run];
     std::sort(sorted.begin(), sorted.end());
     for (int index = 0; index < kPermutations; ++index) {
       const Permutation& to = kAllPermutations[index];
       if (sorted[to[0]] != cells[0] || sorted[to[1]] != cells[1] || sorted[to[2]] != cells[2]) {
         continue;
       }
-      orders[incarnation] |= 1U << index;
-      if (!info.knows[incarnation]) break;  // the core is the same whatever their order
+      orders[run] |= 1U << index;
+      if (!info.knows[run]) break;  // the core is the same whatever their order
     }
   }
   const Lowest& lowest = LowestOf(world.core, orders);
   world.core = lowest.core;
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
-    int& order = successor.permutation[incarnation];
-    order = Composed(order, lowest.orders[incarnation]);
+  for (int run = 0; run < kRuns; ++run) {
+    int& order = successor.permutation[run];
+    order = Composed(order, lowest.orders[run]);
   }
 }
 
-const Model::Lowest& Model::LowestOf(uint32_t core,
-                                     const std::array<unsigned, kIncarnations>& orders) {
+const Model::Lowest& Model::LowestOf(uint32_t core, const std::array<unsigned, kRuns>& orders) {
   const uint64_t key = uint64_t{core} << 12 | orders[0] << 6 | orders[1];
   const auto [found, is_new] = lowest_.try_emplace(key);
   if (!is_new) return found->second;
@@ -131,11 +130,11 @@ const Model::Lowest& Model::LowestOf(uint32_t core,
   return lowest_[key] = lowest;
 }
 
-bool Model::IsOlder(const World& world, int incarnation) const {
-  return incarnation == 0 && Exists(world, 0) && Exists(world, 1);
+bool Model::IsOlder(const World& world, int run) const {
+  return run == 0 && Exists(world, 0) && Exists(world, 1);
 }
 
-// A rank of an older launch may be refused, and tries again for ever.
+// A rank of an older run may be refused, and tries again for ever.
 bool Model::IsStill(const Cell& cell, bool is_older) const {
   if (!cell.up.empty() || ranks_.HasNews(cell) || !cell.old.empty()) return false;
   if (!cell.has_process() || cell.stream == Stream::kDone) return true;
@@ -143,11 +142,11 @@ bool Model::IsStill(const Cell& cell, bool is_older) const {
 }
 
 bool Model::IsStill(const World& world) const {
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
-    const bool stands = incarnation == 0 && world.hung;
-    for (const uint32_t id : world.cells[incarnation]) {
+  for (int run = 0; run < kRuns; ++run) {
+    const bool stands = run == 0 && world.hung;
+    for (const uint32_t id : world.cells[run]) {
       const Cell& cell = ranks_[id];
-      if (!IsStill(cell, IsOlder(world, incarnation))) return false;
+      if (!IsStill(cell, IsOlder(world, run))) return false;
       if (!stands && cell.pc != Pc::kTrain && cell.pc != Pc::kEnded) return false;
     }
   }
@@ -173,8 +172,9 @@ bool Model::IsSettled(const World& world) const {
 
 std::string Model::Check(const World& world) const {
   const CoreInfo& info = cores_.Info(world.core);
-  if (info.has_job && info.phase != core::Phase::kHeld && info.phase != core::Phase::kQuarantine) {
-    if (!info.all_said_hello) return "the daemon left HELD before every rank said Hello";
+  if (info.has_job && info.phase != core::Phase::kRecovering &&
+      info.phase != core::Phase::kQuarantine) {
+    if (!info.all_said_hello) return "the daemon left RECOVERING before every rank said Hello";
     // Nobody resumes a job here.
     for (const uint32_t id : world.cells[info.current]) {
       if (ranks_[id].has_process() && ranks_.CarriesQuarantine(ranks_[id], info.current)) {
@@ -229,15 +229,15 @@ std::string Model::Describe(const World& before, const Step& step) const {
                                            "is heard",
                                            "an old stream ends",
                                            "is cut off",
-                                           "a new incarnation is launched",
-                                           "a new incarnation is launched beside this one",
+                                           "a new run is launched",
+                                           "a new run is launched beside this one",
                                            "a window is complete",
                                            "the policy answered",
                                            "deadlines pass",
                                            "the grace passes"};
   static constexpr const char* kHow[] = {"", " (LOST)", " (TWICE)", " (OVERTAKES)"};
   std::string text;
-  const Cell& cell = ranks_[before.cells[step.incarnation][step.rank]];
+  const Cell& cell = ranks_[before.cells[step.run][step.rank]];
   const size_t at = step.arrival == Arrival::kOvertaken ? 1 : 0;
   std::string message;
   if (step.move == Move::kDeliverDown) message = NameOf(messages_.down[cell.down[at]]);
@@ -245,7 +245,7 @@ std::string Model::Describe(const World& before, const Step& step) const {
     message = NameOf(messages_.up[(step.stream < 0 ? cell.up : cell.old[step.stream].up)[at]]);
   }
   if (step.move <= Move::kCut && step.move != Move::kStart) {
-    text = absl::StrCat("rank ", step.incarnation == 0 ? "a" : "b", step.rank, " ");
+    text = absl::StrCat("rank ", step.run == 0 ? "a" : "b", step.rank, " ");
   }
   absl::StrAppend(&text, kMoves[static_cast<int>(step.move)], message.empty() ? "" : ": ", message,
                   kHow[static_cast<int>(step.arrival)], step.vote);
@@ -263,12 +263,12 @@ std::string Model::Describe(const World& world) const {
       absl::StrCat("daemon ", kPhaseNames[static_cast<int>(info.phase)], " knows v",
                    info.known ? info.known->version : 0, " next v", info.next_version,
                    " proposes v", info.proposed, " term ", info.term, "; store v",
-                   stored ? stored->version : 0, world.hung ? "; incarnation a hangs" : "");
-  for (int incarnation = 0; incarnation < kIncarnations; ++incarnation) {
+                   stored ? stored->version : 0, world.hung ? "; run a hangs" : "");
+  for (int run = 0; run < kRuns; ++run) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      const Cell& cell = ranks_[world.cells[incarnation][rank]];
+      const Cell& cell = ranks_[world.cells[run][rank]];
       if (!cell.has_process() && cell.old.empty()) continue;
-      absl::StrAppend(&text, "\n      rank ", incarnation == 0 ? "a" : "b", rank, " ");
+      absl::StrAppend(&text, "\n      rank ", run == 0 ? "a" : "b", rank, " ");
       if (!cell.has_process()) {
         absl::StrAppend(&text, "dead");
       } else {

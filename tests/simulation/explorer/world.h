@@ -18,9 +18,9 @@ namespace eplb::explorer {
 // How often each thing may happen on one path.
 struct Bounds {
   int chunks = 2;        // versions proposed
-  int retracts = 1;      // a deadline or a grace that passes at any moment
-  int launches = 1;      // new incarnations, behind processes that were killed
-  int beside = 0;        // new incarnations beside an older one, which hangs or trains on
+  int cancels = 1;       // a deadline or a grace that passes at any moment
+  int runs = 1;          // new runs, behind processes that were killed
+  int beside = 0;        // new runs beside an older one, which hangs or trains on
   int crashes = 1;       // of the daemon, between any two effects
   int losses = 0;        // crashes behind which the store is empty, or as it was before a relaunch
   int unknown = 1;       // votes without a result on some ranks
@@ -30,13 +30,13 @@ struct Bounds {
   bool disorder = true;  // messages of a stream are lost, doubled or overtaken, out of `faults`
 };
 
-using Cells = std::array<std::array<uint32_t, kRanks>, kIncarnations>;
+using Cells = std::array<std::array<uint32_t, kRanks>, kRuns>;
 
 struct World {
   uint32_t core = 0;
   uint32_t stored = 0;
   Cells cells{};
-  bool hung = false;      // the training threads of incarnation 0 do nothing any more
+  bool hung = false;      // the training threads of run 0 do nothing any more
   int64_t committed = 0;  // the highest version that any rank may run
   Bounds left;
 };
@@ -53,8 +53,8 @@ enum class Move : uint8_t {
   kUp,
   kOldEnds,
   kCut,
-  kLaunch,
-  kLaunchBeside,
+  kRun,
+  kRunBeside,
   kReport,
   kSolved,
   kDeadlines,
@@ -63,7 +63,7 @@ enum class Move : uint8_t {
 
 struct Step {
   Move move = Move::kStart;
-  int incarnation = 0;
+  int run = 0;
   int rank = 0;
   Arrival arrival = Arrival::kInOrder;
   int stream = -1;          // kUp, kOldEnds
@@ -72,7 +72,7 @@ struct Step {
   const char* loss = "";    // what becomes of its store then
   // What the ranks log, on the rank that it concerns before any renaming.
   struct Log {
-    int incarnation = 0;
+    int run = 0;
     int rank = 0;
     HistoryRecord record;
   };
@@ -83,8 +83,8 @@ struct Step {
 struct Successor {
   Step step;
   World world;
-  std::array<int, kIncarnations> permutation{};  // in kAllPermutations
-  std::string violation;                         // empty when none
+  std::array<int, kRuns> permutation{};  // in kAllPermutations
+  std::string violation;                 // empty when none
 };
 
 // threads: not safe.
@@ -129,13 +129,13 @@ class Model {
   // The lowest of the cores that `orders` make of this one, and which of them made it.
   struct Lowest {
     uint32_t core = 0;
-    std::array<int, kIncarnations> orders{};
+    std::array<int, kRuns> orders{};
   };
-  const Lowest& LowestOf(uint32_t core, const std::array<unsigned, kIncarnations>& orders);
-  bool Exists(const World& world, int incarnation) const;
-  bool HasEnded(const World& world, int incarnation) const;
+  const Lowest& LowestOf(uint32_t core, const std::array<unsigned, kRuns>& orders);
+  bool Exists(const World& world, int run) const;
+  bool HasEnded(const World& world, int run) const;
   // The one before the newest, which nobody waits for any more.
-  bool IsOlder(const World& world, int incarnation) const;
+  bool IsOlder(const World& world, int run) const;
   bool IsStill(const Cell& cell, bool is_older) const;
 
   const Bounds bounds_;

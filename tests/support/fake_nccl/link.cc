@@ -56,7 +56,7 @@ void Link::Post(const Operation& operation) {
     MatchSends();
   } else {
     receives_.push_back(&operation);
-    Queue({.kind = Frame::kReady, .bytes = operation.bytes}, nullptr);
+    Queue({.kind = Frame::kPrepared, .bytes = operation.bytes}, nullptr);
   }
 }
 
@@ -156,7 +156,7 @@ Outcome Link::Take(const Frame& frame) {
     case Frame::kGroup:
       peer_shapes_.push_back(frame.shape);
       return {};
-    case Frame::kReady:
+    case Frame::kPrepared:
       ++num_ready_;
       MatchSends();
       return {};

@@ -23,7 +23,7 @@ struct Outcome {
   std::string text;
 };
 
-// What one rank means to exchange with a peer in a group: sums over sizes in their order.
+// What one rank means to all-gather with a peer in a group: sums over sizes in their order.
 struct GroupShape {
   uint64_t number = 0;  // of the groups with this peer
   uint64_t sends = 0;
@@ -33,9 +33,9 @@ struct GroupShape {
 };
 
 struct Frame {
-  enum Kind : uint64_t { kGroup, kReady, kData };
+  enum Kind : uint64_t { kGroup, kPrepared, kData };
   uint64_t kind = kGroup;
-  uint64_t bytes = 0;  // of kReady and kData
+  uint64_t bytes = 0;  // of kPrepared and kData
   GroupShape shape;    // of kGroup
 };
 

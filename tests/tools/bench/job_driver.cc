@@ -16,7 +16,7 @@ constexpr absl::Duration kPoll = absl::Milliseconds(5);
 
 grpc::ByteBuffer ReadyFor(const v1::Propose& propose) {
   v1::Up message;
-  v1::Ready* ready = message.mutable_ready();
+  v1::Prepared* ready = message.mutable_prepared();
   ready->set_version(propose.version());
   ready->set_digest(propose.digest());
   ready->set_plan_hash(propose.digest());  // any 32 bytes that are equal on all ranks
@@ -104,8 +104,8 @@ absl::StatusOr<FanOut> JobDriver::WaitForFanOut(absl::Duration timeout) {
     fan_out = fan_out_;
     num_ready_ = 0;
   }
-  EPLB_RETURN_IF_ERROR(WaitForStatus("RESOLVING", timeout,
-                                     [](const auto& job) { return job.state() == "RESOLVING"; }));
+  EPLB_RETURN_IF_ERROR(
+      WaitForStatus("VOTING", timeout, [](const auto& job) { return job.state() == "VOTING"; }));
   fan_out.all_counted = absl::Now();
   return fan_out;
 }

@@ -21,13 +21,13 @@
 
 namespace eplb::bench {
 
-// When each rank of a job had its READY for one proposal on its way.
+// When each rank of a job had its PREPARED for one proposal on its way.
 struct FanOut {
   int64_t version = 0;
   std::string digest;
   size_t message_bytes = 0;
   std::vector<absl::Time> ready = {};               // [world_size]
-  absl::Time all_counted = absl::InfiniteFuture();  // the daemon had every READY
+  absl::Time all_counted = absl::InfiniteFuture();  // the daemon had every PREPARED
 };
 
 // Threads: one caller.
@@ -52,7 +52,7 @@ class JobDriver {
 
   // One window from the first `num_reporters` ranks.
   void Report(const LoadMatrix& counts, int num_reporters);
-  // Every rank has answered the next proposal READY, and the daemon counted it.
+  // Every rank has answered the next proposal PREPARED, and the daemon counted it.
   absl::StatusOr<FanOut> WaitForFanOut(absl::Duration timeout);
   // Every rank says Applied; returns once the daemon has committed.
   absl::Status Apply(const FanOut& fan_out, absl::Duration timeout);

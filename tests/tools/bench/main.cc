@@ -40,7 +40,7 @@ void AddOptions(CLI::App& app, Options& options, double& hold_seconds) {
   app.add_option("--layers", options.num_layers, "MoE layers")->capture_default_str();
   app.add_option("--experts", options.num_experts, "Experts per layer")->capture_default_str();
   app.add_option("--slots", options.num_slots, "Physical experts per layer")->capture_default_str();
-  app.add_option("--gpus", options.num_gpus, "GPUs of a lane; sessions are a multiple of it")
+  app.add_option("--gpus", options.num_gpus, "GPUs of an EP group; sessions are a multiple of it")
       ->capture_default_str();
   app.add_option("--windows", options.num_windows, "ingest: reports per session and round")
       ->check(CLI::Range(1, 100000))
@@ -66,7 +66,8 @@ int Main(int argc, char** argv) {
   AddOptions(app, options, hold_seconds);
   app.add_option("-o,--output", output, "table or json")->check(CLI::IsMember({"table", "json"}));
   const CLI::App* ingest = app.add_subcommand("ingest", "Reports a second against a raw sink");
-  const CLI::App* fanout = app.add_subcommand("fanout", "Proposal to every rank, and all READYs");
+  const CLI::App* fanout =
+      app.add_subcommand("fanout", "Proposal to every rank, and all PREPAREDs");
   const CLI::App* sessions = app.add_subcommand("sessions", "Memory of sessions that are held");
   const CLI::App* frozen = app.add_subcommand("frozen", "fanout beside ranks that never read");
   const CLI::App* raw_sink = app.add_subcommand("raw-sink", "The baseline of ingest: a server");

@@ -44,12 +44,12 @@ bool SameBytes(const grpc::ByteBuffer& a, const grpc::ByteBuffer& b) {
 grpc::ByteBuffer HelloOf(const BenchJob& job, int rank, const Placement& running) {
   wire::Hello hello;
   hello.job = job.name;
-  hello.incarnation = "bench";
+  hello.run_id = "bench";
   hello.nonce = static_cast<uint64_t>(rank) + 1;
   hello.rank = rank;
   hello.world_size = job.world_size;
   hello.gpu = rank % job.shape.num_gpus;
-  hello.lane = rank / job.shape.num_gpus;
+  hello.ep_group = rank / job.shape.num_gpus;
   hello.shape = job.shape;
   hello.running_digest = DigestOf(running);
   hello.vote_every = 1;

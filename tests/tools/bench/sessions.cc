@@ -13,7 +13,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureSessions(const Options& options) {
   const int64_t before = daemon->ResidentBytes();
   const absl::Time begin = absl::Now();
   JobDriver driver({.target = daemon->address(),
-                    .job = JobOf(options, "held", options.num_sessions),
+                    .job = JobOf(options, "recovering", options.num_sessions),
                     .num_connections = ConnectionsOf(options, options.num_sessions),
                     .num_threads = options.num_threads});
   EPLB_RETURN_IF_ERROR(driver.Start(kSessionsDeadline));

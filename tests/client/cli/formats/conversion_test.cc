@@ -38,7 +38,7 @@ const std::vector<Form>& Forms() {
 class ConversionTest : public FilesTest {
  protected:
   // Writes `to.file` from `from.file`; the flags say everything that no format holds.
-  Conversion Convert(const Form& from, const Form& to, const FrameNumbers& flags) {
+  Conversion Convert(const Form& from, const Form& to, const ShapeNumbers& flags) {
     const absl::StatusOr<Conversion> conversion =
         ConvertPlacementFile({.from = from.format,
                               .to = to.format,
@@ -51,7 +51,7 @@ class ConversionTest : public FilesTest {
     return *conversion;
   }
 
-  absl::Status Status(const Form& from, const Form& to, const FrameNumbers& flags) {
+  absl::Status Status(const Form& from, const Form& to, const ShapeNumbers& flags) {
     return ConvertPlacementFile({.from = from.format,
                                  .to = to.format,
                                  .in = Path(from.file),
@@ -61,7 +61,7 @@ class ConversionTest : public FilesTest {
   }
 
   // --first-layer is refused where neither file numbers the model's layers.
-  static FrameNumbers Taken(const Form& from, const Form& to, FrameNumbers flags) {
+  static ShapeNumbers Taken(const Form& from, const Form& to, ShapeNumbers flags) {
     const auto numbers = [](const Form& form) {
       return form.format == "sglang" || form.format == "trtllm";
     };
@@ -76,7 +76,7 @@ class ConversionTest : public FilesTest {
   }
 };
 
-FrameNumbers FlagsOf(const Placement& placement) {
+ShapeNumbers FlagsOf(const Placement& placement) {
   return {.num_gpus = placement.topology().num_gpus(),
           .num_nodes = placement.topology().num_nodes(),
           .num_groups = placement.topology().num_groups(),
@@ -90,7 +90,7 @@ TEST_F(ConversionTest, SlotsSurviveEveryPairOfFormats) {
   for (int round = 0; round < 10; ++round) {
     SCOPED_TRACE(round);
     const Placement placement = WriteRandom(random, false, true);
-    const FrameNumbers flags = FlagsOf(placement);
+    const ShapeNumbers flags = FlagsOf(placement);
     for (const Form& first : Forms()) {
       Convert(Forms()[0], first, flags);
       for (const Form& second : Forms()) {
@@ -192,7 +192,7 @@ TEST_F(ConversionTest, WhatNobodySaidIsAskedForOrTold) {
 TEST_F(ConversionTest, AFlagAgainstTheFileIsRefused) {
   std::mt19937_64 random(1);
   const Placement placement = WriteRandom(random, false, true);
-  FrameNumbers flags = FlagsOf(placement);
+  ShapeNumbers flags = FlagsOf(placement);
   flags.num_gpus = *flags.num_gpus + 1;
   EXPECT_THAT(std::string(Status(Forms()[0], Forms()[5], flags).message()),
               HasSubstr("--gpus says"));
@@ -246,7 +246,7 @@ TEST_F(ConversionTest, SglangsRowsAreModelLayers) {
 TEST_F(ConversionTest, RowsThatLookDenseAreSaidAndTooManyRefused) {
   Write("model.json", R"({"physical_to_logical_map":[[0,1,2,0],[0,1,2,0],[2,0,1,0],[1,2,0,1]]})");
   const Form model{"sglang", "model.json"};
-  const auto notes = [&](const FrameNumbers& flags) {
+  const auto notes = [&](const ShapeNumbers& flags) {
     return absl::StrJoin(Convert(model, {"vllm", "v.jsonl"}, flags).notes, "; ");
   };
   EXPECT_EQ(notes({}),
@@ -323,7 +323,7 @@ TEST_F(ConversionTest, AnUnusableGpuStaysWhereSlotsMayBeEmpty) {
   slots << 0, 1, -1, -1, 1, 0, 1, 1, -1, -1, 0, 0;
   const std::string json = wire::PlacementToJson(*Placement::FromSlots(topology, slots));
   Write("eplb.json", json);
-  const FrameNumbers flags{.num_gpus = 3, .num_nodes = 1, .num_groups = 1, .first_layer = 0};
+  const ShapeNumbers flags{.num_gpus = 3, .num_nodes = 1, .num_groups = 1, .first_layer = 0};
   for (const Form& form : Forms()) {
     if (form.format == "eplb" || form.format == "deepseek") {
       EXPECT_THAT(absl::StrJoin(Convert(Forms()[0], form, flags).notes, ""),

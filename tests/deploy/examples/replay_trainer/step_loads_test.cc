@@ -71,7 +71,7 @@ TEST(JobChannelTest, EveryRankGetsEverybodysValuesInRankOrder) {
     threads.emplace_back([&, rank] {
       std::vector<int64_t> mine;
       for (int64_t i = 0; i < 30; ++i) mine.push_back(rank * 1000 + i);
-      const auto all = AllGather(*channels[static_cast<size_t>(rank)], mine, absl::Seconds(10));
+      const auto all = GatherNumbers(*channels[static_cast<size_t>(rank)], mine, absl::Seconds(10));
       if (all.ok()) gathered[static_cast<size_t>(rank)] = *all;
     });
   }

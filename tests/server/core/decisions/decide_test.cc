@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/core/ranks/incarnation.h"
+#include "server/core/ranks/run.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -16,7 +16,7 @@ namespace {
 
 Load HotPair() { return Load::FromCounts(TestReport(0, 9).counts).value(); }
 
-Question AskAbout(const Load& load, const Placement& incumbent, const Placement& candidate) {
+CandidateInput AskAbout(const Load& load, const Placement& incumbent, const Placement& candidate) {
   return {.load = load,
           .first_step = 0,
           .last_step = 9,
@@ -28,111 +28,113 @@ Question AskAbout(const Load& load, const Placement& incumbent, const Placement&
           .migration = {.weight_bytes = 8, .state_bytes = 16}};
 }
 
-TEST(JudgeTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheSentence) {
+TEST(EvaluateCandidateTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheSentence) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({});
   const Placement candidate = Exchanged({0, 1, 2, 3});
-  const Verdict verdict = Judge(AskAbout(load, incumbent, candidate)).value();
-  ASSERT_EQ(verdict.chunks.size(), 2u);
-  EXPECT_EQ(verdict.chunks.back().after, candidate);
+  const CandidateDecision decision =
+      EvaluateCandidate(AskAbout(load, incumbent, candidate)).value();
+  ASSERT_EQ(decision.chunks.size(), 2u);
+  EXPECT_EQ(decision.chunks.back().after, candidate);
   // GPU loads 200, 20, 20 become 110, 110, 20 in each layer: 1 - 110 / 200, 80 / 200, 80 / 110.
-  EXPECT_EQ(verdict.reason,
+  EXPECT_EQ(decision.reason,
             "steps 0..9: predicted peak GPU load falls 45.0 % (balancedness 0.400 -> 0.727), "
             "4 layers in 2 chunks, 8 transfers");
-  EXPECT_EQ(verdict.left_out, "");
+  EXPECT_EQ(decision.left_out, "");
 }
 
-TEST(JudgeTest, AGainBelowTheThresholdIsKeptWithTheReason) {
+TEST(EvaluateCandidateTest, AGainBelowTheThresholdIsKeptWithTheReason) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({});
   const Placement candidate = Exchanged({0, 1, 2, 3});
-  Question question = AskAbout(load, incumbent, candidate);
+  CandidateInput question = AskAbout(load, incumbent, candidate);
   question.min_gain = 0.5;
-  const Verdict verdict = Judge(question).value();
-  EXPECT_TRUE(verdict.chunks.empty());
-  EXPECT_EQ(verdict.reason,
+  const CandidateDecision decision = EvaluateCandidate(question).value();
+  EXPECT_TRUE(decision.chunks.empty());
+  EXPECT_EQ(decision.reason,
             "steps 0..9: kept, predicted peak GPU load would fall 45.0 % (balancedness 0.400 -> "
             "0.727), less than min_gain, 50.0 %");
 }
 
-TEST(JudgeTest, NothingIsProposedThatGainsNothingEvenWithoutAThreshold) {
+TEST(EvaluateCandidateTest, NothingIsProposedThatGainsNothingEvenWithoutAThreshold) {
   const Load load = Load::FromCounts(LoadMatrix::Constant(4, 6, 5)).value();
   const Placement incumbent = Exchanged({});
   const Placement candidate = Exchanged({0});
-  Question question = AskAbout(load, incumbent, candidate);
+  CandidateInput question = AskAbout(load, incumbent, candidate);
   question.min_gain = 0;
-  EXPECT_TRUE(Judge(question).value().chunks.empty());
+  EXPECT_TRUE(EvaluateCandidate(question).value().chunks.empty());
 }
 
-TEST(JudgeTest, TheSamePlacementIsKept) {
+TEST(EvaluateCandidateTest, TheSamePlacementIsKept) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({1});
-  const Verdict verdict = Judge(AskAbout(load, incumbent, incumbent)).value();
-  EXPECT_TRUE(verdict.chunks.empty());
-  EXPECT_NE(verdict.reason.find("changes nothing"), std::string::npos);
+  const CandidateDecision decision =
+      EvaluateCandidate(AskAbout(load, incumbent, incumbent)).value();
+  EXPECT_TRUE(decision.chunks.empty());
+  EXPECT_NE(decision.reason.find("changes nothing"), std::string::npos);
 }
 
-TEST(JudgeTest, AnIdleLoadIsKept) {
+TEST(EvaluateCandidateTest, AnIdleLoadIsKept) {
   const Load load = Load::FromCounts(LoadMatrix::Zero(4, 6)).value();
   const Placement incumbent = Exchanged({});
   const Placement candidate = Exchanged({0, 1});
-  EXPECT_TRUE(Judge(AskAbout(load, incumbent, candidate)).value().chunks.empty());
+  EXPECT_TRUE(EvaluateCandidate(AskAbout(load, incumbent, candidate)).value().chunks.empty());
 }
 
-TEST(JudgeTest, LayersThatNeedMoreStagingThanTheRanksHaveAreLeftOutByName) {
+TEST(EvaluateCandidateTest, LayersThatNeedMoreStagingThanTheRanksHaveAreLeftOutByName) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({});
   // Layer 0: one expert into two GPUs each; layer 2: both slots of GPUs 0 and 1 change.
   IndexMatrix slots = Exchanged({0}).physical_to_logical_map();
   slots.row(2) << 2, 3, 0, 1, 4, 5;
   const Placement candidate = Placement::FromSlots(incumbent.topology(), slots).value();
-  Question question = AskAbout(load, incumbent, candidate);
+  CandidateInput question = AskAbout(load, incumbent, candidate);
   question.staging_rows = 1;
-  const Verdict verdict = Judge(question).value();
-  ASSERT_EQ(verdict.chunks.size(), 1u);
-  EXPECT_EQ(verdict.chunks[0].after, Exchanged({0}));
-  EXPECT_EQ(verdict.left_out,
+  const CandidateDecision decision = EvaluateCandidate(question).value();
+  ASSERT_EQ(decision.chunks.size(), 1u);
+  EXPECT_EQ(decision.chunks[0].after, Exchanged({0}));
+  EXPECT_EQ(decision.left_out,
             "steps 0..9: layer 2 left out, 2 rows of staging on one GPU are needed and the ranks "
             "have 1");
 }
 
-TEST(JudgeTest, WithPricesARebalanceIsEarnedOnLaterWindows) {
+TEST(EvaluateCandidateTest, WithPricesARebalanceIsEarnedOnLaterWindows) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({});
   const Placement candidate = Exchanged({0, 1, 2, 3});
   TrackRecord record;
-  Question question = AskAbout(load, incumbent, candidate);
+  CandidateInput question = AskAbout(load, incumbent, candidate);
   question.migration = {.weight_bytes = 1'000'000};
   question.costs = {.token_seconds = 1e-6, .intra_bytes_per_s = 1e9};
   question.record = &record;
-  EXPECT_TRUE(Judge(question).value().chunks.empty());
+  EXPECT_TRUE(EvaluateCandidate(question).value().chunks.empty());
   record.BeginTrial(candidate, incumbent);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(record.Observe(load, 10, incumbent).ok());
-  const Verdict verdict = Judge(question).value();
-  EXPECT_EQ(verdict.chunks.size(), 2u);
+  const CandidateDecision decision = EvaluateCandidate(question).value();
+  EXPECT_EQ(decision.chunks.size(), 2u);
   // 4 layers * 90 tokens * 1 us a window; 4 layers * 1 MB into GPU 0 at 1 GB/s.
-  EXPECT_EQ(verdict.reason,
+  EXPECT_EQ(decision.reason,
             "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
             "load falls 45.0 % (balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers, "
             "8.0 MB");
-  EXPECT_DOUBLE_EQ(verdict.migration_seconds, 0.004);
+  EXPECT_DOUBLE_EQ(decision.migration_seconds, 0.004);
 }
 
-TEST(JudgeTest, WithPricesALosingPlacementGoesBackToWhereTheJobBegan) {
+TEST(EvaluateCandidateTest, WithPricesALosingPlacementGoesBackToWhereTheJobBegan) {
   const Load load = HotPair();
   const Placement even = Exchanged({0, 1, 2, 3});
   const Placement losing = Exchanged({});
   TrackRecord record;
   ASSERT_TRUE(record.Observe(load, 10, even).ok());
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(record.Observe(load, 10, losing).ok());
-  Question question = AskAbout(load, losing, losing);
+  CandidateInput question = AskAbout(load, losing, losing);
   question.migration = {.weight_bytes = 1'000'000};
   question.costs = {.token_seconds = 1e-6, .intra_bytes_per_s = 1e9};
   question.record = &record;
-  const Verdict verdict = Judge(question).value();
-  ASSERT_EQ(verdict.chunks.size(), 2u);
-  EXPECT_EQ(verdict.chunks.back().after, even);
-  EXPECT_NE(verdict.reason.find("return to the starting placement for 4 ms"), std::string::npos);
+  const CandidateDecision decision = EvaluateCandidate(question).value();
+  ASSERT_EQ(decision.chunks.size(), 2u);
+  EXPECT_EQ(decision.chunks.back().after, even);
+  EXPECT_NE(decision.reason.find("return to the starting placement for 4 ms"), std::string::npos);
 }
 
 TEST(TriggerTest, WithPricesAJobWatchesItsCandidatesBeforeItMoves) {
@@ -153,15 +155,15 @@ TEST(TriggerTest, WithPricesAJobWatchesItsCandidatesBeforeItMoves) {
 }
 
 TEST(CostsTest, TheTimeOfATokenIsSharedByTheLanesThatSplitTheTokens) {
-  const auto token_seconds = [](int32_t world, int32_t pipeline_ranks, int32_t tensor_parallel) {
+  const auto token_seconds = [](int32_t world, int32_t pipeline_stages, int32_t tensor_parallel) {
     State state;
     state.config.costs.token_seconds = 12;
     wire::Hello hello = TestHello(0);
     hello.world_size = world;
-    hello.num_pipeline_ranks = pipeline_ranks;
+    hello.pipeline_parallel_size = pipeline_stages;
     hello.expert_tensor_parallel = tensor_parallel;
     Job job;
-    job.current.emplace(MakeIncarnation(hello).value());
+    job.current.emplace(MakeRun(hello).value());
     return CostsOf(state, job).token_seconds;
   };
   EXPECT_EQ(token_seconds(3, 1, 1), 12);
@@ -171,10 +173,10 @@ TEST(CostsTest, TheTimeOfATokenIsSharedByTheLanesThatSplitTheTokens) {
   EXPECT_EQ(token_seconds(36, 2, 2), 4);
 }
 
-TEST(JudgeTest, ALoadOfAnotherShapeIsAnError) {
+TEST(EvaluateCandidateTest, ALoadOfAnotherShapeIsAnError) {
   const Load load = Load::FromCounts(LoadMatrix::Zero(4, 5)).value();
   const Placement incumbent = Exchanged({});
-  EXPECT_EQ(Judge(AskAbout(load, incumbent, Exchanged({0}))).status().code(),
+  EXPECT_EQ(EvaluateCandidate(AskAbout(load, incumbent, Exchanged({0}))).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -87,7 +87,7 @@ TEST(PlansTest, AWithdrawnPlanSaysWhy) {
   EXPECT_EQ(job.daemon.core().counters().failed.at(2), 3);
 }
 
-TEST(PlansTest, AnEndingIncarnationSettlesThePlan) {
+TEST(PlansTest, AnEndingRunSettlesThePlan) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   job.Disconnect(0);

@@ -11,12 +11,12 @@ namespace eplb::core {
 
 namespace {
 
-// Another launch, whose rank 0 brought a placement of its own as `version`.
+// Another run, whose rank 0 brought a placement of its own as `version`.
 void RelaunchWith(TestJob& job, const Placement& placement, int64_t version) {
   for (FakeRank& rank : job.ranks) {
-    rank.identity.incarnation = "launch-2";
+    rank.identity.run_id = "run-2";
     rank.identity.nonce += 1000;
-    rank.identity.launch = 0;
+    rank.identity.run_number = 0;
     rank.identity.memory = {};
     rank.identity.take_over = true;
     rank.placement = placement;
@@ -96,23 +96,22 @@ TEST(VersionsTest, OneNumberWithTwoPlacementsOfOneShapeIsToldOnceAndTheFirstStay
   const std::string now = DigestOf(Exchanged({2})).Hex().substr(0, 12);
   RelaunchWith(job, Exchanged({2}), 1);
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.View().run_id, "run-2");
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
   EXPECT_EQ(job.daemon.LastReason("version_reused"),
-            "incarnation launch-2 runs version 1 with digest " + now + ", the job ran digest " +
-                ran +
+            "run run-2 runs version 1 with digest " + now + ", the job ran digest " + ran +
                 " under that number before, which stays in the history; the next version is "
                 "2");
   EXPECT_EQ(job.daemon.core().PlacementInForce(kJob)->placement, Exchanged({2}));
 }
 
-TEST(VersionsTest, AReusedNumberIsToldOfALaunchThatOnlyWaits) {
+TEST(VersionsTest, AReusedNumberIsToldOfARunThatOnlyWaits) {
   TestJob job;
   CommitOne(job);
   RelaunchWith(job, Exchanged({2}), 1);
   for (FakeRank& rank : job.ranks) rank.identity.take_over = false;
   job.Connect(0);
-  EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
+  EXPECT_EQ(job.daemon.View().run_id, "run-1");
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
 }
 
@@ -121,7 +120,7 @@ TEST(VersionsTest, TheSamePlacementUnderItsOldNumberIsNothing) {
   CommitOne(job);
   RelaunchWith(job, Exchanged({0, 1}), 1);
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.View().run_id, "run-2");
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 0);
 }
 
@@ -144,7 +143,7 @@ TEST(VersionsTest, WhatRanBeforeARestartIsKnownFromTheHistory) {
 
 TEST(VersionsTest, AnAnswerAboutAVersionThatNobodyProposedEndsItsStreamAndRaisesNothing) {
   constexpr int64_t kFarTerm = int64_t{1} << 40;
-  const wire::UpMessage answers[] = {wire::Ready{kFarTerm, {}, {}},
+  const wire::UpMessage answers[] = {wire::Prepared{kFarTerm, {}, {}},
                                      wire::Nack{kFarTerm, wire::NackCode::kBusy, ""},
                                      wire::Failed{kFarTerm, wire::FailedCode::kTransfer, "", 0},
                                      wire::Applied{kFarTerm, {}, 0, 0, 0}};
@@ -174,7 +173,7 @@ TEST(VersionsTest, AHelloRaisesVersionsByABoundedStepSoThatANameIsNeverUsedUp) {
   daemon.Say(near, hello);
   EXPECT_EQ(daemon.ClosedWith(near), std::nullopt);
   EXPECT_EQ(*daemon.core().NextVersion(kJob), kStep + 1);
-  // A launch that knows nothing of it is welcome.
+  // A run that knows nothing of it is welcome.
   const SessionId other = daemon.Open();
   daemon.Say(other, TestHello(1));
   EXPECT_EQ(daemon.ClosedWith(other), std::nullopt);
@@ -188,9 +187,9 @@ const Placement& AllLayers() {
 TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
   TestJob job;
   job.Propose(AllLayers());
-  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to be READY for version 1");
+  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to be PREPARED for version 1");
   job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
   EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to report version 1 as Applied");
   ASSERT_TRUE(job.Vote(12));
   job.Deliver();
@@ -199,7 +198,7 @@ TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
             "0.250 s");
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
-  ASSERT_EQ(job.daemon.state(), "RESOLVING");  // chunk 2 was prepared meanwhile
+  ASSERT_EQ(job.daemon.state(), "VOTING");  // chunk 2 was prepared meanwhile
   ASSERT_TRUE(job.Vote(14));
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -251,15 +250,15 @@ TEST(ProposalTest, VersionsGoOnAboveWhatAnyRankHasSeen) {
   EXPECT_EQ(Only<wire::Propose>(job.SentTo(0)).at(0).version, 41);
 }
 
-TEST(ProposalTest, ANackRetractsItAndTheNextDecisionIsSkipped) {
+TEST(ProposalTest, ANackCancelsItAndTheNextDecisionIsSkipped) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session,
                  wire::Nack{1, wire::NackCode::kStagingTooSmall, "1 row free"});
-  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.state(), "CANCELLING");
   EXPECT_EQ(job.daemon.LastReason("nacked"),
             "rank 1 refused version 1 (STAGING_TOO_SMALL): 1 row free");
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to answer the Retract of version 1");
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to answer the Cancel of version 1");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 0);
@@ -304,7 +303,7 @@ TEST(ProposalTest, ASecondVoteThatSaidNoEndsItWithTheTransfersReason) {
   job.Deliver();
   ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
   job.DeliverUp(0);
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.LastReason("withdrawn"),
@@ -313,30 +312,30 @@ TEST(ProposalTest, ASecondVoteThatSaidNoEndsItWithTheTransfersReason) {
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 1);
 }
 
-TEST(ProposalTest, RanksThatAreNotReadyInTimeAreNamedAndTheProposalRetracted) {
+TEST(ProposalTest, RanksThatAreNotReadyInTimeAreNamedAndTheProposalCancelled) {
   TestJob job;
   job.Propose(AllLayers());
   job.ranks[2].silent = true;
   job.Deliver();
   job.daemon.Advance(absl::Seconds(61));
-  EXPECT_EQ(job.daemon.state(), "RETRACTING");
-  EXPECT_EQ(job.daemon.LastReason("retracting"),
-            "within 1m it still waited for rank 2 to be READY for version 1");
+  EXPECT_EQ(job.daemon.state(), "CANCELLING");
+  EXPECT_EQ(job.daemon.LastReason("cancelling"),
+            "within 1m it still waited for rank 2 to be PREPARED for version 1");
   job.ranks[2].silent = false;
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
-TEST(ProposalTest, ARetractThatNobodyAnswersIsSentAgainAndCalledStuck) {
+TEST(ProposalTest, ACancelThatNobodyAnswersIsSentAgainAndCalledStuck) {
   TestJob job;
   job.Propose(AllLayers());
   job.daemon.Advance(absl::Seconds(61));
   job.SentTo(0);
   job.daemon.Advance(absl::Seconds(61));
-  EXPECT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1u);
+  EXPECT_EQ(Only<wire::Cancel>(job.SentTo(0)).size(), 1u);
   job.daemon.Advance(absl::Seconds(61));
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 1);
-  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.state(), "CANCELLING");
 }
 
 TEST(ProposalTest, RanksThatNeverVoteAreAskedToForgetItAfterTheDeadline) {
@@ -344,20 +343,20 @@ TEST(ProposalTest, RanksThatNeverVoteAreAskedToForgetItAfterTheDeadline) {
   job.Propose(AllLayers());
   job.Deliver();
   job.daemon.Advance(absl::Seconds(659));
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
   job.daemon.Advance(absl::Seconds(2));
-  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.state(), "CANCELLING");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
-TEST(ProposalTest, TheRanksVoteWinsOverARetract) {
+TEST(ProposalTest, TheRanksVoteWinsOverACancel) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   for (int32_t rank = 0; rank < 3; ++rank) job.DeliverDown(rank);
   ASSERT_TRUE(job.Vote(12));
   job.daemon.Advance(absl::Seconds(61));  // before any Ready was heard
-  ASSERT_EQ(job.daemon.state(), "RETRACTING");
+  ASSERT_EQ(job.daemon.state(), "CANCELLING");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 1);
@@ -384,12 +383,12 @@ TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
   for (int32_t rank : {0, 2}) {
     auto& applied = std::get<wire::Applied>(job.ranks[rank].outbox.back());
     applied.transport = "host";
-    applied.passed_over = "NCCL failed";
+    applied.fallback_reason = "NCCL failed";
   }
   job.Deliver();
   const auto ranks = job.daemon.View().ranks;
   EXPECT_EQ(ranks[0].transport.name, "host");
-  EXPECT_EQ(ranks[0].transport.passed_over, "NCCL failed");
+  EXPECT_EQ(ranks[0].transport.fallback_reason, "NCCL failed");
   EXPECT_EQ(ranks[1].transport.name, "");
   EXPECT_EQ(ranks[2].transport.name, "host");
 }
@@ -428,18 +427,18 @@ TEST(ProposalTest, ApplyingAnotherDigestIsQuarantined) {
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
 }
 
-TEST(ProposalTest, AnotherDigestOrPlanWhenReadyIsQuarantinedAndRetracted) {
+TEST(ProposalTest, AnotherDigestOrPlanWhenReadyIsQuarantinedAndCancelled) {
   TestJob digest;
   digest.Propose(Exchanged({0, 1}));
-  digest.daemon.Say(digest.ranks[0].session, wire::Ready{1, Sha256("other"), Sha256("plan")});
+  digest.daemon.Say(digest.ranks[0].session, wire::Prepared{1, Sha256("other"), Sha256("plan")});
   EXPECT_EQ(digest.daemon.state(), "QUARANTINE");
-  EXPECT_EQ(Only<wire::Retract>(digest.SentTo(1)).size(), 1u);
+  EXPECT_EQ(Only<wire::Cancel>(digest.SentTo(1)).size(), 1u);
 
   TestJob plan;
   plan.Propose(Exchanged({0, 1}));
   const Digest proposed = DigestOf(Exchanged({0, 1}));
-  plan.daemon.Say(plan.ranks[0].session, wire::Ready{1, proposed, Sha256("plan")});
-  plan.daemon.Say(plan.ranks[1].session, wire::Ready{1, proposed, Sha256("another plan")});
+  plan.daemon.Say(plan.ranks[0].session, wire::Prepared{1, proposed, Sha256("plan")});
+  plan.daemon.Say(plan.ranks[1].session, wire::Prepared{1, proposed, Sha256("another plan")});
   EXPECT_EQ(plan.daemon.state(), "QUARANTINE");
 }
 
@@ -450,7 +449,7 @@ TEST(ProposalTest, ANackForAWrongDigestIsQuarantined) {
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
 }
 
-TEST(ProposalTest, QuarantineProposesNothingUntilANewIncarnation) {
+TEST(ProposalTest, QuarantineProposesNothingUntilANewRun) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
@@ -461,7 +460,7 @@ TEST(ProposalTest, QuarantineProposesNothingUntilANewIncarnation) {
   job.Connect(1);
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
   EXPECT_EQ(job.daemon.num_solves(), 1);
-  for (FakeRank& rank : job.ranks) rank.identity.incarnation = "launch-2";
+  for (FakeRank& rank : job.ranks) rank.identity.run_id = "run-2";
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   job.Report(0, 9);
@@ -472,10 +471,10 @@ TEST(ProposalTest, QuarantineAsksAgainToForgetTheProposal) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
-  ASSERT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1U);
-  job.daemon.Advance(TestConfig().retract_deadline);
-  EXPECT_EQ(Only<wire::Retract>(job.SentTo(0)).size(), 1U);
-  EXPECT_TRUE(Only<wire::Retract>(job.SentTo(1)).empty());  // it answered
+  ASSERT_EQ(Only<wire::Cancel>(job.SentTo(0)).size(), 1U);
+  job.daemon.Advance(TestConfig().cancel_deadline);
+  EXPECT_EQ(Only<wire::Cancel>(job.SentTo(0)).size(), 1U);
+  EXPECT_TRUE(Only<wire::Cancel>(job.SentTo(1)).empty());  // it answered
 }
 
 TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
@@ -485,7 +484,7 @@ TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
   job.Connect(1);
   EXPECT_TRUE(job.daemon.HasMail(job.ranks[1].session));
   job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
 }
 
 TEST(RejoinTest, AReadyThatWasLostWithTheStreamIsToldByHello) {
@@ -495,7 +494,7 @@ TEST(RejoinTest, AReadyThatWasLostWithTheStreamIsToldByHello) {
   job.Disconnect(1);
   job.Connect(1);
   job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
 }
 
 TEST(RejoinTest, AnAppliedThatWasLostWithTheStreamIsToldByHello) {
@@ -505,7 +504,7 @@ TEST(RejoinTest, AnAppliedThatWasLostWithTheStreamIsToldByHello) {
   ASSERT_TRUE(job.Vote(12));
   job.Disconnect(1);
   job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
   job.Connect(1);
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 1);
@@ -518,14 +517,14 @@ TEST(RejoinTest, AFailedThatWasLostWithTheStreamIsAskedForAgain) {
   ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
   job.Disconnect(1);
   job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
   job.Connect(1);
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 0);
 }
 
-TEST(RejoinTest, ARetractThatWasLostWithTheStreamIsSentAgain) {
+TEST(RejoinTest, ACancelThatWasLostWithTheStreamIsSentAgain) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   job.DeliverDown(1);
@@ -551,7 +550,7 @@ TEST(RejoinTest, ARankThatGoesBackAfterItAppliedIsQuarantined) {
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
 }
 
-TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalRetractsOursAndIsAdopted) {
+TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalCancelsOursAndIsAdopted) {
   TestJob job;
   for (FakeRank& rank : job.ranks) rank.identity.highest_version = 9;
   job.Propose(Exchanged({0, 1}));
@@ -571,7 +570,7 @@ TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
   job.Propose(AllLayers());
   job.Deliver();
   job.daemon.Say(job.ranks[1].session, wire::Goodbye{"finished", {}, false});
-  EXPECT_EQ(job.daemon.state(), "RETRACTING");
+  EXPECT_EQ(job.daemon.state(), "CANCELLING");
   job.ranks[1].session = 0;
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -579,7 +578,7 @@ TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
 
 TEST(ProposalTest, VotesFarApartAreWaitedForAndNamedWhenTheyDoNotCome) {
   Config config = TestConfig();
-  config.resolve_deadline = absl::Seconds(6);
+  config.voting_deadline = absl::Seconds(6);
   TestJob job(config);
   job.ConnectAll();
   for (int64_t step = 0; step < 30; step += 10) {  // 4 s a step, a vote every 2 steps
@@ -590,10 +589,10 @@ TEST(ProposalTest, VotesFarApartAreWaitedForAndNamedWhenTheyDoNotCome) {
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
   job.Deliver();
   job.daemon.Advance(absl::Seconds(25));
-  EXPECT_EQ(job.daemon.state(), "RESOLVING");
+  EXPECT_EQ(job.daemon.state(), "VOTING");
   job.daemon.Advance(absl::Seconds(25));
-  EXPECT_EQ(job.daemon.state(), "RETRACTING");
-  EXPECT_THAT(job.daemon.LastReason("retracting"),
+  EXPECT_EQ(job.daemon.state(), "CANCELLING");
+  EXPECT_THAT(job.daemon.LastReason("cancelling"),
               ::testing::HasSubstr("; the ranks vote every 2 steps, 8."));
 }
 

@@ -32,10 +32,10 @@ TEST(WatchdogTest, AQuarantineIsNotForgotten) {
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
   job.daemon.Advance(absl::Seconds(181));
   EXPECT_THAT(job.daemon.LastReason("stuck"),
-              StartsWith("QUARANTINE for 3m1s, waiting for an operator, or a new incarnation: rank "
+              StartsWith("QUARANTINE for 3m1s, waiting for an operator, or a new run: rank "
                          "1 runs version 1 with digest "));
   EXPECT_THAT(job.daemon.View().waiting_for,
-              StartsWith("an operator, or a new incarnation: rank 1 runs version 1 with digest "));
+              StartsWith("an operator, or a new run: rank 1 runs version 1 with digest "));
 }
 
 TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
@@ -52,7 +52,7 @@ TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
 }
 
-TEST(WatchdogTest, ALostLaunchIsStuckUntilItIsForgottenOrComesBack) {
+TEST(WatchdogTest, ALostRunIsStuckUntilItIsForgottenOrComesBack) {
   TestJob job;
   job.ConnectAll();
   for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
@@ -61,7 +61,7 @@ TEST(WatchdogTest, ALostLaunchIsStuckUntilItIsForgottenOrComesBack) {
   job.daemon.Advance(absl::Seconds(181));
   EXPECT_EQ(job.daemon.View().stuck_seconds, 181);
   EXPECT_EQ(job.daemon.LastReason("stuck"),
-            "LOST for 3m1s, waiting for its ranks to come back, or a new launch");
+            "LOST for 3m1s, waiting for its ranks to come back, or a new run");
 }
 
 }  // namespace

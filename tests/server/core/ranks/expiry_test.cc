@@ -162,12 +162,12 @@ TEST(ExpiryTest, AJobThatEndedBeforeTheRestartMakesRoom) {
   EXPECT_FALSE(daemon.ClosedWith(Join(daemon, "other")[0]).has_value());
 }
 
-TEST(ExpiryTest, ANewLaunchOfAJobThatEndedIsNoEndedJob) {
+TEST(ExpiryTest, ANewRunOfAJobThatEndedIsNoEndedJob) {
   CoreHarness daemon(TestConfig());
   Finish(daemon, Join(daemon, kJob));
   for (int32_t rank = 0; rank < 3; ++rank) {
     wire::Hello hello = TestHello(rank);
-    hello.incarnation = "launch-2";
+    hello.run_id = "run-2";
     daemon.Say(daemon.Open(), hello);
   }
   EXPECT_EQ(daemon.View().state, "IDLE");

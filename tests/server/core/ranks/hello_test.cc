@@ -26,7 +26,7 @@ TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
   const Case cases[] = {
       {"job has a character", [](wire::Hello& h) { h.job = "a b"; }},
       {"job has 0", [](wire::Hello& h) { h.job = ""; }},
-      {"incarnation has 129", [](wire::Hello& h) { h.incarnation = std::string(129, 'x'); }},
+      {"run has 129", [](wire::Hello& h) { h.run_id = std::string(129, 'x'); }},
       {"running_version is -1", [](wire::Hello& h) { h.running_version = -1; }},
       {"highest_term is", [](wire::Hello& h) { h.highest_term = INT64_MAX; }},
       {"highest_version is", [](wire::Hello& h) { h.highest_version = INT64_MAX; }},
@@ -39,9 +39,10 @@ TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
       {"world_size: 4", [](wire::Hello& h) { h.world_size = 4; }},
       {"rank is 3", [](wire::Hello& h) { h.rank = 3; }},
       {"not GPU 2", [](wire::Hello& h) { h.gpu = 2; }},
-      {"of lane 1", [](wire::Hello& h) { h.lane = 1; }},
-      {"num_pipeline_ranks: 0", [](wire::Hello& h) { h.num_pipeline_ranks = 0; }},
-      {"multiple of num_pipeline_ranks 2", [](wire::Hello& h) { h.num_pipeline_ranks = 2; }},
+      {"of EP group 1", [](wire::Hello& h) { h.ep_group = 1; }},
+      {"pipeline_parallel_size: 0", [](wire::Hello& h) { h.pipeline_parallel_size = 0; }},
+      {"multiple of pipeline_parallel_size 2",
+       [](wire::Hello& h) { h.pipeline_parallel_size = 2; }},
       {"expert_tensor_parallel: -1", [](wire::Hello& h) { h.expert_tensor_parallel = -1; }},
       {"expert_tensor_parallel 3", [](wire::Hello& h) { h.expert_tensor_parallel = 3; }},
   };
@@ -77,7 +78,7 @@ TEST(CheckHelloTest, ASecondLaneIsTheNextNumGpusRanks) {
   wire::Hello hello = TestHello(1);
   hello.rank = 4;
   hello.world_size = 6;
-  hello.lane = 1;
+  hello.ep_group = 1;
   EXPECT_TRUE(CheckHello(hello, TestConfig()).ok());
 }
 
@@ -87,7 +88,7 @@ TEST(CheckHelloTest, ExpertTensorParallelRanksStandSideBySide) {
   hello.expert_tensor_parallel = 2;
   hello.rank = 3;
   hello.gpu = 1;
-  hello.lane = 1;
+  hello.ep_group = 1;
   EXPECT_TRUE(CheckHello(hello, TestConfig()).ok());
 }
 
@@ -156,7 +157,7 @@ TEST(HelloTest, NoTermOrVersionOfARankLocksOthersOutLater) {
   constexpr int64_t kStep = int64_t{1} << 32;
   CoreHarness daemon(TestConfig());
   for (int64_t wire::Hello::*number : {&wire::Hello::highest_term, &wire::Hello::highest_version,
-                                       &wire::Hello::running_version, &wire::Hello::launch}) {
+                                       &wire::Hello::running_version, &wire::Hello::run_number}) {
     wire::Hello hello = TestHello(0);
     hello.job = "other";
     hello.*number = kStep + 2;
@@ -226,17 +227,17 @@ TEST(HelloTest, ARankOfAnotherArrangementIsRefused) {
   ASSERT_TRUE(Refusal(daemon, hello).ok());
   hello.rank = 1;
   hello.gpu = 1;
-  hello.num_pipeline_ranks = 2;
+  hello.pipeline_parallel_size = 2;
   EXPECT_EQ(Refusal(daemon, hello),
-            absl::FailedPreconditionError("hello: num_pipeline_ranks is 2, the other ranks of "
-                                          "incarnation launch-1 have 1"));
-  hello.num_pipeline_ranks = 1;
+            absl::FailedPreconditionError("hello: pipeline_parallel_size is 2, the other ranks of "
+                                          "run run-1 have 1"));
+  hello.pipeline_parallel_size = 1;
   hello.expert_tensor_parallel = 2;
   hello.gpu = 0;
-  hello.lane = 1;
+  hello.ep_group = 1;
   EXPECT_EQ(Refusal(daemon, hello),
             absl::FailedPreconditionError("hello: expert_tensor_parallel is 2, the other ranks of "
-                                          "incarnation launch-1 have 1"));
+                                          "run run-1 have 1"));
 }
 
 TEST(HelloTest, ARankThatSeesTheSameTokensAsTheOneBeforeMayNotReport) {
@@ -245,7 +246,7 @@ TEST(HelloTest, ARankThatSeesTheSameTokensAsTheOneBeforeMayNotReport) {
   hello.world_size = 6;
   hello.expert_tensor_parallel = 2;
   hello.gpu = 0;
-  hello.lane = 1;
+  hello.ep_group = 1;
   const SessionId session = daemon.Open();
   daemon.Say(session, hello);
   daemon.Say(session, TestReport(0, 9));
@@ -299,7 +300,7 @@ TEST(HelloTest, AnotherProcessOfALiveRankIsADuplicate) {
   EXPECT_NE(std::string(status.message()).find("DUPLICATE_RANK"), std::string::npos);
 }
 
-TEST(HelloTest, AnotherProcessOfAnAwayRankNeedsANewIncarnation) {
+TEST(HelloTest, AnotherProcessOfAnAwayRankNeedsANewRun) {
   TestJob job;
   job.ConnectAll();
   job.Disconnect(0);

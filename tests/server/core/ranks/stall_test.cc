@@ -120,7 +120,7 @@ TEST(StallTest, StepsThatStopWhileRanksAreConnectedAreTold) {
               HasSubstr("no rank reported a step after 49 for 36s, a window of 10 steps took 1s"));
 }
 
-TEST(StallTest, ALaunchThatNeverReportsAStepIsToldAfterASlowStart) {
+TEST(StallTest, ARunThatNeverReportsAStepIsToldAfterASlowStart) {
   TestJob job;
   job.ConnectAll();
   job.daemon.Advance(absl::Minutes(29));
@@ -156,7 +156,7 @@ TEST(StallTest, DecisionsThatFailAgainAndAgainAreToldWithTheNewestReason) {
   EXPECT_EQ(job.daemon.View().stalled, "");
 }
 
-TEST(StallTest, ALostLaunchWhoseOtherRanksTrainOnIsTold) {
+TEST(StallTest, ALostRunWhoseOtherRanksTrainOnIsTold) {
   TestJob job;
   job.ConnectAll();
   Train(job, {0, 1, 2}, 0, 3);
@@ -227,7 +227,7 @@ TEST(StallTest, AStoreThatTakesNoWritesIsToldAndSoIsItsReturn) {
   EXPECT_EQ(job.daemon.CountEvents("stalled_over"), 1);
 }
 
-TEST(StallTest, ALaunchThatTrainsAndOneThatFinishedAreNotStalled) {
+TEST(StallTest, ARunThatTrainsAndOneThatFinishedAreNotStalled) {
   TestJob job;
   job.ConnectAll();
   Train(job, {0, 1, 2}, 0, 30);
@@ -240,21 +240,21 @@ TEST(StallTest, ALaunchThatTrainsAndOneThatFinishedAreNotStalled) {
   EXPECT_EQ(job.daemon.CountEvents("stalled"), 0);
 }
 
-TEST(StallTest, ALaunchThatWaitsForMoreThanAMinuteIsToldWithWhatItWaitsFor) {
+TEST(StallTest, ARunThatWaitsForMoreThanAMinuteIsToldWithWhatItWaitsFor) {
   TestJob job;
   job.ConnectAll();
   Train(job, {0, 1, 2}, 0, 3);
   wire::Hello hello = TestHello(0);
-  hello.incarnation = "launch-2";
+  hello.run_id = "run-2";
   hello.nonce = 200;
   job.daemon.Say(job.daemon.Open(), hello);
   Train(job, {0, 1, 2}, 30, 30);
   EXPECT_EQ(job.daemon.View().stalled, "");
   Train(job, {0, 1, 2}, 330, 40);
-  EXPECT_EQ(job.daemon.View().incarnation, "launch-1");
+  EXPECT_EQ(job.daemon.View().run_id, "run-1");
   EXPECT_EQ(job.daemon.View().stalled, "candidate");
   EXPECT_THAT(job.daemon.View().stalled_reason,
-              HasSubstr("launch launch-2 is not balanced, 1 of 3 ranks are registered for 1m"));
+              HasSubstr("run run-2 is not balanced, 1 of 3 ranks are registered for 1m"));
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("it waits for ranks 1, 2 to say Hello"));
 }
 

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "server/core/decisions/decide.h"
-#include "server/core/decisions/judge.h"
+#include "server/core/decisions/evaluate_candidate.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
 
 namespace {
 
-// Each changed layer exchanges one expert between GPU 0 and GPU 1: 1 MB each way, 1 ms at 1 GB/s.
+// Each changed layer all-gathers one expert between GPU 0 and GPU 1: 1 MB each way, 1 ms at 1 GB/s.
 Costs TestCosts() {
   Costs costs;
   costs.intra_bytes_per_s = 1e9;
@@ -59,16 +59,16 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
   const Load load = Load::FromCounts(TestReport(0, 9).counts).value();
   const Placement incumbent = Exchanged({});
   const Placement candidate = Exchanged({0, 1});
-  Question question{.load = load,
-                    .last_step = 9,
-                    .incumbent = incumbent,
-                    .candidate = candidate,
-                    .layers_per_chunk = 2,
-                    .staging_rows = 2,
-                    .migration = {.weight_bytes = 1'000'000},
-                    .costs = TestCosts(),
-                    .max_pause_seconds = 0.0005};
-  Verdict verdict = Judge(question).value();
+  CandidateInput question{.load = load,
+                          .last_step = 9,
+                          .incumbent = incumbent,
+                          .candidate = candidate,
+                          .layers_per_chunk = 2,
+                          .staging_rows = 2,
+                          .migration = {.weight_bytes = 1'000'000},
+                          .costs = TestCosts(),
+                          .max_pause_seconds = 0.0005};
+  CandidateDecision verdict = EvaluateCandidate(question).value();
   EXPECT_TRUE(verdict.chunks.empty());
   EXPECT_EQ(
       verdict.too_long,
@@ -77,15 +77,15 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
   // The slowest boundary measured only makes chunks shorter.
   question.max_pause_seconds = 0.5;
   question.seconds_per_byte = 1;
-  verdict = Judge(question).value();
+  verdict = EvaluateCandidate(question).value();
   EXPECT_EQ(verdict.too_long, "");
   EXPECT_EQ(verdict.chunks.size(), 2);
   // Three boundaries with fewer bytes say that this one will be no shorter.
   const std::vector<MeasuredPause> measured = {{1000, 1.5}, {2000, 1}, {1'000'000, 2}};
   question.measured = std::span(measured).first(2);
-  EXPECT_EQ(Judge(question)->chunks.size(), 2);
+  EXPECT_EQ(EvaluateCandidate(question)->chunks.size(), 2);
   question.measured = measured;
-  verdict = Judge(question).value();
+  verdict = EvaluateCandidate(question).value();
   EXPECT_TRUE(verdict.chunks.empty());
   EXPECT_EQ(verdict.too_long,
             "steps 0..9: layers 0, 1 left out, a pause of 1 s is predicted from boundaries "
@@ -157,9 +157,9 @@ TEST(StagingTest, ARankThatDidNotSayHowManyLayersItHoldsSetsNoLimit) {
 }
 
 TEST(StagingTest, TheRankWithFewestRowsCounts) {
-  Incarnation incarnation(*Topology::Make(TestShape()), *RankGrid::Make({}));
-  for (const int64_t rows : {7, 3, 5}) incarnation.ranks.emplace_back().staging_rows = rows;
-  EXPECT_EQ(LeastStagingRows(incarnation), 3);
+  core::Run run(*Topology::Make(TestShape()), *RankGrid::Make({}));
+  for (const int64_t rows : {7, 3, 5}) run.ranks.emplace_back().staging_rows = rows;
+  EXPECT_EQ(LeastStagingRows(run), 3);
 }
 
 TEST(StagingTest, APlanIsCutForTheSmallestStagingAndTheLimitIsTold) {
@@ -183,7 +183,7 @@ TEST(StagingTest, LayersAreLeftOutWhenTheSmallestStagingIsTooSmall) {
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
 }
 
-// Version 1 is committed, then a launch comes whose ranks have the staging that `shrink` leaves.
+// Version 1 is committed, then a run comes whose ranks have the staging that `shrink` leaves.
 template <class Shrink>
 absl::StatusOr<ChangeOutcome> RollBackWith(TestJob& job, Shrink shrink) {
   job.Propose(Exchanged({0, 1}));

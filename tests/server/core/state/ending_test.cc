@@ -41,14 +41,13 @@ TEST_F(EndingTest, AStreamThatWasCutBeforeTheFirstReportIsTheCause) {
   EXPECT_EQ(Reason(), absl::StrCat(kVictim,
                                    "; rank 1 failed 0.02 s later: gloo: connection closed "
                                    "by peer"));
-  EXPECT_EQ(job_.daemon.LastReason("incarnation_ended"),
-            absl::StrCat("incarnation launch-1 ended: ", Reason()));
+  EXPECT_EQ(job_.daemon.LastReason("run_ended"), absl::StrCat("run run-1 ended: ", Reason()));
   Fail(0);
   EXPECT_EQ(job_.daemon.View().state, "FAILED");
   EXPECT_EQ(State(0), "failed");
   EXPECT_EQ(State(1), "failed");
   EXPECT_EQ(State(2), "lost");
-  EXPECT_EQ(job_.daemon.CountEvents("incarnation_ended"), 1);
+  EXPECT_EQ(job_.daemon.CountEvents("run_ended"), 1);
 }
 
 TEST_F(EndingTest, ACutThatIsReadJustAfterTheFirstReportIsTheCauseToo) {
@@ -60,7 +59,7 @@ TEST_F(EndingTest, ACutThatIsReadJustAfterTheFirstReportIsTheCauseToo) {
             "rank 2 was lost at 00:00:00 UTC, after step 9 (its stream ended without a "
             "close); rank 1 failed 0.03 s before that was seen: gloo: connection closed "
             "by peer");
-  EXPECT_EQ(job_.daemon.CountEvents("incarnation_ended"), 1);
+  EXPECT_EQ(job_.daemon.CountEvents("run_ended"), 1);
   EXPECT_EQ(job_.daemon.CountEvents("end_amended"), 1);
   Wait(200);
   EXPECT_EQ(job_.daemon.stored().at(kJob).end->reason, Reason());
@@ -84,7 +83,7 @@ TEST_F(EndingTest, WhomALauncherKillsAfterTheVictimIsNamedAfterIt) {
   job_.Disconnect(1);
   job_.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(job_.daemon.View().state, "LOST");
-  EXPECT_EQ(job_.daemon.View().waiting_for, "its ranks to come back, or a new launch");
+  EXPECT_EQ(job_.daemon.View().waiting_for, "its ranks to come back, or a new run");
   EXPECT_EQ(Reason(), absl::StrCat(kVictim,
                                    " and did not come back within 10s; the other 2 ranks "
                                    "were lost within 0.20 s after it"));
@@ -134,7 +133,7 @@ TEST_F(EndingTest, ARankThatFinishedIsNotBlamed) {
 }
 
 TEST_F(EndingTest, ARankWhoseStreamTheDaemonEndedWasNotCut) {
-  job_.daemon.Say(job_.ranks[2].session, wire::Ready{-1, {}});
+  job_.daemon.Say(job_.ranks[2].session, wire::Prepared{-1, {}});
   job_.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(Reason(), "rank 2, whose streams the daemon ended, did not come back within 10s");
 }
@@ -154,7 +153,7 @@ TEST_F(EndingTest, ARestartedDaemonKnowsHowItEndedAndRefusesItsStragglers) {
   EXPECT_EQ(view.ending, "failed");
   EXPECT_EQ(view.end_reason, reason);
   EXPECT_EQ(view.waiting_for, "");
-  EXPECT_EQ(view.incarnation, "launch-1");
+  EXPECT_EQ(view.run_id, "run-1");
   EXPECT_EQ(view.world_size, 3);
   EXPECT_EQ(view.step, 9);
   job_.Connect(0);
@@ -192,18 +191,18 @@ TEST(EndingBeforeReleaseTest, ALostRunWhosePlacementIsNotKnownIsNotStored) {
   EXPECT_TRUE(job.daemon.stored().empty());
 }
 
-TEST_F(EndingTest, ANewLaunchOfAJobThatEndedBeforeTheRestartIsReleased) {
+TEST_F(EndingTest, ANewRunOfAJobThatEndedBeforeTheRestartIsReleased) {
   for (const FakeRank& rank : job_.ranks) {
     job_.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
   }
   job_.daemon.Restart();
   EXPECT_EQ(job_.daemon.View().state, "FINISHED");
   for (FakeRank& rank : job_.ranks) {
-    rank.identity.incarnation = "launch-2";
+    rank.identity.run_id = "run-2";
     rank.identity.nonce += 1000;
   }
   job_.Connect(0);
-  EXPECT_EQ(job_.daemon.View().state, "HELD");
+  EXPECT_EQ(job_.daemon.View().state, "RECOVERING");
   EXPECT_EQ(State(1), "expected");
   job_.ConnectAll();
   EXPECT_EQ(job_.daemon.View().state, "IDLE");

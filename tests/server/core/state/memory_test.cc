@@ -28,9 +28,9 @@ void RelaunchWithMemory(TestJob& job, const std::string& name) {
   job.ConnectAll();
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
   for (FakeRank& rank : job.ranks) {
-    rank.identity.incarnation = name;
+    rank.identity.run_id = name;
     rank.identity.nonce += 1000;
-    rank.identity.launch = 0;
+    rank.identity.run_number = 0;
     rank.identity.memory = {};
     rank.ready.reset();
     rank.session = 0;
@@ -78,19 +78,19 @@ TEST(MemoryTest, AResumeBeforeAnyRankHasComeEndsARestoredQuarantine) {
   Quarantined(job);
   job.daemon.Restart();
   ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
-  EXPECT_EQ(job.daemon.state(), "HELD");
+  EXPECT_EQ(job.daemon.state(), "RECOVERING");
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
-TEST(MemoryTest, ANewLaunchEndsARestoredQuarantine) {
+TEST(MemoryTest, ANewRunEndsARestoredQuarantine) {
   TestJob job;
   Quarantined(job);
   job.daemon.Restart();
-  RelaunchWithMemory(job, "launch-2");
+  RelaunchWithMemory(job, "run-2");
   EXPECT_EQ(job.daemon.state(), "IDLE");
   job.daemon.Restart();
-  EXPECT_EQ(job.daemon.state(), "HELD");
+  EXPECT_EQ(job.daemon.state(), "RECOVERING");
 }
 
 TEST(MemoryTest, ALostStoreComesBackFromTheRanks) {
@@ -184,19 +184,19 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
     return job.daemon.View().paused;
   };
   EXPECT_TRUE(after([](wire::JobMemory&) {}));
-  // As a daemon had it from a rank of another launch.
-  EXPECT_TRUE(after([](wire::JobMemory& memory) { memory.incarnation = "launch-0"; }));
+  // As a daemon had it from a rank of another run.
+  EXPECT_TRUE(after([](wire::JobMemory& memory) { memory.run_id = "run-0"; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.serial = int64_t{1} << 61; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.serial = 0; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.term = int64_t{1} << 61; }));
-  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.launch = int64_t{1} << 61; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.run_number = int64_t{1} << 61; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.last_decision_step = 1 << 30; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.back_off_length = 1 << 20; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.settings.min_gain = 7; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = 1e9; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = -1; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.next_version = int64_t{1} << 61; }));
-  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.incarnation = "\x1b[2J"; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.run_id = "\x1b[2J"; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.gone = {{"\x1b[2J", 1}}; }));
 }
 
@@ -220,8 +220,8 @@ TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
-// After a lost store a launch that was replaced comes back first, and is led with a new term.
-TEST(MemoryTest, WhatALaterLaunchCarriesCountsAfterAnEarlierOneWasLedAgain) {
+// After a lost store a run that was replaced comes back first, and is led with a new term.
+TEST(MemoryTest, WhatALaterRunCarriesCountsAfterAnEarlierOneWasLedAgain) {
   TestJob job;
   job.ConnectAll();
   std::vector<FakeRank> earlier = job.ranks;
@@ -229,7 +229,7 @@ TEST(MemoryTest, WhatALaterLaunchCarriesCountsAfterAnEarlierOneWasLedAgain) {
     const int32_t index = rank.identity.rank;
     job.daemon.Say(rank.session, wire::Goodbye{"out of memory", {}, true});
     rank = FakeRank(index);
-    rank.identity.incarnation = "launch-2";
+    rank.identity.run_id = "run-2";
     rank.identity.nonce += 1000;
   }
   job.ConnectAll();
@@ -241,12 +241,12 @@ TEST(MemoryTest, WhatALaterLaunchCarriesCountsAfterAnEarlierOneWasLedAgain) {
   ASSERT_FALSE(job.daemon.View().paused);
   std::swap(job.ranks, earlier);
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  EXPECT_EQ(job.daemon.View().run_id, "run-2");
   EXPECT_TRUE(job.daemon.View().paused);
 }
 
-// A launch that began at a checkpoint has not seen the versions after it.
-TEST(MemoryTest, AVersionThatOnlyAnEarlierLaunchSawIsNotGivenAgainAfterALostStore) {
+// A run that began at a checkpoint has not seen the versions after it.
+TEST(MemoryTest, AVersionThatOnlyAnEarlierRunSawIsNotGivenAgainAfterALostStore) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
@@ -257,7 +257,7 @@ TEST(MemoryTest, AVersionThatOnlyAnEarlierLaunchSawIsNotGivenAgainAfterALostStor
     job.daemon.Say(rank.session, wire::Goodbye{"out of memory", {}, true});
     const int32_t index = rank.identity.rank;
     rank = FakeRank(index);
-    rank.identity.incarnation = "launch-2";
+    rank.identity.run_id = "run-2";
     rank.identity.nonce += 1000;
   }
   job.ConnectAll();
@@ -273,7 +273,7 @@ TEST(MemoryTest, AJobThatAStoreMovedAsideDoesNotKnowStartsPaused) {
   TestJob job;
   job.ConnectAll();
   job.Deliver();
-  for (FakeRank& rank : job.ranks) rank.identity.launch = 3;
+  for (FakeRank& rank : job.ranks) rank.identity.run_number = 3;
   job.daemon.LoseStore(kMovedAside);
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -294,7 +294,7 @@ TEST(MemoryTest, AJobThatComesLongAfterTheStoreWasMovedAsideIsNotPaused) {
   config.pauses_unknown_until = probe.daemon.now() + absl::Seconds(5);
   TestJob job(config);
   job.ConnectAll();
-  for (FakeRank& rank : job.ranks) rank.identity.launch = 3;
+  for (FakeRank& rank : job.ranks) rank.identity.run_number = 3;
   job.daemon.LoseStore(kMovedAside);
   job.daemon.Advance(absl::Seconds(6));
   job.ConnectAll();
@@ -319,7 +319,7 @@ TEST(MemoryTest, AQuarantineThatARankBringsDuringAProposalIsInForceBehindIt) {
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
 }
 
-TEST(MemoryTest, AJobWithoutALaunchBeforeIsNotPausedByAStoreThatWasMovedAside) {
+TEST(MemoryTest, AJobWithoutARunBeforeIsNotPausedByAStoreThatWasMovedAside) {
   TestJob job;
   job.daemon.LoseStore(kMovedAside);
   job.ConnectAll();
@@ -358,7 +358,7 @@ TEST(MemoryTest, BackOffSurvivesARestart) {
   EXPECT_THAT(job.daemon.LastReason("kept"), HasSubstr("backing off"));
 }
 
-TEST(MemoryTest, TheAccountOfALaunchGoesOnAfterARestartAndEndsWithIt) {
+TEST(MemoryTest, TheAccountOfARunGoesOnAfterARestartAndEndsWithIt) {
   TestJob job;
   job.Propose(Exchanged({0, 1, 2, 3}));
   for (int64_t step = 12; step < 16; step += 2) {
@@ -372,8 +372,8 @@ TEST(MemoryTest, TheAccountOfALaunchGoesOnAfterARestartAndEndsWithIt) {
   job.daemon.Restart();
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().spent_seconds, spent);
-  RelaunchWithMemory(job, "launch-2");
-  EXPECT_EQ(job.daemon.View().incarnation, "launch-2");
+  RelaunchWithMemory(job, "run-2");
+  EXPECT_EQ(job.daemon.View().run_id, "run-2");
   EXPECT_EQ(job.daemon.View().spent_seconds, 0);
 }
 

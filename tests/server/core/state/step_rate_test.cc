@@ -14,11 +14,11 @@ namespace {
 
 const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
 
-// A launch in windows of 10 steps, begun at step 0.
+// A run in windows of 10 steps, begun at step 0.
 Job Begun() {
   Job job;
-  job.current = Incarnation(Topology::Make(TestShape()).value(),
-                            RankGrid::Make({.world_size = 3, .num_gpus = 3}).value());
+  job.current = Run(Topology::Make(TestShape()).value(),
+                    RankGrid::Make({.world_size = 3, .num_gpus = 3}).value());
   job.current->report_every = 10;
   BeginSteps(*job.current, absl::Seconds(60), absl::ZeroDuration(), kStart);
   NoteHelloStep(*job.current, 0, kStart);
@@ -77,7 +77,7 @@ TEST(StepRateTest, ShortIntervalsAreWaitedForAtLeastFiveSeconds) {
   EXPECT_FALSE(StepsAdvance(job, kStart + absl::Seconds(6)));
 }
 
-TEST(StepRateTest, ANewLaunchHasItsPatienceBeforeTwoRises) {
+TEST(StepRateTest, ANewRunHasItsPatienceBeforeTwoRises) {
   Job job = Begun();
   EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(60)));
   EXPECT_FALSE(StepsAdvance(job, kStart + absl::Seconds(61)));
@@ -100,14 +100,14 @@ TEST(StepRateTest, ToldAgainOrALittleMoreAtAHelloIsNoRise) {
 
 TEST(StepRateTest, ALongerWindowIsWaitedForBeforeItTakesEffect) {
   Job job = Begun();
-  job.current->pace = {.report_every = 160, .from_step = 160};
+  job.current->report_interval_change = {.report_every = 160, .from_step = 160};
   for (int64_t window = 0; window < 4; ++window) {
     NoteStep(*job.current, 10 * window + 9, kStart + window * absl::Seconds(1));
   }
   EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(50)));
 }
 
-TEST(StepRateTest, ALaunchThatEndedOrNeverCameDoesNotAdvance) {
+TEST(StepRateTest, ARunThatEndedOrNeverCameDoesNotAdvance) {
   EXPECT_FALSE(StepsAdvance(Job{}, kStart));
   Job job = Begun();
   job.current->ending = Ending::kFinal;
@@ -129,28 +129,28 @@ TEST(StepRateTest, AReportOfAnyRankTellsTheRate) {
 constexpr int64_t kWindows = 4;
 constexpr int64_t kFar = int64_t{1} << 61;
 
-// A launch of ranks that are connected, with windows of 10 steps.
-Incarnation Launch(int32_t world_size) {
-  Incarnation launch(Topology::Make(TestShape()).value(),
-                     RankGrid::Make({.world_size = world_size, .num_gpus = world_size}).value());
-  launch.report_every = 10;
-  launch.ranks.resize(static_cast<size_t>(world_size));
-  launch.num_connected = world_size;
-  return launch;
+// A run of ranks that are connected, with windows of 10 steps.
+Run NewRun(int32_t world_size) {
+  Run run(Topology::Make(TestShape()).value(),
+          RankGrid::Make({.world_size = world_size, .num_gpus = world_size}).value());
+  run.report_every = 10;
+  run.ranks.resize(static_cast<size_t>(world_size));
+  run.num_connected = world_size;
+  return run;
 }
 
-StepClaim Take(Incarnation& launch, int32_t rank, int64_t step, StepClaim claim) {
+StepClaim Take(Run& run, int32_t rank, int64_t step, StepClaim claim) {
   if (claim == StepClaim::kBelieved) {
-    launch.ranks[rank].step = step;
-    Advance(launch.front, rank, step);
+    run.ranks[rank].step = step;
+    Advance(run.front, rank, step);
   }
   return claim;
 }
-StepClaim Hello(Incarnation& launch, int32_t rank, int64_t step) {
-  return Take(launch, rank, step, JudgeHello(launch, rank, step, kWindows));
+StepClaim Hello(Run& run, int32_t rank, int64_t step) {
+  return Take(run, rank, step, CheckHello(run, rank, step, kWindows));
 }
-StepClaim Report(Incarnation& launch, int32_t rank, int64_t step) {
-  return Take(launch, rank, step, JudgeStep(launch, rank, step, kWindows));
+StepClaim Report(Run& run, int32_t rank, int64_t step) {
+  return Take(run, rank, step, EvaluateStep(run, rank, step, kWindows));
 }
 
 // Ranks report windows of 10 steps, a second each, from `step` on.
@@ -165,64 +165,64 @@ void TrainClaims(TestJob& job, const std::vector<int32_t>& ranks, int64_t step, 
 }
 
 TEST(StepClaimsTest, AFirstHelloIsBelievedWithTheFirstRankThatAgrees) {
-  Incarnation launch = Launch(4);
-  EXPECT_EQ(Hello(launch, 0, kFar), StepClaim::kUnproved);
-  EXPECT_EQ(Hello(launch, 1, 5000), StepClaim::kUnproved);
-  EXPECT_EQ(Hello(launch, 2, 5041), StepClaim::kUnproved);
-  EXPECT_EQ(launch.front.first, -1);
-  EXPECT_EQ(Hello(launch, 3, 5040), StepClaim::kBelieved);
-  EXPECT_EQ(launch.front.first, 5040);
-  EXPECT_EQ(launch.front.second, 5000);
-  EXPECT_EQ(launch.ranks[1].step, 5000);
-  EXPECT_EQ(launch.ranks[0].step, 0);
-  EXPECT_EQ(Report(launch, 0, kFar + 10), StepClaim::kLeap);
+  core::Run run = NewRun(4);
+  EXPECT_EQ(Hello(run, 0, kFar), StepClaim::kUnproved);
+  EXPECT_EQ(Hello(run, 1, 5000), StepClaim::kUnproved);
+  EXPECT_EQ(Hello(run, 2, 5041), StepClaim::kUnproved);
+  EXPECT_EQ(run.front.first, -1);
+  EXPECT_EQ(Hello(run, 3, 5040), StepClaim::kBelieved);
+  EXPECT_EQ(run.front.first, 5040);
+  EXPECT_EQ(run.front.second, 5000);
+  EXPECT_EQ(run.ranks[1].step, 5000);
+  EXPECT_EQ(run.ranks[0].step, 0);
+  EXPECT_EQ(Report(run, 0, kFar + 10), StepClaim::kLeap);
 }
 
 TEST(StepClaimsTest, AJobOfOneRankIsBelieved) {
-  Incarnation launch = Launch(1);
-  EXPECT_EQ(Hello(launch, 0, 5000), StepClaim::kBelieved);
-  EXPECT_EQ(Report(launch, 0, 9000), StepClaim::kBelieved);
+  core::Run run = NewRun(1);
+  EXPECT_EQ(Hello(run, 0, 5000), StepClaim::kBelieved);
+  EXPECT_EQ(Report(run, 0, 9000), StepClaim::kBelieved);
 }
 
 TEST(StepClaimsTest, ARankThatIsTheFirstToComeIsBelievedOnceItGoesOn) {
-  Incarnation launch = Launch(4);
-  EXPECT_EQ(Hello(launch, 0, 5000), StepClaim::kUnproved);
-  EXPECT_EQ(Hello(launch, 0, 5010), StepClaim::kUnproved) << "a Hello proves nothing by itself";
-  EXPECT_EQ(Report(launch, 0, 4960), StepClaim::kUnproved) << "kept while it was away";
-  EXPECT_EQ(Report(launch, 0, 6000), StepClaim::kLeap);
-  EXPECT_EQ(Report(launch, 0, 6010), StepClaim::kBelieved);
+  core::Run run = NewRun(4);
+  EXPECT_EQ(Hello(run, 0, 5000), StepClaim::kUnproved);
+  EXPECT_EQ(Hello(run, 0, 5010), StepClaim::kUnproved) << "a Hello proves nothing by itself";
+  EXPECT_EQ(Report(run, 0, 4960), StepClaim::kUnproved) << "kept while it was away";
+  EXPECT_EQ(Report(run, 0, 6000), StepClaim::kLeap);
+  EXPECT_EQ(Report(run, 0, 6010), StepClaim::kBelieved);
 }
 
 TEST(StepClaimsTest, OneThatLiesAmongFourHurtsOnlyItselfWhenReportsOfAllWereLost) {
-  Incarnation launch = Launch(4);
-  for (int32_t rank = 0; rank < 4; ++rank) Hello(launch, rank, 0);
+  core::Run run = NewRun(4);
+  for (int32_t rank = 0; rank < 4; ++rank) Hello(run, rank, 0);
   for (int64_t step = kFar; step < kFar + 100; step += 10) {
-    EXPECT_EQ(Report(launch, 3, step), StepClaim::kLeap);
+    EXPECT_EQ(Report(run, 3, step), StepClaim::kLeap);
   }
-  EXPECT_EQ(Report(launch, 0, 5009), StepClaim::kLeap);
-  EXPECT_EQ(Report(launch, 1, 5009), StepClaim::kBelieved);
-  EXPECT_EQ(Report(launch, 2, 5009), StepClaim::kBelieved);
-  EXPECT_EQ(Report(launch, 0, 5019), StepClaim::kBelieved);
-  EXPECT_EQ(Report(launch, 3, kFar + 110), StepClaim::kLeap);
-  EXPECT_EQ(launch.front.first, 5019);
+  EXPECT_EQ(Report(run, 0, 5009), StepClaim::kLeap);
+  EXPECT_EQ(Report(run, 1, 5009), StepClaim::kBelieved);
+  EXPECT_EQ(Report(run, 2, 5009), StepClaim::kBelieved);
+  EXPECT_EQ(Report(run, 0, 5019), StepClaim::kBelieved);
+  EXPECT_EQ(Report(run, 3, kFar + 110), StepClaim::kLeap);
+  EXPECT_EQ(run.front.first, 5019);
 }
 
 TEST(StepClaimsTest, ALeapIsBelievedOfARankLeftAloneThatGoesOn) {
-  Incarnation launch = Launch(3);
-  for (int32_t rank = 0; rank < 3; ++rank) Hello(launch, rank, 0);
-  EXPECT_EQ(Report(launch, 0, 1009), StepClaim::kLeap);
-  EXPECT_EQ(Report(launch, 0, 1019), StepClaim::kLeap);
-  launch.num_connected = 1;
-  EXPECT_EQ(Report(launch, 0, 2009), StepClaim::kLeap);
-  EXPECT_EQ(Report(launch, 0, 2019), StepClaim::kBelieved);
+  core::Run run = NewRun(3);
+  for (int32_t rank = 0; rank < 3; ++rank) Hello(run, rank, 0);
+  EXPECT_EQ(Report(run, 0, 1009), StepClaim::kLeap);
+  EXPECT_EQ(Report(run, 0, 1019), StepClaim::kLeap);
+  run.num_connected = 1;
+  EXPECT_EQ(Report(run, 0, 2009), StepClaim::kLeap);
+  EXPECT_EQ(Report(run, 0, 2019), StepClaim::kBelieved);
 }
 
-TEST(StepClaimsTest, WhatWasToldOfALaunchWhoseStepNobodyKnewIsForgotten) {
-  Incarnation launch = Launch(3);
-  EXPECT_EQ(Hello(launch, 0, 5000), StepClaim::kUnproved);
-  NoteHelloStep(launch, 0, absl::UnixEpoch());
-  EXPECT_EQ(Hello(launch, 1, 5000), StepClaim::kBelieved);
-  EXPECT_TRUE(launch.rate.told.empty());
+TEST(StepClaimsTest, WhatWasToldOfARunWhoseStepNobodyKnewIsForgotten) {
+  core::Run run = NewRun(3);
+  EXPECT_EQ(Hello(run, 0, 5000), StepClaim::kUnproved);
+  NoteHelloStep(run, 0, absl::UnixEpoch());
+  EXPECT_EQ(Hello(run, 1, 5000), StepClaim::kBelieved);
+  EXPECT_TRUE(run.rate.told.empty());
 }
 
 TEST(StepClaimsTest, AFirstHelloThatLiesDoesNotStopTheJobsSteps) {

@@ -46,16 +46,16 @@ TEST(WindowsTest, CoverageCompletesAWindowWithoutTheSlowestRankAndItsLateReportI
   EXPECT_TRUE(windows.pending.empty());
 }
 
-TEST(WindowsTest, EveryPipelineRankMustBeCovered) {
+TEST(WindowsTest, EveryPipelineStageMustBeCovered) {
   const WindowLimits limits = {.num_reporters = 4,
-                               .num_pipeline_ranks = 2,
+                               .pipeline_parallel_size = 2,
                                .report_every = 10,
                                .min_coverage = 0.5,
                                .max_pending = 2,
                                .max_complete = 3};
   Windows windows;
   EXPECT_FALSE(Add(windows, 2, 0, 9, limits).completed);
-  EXPECT_FALSE(Add(windows, 3, 0, 9, limits).completed) << "the first pipeline rank is missing";
+  EXPECT_FALSE(Add(windows, 3, 0, 9, limits).completed) << "the first pipeline stage is missing";
   EXPECT_TRUE(Add(windows, 1, 0, 9, limits).completed);
   EXPECT_EQ(windows.complete.back().coverage, 0.75);
 }

@@ -1,0 +1,257 @@
+#include "client/cli/shape_options.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+
+#include "base/status_macros.h"
+#include "client/cli/text.h"
+#include "placement/bandwidth.h"
+
+namespace eplb::cli {
+
+absl::Status ReadLinks(const std::string& text, Costs& costs) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  const auto no = [&text] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--link-gbps is \"", text, "\", expected INTRA,INTER, each ", kBandwidthExpected));
+  };
+  if (parts.size() != 2) return no();
+  const absl::StatusOr<double> intra = ParseBandwidth(parts[0]);
+  const absl::StatusOr<double> inter = ParseBandwidth(parts[1]);
+  if (!intra.ok() || !inter.ok()) return no();
+  costs.intra_bytes_per_s = *intra;
+  costs.inter_bytes_per_s = *inter;
+  return absl::OkStatus();
+}
+
+std::string LinksText(const CostOptions& options) {
+  Costs costs;
+  if (!ReadLinks(options.link_gbps, costs).ok()) return options.link_gbps;
+  return absl::StrCat(BandwidthText(costs.intra_bytes_per_s), " inside a node and ",
+                      BandwidthText(costs.inter_bytes_per_s), " between nodes");
+}
+
+std::string LinksNote(const CostOptions& options) {
+  const std::vector<std::string> parts = absl::StrSplit(options.link_gbps, ',');
+  std::string note;
+  for (size_t i = 0; i < std::min<size_t>(parts.size(), 2); ++i) {
+    const std::string one =
+        BandwidthNote(parts[i], i == 0 ? LinkClass::kIntraNode : LinkClass::kInterNode);
+    if (one.empty()) continue;
+    absl::StrAppend(&note, note.empty() ? "note: " : "; ",
+                    "--link-gbps: ", i == 0 ? "INTRA " : "INTER ", one);
+  }
+  return note;
+}
+
+namespace {
+
+constexpr std::string_view kReference = "deepseek";
+constexpr int64_t kMaxBytes = int64_t{1} << 50;  // 1 PiB
+constexpr double kMaxTokenNs = 1e9;
+
+absl::Status CheckBytes(const char* flag, int64_t bytes) {
+  if (bytes >= 0 && bytes <= kMaxBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " is ", bytes, ", expected 0..2^50"));
+}
+
+absl::Status NotTaken(const ShapeOptions& options, const char* flag) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("policy ", options.policy, " does not take ", flag));
+}
+
+// `--effort` bounds a search that `deepseek` does not have, so any value is obeyed.
+absl::Status CheckFrame(const ShapeOptions& options) {
+  if (options.policy == kReference) {
+    if (options.hierarchy == "soft") return NotTaken(options, "--hierarchy soft");
+    if (options.allow_duplicates) return NotTaken(options, "--allow-duplicates");
+    if (options.max_moves_per_gpu.has_value()) return NotTaken(options, "--max-moves-per-gpu");
+  } else if (options.tie_break != "stable") {
+    return NotTaken(options, "--tie-break compat");
+  }
+  if (options.max_moves_per_gpu.value_or(0) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-moves-per-gpu is ", *options.max_moves_per_gpu, ", expected at least 0"));
+  }
+  if (options.hierarchy == "strict" && options.nodes > 0 && options.groups % options.nodes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--hierarchy strict needs --groups ",
+                                                   options.groups, " to be a multiple of --nodes ",
+                                                   options.nodes));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<Hierarchy> GivenHierarchy(const ShapeOptions& options) {
+  if (options.hierarchy == "strict") return Hierarchy::kStrict;
+  if (options.hierarchy == "soft") return Hierarchy::kSoft;
+  if (options.hierarchy == "none") return Hierarchy::kNone;
+  return std::nullopt;
+}
+
+// Numbers separated by commas. `read` is absl::SimpleAtod or absl::SimpleAtoi.
+template <class Number, class Read>
+absl::StatusOr<std::vector<Number>> ReadList(const char* flag, const std::string& text, Read read) {
+  std::vector<Number> numbers;
+  if (text.empty()) return numbers;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    Number number = 0;
+    if (!read(part, &number)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " is \"", text, "\", expected numbers separated by commas"));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// A message about a shape with the names that the user typed.
+absl::Status InFlagNames(const absl::Status& status) {
+  return {status.code(), absl::StrReplaceAll(status.message(), {{"num_gpus", "--gpus"},
+                                                                {"num_slots", "--slots"},
+                                                                {"num_nodes", "--nodes"},
+                                                                {"num_groups", "--groups"}})};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options) {
+  PolicyOptions policy;
+  policy.tie_break = options.tie_break == "compat" ? TieBreak::kCompat : TieBreak::kStable;
+  policy.hierarchy = GivenHierarchy(options);
+  if (options.effort == "fast") policy.effort = Effort::kFast;
+  if (options.effort == "thorough") policy.effort = Effort::kThorough;
+  policy.allow_duplicates = options.allow_duplicates;
+  policy.max_moves_per_gpu = options.max_moves_per_gpu;
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Policy> made, MakePolicy(options.policy, policy));
+  EPLB_RETURN_IF_ERROR(CheckFrame(options));
+  return made;
+}
+
+absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load,
+                                      int32_t slots) {
+  absl::StatusOr<Topology> topology = Topology::Make({.num_layers = load.num_layers(),
+                                                      .num_experts = load.num_experts(),
+                                                      .num_slots = slots,
+                                                      .num_gpus = options.gpus,
+                                                      .num_nodes = options.nodes,
+                                                      .num_groups = options.groups});
+  if (!topology.ok()) return InFlagNames(topology.status());
+  // The reference looks at expert groups only in its hierarchical branch, and says so itself.
+  if (options.policy != kReference && load.num_experts() % options.groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups,
+                                                   " expert groups do not divide the ",
+                                                   load.num_experts(), " experts"));
+  }
+  return topology;
+}
+
+absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options) {
+  if (options.policy == kReference) {
+    if (!speeds.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
+    if (!speeds.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
+  }
+  const auto to_double = [](const std::string& text, double* value) {
+    return absl::SimpleAtod(text, value);
+  };
+  const auto to_index = [](const std::string& text, int32_t* value) {
+    return absl::SimpleAtoi(text, value);
+  };
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> numbers,
+                        ReadList<double>("--gpu-speed", speeds.gpu_speed, to_double));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> unusable,
+                        ReadList<int32_t>("--unusable-gpus", speeds.unusable_gpus, to_index));
+  // The speeds alone first, so that a message names the flag that is wrong.
+  const absl::Status alone = GpuSpeeds::Make(options.gpus, numbers, {}).status();
+  if (!alone.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpu-speed: ", alone.message()));
+  }
+  absl::StatusOr<GpuSpeeds> made = GpuSpeeds::Make(options.gpus, numbers, unusable);
+  if (made.ok()) return made;
+  return absl::InvalidArgumentError(absl::StrCat("--unusable-gpus: ", made.status().message()));
+}
+
+Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology) {
+  if (const auto given = GivenHierarchy(options); given.has_value()) return *given;
+  if (options.policy != kReference) return DefaultHierarchy(topology);
+  return topology.num_groups() % topology.num_nodes() == 0 ? Hierarchy::kStrict : Hierarchy::kNone;
+}
+
+absl::StatusOr<Costs> MakeCosts(const CostOptions& options) {
+  Costs costs;
+  EPLB_RETURN_IF_ERROR(CheckBytes("--expert-bytes", options.expert_bytes));
+  EPLB_RETURN_IF_ERROR(ReadLinks(options.link_gbps, costs));
+  const double token_ns = options.token_ns.value_or(options.training ? kTrainingTokenNs : kTokenNs);
+  if (!(token_ns > 0 && token_ns <= kMaxTokenNs)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token-ns is ", token_ns, ", expected a number above 0, at most 1e9"));
+  }
+  costs.token_seconds = token_ns * 1e-9;
+  costs.expert.weight_bytes = options.expert_bytes;
+  if (!options.training) {
+    if (options.weight_bytes.has_value() || options.gradient_bytes.has_value()) {
+      return absl::InvalidArgumentError(
+          "--weight-bytes and --gradient-bytes price replicas; they need --training");
+    }
+    return costs;
+  }
+  costs.replica_weight_bytes = options.weight_bytes.value_or(options.expert_bytes);
+  EPLB_RETURN_IF_ERROR(CheckBytes("--weight-bytes", costs.replica_weight_bytes));
+  costs.replica_gradient_bytes = options.gradient_bytes.value_or(2 * costs.replica_weight_bytes);
+  EPLB_RETURN_IF_ERROR(CheckBytes("--gradient-bytes", options.gradient_bytes.value_or(0)));
+  return costs;
+}
+
+std::string ShapeText(const Topology& topology) {
+  std::string text = absl::StrCat(
+      Counted(topology.num_layers(), "layer"), " of ", Counted(topology.num_experts(), "expert"),
+      " in ", Counted(topology.num_slots(), "slot"), " on ", Counted(topology.num_gpus(), "GPU"));
+  if (topology.num_nodes() > 1) {
+    absl::StrAppend(&text, ", ", Counted(topology.num_nodes(), "node"));
+  }
+  if (topology.num_groups() > 1) {
+    absl::StrAppend(&text, ", ", Counted(topology.num_groups(), "expert group"));
+  }
+  return text;
+}
+
+namespace {
+
+constexpr double kRounding = 1e-9;
+// Loads below it have few digits.
+constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
+
+}  // namespace
+
+absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
+                                       const std::vector<double>& bounds) {
+  BoundGaps result;
+  double sum = 0;
+  int64_t layers_with_load = 0;
+  for (size_t layer = 0; layer < peaks.size(); ++layer) {
+    const double peak = peaks[layer];
+    if (bounds[layer] > peak * (1 + kRounding) && bounds[layer] > kLeastNormal) {
+      return absl::InternalError(absl::StrCat("layer ", layer, ": the proved bound ", bounds[layer],
+                                              " is above the GPU load ", peak,
+                                              " that was found; please report this"));
+    }
+    const double bound = std::min(bounds[layer], peak);
+    result.bounds.push_back(bound);
+    result.gaps.push_back(bound > 0 ? peak / bound - 1 : 0);
+    result.max = std::max(result.max, result.gaps.back());
+    if (peak > 0) {
+      sum += result.gaps.back();
+      ++layers_with_load;
+    }
+  }
+  if (layers_with_load > 0) result.mean = sum / static_cast<double>(layers_with_load);
+  return result;
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,95 @@
+// What `plan`, `replay` and `sweep` share: the job's shape, the policy, the GPUs' speeds and the
+// prices, as flags say them.
+#ifndef EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_
+#define EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "placement/decision/cost.h"
+#include "placement/gpu_speeds.h"
+#include "placement/load.h"
+#include "placement/policies/registry.h"
+#include "placement/policy.h"
+#include "placement/topology.h"
+
+namespace eplb::cli {
+
+struct ShapeOptions {
+  int32_t gpus = 0;
+  int32_t nodes = 1;
+  int32_t groups = 1;
+  std::string policy{kDefaultPolicyName};
+  std::string tie_break = "stable";      // stable, compat
+  std::optional<std::string> hierarchy;  // strict, soft, none
+  std::string effort = "default";        // fast, default, thorough
+  bool allow_duplicates = false;
+  std::optional<int32_t> max_moves_per_gpu;
+};
+
+struct SpeedOptions {
+  std::string gpu_speed;      // "1,0.5,..", one per GPU; empty: all alike
+  std::string unusable_gpus;  // "3,7,.."; empty: none
+};
+
+struct CostOptions {
+  int64_t expert_bytes = 0;               // of a transfer
+  std::string link_gbps = "450,50";       // GB/s inside a node, between nodes
+  std::optional<double> token_ns;         // of the fullest GPU; by default as kTokenNs says
+  bool training = false;                  // replicas cost a broadcast and a gradient sum a step
+  std::optional<int64_t> weight_bytes;    // of a replica; by default expert_bytes
+  std::optional<int64_t> gradient_bytes;  // likewise; by default twice the weights: fp32 for bf16
+};
+
+// Forward pass of a token through a DeepSeek-V3 expert at half of an H200's bf16 peak: 44 M
+// parameters * 2 FLOP / 500 TFLOP/s = 176 ns. Training adds twice that for the backward pass.
+inline constexpr double kTokenNs = 176;
+inline constexpr double kTrainingTokenNs = 3 * kTokenNs;
+
+// errors: InvalidArgument, naming the flag, and the policy where that does not take it.
+absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options);
+absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load, int32_t slots);
+absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options);
+// The hierarchy that the policy obeys on this topology: --hierarchy, else the policy's own rule.
+Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology);
+absl::StatusOr<Costs> MakeCosts(const CostOptions& options);
+
+// "8 layers of 64 experts in 72 slots on 8 GPUs, 2 nodes".
+std::string ShapeText(const Topology& topology);
+
+// How --link-gbps was read, for people.
+
+// "INTRA,INTER", each as ParseBandwidth reads it. errors: InvalidArgument, naming the flag.
+absl::Status ReadLinks(const std::string& text, Costs& costs);
+
+// "450 GB/s inside a node and 50 GB/s between nodes".
+std::string LinksText(const CostOptions& options);
+// For stderr: a number that was probably meant in Gb/s, "note: --link-gbps: INTER is ..". Empty:
+// none.
+std::string LinksNote(const CostOptions& options);
+
+// How far found GPU loads are above their proved bounds.
+
+struct BoundGaps {
+  std::vector<double> bounds;  // [L], never above the peak
+  std::vector<double> gaps;    // [L], peak / bound - 1; 0 for a layer without load
+  double mean = 0;             // over layers with load
+  double max = 0;
+};
+
+// peaks, bounds: [L], largest GPU load found and its proved lower bound, tokens / speed. A bound
+// that is above its peak by rounding (1e-9 of it) is lowered to the peak: what was reached bounds
+// nothing from below, so the smaller of the two is still proved. errors: Internal, naming the
+// layer, for a bound further above: it is none, and that is our fault.
+absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
+                                       const std::vector<double>& bounds);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_

@@ -1,0 +1,230 @@
+#include "client/migration/transfer_ledger.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "client/control/meeting.h"
+
+namespace eplb {
+namespace {
+
+// What sends and receives have in common.
+struct RowPlace {
+  const char* direction;  // "to" or "from"
+  RankId peer;
+  int32_t row = 0;
+  int32_t round = 0;
+  int64_t staging_offset = 0;
+  int64_t num_bytes = 0;
+  int64_t arena_bytes = 0;
+};
+
+std::string Describe(const RowPlace& place) {
+  return absl::StrCat("row ", place.row, " ", place.direction, " rank ", place.peer.value);
+}
+
+absl::Status CheckPlace(const RowPlace& place, const MoveLimits& limits) {
+  if (place.arena_bytes < 0 || place.peer == limits.self) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(place), ": not a peer of rank ", limits.self.value));
+  }
+  if (place.row < 0 || place.round < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(place), ": row and round ", place.round, " must not be negative"));
+  }
+  if (place.num_bytes < 0 || place.num_bytes > limits.max_row_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(Describe(place), ": ", place.num_bytes,
+                                                   " bytes, the largest row is ",
+                                                   limits.max_row_bytes));
+  }
+  if (place.staging_offset < 0 || place.num_bytes > place.arena_bytes ||
+      place.staging_offset > place.arena_bytes - place.num_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(place), ": bytes ", place.staging_offset, "+", place.num_bytes,
+                     " are outside the arena of ", place.arena_bytes));
+  }
+  return absl::OkStatus();
+}
+
+RowPlace PlaceOf(const RowSend& send, const MoveLimits& limits) {
+  return {.direction = "to",
+          .peer = send.to,
+          .row = send.row,
+          .round = send.round,
+          .staging_offset = send.staging_offset,
+          .num_bytes = static_cast<int64_t>(send.bytes.size()),
+          .arena_bytes = limits.peer_staging_bytes(send.to)};
+}
+
+RowPlace PlaceOf(const RowReceive& receive, const MoveLimits& limits) {
+  const bool is_peer = limits.peer_staging_bytes(receive.from) >= 0;
+  return {.direction = "from",
+          .peer = receive.from,
+          .row = receive.row,
+          .round = receive.round,
+          .staging_offset = receive.staging_offset,
+          .num_bytes = receive.num_bytes,
+          .arena_bytes = is_peer ? limits.staging_bytes : -1};
+}
+
+template <class Rows>
+absl::Status CheckRows(const Rows& rows, const MoveLimits& limits) {
+  std::set<std::pair<int32_t, int32_t>> seen;
+  int32_t round = 0;
+  for (const auto& row : rows) {
+    const RowPlace place = PlaceOf(row, limits);
+    EPLB_RETURN_IF_ERROR(CheckPlace(place, limits));
+    if (!seen.insert({place.peer.value, place.row}).second) {
+      return absl::InvalidArgumentError(absl::StrCat(Describe(place), ": given twice"));
+    }
+    if (place.round < round) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(place), ": round ", place.round, " comes after round ", round));
+    }
+    round = place.round;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOverlap(const std::vector<RowReceive>& receives) {
+  std::vector<const RowReceive*> by_offset;
+  for (const RowReceive& receive : receives) {
+    if (receive.num_bytes > 0) by_offset.push_back(&receive);
+  }
+  std::sort(by_offset.begin(), by_offset.end(), [](const RowReceive* a, const RowReceive* b) {
+    return a->staging_offset < b->staging_offset;
+  });
+  for (size_t i = 1; i < by_offset.size(); ++i) {
+    const RowReceive& before = *by_offset[i - 1];
+    if (before.staging_offset + before.num_bytes > by_offset[i]->staging_offset) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "row ", before.row, " from rank ", before.from.value, " and row ", by_offset[i]->row,
+          " from rank ", by_offset[i]->from.value, " overlap in staging"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<RankId> Rising(const std::set<RankId>& ranks) { return {ranks.begin(), ranks.end()}; }
+
+std::string CountRows(int64_t rows) { return absl::StrCat(rows, rows == 1 ? " row" : " rows"); }
+
+}  // namespace
+
+absl::Status CheckMoves(const RowMoves& moves, const MoveLimits& limits) {
+  if (limits.posted_before && moves.post_id <= limits.last_post_id) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("post ", moves.post_id, " does not rise above post ", limits.last_post_id));
+  }
+  EPLB_RETURN_IF_ERROR(CheckRows(moves.sends, limits));
+  EPLB_RETURN_IF_ERROR(CheckRows(moves.receives, limits));
+  return CheckOverlap(moves.receives);
+}
+
+TransferLedger::TransferLedger(const RowMoves& moves)
+    : post_id_(moves.post_id), deadline_(moves.deadline) {
+  for (const RowSend& send : moves.sends) outgoing_.push_back({.row = send});
+  for (const RowReceive& receive : moves.receives) {
+    index_[{receive.from.value, receive.row}] = incoming_.size();
+    incoming_.push_back({.row = receive});
+  }
+  incoming_left_ = incoming_.size();
+  outgoing_left_ = outgoing_.size();
+  progress_.done = complete();
+}
+
+TransferLedger::Incoming* TransferLedger::Find(RankId from, int32_t row) {
+  const auto found = index_.find({from.value, row});
+  return found == index_.end() ? nullptr : &incoming_[found->second];
+}
+
+void TransferLedger::AddReceived(Incoming& incoming, int64_t bytes) {
+  incoming.received += bytes;
+  progress_.received_bytes += bytes;
+  if (incoming.done || incoming.received < incoming.row.num_bytes) return;
+  incoming.done = true;
+  --incoming_left_;
+  progress_.done = complete();
+}
+
+std::span<TransferLedger::Outgoing> TransferLedger::CurrentRound(
+    const std::function<bool(RankId)>& ready) {
+  while (first_open_ < outgoing_.size() && outgoing_[first_open_].done) ++first_open_;
+  const auto begin = std::find_if(
+      outgoing_.begin() + static_cast<ptrdiff_t>(first_open_), outgoing_.end(),
+      [&](const Outgoing& outgoing) { return !outgoing.done && ready(outgoing.row.to); });
+  const auto end = std::find_if(begin, outgoing_.end(), [&](const Outgoing& outgoing) {
+    return outgoing.row.round != begin->row.round;
+  });
+  return {begin, end};
+}
+
+void TransferLedger::FinishSend(Outgoing& outgoing) {
+  if (outgoing.done) return;
+  outgoing.done = true;
+  --outgoing_left_;
+  progress_.sent_bytes += static_cast<int64_t>(outgoing.row.bytes.size());
+  progress_.done = complete();
+}
+
+std::vector<RankId> TransferLedger::Sources() const {
+  std::set<RankId> ranks;
+  for (const Incoming& incoming : incoming_) ranks.insert(incoming.row.from);
+  return Rising(ranks);
+}
+
+std::vector<RankId> TransferLedger::PeersLeft() const {
+  std::set<RankId> ranks;
+  for (const Incoming& incoming : incoming_) {
+    if (!incoming.done) ranks.insert(incoming.row.from);
+  }
+  for (const Outgoing& outgoing : outgoing_) {
+    if (!outgoing.done) ranks.insert(outgoing.row.to);
+  }
+  return Rising(ranks);
+}
+
+std::vector<RankId> TransferLedger::PeersNeeded() const {
+  std::set<RankId> ranks;
+  for (const Incoming& incoming : incoming_) {
+    if (!incoming.done && !incoming.arrived) ranks.insert(incoming.row.from);
+  }
+  for (const Outgoing& outgoing : outgoing_) {
+    if (!outgoing.done) ranks.insert(outgoing.row.to);
+  }
+  return Rising(ranks);
+}
+
+std::vector<RankId> TransferLedger::Peers() const {
+  std::set<RankId> ranks;
+  for (const Incoming& incoming : incoming_) ranks.insert(incoming.row.from);
+  for (const Outgoing& outgoing : outgoing_) ranks.insert(outgoing.row.to);
+  return Rising(ranks);
+}
+
+absl::Status TransferLedger::DeadlineError() const {
+  std::set<RankId> owing;
+  std::set<RankId> slow;
+  for (const Incoming& incoming : incoming_) {
+    if (!incoming.done) owing.insert(incoming.row.from);
+  }
+  for (const Outgoing& outgoing : outgoing_) {
+    if (!outgoing.done) slow.insert(outgoing.row.to);
+  }
+  std::string text = absl::StrCat("post ", post_id_, ": deadline passed");
+  if (!owing.empty()) {
+    absl::StrAppend(&text, "; ", NameRanks(Rising(owing)), owing.size() == 1 ? " owes " : " owe ",
+                    CountRows(static_cast<int64_t>(incoming_left_)));
+  }
+  if (!slow.empty()) {
+    absl::StrAppend(&text, "; ", NameRanks(Rising(slow)),
+                    slow.size() == 1 ? " has not taken " : " have not taken ",
+                    CountRows(static_cast<int64_t>(outgoing_left_)));
+  }
+  return absl::DeadlineExceededError(text);
+}
+
+}  // namespace eplb

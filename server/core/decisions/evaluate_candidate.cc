@@ -1,0 +1,189 @@
+#include "server/core/decisions/evaluate_candidate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+#include "base/status_macros.h"
+#include "placement/align.h"
+#include "placement/decision/rebalance.h"
+#include "placement/evaluate.h"
+
+namespace eplb::core {
+namespace {
+
+// The candidate without the layers that the ranks cannot, or must not, switch.
+struct WithinBudget {
+  explicit WithinBudget(const Placement& incumbent) : target(incumbent) {}
+
+  Placement target;
+  std::vector<LayerMove> moves;
+  int64_t transfers = 0;
+  double link_seconds = 0;
+  std::vector<int32_t> left_out;
+  int64_t rows_needed = 0;  // of the left out layer that needs most
+  std::vector<int32_t> too_long;
+  double longest_seconds = 0;  // of the layer that would take longest
+  bool measured = false;       // that is what earlier chunks say, not the links
+};
+
+absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
+                                         const Placement& candidate) {
+  Costs costs = question.costs;
+  costs.expert = question.migration;
+  EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves,
+                        MovesOf(question.incumbent, candidate, costs));
+  WithinBudget result{question.incumbent};
+  std::vector<LayerPlacement> kept;
+  for (LayerMove& move : moves) {
+    if (move.staging_rows > question.staging_rows) {
+      result.left_out.push_back(move.next.layer.value);
+      result.rows_needed = std::max<int64_t>(result.rows_needed, move.staging_rows);
+    } else if (const double seconds =
+                   std::max(move.link_seconds, LeastPause(question.measured, move.incoming_bytes));
+               seconds > question.max_pause_seconds) {
+      result.too_long.push_back(move.next.layer.value);
+      if (seconds <= result.longest_seconds) continue;
+      result.longest_seconds = seconds;
+      result.measured = seconds > move.link_seconds;
+    } else {
+      result.transfers += move.transfers;
+      result.link_seconds += move.link_seconds;
+      kept.push_back(move.next);
+      result.moves.push_back(std::move(move));
+    }
+  }
+  EPLB_ASSIGN_OR_RETURN(result.target, question.incumbent.WithLayers(kept));
+  return result;
+}
+
+std::string Steps(const CandidateInput& question) {
+  return absl::StrCat("steps ", question.first_step, "..", question.last_step);
+}
+
+std::string Layers(const std::vector<int32_t>& layers) {
+  return absl::StrCat("layer", layers.size() == 1 ? " " : "s ", absl::StrJoin(layers, ", "));
+}
+
+void SayWhatIsLeftOut(const CandidateInput& question, const WithinBudget& within_budget,
+                      CandidateDecision& decision) {
+  if (!within_budget.left_out.empty()) {
+    decision.left_out = absl::StrFormat(
+        "%s: %s left out, %d rows of staging on one GPU are needed and the ranks have %d",
+        Steps(question), Layers(within_budget.left_out), within_budget.rows_needed,
+        question.staging_rows);
+  }
+  if (!within_budget.too_long.empty()) {
+    decision.too_long = absl::StrFormat(
+        "%s: %s left out, a pause of %s is predicted%s and migration.max_pause is %s",
+        Steps(question), Layers(within_budget.too_long), SecondsText(within_budget.longest_seconds),
+        within_budget.measured ? " from boundaries with fewer bytes" : "",
+        SecondsText(question.max_pause_seconds));
+  }
+}
+
+// Cuts `within_budget` into chunks, with its figures in the sentence.
+absl::Status Take(const CandidateInput& question, const WithinBudget& within_budget,
+                  const RebalanceDecision& judged, CandidateDecision& decision) {
+  EPLB_ASSIGN_OR_RETURN(decision.chunks,
+                        CutIntoBoundaries(question.incumbent, within_budget.moves,
+                                          {.layers_per_chunk = question.layers_per_chunk,
+                                           .max_pause_seconds = question.max_pause_seconds,
+                                           .seconds_per_byte = question.seconds_per_byte}));
+  decision.migration_seconds = judged.migration.seconds;
+  absl::StrAppend(&decision.reason, ", ",
+                  CountText(static_cast<int64_t>(within_budget.moves.size()), "layer"), " in ",
+                  CountText(static_cast<int64_t>(decision.chunks.size()), "chunk"), ", ",
+                  CountText(within_budget.transfers, "transfer"));
+  if (question.costs.token_seconds > 0 && judged.migration.bytes > 0) {
+    absl::StrAppend(&decision.reason, ", ", BytesText(judged.migration.bytes));
+  }
+  return absl::OkStatus();
+}
+
+// Takes `within_budget` when the rule says so; the reason either way.
+absl::Status Settle(const CandidateInput& question, const WithinBudget& within_budget,
+                    const RebalanceDecision& judged, CandidateDecision& decision) {
+  decision.reason = absl::StrCat(Steps(question), ": ", judged.reason);
+  if (judged.rebalance) return Take(question, within_budget, judged, decision);
+  if (!question.force) return absl::OkStatus();
+  decision.reason = absl::StrCat(Steps(question), ": forced; the rule alone says: ", judged.reason);
+  return Take(question, within_budget, judged, decision);
+}
+
+// Back to where the record began, should the placements since have lost too much.
+absl::Status ConsiderReturn(const CandidateInput& question, RebalanceInput rebalance,
+                            CandidateDecision& decision) {
+  EPLB_ASSIGN_OR_RETURN(const Placement start,
+                        Align(question.incumbent, *rebalance.record.start()));
+  EPLB_ASSIGN_OR_RETURN(const WithinBudget within_budget, FitToBudget(question, start));
+  if (within_budget.moves.empty()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged,
+                        EvaluateReturn({.load = rebalance.load,
+                                        .num_steps = rebalance.num_steps,
+                                        .incumbent = rebalance.incumbent,
+                                        .candidate = within_budget.target,
+                                        .min_gain = rebalance.min_gain,
+                                        .steps_to_next = rebalance.steps_to_next,
+                                        .costs = rebalance.costs,
+                                        .record = rebalance.record}));
+  return judged.rebalance ? Settle(question, within_budget, judged, decision) : absl::OkStatus();
+}
+
+absl::Status MeasureRebalance(const RebalanceInput& rebalance, const WithinBudget& within_budget,
+                              CandidateDecision& decision) {
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(rebalance.load, rebalance.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(rebalance.load, within_budget.target));
+  decision.transfers = within_budget.transfers;
+  decision.balancedness_before = before.mean_balancedness;
+  decision.balancedness_predicted = after.mean_balancedness;
+  if (before.peak_load > 0) decision.peak_fall = 1 - after.peak_load / before.peak_load;
+  const Costs& costs = rebalance.costs;
+  if (!costs.priced()) return absl::OkStatus();
+  const double saved_per_step =
+      (before.peak_load - after.peak_load) / rebalance.num_steps * costs.token_seconds -
+      (ReplicaSecondsPerStep(within_budget.target, costs) -
+       ReplicaSecondsPerStep(rebalance.incumbent, costs));
+  const double stall = within_budget.moves.empty() ? 0 : costs.stall_seconds;
+  decision.net_gain_seconds = Finite(saved_per_step * static_cast<double>(costs.horizon_steps) -
+                                     within_budget.link_seconds - stall);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& question) {
+  EPLB_ASSIGN_OR_RETURN(const WithinBudget within_budget,
+                        FitToBudget(question, question.candidate));
+  CandidateDecision decision;
+  SayWhatIsLeftOut(question, within_budget, decision);
+  Costs costs = question.costs;
+  costs.expert = question.migration;
+  const TrackRecord none;
+  const RebalanceInput rebalance{
+      .load = question.load,
+      .num_steps = static_cast<double>(question.last_step - question.first_step) + 1,
+      .incumbent = question.incumbent,
+      .candidate = within_budget.target,
+      .min_gain = question.min_gain,
+      .steps_to_next = static_cast<double>(question.every_steps),
+      .costs = costs,
+      .record = question.record == nullptr ? none : *question.record};
+  EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
+  EPLB_RETURN_IF_ERROR(MeasureRebalance(rebalance, within_budget, decision));
+  if (within_budget.moves.empty()) {
+    decision.reason =
+        absl::StrCat(Steps(question), ": kept, the policy changes nothing that may move");
+  } else {
+    EPLB_RETURN_IF_ERROR(Settle(question, within_budget, judged, decision));
+  }
+  if (decision.chunks.empty() && costs.priced() && rebalance.record.start().has_value()) {
+    EPLB_RETURN_IF_ERROR(ConsiderReturn(question, rebalance, decision));
+  }
+  return decision;
+}
+
+}  // namespace eplb::core

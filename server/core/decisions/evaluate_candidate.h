@@ -1,0 +1,63 @@
+// Whether a rebalance pays, and why, as a sentence.
+#ifndef EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_
+#define EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/decision/cost.h"
+#include "placement/decision/track_record.h"
+#include "placement/load.h"
+#include "placement/migration_plan.h"
+#include "placement/placement.h"
+#include "server/core/state/chunking.h"
+
+namespace eplb::core {
+
+struct CandidateInput {
+  const Load& load;  // summed over the steps [first_step, last_step]
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  const Placement& incumbent;
+  const Placement& candidate;  // aligned to `incumbent`
+  double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
+  int32_t layers_per_chunk = 1;
+  int64_t staging_rows = 0;  // of the rank that has fewest
+  MigrationOptions migration;
+  Costs costs;                          // but for the bytes of an expert, which `migration` has
+  const TrackRecord* record = nullptr;  // needed when the costs are priced
+  int32_t every_steps = 1;              // between decisions
+  double max_pause_seconds = std::numeric_limits<double>::infinity();
+  double seconds_per_byte = 0;  // as BoundaryLimits
+  // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
+  std::span<const MeasuredPause> measured = {};
+  bool force = false;  // take what the ranks can, whether it pays or not
+};
+
+struct CandidateDecision {
+  std::vector<Chunk> chunks;  // empty: keep the incumbent
+  std::string reason;
+  std::string left_out;  // which layers need more staging than the ranks have; empty when none
+  std::string too_long;  // which layers would need a longer boundary than allowed; empty when none
+  double migration_seconds = 0;  // what the chunks cost, where that is known
+  // Of the candidate without the layers left out, on the load.
+  int64_t transfers = 0;
+  double balancedness_before = 0;
+  double balancedness_predicted = 0;
+  double peak_fall = 0;         // a fraction
+  double net_gain_seconds = 0;  // over the horizon; 0 without prices
+};
+
+// EvaluateRebalance and, with prices, EvaluateReturn. Layers that need more rows of staging on a
+// GPU than the ranks have, or more time than max_pause_seconds, on a link or as measured, keep
+// their slots. errors: InvalidArgument when load and placements differ in shape.
+absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& question);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_

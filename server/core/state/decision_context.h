@@ -1,0 +1,87 @@
+// One decision in the making, and the effects that every rule emits.
+#ifndef EPLB_SERVER_CORE_STATE_DECISION_CONTEXT_H_
+#define EPLB_SERVER_CORE_STATE_DECISION_CONTEXT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "server/core/state/state.h"
+
+namespace eplb::core {
+
+struct DecisionContext {
+  State& state;
+  absl::Time now;
+  Decision decision;
+};
+
+// Who said a message. The references die when a run is replaced.
+struct Sender {
+  Job& job;
+  Run& run;
+  Rank& rank;
+  int32_t index = 0;
+  SessionId session = 0;
+
+  bool is_current() const { return job.current && &*job.current == &run; }
+};
+
+void SendOn(DecisionContext& context, SessionId session, wire::DownMessage message);
+// Does nothing for a rank that is away.
+void SendTo(DecisionContext& context, const Rank& rank, wire::DownMessage message);
+void SendToAll(DecisionContext& context, const Run& run, const wire::DownMessage& message);
+
+// Ends a session whose rank breaks the protocol or may not take part; it is counted, and logged
+// under the name `who`. Unavailable and Aborted refuse nobody: they ask for a later session.
+void CloseRefused(DecisionContext& context, SessionId session, const std::string& who,
+                  absl::Status status);
+// Ends a rank's session with this status; the rank is away from now on. InvalidArgument refuses it.
+void CloseRank(DecisionContext& context, Run& run, Rank& rank, absl::Status status);
+// Ends all sessions of a run.
+void CloseAll(DecisionContext& context, Run& run, const absl::Status& status);
+
+// Audits, and becomes the job's and the decision's reason. Of events that ranks can repeat at will
+// only as many are audited as the job's budget allows; the next one tells how many were not.
+void RecordEvent(DecisionContext& context, Job& job, const std::string& name, int64_t version,
+                 const std::string& reason);
+
+// The same for what is no decision's reason: the job's own reason stays.
+void RecordNotice(DecisionContext& context, Job& job, const std::string& name,
+                  const std::string& reason);
+
+// One more of what the budget is for; false when it is used up.
+bool Spend(Budget& budget, absl::Time now);
+
+// Audits what an operator did or was refused: an event of its own, which is not the job's reason.
+void RecordChange(DecisionContext& context, JobEvent event);
+
+void SetPhase(DecisionContext& context, Job& job, Phase phase);
+// The answer of the policy that computes for this job, if one does, is not wanted any more.
+void StopSolve(DecisionContext& context, Job& job);
+
+// Stores a term that was raised, or whose storing failed. Goes before every message that carries
+// it.
+void StoreTermIfNeeded(DecisionContext& context);
+
+// False of a job that is in no store: its ranks have not said what it runs, they bring its numbers
+// back, and nobody has stopped it.
+bool BelongsInStore(const Job& job);
+// Writes the job's record, with the change that it is part of. REQUIRES: BelongsInStore(job).
+void StoreJob(DecisionContext& context, Job& job, std::optional<DoneRequest> done = std::nullopt);
+void StoreJobIfChanged(DecisionContext& context, Job& job);
+// At the end of a decision about this job alone: writes what it changed and has not written, and
+// hands the memory to the ranks.
+void StoreJobIfDue(DecisionContext& context, Job& job);
+// No write of this job may come before the answers to what is in flight.
+bool MayStore(const Job& job);
+
+// No proposal below or equal to `version` will be made.
+void RaiseNextVersion(Job& job, int64_t version);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_DECISION_CONTEXT_H_
