@@ -68,8 +68,8 @@ typedef struct eplb_plan_options {
 /* Fills in the defaults. struct_size: sizeof(eplb_plan_options). */
 EPLB_API int32_t eplb_plan_options_init(eplb_plan_options* options,
                                         size_t struct_size) EPLB_NOEXCEPT;
-/* A policy's placement for token counts [L, E]. That of "balanced" is aligned to the previous one
- * if there is one; "incremental" needs one. */
+/* A policy's placement for token counts [L, E]: aligned to the previous one if there is one, so
+ * that an expert that stays on a GPU keeps its slot; "incremental" needs one. */
 EPLB_API int32_t eplb_plan_from_counts(const eplb_plan_options* options, const int64_t* counts,
                                        eplb_plan** plan) EPLB_NOEXCEPT;
 /* The same for estimates, such as an average. */

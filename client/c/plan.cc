@@ -10,7 +10,6 @@
 
 #include "client/c/client_handle.h"
 #include "client/c/eplb_plan.h"
-#include "placement/align.h"
 #include "placement/gpu_speeds.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/policies/registry.h"
@@ -20,9 +19,6 @@
 namespace eplb::c {
 
 namespace {
-
-constexpr char kBalanced[] = "balanced";
-constexpr char kIncremental[] = "incremental";
 
 absl::Status BadChoice(const char* option, int32_t value, int32_t last) {
   return absl::InvalidArgumentError(absl::StrCat(option, ": ", value, ", expected 0..", last));
@@ -176,7 +172,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
 
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load) {
-  const std::string_view name = options.policy == nullptr ? kBalanced : options.policy;
+  const std::string_view name = options.policy == nullptr ? kDefaultPolicyName : options.policy;
   EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
@@ -190,19 +186,16 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
   std::optional<Placement> previous;
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
-  } else if (name == kIncremental) {
+  } else if (TraitsOf(name).needs_previous) {
     return absl::InvalidArgumentError(
-        "policy incremental starts from a placement: previous is "
-        "NULL");
+        absl::StrCat("policy ", std::string(name), " starts from a placement: previous is NULL"));
   }
-  EPLB_ASSIGN_OR_RETURN(Placement placement,
-                        policy->Solve({.load = load,
-                                       .topology = topology,
-                                       .previous = previous.has_value() ? &*previous : nullptr,
-                                       .speeds = speeds.all_equal() ? nullptr : &speeds}));
-  if (name == kBalanced && previous.has_value()) {
-    EPLB_ASSIGN_OR_RETURN(placement, Align(*previous, placement));
-  }
+  EPLB_ASSIGN_OR_RETURN(
+      Placement placement,
+      SolveAligned(*policy, {.load = load,
+                             .topology = topology,
+                             .previous = previous.has_value() ? &*previous : nullptr,
+                             .speeds = &speeds}));
   EPLB_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(load, placement, {.speeds = &speeds}));
   return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::move(evaluation)});
 }

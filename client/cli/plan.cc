@@ -18,7 +18,6 @@
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/terminal.h"
-#include "placement/align.h"
 #include "placement/policies/registry.h"
 #include "placement/search/bound.h"
 #include "placement/search/node_affinity.h"
@@ -32,15 +31,18 @@ namespace eplb::cli {
 
 namespace {
 
-constexpr char kBalanced[] = "balanced";
+// The search for a placement is free: nothing ties it to a reference or to the placement in force.
+bool PlansAnew(const ShapeOptions& frame) {
+  const PolicyTraits traits = TraitsOf(frame.policy);
+  return !traits.needs_previous && !traits.follows_reference;
+}
 
 absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem& problem) {
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(frame));
-  // A policy that knows no speeds is asked only where there are none to know.
-  return policy->Solve({.load = problem.load,
-                        .topology = problem.topology,
-                        .previous = problem.previous,
-                        .speeds = problem.speeds.all_equal() ? nullptr : &problem.speeds});
+  return SolveAligned(*policy, {.load = problem.load,
+                                .topology = problem.topology,
+                                .previous = problem.previous,
+                                .speeds = &problem.speeds});
 }
 
 // Every usable GPU, or under a strict hierarchy every one of a node, exactly at the mean. None
@@ -49,7 +51,7 @@ absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem
 absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const ShapeOptions& frame,
                                                       const PlanProblem& problem) {
   const Hierarchy hierarchy = HierarchyInForce(frame, problem.topology);
-  if (frame.policy != kBalanced || problem.previous != nullptr || hierarchy == Hierarchy::kSoft) {
+  if (!PlansAnew(frame) || problem.previous != nullptr || hierarchy == Hierarchy::kSoft) {
     return std::nullopt;
   }
   EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromEstimates(problem.load.ToDouble()));
@@ -97,7 +99,7 @@ absl::StatusOr<Placement> LimitMoves(const ShapeOptions& frame, const PlanProble
   }
   if (beyond.empty()) return planned;
   ShapeOptions careful = frame;
-  careful.policy = "incremental";
+  careful.policy = kServicePolicyName;
   EPLB_ASSIGN_OR_RETURN(const Placement moved, AskPolicy(careful, problem));
   std::vector<LayerPlacement> layers;
   layers.reserve(beyond.size());
@@ -107,10 +109,9 @@ absl::StatusOr<Placement> LimitMoves(const ShapeOptions& frame, const PlanProble
 
 absl::StatusOr<Placement> Place(const ShapeOptions& frame, const PlanProblem& problem) {
   EPLB_ASSIGN_OR_RETURN(Placement placement, AskPolicy(frame, problem));
-  if (frame.policy != kBalanced || problem.previous == nullptr) return placement;
-  EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(*problem.previous, placement));
-  if (!frame.max_moves_per_gpu.has_value()) return aligned;
-  return LimitMoves(frame, problem, aligned);
+  const bool limited = PlansAnew(frame) && frame.max_moves_per_gpu.has_value();
+  if (!limited || problem.previous == nullptr) return placement;
+  return LimitMoves(frame, problem, placement);
 }
 
 }  // namespace
@@ -240,9 +241,9 @@ absl::Status CheckFlags(const PlanOptions& options) {
                                           ? "--slots and --redundant exclude each other"
                                           : "one of --slots and --redundant is required");
   }
-  if (options.frame.policy == "incremental" && options.previous.empty()) {
-    return absl::InvalidArgumentError(
-        "policy incremental needs --previous, the placement that it starts from");
+  if (TraitsOf(options.frame.policy).needs_previous && options.previous.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy ", options.frame.policy, " needs --previous, the placement that it starts from"));
   }
   return absl::OkStatus();
 }
@@ -255,7 +256,7 @@ absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note) {
   note = NotesOn(options.load, file);
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  if (options.frame.policy == "deepseek") {
+  if (TraitsOf(options.frame.policy).follows_reference) {
     const absl::Status status = load->ToFloat().status();
     if (!status.ok()) return InFile(options.load, status);
   }
@@ -327,7 +328,7 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
                                            " breaks the constraints and is repaired first")
                             : "what unusable GPUs held goes elsewhere first");
   }
-  const bool careful = limit.value_or(options.frame.policy == "incremental" ? 1 : 0) > 0;
+  const bool careful = limit.value_or(TraitsOf(options.frame.policy).needs_previous ? 1 : 0) > 0;
   if (!careful || options.previous.empty() || report.moves.transfers > 0 ||
       report.bound.max <= kGapWorthARemark) {
     return {};

@@ -368,7 +368,7 @@ void CompareFigures(const RunReport& report, const RunFigures& figures, RunRevie
 }  // namespace
 
 absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_steps) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy("deepseek", {}));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(kReferencePolicyName, {}));
   const std::vector<RunPlacement> placements = RunPlacementsOf(run.placements);
   EPLB_ASSIGN_OR_RETURN(const RunFigures figures,
                         EvaluateRun(run.step_loads, placements, *policy, window_steps));

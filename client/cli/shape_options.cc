@@ -53,7 +53,6 @@ std::string LinksNote(const CostOptions& options) {
 
 namespace {
 
-constexpr std::string_view kReference = "deepseek";
 constexpr int64_t kMaxBytes = int64_t{1} << 50;  // 1 PiB
 constexpr double kMaxTokenNs = 1e9;
 
@@ -67,9 +66,9 @@ absl::Status NotTaken(const ShapeOptions& options, const char* flag) {
       absl::StrCat("policy ", options.policy, " does not take ", flag));
 }
 
-// `--effort` bounds a search that `deepseek` does not have, so any value is obeyed.
+// `--effort` bounds a search that the reference does not have, so any value is obeyed.
 absl::Status CheckFrame(const ShapeOptions& options) {
-  if (options.policy == kReference) {
+  if (TraitsOf(options.policy).follows_reference) {
     if (options.hierarchy == "soft") return NotTaken(options, "--hierarchy soft");
     if (options.allow_duplicates) return NotTaken(options, "--allow-duplicates");
     if (options.max_moves_per_gpu.has_value()) return NotTaken(options, "--max-moves-per-gpu");
@@ -144,7 +143,7 @@ absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& l
                                                       .num_groups = options.groups});
   if (!topology.ok()) return InFlagNames(topology.status());
   // The reference looks at expert groups only in its hierarchical branch, and says so itself.
-  if (options.policy != kReference && load.num_experts() % options.groups != 0) {
+  if (!TraitsOf(options.policy).follows_reference && load.num_experts() % options.groups != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups,
                                                    " expert groups do not divide the ",
                                                    load.num_experts(), " experts"));
@@ -153,7 +152,7 @@ absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& l
 }
 
 absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options) {
-  if (options.policy == kReference) {
+  if (TraitsOf(options.policy).follows_reference) {
     if (!speeds.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
     if (!speeds.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
   }
@@ -179,7 +178,7 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
 
 Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology) {
   if (const auto given = GivenHierarchy(options); given.has_value()) return *given;
-  if (options.policy != kReference) return DefaultHierarchy(topology);
+  if (!TraitsOf(options.policy).follows_reference) return DefaultHierarchy(topology);
   return topology.num_groups() % topology.num_nodes() == 0 ? Hierarchy::kStrict : Hierarchy::kNone;
 }
 

@@ -15,22 +15,26 @@ namespace {
 
 struct PolicyRow {
   std::string_view name;
+  PolicyTraits traits;
   std::unique_ptr<Policy> (*make)(const PolicyOptions& options);
 };
 
 constexpr PolicyRow kPolicies[] = {
-    {"balanced",
+    {kDefaultPolicyName,
+     {},
      [](const PolicyOptions& options) {
        return MakeBalancedPolicy({.hierarchy = options.hierarchy,
                                   .effort = options.effort,
                                   .allow_duplicates = options.allow_duplicates});
      }},
-    {"deepseek",
+    {kReferencePolicyName,
+     {.follows_reference = true},
      [](const PolicyOptions& options) {
        return MakeDeepseekPolicy(
            {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
      }},
-    {"incremental",
+    {kServicePolicyName,
+     {.needs_previous = true},
      [](const PolicyOptions& options) {
        return MakeIncrementalPolicy({.hierarchy = options.hierarchy,
                                      .effort = options.effort,
@@ -51,6 +55,13 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
   return absl::InvalidArgumentError(absl::StrCat("unknown policy \"", std::string(name),
                                                  "\", expected one of ", absl::StrJoin(names, ", "),
                                                  Suggestion(name, names)));
+}
+
+PolicyTraits TraitsOf(std::string_view name) {
+  for (const PolicyRow& row : kPolicies) {
+    if (row.name == name) return row.traits;
+  }
+  return {};
 }
 
 std::vector<std::string_view> PolicyNames() {

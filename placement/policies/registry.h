@@ -26,14 +26,28 @@ struct PolicyOptions {
                                              // policy's own rule
 };
 
+// What callers ask about a policy instead of comparing its name.
+struct PolicyTraits {
+  // It changes the placement in force, and refuses to plan without one.
+  bool needs_previous = false;
+  // It computes what DeepSeek's reference computes, in float32: only the order of equal loads and
+  // one domain can be asked for, and GPUs are equally fast.
+  bool follows_reference = false;
+};
+
 inline constexpr std::string_view kDefaultPolicyName = "balanced";
 // Of the daemon. A job decides again and again, on a load that has changed by the time it switches:
 // about the balancedness of `balanced` at a seventh of the bytes (docs/choosing-a-policy.md).
 inline constexpr std::string_view kServicePolicyName = "incremental";
+// What others run, to compare with.
+inline constexpr std::string_view kReferencePolicyName = "deepseek";
 
 // errors: InvalidArgument for an unknown name; the message lists the known ones.
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
                                                    const PolicyOptions& options);
+
+// Of an unknown name: no trait.
+PolicyTraits TraitsOf(std::string_view name);
 
 // In the order of the table; none twice.
 std::vector<std::string_view> PolicyNames();

@@ -117,11 +117,11 @@ class Replayer {
     const auto steps =
         trace_.steps.subspan(static_cast<size_t>(first), static_cast<size_t>(t - first));
     EPLB_ASSIGN_OR_RETURN(const Expected expected, Expect(recent, steps, options_.decay));
-    EPLB_ASSIGN_OR_RETURN(const Placement solved, policy_.Solve({.load = expected.load,
-                                                                 .topology = in_force_.topology(),
-                                                                 .previous = &in_force_,
-                                                                 .recent = recent}));
-    EPLB_ASSIGN_OR_RETURN(Placement candidate, Align(in_force_, solved));
+    EPLB_ASSIGN_OR_RETURN(Placement candidate,
+                          SolveAligned(policy_, {.load = expected.load,
+                                                 .topology = in_force_.topology(),
+                                                 .previous = &in_force_,
+                                                 .recent = recent}));
     const std::string range =
         absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
     if (candidate == in_force_) {

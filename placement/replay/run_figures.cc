@@ -63,9 +63,9 @@ absl::StatusOr<std::vector<Placement>> PolicyPlacements(std::span<const Load> st
     }
     EPLB_ASSIGN_OR_RETURN(const Load load, SumLoads(step_loads, placement.decided_first_step,
                                                     placement.decided_last_step));
-    EPLB_ASSIGN_OR_RETURN(const Placement solved,
-                          policy.Solve({.load = load, .topology = topology}));
-    EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(result.back(), solved));
+    EPLB_ASSIGN_OR_RETURN(
+        const Placement aligned,
+        SolveAligned(policy, {.load = load, .topology = topology, .previous = &result.back()}));
     EPLB_ASSIGN_OR_RETURN(Placement next,
                           ReplaceChangedLayers(result.back(), aligned, placements[i - 1].placement,
                                                placement.placement));

@@ -9,7 +9,6 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "placement/align.h"
 #include "placement/policies/registry.h"
 
 namespace eplb {
@@ -35,7 +34,7 @@ double FairShare::Used(const std::string& job, absl::Time now) const {
   return found == shares_.end() ? 0 : SecondsOf(found->second, now);
 }
 
-absl::StatusOr<Placement> SolveAligned(const core::Solve& request,
+absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
                                        const std::atomic<bool>* abandoned) {
   if (request.load == nullptr || request.previous == nullptr) {
     return absl::InternalError("a request to solve has no load or no previous placement");
@@ -44,13 +43,11 @@ absl::StatusOr<Placement> SolveAligned(const core::Solve& request,
   std::vector<Load> recent;
   recent.reserve(request.recent.size());
   for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
-  EPLB_ASSIGN_OR_RETURN(const Placement next,
-                        policy->Solve({.load = *request.load,
-                                       .topology = request.previous->topology(),
-                                       .previous = request.previous.get(),
-                                       .recent = recent,
-                                       .abandoned = abandoned}));
-  return Align(*request.previous, next);
+  return SolveAligned(*policy, {.load = *request.load,
+                                .topology = request.previous->topology(),
+                                .previous = request.previous.get(),
+                                .recent = recent,
+                                .abandoned = abandoned});
 }
 
 Solver::Solver(Sinks sinks, int32_t num_threads) : sinks_(std::move(sinks)) {
@@ -133,7 +130,7 @@ void Solver::Compute(const Work& work) {
   const core::Solve& request = work.request;
   sinks_.started({.job = request.job, .solve_id = request.solve_id});
   const absl::Time start = MonotonicNow();
-  absl::StatusOr<Placement> placement = SolveAligned(request, &work.abandoned);
+  absl::StatusOr<Placement> placement = SolveRequest(request, &work.abandoned);
   if (work.abandoned) return;
   sinks_.done({.job = request.job,
                .solve_id = request.solve_id,

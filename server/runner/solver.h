@@ -46,7 +46,7 @@ class FairShare {
 
 // The policy's answer, aligned to the request's `previous`, whose topology it has.
 // abandoned: as PolicyInput's. errors: those of MakePolicy, Policy::Solve and Align.
-absl::StatusOr<Placement> SolveAligned(const core::Solve& request,
+absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
                                        const std::atomic<bool>* abandoned = nullptr);
 
 // At most one request of a job is at work and at most one waits: a newer one replaces it. Next is

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "placement/align.h"
 #include "placement/policies/registry.h"
 
 namespace eplb::simulation {
@@ -14,16 +13,14 @@ namespace {
 constexpr int kMaxStoreFailures = 4;  // as server/runner
 constexpr absl::Duration kTick = absl::Seconds(1);
 
-absl::StatusOr<Placement> SolveAligned(const core::Solve& request) {
+absl::StatusOr<Placement> SolveRequest(const core::Solve& request) {
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(request.policy_name, {}));
   std::vector<Load> recent;
   for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
-  EPLB_ASSIGN_OR_RETURN(const Placement next,
-                        policy->Solve({.load = *request.load,
-                                       .topology = request.previous->topology(),
-                                       .previous = request.previous.get(),
-                                       .recent = recent}));
-  return Align(*request.previous, next);
+  return SolveAligned(*policy, {.load = *request.load,
+                                .topology = request.previous->topology(),
+                                .previous = request.previous.get(),
+                                .recent = recent});
 }
 
 }  // namespace
@@ -296,7 +293,7 @@ void SimDaemon::Solve(const core::Solve& solve) {
   context_.After(takes, [this, solve, fails, process = process_] {
     if (process != process_) return;
     core::Solved solved{solve.job, solve.solve_id, absl::InternalError("the policy failed"), 0};
-    if (!fails) solved.placement = SolveAligned(solve);
+    if (!fails) solved.placement = SolveRequest(solve);
     Soon([this, solved = std::move(solved)] { OnEvent(solved); });
   });
 }

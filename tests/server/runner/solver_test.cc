@@ -48,7 +48,7 @@ core::Solve Request(const std::string& policy) {
 }
 
 TEST(SolverTest, TheHotExpertsEndOnDifferentGpus) {
-  const absl::StatusOr<Placement> placement = SolveAligned(Request("deepseek"));
+  const absl::StatusOr<Placement> placement = SolveRequest(Request("deepseek"));
   ASSERT_TRUE(placement.ok()) << placement.status();
   const Topology& topology = placement->topology();
   EXPECT_NE(topology.GpuOf(placement->PrimaryOf({0}, {0})),
@@ -60,7 +60,7 @@ TEST(SolverTest, ABalancedLoadMovesNothingAfterAligning) {
   LoadMatrix even(1, 4);
   even << 4, 1, 2, 3;  // both GPUs have 5 as they are
   request.load = std::make_shared<Load>(*Load::FromCounts(even));
-  EXPECT_EQ(DigestOf(*SolveAligned(request)), DigestOf(*request.previous));
+  EXPECT_EQ(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
 }
 
 // Experts 0 and 1 share a GPU and are hot by turns: what evens out their sum would put both tokens
@@ -71,17 +71,17 @@ TEST(SolverTest, ThePolicyScoresOnTheWindowsAndNotOnTheirSumAlone) {
   second << 0, 1000, 0, 600;
   core::Solve request = Request("incremental");
   request.load = std::make_shared<Load>(*Load::FromCounts(first + second));
-  EXPECT_NE(DigestOf(*SolveAligned(request)), DigestOf(*request.previous));
+  EXPECT_NE(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
   request.recent = {std::make_shared<Load>(*Load::FromCounts(first)),
                     std::make_shared<Load>(*Load::FromCounts(second))};
-  EXPECT_EQ(DigestOf(*SolveAligned(request)), DigestOf(*request.previous));
+  EXPECT_EQ(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
 }
 
 TEST(SolverTest, AnUnknownPolicyAndAMissingInputAreErrors) {
-  EXPECT_EQ(SolveAligned(Request("magic")).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SolveRequest(Request("magic")).status().code(), absl::StatusCode::kInvalidArgument);
   core::Solve request = Request("deepseek");
   request.load = nullptr;
-  EXPECT_EQ(SolveAligned(request).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(SolveRequest(request).status().code(), absl::StatusCode::kInternal);
 }
 
 // What a solver said, in order: "began a", "done a".
