@@ -14,6 +14,11 @@ TEST_P(ExplorerTest, NothingIsWrongInAnyState) { ExpectExhaustive(); }
 INSTANTIATE_TEST_SUITE_P(
     Slow, ExplorerTest,
     ::testing::Values(
+        ExplorerRun{
+            "CancelCrashUnknownTransfer",
+            {.cancels = 1, .runs = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
+            7652480,
+            0},
         ExplorerRun{"RunCrash",
                     {.cancels = 0, .runs = 1, .crashes = 1, .unknown = 0, .faults = 0},
                     746008,

@@ -16,11 +16,6 @@ TEST_P(ExplorerTest, NothingIsWrongInAnyState) { ExpectExhaustive(); }
 INSTANTIATE_TEST_SUITE_P(
     Ci, ExplorerTest,
     ::testing::Values(
-        ExplorerRun{
-            "CancelCrashUnknownTransfer",
-            {.cancels = 1, .runs = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
-            7652480,
-            0},
         ExplorerRun{"TwoFaults",
                     {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 2},
                     1689807,
