@@ -1,4 +1,4 @@
-"""README.md, typed as it stands in a copy of the checkout, beside a daemon and a short training job.
+"""README.md and docs/operations.md, typed as they stand in a copy of the checkout, beside a daemon and a short training job.
 
 Shell blocks run, tables of TOML go through `eplbd --check-config`, Python's example trains, and every other fence of the
 documents has a language, so that no command is left out unseen.
@@ -21,6 +21,7 @@ BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 BIN = BUILD / "bin"
 BLOCK_SECONDS = 240
 RANKS = 8
+RUN = ("README.md", "docs/operations.md")
 LANGUAGES = ("toml", "yaml", "cpp", "python", "text")
 PAGES = sorted([ROOT / "README.md", ROOT / "client/python/README.md", *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "deploy/examples").glob("*/README.md")])
@@ -96,7 +97,7 @@ class Scratch(unittest.TestCase):
 
 class ReadmeTest(Scratch):
     def test_the_commands_run_as_written(self):
-        blocks = blocks_of((ROOT / "README.md").read_text(encoding="utf-8"), LANGUAGES)
+        blocks = [(page, block) for page in RUN for block in blocks_of((ROOT / page).read_text(encoding="utf-8"), LANGUAGES)]
         endpoint = self.start_daemon()
         # What deploy/demo.sh leaves for `report`, and a job to ask about.
         self.run_to_its_end(endpoint, "--job", "demo", "--steps", "60", "--log-dir", "build/demo", "--report-json",
@@ -110,28 +111,28 @@ class ReadmeTest(Scratch):
         self.addCleanup(shell.close)
         shell.run(Block(0, f"cd {self.checkout}\n"), 10)
         run = []
-        for block in blocks:
+        for page, block in blocks:
             if block.language != "sh" or block.not_run:
                 continue
             if "old-job" in block.code:
                 self.run_to_its_end(endpoint, "--job", "old-job", "--steps", "4")
             begin = time.monotonic()
             said = shell.run(Block(block.line, with_expected_exits(block.code)), BLOCK_SECONDS)
-            print(f"README.md:{block.line}: {time.monotonic() - begin:.1f} s\n{said}", flush=True)
+            print(f"{page}:{block.line}: {time.monotonic() - begin:.1f} s\n{said}", flush=True)
             if block.output is not None and not shows(block.output, said):
-                self.fail(f"README.md:{block.line} shows\n{words_of(block.output)}\nbut it was\n{said}")
+                self.fail(f"{page}:{block.line} shows\n{words_of(block.output)}\nbut it was\n{said}")
             run.append(block.code)
         commands = re.findall(r"^eplbctl (\w+)", "".join(run), flags=re.M)
         self.assertGreaterEqual(len(commands), 20)
         self.assertGreaterEqual(set(commands), {"plan", "replay", "sweep", "lint", "convert", "report", "status", "explain", "top",
                                                 "get", "diff", "doctor", "pause", "resume", "rollback", "rebalance", "set"})
         # Only what installs, builds or tests is left out.
-        left_out = [block for block in blocks if block.language == "sh" and block.not_run]
-        for block in left_out:
-            self.assertRegex(block.code, r"deploy/demo\.sh|deploy/setup\.sh|tests/run\.sh", f"README.md:{block.line}")
+        left_out = [(page, block) for page, block in blocks if block.language == "sh" and block.not_run]
+        for page, block in left_out:
+            self.assertRegex(block.code, r"deploy/demo\.sh|deploy/setup\.sh|tests/run\.sh", f"{page}:{block.line}")
 
     def test_the_tables_are_configurations(self):
-        tables = [block for block in blocks_of((ROOT / "README.md").read_text(encoding="utf-8"), LANGUAGES)
+        tables = [block for block in blocks_of((ROOT / "docs/operations.md").read_text(encoding="utf-8"), LANGUAGES)
                   if block.language == "toml"]
         self.assertGreaterEqual(len(tables), 2)
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=eplbd", "-days", "2", "-keyout",
@@ -145,7 +146,7 @@ class ReadmeTest(Scratch):
             config.write_text(table.code.replace("/etc/eplb/", f"{self.directory}/"), encoding="utf-8")
             done = subprocess.run([BIN / "eplbd", "--check-config", "--config", config], capture_output=True, text=True,
                                   env=self.environment, timeout=60)
-            self.assertEqual(done.returncode, 0, f"README.md:{table.line}: {done.stderr}")
+            self.assertEqual(done.returncode, 0, f"docs/operations.md:{table.line}: {done.stderr}")
             config.write_text(table.code.replace("=", "_x =", 1), encoding="utf-8")
             self.assertEqual(subprocess.run([BIN / "eplbd", "--check-config", "--config", config], capture_output=True,
                                             env=self.environment, timeout=60).returncode, 2)
@@ -179,8 +180,8 @@ class PagesTest(unittest.TestCase):
         for page in PAGES:
             with self.subTest(page.name):
                 for block in blocks_of(page.read_text(encoding="utf-8"), LANGUAGES):
-                    # What is run: README's, and first-run's by its own test.
-                    if block.language == "sh" and page.name != "first-run.md" and page != ROOT / "README.md":
+                    # What is run: the pages of RUN, and first-run's by its own test.
+                    if block.language == "sh" and page.name != "first-run.md" and page.relative_to(ROOT).as_posix() not in RUN:
                         self.assertNotEqual(block.not_run, "", f"{page}:{block.line}: nobody runs it, and no reason is given")
 
     def test_an_exit_is_allowed_only_where_the_page_says_so(self):
