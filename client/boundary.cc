@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
-#include "client/control/monotonic_clock.h"
 #include "client/migration/device_transports.h"
 
 namespace eplb {

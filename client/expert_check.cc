@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
-#include "client/control/monotonic_clock.h"
 #include "client/start.h"
 #include "placement/digest.h"
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
-#include "client/control/monotonic_clock.h"
 #include "client/migration/row_memory.h"
 
 namespace eplb {

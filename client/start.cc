@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "client/options.h"
 
 namespace eplb {
@@ -26,13 +27,7 @@ std::string Shown(const std::string& value) {
 }
 
 std::string Ranks(const std::vector<int32_t>& ranks) {
-  std::vector<int32_t> named = ranks;
-  named.resize(std::min(ranks.size(), kMaxRanksNamed));
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
-                      ranks.size() > named.size()
-                          ? absl::StrCat(" and ", ranks.size() - named.size(), " more have ")
-                      : ranks.size() == 1 ? " has "
-                                          : " have ");
+  return absl::StrCat(ListRanks(ranks, kMaxRanksNamed), ranks.size() == 1 ? " has " : " have ");
 }
 
 // One rank's blob, taken apart.

@@ -20,10 +20,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-#include "base/clipped.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
+#include "base/text.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_json.h"
 #include "client/cli/text.h"

@@ -6,6 +6,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
 
+#include "base/text.h"
+
 #include "eplb/v1/query.pb.h"
 #include <nlohmann/json.hpp>
 
@@ -14,8 +16,6 @@ namespace eplb::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
 Json TransportToJson(const v1::TransportInfo& transport) {
   Json settings = Json::object();
@@ -36,10 +36,10 @@ Json RankToJson(const v1::RankStatus& rank) {
           {"running_version", rank.running_version()},
           {"prepared_version", rank.prepared_version()},
           {"step", rank.step()},
-          {"away_seconds", Finite(rank.away_seconds())},
+          {"away_seconds", FiniteOrZero(rank.away_seconds())},
           {"answer", rank.answer()},
-          {"answer_seconds", Finite(rank.answer_seconds())},
-          {"pause_seconds", Finite(rank.pause_seconds())},
+          {"answer_seconds", FiniteOrZero(rank.answer_seconds())},
+          {"pause_seconds", FiniteOrZero(rank.pause_seconds())},
           {"dropped_steps", rank.dropped_steps()},
           {"library_version", rank.library_version()},
           {"transport", TransportToJson(rank.transport())}};
@@ -55,16 +55,17 @@ Json SettingsOf(const v1::PolicySettings& policy) {
   return {{"name", policy.name()},
           {"mode", policy.mode()},
           {"every_steps", policy.every_steps()},
-          {"min_gain", Finite(policy.min_gain())},
+          {"min_gain", FiniteOrZero(policy.min_gain())},
           {"horizon_steps", policy.horizon_steps()},
           {"freeze_steps", policy.freeze_steps()},
-          {"max_pause_seconds", Finite(policy.max_pause_seconds())},
+          {"max_pause_seconds", FiniteOrZero(policy.max_pause_seconds())},
           {"layers_per_chunk", policy.layers_per_chunk()}};
 }
 
 Json LayersOf(const v1::JobStatus& job) {
   Json layers = Json::array();
-  for (const double balancedness : job.layer_balancedness()) layers.push_back(Finite(balancedness));
+  for (const double balancedness : job.layer_balancedness())
+    layers.push_back(FiniteOrZero(balancedness));
   return layers;
 }
 
@@ -75,7 +76,7 @@ Json CandidateOf(const v1::JobStatus& job) {
           {"world_size", candidate.world_size()},
           {"registered_ranks", candidate.registered_ranks()},
           {"connected_ranks", candidate.connected_ranks()},
-          {"seconds", Finite(candidate.seconds())},
+          {"seconds", FiniteOrZero(candidate.seconds())},
           {"waits", candidate.waits()}};
 }
 
@@ -85,7 +86,7 @@ Json RefusalsOf(const v1::GetStatusResponse& response) {
     refusals.push_back({{"job", refusal.job()},
                         {"reason", refusal.reason()},
                         {"count", refusal.count()},
-                        {"seconds_ago", Finite(refusal.seconds_ago())}});
+                        {"seconds_ago", FiniteOrZero(refusal.seconds_ago())}});
   }
   return refusals;
 }
@@ -93,12 +94,12 @@ Json RefusalsOf(const v1::GetStatusResponse& response) {
 Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
   const v1::Shape& shape = job.shape();
   const auto if_set = [](bool is_set, double value) {
-    return is_set ? Json(Finite(value)) : Json(nullptr);
+    return is_set ? Json(FiniteOrZero(value)) : Json(nullptr);
   };
   Json json = {{"job", job.job()},
                {"run_id", job.run_id()},
                {"state", job.state()},
-               {"state_seconds", Finite(job.state_seconds())},
+               {"state_seconds", FiniteOrZero(job.state_seconds())},
                {"waiting_for", job.waiting_for()},
                {"num_layers", shape.num_layers()},
                {"num_logical_experts", shape.num_experts()},
@@ -111,8 +112,8 @@ Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
                {"step", job.step()},
                {"version", job.version()},
                {"digest", absl::BytesToHexString(job.digest())},
-               {"balancedness", Finite(job.balancedness())},
-               {"balancedness_static", Finite(job.balancedness_static())},
+               {"balancedness", FiniteOrZero(job.balancedness())},
+               {"balancedness_static", FiniteOrZero(job.balancedness_static())},
                {"balancedness_predicted",
                 if_set(job.has_balancedness_predicted(), job.balancedness_predicted())},
                {"balancedness_seen", if_set(job.has_balancedness_seen(), job.balancedness_seen())},
@@ -128,15 +129,15 @@ Json JobToJson(const v1::JobStatus& job, bool with_ranks) {
                {"policy", SettingsOf(job.policy())},
                {"report_every", job.report_every()},
                {"reduce", job.reduce()},
-               {"coverage", Finite(job.coverage())},
+               {"coverage", FiniteOrZero(job.coverage())},
                {"ending", job.ending()},
                {"end_reason", job.end_reason()},
                {"took_over", job.took_over()},
-               {"stuck_seconds", Finite(job.stuck_seconds())},
+               {"stuck_seconds", FiniteOrZero(job.stuck_seconds())},
                {"stalled", job.stalled()},
                {"stalled_reason", job.stalled_reason()},
-               {"step_seconds", Finite(job.step_seconds())},
-               {"coverage_now", Finite(job.coverage_now())},
+               {"step_seconds", FiniteOrZero(job.step_seconds())},
+               {"coverage_now", FiniteOrZero(job.coverage_now())},
                {"run_number", job.run_number()},
                {"term", job.term()},
                {"candidate", CandidateOf(job)},
@@ -164,7 +165,7 @@ std::string Dump(const Json& json) {
 std::string StatusToJson(const v1::GetStatusResponse& response, bool with_ranks) {
   return Dump({{"server_version", response.server_version()},
                {"term", response.term()},
-               {"uptime_seconds", Finite(response.uptime_seconds())},
+               {"uptime_seconds", FiniteOrZero(response.uptime_seconds())},
                {"ready", response.ready()},
                {"not_ready_reason", response.not_ready_reason()},
                {"warnings", response.warnings()},

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
+#include "base/text.h"
 #include "client/cli/text.h"
 
 #include "eplb/v1/query.pb.h"
@@ -17,16 +18,7 @@
 namespace eplb::cli {
 
 std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all) {
-  constexpr size_t kMostNamed = 8;
-  if (ranks.empty()) return "";
-  if (ranks.size() > 1 && ranks.size() == of_all) {
-    return absl::StrCat("all ", of_all, " ranks");
-  }
-  const size_t shown = std::min(ranks.size(), kMostNamed);
-  std::string text =
-      absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
-  if (ranks.size() > shown) absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", text);
+  return ranks.empty() ? "" : ListRanks(ranks, /*most=*/8, of_all);
 }
 
 namespace {

@@ -17,8 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/control/monotonic_clock.h"
+#include "base/text.h"
 #include "client/control/socket.h"
 
 namespace eplb {
@@ -404,13 +405,10 @@ absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& opti
 
 std::string NameRanks(std::vector<RankId> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  const size_t shown = std::min(ranks.size(), kMaxNamedRanks);
-  const std::string list =
-      absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(shown), ", ",
-                    [](std::string* out, RankId rank) { absl::StrAppend(out, rank.value); });
-  return absl::StrCat(
-      ranks.size() == 1 ? "rank " : "ranks ", list,
-      shown < ranks.size() ? absl::StrCat(" and ", ranks.size() - shown, " more") : "");
+  std::vector<int32_t> numbers;
+  numbers.reserve(ranks.size());
+  for (const RankId rank : ranks) numbers.push_back(rank.value);
+  return ListRanks(numbers, kMaxNamedRanks);
 }
 
 }  // namespace eplb

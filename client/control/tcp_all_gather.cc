@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
-#include "client/control/monotonic_clock.h"
 #include "client/control/socket.h"
 
 namespace eplb {

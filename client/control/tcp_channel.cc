@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/control/control_channel.h"
 #include "client/control/control_message.h"
 #include "client/control/meeting.h"
-#include "client/control/monotonic_clock.h"
 
 namespace eplb {
 namespace {

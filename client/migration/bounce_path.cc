@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/control/monotonic_clock.h"
 #include "client/migration/row_message.h"
 #include "client/migration/staging.h"
 #include "cuda/checksum.h"

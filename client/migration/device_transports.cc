@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include <cuda_runtime_api.h>
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/control/monotonic_clock.h"
 #include "client/control/socket.h"
 #include "client/migration/bounce_path.h"
 #include "client/migration/host_path.h"

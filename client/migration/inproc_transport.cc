@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
-#include "client/control/monotonic_clock.h"
 #include "client/migration/transfer_ledger.h"
 #include "client/migration/transport.h"
 #include "cuda/checksum.h"

@@ -15,9 +15,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
-#include "client/control/monotonic_clock.h"
 #include "client/control/socket.h"
 #include "client/migration/staging.h"
 

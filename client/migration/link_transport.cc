@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
-#include "client/control/monotonic_clock.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/transfer_ledger.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/control/monotonic_clock.h"
 #include "client/migration/nccl_groups.h"
 #include "client/migration/nccl_meeting.h"
 #include "client/migration/row_message.h"

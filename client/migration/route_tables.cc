@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/control/monotonic_clock.h"
 #include "client/migration/row_message.h"
 #include "cuda/route.h"
 

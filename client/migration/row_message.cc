@@ -6,8 +6,8 @@
 
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/control/monotonic_clock.h"
 #include "cuda/checksum.h"
 
 namespace eplb {

@@ -21,6 +21,8 @@
 namespace eplb {
 namespace {
 
+// tests/bench/drift_table.py judges the constants: balancedness and bytes on loads that drift.
+
 // A layer closer to its bound than this is left alone.
 constexpr double kLeastExcess = 0.02;
 // A GPU load of T tokens is known to one part in sqrt(T), and the incumbent was made for a load

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
-#include "base/clipped.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "proto/wire/convert_values.h"
 #include "proto/wire/messages.h"
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include <google/protobuf/unknown_field_set.h>
 
-#include "base/clipped.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "proto/wire/convert.h"
 
 namespace eplb::wire {

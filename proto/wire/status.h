@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include <grpcpp/support/status.h>
 
-#include "base/clipped.h"
+#include "base/text.h"
 
 namespace eplb::wire {
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/text.h"
 #include "proto/wire/placement_json.h"
 
 #include <nlohmann/json.hpp>
@@ -16,9 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double Finite(double value) { return std::isfinite(value) ? value : 0; }
-
-Json OrNull(std::optional<double> value) { return value ? Json(Finite(*value)) : Json(nullptr); }
+Json OrNull(std::optional<double> value) {
+  return value ? Json(FiniteOrZero(*value)) : Json(nullptr);
+}
 
 // Text of others: bytes that are not UTF-8 must not end the program.
 std::string Dump(const Json& json) {
@@ -46,10 +47,10 @@ Json RankJson(const core::RankView& rank) {
           {"running_version", rank.running_version},
           {"prepared_version", rank.prepared_version},
           {"step", rank.step},
-          {"away_seconds", Finite(absl::ToDoubleSeconds(rank.away))},
+          {"away_seconds", FiniteOrZero(absl::ToDoubleSeconds(rank.away))},
           {"answer", rank.answer},
-          {"answer_seconds", Finite(rank.answer_seconds)},
-          {"pause_seconds", Finite(rank.pause_seconds)},
+          {"answer_seconds", FiniteOrZero(rank.answer_seconds)},
+          {"pause_seconds", FiniteOrZero(rank.pause_seconds)},
           {"dropped_steps", rank.dropped_steps},
           {"library_version", rank.library_version},
           {"transport", TransportJson(rank.transport)}};
@@ -59,10 +60,10 @@ Json SettingsJson(const core::Settings& settings) {
   return {{"name", settings.policy_name},
           {"mode", settings.observe ? "observe" : "apply"},
           {"every_steps", settings.every_steps},
-          {"min_gain", Finite(settings.min_gain)},
+          {"min_gain", FiniteOrZero(settings.min_gain)},
           {"horizon_steps", settings.horizon_steps},
           {"freeze_steps", core::StepsText(settings.freeze_steps)},
-          {"max_pause_seconds", Finite(absl::ToDoubleSeconds(settings.max_pause))},
+          {"max_pause_seconds", FiniteOrZero(absl::ToDoubleSeconds(settings.max_pause))},
           {"layers_per_chunk", settings.layers_per_chunk}};
 }
 
@@ -72,7 +73,7 @@ Json CandidateJson(const core::JobView& job) {
           {"world_size", job.candidate->world_size},
           {"registered_ranks", job.candidate->registered},
           {"connected_ranks", job.candidate->connected},
-          {"seconds", Finite(absl::ToDoubleSeconds(job.candidate->since))},
+          {"seconds", FiniteOrZero(absl::ToDoubleSeconds(job.candidate->since))},
           {"waits", job.candidate->waits}};
 }
 
@@ -82,7 +83,7 @@ Json JobJson(const core::JobView& job) {
   return {{"job", job.job},
           {"run_id", job.run_id},
           {"state", job.state},
-          {"state_seconds", Finite(absl::ToDoubleSeconds(job.state_age))},
+          {"state_seconds", FiniteOrZero(absl::ToDoubleSeconds(job.state_age))},
           {"waiting_for", job.waiting_for},
           {"num_layers", job.shape.num_layers},
           {"num_logical_experts", job.shape.num_experts},
@@ -95,8 +96,8 @@ Json JobJson(const core::JobView& job) {
           {"step", job.step},
           {"version", job.version},
           {"digest", job.digest.Hex()},
-          {"balancedness", Finite(job.balancedness)},
-          {"balancedness_static", Finite(job.balancedness_static)},
+          {"balancedness", FiniteOrZero(job.balancedness)},
+          {"balancedness_static", FiniteOrZero(job.balancedness_static)},
           {"balancedness_predicted", OrNull(job.balancedness_predicted)},
           {"balancedness_seen", OrNull(job.balancedness_seen)},
           {"measured_first_step", job.measured_first_step},
@@ -111,15 +112,15 @@ Json JobJson(const core::JobView& job) {
           {"policy", SettingsJson(job.settings)},
           {"report_every", job.report_every},
           {"reduce", job.reduce},
-          {"coverage", Finite(job.coverage)},
+          {"coverage", FiniteOrZero(job.coverage)},
           {"ending", job.ending},
           {"end_reason", job.end_reason},
           {"took_over", job.took_over},
-          {"stuck_seconds", Finite(job.stuck_seconds)},
+          {"stuck_seconds", FiniteOrZero(job.stuck_seconds)},
           {"stalled", job.stalled},
           {"stalled_reason", job.stalled_reason},
-          {"step_seconds", Finite(job.step_seconds)},
-          {"coverage_now", Finite(job.coverage_now)},
+          {"step_seconds", FiniteOrZero(job.step_seconds)},
+          {"coverage_now", FiniteOrZero(job.coverage_now)},
           {"run_number", job.run_number},
           {"term", job.term},
           {"candidate", CandidateJson(job)},
@@ -151,22 +152,22 @@ Json PlanJson(const core::Plan& plan) {
           {"last_version", plan.last_version},
           {"decided_first_step", plan.decided_first_step},
           {"decided_last_step", plan.decided_last_step},
-          {"balancedness_before", Finite(plan.balancedness_before)},
-          {"balancedness_in_force", Finite(plan.balancedness_in_force)},
-          {"balancedness_predicted", Finite(plan.balancedness_predicted)},
+          {"balancedness_before", FiniteOrZero(plan.balancedness_before)},
+          {"balancedness_in_force", FiniteOrZero(plan.balancedness_in_force)},
+          {"balancedness_predicted", FiniteOrZero(plan.balancedness_predicted)},
           {"balancedness_seen", OrNull(plan.balancedness_seen)},
           {"seen_first_step", plan.seen_first_step},
           {"seen_last_step", plan.seen_last_step},
-          {"peak_fall", Finite(plan.peak_fall)},
-          {"net_gain_seconds", Finite(plan.net_gain_seconds)},
-          {"migration_seconds", Finite(plan.migration_seconds)},
+          {"peak_fall", FiniteOrZero(plan.peak_fall)},
+          {"net_gain_seconds", FiniteOrZero(plan.net_gain_seconds)},
+          {"migration_seconds", FiniteOrZero(plan.migration_seconds)},
           {"transfers", plan.transfers},
           {"received_bytes", Measured(plan.received_bytes)},
           {"num_chunks", plan.num_chunks},
           {"chunks_committed", plan.chunks_committed},
-          {"solve_seconds", Finite(plan.solve_seconds)},
-          {"prepare_seconds", Finite(plan.prepare_seconds)},
-          {"pause_seconds", Measured(Finite(plan.pause_seconds))},
+          {"solve_seconds", FiniteOrZero(plan.solve_seconds)},
+          {"prepare_seconds", FiniteOrZero(plan.prepare_seconds)},
+          {"pause_seconds", Measured(FiniteOrZero(plan.pause_seconds))},
           {"switched_step", plan.switched_step},
           {"reason", plan.reason},
           {"asked_by", plan.asked_by}};
@@ -194,7 +195,7 @@ Json RefusalJson(const RefusedRanks& one) {
   return {{"job", one.job.job},
           {"reason", one.job.reason},
           {"count", one.job.count},
-          {"seconds_ago", Finite(absl::ToDoubleSeconds(one.ago))}};
+          {"seconds_ago", FiniteOrZero(absl::ToDoubleSeconds(one.ago))}};
 }
 
 }  // namespace

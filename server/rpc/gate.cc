@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include <grpc/grpc_security_constants.h>
 
-#include "base/clipped.h"
 #include "base/monotonic_clock.h"
+#include "base/text.h"
 #include "server/process/log.h"
 #include "server/rpc/acceptors.h"
 

@@ -4,22 +4,17 @@
 #include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/digest.h"
 #include "proto/wire/messages.h"
 
 namespace eplb {
 namespace {
 
-constexpr std::ptrdiff_t kMaxNamedRanks = 16;
+constexpr size_t kMaxNamedRanks = 16;
 
 std::string MissingRanks(int32_t world_size, const std::vector<int32_t>& missing) {
-  const std::ptrdiff_t named = std::min(std::ssize(missing), kMaxNamedRanks);
-  std::string text = missing.size() == 1 ? "rank " : "ranks ";
-  absl::StrAppend(&text, absl::StrJoin(missing.begin(), missing.begin() + named, ", "));
-  if (named < std::ssize(missing))
-    absl::StrAppend(&text, " and ", std::ssize(missing) - named, " more");
-  absl::StrAppend(&text, " of ", world_size);
-  return text;
+  return absl::StrCat(ListRanks(missing, kMaxNamedRanks), " of ", world_size);
 }
 
 absl::Status CheckToken(int32_t number, const std::string& token) {

@@ -120,11 +120,6 @@ absl::Status CheckVersion(sqlite::Connection& connection, const std::string& pat
     return CheckSchemaText(connection, path);
   }
   if (version < 1) return Damaged(path, absl::StrCat("schema version ", version));
-  if (version < kStoreSchema) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": written by an eplbd before the first release (schema ", version,
-                     ", this one knows ", kStoreSchema, "); move the file away to start anew"));
-  }
   return absl::FailedPreconditionError(absl::StrCat(path, ": written by a newer eplbd (schema ",
                                                     version, ", this one knows ", kStoreSchema,
                                                     ")"));

@@ -23,7 +23,7 @@ namespace eplb {
 // that no writer of ours wrote.
 
 // The schema of this eplbd, in user_version and in the row of leadership.
-inline constexpr int64_t kStoreSchema = 4;
+inline constexpr int64_t kStoreSchema = 1;
 
 struct Leadership {
   int64_t term = 0;

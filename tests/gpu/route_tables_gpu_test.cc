@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/control/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "client/migration/route_tables.h"
 #include "client/migration/row_message.h"
 #include "tests/client/migration/expert_world.h"

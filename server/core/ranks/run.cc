@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/clipped.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/answers.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/clipped.h"
+#include "base/text.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/memory.h"
 

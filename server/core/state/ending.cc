@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "base/clipped.h"
+#include "base/text.h"
 #include "server/core/state/sentences.h"
 
 namespace eplb::core {

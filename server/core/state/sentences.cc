@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/text.h"
 #include "server/core/state/ending.h"
 
 namespace eplb::core {
@@ -89,15 +90,7 @@ std::string WaitingForThaw(const Job& job) {
 }  // namespace
 
 std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size) {
-  if (ranks.empty()) return "no rank";
-  if (world_size > 1 && std::ssize(ranks) == world_size) {
-    return absl::StrCat("all ", world_size, " ranks");
-  }
-  std::string list = ranks.size() == 1 ? "rank " : "ranks ";
-  const size_t named = std::min(ranks.size(), kMaxNamed);
-  for (size_t i = 0; i < named; ++i) absl::StrAppend(&list, i == 0 ? "" : ", ", ranks[i]);
-  if (named < ranks.size()) absl::StrAppend(&list, " and ", ranks.size() - named, " more");
-  return list;
+  return ListRanks(ranks, kMaxNamed, static_cast<size_t>(world_size));
 }
 
 std::string ShortHex(const Digest& digest) { return digest.Hex().substr(0, 12); }

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "base/clipped.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/policies/registry.h"
 #include "server/core/values/config.h"
 

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/control/monotonic_clock.h"
 #include "client/inproc.h"
 #include "tests/client/fault_points/guarded_memory.h"
 #include "tests/client/fault_points/rows.h"

@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 
 #ifdef EPLB_FAKE_NCCL
-#include "client/control/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "client/migration/bounce_path.h"
 #include "client/migration/host_path.h"
 #include "client/migration/link_setup.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "client/control/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "cuda/checksum.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/expert_world.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/control/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/host_world.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/control/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/nccl_path.h"

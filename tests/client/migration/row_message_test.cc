@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/control/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "tests/client/migration/stubborn_queue.h"
 
 namespace eplb {

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "base/clipped.h"
+#include "base/text.h"
 #include "proto/wire/report_counts.h"
 #include "proto/wire/status.h"
 

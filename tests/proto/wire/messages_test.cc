@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "base/clipped.h"
+#include "base/text.h"
 #include "proto/wire/convert.h"
 
 #include "eplb/v1/session.pb.h"

@@ -208,22 +208,6 @@ TEST_F(DamageTest, AnAlteredCellIsFoundByItsChecksum) {
   }
 }
 
-TEST(OldSchemaTest, ADatabaseBeforeTheFirstReleaseIsRefusedAndStaysAsItIs) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
-  ASSERT_TRUE(MakeSqliteStore(path).ok());
-  for (const int schema : {1, 2, 3}) {
-    ASSERT_TRUE(sqlite::Connection::Open(path, false)
-                    ->Execute(absl::StrCat("PRAGMA user_version=", schema,
-                                           "; UPDATE leadership SET schema = ", schema))
-                    .ok());
-    const absl::Status status = MakeSqliteStore(path).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::StrCat("(schema ", schema, ", this one knows 4)")));
-  }
-}
-
 // No file of this process may grow beyond `bytes` while it lives.
 class FullDisk {
  public:

@@ -70,7 +70,7 @@ TEST(SqliteStoreTest, ANewerSchemaIsFailedPrecondition) {
                   .ok());
   const absl::Status status = OpenStatus(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 4"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 1"));
 }
 
 TEST(SqliteStoreTest, AMissingFolderIsUnavailable) {

@@ -1,4 +1,4 @@
-#include "base/clipped.h"
+#include "base/text.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,0 +1,45 @@
+// Pieces of text that messages of every room share. threads: safe, no state.
+#ifndef EPLB_BASE_TEXT_H_
+#define EPLB_BASE_TEXT_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace eplb {
+
+// "rank 3", "ranks 0, 1", "ranks 0, 1 and 12 more" with at most `most` of them; "all 8 ranks" where
+// they are `of_all` and more than one; "no rank" for none. ranks: rising, of an integer type.
+template <class Integer>
+std::string ListRanks(const std::vector<Integer>& ranks, size_t most, size_t of_all = 0) {
+  if (ranks.empty()) return "no rank";
+  if (ranks.size() > 1 && ranks.size() == of_all) return absl::StrCat("all ", of_all, " ranks");
+  const size_t named = std::min(ranks.size(), most);
+  const auto end = ranks.begin() + static_cast<std::ptrdiff_t>(named);
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks.begin(), end, ", "),
+      named < ranks.size() ? absl::StrCat(" and ", ranks.size() - named, " more") : "");
+}
+
+// JSON has no other numbers: 0 for what is not finite.
+inline double FiniteOrZero(double value) { return std::isfinite(value) ? value : 0; }
+
+}  // namespace eplb
+
+namespace eplb::wire {
+
+inline constexpr size_t kMaxText = 512;  // bytes
+
+// `text` when it has at most `most` bytes; else its first characters with "..." behind them, `most`
+// bytes together or up to three fewer: no character of UTF-8 is cut.
+std::string Clipped(std::string_view text, size_t most = kMaxText);
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_BASE_TEXT_H_
