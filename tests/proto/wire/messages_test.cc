@@ -98,7 +98,7 @@ TEST(NamesTest, ANameIsBoundedAndNotEmpty) {
 TEST(NamesTest, ARunMayHaveAnyPrintableAscii) {
   EXPECT_TRUE(CheckPrintableName("run_id", "run/7@host").ok());
   EXPECT_EQ(CheckPrintableName("run_id", "run 7").message(),
-            "run has a character outside printable ASCII without blanks");
+            "run_id has a character outside printable ASCII without blanks");
 }
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
