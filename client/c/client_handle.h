@@ -176,6 +176,8 @@ inline constexpr size_t kFirstSize<eplb_stats> = 88;
 template <>
 inline constexpr size_t kFirstSize<eplb_replica_rows> = 56;
 template <>
+inline constexpr size_t kFirstSize<eplb_choices> = 56;
+template <>
 inline constexpr size_t kFirstSize<eplb_rebalance_options> = 40;
 template <>
 inline constexpr size_t kFirstSize<eplb_plan_options> = 88;

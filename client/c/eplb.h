@@ -21,7 +21,7 @@
  * Strings: in UTF-8, ended by 0, copied by the call; NULL takes the default.
  * Threads: one thread at a time per client, the training thread; eplb_client_stats() from any. A
  * call while another one is under way in the client, also from a callback, is FailedPrecondition;
- * callbacks may call placement, device_tables, transport, stats, run.
+ * callbacks may call placement, device_tables, route_tokens, transport, stats, run_id.
  * fork: in a child every call on a client of its parent does nothing and returns OK, which is said
  * once on stderr; the parent's client is not touched. Clients that the child makes work if no
  * client of the parent spoke to a daemon, and else are refused.
@@ -50,7 +50,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 4
+#define EPLB_ABI_VERSION 5
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -321,6 +321,45 @@ typedef struct eplb_device_tables {
 
 EPLB_API int32_t eplb_client_device_tables(const eplb_client* client,
                                            eplb_device_tables* tables) EPLB_NOEXCEPT;
+
+/* ---- the router's choices, counted and sent to slots: docs/counting-on-the-gpu.md ----
+ * Where the arrays lie, there the work is done: on the host before the call returns; on a GPU in
+ * order with `stream`, a cudaStream_t, without a wait, also inside a graph capture. All arrays of a
+ * call lie in one memory. Messages are in eplb_last_message(). Since version 5. */
+
+typedef enum eplb_id_type { EPLB_INT32 = 0, EPLB_INT64 = 1 } eplb_id_type;
+
+typedef struct eplb_choices {
+  size_t struct_size;
+  const void* expert_ids;    /* [num_tokens, top_k] of id_type, row after row */
+  const uint8_t* is_padding; /* [num_tokens], not 0: the token is left out; NULL: none is */
+  int64_t* counters;   /* [num_experts + 1]: a choice adds 1 to its expert's, to the last one if its
+                          id is not in 0..num_experts-1 */
+  int64_t num_tokens;  /* num_tokens * top_k is at most 2^31 */
+  int32_t top_k;       /* at least 1 */
+  int32_t num_experts; /* at least 1 */
+  int32_t id_type;     /* eplb_id_type */
+  int32_t reserved;    /* 0 */
+} eplb_choices;
+
+/* Adds to the counters, which eplb_client_record takes once they are on the host. InvalidArgument
+ * naming the field, also for arrays in two memories; FailedPrecondition for memory of a GPU that
+ * this library cannot use. cost: num_tokens * top_k. Threads: any, with counters of its own. */
+EPLB_API int32_t eplb_count_tokens(const eplb_choices* choices, void* stream) EPLB_NOEXCEPT;
+
+/* Writes the slot of each choice, by the device tables of a layer: on this GPU where the expert has
+ * a replica there, else on one that the token's number draws. slots: [num_tokens, top_k] of
+ * id_type, -1 for padding and for ids out of range; it may be expert_ids itself. first_token: the
+ * number of token 0; ranks that number their tokens apart do not all draw the same replica. Equal
+ * numbers, ids and placement give equal slots, on the host and on every GPU. Counts as
+ * eplb_count_tokens where counters are not NULL. Errors are the same; also InvalidArgument for a
+ * layer or num_experts that the client does not have, and FailedPrecondition before
+ * register_experts. Threads: any, while no step_boundary or check_experts of another one is under
+ * way; a probe may call it. */
+EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t layer,
+                                          const eplb_choices* choices, int64_t first_token,
+                                          void* slots, void* stream) EPLB_NOEXCEPT;
+
 /* What carries the rows now; "" before register_experts. Valid until this is asked again. */
 EPLB_API int32_t eplb_client_transport(const eplb_client* client,
                                        const char** transport) EPLB_NOEXCEPT;

@@ -117,6 +117,16 @@ static void print_placement_and_tables(void) {
   FIELD(eplb_device_tables, candidates);
   FIELD(eplb_device_tables, first_candidate);
   FIELD(eplb_device_tables, thresholds);
+  STRUCT(eplb_choices);
+  FIELD(eplb_choices, struct_size);
+  FIELD(eplb_choices, expert_ids);
+  FIELD(eplb_choices, is_padding);
+  FIELD(eplb_choices, counters);
+  FIELD(eplb_choices, num_tokens);
+  FIELD(eplb_choices, top_k);
+  FIELD(eplb_choices, num_experts);
+  FIELD(eplb_choices, id_type);
+  FIELD(eplb_choices, reserved);
 }
 
 static void print_stats(void) {

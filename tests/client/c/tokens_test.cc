@@ -1,0 +1,255 @@
+// The router's choices by the C ABI, on host memory: counted and sent to slots.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client/c/eplb.h"
+#include "tests/client/c/c_rank.h"
+
+namespace eplb {
+namespace {
+
+using testing::CJob;
+using testing::CRank;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kTopK = 3;
+constexpr int32_t kExperts = testing::kSmallExperts;
+constexpr int64_t kTokens = 333;
+
+template <class Id>
+eplb_choices ChoicesOf(const std::vector<Id>& ids, int64_t* counters) {
+  eplb_choices choices = {};
+  choices.struct_size = sizeof(choices);
+  choices.expert_ids = ids.data();
+  choices.counters = counters;
+  choices.num_tokens = static_cast<int64_t>(ids.size()) / kTopK;
+  choices.top_k = kTopK;
+  choices.num_experts = kExperts;
+  choices.id_type = sizeof(Id) == 8 ? EPLB_INT64 : EPLB_INT32;
+  return choices;
+}
+
+// Some of them out of range, on both sides.
+template <class Id>
+std::vector<Id> RandomIds() {
+  std::mt19937 random(7);
+  std::vector<Id> ids(kTokens * kTopK);
+  for (Id& id : ids) id = static_cast<Id>(random() % (kExperts + 2)) - 1;
+  return ids;
+}
+
+bool IsExpert(int64_t id) { return id >= 0 && id < kExperts; }
+
+std::vector<uint8_t> EveryFifthToken() {
+  std::vector<uint8_t> is_padding(kTokens);
+  for (size_t token = 0; token < is_padding.size(); token += 5) is_padding[token] = 255;
+  return is_padding;
+}
+
+template <class Id>
+std::vector<int64_t> PlainCounts(const std::vector<Id>& ids, const std::vector<uint8_t>& padding) {
+  std::vector<int64_t> counts(kExperts + 1);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!padding.empty() && padding[i / kTopK] != 0) continue;
+    ++counts[IsExpert(ids[i]) ? static_cast<size_t>(ids[i]) : kExperts];
+  }
+  return counts;
+}
+
+template <class Id>
+void CountIsPlain() {
+  const std::vector<Id> ids = RandomIds<Id>();
+  std::vector<int64_t> counters(kExperts + 1);
+  eplb_choices choices = ChoicesOf(ids, counters.data());
+  ASSERT_EQ(eplb_count_tokens(&choices, nullptr), EPLB_OK) << eplb_last_message();
+  std::vector<int64_t> expected = PlainCounts(ids, {});
+  EXPECT_EQ(counters, expected);
+  const std::vector<uint8_t> is_padding = EveryFifthToken();
+  choices.is_padding = is_padding.data();
+  ASSERT_EQ(eplb_count_tokens(&choices, nullptr), EPLB_OK) << eplb_last_message();
+  const std::vector<int64_t> more = PlainCounts(ids, is_padding);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] += more[i];
+  EXPECT_EQ(counters, expected) << "they are added";
+}
+
+TEST(CTokensTest, CountsAreThoseOfAPlainLoop) {
+  CountIsPlain<int32_t>();
+  CountIsPlain<int64_t>();
+}
+
+TEST(CTokensTest, NoTokensTouchNothing) {
+  eplb_choices choices = ChoicesOf(std::vector<int32_t>{}, nullptr);
+  choices.expert_ids = nullptr;
+  EXPECT_EQ(eplb_count_tokens(&choices, nullptr), EPLB_OK) << eplb_last_message();
+}
+
+// What is wrong with choices that are right but for `change`.
+std::string RefusalOf(const std::function<void(eplb_choices&)>& change) {
+  const std::vector<int32_t> ids = {0, 1, 2};
+  std::vector<int64_t> counters(kExperts + 1);
+  eplb_choices choices = ChoicesOf(ids, counters.data());
+  change(choices);
+  EXPECT_EQ(eplb_count_tokens(&choices, nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_THAT(counters, ElementsAre(0, 0, 0, 0, 0));
+  return eplb_last_message();
+}
+
+TEST(CTokensTest, MistakesOfChoicesAreNamed) {
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.struct_size = 8; }),
+            "choices.struct_size is 8, expected sizeof, which is 56 in this library");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.num_tokens = -1; }),
+            "choices.num_tokens is -1, expected at least 0");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.top_k = 0; }),
+            "choices.top_k is 0, expected at least 1");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.num_experts = 0; }),
+            "choices.num_experts is 0, expected at least 1");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.id_type = 2; }),
+            "choices.id_type is 2, expected an eplb_id_type");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.reserved = 1; }), "choices.reserved is not 0");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.expert_ids = nullptr; }),
+            "choices.expert_ids is NULL");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.counters = nullptr; }), "choices.counters is NULL");
+  EXPECT_EQ(RefusalOf([](eplb_choices& c) { c.num_tokens = int64_t{1} << 31; }),
+            "count of 2147483648 tokens x 3 choices is above 2147483648");
+  EXPECT_EQ(eplb_count_tokens(nullptr, nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_STREQ(eplb_last_message(), "choices is NULL");
+}
+
+// Three GPUs of two slots: experts 0 and 1 are on the first and on the last, 2 and 3 between them.
+class CRoutingTest : public ::testing::Test {
+ protected:
+  CRoutingTest() : job_(3) {
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      job_.rank(rank).options.num_slots = 6;
+      job_.rank(rank).options.num_gpus = 3;
+    }
+  }
+
+  template <class Id>
+  static std::vector<Id> Route(CRank& rank, const std::vector<Id>& ids, int64_t first_token) {
+    std::vector<Id> slots(ids.size(), 77);
+    const eplb_choices choices = ChoicesOf(ids, nullptr);
+    EXPECT_EQ(eplb_client_route_tokens(rank.client(), 1, &choices, first_token, slots.data(), {}),
+              EPLB_OK)
+        << eplb_last_message();
+    return slots;
+  }
+
+  template <class Id>
+  static void SlotsHoldTheExperts(CRank& rank) {
+    const std::vector<Id> ids = RandomIds<Id>();
+    const std::vector<Id> slots = Route(rank, ids, 0);
+    std::vector<int64_t> per_slot(6);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (!IsExpert(ids[i])) {
+        EXPECT_EQ(slots[i], -1);
+        continue;
+      }
+      ASSERT_EQ(slots[i] % kExperts, ids[i]) << "as the static placement says";
+      ++per_slot[static_cast<size_t>(slots[i])];
+    }
+    const bool is_between = rank.rank() == 1;
+    for (const size_t slot : {0, 1, 4, 5}) {
+      const bool is_used = is_between || static_cast<int32_t>(slot) / 2 == rank.rank();
+      EXPECT_EQ(per_slot[slot] > 0, is_used) << slot << ": a replica on this GPU is taken alone";
+      if (is_between) {
+        EXPECT_GT(3 * per_slot[slot], per_slot[slot % 4] + per_slot[slot % 4 + 4]);
+      }
+    }
+  }
+
+  CJob job_;
+};
+
+TEST_F(CRoutingTest, ChoicesGoToLocalReplicasElseEvenlyToAll) {
+  ASSERT_EQ(job_.Start(), EPLB_OK);
+  job_.Run([](CRank& rank) {
+    SlotsHoldTheExperts<int32_t>(rank);
+    SlotsHoldTheExperts<int64_t>(rank);
+  });
+}
+
+TEST_F(CRoutingTest, ATokenIsRoutedByItsNumber) {
+  ASSERT_EQ(job_.Start(), EPLB_OK);
+  const std::vector<int32_t> ids = RandomIds<int32_t>();
+  const std::vector<int32_t> whole = Route(job_.rank(1), ids, 1000);
+  EXPECT_EQ(Route(job_.rank(1), ids, 1000), whole);
+  const std::vector<int32_t> rest(ids.begin() + 100 * kTopK, ids.end());
+  EXPECT_EQ(Route(job_.rank(1), rest, 1100),
+            std::vector<int32_t>(whole.begin() + 100 * kTopK, whole.end()));
+  EXPECT_NE(Route(job_.rank(1), ids, 0), whole);
+}
+
+TEST_F(CRoutingTest, CountsInTheSamePassAndInPlace) {
+  ASSERT_EQ(job_.Start(), EPLB_OK);
+  const std::vector<int64_t> ids = RandomIds<int64_t>();
+  const std::vector<uint8_t> is_padding = EveryFifthToken();
+  std::vector<int64_t> expected = Route(job_.rank(1), ids, 0);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (is_padding[i / kTopK] != 0) expected[i] = -1;
+  }
+  std::vector<int64_t> slots = ids;
+  std::vector<int64_t> counters(kExperts + 1);
+  eplb_choices choices = ChoicesOf(slots, counters.data());
+  choices.is_padding = is_padding.data();
+  ASSERT_EQ(eplb_client_route_tokens(job_.rank(1).client(), 1, &choices, 0, slots.data(), {}),
+            EPLB_OK)
+      << eplb_last_message();
+  EXPECT_EQ(slots, expected);
+  EXPECT_EQ(counters, PlainCounts(ids, is_padding));
+}
+
+TEST_F(CRoutingTest, MistakesAreNamed) {
+  ASSERT_EQ(job_.Start(), EPLB_OK);
+  std::vector<int32_t> ids = {0, 1, 2};
+  std::vector<int32_t> slots(3);
+  const eplb_choices choices = ChoicesOf(ids, nullptr);
+  const auto refusal = [&](const eplb_client* client, int32_t layer, const eplb_choices& given,
+                           void* written) {
+    EXPECT_NE(eplb_client_route_tokens(client, layer, &given, 0, written, nullptr), EPLB_OK);
+    return std::string(eplb_last_message());
+  };
+  const eplb_client* client = job_.rank(0).client();
+  EXPECT_EQ(refusal(nullptr, 0, choices, slots.data()), "route_tokens: client is NULL");
+  EXPECT_EQ(refusal(client, 3, choices, slots.data()), "layer is 3, expected 0..2");
+  EXPECT_EQ(refusal(client, -1, choices, slots.data()), "layer is -1, expected 0..2");
+  EXPECT_EQ(refusal(client, 0, choices, nullptr), "slots is NULL");
+  EXPECT_THAT(refusal(client, 0, choices, ids.data() + 1),
+              HasSubstr("slots shares memory with choices.expert_ids"));
+  eplb_choices other = choices;
+  other.num_experts = 5;
+  EXPECT_EQ(refusal(client, 0, other, slots.data()), "choices.num_experts is 5, the client has 4");
+  EXPECT_THAT(slots, ElementsAre(0, 0, 0));
+  EXPECT_EQ(eplb_client_route_tokens(client, 0, &choices, 0, slots.data(), nullptr), EPLB_OK);
+}
+
+TEST(CTokensTest, RoutingNeedsTheTables) {
+  CJob job(1);
+  const std::vector<int32_t> ids = {0, 1, 2};
+  std::vector<int32_t> slots(3);
+  const eplb_choices choices = ChoicesOf(ids, nullptr);
+  const auto route = [&] {
+    return eplb_client_route_tokens(job.rank(0).client(), 0, &choices, 0, slots.data(), nullptr);
+  };
+  EXPECT_EQ(route(), EPLB_FAILED_PRECONDITION);
+  EXPECT_STREQ(eplb_last_message(), "route_tokens came before connect");
+  ASSERT_EQ(job.rank(0).Connect(), EPLB_OK);
+  EXPECT_EQ(route(), EPLB_FAILED_PRECONDITION);
+  EXPECT_STREQ(eplb_last_message(), "route_tokens came before register_experts");
+  ASSERT_EQ(job.rank(0).Register(job.rank(0).MakeTensors()), EPLB_OK);
+  EXPECT_EQ(route(), EPLB_OK) << eplb_last_message();
+  EXPECT_EQ(slots, ids);
+  ASSERT_EQ(eplb_client_close(job.rank(0).client(), nullptr), EPLB_OK);
+  EXPECT_EQ(route(), EPLB_OK) << "the tables stay until destroy";
+}
+
+}  // namespace
+}  // namespace eplb
