@@ -1,8 +1,7 @@
 // eplb_count_tokens and eplb_client_route_tokens: the router's choices counted and sent to slots,
 // on the GPU or on the host, wherever they lie.
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -63,45 +62,40 @@ absl::StatusOr<RowMemory> FindMemoryOf(const cuda::CountArgs& choices, std::vect
   arrays.push_back({"choices.expert_ids", choices.expert_ids});
   arrays.push_back({"choices.is_padding", choices.is_padding});
   arrays.push_back({"choices.counters", choices.counts});
-  std::erase_if(arrays, [](const Array& array) { return array.base == nullptr; });
-  // A process that can use no GPU never can, and to ask again takes CUDA a tenth of a millisecond.
-  static std::atomic<bool> is_host_alone = false;
-  if (is_host_alone && std::none_of(arrays.begin(), arrays.end(), [](const Array& array) {
-        return cuda::IsGpuMemory(array.base);
-      })) {
-    return RowMemory{};
-  }
+  // Where nobody can have a GPU all memory is the host's; CUDA takes 0.1 ms to say so each time.
+  static const bool is_host_alone = [] {
+    const absl::StatusOr<RowMemory> in_use = MemoryInUse();
+    return in_use.ok() && !in_use->no_device.empty() && !cuda::DriverIsInstalled();
+  }();
+  if (is_host_alone) return RowMemory{};
   std::vector<ExpertTensor> tensors;
   for (const Array& array : arrays) {
+    if (array.base == nullptr) continue;
     tensors.push_back({.name = array.name, .base = const_cast<void*>(array.base)});
   }
-  EPLB_ASSIGN_OR_RETURN(RowMemory memory, FindMemory(tensors));
-  is_host_alone = !memory.no_device.empty();
-  return memory;
+  return FindMemory(tensors);
 }
 
-#ifdef EPLB_WITH_CUDA
-absl::Status RunOn(int32_t device, const cuda::CountArgs& args, cudaStream_t stream) {
-  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(device));
-  return cuda::LaunchCount(args, stream);
-}
-
-absl::Status RunOn(int32_t device, const cuda::RouteArgs& args, cudaStream_t stream) {
-  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(device));
-  return cuda::LaunchRoute(args, stream);
-}
-#endif
-absl::Status RunOnHost(const cuda::CountArgs& args) { return cuda::CountOnHost(args); }
-absl::Status RunOnHost(const cuda::RouteArgs& args) { return cuda::RouteOnHost(args); }
-
+// Args: cuda::CountArgs or cuda::RouteArgs.
 template <class Args>
 absl::Status Run(const RowMemory& memory, const Args& args, [[maybe_unused]] void* stream) {
+  constexpr bool kRoutes = std::is_same_v<Args, cuda::RouteArgs>;
 #ifdef EPLB_WITH_CUDA
   if (memory.device.has_value()) {
-    return RunOn(*memory.device, args, static_cast<cudaStream_t>(stream));
+    EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*memory.device));
+    auto* const order = static_cast<cudaStream_t>(stream);
+    if constexpr (kRoutes) {
+      return cuda::LaunchRoute(args, order);
+    } else {
+      return cuda::LaunchCount(args, order);
+    }
   }
 #endif
-  return RunOnHost(args);
+  if constexpr (kRoutes) {
+    return cuda::RouteOnHost(args);
+  } else {
+    return cuda::CountOnHost(args);
+  }
 }
 
 absl::Status CountTokens(const eplb_choices* choices, void* stream) {
