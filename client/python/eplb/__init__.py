@@ -2,7 +2,7 @@
 
 Client: connect, register, record, step_boundary, close. torch_all_gather, StoreAllGather: how the ranks meet.
 Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (experts in logical order, for any placement),
-eplb.replicas (training experts that are in several slots), eplb.check (forgotten tensors), and python -m eplb.convert.
+eplb.check (forgotten tensors), and python -m eplb.convert.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from eplb.options import Options
 from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
 
 __version__ = "0.1.0"
-_MODULES = ("check", "checkpoint", "convert", "placement", "replicas")  # loaded when they are asked for: replicas needs torch
+_MODULES = ("check", "checkpoint", "convert", "placement")  # loaded when they are asked for
 
 
 def __getattr__(name: str) -> Any:

@@ -10,11 +10,14 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, TypeVar
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 # eplb_role and eplb_state_placement.
 ROLES = {"weight": 0, "state": 1, "derived": 2}
 STATE_PLACEMENTS = {"with_primary": 0, "every_replica": 1}
+# eplb_gradient_type and eplb_id_type.
+GRADIENT_TYPES = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
+ID_TYPES = {"int32": 0, "int64": 1}
 
 AllGatherCallback = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p)
 RebuildCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, POINTER(c_int32), c_size_t)
@@ -42,6 +45,11 @@ class Tensor(ctypes.Structure):
                 ("reserved", c_int32), ("rebuild", RebuildCallback), ("user", c_void_p)]
 
 
+class ReplicaRows(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("base", c_void_p), ("row_bytes", c_int64),
+                ("row_stride", c_int64), ("num_rows", c_int32), ("layer", c_int32), ("type", c_int32), ("reserved", c_int32)]
+
+
 class Boundary(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("voted", c_int32), ("switched", c_int32), ("version", c_int64),
                 ("sent_bytes", c_int64), ("received_bytes", c_int64), ("pause_s", c_double),
@@ -61,6 +69,12 @@ class DeviceTables(ctypes.Structure):
         (name, c_void_p) for name in ("physical_to_logical_map", "logical_replica_count", "replicas", "first_replica",
                                       "candidates", "first_candidate", "thresholds")
     ]
+
+
+class Choices(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("expert_ids", c_void_p), ("is_padding", c_void_p), ("counters", c_void_p),
+                ("num_tokens", c_int64), ("top_k", c_int32), ("num_experts", c_int32), ("id_type", c_int32),
+                ("reserved", c_int32)]
 
 
 class Stats(ctypes.Structure):

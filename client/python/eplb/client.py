@@ -8,11 +8,11 @@ import os
 import sys
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterable, Optional, Type
+from typing import Any, Callable, Iterable, Mapping, Optional, Type
 
 import numpy as np
 
-from eplb import _library
+from eplb import _library, _replicas, _rows, _tokens
 from eplb import _structs as structs
 from eplb import check as checks
 from eplb import all_gather as all_gathers
@@ -174,6 +174,41 @@ class Client:
         if code != 0:
             self._handle.check(code)
 
+    def count_tokens(self, expert_ids: Any, counters: Any = None, *, is_padding: Any = None, stream: Any = None) -> Any:
+        """Adds the router's choices to counters, on the GPU or the host, wherever the arrays lie: all in one memory.
+
+        expert_ids: int32 or int64 [tokens, top_k], the router's. counters: int64 [experts + 1], whose last counts ids that
+        are out of range; None: new ones of zeros. is_padding: bool or uint8 [tokens], tokens to leave out. All are
+        contiguous numpy arrays or torch tensors. stream: as of step_boundary; None: torch's current one. A GPU is not waited
+        for. returns: counters; record takes counters[:-1]. errors: InvalidArgument naming the argument. cost: tokens * top_k.
+        Threads: any, with counters of its own.
+        """
+        if counters is None and hasattr(expert_ids, "dtype"):
+            counters = _tokens.zeros_beside(expert_ids, self._placement.num_experts + 1)
+        choices = _tokens.choices_of(expert_ids, self._placement.num_experts, counters, is_padding)
+        _library.check(self._library.eplb_count_tokens(ctypes.byref(choices), _tokens.stream_of(stream, expert_ids)))
+        return counters
+
+    def route_tokens(self, layer: int, expert_ids: Any, *, slots: Any = None, counters: Any = None, is_padding: Any = None,
+                     first_token: int = 0, stream: Any = None) -> Any:
+        """The slot of each of the router's choices, by the placement that `stream` has come to: on this GPU where the expert
+        has a replica there, else on one that the token's number draws. -1 for padding and for ids out of range.
+
+        slots: what is written, as expert_ids, or expert_ids itself; None: new. counters: counts in the same pass; None: no
+        counts. first_token: the number of token 0; ranks that number their tokens apart do not all draw the same replica.
+        The rest as count_tokens, in the memory where the registered tensors lie. returns: slots. errors: InvalidArgument
+        naming the argument; FailedPrecondition before finish_registration. Threads: any, but not during a step_boundary or
+        check_experts of another one; a probe may call it.
+        """
+        choices = _tokens.choices_of(expert_ids, self._placement.num_experts, counters, is_padding)
+        if slots is None:
+            slots = _tokens.empty_like(expert_ids)
+        _tokens.check_slots(slots, expert_ids)
+        _library.check(self._library.eplb_client_route_tokens(
+            self._pointer, integer("layer", layer), ctypes.byref(choices), integer("first_token", first_token, 8),
+            _rows.address_of(slots), _tokens.stream_of(stream, expert_ids)))
+        return slots
+
     def step_boundary(self, step: int, stream: Any = None) -> Boundary:
         """Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every vote_every
         steps all ranks vote, and may move experts and switch.
@@ -193,6 +228,47 @@ class Client:
         if code != 0:
             self._handle.check(code)
         return boundary_of(self._boundary)
+
+    # ---- experts in several slots: docs/replicas-in-training.md ----
+    # Collective among the ranks of an EP group, after finish_registration. rows: layer -> a tensor [local slots, ..] in the
+    # memory of the registered ones, or several; alike on each rank. stream: as step_boundary's. They cost nothing where each
+    # expert has one replica. errors: InvalidArgument and ResourceExhausted naming layer and tensor; Aborted when a rank is
+    # gone or came with other rows: the run ends.
+
+    def reduce_gradients(self, rows: Mapping[int, Any], stream: Any = None) -> None:
+        """Adds to each primary's row those of the other replicas, in the order of replicas, in place: equal input gives equal
+        bits. With state_placement "every_replica" the others get the sum as well. Collective.
+
+        rows: layer -> gradients [local slots, ..] of the tokens that each replica got, zeros where there were none; float32,
+        float64, bfloat16 or float16. A second call adds them again.
+        """
+        self._carry("reduce_gradients", rows, stream)
+
+    def broadcast_weights(self, rows: Mapping[int, Any], stream: Any = None) -> None:
+        """Overwrites the rows of all other replicas with their primary's, in place. Collective.
+
+        rows: layer -> weights [local slots, ..] of any dtype."""
+        self._carry("broadcast_weights", rows, stream)
+
+    def expert_squares(self, rows: Mapping[int, Any], stream: Any = None) -> np.ndarray:
+        """The sum of squares of each expert's rows at its primary, float64 [layers, experts], equal on all ranks of the EP
+        group under any placement; 0 in layers that are left out. Collective; after reduce_gradients an expert counts once.
+
+        rows: as of reduce_gradients. Pipeline stages hold other layers: add theirs up.
+        """
+        squares = np.zeros((self._placement.num_layers, self._placement.num_experts))
+        self._carry("expert_squares", rows, stream, squares.ctypes.data, squares.size)
+        return squares
+
+    def gradient_norm(self, rows: Mapping[int, Any], dense_squares: float = 0.0, stream: Any = None) -> float:
+        """The global norm: dense_squares, those of everything else, then each expert once, in the order of layers and
+        experts. Collective, as expert_squares."""
+        return float(sum(self.expert_squares(rows, stream).flatten().tolist(), float(dense_squares))) ** 0.5
+
+    def _carry(self, call: str, rows: Mapping[int, Any], stream: Any, *result: int) -> None:
+        views = _replicas.to_structs(rows, self._placement.num_local_slots, call)
+        function = getattr(self._library, f"eplb_client_{call}")
+        self._handle.check(function(self._pointer, views, len(views), self._stream(stream), *result))
 
     # ---- what there is to see ----
 

@@ -28,6 +28,7 @@ class LayoutTest(unittest.TestCase):
     def test_structs_lie_as_in_the_abi(self):
         mine = {"eplb_client_options": structs.ClientOptions, "eplb_tensor": structs.Tensor, "eplb_boundary": structs.Boundary,
                 "eplb_placement": structs.Placement, "eplb_device_tables": structs.DeviceTables, "eplb_stats": structs.Stats,
+                "eplb_replica_rows": structs.ReplicaRows, "eplb_choices": structs.Choices,
                 "eplb_rebalance_options": structs.RebalanceOptions, "eplb_plan_options": structs.PlanOptions,
                 "eplb_plan_sizes": structs.PlanSizes}
         expected, current = {}, None

@@ -1,0 +1,118 @@
+"""The router's choices, counted and sent to slots, in host memory of numpy and torch."""
+
+import unittest
+
+import numpy as np
+import torch
+
+import eplb
+import ranks
+
+EXPERTS, TOP_K, TOKENS = 8, 3, 500
+KINDS = [(kind, dtype) for kind in (np.asarray, torch.as_tensor) for dtype in ("int32", "int64")]
+
+
+def random_ids(dtype="int64"):
+    """Some out of range on both sides."""
+    return np.random.RandomState(5).randint(-1, EXPERTS + 1, (TOKENS, TOP_K)).astype(dtype)
+
+
+def plain_counts(ids, is_padding=None):
+    counts = np.zeros(EXPERTS + 1, np.int64)
+    for token, chosen in enumerate(ids.tolist()):
+        for expert in chosen:
+            if is_padding is None or not is_padding[token]:
+                counts[expert if 0 <= expert < EXPERTS else EXPERTS] += 1
+    return counts.tolist()
+
+
+def padded():
+    return np.arange(TOKENS) % 5 == 0
+
+
+def lone_client():
+    return eplb.Client.connect(num_layers=2, num_experts=EXPERTS)
+
+
+def routed(rank, directory, world):
+    """What a rank of three with 16 slots, two for each expert, routes. returns: (placement's row, local slots, slots)."""
+    with ranks.connect(directory, rank, world, num_slots=16) as client:
+        experts = ranks.Experts(client, ranks.numpy_zeros)
+        client.finish_registration()
+        ids = random_ids()
+        whole = client.route_tokens(1, ids, first_token=70)
+        rest = client.route_tokens(1, torch.from_numpy(ids[200:]).int(), first_token=270)
+        assert rest.dtype == torch.int32 and rest.tolist() == whole[200:].tolist()
+        counters = np.zeros(EXPERTS + 1, np.int64)
+        in_place = ids.copy()
+        assert client.route_tokens(1, in_place, slots=in_place, counters=counters, is_padding=padded(),
+                                   first_token=70) is in_place
+        assert (in_place[padded()] == -1).all() and (in_place[~padded()] == whole[~padded()]).all()
+        assert counters.tolist() == plain_counts(ids, padded())
+        client.record(1, counters[:-1])
+        experts.verify()
+        first = client.placement.first_local_slot
+        return client.placement.physical_to_logical_map[1].copy(), range(first, first + client.placement.num_local_slots), whole
+
+
+class TokensTest(ranks.RankTest):
+    def test_counts_are_those_of_a_plain_loop(self):
+        with lone_client() as client:
+            for kind, dtype in KINDS:
+                ids = random_ids(dtype)
+                counters = client.count_tokens(kind(ids))
+                self.assertEqual((type(counters), counters.tolist()), (type(kind(ids)), plain_counts(ids)))
+                self.assertIs(client.count_tokens(kind(ids), counters, is_padding=kind(padded())), counters)
+                more = plain_counts(ids, padded())
+                self.assertEqual(counters.tolist(), [one + two for one, two in zip(plain_counts(ids), more)])
+                client.record(0, counters[:-1])
+            self.assertEqual(client.count_tokens(random_ids()[:0]).tolist(), [0] * (EXPERTS + 1))
+
+    def test_choices_go_to_local_replicas_else_evenly_to_all(self):
+        ids = random_ids()
+        for held, local, slots in self.succeed(3, routed, self.directory, 3):
+            for expert in range(EXPERTS):
+                replicas = np.flatnonzero(held == expert).tolist()
+                candidates = [slot for slot in replicas if slot in local] or replicas
+                chosen = slots[ids == expert]
+                self.assertEqual(sorted(set(chosen.tolist())), candidates)
+                for slot in candidates:
+                    self.assertGreater(3 * len(candidates) * np.sum(chosen == slot), len(chosen))
+            self.assertTrue((slots[(ids < 0) | (ids >= EXPERTS)] == -1).all())
+
+    def test_routing_needs_the_tables(self):
+        with lone_client() as client:
+            with self.assertRaisesRegex(eplb.FailedPrecondition, "route_tokens came before register_experts"):
+                client.route_tokens(0, random_ids())
+
+    def test_mistakes_are_named(self):
+        with lone_client() as client:
+            client.register(np.zeros((EXPERTS, 2)), name="w", layer=0)
+            client.register(np.zeros((EXPERTS, 2)), name="v", layer=1)
+            client.finish_registration()
+            ids = random_ids()
+            slots = np.zeros_like(ids)
+            frozen = np.zeros(EXPERTS + 1, np.int64)
+            frozen.flags.writeable = False
+            for said, call in (
+                    ("expert_ids: list, expected int32 or int64 \\[tokens, top_k\\]", lambda: client.count_tokens([[1]])),
+                    ("expert_ids: float32 \\[4, 2\\], expected int32", lambda: client.count_tokens(torch.zeros(4, 2))),
+                    ("expert_ids: int64 \\[500\\], expected .*\\[tokens, top_k\\]", lambda: client.count_tokens(ids[:, 0])),
+                    ("expert_ids: not contiguous", lambda: client.count_tokens(ids[:, :2])),
+                    ("choices.top_k is 0, expected at least 1", lambda: client.count_tokens(ids[:, :0].copy())),
+                    ("counters: int64 \\[8\\], expected int64 \\[9\\]", lambda: client.count_tokens(ids, frozen[1:])),
+                    ("counters: read-only", lambda: client.count_tokens(ids, frozen)),
+                    ("is_padding: bool \\[3\\], expected bool or uint8 \\[500\\]",
+                     lambda: client.count_tokens(ids, is_padding=padded()[:3])),
+                    ("slots: int32 \\[500, 3\\], expected int64 \\[500, 3\\]",
+                     lambda: client.route_tokens(0, ids, slots=slots.astype(np.int32))),
+                    ("slots shares memory with choices.expert_ids",
+                     lambda: client.route_tokens(0, ids[1:], slots=ids[:-1])),
+                    ("layer is 2, expected 0..1", lambda: client.route_tokens(2, ids)),
+                    ("layer: 'a', expected an integer", lambda: client.route_tokens("a", ids))):
+                with self.assertRaisesRegex(eplb.InvalidArgument, said):
+                    call()
+
+
+if __name__ == "__main__":
+    unittest.main()
