@@ -1,4 +1,5 @@
-"""The one place where the balancer comes into the training: connect, register, record, step_boundary, close."""
+"""The one place where the balancer comes into the training: connect, register, record, step_boundary, close; and, where
+experts are in several slots, reduce_gradients and broadcast_weights."""
 
 from __future__ import annotations
 
@@ -58,6 +59,13 @@ class Balancer(Protocol):
     def record(self, layer: int, counts: np.ndarray) -> None:
         """counts: int64 [experts], tokens that this rank's router sent to each in the current step, before dropping."""
 
+    def reduce_gradients(self, rows: dict[int, torch.Tensor]) -> None:
+        """rows: layer -> [local slots, ..]. Adds an expert's rows at its primary; all its replicas get the sum where
+        the state is in every replica."""
+
+    def broadcast_weights(self, rows: dict[int, list[torch.Tensor]]) -> None:
+        """rows: layer -> tensors [local slots, ..]. Gives the primary's rows to all replicas of an expert."""
+
     def step_boundary(self, step: int) -> Boundary:
         """Once after each optimizer step, with rising step numbers. May overwrite the registered tensors in place."""
 
@@ -66,7 +74,7 @@ class Balancer(Protocol):
 
 
 class NoBalancer:
-    """The static placement, for ever."""
+    """The static placement, for ever, of experts that are in one slot each."""
     errors: tuple[type[Exception], ...] = ()
 
     def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
@@ -76,6 +84,12 @@ class NoBalancer:
         pass
 
     def record(self, layer: int, counts: np.ndarray) -> None:
+        pass
+
+    def reduce_gradients(self, rows: dict[int, torch.Tensor]) -> None:
+        pass
+
+    def broadcast_weights(self, rows: dict[int, list[torch.Tensor]]) -> None:
         pass
 
     def step_boundary(self, step: int) -> Boundary:
@@ -119,6 +133,12 @@ class EplbBalancer:
 
     def record(self, layer: int, counts: np.ndarray) -> None:
         self._client.record(layer, counts)
+
+    def reduce_gradients(self, rows: dict[int, torch.Tensor]) -> None:
+        self._client.reduce_gradients(rows)
+
+    def broadcast_weights(self, rows: dict[int, list[torch.Tensor]]) -> None:
+        self._client.broadcast_weights(rows)
 
     def step_boundary(self, step: int) -> Boundary:
         result = self._client.step_boundary(step)

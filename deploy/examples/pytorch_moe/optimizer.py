@@ -8,17 +8,13 @@ and the gradients of dense parameters are added in the order of ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
-
 import torch
 
+from balancer import Balancer
 from collectives import Ranks
 from experts import ExpertSlots
 from model import LanguageModel
 from placement import Placement
-
-if TYPE_CHECKING:
-    from eplb.replicas import Replicas
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,10 @@ class Moments:
 class Adam:
     """The optimizer of one rank. num_updates: steps taken, equal for all parameters on all ranks.
 
-    replicas: what keeps experts in several slots one expert; None where each is in one.
+    balancer: keeps experts in several slots one expert.
     """
 
-    def __init__(self, model: LanguageModel, ranks: Ranks, options: AdamOptions,
-                 replicas: Optional[Replicas] = None) -> None:
+    def __init__(self, model: LanguageModel, ranks: Ranks, options: AdamOptions, balancer: Balancer) -> None:
         self.options = options
         self.num_updates = 0
         self.dense = {name: each.data for name, each in model.dense().items()}
@@ -62,7 +57,7 @@ class Adam:
         self.slot_moments = [{name: Moments.zeros(each) for name, each in slots.stacked().items()}
                              for slots in self.slots]
         self._parameters = model.dense()
-        self._ranks, self._replicas = ranks, replicas
+        self._ranks, self._balancer = ranks, balancer
 
     def step(self, placement: Placement) -> float:
         """One update from the gradients of this rank's backward pass, which it then clears. Collective.
@@ -70,9 +65,7 @@ class Adam:
         returns: the global norm of the gradient before clipping, equal on all ranks; an expert counts once.
         """
         gradients = self._sum_dense_gradients()
-        if self._replicas is not None:
-            for layer, slots in enumerate(self.slots):
-                self._replicas.reduce_gradients(layer, slots.gradients, to_all=self.options.state_in_every_replica)
+        self._balancer.reduce_gradients({layer: slots.gradients for layer, slots in enumerate(self.slots)})
         norm = self._gradient_norm(gradients, placement)
         scale = min(1.0, self.options.clip / (norm + 1e-6))
         self.num_updates += 1
@@ -80,6 +73,9 @@ class Adam:
             self._update(parameter, gradients[name] * scale, self.dense_moments[name])
         for layer, slots in enumerate(self.slots):
             self._update_slots(placement, layer, slots, scale)
+        if not self.options.state_in_every_replica:
+            self._balancer.broadcast_weights({layer: list(slots.stacked().values())
+                                              for layer, slots in enumerate(self.slots)})
         self._clear_gradients()
         return norm
 
@@ -115,9 +111,6 @@ class Adam:
                 moments = self.slot_moments[layer][name]
                 row = Moments(moments.first[local_slot], moments.second[local_slot])
                 self._update(weights[local_slot], gradients[name] * scale, row)
-        if self._replicas is not None and not self.options.state_in_every_replica:
-            for weights in slots.stacked().values():
-                self._replicas.broadcast_weights(layer, weights)
 
     def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, moments: Moments) -> None:
         """One Adam update in place, of a dense tensor or of one expert's row of a stacked one."""

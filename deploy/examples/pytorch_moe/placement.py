@@ -19,7 +19,7 @@ class Placement:
     physical_to_logical_map: int [layers, slots], the expert in each slot; -1 in a slot that is not in use.
     logical_to_physical_map: int [layers, experts, replicas], -1 padded, the slots of an expert with its primary first;
         without it an expert's slots count in rising order.
-    logical_replica_count: int [layers, experts]. num_gpus: one for each rank. (The names are those that eplb.replicas reads.)
+    logical_replica_count: int [layers, experts].
     errors: ValueError naming layer and expert or slot, for an expert without a slot or a slot with an unknown one.
     """
 
@@ -28,7 +28,6 @@ class Placement:
         self.physical_to_logical_map = np.array(physical_to_logical_map, dtype=np.int64)
         self.num_layers, self.num_slots = self.physical_to_logical_map.shape
         self.num_experts = num_experts
-        self.num_gpus = num_ranks
         self.version = version
         self.bounds = slot_bounds(self.num_slots, num_ranks)
         found = [self._replicas_of_layer(layer, logical_to_physical_map) for layer in range(self.num_layers)]

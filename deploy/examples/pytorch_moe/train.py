@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any
 
 import torch
 
@@ -23,9 +23,6 @@ from optimizer import Adam
 from placement import Placement, balancedness, slot_tokens_if_split_equally
 from settings import Settings, parse
 
-if TYPE_CHECKING:
-    from eplb.replicas import Replicas
-
 
 class Training:
     """The state of one rank: model, optimizer, placement and the step that comes next. All calls are collective."""
@@ -39,7 +36,7 @@ class Training:
             JobShape(settings.layers, settings.experts, num_slots, first_step, not settings.state_in_primary), ranks)
         self.static = Placement.static(settings.layers, settings.experts, num_slots, ranks.world_size)
         self.model = LanguageModel(settings.model_shape(), self.placement, ranks, settings.seed)
-        self.optimizer = Adam(self.model, ranks, settings.adam_options(), self._replicas())
+        self.optimizer = Adam(self.model, ranks, settings.adam_options(), balancer)
         balancer.register(self.expert_tensors())
 
     def expert_tensors(self) -> list[ExpertTensor]:
@@ -83,13 +80,6 @@ class Training:
         fields = {**self._fields(), "step": self.next_step}
         checkpoint.load(path, fields, self._dense_tensors(), self.expert_tensors(), self.placement, self.ranks.rank)
         self.optimizer.num_updates = self.next_step
-
-    def _replicas(self) -> Optional[Replicas]:
-        """None without slots for replicas: then nothing here needs the package eplb."""
-        if self.placement.num_slots == self.placement.num_experts:
-            return None
-        from eplb.replicas import Replicas
-        return Replicas(self)  # it reads self.placement at each call
 
     def _boundary(self, step: int) -> Boundary:
         boundary = self.balancer.step_boundary(step)
@@ -189,12 +179,16 @@ def train(settings: Settings, balancer: Balancer) -> int:
     return launch(lambda: train_rank(settings, balancer), settings.ranks)
 
 
+def balancer_of(settings: Settings) -> Balancer:
+    """Replicas need EPLB's client, which without --eplb has no daemon and keeps the static placement."""
+    if settings.eplb:
+        return EplbBalancer(settings.endpoint, settings.job, settings.report_every, settings.initial_placement)
+    return EplbBalancer("", settings.job, settings.report_every) if settings.redundant else NoBalancer()
+
+
 def main() -> int:
     settings = parse()
-    if settings.eplb:
-        return train(settings, EplbBalancer(settings.endpoint, settings.job, settings.report_every,
-                                            settings.initial_placement))
-    return train(settings, NoBalancer())
+    return train(settings, balancer_of(settings))
 
 
 if __name__ == "__main__":

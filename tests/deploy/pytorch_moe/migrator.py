@@ -10,8 +10,8 @@ from placement import Placement
 class RandomMigrator:
     """Every `every` steps each layer gets a random placement; its rows come from the expert's old primary.
 
-    Gathers whole stacked tensors in rank order, so that it shares no code with what the example does for replicas. The
-    number of slots is a multiple of the ranks. forget: the tensors whose names end so do not move.
+    It gathers whole stacked tensors in rank order, also for what keeps replicas one expert: no code of EPLB takes part.
+    The number of slots is a multiple of the ranks. forget: the tensors whose names end so do not move.
     """
 
     def __init__(self, every, seed, forget=""):
@@ -29,6 +29,13 @@ class RandomMigrator:
     def record(self, layer, counts):
         assert counts.shape == (self._shape.experts,) and counts.dtype == np.int64
 
+    def reduce_gradients(self, rows):
+        self._fill(rows, lambda everywhere, slots: sum(everywhere[slots[1:]], everywhere[slots[0]]),
+                   self._shape.state_in_every_replica)
+
+    def broadcast_weights(self, rows):
+        self._fill(rows, lambda everywhere, slots: everywhere[slots[0]], True)
+
     def step_boundary(self, step):
         if (step + 1) % self._every:
             return Boundary()
@@ -43,6 +50,17 @@ class RandomMigrator:
 
     def close(self, reason):
         pass
+
+    def _fill(self, rows, value, replicas_too):
+        """value: (rows of all slots, an expert's slots) -> its row."""
+        for layer, given in rows.items():
+            for tensor in given if isinstance(given, list) else [given]:
+                everywhere = torch.cat(self._ranks.gather(tensor))
+                for local_slot, slot in enumerate(self._placement.local_slots(self._ranks.rank)):
+                    expert = self._placement.physical_to_logical_map[layer, slot]
+                    slots = self._placement.replicas(layer, expert)
+                    if replicas_too or slots[0] == slot:
+                        tensor[local_slot] = value(everywhere, slots)
 
     def _draw(self):
         """Equal on all ranks. Replicas of an expert may share a rank, and any of them may be its primary."""

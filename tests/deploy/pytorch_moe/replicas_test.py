@@ -19,9 +19,10 @@ class ReplicasTest(example.ExampleTest):
         common = {"ranks": 4, "steps": steps, "checkpoint_every": steps, "dtype": "float64"}
         without = self.run_worker("without", **common)
         moving = {"redundant": 8, "migrate_every": 5}
-        # 10 slots on 4 ranks: some ranks have 3.
+        # "moving" by the test alone, the others by EPLB's client. 10 slots on 4 ranks: some ranks have 3.
         for name, more in (("every", moving), ("primary", {**moving, "state_in_primary": True}),
-                           ("uneven", {"redundant": 2})):
+                           ("uneven", {"redundant": 2}), ("uneven primary", {"redundant": 2, "state_in_primary": True}),
+                           ("still", {"redundant": 8})):
             with self.subTest(name):
                 records = self.run_worker(name, **common, **more)
                 curve = self.assert_equal_to(1e-10, records, without)

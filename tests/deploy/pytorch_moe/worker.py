@@ -10,7 +10,6 @@ import example  # finds the example's modules
 import checkpoint
 import settings
 import train
-from balancer import NoBalancer
 from migrator import RandomMigrator
 
 
@@ -39,8 +38,9 @@ def main():
     EachStepFrom.directory = take("--each-step-from")
     if EachStepFrom.directory:
         train.Training = EachStepFrom
-    balancer = RandomMigrator(migrate_every, seed=7, forget=forget) if migrate_every else NoBalancer()
-    return train.train(settings.parse(), balancer)
+    parsed = settings.parse()
+    balancer = RandomMigrator(migrate_every, seed=7, forget=forget) if migrate_every else train.balancer_of(parsed)
+    return train.train(parsed, balancer)
 
 
 if __name__ == "__main__":
