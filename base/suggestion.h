@@ -10,7 +10,7 @@
 namespace eplb {
 
 // ", did you mean policy.name?" for the nearest of `known`; empty when none is within three letters
-// to insert, delete, replace or all-gather, and a third of the name. cost: O(|name| * the letters
+// to insert, delete, replace or swap, and a third of the name. cost: O(|name| * the letters
 // of `known`).
 std::string Suggestion(std::string_view name, std::span<const std::string> known);
 

@@ -109,7 +109,7 @@ absl::StatusOr<bool> NcclCommunicator::Poll() {
   return impl_->ready;
 }
 
-absl::Status NcclCommunicator::AllGather(const std::optional<NcclSend>& send,
+absl::Status NcclCommunicator::SendReceive(const std::optional<NcclSend>& send,
                                          const std::optional<NcclReceive>& receive, void* stream) {
   const NcclOptions& options = impl_->options;
   if (send) EPLB_RETURN_IF_ERROR(CheckPeer(send->to, send->bytes.size(), options, "send to"));

@@ -70,7 +70,7 @@ class NcclCommunicator {
   // in order with `stream`; without any it does nothing. REQUIRES: Poll said true since the last
   // call. errors: InvalidArgument; FailedPrecondition when the call before is under way or has
   // failed; Unavailable and Internal as from Poll.
-  absl::Status AllGather(const std::optional<NcclSend>& send,
+  absl::Status SendReceive(const std::optional<NcclSend>& send,
                          const std::optional<NcclReceive>& receive, void* stream);
   // Ends everything that is under way, also kernels that wait for a peer. When it returns, none of
   // our writes can still land. cost: NCCL waits for its kernels and threads to see the end, usually

@@ -103,7 +103,7 @@ absl::Status NcclMeeting::WarmNextPair() {
   const auto num_ranks = static_cast<int32_t>(parts_.ranks.size());
   const int32_t own = IndexOf(parts_.self);
   const int32_t distance = next_warm_++;
-  return communicator_->AllGather(
+  return communicator_->SendReceive(
       cuda::NcclSend{.to = (own + distance) % num_ranks,
                      .bytes = parts_.scratch.first(kScratchBytes)},
       cuda::NcclReceive{.from = (own - distance + num_ranks) % num_ranks,

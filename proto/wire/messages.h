@@ -1,4 +1,4 @@
-// The session's messages as plain values: what the daemon's core and a rank's member all-gather,
+// The session's messages as plain values: what the daemon's core and a rank's member exchange,
 // without protobuf. proto/eplb/v1/session.proto says what each field means; names are the same.
 #ifndef EPLB_PROTO_WIRE_MESSAGES_H_
 #define EPLB_PROTO_WIRE_MESSAGES_H_

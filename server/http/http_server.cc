@@ -124,11 +124,11 @@ std::string WithoutRange(std::string_view head) {
 }
 
 // The library's parser and writer without its sockets and threads.
-class AllGather : public httplib::Server {
+class Responder : public httplib::Server {
  public:
   using Respond = std::function<HttpResponse(const httplib::Request& request)>;
 
-  explicit AllGather(Respond answer) : answer_(std::move(answer)) {
+  explicit Responder(Respond answer) : answer_(std::move(answer)) {
     set_payload_max_length(kMaxBodyBytes);
     set_default_headers({{"Content-Security-Policy", "default-src 'self'"},
                          {"X-Content-Type-Options", "nosniff"},
@@ -182,7 +182,7 @@ struct HttpServer::Parts {
       : sources(std::move(given)),
         address(std::move(bound)),
         hosts(std::move(names)),
-        all_gather([this](const httplib::Request& request) { return Respond(request); }),
+        responder([this](const httplib::Request& request) { return Respond(request); }),
         too_large([](const httplib::Request&) {
           return ErrorResponse(431, absl::StrCat("the request's head is larger than ",
                                                  Intake::Limits().max_head_bytes, " bytes"));
@@ -199,7 +199,7 @@ struct HttpServer::Parts {
   }
 
   HttpFailures Failures() const {
-    HttpFailures failures{.answers = all_gather.errors(), .drops = intake.drops()};
+    HttpFailures failures{.answers = responder.errors(), .drops = intake.drops()};
     failures.drops.crowded += outlet.drops().crowded;
     failures.drops.slow = outlet.drops().slow;
     for (const auto& [code, count] : too_large.errors()) failures.answers[code] += count;
@@ -211,7 +211,7 @@ struct HttpServer::Parts {
     while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
       // What there is of a head that is too large need not end anywhere.
       std::string answer = arrival->too_large ? too_large.AnswerTo(kEmptyRequest)
-                                              : all_gather.AnswerTo(arrival->head);
+                                              : responder.AnswerTo(arrival->head);
       outlet.Post(std::move(arrival->descriptor), std::move(answer));
     }
   }
@@ -219,8 +219,8 @@ struct HttpServer::Parts {
   const Sources sources;
   const Address address;
   const AllowedHosts hosts;
-  AllGather all_gather;
-  AllGather too_large;
+  Responder responder;
+  Responder too_large;
   Intake intake;
   Outlet outlet;
   std::vector<std::thread> threads;

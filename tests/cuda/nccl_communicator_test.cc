@@ -72,7 +72,7 @@ TEST_P(NumRanksTest, RowsOfRandomMatchingsArriveWhole) {
       if (from == rank) continue;
       sent[r] = testing::RowOf(rank, to[r], round, size);
       ASSERT_TRUE(ranks[r]
-                      ->AllGather(NcclSend{to[r], sent[r]}, NcclReceive{from, received[r]}, nullptr)
+                      ->SendReceive(NcclSend{to[r], sent[r]}, NcclReceive{from, received[r]}, nullptr)
                       .ok());
     }
     for (const absl::Status& done : testing::WaitForAll(ranks)) ASSERT_TRUE(done.ok()) << done;
@@ -100,23 +100,23 @@ TEST_F(NcclCommunicatorTest, OneDirectionIsEnough) {
   const Communicators ranks = ConnectRanks(2);
   const Bytes sent = testing::RowOf(0, 1, 0, 100);
   Bytes received(100);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, sent}, std::nullopt, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->AllGather(std::nullopt, NcclReceive{0, received}, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, sent}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
   for (const absl::Status& done : testing::WaitForAll(ranks)) EXPECT_TRUE(done.ok()) << done;
   EXPECT_EQ(received, sent);
 }
 
-TEST_F(NcclCommunicatorTest, AllGatherOfNothingIsOverAtOnce) {
+TEST_F(NcclCommunicatorTest, SendReceiveOfNothingIsOverAtOnce) {
   const Communicators ranks = ConnectRanks(2);
-  EXPECT_TRUE(ranks[0]->AllGather(std::nullopt, std::nullopt, nullptr).ok());
-  EXPECT_TRUE(ranks[0]->AllGather(std::nullopt, std::nullopt, nullptr).ok());
+  EXPECT_TRUE(ranks[0]->SendReceive(std::nullopt, std::nullopt, nullptr).ok());
+  EXPECT_TRUE(ranks[0]->SendReceive(std::nullopt, std::nullopt, nullptr).ok());
 }
 
 TEST_F(NcclCommunicatorTest, ImpossiblePeersAndSizesAreRefused) {
   const Communicators ranks = ConnectRanks(2);
   Bytes row(1);
   const auto refusal = [&](std::optional<NcclSend> send, std::optional<NcclReceive> receive) {
-    const absl::Status status = ranks[0]->AllGather(send, receive, nullptr);
+    const absl::Status status = ranks[0]->SendReceive(send, receive, nullptr);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
@@ -129,16 +129,16 @@ TEST_F(NcclCommunicatorTest, ImpossiblePeersAndSizesAreRefused) {
   EXPECT_TRUE(testing::WaitUntilReady(*ranks[0]).ok()) << "nothing has been asked of NCCL";
 }
 
-TEST_F(NcclCommunicatorTest, AllGatherBeforeTheEndOfTheCallBeforeIsRefused) {
+TEST_F(NcclCommunicatorTest, SendReceiveBeforeTheEndOfTheCallBeforeIsRefused) {
   const auto id = MakeNcclId(testing::FakeNccl());
   auto alone = NcclCommunicator::Begin(testing::FakeNccl(), *id, {.rank = 0, .num_ranks = 2});
   ASSERT_TRUE(alone.ok()) << alone.status();
   Bytes row(1);
-  EXPECT_EQ((*alone)->AllGather(NcclSend{1, row}, std::nullopt, nullptr).code(),
+  EXPECT_EQ((*alone)->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).code(),
             absl::StatusCode::kFailedPrecondition);
   const Communicators ranks = ConnectRanks(2);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  EXPECT_EQ(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).message(),
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
+  EXPECT_EQ(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).message(),
             "the call before is still under way");
 }
 
@@ -146,8 +146,8 @@ TEST_F(NcclCommunicatorTest, SizesThatDifferAreAnErrorAtBothEnds) {
   const Communicators ranks = ConnectRanks(2);
   Bytes ten(10);
   Bytes eleven(11);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, ten}, std::nullopt, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->AllGather(std::nullopt, NcclReceive{0, eleven}, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, ten}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, eleven}, nullptr).ok());
   for (const absl::Status& result : testing::WaitForAll(ranks)) {
     EXPECT_EQ(result.code(), absl::StatusCode::kInternal) << result;
     EXPECT_THAT(std::string(result.message()), HasSubstr("other sizes"));
@@ -157,8 +157,8 @@ TEST_F(NcclCommunicatorTest, SizesThatDifferAreAnErrorAtBothEnds) {
 TEST_F(NcclCommunicatorTest, GroupsThatDifferAreAnErrorAtBothEnds) {
   const Communicators ranks = ConnectRanks(2);
   Bytes row(10);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, NcclReceive{1, row}, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->AllGather(NcclSend{0, row}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, NcclReceive{1, row}, nullptr).ok());
+  ASSERT_TRUE(ranks[1]->SendReceive(NcclSend{0, row}, std::nullopt, nullptr).ok());
   for (const absl::Status& result : testing::WaitForAll(ranks)) {
     EXPECT_THAT(std::string(result.message()), HasSubstr("other operations"));
   }
@@ -170,8 +170,8 @@ TEST_F(NcclCommunicatorTest, AsyncErrorHasItsCodeAndItsWordsAndStays) {
   Bytes row(10);
   Bytes other(10);
   for (int group = 0; group < 2; ++group) {
-    ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).ok());
-    ASSERT_TRUE(ranks[1]->AllGather(std::nullopt, NcclReceive{0, other}, nullptr).ok());
+    ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
+    ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, other}, nullptr).ok());
     const auto results = testing::WaitForAll(ranks);
     if (group == 0) continue;
     EXPECT_EQ(results[0],
@@ -181,7 +181,7 @@ TEST_F(NcclCommunicatorTest, AsyncErrorHasItsCodeAndItsWordsAndStays) {
               absl::InternalError("NCCL: internal error (3): an error that was asked for"));
   }
   EXPECT_EQ(ranks[0]->Poll().status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).code(),
+  EXPECT_EQ(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).code(),
             absl::StatusCode::kFailedPrecondition);
   ranks[0]->Abort();
   EXPECT_EQ(ranks[0]->Poll().status().code(), absl::StatusCode::kUnavailable) << "the cause stays";
@@ -192,12 +192,12 @@ TEST_F(NcclCommunicatorTest, DelayOnlyDelays) {
   const Communicators ranks = ConnectRanks(2);
   const Bytes row = testing::RowOf(0, 1, 0, 10);
   Bytes received(10);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
   const auto state = ranks[0]->Poll();
   ASSERT_TRUE(state.ok()) << state.status();
   EXPECT_FALSE(*state) << "who sends waits for who receives";
   const absl::Time begin = absl::Now();
-  ASSERT_TRUE(ranks[1]->AllGather(std::nullopt, NcclReceive{0, received}, nullptr).ok());
+  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
   for (const absl::Status& done : testing::WaitForAll(ranks)) EXPECT_TRUE(done.ok()) << done;
   EXPECT_GE(absl::Now() - begin, absl::Milliseconds(49)) << "a clock may be a little off";
   EXPECT_EQ(received, row);
@@ -208,8 +208,8 @@ TEST_F(NcclCommunicatorTest, AbortEndsAHangAndNothingIsWrittenAfterwards) {
   const Communicators ranks = ConnectRanks(2);
   const Bytes row = testing::RowOf(0, 1, 0, 1000);
   Bytes received(1000);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->AllGather(std::nullopt, NcclReceive{0, received}, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
   for (const absl::Status& state : testing::WaitForAll(ranks, absl::Milliseconds(50))) {
     EXPECT_EQ(state.code(), absl::StatusCode::kDeadlineExceeded) << state;
   }
@@ -227,8 +227,8 @@ TEST_F(NcclCommunicatorTest, AbortInTheMiddleOfARowLeavesTheBufferAlone) {
   const Communicators ranks = ConnectRanks(2);
   const Bytes row(kSize, std::byte{1});
   Bytes received(kSize);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->AllGather(std::nullopt, NcclReceive{0, received}, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
   ranks[1]->Abort();
   const Bytes at_abort = received;
   (void)testing::WaitUntilReady(*ranks[0]);
@@ -249,13 +249,13 @@ TEST_F(NcclCommunicatorTest, AbortEndsAConnectThatOthersNeverJoin) {
 TEST_F(NcclCommunicatorTest, PeerThatAbortsIsGoneForTheOthers) {
   const Communicators ranks = ConnectRanks(3);
   Bytes row(10);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
   ranks[1]->Abort();
   const absl::Status result = testing::WaitUntilReady(*ranks[0]);
   EXPECT_EQ(result.code(), absl::StatusCode::kUnavailable) << result;
   EXPECT_THAT(std::string(result.message()), HasSubstr("rank 1 has closed its connection"));
   const auto bystander = ranks[2]->Poll();
-  EXPECT_TRUE(bystander.ok() && *bystander) << "who all-gathers nothing with it notices nothing";
+  EXPECT_TRUE(bystander.ok() && *bystander) << "who exchanges nothing with it notices nothing";
 }
 
 TEST_F(NcclCommunicatorTest, CorruptRowArrivesWithoutAWord) {
@@ -263,8 +263,8 @@ TEST_F(NcclCommunicatorTest, CorruptRowArrivesWithoutAWord) {
   const Communicators ranks = ConnectRanks(2);
   const Bytes row = testing::RowOf(0, 1, 0, 100);
   Bytes received(100);
-  ASSERT_TRUE(ranks[0]->AllGather(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->AllGather(std::nullopt, NcclReceive{0, received}, nullptr).ok());
+  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
+  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
   for (const absl::Status& done : testing::WaitForAll(ranks)) EXPECT_TRUE(done.ok()) << done;
   EXPECT_NE(received, row);
   received[0] ^= std::byte{1};

@@ -82,7 +82,7 @@ class DeviceRank {
                                   "cudaMemcpyAsync"));
     EPLB_RETURN_IF_ERROR(
         ToStatus(cudaMemsetAsync(target_.get(), 0, row.size(), stream_.get()), "cudaMemsetAsync"));
-    return communicator_->AllGather(
+    return communicator_->SendReceive(
         NcclSend{next(), {static_cast<const std::byte*>(source_.get()), row.size()}},
         NcclReceive{before(), {static_cast<std::byte*>(target_.get()), row.size()}}, stream_.get());
   }

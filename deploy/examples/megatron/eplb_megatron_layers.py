@@ -80,7 +80,7 @@ class ExpertTensor:
         """errors: InvalidArgument when the memory was exchanged, for example by load_state_dict of the optimizer."""
         if not self.in_place():
             raise _refused(self.name, "has other memory than was registered: load checkpoints before the first "
-                                      "step_boundary, and all-gather no memory of experts after it")
+                                      "step_boundary, and replace no memory of experts after it")
 
 
 @dataclass

@@ -76,7 +76,7 @@ class ExpertSlots(nn.Module):
     def forward(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """rows: [n, width], ordered by local slot; counts: rows of each. returns: [n, width], in the same order."""
         # Also a slot without tokens has its (empty) part in the graph: else the backward pass of a rank without any
-        # tokens would leave out the all-gather that all others wait in.
+        # tokens would leave out the all-to-all that all others wait in.
         parts = [self._compute(slot, part) if len(part) else part for slot, part in enumerate(rows.split(counts))]
         return torch.cat(parts)
 

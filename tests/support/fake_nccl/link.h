@@ -23,7 +23,7 @@ struct Outcome {
   std::string text;
 };
 
-// What one rank means to all-gather with a peer in a group: sums over sizes in their order.
+// What one rank means to send and receive with a peer in a group: sums over sizes in their order.
 struct GroupShape {
   uint64_t number = 0;  // of the groups with this peer
   uint64_t sends = 0;

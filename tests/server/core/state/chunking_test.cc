@@ -14,7 +14,7 @@ namespace eplb::core {
 
 namespace {
 
-// Each changed layer all-gathers one expert between GPU 0 and GPU 1: 1 MB each way, 1 ms at 1 GB/s.
+// Each changed layer swaps one expert between GPU 0 and GPU 1: 1 MB each way, 1 ms at 1 GB/s.
 Costs TestCosts() {
   Costs costs;
   costs.intra_bytes_per_s = 1e9;
