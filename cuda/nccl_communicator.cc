@@ -110,7 +110,8 @@ absl::StatusOr<bool> NcclCommunicator::Poll() {
 }
 
 absl::Status NcclCommunicator::SendReceive(const std::optional<NcclSend>& send,
-                                         const std::optional<NcclReceive>& receive, void* stream) {
+                                           const std::optional<NcclReceive>& receive,
+                                           void* stream) {
   const NcclOptions& options = impl_->options;
   if (send) EPLB_RETURN_IF_ERROR(CheckPeer(send->to, send->bytes.size(), options, "send to"));
   if (receive) {

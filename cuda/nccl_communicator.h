@@ -71,7 +71,7 @@ class NcclCommunicator {
   // call. errors: InvalidArgument; FailedPrecondition when the call before is under way or has
   // failed; Unavailable and Internal as from Poll.
   absl::Status SendReceive(const std::optional<NcclSend>& send,
-                         const std::optional<NcclReceive>& receive, void* stream);
+                           const std::optional<NcclReceive>& receive, void* stream);
   // Ends everything that is under way, also kernels that wait for a peer. When it returns, none of
   // our writes can still land. cost: NCCL waits for its kernels and threads to see the end, usually
   // less than a second, more where the driver or the network card answers late; there is no bound.

@@ -124,9 +124,6 @@ ClientOptions Strings(const eplb_client_options& given) {
   return options;
 }
 
-// 0 is what a program says that was made before the field was there.
-int32_t OneForZero(int32_t number) { return number == 0 ? 1 : number; }
-
 absl::Status CheckNumbers(const eplb_client_options& given) {
   if (given.reserved != 0) {
     return absl::InvalidArgumentError(
@@ -199,8 +196,8 @@ absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* point
   options.num_gpus = given.num_gpus;
   options.num_nodes = given.num_nodes;
   options.num_groups = given.num_groups;
-  options.pipeline_parallel_size = OneForZero(given.pipeline_parallel_size);
-  options.expert_tensor_parallel = OneForZero(given.expert_tensor_parallel);
+  options.pipeline_parallel_size = given.pipeline_parallel_size;
+  options.expert_tensor_parallel = given.expert_tensor_parallel;
   options.vote_every = given.vote_every;
   options.report_every = given.report_every;
   options.report_max_steps = given.report_max_steps;

@@ -158,31 +158,10 @@ int32_t ReadOnlyCall(const eplb_client* handle, const char* name, Needs needs,
 // Structs that carry their size: a caller compiled against another version of eplb.h has a shorter
 // or a longer one.
 
-// The size that the struct had when it came into the ABI: no caller has a shorter one.
+// No caller has a shorter struct. One that grows keeps the size that it had in the first release,
+// by a specialization.
 template <class Struct>
-inline constexpr size_t kFirstSize = 0;
-template <>
-inline constexpr size_t kFirstSize<eplb_client_options> = 224;
-template <>
-inline constexpr size_t kFirstSize<eplb_tensor> = 72;
-template <>
-inline constexpr size_t kFirstSize<eplb_boundary> = 72;
-template <>
-inline constexpr size_t kFirstSize<eplb_placement> = 136;
-template <>
-inline constexpr size_t kFirstSize<eplb_device_tables> = 80;
-template <>
-inline constexpr size_t kFirstSize<eplb_stats> = 88;
-template <>
-inline constexpr size_t kFirstSize<eplb_replica_rows> = 56;
-template <>
-inline constexpr size_t kFirstSize<eplb_choices> = 56;
-template <>
-inline constexpr size_t kFirstSize<eplb_rebalance_options> = 40;
-template <>
-inline constexpr size_t kFirstSize<eplb_plan_options> = 88;
-template <>
-inline constexpr size_t kFirstSize<eplb_plan_sizes> = 24;
+inline constexpr size_t kFirstSize = sizeof(Struct);
 
 // No struct will ever be longer: a struct_size that was never set is found before its bytes are
 // looked at.

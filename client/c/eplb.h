@@ -50,7 +50,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 5
+#define EPLB_ABI_VERSION 1
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -220,7 +220,7 @@ EPLB_API int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe
 
 /* ---- experts in several slots, in training: see client/client.h and docs/replicas-in-training.md
  * Collective among the ranks of an EP group, on the training thread between two boundaries. A
- * failure half-way is Aborted, and every later call returns the same. Since version 2. */
+ * failure half-way is Aborted, and every later call returns the same. */
 
 typedef enum eplb_gradient_type {
   EPLB_FLOAT32 = 0,
@@ -325,7 +325,7 @@ EPLB_API int32_t eplb_client_device_tables(const eplb_client* client,
 /* ---- the router's choices, counted and sent to slots: docs/counting-on-the-gpu.md ----
  * Where the arrays lie, there the work is done: on the host before the call returns; on a GPU in
  * order with `stream`, a cudaStream_t, without a wait, also inside a graph capture. All arrays of a
- * call lie in one memory. Messages are in eplb_last_message(). Since version 5. */
+ * call lie in one memory. Messages are in eplb_last_message(). */
 
 typedef enum eplb_id_type { EPLB_INT32 = 0, EPLB_INT64 = 1 } eplb_id_type;
 

@@ -268,7 +268,8 @@ class NcclPath : public RowPath {
     if (group.send.has_value()) {
       send = {.to = meeting_.IndexOf(group.send->peer), .bytes = PackedBytes(num_begun_)};
     }
-    EPLB_RETURN_IF_ERROR(meeting_.communicator().SendReceive(send, receive, group_queue_->stream()));
+    EPLB_RETURN_IF_ERROR(
+        meeting_.communicator().SendReceive(send, receive, group_queue_->stream()));
     ++num_begun_;
     return true;
   }

@@ -71,9 +71,10 @@ TEST_P(NumRanksTest, RowsOfRandomMatchingsArriveWhole) {
       const auto from = static_cast<int32_t>(std::ranges::find(to, rank) - to.begin());
       if (from == rank) continue;
       sent[r] = testing::RowOf(rank, to[r], round, size);
-      ASSERT_TRUE(ranks[r]
-                      ->SendReceive(NcclSend{to[r], sent[r]}, NcclReceive{from, received[r]}, nullptr)
-                      .ok());
+      ASSERT_TRUE(
+          ranks[r]
+              ->SendReceive(NcclSend{to[r], sent[r]}, NcclReceive{from, received[r]}, nullptr)
+              .ok());
     }
     for (const absl::Status& done : testing::WaitForAll(ranks)) ASSERT_TRUE(done.ok()) << done;
     for (size_t r = 0; r < to.size(); ++r) {

@@ -71,8 +71,9 @@ absl::Status GoRoundTheRing(NcclCommunicator& communicator, int32_t rank, int32_
     const size_t size = 1 + static_cast<size_t>(i) * 50021;  // beyond what a socket keeps
     const Bytes sent = RowOf(rank, next, i, size);
     Bytes received(size);
-    EPLB_RETURN_IF_ERROR(communicator.SendReceive(NcclSend{next, sent}, NcclReceive{before, received},
-                                                /*stream=*/nullptr));
+    EPLB_RETURN_IF_ERROR(communicator.SendReceive(NcclSend{next, sent},
+                                                  NcclReceive{before, received},
+                                                  /*stream=*/nullptr));
     if (absl::Status done = WaitUntilReady(communicator); !done.ok()) {
       communicator.Abort();  // before the row goes
       return done;

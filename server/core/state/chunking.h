@@ -15,12 +15,6 @@
 
 namespace eplb::core {
 
-// What the boundary of a chunk took the slowest rank, and the most bytes that a rank received in
-// it.
-struct MeasuredPause {
-  int64_t bytes = 0;
-  double seconds = 0;
-};
 inline constexpr int kLeastMeasured = 3;
 
 // The least that a boundary with so many bytes took, as chunks of as many bytes or fewer show:
@@ -66,9 +60,6 @@ absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
                                                      const BoundaryLimits& limits);
 
 // What the ranks' staging allows a proposal to ask of them.
-
-struct Run;
-struct Job;
 
 // Experts per layer that fit into the staging of the rank that has least.
 int64_t LeastStagingRows(const Run& run);

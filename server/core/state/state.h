@@ -20,7 +20,6 @@
 #include "placement/placement.h"
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
-#include "server/core/state/chunking.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 #include "server/core/values/config.h"
@@ -33,6 +32,13 @@
 namespace eplb::core {
 
 inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
+
+// What the boundary of a chunk took the slowest rank, and the most bytes that a rank received in
+// it.
+struct MeasuredPause {
+  int64_t bytes = 0;
+  double seconds = 0;
+};
 
 enum class Phase { kRecovering, kIdle, kSolving, kPreparing, kVoting, kCancelling, kQuarantine };
 

@@ -97,18 +97,6 @@ TEST(ClientOptionsTest, DefaultsAreThoseOfTheClient) {
   EXPECT_EQ(read->nccl.piece_bytes, defaults.nccl.piece_bytes);
 }
 
-TEST(ClientOptionsTest, AnOlderHeaderHasOnePipelineStageAndWholeExperts) {
-  eplb_client_options given = DefaultClientOptions();
-  given.struct_size = offsetof(eplb_client_options, expert_tensor_parallel);
-  given.pipeline_parallel_size = 0;  // "reserved" then
-  given.expert_tensor_parallel = 77;
-  const absl::StatusOr<ClientOptions> read = ReadClientOptions(&given);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->pipeline_parallel_size, 1);
-  EXPECT_EQ(read->expert_tensor_parallel, 1);
-  EXPECT_FALSE(read->require_daemon);
-}
-
 TEST(ClientOptionsTest, ADaemonIsRequiredWhereTheProgramSaysSo) {
   eplb_client_options given = DefaultClientOptions();
   EXPECT_FALSE(ReadClientOptions(&given)->require_daemon);
@@ -138,15 +126,16 @@ TEST(ClientOptionsTest, WhatIsNoSuchStructIsNamed) {
 }
 
 TEST(ClientOptionsTest, InitFillsWhatTheCallersStructHolds) {
-  eplb_client_options options;
-  std::memset(&options, 0x77, sizeof(options));
-  constexpr size_t kOlder = offsetof(eplb_client_options, expert_tensor_parallel);
-  ASSERT_EQ(eplb_client_options_init(&options, kOlder), EPLB_OK);
-  EXPECT_EQ(options.struct_size, kOlder);
-  EXPECT_EQ(options.vote_every, DefaultClientOptions().vote_every);
-  EXPECT_EQ(options.expert_tensor_parallel, 0x77777777) << "behind the caller's struct";
+  struct Newer {
+    eplb_client_options known;
+    int64_t added = 77;
+  } options;
+  ASSERT_EQ(eplb_client_options_init(&options.known, sizeof(options)), EPLB_OK);
+  EXPECT_EQ(options.known.struct_size, sizeof(options));
+  EXPECT_EQ(options.known.vote_every, DefaultClientOptions().vote_every);
+  EXPECT_EQ(options.added, 0) << "what this library does not know";
   EXPECT_EQ(eplb_client_options_init(nullptr, sizeof(options)), EPLB_INVALID_ARGUMENT);
-  EXPECT_EQ(eplb_client_options_init(&options, 4), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_options_init(&options.known, 4), EPLB_INVALID_ARGUMENT);
 }
 
 }  // namespace

@@ -85,6 +85,7 @@ def refusals(client, rows):
 
 def other_rows(client, rows, calls):
     calls[client.options.rank](client, rows)
+    client.broadcast_weights(rows)  # a rank that only sent may be through with the call before another one refuses
 
 
 def too_early(rank, directory, world):

@@ -1,0 +1,38 @@
+// The router's choices counted and sent to slots: on the GPU or on the host, wherever they lie.
+// eplb.h (eplb_count_tokens, eplb_client_route_tokens) says what each array holds.
+// threads: any; the arrays are the caller's.
+#ifndef EPLB_CLIENT_TOKENS_H_
+#define EPLB_CLIENT_TOKENS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "client/client.h"
+#include "cuda/count.h"
+#include "cuda/route.h"
+
+namespace eplb {
+
+// Adds to `choices.counts` and `choices.out_of_range`. stream: a cudaStream_t for arrays on a GPU,
+// where the call only launches. errors: InvalidArgument naming the field, also for arrays in two
+// memories; FailedPrecondition for memory of a GPU that this process cannot use. cost: num_tokens *
+// top_k.
+absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
+
+// Where the slots of a call come from and go to.
+struct TokenSlots {
+  int32_t layer = 0;
+  int64_t first_token = 0;  // the number of token 0
+  void* slots = nullptr;    // [num_tokens, top_k] of the ids' type; may be the ids themselves
+};
+
+// Writes the slot of each choice by the tables of a layer, and counts where there are counters.
+// errors: as CountTokens; InvalidArgument for a layer or num_experts that `tables` has not;
+// FailedPrecondition for empty tables.
+absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choices,
+                         const TokenSlots& to, void* stream);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_TOKENS_H_
