@@ -32,8 +32,8 @@
 #include "base/tls_files.h"
 #include "server/config/config.h"
 #include "server/config/config_help.h"
-#include "server/config/config_names.h"
-#include "server/config/config_print.h"
+#include "server/config/config_keys.h"
+#include "server/config/config_toml.h"
 #include "server/daemon.h"
 #include "server/process/log.h"
 #include "server/rpc/grpc_log.h"
@@ -92,6 +92,14 @@ namespace {
 
 constexpr int kBadOptions = 2;
 
+std::vector<const ConfigKey*> KeysWithFlag() {
+  std::vector<const ConfigKey*> found;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.flag.name != nullptr) found.push_back(&key);
+  }
+  return found;
+}
+
 // Every flag with its help, as --help shows them.
 std::vector<std::pair<std::string, std::string>> FlagsOf(const CLI::App& app) {
   std::vector<std::pair<std::string, std::string>> flags;
@@ -124,18 +132,13 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
   CLI::App app("Expert-parallel load balancer: the daemon.", "eplbd");
   Options options;
   std::vector<std::string> settings;
-  const std::pair<const char*, const char*> flags[] = {{"--listen", "listen.grpc"},
-                                                       {"--http", "listen.http"},
-                                                       {"--store", "store.path"},
-                                                       {"--log-level", "log.level"}};
-  const char* const help[] = {"gRPC address, ADDR:PORT or unix:PATH (127.0.0.1:29610)",
-                              "HTTP address, ADDR:PORT (127.0.0.1:29611)",
-                              "database file, or \"memory\" to keep nothing",
-                              "debug, info, warn or error"};
-  std::string values[std::size(flags)];
+  const std::vector<const ConfigKey*> flags = KeysWithFlag();
+  std::vector<std::string> values(flags.size());
   app.set_version_flag("--version", version);
   app.add_option("--config", options.sources.file, "TOML file; EPLB_* and flags override it");
-  for (size_t i = 0; i < std::size(flags); ++i) app.add_option(flags[i].first, values[i], help[i]);
+  for (size_t i = 0; i < flags.size(); ++i) {
+    app.add_option(flags[i]->flag.name, values[i], flags[i]->flag.help);
+  }
   app.add_option("--set", settings, "any key of the configuration, KEY=VALUE; may be repeated")
       ->allow_extra_args(false);
   app.add_flag("--check-config", options.check_config, "check the configuration and exit: 0 or 2");
@@ -166,9 +169,9 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
             .exit_code = kBadOptions,
             .stderr_text = "eplbd: --config has an empty value\n"};
   }
-  for (size_t i = 0; i < std::size(flags); ++i) {
-    if (app.count(flags[i].first) > 0) {
-      options.sources.flags.emplace_back(flags[i].second, values[i]);
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (app.count(flags[i]->flag.name) > 0) {
+      options.sources.flags.emplace_back(flags[i]->name, values[i]);
     }
   }
   for (const std::string& setting : settings) {

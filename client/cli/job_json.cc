@@ -5,6 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
+#include <google/protobuf/message.h>
 
 #include "base/text.h"
 
@@ -52,14 +53,27 @@ Json RanksOf(const v1::JobStatus& job) {
 }
 
 Json SettingsOf(const v1::PolicySettings& policy) {
-  return {{"name", policy.name()},
-          {"mode", policy.mode()},
-          {"every_steps", policy.every_steps()},
-          {"min_gain", FiniteOrZero(policy.min_gain())},
-          {"horizon_steps", policy.horizon_steps()},
-          {"freeze_steps", policy.freeze_steps()},
-          {"max_pause_seconds", FiniteOrZero(policy.max_pause_seconds())},
-          {"layers_per_chunk", policy.layers_per_chunk()}};
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Descriptor& type = *policy.GetDescriptor();
+  const google::protobuf::Reflection& values = *policy.GetReflection();
+  Json json;
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor* const field = type.field(i);
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_STRING:
+        json[field->name()] = values.GetString(policy, field);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT32:
+        json[field->name()] = values.GetUInt32(policy, field);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        json[field->name()] = values.GetUInt64(policy, field);
+        break;
+      default:
+        json[field->name()] = FiniteOrZero(values.GetDouble(policy, field));
+    }
+  }
+  return json;
 }
 
 Json LayersOf(const v1::JobStatus& job) {

@@ -12,6 +12,8 @@
 
 #include "base/text.h"
 #include "client/cli/text.h"
+#include "proto/wire/convert.h"
+#include "proto/wire/settings.h"
 
 #include "eplb/v1/query.pb.h"
 
@@ -109,13 +111,9 @@ std::string BalancednessText(const v1::JobStatus& job) {
 }
 
 std::string SettingsText(const v1::PolicySettings& settings) {
-  const std::string freeze = settings.freeze_steps().empty() ? "never" : settings.freeze_steps();
-  return absl::StrCat(
-      "name=", Printable(settings.name()), " mode=", Printable(settings.mode()),
-      " every_steps=", settings.every_steps(), " min_gain=", settings.min_gain(),
-      " horizon_steps=", settings.horizon_steps(), " freeze_steps=", Printable(freeze),
-      " max_pause=", absl::FormatDuration(absl::Seconds(settings.max_pause_seconds())),
-      " layers_per_chunk=", settings.layers_per_chunk());
+  const absl::StatusOr<wire::SettingsPatch> patch = wire::FromProto(settings);
+  return patch.ok() ? Printable(wire::PatchText(*patch))
+                    : Printable(std::string(patch.status().message()));
 }
 
 std::string StateNotes(const v1::JobStatus& job, const std::string& before,

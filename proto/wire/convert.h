@@ -30,10 +30,10 @@ void ToProto(const TransportInfo& transport, v1::TransportInfo* out);
 // Cuts what is too long, as the message says. errors: InvalidArgument for a device above 2^31-1.
 absl::StatusOr<TransportInfo> FromProto(const v1::TransportInfo& transport);
 
-void ToProto(const PolicyPatch& patch, v1::PolicySettings* out);
+void ToProto(const SettingsPatch& patch, v1::PolicySettings* out);
 // errors: InvalidArgument for a number that is not finite or above 2^31-1, naming the field; what
 // the settings may be is the daemon's to check.
-absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& settings);
+absl::StatusOr<SettingsPatch> FromProto(const v1::PolicySettings& settings);
 
 void ToProto(const JobMemory& memory, v1::JobMemory* out);
 // errors: InvalidArgument, naming the field.

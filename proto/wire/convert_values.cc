@@ -194,46 +194,71 @@ int64_t Clamped(uint64_t value) {
 }
 
 // Far above what CheckPatch allows. Up to here a double of seconds and a Duration say the same.
-constexpr double kMaxPauseSeconds = 1e6;
+constexpr double kMaxSettingSeconds = 1e6;
+
+using google::protobuf::FieldDescriptor;
+
+const FieldDescriptor& FieldOf(const SettingRow& row) {
+  return *v1::PolicySettings::descriptor()->FindFieldByName(std::string(row.field));
+}
+
+void SetField(const FieldDescriptor& field, const Scalar& value, v1::PolicySettings* out) {
+  const google::protobuf::Reflection& reflection = *out->GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return reflection.SetString(out, &field, std::get<std::string>(value));
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return reflection.SetUInt32(out, &field, static_cast<uint32_t>(std::get<int64_t>(value)));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return reflection.SetUInt64(out, &field, static_cast<uint64_t>(std::get<int64_t>(value)));
+    default:  // double, of a number or of seconds
+      break;
+  }
+  const auto* duration = std::get_if<absl::Duration>(&value);
+  reflection.SetDouble(
+      out, &field,
+      duration != nullptr ? absl::ToDoubleSeconds(*duration) : std::get<double>(value));
+}
+
+// REQUIRES: the field is set. errors: InvalidArgument naming it.
+absl::StatusOr<Scalar> GetField(const SettingRow& row, const v1::PolicySettings& in) {
+  const FieldDescriptor& field = FieldOf(row);
+  const google::protobuf::Reflection& reflection = *in.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return reflection.GetString(in, &field);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return GetSmall(field.name().c_str(), reflection.GetUInt32(in, &field));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return Clamped(reflection.GetUInt64(in, &field));
+    default:
+      break;
+  }
+  EPLB_ASSIGN_OR_RETURN(const double number,
+                        GetReal(field.name().c_str(), reflection.GetDouble(in, &field)));
+  if (!std::holds_alternative<DurationRange>(row.range)) return number;
+  if (std::abs(number) > kMaxSettingSeconds) {
+    return absl::InvalidArgumentError(absl::StrCat(field.name(), " is out of range"));
+  }
+  return absl::Seconds(number);
+}
 
 }  // namespace
 
-void ToProto(const PolicyPatch& patch, v1::PolicySettings* out) {
-  if (patch.policy_name) out->set_name(*patch.policy_name);
-  if (patch.mode) out->set_mode(*patch.mode);
-  if (patch.every_steps) out->set_every_steps(static_cast<uint32_t>(*patch.every_steps));
-  if (patch.min_gain) out->set_min_gain(*patch.min_gain);
-  if (patch.horizon_steps) out->set_horizon_steps(static_cast<uint64_t>(*patch.horizon_steps));
-  if (patch.freeze_steps) out->set_freeze_steps(*patch.freeze_steps);
-  if (patch.max_pause) out->set_max_pause_seconds(absl::ToDoubleSeconds(*patch.max_pause));
-  if (patch.layers_per_chunk) {
-    out->set_layers_per_chunk(static_cast<uint32_t>(*patch.layers_per_chunk));
+void ToProto(const SettingsPatch& patch, v1::PolicySettings* out) {
+  for (const SettingRow& row : SettingRows()) {
+    if (const std::optional<Scalar> value = row.get_given(patch)) {
+      SetField(FieldOf(row), *value, out);
+    }
   }
 }
 
-absl::StatusOr<PolicyPatch> FromProto(const v1::PolicySettings& in) {
-  PolicyPatch patch;
-  if (in.has_name()) patch.policy_name = in.name();
-  if (in.has_mode()) patch.mode = in.mode();
-  if (in.has_every_steps()) {
-    EPLB_ASSIGN_OR_RETURN(patch.every_steps, GetSmall("every_steps", in.every_steps()));
-  }
-  if (in.has_min_gain()) {
-    EPLB_ASSIGN_OR_RETURN(patch.min_gain, GetReal("min_gain", in.min_gain()));
-  }
-  if (in.has_horizon_steps()) patch.horizon_steps = Clamped(in.horizon_steps());
-  if (in.has_freeze_steps()) patch.freeze_steps = in.freeze_steps();
-  if (in.has_max_pause_seconds()) {
-    EPLB_ASSIGN_OR_RETURN(const double seconds,
-                          GetReal("max_pause_seconds", in.max_pause_seconds()));
-    if (std::abs(seconds) > kMaxPauseSeconds) {
-      return absl::InvalidArgumentError("max_pause_seconds is out of range");
-    }
-    patch.max_pause = absl::Seconds(seconds);
-  }
-  if (in.has_layers_per_chunk()) {
-    EPLB_ASSIGN_OR_RETURN(patch.layers_per_chunk,
-                          GetSmall("layers_per_chunk", in.layers_per_chunk()));
+absl::StatusOr<SettingsPatch> FromProto(const v1::PolicySettings& in) {
+  SettingsPatch patch;
+  for (const SettingRow& row : SettingRows()) {
+    if (!in.GetReflection()->HasField(in, &FieldOf(row))) continue;
+    EPLB_ASSIGN_OR_RETURN(const Scalar value, GetField(row, in));
+    row.set_given(value, &patch);
   }
   return patch;
 }

@@ -22,6 +22,7 @@
 #include "placement/digest.h"
 #include "placement/load.h"
 #include "placement/placement.h"
+#include "proto/wire/settings.h"
 
 namespace eplb::wire {
 
@@ -112,21 +113,6 @@ absl::Status CheckPrintableName(std::string_view field, std::string_view name);
 // What no daemon may forget of a job, as plain values; JobMemory of proto/eplb/v1/types.proto says
 // what each field means, names are the same.
 
-// The settings of a job that somebody gave; the others stay.
-struct PolicyPatch {
-  std::optional<std::string> policy_name;
-  std::optional<std::string> mode;  // apply, observe
-  std::optional<int32_t> every_steps;
-  std::optional<double> min_gain;
-  std::optional<int64_t> horizon_steps;
-  std::optional<std::string> freeze_steps;  // "A:B", both included; "" = never
-  std::optional<absl::Duration> max_pause;
-  std::optional<int32_t> layers_per_chunk;
-
-  bool empty() const { return *this == PolicyPatch(); }
-  friend bool operator==(const PolicyPatch&, const PolicyPatch&) = default;
-};
-
 struct EndedRun {
   std::string run_id;
   int64_t run_number = 0;
@@ -142,7 +128,7 @@ struct JobMemory {
   std::vector<EndedRun> gone = {};
   bool paused = false;
   std::string pause_reason = {};
-  PolicyPatch settings = {};
+  SettingsPatch settings = {};
   std::string quarantine = {};
   std::optional<int64_t> last_decision_step = std::nullopt;
   int32_t back_off_length = 0;

@@ -11,9 +11,8 @@
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "placement/bandwidth.h"
-#include "server/config/config_file.h"
 #include "server/config/config_keys.h"
-#include "server/config/config_names.h"
+#include "server/config/config_toml.h"
 
 namespace eplb {
 namespace {
@@ -38,7 +37,7 @@ bool IsOfClients(std::string_view variable) {
 bool HasKnownTable(std::string_view variable) {
   const std::span<const ConfigKey> keys = ConfigKeys();
   return std::any_of(keys.begin(), keys.end(), [variable](const ConfigKey& key) {
-    return variable.starts_with(VariableOf(key.name.substr(0, key.name.find('.') + 1)));
+    return variable.starts_with(VariableOf(absl::StrCat(std::string(key.table()), ".")));
   });
 }
 

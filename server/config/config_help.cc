@@ -5,11 +5,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 #include "server/config/config_keys.h"
-#include "server/config/config_names.h"
 
 namespace eplb {
 namespace {
@@ -22,9 +22,7 @@ flags (--set KEY=VALUE, or a flag of their own); the later win.
 constexpr size_t kIndent = 4;
 
 constexpr char kMore[] =
-    R"(The keys name, mode, every_steps, min_gain, horizon_steps, freeze_steps,
-max_pause and layers_per_chunk may be set for one job: jobs.NAME.KEY.
-EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_CA are the daemon's own identity here
+    R"(EPLB_TLS_CERT, EPLB_TLS_KEY and EPLB_TLS_CA are the daemon's own identity here
 and the caller's in eplbctl and in ranks: do not export them for both.
 EPLB_TLS_SERVER_NAME, EPLB_ENDPOINT, EPLB_LIBRARY and EPLB_DISABLE are for those
 alone.
@@ -32,11 +30,9 @@ alone.
 
 // "a number in 0..1; default 0.05"
 std::string ValueHelp(const ConfigKey& key) {
-  // Chosen at start, with the environment (DefaultStorePath).
-  const std::string value = key.name == "store.path"
-                                ? "eplbd.db in $STATE_DIRECTORY, else in $XDG_STATE_HOME/eplb"
-                                : key.text(DaemonConfig());
-  return absl::StrCat(ExpectedOf(key), "; default ", value.empty() ? "none" : value);
+  const std::string value = key.default_help.empty() ? ScalarText(key.get(DaemonConfig()))
+                                                     : std::string(key.default_help);
+  return absl::StrCat(key.Expected(), "; default ", value.empty() ? "none" : value);
 }
 
 // Words in lines of at most 80 columns, each after `indent` spaces.
@@ -61,6 +57,16 @@ std::string Wrapped(const std::string& text, size_t indent) {
   return result + '\n';
 }
 
+// "The keys name, mode, .. may be set for one job: jobs.NAME.KEY."
+std::string JobKeysHelp() {
+  std::vector<std::string> names;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.setting != nullptr) names.emplace_back(key.setting->name);
+  }
+  return absl::StrCat("The keys ", absl::StrJoin(names, ", "),
+                      " may be set for one job: jobs.NAME.KEY.");
+}
+
 // A line of text as roff takes it: '-' as typed, no leading '.' or '\''.
 std::string Roff(const std::string& text) {
   std::string result = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
@@ -77,10 +83,10 @@ std::string Entry(const std::string& head, const std::string& text) {
 std::string ConfigHelp() {
   std::string text = absl::StrCat(kSources, "\n");
   for (const ConfigKey& key : ConfigKeys()) {
-    absl::StrAppend(&text, std::string(key.name), "  ", VariableOf(key.name), "\n",
+    absl::StrAppend(&text, key.name, "  ", VariableOf(key.name), "\n",
                     Wrapped(std::string(key.help), kIndent), Wrapped(ValueHelp(key), kIndent));
   }
-  return absl::StrCat(text, "\n", kMore);
+  return absl::StrCat(text, "\n", Wrapped(JobKeysHelp(), 0), kMore);
 }
 
 std::string ManualPage(const std::string& version,
@@ -97,11 +103,10 @@ std::string ManualPage(const std::string& version,
   for (const auto& [flag, help] : flags) text += Entry(flag, help);
   absl::StrAppend(&text, ".SH CONFIGURATION\n", Roff(kSources));
   for (const ConfigKey& key : ConfigKeys()) {
-    text += Entry(absl::StrCat(std::string(key.name), " ", VariableOf(key.name)),
-                  std::string(key.help));
+    text += Entry(absl::StrCat(key.name, " ", VariableOf(key.name)), std::string(key.help));
     absl::StrAppend(&text, ".br\n", Roff(ValueHelp(key)), "\n");
   }
-  return absl::StrCat(text, ".PP\n", Roff(kMore),
+  return absl::StrCat(text, ".PP\n", Roff(JobKeysHelp()), "\n", Roff(kMore),
                       ".SH EXIT STATUS\n0 after a drain, 1 when it cannot serve, 2 usage or "
                       "unusable configuration.\n");
 }

@@ -1,38 +1,70 @@
-// The keys of the configuration: one row each with its range and its place in DaemonConfig.
+// The table of the configuration: one row for each key. eplbd reads, prints, checks and explains
+// its configuration by these rows alone. Those of a job's settings are made from SettingRows().
+// threads: safe, the table is constant.
 #ifndef EPLB_SERVER_CONFIG_CONFIG_KEYS_H_
 #define EPLB_SERVER_CONFIG_CONFIG_KEYS_H_
 
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "absl/status/status.h"
 
+#include "base/value_range.h"
+#include "proto/wire/settings.h"
 #include "server/config/config.h"
 #include "server/config/config_values.h"
 
 namespace eplb {
 
+using ConfigRange = std::variant<IntegerRange, NumberRange, DurationRange, WordRange,
+                                 wire::PolicyRange, wire::StepsRange, BandwidthRange, AddressRange,
+                                 SocketPathRange, PathRange, HostNameRange, FileTable>;
+
+// A flag of its own, besides --set.
+struct ConfigFlag {
+  const char* name = nullptr;  // "--listen"; null: none
+  const char* help = nullptr;
+};
+
 struct ConfigKey {
-  std::string_view name;      // "policy.min_gain"
-  std::string_view expected;  // "a number in 0..1"; empty: ExpectedOf lists the policies
-  std::string_view help;      // what it does: one sentence, at most 25 words
-  // False when the value is not what `expected` says.
-  bool (*set)(const ConfigValue& value, DaemonConfig* config);
-  // The value in `config` as a variable would give it; empty: none.
-  std::string (*text)(const DaemonConfig& config);
+  std::string name;  // "policy.min_gain"
+  ConfigRange range;
+  std::string_view help;                           // what it does: one sentence, at most 25 words
+  std::function<Scalar(const DaemonConfig&)> get;  // an empty text: not set, or empty
+  std::function<void(const Scalar&, DaemonConfig*)> set;
+  const wire::SettingRow* setting = nullptr;  // of a key that a job may have for itself
+  ConfigFlag flag = {};
+  std::string_view default_help = {};  // where the default depends on the environment
+
+  // The name of the table, and the name in it: "policy" and "min_gain".
+  std::string_view table() const { return std::string_view(name).substr(0, name.find('.')); }
+  std::string_view own_name() const { return std::string_view(name).substr(name.find('.') + 1); }
+  std::optional<Scalar> Read(const WrittenValue& written) const;
+  std::string Expected() const;
 };
 
 std::span<const ConfigKey> ConfigKeys();
-std::string ExpectedOf(const ConfigKey& key);
 
-// Sets one key, also jobs.NAME.KEY, which is not among ConfigKeys(): a setting of one job, where
-// KEY is the last word of a key of policy.* or migration.*. errors: InvalidArgument, without the
-// source: "policy.min_gain = 2: expected ...", or for an unknown key the nearest known one.
-absl::Status SetConfigKey(std::string_view name, const ConfigValue& value, DaemonConfig* config);
+// Sets one key, also jobs.NAME.KEY, where KEY is the name of a setting. errors: InvalidArgument,
+// without the source: "policy.min_gain = 2: expected ...", or for an unknown key the nearest known
+// one.
+absl::Status SetConfigKey(std::string_view name, const WrittenValue& value, DaemonConfig* config);
 // As SetConfigKey, and notes who set it. source: "eplbd.toml:12", "EPLB_POLICY_NAME".
 absl::Status SetConfigKeyFrom(const std::string& source, std::string_view name,
-                              const ConfigValue& value, DaemonConfig* config);
+                              const WrittenValue& value, DaemonConfig* config);
+
+// As a message shows it: on one line, and not without end.
+std::string OnOneLine(std::string_view text);
+
+// "EPLB_POLICY_NAME" for "policy.name".
+std::string VariableOf(std::string_view key);
+
+// errors: InvalidArgument unless it is 1..128 characters of [A-Za-z0-9._-], as a rank's Hello.
+absl::Status CheckJobName(std::string_view name);
 
 }  // namespace eplb
 

@@ -1,23 +1,22 @@
 #include "server/config/config_values.h"
 
 #include <algorithm>
-#include <charconv>
-#include <string_view>
-#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 #include "placement/bandwidth.h"
+#include "server/config/config.h"
+#include "server/process/socket.h"
 
 namespace eplb {
 namespace {
 
-using Kind = ConfigValue::Kind;
+using Kind = WrittenValue::Kind;
 
 bool IsHostName(std::string_view name) {
   constexpr size_t kLongest = 253;  // of a name in DNS
@@ -30,94 +29,59 @@ bool IsHostName(std::string_view name) {
 
 }  // namespace
 
-std::optional<int64_t> Integer(const ConfigValue& value, int64_t low, int64_t high) {
-  int64_t number = 0;
-  if (value.kind != Kind::kInteger && value.kind != Kind::kUntyped) return std::nullopt;
-  if (!absl::SimpleAtoi(value.text, &number) || number < low || number > high) return std::nullopt;
-  return number;
+std::optional<Scalar> BandwidthRange::Read(const WrittenValue& written) const {
+  if (written.kind == Kind::kTexts || written.kind == Kind::kOther) return std::nullopt;
+  const absl::StatusOr<double> bytes_per_s = ParseBandwidth(written.text);
+  if (!bytes_per_s.ok()) return std::nullopt;
+  return BandwidthText(*bytes_per_s);
 }
 
-bool SetInteger(const ConfigValue& value, int64_t low, int64_t high, int32_t* out) {
-  const std::optional<int64_t> number = Integer(value, low, high);
-  if (number) *out = static_cast<int32_t>(*number);
-  return number.has_value();
+std::string BandwidthRange::Expected() const { return kBandwidthExpected; }
+
+std::optional<Scalar> AddressRange::Read(const WrittenValue& written) const {
+  if (!written.is_text()) return std::nullopt;
+  const absl::StatusOr<Address> address = ParseAddress(written.text);
+  if (!address.ok() || (address->is_unix() && !unix_allowed)) return std::nullopt;
+  return written.text;
 }
 
-bool SetReal(const ConfigValue& value, double low, double high, double* out) {
-  double number = 0;
-  const bool numeric = value.kind == Kind::kInteger || value.kind == Kind::kReal;
-  if (!numeric && value.kind != Kind::kUntyped) return false;
-  if (!absl::SimpleAtod(value.text, &number) || !(number >= low && number <= high)) return false;
-  *out = number;
-  return true;
+std::string AddressRange::Expected() const {
+  return unix_allowed ? "ADDR:PORT or unix:PATH" : "ADDR:PORT";
 }
 
-bool SetBandwidth(const ConfigValue& value, double* out) {
-  if (value.kind == Kind::kTexts || value.kind == Kind::kOther) return false;
-  const absl::StatusOr<double> bytes_per_s = ParseBandwidth(value.text);
-  if (bytes_per_s.ok()) *out = *bytes_per_s;
-  return bytes_per_s.ok();
+std::optional<Scalar> SocketPathRange::Read(const WrittenValue& written) const {
+  if (!written.is_text() || written.text.empty()) return std::nullopt;
+  std::string path = written.text;
+  if (path == kAutoSocket || path == kNoSocket) return path;
+  if (path.rfind("unix:", 0) != 0) path.insert(0, "unix:");
+  const absl::StatusOr<Address> address = ParseAddress(path);
+  if (!address.ok()) return std::nullopt;
+  return address->unix_path;
 }
 
-bool SetScaled(const ConfigValue& value, double low, double high, double scale, double* out) {
-  double number = 0;
-  if (!SetReal(value, low, high, &number)) return false;
-  *out = number * scale;
-  return true;
+std::string SocketPathRange::Expected() const {
+  return "\"auto\", \"none\" or the path of a socket";
 }
 
-bool SetDuration(const ConfigValue& value, absl::Duration low, absl::Duration high,
-                 absl::Duration* out) {
-  absl::Duration duration;
-  if (value.kind != Kind::kText && value.kind != Kind::kUntyped) return false;
-  if (!absl::ParseDuration(value.text, &duration) || duration < low || duration > high) {
-    return false;
+std::optional<Scalar> PathRange::Read(const WrittenValue& written) const {
+  if (!written.is_text() || written.text.empty()) return std::nullopt;
+  return written.text;
+}
+
+std::optional<Scalar> HostNameRange::Read(const WrittenValue& written) const {
+  std::vector<std::string> names = written.texts;
+  if (written.kind != Kind::kTexts) {
+    if (!written.is_text()) return std::nullopt;
+    names = absl::StrSplit(written.text, ',', absl::SkipEmpty());
   }
-  *out = duration;
-  return true;
-}
-
-bool SetAddress(const ConfigValue& value, bool unix_allowed, Address* out) {
-  if (value.kind != Kind::kText && value.kind != Kind::kUntyped) return false;
-  absl::StatusOr<Address> address = ParseAddress(value.text);
-  if (!address.ok() || (address->is_unix() && !unix_allowed)) return false;
-  *out = *std::move(address);
-  return true;
-}
-
-bool SetPath(const ConfigValue& value, std::string* out) {
-  *out = value.text;
-  return !value.text.empty() && (value.kind == Kind::kText || value.kind == Kind::kUntyped);
-}
-
-bool SetHostNames(const ConfigValue& value, std::vector<std::string>* out) {
-  if (value.kind == Kind::kTexts) {
-    *out = value.texts;
-  } else if (value.kind == Kind::kText || value.kind == Kind::kUntyped) {
-    *out = absl::StrSplit(value.text, ',', absl::SkipEmpty());
-  } else {
-    return false;
+  if (names.size() > most || !std::all_of(names.begin(), names.end(), IsHostName)) {
+    return std::nullopt;
   }
-  return out->size() <= kMaxHostNames && std::all_of(out->begin(), out->end(), IsHostName);
+  return absl::StrJoin(names, ",");
 }
 
-std::string ValueText(int32_t value) { return absl::StrCat(value); }
-std::string ValueText(int64_t value) { return absl::StrCat(value); }
-
-std::string ValueText(double value) {
-  constexpr size_t kEnough = 32;
-  std::string text(kEnough, '\0');
-  const std::to_chars_result end = std::to_chars(text.data(), text.data() + text.size(), value);
-  text.resize(static_cast<size_t>(end.ptr - text.data()));
-  return text;
+std::string HostNameRange::Expected() const {
+  return absl::StrCat("at most ", most, " host names, an array or separated by commas");
 }
-
-std::string ValueText(absl::Duration value) {
-  return value == absl::ZeroDuration() ? "0s" : absl::FormatDuration(value);
-}
-
-std::string ValueText(const Address& value) { return value.Text(); }
-std::string ValueText(const std::string& value) { return value; }
-std::string ValueText(const std::vector<std::string>& names) { return absl::StrJoin(names, ","); }
 
 }  // namespace eplb

@@ -282,12 +282,12 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   if (set.settings.empty()) {
     return absl::InvalidArgumentError("settings are empty, expected at least one to change");
   }
-  EPLB_RETURN_IF_ERROR(CheckPatch(set.settings));
-  deed.before = SettingsText(job.settings, set.settings);
-  job.patch = Merged(std::move(job.patch), set.settings);
-  job.settings = Patched(std::move(job.settings), set.settings);
+  EPLB_RETURN_IF_ERROR(wire::CheckPatch(set.settings));
+  deed.before = wire::SettingsText(job.settings, set.settings);
+  job.patch = wire::Merged(std::move(job.patch), set.settings);
+  job.settings = wire::Patched(std::move(job.settings), set.settings);
   Remember(job);
-  deed.after = SettingsText(job.settings, set.settings);
+  deed.after = wire::SettingsText(job.settings, set.settings);
   deed.outcome = absl::StrCat("set ", deed.after, " (was ", deed.before, ")", deed.By());
   Write(deed);
   Audit(deed);

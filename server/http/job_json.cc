@@ -2,13 +2,17 @@
 
 #include <cmath>
 #include <optional>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 #include "base/text.h"
 #include "proto/wire/placement_json.h"
+#include "proto/wire/settings.h"
 
 #include <nlohmann/json.hpp>
 
@@ -56,15 +60,20 @@ Json RankJson(const core::RankView& rank) {
           {"transport", TransportJson(rank.transport)}};
 }
 
-Json SettingsJson(const core::Settings& settings) {
-  return {{"name", settings.policy_name},
-          {"mode", settings.observe ? "observe" : "apply"},
-          {"every_steps", settings.every_steps},
-          {"min_gain", FiniteOrZero(settings.min_gain)},
-          {"horizon_steps", settings.horizon_steps},
-          {"freeze_steps", core::StepsText(settings.freeze_steps)},
-          {"max_pause_seconds", FiniteOrZero(absl::ToDoubleSeconds(settings.max_pause))},
-          {"layers_per_chunk", settings.layers_per_chunk}};
+Json SettingsJson(const wire::Settings& settings) {
+  Json json;
+  for (const wire::SettingRow& row : wire::SettingRows()) {
+    std::visit(
+        [&](const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, absl::Duration>) {
+            json[row.field] = absl::ToDoubleSeconds(value);
+          } else {
+            json[row.field] = value;
+          }
+        },
+        row.get(settings));
+  }
+  return json;
 }
 
 Json CandidateJson(const core::JobView& job) {

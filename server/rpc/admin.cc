@@ -31,7 +31,7 @@ absl::StatusOr<core::Verb> VerbOf(const v1::RollbackRequest& request) {
   return rollback;
 }
 absl::StatusOr<core::Verb> VerbOf(const v1::SetPolicyRequest& request) {
-  EPLB_ASSIGN_OR_RETURN(core::SettingsPatch patch, wire::FromProto(request.settings()));
+  EPLB_ASSIGN_OR_RETURN(wire::SettingsPatch patch, wire::FromProto(request.settings()));
   return core::SetPolicy{std::move(patch)};
 }
 

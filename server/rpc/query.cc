@@ -37,17 +37,6 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
   ToProto(view.transport, out->mutable_transport());
 }
 
-void ToProto(const core::Settings& settings, v1::PolicySettings* out) {
-  out->set_name(settings.policy_name);
-  out->set_mode(settings.observe ? "observe" : "apply");
-  out->set_every_steps(static_cast<uint32_t>(settings.every_steps));
-  out->set_min_gain(settings.min_gain);
-  out->set_horizon_steps(static_cast<uint64_t>(settings.horizon_steps));
-  out->set_freeze_steps(core::StepsText(settings.freeze_steps));
-  out->set_max_pause_seconds(absl::ToDoubleSeconds(settings.max_pause));
-  out->set_layers_per_chunk(static_cast<uint32_t>(settings.layers_per_chunk));
-}
-
 void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_plan(static_cast<uint64_t>(plan.plan));
   out->set_unix_micros(absl::ToUnixMicros(plan.decided_at));
@@ -165,7 +154,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_last_reason(view.last_reason);
   out->set_paused(view.paused);
   out->set_pause_reason(view.pause_reason);
-  ToProto(view.settings, out->mutable_policy());
+  wire::ToProto(wire::PatchOf(view.settings), out->mutable_policy());
   out->set_report_every(static_cast<uint32_t>(view.report_every));
   out->set_reduce(view.reduce);
   out->set_coverage(view.coverage);

@@ -9,8 +9,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       eplb::LoadConfig({.file = file.path(), .environment = {}, .flags = {}});
   eplb::fuzz::RequireOneLine(config.status());
   if (!config.ok()) return 0;
-  eplb::fuzz::Require(config->core.policy_every_steps >= 1, "a limit outside its range");
-  eplb::fuzz::Require(config->core.min_gain >= 0 && config->core.min_gain <= 1,
+  eplb::fuzz::Require(config->core.settings.every_steps >= 1, "a limit outside its range");
+  eplb::fuzz::Require(config->core.settings.min_gain >= 0 && config->core.settings.min_gain <= 1,
                       "a fraction outside 0..1");
   return 0;
 }

@@ -23,10 +23,10 @@ constexpr absl::Duration kSupervise = absl::Seconds(3);
 core::Config MakeConfig(Context& context) {
   static constexpr std::array kPolicies = {"balanced", "incremental", "deepseek"};
   core::Config config;
-  config.policy_name = kPolicies[context.Below(kPolicies.size())];
-  config.policy_every_steps = 20;
-  config.min_gain = 0.01;
-  config.layers_per_chunk = 1 + context.Below(2);
+  config.settings.policy_name = kPolicies[context.Below(kPolicies.size())];
+  config.settings.every_steps = 20;
+  config.settings.min_gain = 0.01;
+  config.settings.layers_per_chunk = 1 + context.Below(2);
   config.voting_deadline = absl::Seconds(200);  // above the vote's 60 s and a transfer's
   if (context.Chance(0.3)) config.min_coverage = 0.5;
   return config;

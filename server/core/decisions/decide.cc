@@ -149,7 +149,7 @@ void TellFreezeOver(DecisionContext& context, Job& job) {
       freeze.first <= freeze.last && windows.complete.front().first_step <= freeze.last;
   if (!froze || step <= freeze.last || job.last_decision_step.value_or(-1) > freeze.last) return;
   RecordEvent(context, job, "freeze_over", job.last_known->version,
-              absl::StrCat("step ", step, ": the frozen steps ", StepsText(freeze),
+              absl::StrCat("step ", step, ": the frozen steps ", wire::StepsText(freeze),
                            " are over, decisions are made again"));
 }
 
@@ -227,7 +227,7 @@ absl::Status MayDecide(const State& state, const Job& job) {
   const int64_t step = job.windows.complete.back().last_step;
   if (job.settings.freeze_steps.Holds(step)) {
     return no(absl::StrCat("is at step ", step, ", and the steps ",
-                           StepsText(job.settings.freeze_steps), " are frozen"));
+                           wire::StepsText(job.settings.freeze_steps), " are frozen"));
   }
   return absl::OkStatus();
 }

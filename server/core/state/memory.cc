@@ -9,7 +9,6 @@
 
 #include "proto/wire/messages.h"
 #include "server/core/state/step_rate.h"
-#include "server/core/values/settings.h"
 
 namespace eplb::core {
 
@@ -55,7 +54,7 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
       std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::EndedRun& gone) {
         return wire::CheckPrintableName("gone", gone.run_id).ok();
       });
-  return numbers && names && CheckPatch(memory.settings).ok();
+  return numbers && names && wire::CheckPatch(memory.settings).ok();
 }
 
 // What one daemon knew to be over is over, however old the memory. Only a run that owned the job

@@ -84,7 +84,7 @@ std::string WaitingForThaw(const Job& job) {
       job.windows.complete.empty() ? job.step : job.windows.complete.back().last_step;
   if (!freeze.Holds(step)) return "";
   return absl::StrCat("step ", freeze.last + 1, ": nothing is decided in the frozen steps ",
-                      StepsText(freeze));
+                      wire::StepsText(freeze));
 }
 
 }  // namespace

@@ -288,8 +288,8 @@ struct Job {
   absl::Time store_attempt = absl::InfinitePast();
   bool write_due = false;  // changed by a decision that did not write it
 
-  SettingsPatch patch;  // as operators set them
-  Settings settings;    // in force
+  wire::SettingsPatch patch;  // as operators set them
+  wire::Settings settings;    // in force
   bool paused = false;
   std::string pause_reason;
   std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests

@@ -10,24 +10,20 @@
 #include "absl/time/time.h"
 
 #include "placement/decision/cost.h"
-#include "placement/policies/registry.h"
-#include "server/core/values/settings.h"
+#include "proto/wire/settings.h"
 
 namespace eplb::core {
 
+using wire::Settings;
+using wire::SettingsPatch;
+using wire::StepRange;
+
 struct Config {
-  std::string policy_name{kServicePolicyName};
-  int32_t policy_every_steps = 200;  // decide at most once per so many steps
-  double min_gain = 0.05;            // least fall of the predicted peak load, as a fraction of it
-  int64_t freeze_first_step =
-      0;  // no proposals while the job's step is in [first, last]; 0..-1 = never
-  int64_t freeze_last_step = -1;
-  // Prices; what an expert weighs is the job's. Unless token_seconds is known only min_gain counts.
-  Costs costs{.horizon_steps = 1000};
-  int32_t layers_per_chunk = 4;
-  bool observe = false;  // policy.mode
-  absl::Duration max_pause = absl::Milliseconds(200);
-  std::map<std::string, SettingsPatch> job_settings;  // by job, over the ones above
+  Settings settings;                                  // of a job for which nobody gave others
+  std::map<std::string, SettingsPatch> job_settings;  // by job, over `settings`
+  // Prices; what an expert weighs is the job's, horizon_steps a setting. Unless token_seconds is
+  // known only min_gain counts.
+  Costs costs;
   int32_t report_every_steps = 0;   // in a load window; 0 = as long as the ranks make them
   int32_t vote_every_steps = 0;     // what jobs should have chosen; 0 = anything
   double min_coverage = 0.95;       // share of ranks that must have reported a window
@@ -53,6 +49,10 @@ struct Config {
   absl::Time pauses_unknown_until = absl::InfiniteFuture();
   std::string server_version;
 };
+
+// What is in force for a job: the daemon's defaults, what its configuration says of the job, then
+// `patch` as an operator set it, as far as it is valid.
+Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch);
 
 }  // namespace eplb::core
 

@@ -15,7 +15,7 @@
 #include "placement/digest.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
-#include "server/core/values/settings.h"
+#include "proto/wire/settings.h"
 
 namespace eplb::core {
 
@@ -120,7 +120,7 @@ struct Rollback {
   absl::StatusOr<Placement> placement = absl::NotFoundError("it was not looked up");
 };
 struct SetPolicy {
-  SettingsPatch settings;
+  wire::SettingsPatch settings;
 };
 struct ForgetJob {};  // refused while a rank is connected
 using Verb = std::variant<Rebalance, Pause, Resume, Rollback, SetPolicy, ForgetJob>;

@@ -14,8 +14,8 @@
 #include "placement/load.h"
 #include "placement/topology.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/settings.h"
 #include "server/core/values/measured.h"
-#include "server/core/values/settings.h"
 
 namespace eplb::core {
 
@@ -76,7 +76,7 @@ struct JobView {
   std::string last_reason;
   bool paused = false;
   std::string pause_reason;
-  Settings settings;         // in force
+  wire::Settings settings;   // in force
   int32_t report_every = 0;  // steps in a window, in force
   std::string reduce;        // rank, root; empty before the first Hello
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet

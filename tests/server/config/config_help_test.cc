@@ -23,12 +23,13 @@ TEST(ConfigHelpTest, EveryKeyIsThereWithVariableExpectationAndDefault) {
                               "    Least predicted fall of the summed peak GPU load that a new "
                               "placement must\n    bring, as a fraction.\n"
                               "    a number in 0..1; default 0.05\n"));
-  EXPECT_THAT(help, HasSubstr("\n    one of balanced deepseek incremental; default incremental\n"));
+  EXPECT_THAT(help,
+              HasSubstr("\n    one of balanced, deepseek, incremental; default incremental\n"));
   EXPECT_THAT(help, HasSubstr("; default 127.0.0.1:29610\n"));
   EXPECT_THAT(help, HasSubstr("default 450 GB/s\n"));
   EXPECT_THAT(help, HasSubstr("the path of a PEM file; default none\n"));
   for (const ConfigKey& key : ConfigKeys()) {
-    EXPECT_THAT(help, HasSubstr(absl::StrCat("\n", std::string(key.name), "  EPLB_")));
+    EXPECT_THAT(help, HasSubstr(absl::StrCat("\n", key.name, "  EPLB_")));
   }
 }
 
@@ -48,19 +49,22 @@ TEST(ConfigHelpTest, EveryKeySaysWhatItDoes) {
       const std::vector<std::string> words = absl::StrSplit(sentence, ' ');
       EXPECT_LE(words.size(), 25U) << key.name << ": " << sentence;
     }
-    EXPECT_THAT(ManualPage("v", {}), HasSubstr(std::string(key.name)));
+    EXPECT_THAT(ManualPage("v", {}), HasSubstr(key.name));
   }
 }
 
 TEST(ConfigHelpTest, EveryDefaultIsAValueThatItsKeyTakes) {
   for (const ConfigKey& key : ConfigKeys()) {
-    ASSERT_NE(key.text, nullptr) << key.name;
-    const std::string text = key.text(DaemonConfig());
+    const std::string text = ScalarText(key.get(DaemonConfig()));
     if (text.empty()) continue;
     DaemonConfig config;
     EXPECT_TRUE(SetConfigKey(key.name, {.text = text}, &config).ok()) << key.name << " " << text;
-    EXPECT_EQ(key.text(config), text) << key.name;
+    EXPECT_EQ(ScalarText(key.get(config)), text) << key.name;
   }
+}
+
+TEST(ConfigHelpTest, TheSettingsOfAJobAreListed) {
+  EXPECT_THAT(ConfigHelp(), HasSubstr("\nThe keys name, mode, every_steps, min_gain, "));
 }
 
 TEST(ManualPageTest, FlagsAndKeysAreEntriesAndNoLineBeginsAsACommand) {

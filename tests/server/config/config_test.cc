@@ -3,32 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <span>
 #include <string>
 #include <vector>
-
-#include "server/config/config_keys.h"
 
 namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-TEST(ConfigKeysTest, StepsOfWindowsAndVotesReachTheCore) {
-  DaemonConfig config;
-  EXPECT_EQ(config.core.report_every_steps, 50);
-  EXPECT_EQ(config.core.vote_every_steps, 8) << "as the client library chooses";
-  for (const char* key : {"report.every_steps", "vote.every_steps"}) {
-    EXPECT_TRUE(SetConfigKey(key, {.text = "12"}, &config).ok()) << key;
-    EXPECT_FALSE(SetConfigKey(key, {.text = "-1"}, &config).ok()) << key;
-    EXPECT_FALSE(SetConfigKey(key, {.text = "1048577"}, &config).ok()) << key;
-  }
-  EXPECT_EQ(config.core.report_every_steps, 12);
-  EXPECT_EQ(config.core.vote_every_steps, 12);
-  EXPECT_FALSE(SetConfigKey("report.every_steps", {.text = "0"}, &config).ok());
-  EXPECT_TRUE(SetConfigKey("vote.every_steps", {.text = "0"}, &config).ok()) << "not compared";
-}
 
 TEST(ConfigTest, ABandwidthHasAUnitOrIsGigabytes) {
   const auto inter_of = [](const std::string& text) {
@@ -93,13 +75,6 @@ TEST(ConfigTest, UnknownVariablesAreToldWithTheNearest) {
                               {"EPLB_TLS_SERVER_NAME", "x"},
                               {"PATH", "x"}}),
             std::vector<std::string>());
-}
-
-TEST(ConfigTest, NoKeyIsThereTwice) {
-  const std::span<const ConfigKey> keys = ConfigKeys();
-  for (size_t i = 0; i < keys.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i].name, keys[j].name);
-  }
 }
 
 TEST(ConfigTest, StateHomeBeatsHome) {

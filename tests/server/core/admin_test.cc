@@ -220,7 +220,7 @@ TEST(AdminTest, RebalanceDecidesNowOnWindowsThatWereDecidedOnBefore) {
 
 TEST(AdminTest, AForcedRebalanceProposesWhatDoesNotPay) {
   Config config = TestConfig();
-  config.min_gain = 1;
+  config.settings.min_gain = 1;
   TestJob job(config);
   job.ConnectAll();
   job.Report(0, 9);

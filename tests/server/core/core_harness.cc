@@ -22,8 +22,8 @@ TopologyOptions TestShape() {
 
 Config TestConfig() {
   Config config;
-  config.policy_every_steps = 20;
-  config.layers_per_chunk = 2;
+  config.settings.every_steps = 20;
+  config.settings.layers_per_chunk = 2;
   config.server_version = "test";
   return config;
 }

@@ -20,8 +20,8 @@ constexpr const char* kEvents[] = {"recovering", "run_ended",  "run_resumed", "p
 
 Config EagerConfig() {
   Config config = TestConfig();
-  config.policy_every_steps = 10;
-  config.min_gain = 0;
+  config.settings.every_steps = 10;
+  config.settings.min_gain = 0;
   return config;
 }
 

@@ -31,7 +31,7 @@ class AdminTest : public ::testing::Test {
  protected:
   void SetUp() override {
     RunnerOptions options;
-    options.core.policy_every_steps = kReportEvery;
+    options.core.settings.every_steps = kReportEvery;
     auto store = std::make_unique<FailingStore>();
     store_ = store.get();
     runner_ = *Runner::Start(options, std::move(store));
@@ -186,7 +186,7 @@ TEST_F(AdminTest, SettingsAreSetAndTheOthersStay) {
   request.mutable_settings()->set_freeze_steps("3:9");
   v1::AdminResponse response;
   ASSERT_TRUE(Call(*admin_, &v1::Admin::Stub::SetPolicy, request, &response).ok());
-  EXPECT_EQ(response.before(), "mode=apply freeze_steps= max_pause=200ms");
+  EXPECT_EQ(response.before(), "mode=apply freeze_steps=never max_pause=200ms");
   EXPECT_EQ(response.after(), "mode=observe freeze_steps=3:9 max_pause=500ms");
   const v1::PolicySettings policy = Job().policy();
   EXPECT_EQ(policy.name(), "incremental");

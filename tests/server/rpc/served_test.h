@@ -65,11 +65,11 @@ class ServedTest : public ::testing::Test {
  protected:
   void Start(Address listen = {.host = "127.0.0.1"}, RpcOptions options = {}) {
     RunnerOptions runner;
-    runner.core.policy_every_steps = kReportEvery;
+    runner.core.settings.every_steps = kReportEvery;
     runner.core.server_version = "test";
     runner.core.prepare_deadline = prepare_deadline_;
-    runner.core.freeze_first_step = 0;
-    runner.core.freeze_last_step = frozen_to_;
+    runner.core.settings.freeze_steps.first = 0;
+    runner.core.settings.freeze_steps.last = frozen_to_;
     runner.queue = queue_;
     auto store = std::make_unique<FailingStore>();
     store_ = store.get();

@@ -22,8 +22,8 @@ class RunnerTest : public ::testing::Test {
 
   void Start() {
     RunnerOptions options;
-    options.core.policy_every_steps = kReportEvery;
-    options.core.layers_per_chunk = 1;
+    options.core.settings.every_steps = kReportEvery;
+    options.core.settings.layers_per_chunk = 1;
     auto store = std::make_unique<FailingStore>();
     store_ = store.get();
     runner_ = *Runner::Start(options, std::move(store));

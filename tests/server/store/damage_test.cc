@@ -46,7 +46,7 @@ std::string ContentOf(Store& store) {
     absl::StrAppend(&text, "\njob ", job.job, " ", job.version, " ", job.next_version, " ",
                     job.memory.paused, job.memory.pause_reason, job.end.has_value(), " ",
                     DigestOf(job.placement.value()).Hex(),
-                    core::SettingsText(core::Patched({}, job.memory.settings), {}));
+                    wire::SettingsText(wire::Patched({}, job.memory.settings), {}));
     for (const core::DoneRequest& done : job.requests) {
       absl::StrAppend(&text, "\n", done.request_id, done.outcome);
     }

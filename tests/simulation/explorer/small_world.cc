@@ -20,9 +20,9 @@ const Placement& StartPlacement() {
 
 core::Config SmallConfig() {
   core::Config config;
-  config.policy_every_steps = 1;
-  config.min_gain = 0;
-  config.layers_per_chunk = 1;
+  config.settings.every_steps = 1;
+  config.settings.min_gain = 0;
+  config.settings.layers_per_chunk = 1;
   config.min_coverage = 0.1;
   config.session_grace = absl::Hours(1);
   return config;

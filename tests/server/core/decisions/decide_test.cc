@@ -201,8 +201,8 @@ TEST(TriggerTest, TheFirstCompleteWindowIsDecidedOnAndTheNextOnlyAfterPolicyEver
 
 TEST(TriggerTest, NothingIsDecidedWhileTheJobIsFrozen) {
   Config config = TestConfig();
-  config.freeze_first_step = 0;
-  config.freeze_last_step = 19;
+  config.settings.freeze_steps.first = 0;
+  config.settings.freeze_steps.last = 19;
   TestJob job(config);
   job.ConnectAll();
   const std::string frozen = "step 20: nothing is decided in the frozen steps 0:19";

@@ -152,7 +152,7 @@ TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
 
 TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
   Config config = TestConfig();
-  config.observe = true;
+  config.settings.observe = true;
   TestJob job(config);
   job.ConnectAll();
   job.Report(0, 9);
@@ -168,7 +168,7 @@ TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
 
 TEST(PlansTest, OnlyTheNewestPlansAreKeptAndTheLimitBoundsTheAnswer) {
   Config config = TestConfig();
-  config.policy_every_steps = 1;
+  config.settings.every_steps = 1;
   TestJob job(config);
   job.ConnectAll();
   for (int64_t i = 0; i < kMaxPlans + 5; ++i) {

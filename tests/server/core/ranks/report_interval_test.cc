@@ -16,8 +16,8 @@ Config ReportIntervalConfig(int32_t report_every) {
   Config config = TestConfig();
   config.report_every_steps = report_every;
   config.min_coverage = 1;
-  config.freeze_first_step = 0;
-  config.freeze_last_step = int64_t{1} << 60;
+  config.settings.freeze_steps.first = 0;
+  config.settings.freeze_steps.last = int64_t{1} << 60;
   return config;
 }
 

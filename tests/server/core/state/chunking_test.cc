@@ -94,7 +94,7 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
 
 TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
   Config config = TestConfig();
-  config.policy_every_steps = 10;
+  config.settings.every_steps = 10;
   TestJob job(config);
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
@@ -113,9 +113,9 @@ TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
 
 TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
   Config config = TestConfig();
-  config.policy_every_steps = 10;
-  config.layers_per_chunk = 1;
-  config.max_pause = absl::Milliseconds(100);
+  config.settings.every_steps = 10;
+  config.settings.layers_per_chunk = 1;
+  config.settings.max_pause = absl::Milliseconds(100);
   TestJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.weight_bytes = 1000;  // it tells 100 received
   job.Propose(Exchanged({0, 1, 2, 3}));

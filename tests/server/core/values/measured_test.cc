@@ -107,7 +107,7 @@ TEST(MeasuredTest, WhatFollowedAPredictionIsOfTheFirstWindowAllUnderItsLastPlace
 
 TEST(MeasuredTest, APlanThatAnotherFollowedAtOnceHasSeenNothing) {
   Config config = TestConfig();
-  config.policy_every_steps = 10;
+  config.settings.every_steps = 10;
   TestJob job(config);
   job.Propose(Exchanged({0, 1}));
   for (const int64_t step : {14, 24}) {
@@ -144,7 +144,7 @@ TEST(MeasuredTest, BetweenTwoChunksAWindowIsWhatFollowedSoFarUntilTheNextOne) {
 
 TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInForce) {
   Config config = TestConfig();
-  config.policy_every_steps = 10;
+  config.settings.every_steps = 10;
   TestJob job(config);
   job.Propose(Exchanged({0, 1}));
   EXPECT_NEAR(Newest(job).balancedness_before, kStatic, 1e-9);

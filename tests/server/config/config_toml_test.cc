@@ -1,4 +1,4 @@
-#include "server/config/config_file.h"
+#include "server/config/config_toml.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,14 +13,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
-#include "server/config/config.h"
+#include "server/config/config_keys.h"
 
 namespace eplb {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class ConfigFileTest : public ::testing::Test {
@@ -49,12 +51,12 @@ TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
   const DaemonConfig config = *LoadConfig({});
   EXPECT_EQ(config.grpc.Text(), "127.0.0.1:29610");
   EXPECT_EQ(config.http.Text(), "127.0.0.1:29611");
-  EXPECT_EQ(config.core.policy_name, "incremental");
-  EXPECT_EQ(config.core.policy_every_steps, 200);
-  EXPECT_EQ(config.core.min_gain, 0.05);
-  EXPECT_EQ(config.core.layers_per_chunk, 4);
+  EXPECT_EQ(config.core.settings.policy_name, "incremental");
+  EXPECT_EQ(config.core.settings.every_steps, 200);
+  EXPECT_EQ(config.core.settings.min_gain, 0.05);
+  EXPECT_EQ(config.core.settings.layers_per_chunk, 4);
   EXPECT_EQ(config.drain_grace, absl::Seconds(10));
-  EXPECT_EQ(config.core.freeze_last_step, -1);
+  EXPECT_EQ(config.core.settings.freeze_steps.last, -1);
 }
 
 TEST_F(ConfigFileTest, EveryKindOfValueIsRead) {
@@ -75,11 +77,11 @@ session_grace = "2m"
 path = "memory"
 )");
   EXPECT_EQ(config.grpc.Text(), "unix:/tmp/eplbd.sock");
-  EXPECT_EQ(config.core.policy_name, "deepseek");
-  EXPECT_EQ(config.core.policy_every_steps, 7);
-  EXPECT_EQ(config.core.min_gain, 0.25);
-  EXPECT_EQ(config.core.freeze_first_step, 10);
-  EXPECT_EQ(config.core.freeze_last_step, 20);
+  EXPECT_EQ(config.core.settings.policy_name, "deepseek");
+  EXPECT_EQ(config.core.settings.every_steps, 7);
+  EXPECT_EQ(config.core.settings.min_gain, 0.25);
+  EXPECT_EQ(config.core.settings.freeze_steps.first, 10);
+  EXPECT_EQ(config.core.settings.freeze_steps.last, 20);
   EXPECT_EQ(config.drain_grace, absl::Milliseconds(1500));
   EXPECT_EQ(config.core.max_jobs, 3);
   EXPECT_EQ(config.core.session_grace, absl::Minutes(2));
@@ -91,8 +93,8 @@ TEST_F(ConfigFileTest, EnvironmentBeatsFileAndFlagBeatsEnvironment) {
   const DaemonConfig config = *Load(
       text, {.environment = {{"EPLB_POLICY_EVERY_STEPS", "2"}, {"EPLB_POLICY_MIN_GAIN", "0.2"}},
              .flags = {{"policy.every_steps", "3"}}});
-  EXPECT_EQ(config.core.policy_every_steps, 3);
-  EXPECT_EQ(config.core.min_gain, 0.2);
+  EXPECT_EQ(config.core.settings.every_steps, 3);
+  EXPECT_EQ(config.core.settings.min_gain, 0.2);
   EXPECT_EQ(config.core.max_jobs, 9);
 }
 
@@ -145,7 +147,7 @@ TEST_F(ConfigFileTest, ATableOfAJobHasANameThatAJobMayHave) {
 TEST_F(ConfigFileTest, ANumberKeepsAllItsDigits) {
   const DaemonConfig config =
       *Load("policy.min_gain = 0.0123456789012345\n[jobs.demo]\nmin_gain = 0.0223456789\n");
-  EXPECT_EQ(config.core.min_gain, 0.0123456789012345);
+  EXPECT_EQ(config.core.settings.min_gain, 0.0123456789012345);
   EXPECT_EQ(config.core.job_settings.at("demo").min_gain, 0.0223456789);
 }
 
@@ -235,8 +237,8 @@ freeze_steps = "1:2"
 max_pause = "1s"
 layers_per_chunk = 3
 )");
-  EXPECT_EQ(config.core.max_pause, absl::Milliseconds(50));
-  EXPECT_TRUE(config.core.observe);
+  EXPECT_EQ(config.core.settings.max_pause, absl::Milliseconds(50));
+  EXPECT_TRUE(config.core.settings.observe);
   EXPECT_EQ(config.core.job_expiry, absl::Hours(2));
   EXPECT_EQ(config.limits.max_history, 8);
   const std::map<std::string, core::SettingsPatch> expected = {
@@ -252,7 +254,7 @@ layers_per_chunk = 3
 TEST_F(ConfigFileTest, CostsAreUnknownByDefaultAndReadInTheirUnits) {
   const Costs unknown = LoadConfig({})->core.costs;
   EXPECT_FALSE(unknown.priced());
-  EXPECT_EQ(unknown.horizon_steps, 1000);
+  EXPECT_EQ(LoadConfig({})->core.settings.horizon_steps, 1000);
   const DaemonConfig config = *Load(R"(
 policy.horizon_steps = 500
 [cost]
@@ -263,7 +265,7 @@ stall = "20ms"
 gradient_bytes = 176160768
 )");
   const Costs& costs = config.core.costs;
-  EXPECT_EQ(costs.horizon_steps, 500);
+  EXPECT_EQ(config.core.settings.horizon_steps, 500);
   EXPECT_DOUBLE_EQ(costs.token_seconds, 500e-9);
   EXPECT_DOUBLE_EQ(costs.intra_bytes_per_s, 900e9);
   EXPECT_DOUBLE_EQ(costs.inter_bytes_per_s, 12.5e9);
@@ -338,6 +340,97 @@ TEST_F(ConfigFileTest, WhatIsNotTomlIsRefusedWithItsLine) {
   EXPECT_THAT(ErrorOf("[policy]\nname = \n"), StartsWith(path_ + ":2: not TOML: "));
   EXPECT_THAT(ErrorOf("policy.min_gain = 0.1\npolicy.min_gain = 0.2\n"), HasSubstr("not TOML"));
   EXPECT_THAT(ErrorOf(std::string(2 << 20, '#')), HasSubstr("larger than 1 MiB"));
+}
+
+class ConfigPrintTest : public ::testing::Test {
+ protected:
+  ~ConfigPrintTest() override { (void)std::remove(path_.c_str()); }
+
+  DaemonConfig Load(const std::string& text, ConfigSources sources = {}) {
+    std::ofstream(path_) << text;
+    sources.file = path_;
+    const absl::StatusOr<DaemonConfig> config = LoadConfig(sources);
+    EXPECT_TRUE(config.ok()) << config.status() << "\n" << text;
+    return config.ok() ? *config : DaemonConfig();
+  }
+  // Without comments: the values alone.
+  static std::vector<std::string> ValuesOf(const DaemonConfig& config) {
+    std::vector<std::string> lines;
+    for (const std::string& line :
+         std::vector<std::string>(absl::StrSplit(ConfigToml(config), '\n', absl::SkipEmpty()))) {
+      lines.push_back(line.substr(0, line.find("  # ")));
+    }
+    return lines;
+  }
+
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/eplb-print-", getpid(), ".toml");
+};
+
+TEST_F(ConfigPrintTest, WhatIsPrintedIsReadBackAsTheSameConfiguration) {
+  const DaemonConfig config = Load(R"(
+[listen]
+grpc = "[::1]:29610"
+[http]
+allowed_hosts = ["a.example.org", "b.example.org"]
+[policy]
+mode = "observe"
+freeze_steps = "10:20"
+min_gain = 0.125
+[cost]
+inter_gbps = "400Gb/s"
+stall = "1500us"
+[store]
+path = "/tmp/a \"quoted\" place.db"
+[tls]
+cert = "c.pem"
+key = "k.pem"
+ca = "a.pem"
+[tls.identity]
+"spiffe://example.org/train/*" = { role = "member", jobs = ["a", "b-*"] }
+"ops.example.org" = { role = "operator", jobs = ["*"] }
+[jobs."a"]
+min_gain = 0.5
+name = "deepseek"
+[jobs."a.b"]
+mode = "apply"
+every_steps = 7
+)");
+  const DaemonConfig again = Load(ConfigToml(config));
+  for (const ConfigKey& key : ConfigKeys())
+    EXPECT_EQ(ScalarText(key.get(again)), ScalarText(key.get(config))) << key.name;
+  EXPECT_EQ(ValuesOf(again), ValuesOf(config));
+  ASSERT_EQ(again.tls.identities.size(), 2U);
+  EXPECT_EQ(again.tls.identities.back().jobs, (std::vector<std::string>{"a", "b-*"}));
+  ASSERT_EQ(again.core.job_settings.size(), 2U);
+  EXPECT_EQ(again.core.job_settings.at("a").min_gain, 0.5);
+  EXPECT_EQ(again.core.job_settings.at("a").policy_name, "deepseek");
+  EXPECT_EQ(again.core.job_settings.at("a.b").every_steps, 7);
+}
+
+TEST_F(ConfigPrintTest, TheDefaultsAreReadBack) {
+  EXPECT_EQ(ValuesOf(Load(ConfigToml(DaemonConfig()))), ValuesOf(DaemonConfig()));
+}
+
+TEST_F(ConfigPrintTest, EachValueHasItsSource) {
+  const std::string text = ConfigToml(
+      Load("[policy]\nmin_gain = 0.1\nevery_steps = 10\n",
+           {.environment = {{"EPLB_POLICY_EVERY_STEPS", "20"}}, .flags = {{"log.level", "warn"}}}));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("\nmin_gain = 0.1  # ", path_, ":2\n")));
+  EXPECT_THAT(text, HasSubstr("\nevery_steps = 20  # EPLB_POLICY_EVERY_STEPS\n"));
+  EXPECT_THAT(text, HasSubstr("\nlevel = \"warn\"  # command line\n"));
+  EXPECT_THAT(text, HasSubstr("\nhorizon_steps = 1000  # default\n"));
+  EXPECT_THAT(text, HasSubstr("\nintra_gbps = \"450 GB/s\"  # default\n"));
+  EXPECT_THAT(text, HasSubstr("\n# cert is not set\n"));
+  EXPECT_THAT(text, Not(HasSubstr("tls.identity")));
+}
+
+TEST_F(ConfigPrintTest, TheSummaryCountsWhatTheFileAndOthersSet) {
+  EXPECT_EQ(ConfigSummary(Load("[policy]\nmin_gain = 0.1\n"), path_), path_ + ": ok, 1 key");
+  EXPECT_EQ(ConfigSummary(Load("[policy]\nmin_gain = 0.1\nevery_steps = 3\n",
+                               {.flags = {{"log.level", "warn"}}}),
+                          path_),
+            path_ + ": ok, 2 keys; 1 key from variables and flags");
+  EXPECT_EQ(ConfigSummary(*LoadConfig({}), ""), "no file: ok, 0 keys from variables and flags");
 }
 
 }  // namespace

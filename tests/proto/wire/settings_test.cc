@@ -1,13 +1,14 @@
-#include "server/core/values/settings.h"
+#include "proto/wire/settings.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tests/server/core/core_harness.h"
-
-namespace eplb::core {
+namespace eplb::wire {
 namespace {
 
 TEST(SettingsTest, StepsAreARangeOrNothing) {
@@ -31,7 +32,7 @@ TEST(SettingsTest, APatchOutOfRangeIsRefusedByField) {
       {{.min_gain = std::nan("")}, "min_gain is nan"},
       {{.horizon_steps = -1}, "horizon_steps is -1"},
       {{.freeze_steps = "x"}, "freeze_steps is \"x\""},
-      {{.freeze_steps = std::string(16000, '0') + ":1"}, "0000...\", expected A:B"},
+      {{.freeze_steps = std::string(16000, '0') + ":1"}, "0000...\", expected \"A:B\""},
       {{.max_pause = absl::ZeroDuration()}, "max_pause is 0"},
       {{.max_pause = absl::InfiniteDuration()}, "max_pause is inf"},
       {{.layers_per_chunk = 0}, "layers_per_chunk is 0"}};
@@ -54,25 +55,32 @@ TEST(SettingsTest, TheLaterPatchWinsAndTheRestStays) {
   EXPECT_EQ(SettingsText(settings, {.min_gain = 0.1}), "min_gain=0.5");
 }
 
-TEST(SettingsTest, AJobsOwnConfigurationIsOverTheDaemonsAndUnderTheOperators) {
-  Config config = TestConfig();
-  config.job_settings[kJob] = {.every_steps = 30, .min_gain = 0.3};
-  TestJob job(config);
-  job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().settings.every_steps, 30);
-  EXPECT_EQ(job.daemon.View().settings.layers_per_chunk, 2);
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 50}}).ok());
-  job.daemon.Restart();
-  EXPECT_EQ(job.daemon.View().settings.every_steps, 50);
-  EXPECT_EQ(job.daemon.View().settings.min_gain, 0.3);
+TEST(SettingsTest, EveryRowReadsWhatItGives) {
+  std::set<std::string_view> names;
+  for (const SettingRow& row : SettingRows()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name << " is there twice";
+    const Scalar value = row.get(Settings());
+    EXPECT_TRUE(row.Holds(value)) << row.name;
+    EXPECT_EQ(row.Read({.text = ScalarText(value)}), value) << row.name;
+    SettingsPatch patch;
+    EXPECT_EQ(row.get_given(patch), std::nullopt) << row.name;
+    row.set_given(value, &patch);
+    EXPECT_EQ(row.get_given(patch), value) << row.name;
+    EXPECT_EQ(FindSetting(row.name), &row);
+    EXPECT_EQ(FindSetting(std::string(row.table) + "." + std::string(row.name)), &row);
+  }
+  EXPECT_EQ(FindSetting("policy.max_pause"), nullptr) << "it stands in another table";
 }
 
-TEST(SettingsTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
-  StoredJob stored{kJob, 4, 9, Exchanged({1})};
-  stored.memory.settings.policy_name = "of-another-version";
-  const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
-  EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
+TEST(SettingsTest, APatchOfAllIsAllOfThem) {
+  Settings settings;
+  settings.observe = true;
+  settings.freeze_steps = {3, 9};
+  settings.max_pause = absl::Milliseconds(7);
+  EXPECT_EQ(Patched({}, PatchOf(settings)), settings);
+  EXPECT_EQ(SettingsText(settings, {}), PatchText(PatchOf(settings)));
+  EXPECT_EQ(PatchText({.freeze_steps = ""}), "freeze_steps=never");
 }
 
 }  // namespace
-}  // namespace eplb::core
+}  // namespace eplb::wire

@@ -1,0 +1,92 @@
+// What a setting may be: each range reads a value as somebody wrote it, checks a value as programs
+// hold it, and says in words what it expects.
+// threads: safe, no state.
+#ifndef EPLB_BASE_VALUE_RANGE_H_
+#define EPLB_BASE_VALUE_RANGE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace eplb {
+
+struct WrittenValue {
+  enum class Kind { kInteger, kReal, kText, kTexts, kUntyped, kOther };
+  Kind kind = Kind::kUntyped;  // kUntyped: of a variable or a flag, read as its key needs it
+  std::string text = {};       // as messages show it, too
+  std::vector<std::string> texts = {};  // of kTexts: an array of strings
+
+  bool is_text() const { return kind == Kind::kText || kind == Kind::kUntyped; }
+};
+
+using Scalar = std::variant<int64_t, double, absl::Duration, std::string>;
+
+// What every range below reads back as this value; of a number the shortest text.
+std::string ScalarText(const Scalar& value);
+
+// T: an integer, double, absl::Duration or std::string.
+template <class T>
+Scalar ToScalar(const T& value) {
+  if constexpr (std::is_integral_v<T>) return int64_t{value};
+  if constexpr (!std::is_integral_v<T>) return value;
+}
+template <class T>
+T FromScalar(const Scalar& value) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(std::get<int64_t>(value));
+  if constexpr (!std::is_integral_v<T>) return std::get<T>(value);
+}
+
+// Each range has these functions.
+//   Read      the value; none when `written` is of another kind or out of range.
+//   Holds     whether a value that was not written, such as a message's, is in range.
+//   Expected  in words, for messages and the help: "an integer in 1..5".
+
+struct IntegerRange {
+  int64_t low = 0;
+  int64_t high = 0;
+  std::string_view note = {};  // about a special value, "0: not known"
+
+  std::optional<Scalar> Read(const WrittenValue& written) const;
+  bool Holds(const Scalar& value) const;
+  std::string Expected() const;
+};
+
+struct NumberRange {
+  double low = 0;
+  double high = 0;
+  std::string_view note = {};
+
+  std::optional<Scalar> Read(const WrittenValue& written) const;
+  bool Holds(const Scalar& value) const;
+  std::string Expected() const;
+};
+
+struct DurationRange {
+  absl::Duration low;
+  absl::Duration high;
+  std::string_view example;  // "60s"
+
+  std::optional<Scalar> Read(const WrittenValue& written) const;
+  bool Holds(const Scalar& value) const;
+  std::string Expected() const;
+};
+
+// One of a few words.
+struct WordRange {
+  std::array<std::string_view, 4> words;  // empty ones at the end are none
+
+  std::optional<Scalar> Read(const WrittenValue& written) const;
+  bool Holds(const Scalar& value) const;
+  std::string Expected() const;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_BASE_VALUE_RANGE_H_

@@ -1,0 +1,353 @@
+#include "server/config/config_toml.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "base/suggestion.h"
+#include "base/toml_text.h"
+#include "server/config/config_keys.h"
+
+namespace eplb {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
+
+absl::Status Unreadable(const std::string& file, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(file, ": ", std::string(why)));
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& file) {
+  // O_NONBLOCK: opening a pipe must not wait for its writer.
+  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    return Unreadable(file, absl::StrCat("cannot be opened: ", std::strerror(errno)));
+  }
+  const absl::Cleanup close_file = [descriptor] { (void)close(descriptor); };
+  struct stat info = {};
+  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return Unreadable(file, S_ISDIR(info.st_mode) ? "cannot be read: it is a directory"
+                                                  : "cannot be read: it is not a regular file");
+  }
+  std::string text(kMaxFileBytes + 1, '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = read(descriptor, text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Unreadable(file, absl::StrCat("cannot be read: ", std::strerror(errno)));
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  if (done > kMaxFileBytes) return Unreadable(file, "larger than 1 MiB");
+  text.resize(done);
+  return text;
+}
+
+WrittenValue ValueOf(const toml::array& array) {
+  WrittenValue value = {.kind = WrittenValue::Kind::kTexts, .text = "an array"};
+  for (const toml::node& one : array) {
+    const auto* text = one.as_string();
+    if (text == nullptr) return {.kind = WrittenValue::Kind::kOther, .text = "an array"};
+    value.texts.push_back(text->get());
+  }
+  return value;
+}
+
+WrittenValue ValueOf(const toml::node& node) {
+  using Kind = WrittenValue::Kind;
+  if (const auto* integer = node.as_integer()) {
+    return {.kind = Kind::kInteger, .text = absl::StrCat(integer->get())};
+  }
+  if (const auto* real = node.as_floating_point()) {
+    return {.kind = Kind::kReal, .text = ScalarText(real->get())};
+  }
+  if (const auto* text = node.as_string()) return {.kind = Kind::kText, .text = text->get()};
+  if (const auto* flag = node.as_boolean()) {
+    return {.kind = Kind::kOther, .text = flag->get() ? "true" : "false"};
+  }
+  if (const auto* array = node.as_array()) return ValueOf(*array);
+  return {.kind = Kind::kOther, .text = node.is_table() ? "a table" : "a date or time"};
+}
+
+// A table may be empty, but not unknown: its keys cannot tell then.
+absl::Status CheckTable(std::string_view name) {
+  std::set<std::string> tables = {"jobs"};
+  for (const ConfigKey& key : ConfigKeys()) {
+    tables.emplace(key.table());
+  }
+  if (tables.contains(std::string(name))) return absl::OkStatus();
+  const std::vector<std::string> known(tables.begin(), tables.end());
+  return absl::InvalidArgumentError(
+      absl::StrCat(OnOneLine(name), ": unknown table", Suggestion(name, known)));
+}
+
+std::string Place(const std::string& file, const toml::node& node) {
+  return absl::StrCat(file, ":", node.source().begin.line);
+}
+
+absl::Status At(const std::string& file, const toml::node& node, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(Place(file, node), ": ", status.message()));
+}
+
+// The table tls.identity.
+
+struct RoleName {
+  AccessRole role;
+  std::string_view name;
+};
+constexpr RoleName kRoles[] = {{AccessRole::kMember, "member"},
+                               {AccessRole::kViewer, "viewer"},
+                               {AccessRole::kOperator, "operator"}};
+
+std::optional<AccessRole> RoleOf(std::string_view name) {
+  for (const RoleName& each : kRoles) {
+    if (each.name == name) return each.role;
+  }
+  return std::nullopt;
+}
+
+std::string_view NameOf(AccessRole role) {
+  for (const RoleName& each : kRoles) {
+    if (each.role == role) return each.name;
+  }
+  return "";  // kLocal, which no rule gives
+}
+
+// Printable, and a `*` only at the end.
+bool IsPattern(std::string_view text) {
+  const size_t star = text.find('*');
+  return !text.empty() && (star == std::string_view::npos || star + 1 == text.size()) &&
+         std::all_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+}
+
+std::string PlaceOfRule(const std::string& file, const toml::node& node, std::string_view pattern) {
+  return absl::StrCat(file, ":", node.source().begin.line, ": tls.identity \"",
+                      absl::Utf8SafeCEscape(std::string(pattern)), "\": ");
+}
+
+absl::StatusOr<std::vector<std::string>> JobsOf(const std::string& where, const toml::node* node) {
+  const toml::array* array = node == nullptr ? nullptr : node->as_array();
+  if (array == nullptr || array->empty() || array->size() > kMaxJobsPerRule) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "jobs: expected a list of 1..", kMaxJobsPerRule, " names"));
+  }
+  std::vector<std::string> jobs;
+  for (const toml::node& entry : *array) {
+    const auto* text = entry.as_string();
+    if (text == nullptr || !IsPattern(text->get())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where,
+          "jobs: expected names of jobs, with * at the end or nowhere, such as \"train-*\""));
+    }
+    jobs.push_back(text->get());
+  }
+  return jobs;
+}
+
+absl::StatusOr<IdentityRule> ReadRule(const std::string& where, std::string_view pattern,
+                                      const toml::node& node) {
+  const toml::table* table = node.as_table();
+  if (!IsPattern(pattern) || table == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where,
+        "expected a URI or DNS name, with * at the end or nowhere, and { role = .., jobs = "
+        "[..] }"));
+  }
+  for (const auto& [key, value] : *table) {
+    if (key.str() == "role" || key.str() == "jobs") continue;
+    return absl::InvalidArgumentError(absl::StrCat(where, "unknown key ",
+                                                   absl::Utf8SafeCEscape(std::string(key.str())),
+                                                   ", expected role and jobs"));
+  }
+  const toml::node* role_node = table->get("role");
+  const auto* name = role_node == nullptr ? nullptr : role_node->as_string();
+  const std::optional<AccessRole> role = name == nullptr ? std::nullopt : RoleOf(name->get());
+  if (!role) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "role: expected \"member\", \"viewer\" or \"operator\""));
+  }
+  EPLB_ASSIGN_OR_RETURN(std::vector<std::string> jobs, JobsOf(where, table->get("jobs")));
+  return IdentityRule{.pattern = std::string(pattern), .role = *role, .jobs = std::move(jobs)};
+}
+
+absl::StatusOr<std::vector<IdentityRule>> ReadIdentityRules(const std::string& file,
+                                                            const toml::table& table) {
+  if (table.size() > kMaxIdentityRules) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": tls.identity has ", table.size(),
+                                                   " rules, at most ", kMaxIdentityRules));
+  }
+  std::vector<IdentityRule> rules;
+  for (const auto& [key, node] : table) {
+    const std::string_view pattern = key.str();
+    EPLB_ASSIGN_OR_RETURN(IdentityRule rule,
+                          ReadRule(PlaceOfRule(file, node, pattern), pattern, node));
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+// Keys.
+
+absl::Status ApplyKey(const std::string& file, const std::string& name, const toml::node& node,
+                      DaemonConfig* config) {
+  const toml::table* const table = node.as_table();
+  if (table == nullptr || name != "tls.identity") {
+    return At(file, node, SetConfigKeyFrom(Place(file, node), name, ValueOf(node), config));
+  }
+  EPLB_ASSIGN_OR_RETURN(config->tls.identities, ReadIdentityRules(file, *table));
+  config->origins[name] = {.source = Place(file, node), .given = "a table"};
+  return absl::OkStatus();
+}
+
+absl::Status ApplyJobs(const std::string& file, const toml::table& jobs, DaemonConfig* config) {
+  for (const auto& [job, settings] : jobs) {
+    const toml::table* const table = settings.as_table();
+    const std::string name = absl::StrCat("jobs.", std::string(job.str()));
+    if (table == nullptr) {
+      EPLB_RETURN_IF_ERROR(ApplyKey(file, name, settings, config));
+      continue;
+    }
+    EPLB_RETURN_IF_ERROR(At(file, settings, CheckJobName(job.str())));
+    for (const auto& [key, node] : *table) {
+      EPLB_RETURN_IF_ERROR(
+          ApplyKey(file, absl::StrCat(name, ".", std::string(key.str())), node, config));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Printing.
+
+constexpr std::string_view kIdentity = "tls.identity";
+
+// JSON's strings are basic strings of TOML.
+std::string Quoted(std::string_view text) { return wire::JsonQuote(text); }
+
+// As a TOML value: a number as it is, else a string.
+std::string TomlValue(const Scalar& value) {
+  const bool is_number =
+      std::holds_alternative<int64_t>(value) || std::holds_alternative<double>(value);
+  return is_number ? ScalarText(value) : Quoted(ScalarText(value));
+}
+
+std::string SourceOf(const DaemonConfig& config, std::string_view key) {
+  const auto origin = config.origins.find(std::string(key));
+  return origin == config.origins.end() ? "default" : origin->second.source;
+}
+
+std::string Line(const DaemonConfig& config, const ConfigKey& key) {
+  const Scalar value = key.get(config);
+  const std::string name(key.own_name());
+  // A path that nobody gave.
+  const auto* text = std::get_if<std::string>(&value);
+  if (text != nullptr && !key.Read({.text = *text})) {
+    return absl::StrCat("# ", name, " is not set\n");
+  }
+  return absl::StrCat(name, " = ", TomlValue(value), "  # ", SourceOf(config, key.name), "\n");
+}
+
+std::string Identities(const DaemonConfig& config) {
+  if (config.tls.identities.empty()) return "";
+  std::string text =
+      absl::StrCat("\n[", std::string(kIdentity), "]  # ", SourceOf(config, kIdentity), "\n");
+  for (const IdentityRule& rule : config.tls.identities) {
+    std::vector<std::string> jobs;
+    for (const std::string& job : rule.jobs) jobs.push_back(Quoted(job));
+    absl::StrAppend(&text, Quoted(rule.pattern), " = { role = ", Quoted(NameOf(rule.role)),
+                    ", jobs = [", absl::StrJoin(jobs, ", "), "] }\n");
+  }
+  return text;
+}
+
+std::string JobSettings(const DaemonConfig& config) {
+  std::string text;
+  for (const auto& [job, patch] : config.core.job_settings) {
+    absl::StrAppend(&text, "\n[jobs.", Quoted(job), "]\n");
+    for (const wire::SettingRow& row : wire::SettingRows()) {
+      const std::optional<Scalar> value = row.get_given(patch);
+      if (!value) continue;
+      const std::string name(row.name);
+      absl::StrAppend(&text, name, " = ", TomlValue(*value), "  # ",
+                      SourceOf(config, absl::StrCat("jobs.", job, ".", name)), "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status ApplyConfigFile(const std::string& file, DaemonConfig* config) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadText(file));
+  EPLB_ASSIGN_OR_RETURN(const toml::table root, wire::ParseToml(file, text));
+  for (const auto& [name, node] : root) {
+    const std::string table_name(name.str());
+    const toml::table* const table = node.as_table();
+    if (table == nullptr) {
+      EPLB_RETURN_IF_ERROR(ApplyKey(file, table_name, node, config));
+    } else if (table_name == "jobs") {
+      EPLB_RETURN_IF_ERROR(ApplyJobs(file, *table, config));
+    } else if (table->empty()) {
+      EPLB_RETURN_IF_ERROR(At(file, node, CheckTable(table_name)));
+    } else {
+      for (const auto& [key, inner] : *table) {
+        EPLB_RETURN_IF_ERROR(
+            ApplyKey(file, absl::StrCat(table_name, ".", std::string(key.str())), inner, config));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string ConfigToml(const DaemonConfig& config) {
+  std::vector<std::string_view> tables;  // in the order of their first key
+  std::map<std::string_view, std::string> lines;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string_view table = key.table();
+    if (!lines.contains(table)) tables.push_back(table);
+    std::string& text = lines[table];
+    if (key.name != kIdentity) text += Line(config, key);
+  }
+  std::string text =
+      "# The configuration in force, with the source of each value. eplbd --config reads it.\n";
+  for (const std::string_view table : tables) {
+    absl::StrAppend(&text, "\n[", std::string(table), "]\n", lines[table]);
+  }
+  return absl::StrCat(text, Identities(config), JobSettings(config));
+}
+
+std::string ConfigSummary(const DaemonConfig& config, const std::string& file) {
+  const auto of_file =
+      std::count_if(config.origins.begin(), config.origins.end(), [&file](const auto& entry) {
+        return !file.empty() && entry.second.source.rfind(absl::StrCat(file, ":"), 0) == 0;
+      });
+  const auto others = std::ssize(config.origins) - of_file;
+  const auto keys = [](int64_t count) {
+    return absl::StrCat(count, count == 1 ? " key" : " keys");
+  };
+  if (file.empty()) return absl::StrCat("no file: ok, ", keys(others), " from variables and flags");
+  std::string text = absl::StrCat(file, ": ok, ", keys(of_file));
+  if (others > 0) absl::StrAppend(&text, "; ", keys(others), " from variables and flags");
+  return text;
+}
+
+}  // namespace eplb

@@ -1,0 +1,16 @@
+#include "server/core/values/config.h"
+
+#include <utility>
+
+namespace eplb::core {
+
+Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch) {
+  Settings settings = config.settings;
+  if (const auto own = config.job_settings.find(job); own != config.job_settings.end()) {
+    settings = wire::Patched(std::move(settings), own->second);
+  }
+  // One that another version of the daemon stored may name what this one does not have.
+  return wire::CheckPatch(patch).ok() ? wire::Patched(std::move(settings), patch) : settings;
+}
+
+}  // namespace eplb::core

@@ -1,0 +1,31 @@
+#include "server/core/values/config.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+TEST(ConfigTest, AJobsOwnConfigurationIsOverTheDaemonsAndUnderTheOperators) {
+  Config config = TestConfig();
+  config.job_settings[kJob] = {.every_steps = 30, .min_gain = 0.3};
+  TestJob job(config);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().settings.every_steps, 30);
+  EXPECT_EQ(job.daemon.View().settings.layers_per_chunk, 2);
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 50}}).ok());
+  job.daemon.Restart();
+  EXPECT_EQ(job.daemon.View().settings.every_steps, 50);
+  EXPECT_EQ(job.daemon.View().settings.min_gain, 0.3);
+}
+
+TEST(ConfigTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
+  StoredJob stored{kJob, 4, 9, Exchanged({1})};
+  stored.memory.settings.policy_name = "of-another-version";
+  const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
+  EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
+}
+
+}  // namespace
+}  // namespace eplb::core
