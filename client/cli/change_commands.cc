@@ -25,10 +25,10 @@
 #include "base/suggestion.h"
 #include "base/text.h"
 #include "client/cli/flags.h"
-#include "client/cli/job_json.h"
 #include "client/cli/text.h"
 #include "client/cli/wait.h"
 #include "proto/wire/convert.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/settings.h"
 
 #include "eplb/v1/admin.pb.h"
@@ -229,7 +229,7 @@ Output DecisionOutput(const RebalanceOptions& options, const v1::Plan& plan) {
   Output output;
   output.exit_code = plan.result() == "committed" ? kOk : kConditionNotMet;
   output.out = options.change.query.format == Format::kJson
-                   ? PlanToJson(plan) + "\n"
+                   ? wire::ToJsonText(plan) + "\n"
                    : absl::StrCat("plan ", plan.plan(), " ", Printable(plan.result()), ": ",
                                   Printable(plan.reason()), "\n");
   return output;
@@ -341,8 +341,8 @@ absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicyS
   const std::string name(row->name);
   const std::optional<Scalar> read = row->Read({.text = value});
   if (!read) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, "=", value, ": expected ", row->Expected()));
+    return absl::InvalidArgumentError(absl::StrCat(name, "=", value, ": expected ", row->Expected(),
+                                                   Suggestion(value, row->Choices())));
   }
   wire::SettingsPatch patch;
   row->set_given(*read, &patch);

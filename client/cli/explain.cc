@@ -11,7 +11,6 @@
 
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
-#include "client/cli/job_json.h"
 #include "client/cli/watch.h"
 
 #include <CLI/CLI.hpp>
@@ -236,7 +235,7 @@ Json OrNull(bool is_set, double value) {
 }
 
 Json PlanOrNull(const v1::Plan* plan) {
-  return plan == nullptr ? Json(nullptr) : Json::parse(PlanToJson(*plan));
+  return plan == nullptr ? Json(nullptr) : wire::ToJson(*plan);
 }
 
 Json LayersOf(const Explanation& explanation) {
@@ -317,7 +316,7 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"stalled_reason", job.stalled_reason()},
       {"run_number", job.run_number()},
       {"version", job.version()},
-      {"settings", Json::parse(PolicyToJson(job.policy()))},
+      {"settings", wire::ToJson(job.policy())},
       {"balancedness", nullptr},
       {"balancedness_static", nullptr},
       {"window", nullptr},

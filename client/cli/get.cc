@@ -17,6 +17,7 @@
 #include "client/cli/text.h"
 #include "client/cli/watch.h"
 #include "placement/evaluate.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
 #include "proto/wire/placement_json.h"
 
@@ -360,7 +361,7 @@ namespace {
 // "41  2026-11-21T10:02:03.123Z  committed  v12  version 12 (chunk 1 of 2) was .."
 std::string EventLine(const v1::JobEvent& event, const Terminal& terminal) {
   std::string text =
-      absl::StrCat(event.sequence(), "  ", TimeText(event.unix_micros()), "  ",
+      absl::StrCat(event.sequence(), "  ", wire::TimeText(event.unix_micros()), "  ",
                    Paint(terminal, Colour::kBold, Printable(event.name())), "  v", event.version());
   if (!event.actor().empty()) absl::StrAppend(&text, "  by ", Printable(event.actor()));
   absl::StrAppend(&text, "\n", Beside("", 2, Printable(event.reason()), terminal));

@@ -161,6 +161,20 @@ std::string SettingRow::Expected() const {
   return std::visit([](const auto& each) { return each.Expected(); }, range);
 }
 
+std::vector<std::string> SettingRow::Choices() const {
+  if (std::holds_alternative<PolicyRange>(range)) {
+    const std::vector<std::string_view> names = PolicyNames();
+    return {names.begin(), names.end()};
+  }
+  std::vector<std::string> choices;
+  if (const auto* words = std::get_if<WordRange>(&range)) {
+    for (const std::string_view word : words->words) {
+      if (!word.empty()) choices.emplace_back(word);
+    }
+  }
+  return choices;
+}
+
 std::span<const SettingRow> SettingRows() { return kRows; }
 
 const SettingRow* FindSetting(std::string_view name) {

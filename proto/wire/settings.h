@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -92,6 +93,8 @@ struct SettingRow {
   std::optional<Scalar> Read(const WrittenValue& written) const;
   bool Holds(const Scalar& value) const;
   std::string Expected() const;
+  // Where only these words are in range; else empty.
+  std::vector<std::string> Choices() const;
 };
 
 std::span<const SettingRow> SettingRows();

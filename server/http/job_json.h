@@ -1,6 +1,5 @@
-// The JSON of what the daemon tells: one line each, every number finite, any bytes of others as
-// UTF-8. eplbctl writes the same objects from messages, which stop at rpc/ (client/cli/daemon):
-// operator_test.py holds both equal. threads: safe, no state.
+// The JSON of the daemon's answers, one line each, by the printer that eplbctl has (wire::ToJson).
+// threads: safe, no state.
 #ifndef EPLB_SERVER_HTTP_JOB_JSON_H_
 #define EPLB_SERVER_HTTP_JOB_JSON_H_
 

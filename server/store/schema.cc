@@ -24,21 +24,18 @@ struct Entry {
 // In the order of their names. The texts are compared with the file's: not a blank may change
 // without a new kStoreSchema.
 constexpr Entry kEntries[] = {
+    // record: a JobEvent of proto/eplb/v1/query.proto, without what has a column.
     {"table", "events", "events",
-     "CREATE TABLE events(sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_micros INTEGER NOT NULL,"
-     " job TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, reason TEXT NOT NULL,"
-     " actor TEXT NOT NULL, was TEXT NOT NULL, became TEXT NOT NULL, checksum INTEGER NOT NULL)"
-     " STRICT"},
-    {"index", "events_by_actor", "events",
-     "CREATE INDEX events_by_actor ON events(job, (actor <> ''), sequence)"},
+     "CREATE TABLE events(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL,"
+     " by_operator INTEGER NOT NULL, record BLOB NOT NULL, checksum INTEGER NOT NULL) STRICT"},
+    {"index", "events_by_operator", "events",
+     "CREATE INDEX events_by_operator ON events(job, by_operator, sequence)"},
     {"index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
-    // version, digest: of its placement; 0 and empty without one. memory: a JobMemory of
-    // proto/eplb/v1/types.proto.
+    // version, digest: of its placement; 0 and empty without one. run_end, memory: a RunEnd, empty
+    // while the run lives, and a JobMemory of proto/eplb/v1/types.proto.
     {"table", "jobs", "jobs",
      "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL,"
-     " next_version INTEGER NOT NULL, ending TEXT NOT NULL, end_reason TEXT NOT NULL,"
-     " ended_unix_micros INTEGER NOT NULL, ended_run TEXT NOT NULL,"
-     " ended_world_size INTEGER NOT NULL, ended_step INTEGER NOT NULL, memory BLOB NOT NULL,"
+     " next_version INTEGER NOT NULL, run_end BLOB NOT NULL, memory BLOB NOT NULL,"
      " checksum INTEGER NOT NULL) STRICT"},
     // moved_aside_unix_micros: when a damaged database was, in whose place this one is.
     {"table", "leadership", "leadership",
@@ -50,20 +47,10 @@ constexpr Entry kEntries[] = {
      "NULL,"
      " placement BLOB NOT NULL, digest BLOB NOT NULL, checksum INTEGER NOT NULL,"
      " PRIMARY KEY (job, version, digest)) STRICT"},
+    // record: a Plan of proto/eplb/v1/query.proto.
     {"table", "plans", "plans",
-     "CREATE TABLE plans(job TEXT NOT NULL, plan INTEGER NOT NULL, unix_nanos INTEGER NOT NULL,"
-     " policy TEXT NOT NULL, result TEXT NOT NULL, base_version INTEGER NOT NULL,"
-     " first_version INTEGER NOT NULL, last_version INTEGER NOT NULL,"
-     " decided_first_step INTEGER NOT NULL, decided_last_step INTEGER NOT NULL,"
-     " balancedness_before REAL NOT NULL, balancedness_in_force REAL NOT NULL,"
-     " balancedness_predicted REAL NOT NULL, balancedness_seen REAL,"
-     " seen_first_step INTEGER NOT NULL, seen_last_step INTEGER NOT NULL,"
-     " peak_fall REAL NOT NULL, net_gain_seconds REAL NOT NULL, migration_seconds REAL NOT NULL,"
-     " transfers INTEGER NOT NULL, received_bytes INTEGER NOT NULL, num_chunks INTEGER NOT NULL,"
-     " chunks_committed INTEGER NOT NULL, solve_seconds REAL NOT NULL,"
-     " prepare_seconds REAL NOT NULL, pause_seconds REAL NOT NULL, switched_step INTEGER NOT NULL,"
-     " reason TEXT NOT NULL, asked_by TEXT NOT NULL, checksum INTEGER NOT NULL,"
-     " PRIMARY KEY (job, plan)) STRICT"},
+     "CREATE TABLE plans(job TEXT NOT NULL, plan INTEGER NOT NULL, record BLOB NOT NULL,"
+     " checksum INTEGER NOT NULL, PRIMARY KEY (job, plan)) STRICT"},
     {"table", "requests", "requests",
      "CREATE TABLE requests(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL,"
      " request_id TEXT NOT NULL, outcome TEXT NOT NULL, checksum INTEGER NOT NULL,"

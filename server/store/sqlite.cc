@@ -1,13 +1,11 @@
 #include "server/store/sqlite.h"
 
-#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
 #include "base/status_macros.h"
-#include "placement/decision/cost.h"
 #include "placement/digest.h"
 
 namespace eplb::sqlite {
@@ -49,12 +47,6 @@ Statement& Statement::BindBytes(const std::string& value) {
   return *this;
 }
 
-Statement& Statement::BindReal(double value) {
-  const int result = sqlite3_bind_double(statement_.get(), ++bound_, value);
-  if (bind_result_ == SQLITE_OK) bind_result_ = result;
-  return *this;
-}
-
 Statement& Statement::BindNull() {
   const int result = sqlite3_bind_null(statement_.get(), ++bound_);
   if (bind_result_ == SQLITE_OK) bind_result_ = result;
@@ -80,8 +72,6 @@ absl::Status Statement::Run() {
 int64_t Statement::Integer(int column) const {
   return sqlite3_column_int64(statement_.get(), column);
 }
-
-double Statement::Real(int column) const { return sqlite3_column_double(statement_.get(), column); }
 
 int Statement::Kind(int column) const { return sqlite3_column_type(statement_.get(), column); }
 
@@ -162,8 +152,6 @@ void Append(const Cell& cell, std::string* out) {
   out->push_back(static_cast<char>(cell.index()));
   if (const auto* integer = std::get_if<int64_t>(&cell)) {
     Append(static_cast<uint64_t>(*integer), out);
-  } else if (const auto* real = std::get_if<double>(&cell)) {
-    Append(std::bit_cast<uint64_t>(*real), out);
   } else if (const auto* text = std::get_if<std::string>(&cell)) {
     AppendText(*text, out);
   } else if (const auto* bytes = std::get_if<Bytes>(&cell)) {
@@ -174,8 +162,6 @@ void Append(const Cell& cell, std::string* out) {
 void Bind(const Cell& cell, Statement& statement) {
   if (const auto* integer = std::get_if<int64_t>(&cell)) {
     statement.Bind(*integer);
-  } else if (const auto* real = std::get_if<double>(&cell)) {
-    statement.BindReal(*real);
   } else if (const auto* text = std::get_if<std::string>(&cell)) {
     statement.BindText(*text);
   } else if (const auto* bytes = std::get_if<Bytes>(&cell)) {
@@ -189,8 +175,6 @@ Cell CellAt(const Statement& statement, int column) {
   switch (statement.Kind(column)) {
     case SQLITE_INTEGER:
       return statement.Integer(column);
-    case SQLITE_FLOAT:
-      return statement.Real(column);
     case SQLITE_TEXT:
       return statement.Bytes(column);
     case SQLITE_BLOB:
@@ -239,7 +223,5 @@ absl::Status ForEachRow(Statement statement, const std::string& what, size_t fir
     EPLB_RETURN_IF_ERROR(use(row));
   }
 }
-
-Cell RealCell(double value) { return Finite(value) + 0.0; }
 
 }  // namespace eplb::sqlite

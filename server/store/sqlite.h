@@ -35,7 +35,6 @@ class Statement {
   Statement& Bind(int64_t value);
   Statement& BindText(const std::string& value);
   Statement& BindBytes(const std::string& value);
-  Statement& BindReal(double value);
   Statement& BindNull();
   // True with a row, false at the end. errors: those of Connection.
   absl::StatusOr<bool> Step();
@@ -43,7 +42,6 @@ class Statement {
   absl::Status Run();
 
   int64_t Integer(int column) const;
-  double Real(int column) const;
   std::string Bytes(int column) const;  // text or blob
   int Kind(int column) const;           // SQLITE_INTEGER, ..
   int num_columns() const;
@@ -125,15 +123,12 @@ struct Bytes {
   std::string bytes;
   friend bool operator==(const Bytes&, const Bytes&) = default;
 };
-// NULL, INTEGER, REAL, TEXT, BLOB.
-using Cell = std::variant<std::monostate, int64_t, double, std::string, Bytes>;
+// NULL, INTEGER, TEXT, BLOB: all that our tables have.
+using Cell = std::variant<std::monostate, int64_t, std::string, Bytes>;
 using Row = std::vector<Cell>;
 
 // 63 bits of the SHA-256 over the cells' kinds, lengths and bytes.
 int64_t ChecksumOf(std::span<const Cell> cells);
-
-// A REAL that comes back as it was given: finite, and no negative zero.
-Cell RealCell(double value);
 
 // INSERT OR REPLACE of the cells and, as the last column, the checksum of those from
 // `first_checked` on. The columns are those named, "a, b, c, checksum", or all of the table when

@@ -34,8 +34,8 @@ absl::Status Trim(sqlite::Connection& connection, const std::string& table,
 absl::Status TrimEvents(sqlite::Connection& connection, const core::JobEvent& event, int32_t keep) {
   EPLB_ASSIGN_OR_RETURN(
       sqlite::Statement statement,
-      connection.Prepare("DELETE FROM events WHERE job = ?1 AND (actor <> '') = ?2 AND sequence <= "
-                         "(SELECT sequence FROM events WHERE job = ?1 AND (actor <> '') = ?2 "
+      connection.Prepare("DELETE FROM events WHERE job = ?1 AND by_operator = ?2 AND sequence <= "
+                         "(SELECT sequence FROM events WHERE job = ?1 AND by_operator = ?2 "
                          "ORDER BY sequence DESC LIMIT 1 OFFSET ?3)"));
   return statement.BindText(event.job).Bind(int64_t{!event.actor.empty()}).Bind(keep).Run();
 }
@@ -45,9 +45,9 @@ absl::Status TrimOrphans(sqlite::Connection& connection, bool of_operators, int3
   EPLB_ASSIGN_OR_RETURN(
       sqlite::Statement statement,
       connection.Prepare(
-          "DELETE FROM events WHERE job NOT IN (SELECT job FROM jobs) AND (actor <> '') = ?1 AND "
+          "DELETE FROM events WHERE job NOT IN (SELECT job FROM jobs) AND by_operator = ?1 AND "
           "sequence <= (SELECT sequence FROM events WHERE job NOT IN (SELECT job FROM jobs) AND "
-          "(actor <> '') = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2)"));
+          "by_operator = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2)"));
   return statement.Bind(int64_t{of_operators}).Bind(keep).Run();
 }
 

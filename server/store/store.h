@@ -15,11 +15,7 @@
 
 namespace eplb {
 
-struct StoredEvent {
-  int64_t sequence = 0;  // rising within the store
-  absl::Time time;
-  core::JobEvent event;
-};
+using core::StoredEvent;
 
 // What is kept of a job, each >= 1; older ones are removed. The audit log of jobs that are not
 // known (any more) is bounded by max_events and max_operator_events for all of them together.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -13,28 +12,16 @@
 #include "placement/digest.h"
 #include "placement/topology.h"
 #include "proto/wire/messages.h"
+#include "server/messages/records.h"
 
 namespace eplb {
 
 namespace {
 
 using sqlite::Cell;
-using sqlite::RealCell;
 using sqlite::Row;
 
 std::string BytesOf(const Digest& digest) { return {digest.bytes.begin(), digest.bytes.end()}; }
-
-template <class T>
-Cell CellOf(const std::optional<T>& value) {
-  if (!value) return std::monostate();
-  if constexpr (std::is_same_v<T, std::string>) {
-    return *value;
-  } else if constexpr (std::is_same_v<T, double>) {
-    return RealCell(*value);
-  } else {
-    return int64_t{*value};
-  }
-}
 
 // Reads a row's cells from the left. A cell of another kind than asked for makes it fail.
 class Reader {
@@ -42,8 +29,6 @@ class Reader {
   explicit Reader(const Row& row) : row_(row) {}
 
   int64_t Integer() { return Take<int64_t>(); }
-  int32_t Small() { return static_cast<int32_t>(Take<int64_t>()); }
-  double Real() { return Take<double>(); }
   std::string Text() { return Take<std::string>(); }
   std::string Bytes() { return Take<sqlite::Bytes>().bytes; }
   template <class T>
@@ -84,19 +69,17 @@ struct JobRow {
   wire::JobMemory memory;
 };
 
-// The six cells of how a job's newest run ended; an empty name while it lives.
-absl::StatusOr<std::optional<core::RunEnd>> EndOf(Reader& reader) {
-  const std::string name = reader.Text();
-  core::RunEnd end;
-  end.reason = reader.Text();
-  end.at = absl::FromUnixMicros(reader.Integer());
-  end.run_id = reader.Text();
-  end.world_size = reader.Small();
-  end.step = reader.Integer();
-  if (name.empty()) return std::nullopt;
-  const std::optional<core::RunEnding> how = core::RunEndingOf(name);
-  if (!how) return absl::DataLossError("a row of jobs has an unknown ending");
-  end.how = *how;
+// The message in the next cell. errors: DataLoss, naming the table.
+template <class Message>
+absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
+  Message message;
+  if (message.ParseFromString(reader.Bytes())) return message;
+  return absl::DataLossError(absl::StrCat("a row of ", table, " has a message that is not ours"));
+}
+
+absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
+  if (message.ending().empty()) return std::nullopt;  // it lives
+  EPLB_ASSIGN_OR_RETURN(core::RunEnd end, FromProto(message));
   return end;
 }
 
@@ -107,7 +90,8 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
   job.version = reader.Integer();
   job.digest = reader.Bytes();
   job.next_version = reader.Integer();
-  EPLB_ASSIGN_OR_RETURN(job.end, EndOf(reader));
+  EPLB_ASSIGN_OR_RETURN(const v1::RunEnd end, MessageOf<v1::RunEnd>(reader, "jobs"));
+  EPLB_ASSIGN_OR_RETURN(job.end, EndOf(end));
   const std::string bytes = reader.Bytes();
   EPLB_RETURN_IF_ERROR(reader.Done("jobs"));
   absl::StatusOr<wire::JobMemory> memory = wire::MemoryFromBytes(bytes);
@@ -121,55 +105,23 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
 
 absl::StatusOr<core::Plan> PlanOf(const Row& row) {
   Reader reader(row);
-  core::Plan plan;
-  (void)reader.Text();  // the job
-  plan.plan = reader.Integer();
-  plan.decided_at = absl::FromUnixNanos(reader.Integer());
-  plan.policy = reader.Text();
-  const std::optional<core::PlanResult> result = core::PlanResultOf(reader.Text());
-  plan.result = result.value_or(core::PlanResult::kFailed);
-  plan.base_version = reader.Integer();
-  plan.first_version = reader.Integer();
-  plan.last_version = reader.Integer();
-  plan.decided_first_step = reader.Integer();
-  plan.decided_last_step = reader.Integer();
-  plan.balancedness_before = reader.Real();
-  plan.balancedness_in_force = reader.Real();
-  plan.balancedness_predicted = reader.Real();
-  plan.balancedness_seen = reader.Maybe<double>();
-  plan.seen_first_step = reader.Integer();
-  plan.seen_last_step = reader.Integer();
-  plan.peak_fall = reader.Real();
-  plan.net_gain_seconds = reader.Real();
-  plan.migration_seconds = reader.Real();
-  plan.transfers = reader.Integer();
-  plan.received_bytes = reader.Integer();
-  plan.num_chunks = reader.Small();
-  plan.chunks_committed = reader.Small();
-  plan.solve_seconds = reader.Real();
-  plan.prepare_seconds = reader.Real();
-  plan.pause_seconds = reader.Real();
-  plan.switched_step = reader.Integer();
-  plan.reason = reader.Text();
-  plan.asked_by = reader.Text();
+  (void)reader.Text();     // the job
+  (void)reader.Integer();  // the plan's number
+  EPLB_ASSIGN_OR_RETURN(const v1::Plan message, MessageOf<v1::Plan>(reader, "plans"));
   EPLB_RETURN_IF_ERROR(reader.Done("plans"));
-  if (!result) return absl::DataLossError("a row of plans has an unknown result");
-  return plan;
+  return FromProto(message);
 }
 
 absl::StatusOr<StoredEvent> EventOf(const Row& row) {
   Reader reader(row);
-  StoredEvent stored;
-  stored.sequence = reader.Integer();
-  stored.time = absl::FromUnixMicros(reader.Integer());
-  stored.event.job = reader.Text();
-  stored.event.name = reader.Text();
-  stored.event.version = reader.Integer();
-  stored.event.reason = reader.Text();
-  stored.event.actor = reader.Text();
-  stored.event.before = reader.Text();
-  stored.event.after = reader.Text();
+  const int64_t sequence = reader.Integer();
+  std::string job = reader.Text();
+  (void)reader.Integer();  // whether it is an operator's
+  EPLB_ASSIGN_OR_RETURN(const v1::JobEvent message, MessageOf<v1::JobEvent>(reader, "events"));
   EPLB_RETURN_IF_ERROR(reader.Done("events"));
+  StoredEvent stored = FromProto(message);
+  stored.sequence = sequence;
+  stored.event.job = std::move(job);
   return stored;
 }
 
@@ -280,18 +232,19 @@ absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection) {
 absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& leadership) {
   std::optional<int64_t> moved_aside;
   if (leadership.moved_aside) moved_aside = absl::ToUnixMicros(*leadership.moved_aside);
-  return Insert(connection, "leadership", "only, term, schema, moved_aside_unix_micros, checksum",
-                {int64_t{0}, leadership.term, kStoreSchema, CellOf(moved_aside)}, 1);
+  return Insert(
+      connection, "leadership", "only, term, schema, moved_aside_unix_micros, checksum",
+      {int64_t{0}, leadership.term, kStoreSchema, moved_aside ? Cell(*moved_aside) : Cell()}, 1);
 }
 
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
-  const core::RunEnd end = job.end.value_or(core::RunEnd{});
-  const std::string ending = job.end ? std::string(core::RunEndingName(end.how)) : "";
+  v1::RunEnd end;
+  if (job.end) ToProto(*job.end, &end);
   const std::string digest = job.placement ? BytesOf(DigestOf(*job.placement)) : "";
-  return Insert(connection, "jobs", "",
-                {job.job, job.version, sqlite::Bytes{digest}, job.next_version, ending, end.reason,
-                 absl::ToUnixMicros(end.at), end.run_id, int64_t{end.world_size}, end.step,
-                 sqlite::Bytes{wire::MemoryBytes(job.memory)}});
+  return Insert(
+      connection, "jobs", "",
+      {job.job, job.version, sqlite::Bytes{digest}, job.next_version,
+       sqlite::Bytes{end.SerializeAsString()}, sqlite::Bytes{wire::MemoryBytes(job.memory)}});
 }
 
 absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
@@ -310,46 +263,23 @@ absl::Status InsertRequest(sqlite::Connection& connection, const std::string& jo
 
 absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
                         const core::Plan& plan) {
+  v1::Plan message;
+  ToProto(plan, &message);
   return Insert(connection, "plans", "",
-                {job,
-                 plan.plan,
-                 absl::ToUnixNanos(plan.decided_at),
-                 plan.policy,
-                 std::string(core::PlanResultName(plan.result)),
-                 plan.base_version,
-                 plan.first_version,
-                 plan.last_version,
-                 plan.decided_first_step,
-                 plan.decided_last_step,
-                 RealCell(plan.balancedness_before),
-                 RealCell(plan.balancedness_in_force),
-                 RealCell(plan.balancedness_predicted),
-                 CellOf(plan.balancedness_seen),
-                 plan.seen_first_step,
-                 plan.seen_last_step,
-                 RealCell(plan.peak_fall),
-                 RealCell(plan.net_gain_seconds),
-                 RealCell(plan.migration_seconds),
-                 plan.transfers,
-                 plan.received_bytes,
-                 int64_t{plan.num_chunks},
-                 int64_t{plan.chunks_committed},
-                 RealCell(plan.solve_seconds),
-                 RealCell(plan.prepare_seconds),
-                 RealCell(plan.pause_seconds),
-                 plan.switched_step,
-                 plan.reason,
-                 plan.asked_by});
+                {job, plan.plan, sqlite::Bytes{message.SerializeAsString()}});
 }
 
 absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& stored) {
-  const core::JobEvent& event = stored.event;
+  v1::JobEvent message;
+  ToProto(stored, &message);
+  message.clear_sequence();
+  message.clear_job();
   // NULL makes SQLite draw the next sequence; the checksum does not cover it.
   const Cell sequence = stored.sequence == 0 ? Cell() : Cell(stored.sequence);
-  return Insert(connection, "events", "",
-                {sequence, absl::ToUnixMicros(stored.time), event.job, event.name, event.version,
-                 event.reason, event.actor, event.before, event.after},
-                1);
+  const int64_t by_operator = stored.event.actor.empty() ? 0 : 1;
+  return Insert(
+      connection, "events", "",
+      {sequence, stored.event.job, by_operator, sqlite::Bytes{message.SerializeAsString()}}, 1);
 }
 
 absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& connection) {

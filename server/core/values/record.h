@@ -200,6 +200,12 @@ struct JobEvent {
   std::string after = {};
 };
 
+struct StoredEvent {
+  int64_t sequence = 0;  // rising within the store
+  absl::Time time;
+  JobEvent event;
+};
+
 }  // namespace eplb::core
 
 #endif  // EPLB_SERVER_CORE_VALUES_RECORD_H_

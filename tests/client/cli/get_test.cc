@@ -49,8 +49,7 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   EXPECT_THAT(json.out,
               HasSubstr(R"("transport":{"name":"nccl","fallback_reason":"","device":3,)"));
   EXPECT_THAT(json.out, HasSubstr(R"("settings":{"NCCL_IB_TC":"106"})"));
-  EXPECT_THAT(json.out, HasSubstr(R"("transport":{"name":"","fallback_reason":"","device":null,)"))
-      << "of a client that does not say";
+  EXPECT_THAT(json.out, HasSubstr(R"("transport":null,)")) << "of a client that does not say";
 }
 
 TEST_F(GetRanksTest, ARankThatHasEndedIsNotAway) {

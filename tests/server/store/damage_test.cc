@@ -198,8 +198,8 @@ TEST_F(DamageTest, AFlippedByteInTheLogLosesOnlyTheNewestWrites) {
 TEST_F(DamageTest, AnAlteredCellIsFoundByItsChecksum) {
   for (const char* sql :
        {"UPDATE jobs SET next_version = 1", "UPDATE placements SET version = version + 90",
-        "UPDATE leadership SET term = 3", "UPDATE plans SET reason = 'x'",
-        "UPDATE requests SET outcome = 'x'", "UPDATE events SET actor = 'eve'",
+        "UPDATE leadership SET term = 3", "UPDATE plans SET record = x'00'",
+        "UPDATE requests SET outcome = 'x'", "UPDATE events SET by_operator = 1 - by_operator",
         "DELETE FROM leadership", "DELETE FROM placements WHERE version = 3",
         "PRAGMA user_version = 99", "PRAGMA application_id = 1", "CREATE TABLE more(x)"}) {
     WriteFile(path_, bytes_);

@@ -142,7 +142,7 @@ TEST_P(StoreContractTest, EventsCarryWhoAskedAndWhatChangedAndCanBeReadOnFromAPo
 core::Plan PlanOf(int64_t number) {
   core::Plan plan;
   plan.plan = number;
-  plan.decided_at = absl::FromUnixNanos(1'700'000'000'123'456'789);
+  plan.decided_at = absl::FromUnixMicros(1'700'000'000'123'456);
   plan.policy = "balanced";
   plan.result = core::PlanResult::kPartial;
   plan.base_version = 3;

@@ -1,0 +1,32 @@
+// The JSON of messages, one form for eplbctl -o json and for HTTP.
+// threads: safe, no state.
+#ifndef EPLB_PROTO_WIRE_MESSAGE_JSON_H_
+#define EPLB_PROTO_WIRE_MESSAGE_JSON_H_
+
+#include <cstdint>
+#include <string>
+
+#include <google/protobuf/message.h>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace eplb::wire {
+
+// An object with every field: its name in the .proto is the key, in the order of declaration.
+// Integers are numbers, bytes hexadecimal, a number that is not finite 0, and an optional field
+// that is not set null. Three things have a form of their own: "time" follows "unix_micros"; the
+// fields of a Shape stand in the object around it, with experts as "num_logical_experts"; the
+// settings of a transport are an object. cost: linear.
+nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
+
+// One line without its end. Bytes of others that are not UTF-8 are replaced.
+std::string DumpJson(const nlohmann::ordered_json& json);
+// DumpJson of ToJson.
+std::string ToJsonText(const google::protobuf::Message& message);
+
+// "2026-11-21T10:02:03.123Z".
+std::string TimeText(int64_t unix_micros);
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_PROTO_WIRE_MESSAGE_JSON_H_

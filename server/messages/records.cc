@@ -1,0 +1,123 @@
+#include "server/messages/records.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace eplb {
+
+void ToProto(const core::Plan& plan, v1::Plan* out) {
+  out->set_plan(static_cast<uint64_t>(plan.plan));
+  out->set_unix_micros(absl::ToUnixMicros(plan.decided_at));
+  out->set_policy(plan.policy);
+  out->set_result(std::string(core::PlanResultName(plan.result)));
+  out->set_base_version(static_cast<uint64_t>(plan.base_version));
+  out->set_first_version(static_cast<uint64_t>(plan.first_version));
+  out->set_last_version(static_cast<uint64_t>(plan.last_version));
+  out->set_decided_first_step(static_cast<uint64_t>(plan.decided_first_step));
+  out->set_decided_last_step(static_cast<uint64_t>(plan.decided_last_step));
+  out->set_balancedness_before(plan.balancedness_before);
+  out->set_balancedness_in_force(plan.balancedness_in_force);
+  out->set_balancedness_predicted(plan.balancedness_predicted);
+  out->set_peak_fall(plan.peak_fall);
+  out->set_net_gain_seconds(plan.net_gain_seconds);
+  out->set_migration_seconds(plan.migration_seconds);
+  out->set_transfers(static_cast<uint64_t>(plan.transfers));
+  if (plan.received_bytes != core::kNotMeasured) {
+    out->set_received_bytes(static_cast<uint64_t>(plan.received_bytes));
+  }
+  out->set_num_chunks(static_cast<uint32_t>(plan.num_chunks));
+  out->set_chunks_committed(static_cast<uint32_t>(plan.chunks_committed));
+  out->set_solve_seconds(plan.solve_seconds);
+  out->set_prepare_seconds(plan.prepare_seconds);
+  if (plan.pause_seconds != core::kNotMeasured) out->set_pause_seconds(plan.pause_seconds);
+  out->set_switched_step(static_cast<uint64_t>(plan.switched_step));
+  out->set_reason(plan.reason);
+  out->set_asked_by(plan.asked_by);
+  if (plan.balancedness_seen) out->set_balancedness_seen(*plan.balancedness_seen);
+  out->set_seen_first_step(static_cast<uint64_t>(plan.seen_first_step));
+  out->set_seen_last_step(static_cast<uint64_t>(plan.seen_last_step));
+}
+
+absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
+  const std::optional<core::PlanResult> result = core::PlanResultOf(in.result());
+  if (!result) return absl::DataLossError("a plan has an unknown result");
+  core::Plan plan;
+  plan.plan = static_cast<int64_t>(in.plan());
+  plan.decided_at = absl::FromUnixMicros(in.unix_micros());
+  plan.policy = in.policy();
+  plan.result = *result;
+  plan.base_version = static_cast<int64_t>(in.base_version());
+  plan.first_version = static_cast<int64_t>(in.first_version());
+  plan.last_version = static_cast<int64_t>(in.last_version());
+  plan.decided_first_step = static_cast<int64_t>(in.decided_first_step());
+  plan.decided_last_step = static_cast<int64_t>(in.decided_last_step());
+  plan.balancedness_before = in.balancedness_before();
+  plan.balancedness_in_force = in.balancedness_in_force();
+  plan.balancedness_predicted = in.balancedness_predicted();
+  plan.peak_fall = in.peak_fall();
+  plan.net_gain_seconds = in.net_gain_seconds();
+  plan.migration_seconds = in.migration_seconds();
+  plan.transfers = static_cast<int64_t>(in.transfers());
+  plan.received_bytes =
+      in.has_received_bytes() ? static_cast<int64_t>(in.received_bytes()) : core::kNotMeasured;
+  plan.num_chunks = static_cast<int32_t>(in.num_chunks());
+  plan.chunks_committed = static_cast<int32_t>(in.chunks_committed());
+  plan.solve_seconds = in.solve_seconds();
+  plan.prepare_seconds = in.prepare_seconds();
+  plan.pause_seconds = in.has_pause_seconds() ? in.pause_seconds() : core::kNotMeasured;
+  plan.switched_step = static_cast<int64_t>(in.switched_step());
+  plan.reason = in.reason();
+  plan.asked_by = in.asked_by();
+  if (in.has_balancedness_seen()) plan.balancedness_seen = in.balancedness_seen();
+  plan.seen_first_step = static_cast<int64_t>(in.seen_first_step());
+  plan.seen_last_step = static_cast<int64_t>(in.seen_last_step());
+  return plan;
+}
+
+void ToProto(const core::RunEnd& end, v1::RunEnd* out) {
+  out->set_ending(std::string(core::RunEndingName(end.how)));
+  out->set_reason(end.reason);
+  out->set_unix_micros(absl::ToUnixMicros(end.at));
+  out->set_run_id(end.run_id);
+  out->set_world_size(static_cast<uint32_t>(end.world_size));
+  out->set_step(static_cast<uint64_t>(end.step));
+}
+
+absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& in) {
+  const std::optional<core::RunEnding> how = core::RunEndingOf(in.ending());
+  if (!how) return absl::DataLossError("a run has an unknown ending");
+  return core::RunEnd{.how = *how,
+                      .reason = in.reason(),
+                      .at = absl::FromUnixMicros(in.unix_micros()),
+                      .run_id = in.run_id(),
+                      .world_size = static_cast<int32_t>(in.world_size()),
+                      .step = static_cast<int64_t>(in.step())};
+}
+
+void ToProto(const core::StoredEvent& stored, v1::JobEvent* out) {
+  out->set_sequence(static_cast<uint64_t>(stored.sequence));
+  out->set_unix_micros(absl::ToUnixMicros(stored.time));
+  out->set_job(stored.event.job);
+  out->set_name(stored.event.name);
+  out->set_version(static_cast<uint64_t>(stored.event.version));
+  out->set_reason(stored.event.reason);
+  out->set_actor(stored.event.actor);
+  out->set_before(stored.event.before);
+  out->set_after(stored.event.after);
+}
+
+core::StoredEvent FromProto(const v1::JobEvent& in) {
+  return {.sequence = static_cast<int64_t>(in.sequence()),
+          .time = absl::FromUnixMicros(in.unix_micros()),
+          .event = {.job = in.job(),
+                    .name = in.name(),
+                    .version = static_cast<int64_t>(in.version()),
+                    .reason = in.reason(),
+                    .actor = in.actor(),
+                    .before = in.before(),
+                    .after = in.after()}};
+}
+
+}  // namespace eplb

@@ -1,0 +1,27 @@
+// What is kept of a job as messages: for the store, and for who asks.
+// threads: safe, no state.
+#ifndef EPLB_SERVER_MESSAGES_RECORDS_H_
+#define EPLB_SERVER_MESSAGES_RECORDS_H_
+
+#include "absl/status/statusor.h"
+
+#include "server/core/values/record.h"
+
+#include "eplb/v1/query.pb.h"
+
+namespace eplb {
+
+void ToProto(const core::Plan& plan, v1::Plan* out);
+// The same plan; its time to the microsecond. errors: DataLoss for an unknown result.
+absl::StatusOr<core::Plan> FromProto(const v1::Plan& plan);
+
+void ToProto(const core::RunEnd& end, v1::RunEnd* out);
+// errors: DataLoss for an unknown ending.
+absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& end);
+
+void ToProto(const core::StoredEvent& stored, v1::JobEvent* out);
+core::StoredEvent FromProto(const v1::JobEvent& event);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_MESSAGES_RECORDS_H_

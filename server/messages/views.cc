@@ -1,0 +1,123 @@
+#include "server/messages/views.h"
+
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "proto/wire/convert.h"
+#include "proto/wire/settings.h"
+
+namespace eplb {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);  // as counts_u64 is
+
+void ToProto(const core::RankView& view, v1::RankStatus* out) {
+  out->set_rank(static_cast<uint32_t>(view.rank));
+  out->set_connected(view.connected);
+  out->set_running_version(static_cast<uint64_t>(view.running_version));
+  out->set_prepared_version(static_cast<uint64_t>(view.prepared_version));
+  out->set_step(static_cast<uint64_t>(view.step));
+  out->set_away_seconds(absl::ToDoubleSeconds(view.away));
+  out->set_answer(view.answer);
+  out->set_answer_seconds(view.answer_seconds);
+  out->set_pause_seconds(view.pause_seconds);
+  out->set_dropped_steps(static_cast<uint64_t>(view.dropped_steps));
+  out->set_library_version(view.library_version);
+  out->set_state(view.state);
+  wire::ToProto(view.transport, out->mutable_transport());
+}
+
+void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
+  out->set_balancedness(view.balancedness);
+  out->set_balancedness_static(view.balancedness_static);
+  if (view.balancedness_predicted) out->set_balancedness_predicted(*view.balancedness_predicted);
+  if (view.balancedness_seen) out->set_balancedness_seen(*view.balancedness_seen);
+  out->set_measured_first_step(static_cast<uint64_t>(view.measured_first_step));
+  out->set_measured_last_step(static_cast<uint64_t>(view.measured_last_step));
+  out->mutable_layer_balancedness()->Assign(view.layer_balancedness.begin(),
+                                            view.layer_balancedness.end());
+}
+
+// Whether balancing goes on, and for which run.
+void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
+  out->set_stalled(view.stalled);
+  out->set_stalled_reason(view.stalled_reason);
+  out->set_step_seconds(view.step_seconds);
+  out->set_coverage_now(view.coverage_now);
+  out->set_run_number(static_cast<uint64_t>(view.run_number));
+  out->set_term(static_cast<uint64_t>(view.term));
+  out->set_refusal(view.refusal);
+  out->set_refused_hellos(static_cast<uint64_t>(view.refused_hellos));
+  out->set_take_over_refused(view.take_over_refused);
+  if (!view.candidate) return;
+  v1::CandidateStatus* const candidate = out->mutable_candidate();
+  candidate->set_run_id(view.candidate->run_id);
+  candidate->set_world_size(static_cast<uint32_t>(view.candidate->world_size));
+  candidate->set_registered_ranks(static_cast<uint32_t>(view.candidate->registered));
+  candidate->set_connected_ranks(static_cast<uint32_t>(view.candidate->connected));
+  candidate->set_seconds(absl::ToDoubleSeconds(view.candidate->since));
+  candidate->set_waits(view.candidate->waits);
+}
+
+}  // namespace
+
+void ToProto(const core::JobView& view, v1::JobStatus* out) {
+  out->set_job(view.job);
+  out->set_run_id(view.run_id);
+  out->set_state(view.state);
+  out->set_state_seconds(absl::ToDoubleSeconds(view.state_age));
+  out->set_waiting_for(view.waiting_for);
+  wire::ToProto(view.shape, out->mutable_shape());
+  out->set_world_size(static_cast<uint32_t>(view.world_size));
+  out->set_connected_ranks(static_cast<uint32_t>(view.connected_ranks));
+  out->set_step(static_cast<uint64_t>(view.step));
+  out->set_version(static_cast<uint64_t>(view.version));
+  out->set_digest(view.digest.bytes.data(), view.digest.bytes.size());
+  MeasuredToProto(view, out);
+  out->set_last_window_first_step(static_cast<uint64_t>(view.last_window_first_step));
+  out->set_last_window_last_step(static_cast<uint64_t>(view.last_window_last_step));
+  out->set_commits(static_cast<uint64_t>(view.commits));
+  out->set_last_reason(view.last_reason);
+  out->set_paused(view.paused);
+  out->set_pause_reason(view.pause_reason);
+  wire::ToProto(wire::PatchOf(view.settings), out->mutable_policy());
+  out->set_report_every(static_cast<uint32_t>(view.report_every));
+  out->set_reduce(view.reduce);
+  out->set_coverage(view.coverage);
+  for (const int32_t layer : view.model_layers) {
+    out->add_model_layers(static_cast<uint32_t>(layer));
+  }
+  out->set_ending(view.ending);
+  out->set_end_reason(view.end_reason);
+  out->set_took_over(view.took_over);
+  out->set_stuck_seconds(view.stuck_seconds);
+  ProgressToProto(view, out);
+  for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
+}
+
+void ToProto(const core::RefusedJob& refused, absl::Time now, v1::Refusal* out) {
+  out->set_job(refused.job);
+  out->set_reason(refused.reason);
+  out->set_count(static_cast<uint64_t>(refused.count));
+  out->set_seconds_ago(absl::ToDoubleSeconds(now - refused.at));
+}
+
+void ToProto(const core::WindowView& window, v1::GetLoadResponse* out) {
+  const LoadMatrix& counts = window.load->counts();
+  out->set_first_step(static_cast<uint64_t>(window.first_step));
+  out->set_last_step(static_cast<uint64_t>(window.last_step));
+  out->set_num_layers(static_cast<uint32_t>(counts.rows()));
+  out->set_num_experts(static_cast<uint32_t>(counts.cols()));
+  std::string* bytes = out->mutable_counts_u64();
+  bytes->resize(static_cast<size_t>(counts.size()) * sizeof(int64_t));
+  std::memcpy(bytes->data(), counts.data(), bytes->size());
+  if (window.on_gpus == nullptr) return;
+  const RealMatrix& gpu_loads = window.on_gpus->loads;
+  out->mutable_gpu_loads()->Assign(gpu_loads.data(), gpu_loads.data() + gpu_loads.size());
+  for (const int64_t version : window.on_gpus->versions) {
+    out->add_versions(static_cast<uint64_t>(version));
+  }
+}
+
+}  // namespace eplb

@@ -1,0 +1,23 @@
+// What the core shows of its jobs as messages, for gRPC and for HTTP.
+// threads: safe, no state.
+#ifndef EPLB_SERVER_MESSAGES_VIEWS_H_
+#define EPLB_SERVER_MESSAGES_VIEWS_H_
+
+#include "absl/time/time.h"
+
+#include "server/core/values/views.h"
+
+#include "eplb/v1/query.pb.h"
+
+namespace eplb {
+
+void ToProto(const core::JobView& view, v1::JobStatus* out);
+
+// now: on the clock of RefusedJob::at.
+void ToProto(const core::RefusedJob& refused, absl::Time now, v1::Refusal* out);
+
+void ToProto(const core::WindowView& window, v1::GetLoadResponse* out);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_MESSAGES_VIEWS_H_

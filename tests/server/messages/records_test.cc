@@ -1,0 +1,99 @@
+#include "server/messages/records.h"
+
+#include <gtest/gtest.h>
+
+namespace eplb {
+namespace {
+
+core::Plan FullPlan() {
+  return {.plan = 7,
+          .decided_at = absl::FromUnixMicros(1'763'719'323'123'456),
+          .policy = "incremental",
+          .result = core::PlanResult::kPartial,
+          .base_version = 3,
+          .first_version = 4,
+          .last_version = 5,
+          .decided_first_step = 100,
+          .decided_last_step = 149,
+          .balancedness_before = 0.5,
+          .balancedness_in_force = 0.51,
+          .balancedness_predicted = 0.9,
+          .balancedness_seen = 0.88,
+          .seen_first_step = 200,
+          .seen_last_step = 249,
+          .peak_fall = 0.25,
+          .net_gain_seconds = 12.5,
+          .migration_seconds = 0.75,
+          .transfers = 96,
+          .received_bytes = 1 << 20,
+          .num_chunks = 3,
+          .chunks_committed = 2,
+          .solve_seconds = 0.125,
+          .prepare_seconds = 1.5,
+          .pause_seconds = 0.0625,
+          .switched_step = 160,
+          .reason = "it pays",
+          .asked_by = "uid 1000 (alice)"};
+}
+
+TEST(RecordsTest, APlanIsReadAsItWasWritten) {
+  core::Plan plan = FullPlan();
+  v1::Plan message;
+  ToProto(plan, &message);
+  EXPECT_EQ(*FromProto(message), plan);
+
+  plan.received_bytes = core::kNotMeasured;
+  plan.pause_seconds = core::kNotMeasured;
+  plan.balancedness_seen.reset();
+  message.Clear();
+  ToProto(plan, &message);
+  EXPECT_FALSE(message.has_received_bytes());
+  EXPECT_FALSE(message.has_pause_seconds());
+  EXPECT_EQ(*FromProto(message), plan);
+}
+
+TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {
+  const core::RunEnd end = {.how = core::RunEnding::kLost,
+                            .reason = "rank 3 was away",
+                            .at = absl::FromUnixMicros(5),
+                            .run_id = "a/1",
+                            .world_size = 8,
+                            .step = 17};
+  v1::RunEnd end_message;
+  ToProto(end, &end_message);
+  EXPECT_EQ(*FromProto(end_message), end);
+
+  const core::StoredEvent event = {.sequence = 9,
+                                   .time = absl::FromUnixMicros(6),
+                                   .event = {.job = "train",
+                                             .name = "pause",
+                                             .version = 4,
+                                             .reason = "why",
+                                             .actor = "alice",
+                                             .before = "a",
+                                             .after = "b"}};
+  v1::JobEvent event_message;
+  ToProto(event, &event_message);
+  const core::StoredEvent read = FromProto(event_message);
+  EXPECT_EQ(read.sequence, event.sequence);
+  EXPECT_EQ(read.time, event.time);
+  EXPECT_EQ(read.event.job, event.event.job);
+  EXPECT_EQ(read.event.name, event.event.name);
+  EXPECT_EQ(read.event.version, event.event.version);
+  EXPECT_EQ(read.event.reason, event.event.reason);
+  EXPECT_EQ(read.event.actor, event.event.actor);
+  EXPECT_EQ(read.event.before, event.event.before);
+  EXPECT_EQ(read.event.after, event.event.after);
+}
+
+TEST(RecordsTest, UnknownWordsAreNotOurs) {
+  v1::Plan plan;
+  plan.set_result("guessed");
+  EXPECT_EQ(FromProto(plan).status().code(), absl::StatusCode::kDataLoss);
+  v1::RunEnd end;
+  end.set_ending("bored");
+  EXPECT_EQ(FromProto(end).status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace eplb
