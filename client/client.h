@@ -95,6 +95,9 @@ struct NcclTuning {
   int32_t warm_up_ranks = 64;
 };
 
+// What ClientOptions::transport may be, except of ranks in one process, which have "inproc".
+inline constexpr const char* kTransportNames[] = {"auto", "host", "peer", "nccl"};
+
 struct ClientOptions {
   std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
   // What this run is called, 1..111 of [A-Za-z0-9._-], equal on all ranks. Empty:

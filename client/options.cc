@@ -1,12 +1,15 @@
 #include "client/options.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 #include <string_view>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 #include "client/control/socket.h"
 #include "proto/wire/endpoint.h"
@@ -142,11 +145,11 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   if (absl::Status status = CheckRanks(o); !status.ok()) return status;
   if (absl::Status status = CheckSteps(o); !status.ok()) return status;
   if (absl::Status status = CheckDeadlines(o); !status.ok()) return status;
-  const bool known = o.transport == "auto" || o.transport == "host" || o.transport == "peer" ||
-                     o.transport == "nccl";
+  const bool known = std::find(std::begin(kTransportNames), std::end(kTransportNames),
+                               o.transport) != std::end(kTransportNames);
   if (inproc ? o.transport != "inproc" : !known) {
     return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
-                                         inproc ? "inproc" : "auto, host, peer or nccl"));
+                                         inproc ? "inproc" : absl::StrJoin(kTransportNames, ", ")));
   }
   if (o.reduce != "rank" && o.reduce != "root") {
     return Bad("reduce", absl::StrCat("\"", o.reduce, "\", expected rank or root"));

@@ -1,7 +1,9 @@
 // eplb-trainer: one rank of the demonstration job. Exit codes: 0 ok, 1 failed, 2 usage or unusable
 // input, 8 verification failed.
 #include <cstdio>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -51,7 +53,8 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
          "--transport", options.transport,
          "What carries the rows; peer (CUDA IPC) and nccl move GPU memory, auto takes host unless "
          "--expert-memory is gpu")
-      ->check(CLI::IsMember({"auto", "host", "peer", "nccl"}))
+      ->check(CLI::IsMember(
+          std::vector<std::string>(std::begin(kTransportNames), std::end(kTransportNames))))
       ->capture_default_str();
   app.add_option(
          "--expert-memory", options.expert_memory,
