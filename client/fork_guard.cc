@@ -35,7 +35,7 @@ bool ForkGuard::InForkedChild() const {
   if (!said_so.exchange(true)) {
     LogLine(
         "this process was forked from a rank of a job: calls on the client that it was forked with "
-        "do nothing here, and the parent goes on unharmed");
+        "do nothing here; the parent process is not affected");
   }
   return true;
 }

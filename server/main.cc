@@ -150,7 +150,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
   bool manual = false;
   app.add_flag("--help-config", help_config, "print the keys of the configuration");
   app.add_flag("--man", manual, "print the manual page: eplbd --man | man -l -");
-  app.footer("`eplbd --help-config` tells the keys of the configuration and their variables.\n");
+  app.footer("`eplbd --help-config` shows the keys of the configuration and their variables.\n");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // the library's way to say --help, too
@@ -219,7 +219,7 @@ void ServiceManager::Send(const std::string& message) {
   failure_logged_ = true;
   Log(LogLevel::kWarn, "notify_failed",
       {{"reason",
-        absl::StrCat("systemd cannot be told: ", std::generic_category().message(-result))}});
+        absl::StrCat("systemd cannot be notified: ", std::generic_category().message(-result))}});
 }
 
 // eplbd: reads its configuration, serves until SIGTERM or SIGINT, drains, exits.

@@ -32,7 +32,7 @@ Output RunConvert(const ConversionOptions& options) {
 void AddConvert(CLI::App& root, Command& command) {
   const auto options = std::make_shared<ConversionOptions>();
   CLI::App& app =
-      *root.add_subcommand("convert", "Turn another system's placement file into ours, or back");
+      *root.add_subcommand("convert", "Convert a placement file of another system, or back");
   AddChoice(app, "--from", options->from, "What IN is", ConvertFormatNames());
   AddChoice(app, "--to", options->to, "What OUT becomes", ConvertFormatNames());
   app.get_option("--from")->required();

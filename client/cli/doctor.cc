@@ -184,7 +184,7 @@ Check CheckReports(const v1::JobStatus& job) {
     return MakeCheck(job, "reports", Result::kWarning, "no load window is complete yet");
   }
   std::string detail =
-      absl::StrFormat("%.1f %% of the reporters told steps %d..%d", 100 * job.coverage(),
+      absl::StrFormat("%.1f %% of the reporters sent steps %d..%d", 100 * job.coverage(),
                       job.last_window_first_step(), job.last_window_last_step());
   const std::string dropped =
       RanksWhere(job, [](const auto& rank) { return rank.dropped_steps() > 0; });
@@ -200,7 +200,7 @@ Check CheckLibraries(const v1::JobStatus& job) {
     if (!rank.library_version().empty()) versions.insert(rank.library_version());
   }
   return MakeCheck(job, "library", versions.size() == 1 ? Result::kOk : Result::kWarning,
-                   versions.empty() ? "no rank has told its version"
+                   versions.empty() ? "no rank has reported its version"
                                     : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
 }
 
@@ -216,7 +216,7 @@ Check CheckBalancing(const v1::JobStatus& job) {
   }
   std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
   if (job.coverage_now() <= 0) return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
-  absl::StrAppendFormat(&detail, "; %.1f %% of the reporters told the newest window",
+  absl::StrAppendFormat(&detail, "; %.1f %% of the reporters sent the newest window",
                         100 * job.coverage_now());
   return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
 }

@@ -138,7 +138,7 @@ int Main(int argc, char** argv) {
   CLI::App root("Plans, checks and watches the placement of experts on GPUs.", "eplbctl");
   root.set_version_flag("--version", "eplbctl " EPLB_VERSION);
   root.require_subcommand(1);
-  root.footer("`eplbctl COMMAND --help` tells a command's flags.");
+  root.footer("`eplbctl COMMAND --help` shows the flags of a command.");
   Command command;
   for (const auto add : kCommands) add(root, command);
   try {

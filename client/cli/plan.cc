@@ -326,7 +326,7 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
                         options.speeds.unusable_gpus.empty()
                             ? absl::StrCat("the placement in ", options.previous,
                                            " breaks the constraints and is repaired first")
-                            : "what unusable GPUs held goes elsewhere first");
+                            : "the experts of unusable GPUs move first");
   }
   const bool careful = limit.value_or(TraitsOf(options.frame.policy).needs_previous ? 1 : 0) > 0;
   if (!careful || options.previous.empty() || report.moves.transfers > 0 ||

@@ -171,7 +171,7 @@ void AddReplay(CLI::App& root, Command& command) {
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
-      "The policy of a daemon that was told of none is incremental.\n"
+      "A daemon without a configured policy uses incremental.\n"
       "Examples:\n"
       "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
       "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"

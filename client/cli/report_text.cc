@@ -82,9 +82,9 @@ std::string Speed(const RunReview& review, const Terminal& terminal) {
       " time than the static layout: ", Total(time.measured_seconds), " measured, ", Total(unmoved),
       " predicted for the static layout (", OneDecimal(std::abs(ratio - 1)),
       ratio < 1 ? " fewer" : " more", " steps per second).");
-  const std::string hindsight = absl::StrCat(
-      " Planned in hindsight, which nobody can do: ", Total(review.hindsight.total_seconds),
-      ", predicted, without pauses.");
+  const std::string hindsight =
+      absl::StrCat(" Planned in hindsight, which is not possible in a real run: ",
+                   Total(review.hindsight.total_seconds), ", predicted, without pauses.");
   return absl::StrCat(Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
                       FullParagraph(absl::StrCat(Pauses(review), hindsight), terminal));
 }

@@ -81,7 +81,7 @@ std::vector<std::string> SettingNames(const Ranks& ranks) {
 
 Check CheckName(const v1::JobStatus& job, const Ranks& told) {
   if (told.empty()) {
-    return Make(job, "transport", Result::kOk, "no rank has told what carries its rows");
+    return Make(job, "transport", Result::kOk, "no rank has reported its transport");
   }
   if (const std::string names =
           Differences(told, [](const auto& rank) { return rank.transport().name(); });

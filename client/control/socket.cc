@@ -203,7 +203,7 @@ absl::Status FinishConnect(int fd) {
       getpeername(fd, reinterpret_cast<sockaddr*>(&peer.storage), &peer.length) == 0 &&
       own.storage.ss_family != AF_UNIX && own.length == peer.length &&
       std::memcmp(&own.storage, &peer.storage, own.length) == 0) {
-    return absl::UnavailableError("cannot connect: nobody listens");
+    return absl::UnavailableError("cannot connect: no process listens there");
   }
   return absl::OkStatus();
 }

@@ -119,7 +119,7 @@ void Session::Tell(const ConnectionEnd& end) {
                           "; the ranks leave eplbd at ", endpoint, " for it"));
   } else if (IsRefusal(end.status)) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
-                          end.status.message(), "; training goes on without it"));
+                          end.status.message(), "; training continues without it"));
     figures_.OnRefusal();
   } else if (IsFull(end.status) || IsLater(end.status)) {
     TellAway(absl::StrCat("has no place for this run yet: ", end.status.message()));
@@ -138,7 +138,7 @@ void Session::TellAway(const std::string& why) {
   if (++times_away_ > kMaxTimesTold) return;
   LogLine(
       absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ", away_, " ", why,
-                   "; training goes on with the placement in force, connecting in the background",
+                   "; training continues with the placement in force, connecting in the background",
                    times_away_ == kMaxTimesTold ? "; nothing more is said of this" : ""));
 }
 

@@ -190,12 +190,12 @@ Keys FileKeys() {
           [](auto& c) -> auto& { return c.tls.key; }),
       Key(
           "tls.ca", PathRange{"the path of a PEM file"},
-          "The certificates of those who sign the peers' certificates.",
+          "The CA certificates that sign the peers' certificates.",
           [](auto& c) -> auto& { return c.tls.ca; }),
       {.name = "tls.identity",
        .range = FileTable{},
        .help = "Which certificate is a rank, a viewer or an operator, and of which jobs; without a "
-               "rule nobody is let in.",
+               "rule every caller is refused.",
        .get = [](const DaemonConfig&) -> Scalar { return ""; },
        .set = [](const Scalar&, DaemonConfig*) {}},
   };

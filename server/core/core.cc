@@ -177,7 +177,7 @@ void TellLeap(DecisionContext& context, Sender sender, const wire::LoadReport& r
   if (std::exchange(sender.rank.ahead_told, true)) return;
   const int64_t others = OthersStep(sender.run.front, sender.index);
   const std::string known = others < 0
-                                ? "no other rank has told a step near it"
+                                ? "no other rank has reported a step near it"
                                 : absl::StrCat("the other ranks are at most at step ", others);
   RecordEvent(context, sender.job, "report_ahead",
               sender.job.last_known ? sender.job.last_known->version : 0,

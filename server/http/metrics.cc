@@ -248,7 +248,7 @@ void AddPolicy(const MetricsSnapshot& s, Page& page) {
   }
   PerJob(
       s, MetricType::Gauge, "eplb_observed_only",
-      "1 when the job's policy only tells what it would do (policy.mode = observe); else 0.",
+      "1 when the policy of the job only reports what it would do (policy.mode = observe); else 0.",
       [](const core::JobView& job) { return job.settings.observe ? 1 : 0; }, page);
 }
 
@@ -307,7 +307,7 @@ void AddProgress(const MetricsSnapshot& s, Page& page) {
   }
   PerJob(
       s, MetricType::Gauge, "eplb_coverage_now_ratio",
-      "Reporters that told the newest window that should be complete / reporters of the job; 0 = "
+      "Reporters that sent the newest window that should be complete / reporters of the job; 0 = "
       "no such window yet.",
       [](const core::JobView& job) { return job.coverage_now; }, page);
   PerJobWithValue(

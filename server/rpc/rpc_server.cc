@@ -386,9 +386,9 @@ void RpcServer::StopServing() {
 void RpcServer::Shutdown(absl::Duration grace) {
   StopServing();
   Sessions& sessions = parts_->options.runner->sessions();
-  sessions.CloseAll(absl::UnavailableError("the daemon goes away, come back later"));
+  sessions.CloseAll(absl::UnavailableError("the daemon shuts down; connect again later"));
   parts_->options.runner->changes().FailAll(
-      absl::UnavailableError("the daemon goes away; ask the next one with the same request_id"));
+      absl::UnavailableError("the daemon shuts down; ask the next one with the same request_id"));
   // Server::Shutdown with a live stream waits for its whole deadline, so wait for the streams
   // first.
   (void)sessions.WaitUntilEmpty(grace);

@@ -230,7 +230,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   void Skip(const absl::Status& unknown) {
     if (std::exchange(skipped_, true)) return gate_->Count(Refusal::kUnknownMessage);
     gate_->Refuse(Refusal::kUnknownMessage, host_,
-                  absl::StrCat(unknown.message(), "; it is skipped and the session goes on"));
+                  absl::StrCat(unknown.message(), "; it is skipped and the session continues"));
   }
 
   void Cancel() {

@@ -79,7 +79,7 @@ void Runner::Stop() {
   stopping_ = true;
   queue_.Stop();
   if (thread_.joinable()) thread_.join();
-  changes_.FailAll(absl::UnavailableError("the daemon goes away; ask the next one"));
+  changes_.FailAll(absl::UnavailableError("the daemon shuts down; ask the next one"));
   store_->Close();
 }
 

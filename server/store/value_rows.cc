@@ -41,7 +41,7 @@ class Reader {
   }
   absl::Status Done(const std::string& what) const {
     if (good_ && next_ == row_.size()) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat("a row of ", what, " is not one of ours"));
+    return absl::DataLossError(absl::StrCat("a row of ", what, " has an unknown format"));
   }
 
  private:
@@ -74,7 +74,8 @@ template <class Message>
 absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
   Message message;
   if (message.ParseFromString(reader.Bytes())) return message;
-  return absl::DataLossError(absl::StrCat("a row of ", table, " has a message that is not ours"));
+  return absl::DataLossError(
+      absl::StrCat("a row of ", table, " has a message that cannot be parsed"));
 }
 
 absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
@@ -164,7 +165,7 @@ absl::Status ReadHistory(sqlite::Connection& connection, core::StoredJob* job) {
     core::RanVersion ran{.version = rows.Integer(0)};
     const std::string digest = rows.Bytes(1);
     if (digest.size() != ran.digest.bytes.size()) {
-      return absl::DataLossError("a row of placements is not one of ours");
+      return absl::DataLossError("a row of placements has an unknown format");
     }
     std::copy(digest.begin(), digest.end(), ran.digest.bytes.begin());
     job->history.push_back(ran);

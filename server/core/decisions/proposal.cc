@@ -40,7 +40,7 @@ absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version)
   if (version < job.next_version) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(message, ": version is ", version,
                                                  ", the job's next version is ", job.next_version,
-                                                 ": nobody proposed it"));
+                                                 ": this daemon did not propose it"));
 }
 
 void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {

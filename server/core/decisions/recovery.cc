@@ -92,11 +92,12 @@ void TellUsedNumber(DecisionContext& context, Job& job) {
   const int64_t running = run.ranks.front().running_version;
   const int64_t fresh = std::exchange(run.fresh_version, 0);
   if (running >= fresh || std::exchange(run.reuse_told, true)) return;
-  RecordEvent(context, job, "version_reused", running,
-              absl::StrCat("run ", run.name, " has another shape than the one ",
-                           "before and began under version ", running,
-                           ", which was in use before it, because its rank 0 was not told a fresh ",
-                           "number; the next version is ", job.next_version));
+  RecordEvent(
+      context, job, "version_reused", running,
+      absl::StrCat("run ", run.name, " has another shape than the one ",
+                   "before and began under version ", running,
+                   ", which was in use before it, because its rank 0 did not receive a fresh ",
+                   "number; the next version is ", job.next_version));
 }
 
 }  // namespace

@@ -292,7 +292,7 @@ void WatchStall(DecisionContext& context, Job& job) {
   const bool over = seen.name.empty();
   // Not the job's last reason: that is of its decisions.
   RecordNotice(context, job, over ? "stalled_over" : "stalled",
-               over ? absl::StrCat("balancing goes on, it was stalled (", watch.told.name, ")")
+               over ? absl::StrCat("balancing continues; it was stalled (", watch.told.name, ")")
                     : absl::StrCat(seen.name, ": ", seen.reason));
   watch.told = std::move(seen);
   watch.differs_since = absl::InfiniteFuture();

@@ -115,7 +115,8 @@ void AmendEnding(DecisionContext& context, Job& job) {
   if (reason == run.end.reason) return;
   run.end.reason = std::move(reason);
   RecordEvent(context, job, "end_amended", job.last_known ? job.last_known->version : 0,
-              absl::StrCat("run ", run.name, " ended otherwise than first told: ", run.end.reason));
+              absl::StrCat("run ", run.name,
+                           " ended for another reason than first reported: ", run.end.reason));
   // At the end of a Tick: a failure must not drop what follows here.
   job.write_due = true;
 }

@@ -264,7 +264,7 @@ TEST_F(CallsTest, ForkedChildDoesNothingSaysSoOnceAndHarmsNobody) {
   EXPECT_EQ(status, 0);
   EXPECT_EQ(text,
             "eplb: this process was forked from a rank of a job: calls on the client that it was "
-            "forked with do nothing here, and the parent goes on unharmed\n");
+            "forked with do nothing here; the parent process is not affected\n");
   EXPECT_EQ(rank_.Step(1), EPLB_OK) << "the parent goes on";
 }
 

@@ -184,7 +184,7 @@ TEST(ChecksTest, AStalledJobFailsWithTheNameAndTheReason) {
   job.set_coverage_now(1);
   EXPECT_EQ(One(job, "balancing").result, Result::kOk);
   EXPECT_EQ(One(job, "balancing").detail,
-            "not stalled, 125.0 ms a step; 100.0 % of the reporters told the newest window");
+            "not stalled, 125.0 ms a step; 100.0 % of the reporters sent the newest window");
   for (const char* name : {"store", "state", "lost", "hung", "windows", "decisions", "withdrawn"}) {
     job.set_stalled(name);
     job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");

@@ -240,9 +240,10 @@ TEST(StepClaimsTest, AFirstReportThatLiesDoesNotStopTheJobsSteps) {
   TestJob job;
   job.Connect(0);
   job.daemon.Say(job.ranks[0].session, TestReport(kFar, kFar + 9));
-  EXPECT_EQ(job.daemon.LastReason("report_ahead"),
-            "rank 0 reports steps 2305843009213693952..2305843009213693961, no other rank has told "
-            "a step near it; such reports of it are left out");
+  EXPECT_EQ(
+      job.daemon.LastReason("report_ahead"),
+      "rank 0 reports steps 2305843009213693952..2305843009213693961, no other rank has reported "
+      "a step near it; such reports of it are left out");
   job.Connect(1);
   job.Connect(2);
   job.Deliver();
