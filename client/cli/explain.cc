@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/watch.h"
+#include "proto/wire/message_json.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

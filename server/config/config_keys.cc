@@ -28,9 +28,9 @@ const std::string& Text(const Scalar& value) { return std::get<std::string>(valu
 
 // place: DaemonConfig& -> the member, whose type is that of the range's scalar.
 template <class Place>
-ConfigKey Key(std::string name, ConfigRange range, std::string_view help, Place place,
+ConfigKey Key(std::string_view name, ConfigRange range, std::string_view help, Place place,
               ConfigFlag flag = {}, std::string_view default_help = {}) {
-  return {.name = std::move(name),
+  return {.name = std::string(name),
           .range = range,
           .help = help,
           .get = [place](const DaemonConfig& config) { return ToScalar(place(config)); },
