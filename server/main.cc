@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -464,4 +465,11 @@ int Main(int argc, char** argv) {
 
 }  // namespace eplb
 
-int main(int argc, char** argv) { return eplb::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return eplb::Main(argc, argv);
+  } catch (const std::exception& error) {  // of a library, e.g. out of memory
+    (void)std::fprintf(stderr, "eplbd: %s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}

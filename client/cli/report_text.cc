@@ -335,7 +335,8 @@ int64_t TickOf(int64_t num_steps) {
 
 std::string Grid(const Axes& axes) {
   std::string text;
-  for (double value = 1; value > axes.lowest - 0.01; value -= 0.1) {
+  for (int tenths = 10; tenths / 10. > axes.lowest - 0.01; --tenths) {
+    const double value = tenths / 10.;
     const double y = axes.Y(value);
     text += SvgLine(kLeft, y, kPlotRight, y, "stroke=\"#e3e3e3\"");
     text += Text(kLeft - 8, y + 4, "end", absl::StrFormat("%.1f", value));

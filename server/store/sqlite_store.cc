@@ -51,19 +51,24 @@ absl::Status TrimOrphans(sqlite::Connection& connection, bool of_operators, int3
   return statement.Bind(int64_t{of_operators}).Bind(keep).Run();
 }
 
+struct Connections {
+  std::optional<sqlite::Connection> writer =
+      {};  // none for a database that can only be read by now
+  sqlite::Connection reader;
+};
+
 class SqliteStore : public Store {
  public:
-  // writer: none for a database that can only be read by now. lock: none where none can be made.
+  // lock: none where none can be made.
   SqliteStore(std::string path, std::optional<FileLock> lock, DatabaseFile file,
-              std::optional<sqlite::Connection> writer, sqlite::Connection reader,
-              StoreLimits limits, std::string note)
+              Connections connections, StoreLimits limits, std::string note)
       : path_(std::move(path)),
         lock_(std::move(lock)),
         file_(std::move(file)),
         limits_(limits),
         note_(std::move(note)),
-        writer_(std::move(writer)),
-        reader_(std::move(reader)) {
+        writer_(std::move(connections.writer)),
+        reader_(std::move(connections.reader)) {
     if (writer_) file_.NoteLog();
   }
 
@@ -302,13 +307,15 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& given_
   if (absl::IsUnavailable(writer.status())) {
     absl::StatusOr<sqlite::Connection> reader = OpenToRead(path);
     if (!reader.ok()) return writer.status();
-    return std::make_unique<SqliteStore>(path, *std::move(lock), std::move(file), std::nullopt,
-                                         *std::move(reader), limits, std::move(note));
+    return std::make_unique<SqliteStore>(path, *std::move(lock), std::move(file),
+                                         Connections{.reader = *std::move(reader)}, limits,
+                                         std::move(note));
   }
   EPLB_RETURN_IF_ERROR(writer.status());
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path, true));
-  return std::make_unique<SqliteStore>(path, *std::move(lock), std::move(file), *std::move(writer),
-                                       std::move(reader), limits, std::move(note));
+  return std::make_unique<SqliteStore>(path, *std::move(lock), std::move(file),
+                                       Connections{*std::move(writer), std::move(reader)}, limits,
+                                       std::move(note));
 }
 
 }  // namespace eplb

@@ -88,8 +88,19 @@ TEST(SolverTest, AnUnknownPolicyAndAMissingInputAreErrors) {
 class Told {
  public:
   Solver::Sinks Sinks() {
-    return {.started = [this](const core::SolveStarted& one) { Add("began " + one.job); },
+    return {.started =
+                [this](const core::SolveStarted& one) {
+                  Add("began " + one.job);
+                  WaitWhileHeld(one.job);
+                },
             .done = [this](const core::Solved& one) { Add("done " + one.job); }};
+  }
+  // A solve of `job` that begins stays at its start until the job named last is another one, or
+  // for 20 s.
+  void Hold(const std::string& job) {
+    const std::lock_guard lock(mutex_);
+    held_ = job;
+    changed_.notify_all();
   }
   // All that was said once there are `count` lines, or after 20 s.
   std::vector<std::string> WaitFor(size_t count) {
@@ -105,9 +116,14 @@ class Told {
     lines_.push_back(std::move(line));
     changed_.notify_all();
   }
+  void WaitWhileHeld(const std::string& job) {
+    std::unique_lock lock(mutex_);
+    (void)changed_.wait_for(lock, std::chrono::seconds(20), [this, &job] { return held_ != job; });
+  }
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> lines_;
+  std::string held_;
 };
 
 core::Solve RequestOf(const std::string& job, int64_t solve_id, const TopologyOptions& shape) {
@@ -131,10 +147,12 @@ TEST(SolverTest, AJobThatUsesTheSolverMuchDelaysOthersByOneSolve) {
   solver.Post(RequestOf("large", 1, kLarge));
   ASSERT_EQ(told.WaitFor(2).size(), 2U);
   // While this one is at work the large job asks again, before all the small ones.
+  told.Hold("other");
   solver.Post(RequestOf("other", 2, kLarge));
   ASSERT_EQ(told.WaitFor(3).size(), 3U);
   solver.Post(RequestOf("large", 3, kLarge));
   for (int i = 0; i < 5; ++i) solver.Post(RequestOf("small" + std::to_string(i), 4 + i, kTiny));
+  told.Hold("");
   const std::vector<std::string> lines = told.WaitFor(16);
   ASSERT_EQ(lines.size(), 16U);
   const std::vector<std::string> expected = {
