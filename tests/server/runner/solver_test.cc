@@ -17,7 +17,7 @@ namespace eplb {
 
 namespace {
 
-const absl::Time kStart = absl::UnixEpoch();
+constexpr absl::Time kStart = absl::UnixEpoch();
 
 TEST(FairShareTest, WhoUsedNothingHasUsedNothing) { EXPECT_EQ(FairShare().Used("a", kStart), 0); }
 
