@@ -151,7 +151,7 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
             .out = absl::StrCat("{\"job\":", wire::JsonQuote(change.job()),
                                 ",\"request_id\":", wire::JsonQuote(change.request_id()),
                                 ",\"version\":", response.version(),
-                                ",\"state\":", wire::JsonQuote(response.state()),
+                                ",\"state\":", wire::JsonQuote(wire::EnumText(response.state())),
                                 ",\"outcome\":", wire::JsonQuote(response.outcome()),
                                 ",\"before\":", wire::JsonQuote(response.before()),
                                 ",\"after\":", wire::JsonQuote(response.after()), "}\n"),
@@ -159,8 +159,8 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
   }
   return {.exit_code = kOk,
           .out = absl::StrCat(Printable(change.job()), ": ", Printable(response.outcome()), " (",
-                              Printable(response.state()), ", version ", response.version(), ")\n",
-                              SettingsLines(response)),
+                              wire::EnumText(response.state()), ", version ", response.version(),
+                              ")\n", SettingsLines(response)),
           .message = {}};
 }
 
@@ -215,7 +215,7 @@ absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t
     for (const v1::Plan& plan : plans.plans()) {  // newest first
       if (plan.plan() > number && !plan.asked_by().empty()) next = &plan;
     }
-    if (next != nullptr && next->result() != "proposed") return *next;
+    if (next != nullptr && next->result() != v1::PLAN_RESULT_PROPOSED) return *next;
     if (absl::Now() + kAskAgain >= end) {
       return absl::DeadlineExceededError(
           absl::StrCat("the decision has no end after ", options.wait_timeout,
@@ -227,10 +227,10 @@ absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t
 
 Output DecisionOutput(const RebalanceOptions& options, const v1::Plan& plan) {
   Output output;
-  output.exit_code = plan.result() == "committed" ? kOk : kConditionNotMet;
+  output.exit_code = plan.result() == v1::PLAN_RESULT_COMMITTED ? kOk : kConditionNotMet;
   output.out = options.change.query.format == Format::kJson
                    ? wire::ToJsonText(plan) + "\n"
-                   : absl::StrCat("plan ", plan.plan(), " ", Printable(plan.result()), ": ",
+                   : absl::StrCat("plan ", plan.plan(), " ", wire::EnumText(plan.result()), ": ",
                                   Printable(plan.reason()), "\n");
   return output;
 }

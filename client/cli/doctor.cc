@@ -18,6 +18,7 @@
 #include "client/cli/transport_checks.h"
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
+#include "proto/wire/message_json.h"
 
 #include "eplb/v1/query.pb.h"
 #include <CLI/CLI.hpp>
@@ -39,14 +40,16 @@ Check MakeCheck(const v1::JobStatus& job, std::string name, Result result, std::
 }
 
 Check CheckState(const v1::JobStatus& job) {
-  std::string detail = absl::StrCat(job.state(), " for ", Seconds(job.state_seconds()));
+  std::string detail =
+      absl::StrCat(wire::EnumText(job.state()), " for ", Seconds(job.state_seconds()));
   if (!job.waiting_for().empty()) absl::StrAppend(&detail, ", waits for ", job.waiting_for());
-  if (job.state() == "QUARANTINE") {
+  if (job.state() == v1::JOB_STATE_QUARANTINE) {
     absl::StrAppend(&detail, "; eplbctl resume ends it");
     return MakeCheck(job, "state", Result::kFailed, std::move(detail));
   }
   // Restored from the store, and none of its ranks has come back.
-  if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 && job.ending().empty()) {
+  if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 &&
+      job.ending() == v1::RUN_ENDING_UNSPECIFIED) {
     absl::StrAppend(&detail,
                     "; no rank is connected: start the job again, or end it with "
                     "eplbctl forget");
@@ -71,7 +74,8 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
 
 // The daemon stepped down: another one balances the run.
 bool MovedAway(const v1::JobStatus& job) {
-  return job.ending() == "lost" && absl::StrContains(job.end_reason(), "ranks went on with eplbd");
+  return job.ending() == v1::RUN_ENDING_LOST &&
+         absl::StrContains(job.end_reason(), "ranks went on with eplbd");
 }
 
 // A run that failed or was lost is a finding however short ago: nobody said that it is over.
@@ -81,14 +85,15 @@ Check CheckRun(const v1::JobStatus& job) {
     return MakeCheck(job, "run", Result::kOk,
                      absl::StrCat(name, " is not led here: ", job.end_reason()));
   }
-  if (job.ending() == "lost") {
+  if (job.ending() == v1::RUN_ENDING_LOST) {
     return MakeCheck(job, "run", Result::kFailed,
                      absl::StrCat(name, " was lost: ", job.end_reason(),
                                   "; start it again, or end it with eplbctl forget"));
   }
-  if (!job.ending().empty()) {
-    return MakeCheck(job, "run", job.ending() == "failed" ? Result::kFailed : Result::kOk,
-                     absl::StrCat(name, " ", job.ending(), ": ", job.end_reason()));
+  if (job.ending() != v1::RUN_ENDING_UNSPECIFIED) {
+    const bool failed = job.ending() == v1::RUN_ENDING_FAILED;
+    return MakeCheck(job, "run", failed ? Result::kFailed : Result::kOk,
+                     absl::StrCat(name, " ", wire::EnumText(job.ending()), ": ", job.end_reason()));
   }
   if (!job.took_over().empty()) {
     return MakeCheck(
@@ -103,22 +108,24 @@ Check CheckRun(const v1::JobStatus& job) {
 
 // A run that failed or finished is over; one that is lost may go on.
 bool IsOver(const v1::JobStatus& job) {
-  return job.ending() == "finished" || job.ending() == "failed";
+  return job.ending() == v1::RUN_ENDING_FINISHED || job.ending() == v1::RUN_ENDING_FAILED;
 }
 
 // "lost: rank 2; failed: ranks 0, 1", of a run that has ended.
 std::string EndsOfRanks(const v1::JobStatus& job) {
   std::string text;
-  for (const char* state : {"lost", "failed", "away", "expected", "connected"}) {
+  for (const v1::RankState state : {v1::RANK_STATE_LOST, v1::RANK_STATE_FAILED, v1::RANK_STATE_AWAY,
+                                    v1::RANK_STATE_EXPECTED, v1::RANK_STATE_CONNECTED}) {
     const std::string ranks =
         RanksWhere(job, [state](const auto& rank) { return rank.state() == state; });
-    if (!ranks.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", state, ": ", ranks);
+    if (ranks.empty()) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", wire::EnumText(state), ": ", ranks);
   }
   return text;
 }
 
 Check CheckRanks(const v1::JobStatus& job) {
-  if (job.ending() == "finished") {
+  if (job.ending() == v1::RUN_ENDING_FINISHED) {
     return MakeCheck(job, "ranks", Result::kOk, "none is connected: the job has finished");
   }
   if (IsOver(job)) {
@@ -150,8 +157,9 @@ Check CheckAgreement(const v1::JobStatus& job) {
                      absl::StrCat("every connected rank runs version ", job.version()));
   }
   // A switch reaches the daemon rank by rank.
-  const bool switching =
-      job.state() == "VOTING" || job.state() == "CANCELLING" || job.state() == "RECOVERING";
+  const bool switching = job.state() == v1::JOB_STATE_VOTING ||
+                         job.state() == v1::JOB_STATE_CANCELLING ||
+                         job.state() == v1::JOB_STATE_RECOVERING;
   return MakeCheck(
       job, "agreement", switching ? Result::kWarning : Result::kFailed,
       absl::StrCat("version ", job.version(), " is in force, ", others, " run another one"));
@@ -239,7 +247,8 @@ bool PausedByALostStore(const v1::JobStatus& job) {
 }
 
 bool CameToNothing(const v1::Plan& plan) {
-  return plan.result() == "withdrawn" || plan.result() == "partial" || plan.result() == "failed";
+  return plan.result() == v1::PLAN_RESULT_WITHDRAWN || plan.result() == v1::PLAN_RESULT_PARTIAL ||
+         plan.result() == v1::PLAN_RESULT_FAILED;
 }
 
 Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
@@ -253,16 +262,16 @@ Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
   if (job.paused()) {
     std::string detail = absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it");
     if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
-      absl::StrAppend(&detail, "; the newest decision is ", plans.plans(0).result(), ": ",
-                      plans.plans(0).reason());
+      absl::StrAppend(&detail, "; the newest decision is ", wire::EnumText(plans.plans(0).result()),
+                      ": ", plans.plans(0).reason());
     }
     return MakeCheck(job, "decisions", PausedByALostStore(job) ? Result::kFailed : Result::kWarning,
                      std::move(detail));
   }
   if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {
-    return MakeCheck(
-        job, "decisions", Result::kWarning,
-        absl::StrCat("the newest is ", plans.plans(0).result(), ": ", plans.plans(0).reason()));
+    return MakeCheck(job, "decisions", Result::kWarning,
+                     absl::StrCat("the newest is ", wire::EnumText(plans.plans(0).result()), ": ",
+                                  plans.plans(0).reason()));
   }
   return MakeCheck(job, "decisions", Result::kOk,
                    plans.plans().empty() ? "nothing was decided yet" : plans.plans(0).reason());

@@ -309,7 +309,7 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
   const v1::JobStatus& job = explanation.job;
   Json json = {
       {"job", job.job()},
-      {"state", job.state()},
+      {"state", wire::EnumText(job.state())},
       {"paused", job.paused()},
       {"pause_reason", job.pause_reason()},
       {"waiting_for", job.waiting_for()},

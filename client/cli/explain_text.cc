@@ -15,6 +15,7 @@
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 #include "placement/align.h"
+#include "proto/wire/message_json.h"
 
 namespace eplb::cli {
 
@@ -131,8 +132,8 @@ std::string NewestText(const Explanation& explanation, const Terminal& terminal)
   const v1::Plan& plan = explanation.plans.front();
   const v1::Plan* const switched = explanation.switched();
   if (switched != nullptr && IsNewest(explanation, *switched)) return "";
-  return text + Indented(absl::StrCat("plan ", plan.plan(), " ", Printable(plan.result()), ": ",
-                                      Printable(plan.reason())),
+  return text + Indented(absl::StrCat("plan ", plan.plan(), " ", wire::EnumText(plan.result()),
+                                      ": ", Printable(plan.reason())),
                          terminal);
 }
 

@@ -107,9 +107,9 @@ std::string SecondsOrNone(double seconds) { return seconds > 0 ? Seconds(seconds
 
 // "connected", "away 12.5 s", or how the rank ended.
 std::string StateOf(const v1::RankStatus& rank) {
-  if (rank.state().empty() ? rank.connected() : rank.state() == "connected") return "connected";
-  if (!rank.state().empty() && rank.state() != "away") return Printable(rank.state());
-  return absl::StrCat("away ", Seconds(rank.away_seconds()));
+  const std::string state = wire::EnumText(rank.state());
+  if (rank.state() != v1::RANK_STATE_AWAY) return state;
+  return absl::StrCat(state, " ", Seconds(rank.away_seconds()));
 }
 
 // via: the transport; its name would be wider than all its values. boundary: how long the newest
@@ -124,7 +124,8 @@ Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
         {absl::StrCat(rank.rank()), StateOf(rank),
          rank.transport().name().empty() ? "-" : Printable(rank.transport().name()),
          Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
-         Version(rank.prepared_version()), rank.answer().empty() ? "-" : Printable(rank.answer()),
+         Version(rank.prepared_version()),
+         rank.answer() == v1::RANK_ANSWER_UNSPECIFIED ? "-" : wire::EnumText(rank.answer()),
          SecondsOrNone(rank.answer_seconds()), SecondsOrNone(rank.pause_seconds()),
          Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
@@ -264,9 +265,9 @@ std::string Versions(const v1::Plan& plan) {
 // "committed", or how many chunks were when not all.
 std::string ResultText(const v1::Plan& plan) {
   if (plan.chunks_committed() == 0 || plan.chunks_committed() == plan.num_chunks()) {
-    return Printable(plan.result());
+    return wire::EnumText(plan.result());
   }
-  return absl::StrCat(Printable(plan.result()), " ", plan.chunks_committed(), "/",
+  return absl::StrCat(wire::EnumText(plan.result()), " ", plan.chunks_committed(), "/",
                       plan.num_chunks());
 }
 

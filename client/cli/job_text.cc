@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "client/cli/text.h"
 #include "proto/wire/convert.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/settings.h"
 
 #include "eplb/v1/query.pb.h"
@@ -32,12 +33,11 @@ bool Observes(const v1::JobStatus& job) { return job.policy().mode() == "observe
 }  // namespace
 
 bool HasEnded(const v1::JobStatus& job) {
-  return job.ending() == "finished" || job.ending() == "failed" || job.state() == "FINISHED" ||
-         job.state() == "FAILED";
+  return job.ending() == v1::RUN_ENDING_FINISHED || job.ending() == v1::RUN_ENDING_FAILED;
 }
 
 std::string StateText(const v1::JobStatus& job) {
-  std::string text = Printable(job.state());
+  std::string text = wire::EnumText(job.state());
   if (HasEnded(job)) return text;
   std::vector<std::string> words;
   if (!job.stalled().empty()) words.emplace_back("stalled");
@@ -125,9 +125,10 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
     absl::StrAppend(
         &text, Paint(terminal, colour, Wrapped(before + sentence, terminal.width, kIndent)), "\n");
   };
-  if (!job.ending().empty()) {
-    const Colour colour = job.ending() == "failed" ? Colour::kRed : Colour::kNone;
-    const std::string how = job.ending() == "lost" ? "was lost" : job.ending();
+  if (job.ending() != v1::RUN_ENDING_UNSPECIFIED) {
+    const Colour colour = job.ending() == v1::RUN_ENDING_FAILED ? Colour::kRed : Colour::kNone;
+    const std::string how =
+        job.ending() == v1::RUN_ENDING_LOST ? "was lost" : wire::EnumText(job.ending());
     add(Printable(absl::StrCat(how, ": ", job.end_reason())), colour);
   }
   add(StalledText(job), Colour::kRed);

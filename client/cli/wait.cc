@@ -16,6 +16,7 @@
 #include "client/cli/flags.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
+#include "proto/wire/message_json.h"
 
 #include "eplb/v1/query.pb.h"
 #include <CLI/CLI.hpp>
@@ -27,11 +28,12 @@ namespace {
 constexpr char kForms[] =
     "connected, finished, ended, state=NAME, version>=N, step>=N or balanced>=X";
 
-const std::vector<std::string>& States() {
-  static const auto* const states =
-      new std::vector<std::string>{"RECOVERING", "IDLE",       "SOLVING",  "PREPARING", "VOTING",
-                                   "CANCELLING", "QUARANTINE", "FINISHED", "FAILED",    "LOST"};
-  return *states;
+std::vector<std::string> States() {
+  std::vector<std::string> states;
+  for (int state = 1; state <= v1::JobState_MAX; ++state) {
+    states.push_back(wire::EnumText(static_cast<v1::JobState>(state)));
+  }
+  return states;
 }
 
 absl::Status Wrong(const std::string& text, const std::string& expected) {
@@ -75,14 +77,15 @@ absl::StatusOr<WaitCondition> WaitCondition::Parse(const std::string& text) {
     return Wrong(text, absl::StrCat("a whole number, e.g. ", name, ">=12"));
   }
   if (!Split(text, "=", name, value) || name != "state") return Wrong(text, kForms);
-  for (const std::string& state : States()) {
-    if (state != value) continue;
+  const std::vector<std::string> states = States();
+  const auto found = std::find(states.begin(), states.end(), value);
+  if (found != states.end()) {
     condition.kind_ = Kind::kState;
-    condition.state_ = value;
+    condition.state_ = static_cast<v1::JobState>(found - states.begin() + 1);
     return condition;
   }
-  return Wrong(text, absl::StrCat("one of the states ", absl::StrJoin(States(), ", "),
-                                  Suggestion(value, States())));
+  return Wrong(text, absl::StrCat("one of the states ", absl::StrJoin(states, ", "),
+                                  Suggestion(value, states)));
 }
 
 bool WaitCondition::IsMet(const v1::JobStatus& job) const {
@@ -90,7 +93,7 @@ bool WaitCondition::IsMet(const v1::JobStatus& job) const {
     case Kind::kConnected:
       return job.world_size() > 0 && job.connected_ranks() == job.world_size();
     case Kind::kFinished:
-      return job.ending() == "finished" || job.state() == "FINISHED";
+      return job.ending() == v1::RUN_ENDING_FINISHED;
     case Kind::kEnded:
       return HasEnded(job);
     case Kind::kState:
@@ -107,7 +110,8 @@ bool WaitCondition::IsMet(const v1::JobStatus& job) const {
 
 bool WaitCondition::IsOfEndedRun() const {
   return kind_ == Kind::kFinished || kind_ == Kind::kEnded ||
-         (kind_ == Kind::kState && (state_ == "FINISHED" || state_ == "FAILED"));
+         (kind_ == Kind::kState &&
+          (state_ == v1::JOB_STATE_FINISHED || state_ == v1::JOB_STATE_FAILED));
 }
 
 WaitCondition::Answer WaitCondition::Ask(const v1::JobStatus& job) const {
@@ -142,7 +146,7 @@ Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration 
     output.out = absl::StrCat(
         "{\"job\":", wire::JsonQuote(job.job()),
         ",\"condition\":", wire::JsonQuote(options.condition),
-        ",\"state\":", wire::JsonQuote(job.state()), ",\"version\":", job.version(),
+        ",\"state\":", wire::JsonQuote(wire::EnumText(job.state())), ",\"version\":", job.version(),
         ",\"step\":", job.step(), absl::StrFormat(",\"balancedness\":%.17g", job.balancedness()),
         absl::StrFormat(",\"seconds\":%.3f}\n", absl::ToDoubleSeconds(waited)));
     return output;
@@ -157,8 +161,9 @@ Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration 
 Output Never(const WaitOptions& options, const v1::JobStatus& job) {
   return {.exit_code = kConditionNotMet,
           .out = {},
-          .message = absl::StrCat("job ", job.job(), " is ", job.state(), " (", job.end_reason(),
-                                  "): ", options.condition, " can no longer become true")};
+          .message = absl::StrCat("job ", job.job(), " is ", wire::EnumText(job.state()), " (",
+                                  job.end_reason(), "): ", options.condition,
+                                  " can no longer become true")};
 }
 
 Output TimedOut(const WaitOptions& options, const std::string& last) {

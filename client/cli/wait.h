@@ -14,6 +14,7 @@
 
 namespace eplb::v1 {
 class JobStatus;
+enum JobState : int;
 }  // namespace eplb::v1
 
 namespace eplb::cli {
@@ -48,7 +49,7 @@ class WaitCondition {
 
   std::string text_;
   Kind kind_ = Kind::kConnected;
-  std::string state_;
+  v1::JobState state_ = {};
   uint64_t number_ = 0;
   double ratio_ = 0;
 };

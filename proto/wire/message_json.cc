@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 #include "base/text.h"
@@ -48,9 +50,9 @@ Json ValueOf(const Message& message, const FieldDescriptor& field, int index) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return one ? values.GetBool(message, &field) : values.GetRepeatedBool(message, &field, index);
     case FieldDescriptor::CPPTYPE_ENUM:
-      return (one ? values.GetEnum(message, &field)
-                  : values.GetRepeatedEnum(message, &field, index))
-          ->name();
+      return EnumText(*field.enum_type(),
+                      one ? values.GetEnumValue(message, &field)
+                          : values.GetRepeatedEnumValue(message, &field, index));
     case FieldDescriptor::CPPTYPE_STRING:
       return TextOf(field, one ? values.GetString(message, &field)
                                : values.GetRepeatedString(message, &field, index));
@@ -99,6 +101,12 @@ void AddField(const Message& message, const FieldDescriptor& field, Json& json) 
   if (field.name() == "unix_micros") json["time"] = TimeText(values.GetInt64(message, &field));
 }
 
+// Of what all names of the type begin with: 10 for JOB_STATE_.
+size_t PrefixLength(const google::protobuf::EnumDescriptor& type) {
+  constexpr absl::string_view kZero = "UNSPECIFIED";
+  return type.value(0)->name().size() - kZero.size();
+}
+
 }  // namespace
 
 nlohmann::ordered_json ToJson(const Message& message) {
@@ -113,6 +121,15 @@ std::string DumpJson(const nlohmann::ordered_json& json) {
 }
 
 std::string ToJsonText(const Message& message) { return DumpJson(ToJson(message)); }
+
+std::string EnumText(const google::protobuf::EnumDescriptor& type, int number) {
+  const google::protobuf::EnumValueDescriptor* const value = type.FindValueByNumber(number);
+  if (value == nullptr) return absl::StrCat(number);
+  if (number == 0) return "";
+  std::string name = value->name().substr(PrefixLength(type));
+  if (&type != v1::JobState_descriptor()) absl::AsciiStrToLower(&name);
+  return name;
+}
 
 std::string TimeText(int64_t unix_micros) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixMicros(unix_micros),

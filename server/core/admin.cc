@@ -301,7 +301,7 @@ absl::Status Do(Deed& deed, const ForgetJob&) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.name, " has ranks connected, expected none: end its run first"));
   }
-  deed.before = StateName(job);
+  deed.before = std::string(JobStateName(StateOf(job)));
   deed.after = "forgotten";
   deed.outcome = absl::StrCat("forgotten", deed.By());
   deed.context.decision.effects.emplace_back(Forget{job.name, /*required=*/BelongsInStore(job)});
@@ -351,7 +351,7 @@ void HandleChange(DecisionContext& context, const Change& change) {
       state.undo = std::move(undo);
       context.decision.effects.emplace_back(
           Reply{change.ticket, ChangeOutcome{.version = VersionOf(job),
-                                             .state = StateName(job),
+                                             .state = StateOf(job),
                                              .outcome = deed.outcome,
                                              .before = is_set ? deed.before : "",
                                              .after = is_set ? deed.after : ""}});

@@ -41,8 +41,8 @@ absl::Status CheckNumber(const char* field, int64_t value, int64_t most) {
       absl::StrCat(field, " is ", value, ", it must be in 0..", most));
 }
 
-absl::Status Check(const wire::Prepared& ready) {
-  return CheckNumber("ready: version", ready.version, kMaxNumber);
+absl::Status Check(const wire::Prepared& prepared) {
+  return CheckNumber("prepared: version", prepared.version, kMaxNumber);
 }
 absl::Status Check(const wire::Nack& nack) {
   return CheckNumber("nack: version", nack.version, kMaxNumber);
@@ -74,7 +74,7 @@ absl::Status Check(const wire::Moved& moved) {
 template <class Message>
 absl::Status CheckProposed(const Job& job, const Message& message) {
   if constexpr (std::is_same_v<Message, wire::Prepared>) {
-    return CheckGivenOut(job, "ready", message.version);
+    return CheckGivenOut(job, "prepared", message.version);
   } else if constexpr (std::is_same_v<Message, wire::Nack>) {
     return CheckGivenOut(job, "nack", message.version);
   } else if constexpr (std::is_same_v<Message, wire::Failed>) {
@@ -85,28 +85,6 @@ absl::Status CheckProposed(const Job& job, const Message& message) {
   return absl::OkStatus();
 }
 
-void Dispatch(DecisionContext& context, Sender sender, const wire::Prepared& ready) {
-  HandleReady(context, sender, ready);
-}
-void Dispatch(DecisionContext& context, Sender sender, const wire::Nack& nack) {
-  HandleNack(context, sender, nack);
-}
-void Dispatch(DecisionContext& context, Sender sender, const wire::Failed& failed) {
-  HandleFailed(context, sender, failed);
-}
-void Dispatch(DecisionContext& context, Sender sender, const wire::Applied& applied) {
-  HandleApplied(context, sender, applied);
-}
-void Dispatch(DecisionContext& context, Sender sender, const wire::PlacementBody& body) {
-  HandlePlacementBody(context, sender, body);
-}
-void Dispatch(DecisionContext& context, Sender sender, const wire::Goodbye& goodbye) {
-  HandleGoodbye(context, sender, goodbye);
-}
-void Dispatch(DecisionContext& context, Sender sender, const wire::Moved& moved) {
-  HandleMoved(context, sender, moved);
-}
-
 template <class Message>
 void OnMessage(DecisionContext& context, Sender sender, const Message& message) {
   absl::Status status = Check(message);
@@ -115,7 +93,7 @@ void OnMessage(DecisionContext& context, Sender sender, const Message& message) 
     CloseRank(context, sender.run, sender.rank, std::move(status));
     return;
   }
-  Dispatch(context, sender, message);
+  Handle(context, sender, message);
 }
 
 void OnMessage(DecisionContext& context, Sender sender, const wire::Hello&) {

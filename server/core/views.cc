@@ -23,20 +23,6 @@ namespace {
 
 constexpr absl::Duration kRefusalShown = absl::Minutes(10);
 
-const char* NameOf(Answer answer) {
-  switch (answer) {
-    case Answer::kNone:
-      return "none";
-    case Answer::kPrepared:
-      return "ready";
-    case Answer::kApplied:
-      return "applied";
-    case Answer::kFailed:
-      return "failed";
-  }
-  return "";
-}
-
 std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
   const Run& run = *job.current;
   std::vector<RankView> views;
@@ -48,10 +34,10 @@ std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
                      .running_version = rank.running_version,
                      .prepared_version = rank.prepared_version,
                      .step = rank.step,
-                     .state = RankStateName(run, rank),
+                     .state = RankStateOf(run, rank),
                      .away = rank.session == 0 && rank.away_since < now ? now - rank.away_since
                                                                         : absl::ZeroDuration(),
-                     .answer = job.proposal ? NameOf(rank.answer) : "",
+                     .answer = job.proposal ? std::optional(rank.answer) : std::nullopt,
                      .answer_seconds = rank.answer_seconds,
                      .pause_seconds = rank.pause_seconds,
                      .dropped_steps = rank.dropped_steps,
@@ -89,7 +75,7 @@ void ShowMeasured(const State& state, const Job& job, JobView& view) {
 JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   JobView view;
   view.job = job.name;
-  view.state = StateName(job);
+  view.state = StateOf(job);
   view.state_age = now - job.phase_since;
   view.waiting_for = WaitingFor(job);
   view.step = job.step;
@@ -123,7 +109,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.ranks = RanksOf(job, now);
   }
   if (const RunEnd* end = EndOf(job)) {
-    view.ending = RunEndingName(end->how);
+    view.ending = end->how;
     view.end_reason = end->reason;
     view.run_id = end->run_id;
     view.world_size = end->world_size;

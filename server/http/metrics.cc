@@ -280,7 +280,7 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
               "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
               "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
   for (const core::JobView& job : s.jobs)
-    page.Sample(1, {{kJobLabel, job.job}, {"state", job.state}});
+    page.Sample(1, {{kJobLabel, job.job}, {"state", std::string(core::JobStateName(job.state))}});
   gauge("eplb_plan_state_seconds", "Time in that state.",
         [](const core::JobView& job) { return absl::ToDoubleSeconds(job.state_age); });
   gauge("eplb_stuck_plan_seconds",
@@ -293,7 +293,7 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
         [](const core::JobView& job) { return job.coverage; });
   gauge("eplb_quarantine",
         "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
-        [](const core::JobView& job) { return job.state == "QUARANTINE" ? 1 : 0; });
+        [](const core::JobView& job) { return job.state == core::JobState::kQuarantine ? 1 : 0; });
 }
 
 // Whether steps are followed by windows and decisions.
@@ -344,14 +344,13 @@ void AddAnswers(const core::Counters& counters, Page& page) {
         static_cast<double>(counters.plans[result]),
         {{"result", std::string(core::PlanResultName(static_cast<core::PlanResult>(result)))}});
   }
-  page.Family(
-      MetricType::Counter, "eplb_votes_total",
-      "Answers of ranks to proposals: ready = prepared, applied = switched, nack = refused, "
-      "failed = given up after PREPARED; the last two by code.");
+  page.Family(MetricType::Counter, "eplb_votes_total",
+              "Answers of ranks to proposals: prepared, applied = switched, nack = refused, "
+              "failed = given up after PREPARED; the last two by code.");
   const auto answer = [&page](const char* result, const char* code, int64_t count) {
     page.Sample(static_cast<double>(count), {{"result", result}, {"code", code}});
   };
-  answer("ready", "ok", counters.ready);
+  answer("prepared", "ok", counters.prepared);
   answer("applied", "ok", counters.applied);
   constexpr const char* kNacks[] = {
       "",        "stale_term",        "stale_version", "wrong_base", "wrong_digest",

@@ -6,12 +6,41 @@
 #include "absl/time/time.h"
 
 namespace eplb {
+namespace {
+
+// The enums of the core have the values of the messages in their order, and no unspecified one.
+template <class Proto, class Value>
+Proto EnumToProto(Value value) {
+  return static_cast<Proto>(static_cast<int>(value) + 1);
+}
+
+// None: unspecified, or from a newer daemon.
+template <class Value, class Proto>
+std::optional<Value> FromProto(Proto value) {
+  const int number = static_cast<int>(value);
+  if (number == 0 || !google::protobuf::GetEnumDescriptor<Proto>()->FindValueByNumber(number)) {
+    return std::nullopt;
+  }
+  return static_cast<Value>(number - 1);
+}
+
+static_assert(static_cast<int>(core::JobState::kLost) + 1 == v1::JobState_MAX);
+static_assert(static_cast<int>(core::RunEnding::kLost) + 1 == v1::RunEnding_MAX);
+static_assert(static_cast<int>(core::PlanResult::kFailed) + 1 == v1::PlanResult_MAX);
+
+}  // namespace
+
+v1::JobState ToProto(core::JobState state) { return EnumToProto<v1::JobState>(state); }
+
+v1::RunEnding ToProto(core::RunEnding how) { return EnumToProto<v1::RunEnding>(how); }
+
+v1::PlanResult ToProto(core::PlanResult result) { return EnumToProto<v1::PlanResult>(result); }
 
 void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_plan(static_cast<uint64_t>(plan.plan));
   out->set_unix_micros(absl::ToUnixMicros(plan.decided_at));
   out->set_policy(plan.policy);
-  out->set_result(std::string(core::PlanResultName(plan.result)));
+  out->set_result(ToProto(plan.result));
   out->set_base_version(static_cast<uint64_t>(plan.base_version));
   out->set_first_version(static_cast<uint64_t>(plan.first_version));
   out->set_last_version(static_cast<uint64_t>(plan.last_version));
@@ -41,7 +70,7 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
 }
 
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
-  const std::optional<core::PlanResult> result = core::PlanResultOf(in.result());
+  const std::optional<core::PlanResult> result = FromProto<core::PlanResult>(in.result());
   if (!result) return absl::DataLossError("a plan has an unknown result");
   core::Plan plan;
   plan.plan = static_cast<int64_t>(in.plan());
@@ -77,7 +106,7 @@ absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
 }
 
 void ToProto(const core::RunEnd& end, v1::RunEnd* out) {
-  out->set_ending(std::string(core::RunEndingName(end.how)));
+  out->set_ending(ToProto(end.how));
   out->set_reason(end.reason);
   out->set_unix_micros(absl::ToUnixMicros(end.at));
   out->set_run_id(end.run_id);
@@ -86,7 +115,7 @@ void ToProto(const core::RunEnd& end, v1::RunEnd* out) {
 }
 
 absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& in) {
-  const std::optional<core::RunEnding> how = core::RunEndingOf(in.ending());
+  const std::optional<core::RunEnding> how = FromProto<core::RunEnding>(in.ending());
   if (!how) return absl::DataLossError("a run has an unknown ending");
   return core::RunEnd{.how = *how,
                       .reason = in.reason(),

@@ -6,11 +6,23 @@
 
 #include "proto/wire/convert.h"
 #include "proto/wire/settings.h"
+#include "server/messages/records.h"
 
 namespace eplb {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);  // as counts_u64 is
+
+// The values of the core's enums are those of the messages in their order, without UNSPECIFIED.
+v1::RankState ToProto(core::RankState state) {
+  static_assert(static_cast<int>(core::RankState::kLost) + 1 == v1::RankState_MAX);
+  return static_cast<v1::RankState>(static_cast<int>(state) + 1);
+}
+
+v1::RankAnswer ToProto(core::Answer answer) {
+  static_assert(static_cast<int>(core::Answer::kFailed) + 1 == v1::RankAnswer_MAX);
+  return static_cast<v1::RankAnswer>(static_cast<int>(answer) + 1);
+}
 
 void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_rank(static_cast<uint32_t>(view.rank));
@@ -19,12 +31,12 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_prepared_version(static_cast<uint64_t>(view.prepared_version));
   out->set_step(static_cast<uint64_t>(view.step));
   out->set_away_seconds(absl::ToDoubleSeconds(view.away));
-  out->set_answer(view.answer);
+  if (view.answer) out->set_answer(ToProto(*view.answer));
   out->set_answer_seconds(view.answer_seconds);
   out->set_pause_seconds(view.pause_seconds);
   out->set_dropped_steps(static_cast<uint64_t>(view.dropped_steps));
   out->set_library_version(view.library_version);
-  out->set_state(view.state);
+  out->set_state(ToProto(view.state));
   wire::ToProto(view.transport, out->mutable_transport());
 }
 
@@ -65,7 +77,7 @@ void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
 void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_job(view.job);
   out->set_run_id(view.run_id);
-  out->set_state(view.state);
+  out->set_state(ToProto(view.state));
   out->set_state_seconds(absl::ToDoubleSeconds(view.state_age));
   out->set_waiting_for(view.waiting_for);
   wire::ToProto(view.shape, out->mutable_shape());
@@ -88,7 +100,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   for (const int32_t layer : view.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));
   }
-  out->set_ending(view.ending);
+  if (view.ending) out->set_ending(ToProto(*view.ending));
   out->set_end_reason(view.end_reason);
   out->set_took_over(view.took_over);
   out->set_stuck_seconds(view.stuck_seconds);

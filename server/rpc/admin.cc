@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
+#include "server/messages/records.h"
 #include "server/rpc/gate.h"
 
 namespace eplb {
@@ -58,7 +59,7 @@ class ChangeReactor : public grpc::ServerUnaryReactor {
   void End(const absl::StatusOr<core::ChangeOutcome>& outcome) {
     if (outcome.ok()) {
       response_->set_version(static_cast<uint64_t>(outcome->version));
-      response_->set_state(outcome->state);
+      response_->set_state(ToProto(outcome->state));
       response_->set_outcome(outcome->outcome);
       response_->set_before(outcome->before);
       response_->set_after(outcome->after);

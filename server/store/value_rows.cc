@@ -79,7 +79,7 @@ absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
 }
 
 absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
-  if (message.ending().empty()) return std::nullopt;  // it lives
+  if (message.ending() == v1::RUN_ENDING_UNSPECIFIED) return std::nullopt;  // it lives
   EPLB_ASSIGN_OR_RETURN(core::RunEnd end, FromProto(message));
   return end;
 }

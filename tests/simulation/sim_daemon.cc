@@ -302,15 +302,16 @@ void SimDaemon::Solve(const core::Solve& solve) {
 void SimDaemon::CheckStuck() {
   for (const core::JobView& job : core_->Jobs(Clock())) {
     absl::Duration deadline = absl::InfiniteDuration();
-    if (job.state == "RECOVERING" && job.connected_ranks > 0) deadline = config_.prepare_deadline;
-    if (job.state == "SOLVING") deadline = config_.solve_deadline;
-    if (job.state == "PREPARING") deadline = config_.prepare_deadline;
-    if (job.state == "VOTING") deadline = config_.voting_deadline;
-    if (job.state == "CANCELLING") deadline = config_.cancel_deadline;
+    if (job.state == core::JobState::kRecovering && job.connected_ranks > 0)
+      deadline = config_.prepare_deadline;
+    if (job.state == core::JobState::kSolving) deadline = config_.solve_deadline;
+    if (job.state == core::JobState::kPreparing) deadline = config_.prepare_deadline;
+    if (job.state == core::JobState::kVoting) deadline = config_.voting_deadline;
+    if (job.state == core::JobState::kCancelling) deadline = config_.cancel_deadline;
     if (job.state_age < 2 * kTick) stuck_[job.job] = false;
     if (job.waiting_for.find("run_id") != std::string::npos) continue;
     if (job.state_age <= 3 * deadline || stuck_[job.job]) continue;
-    context_.Violation("I12: job ", job.job, " is ", job.state, " for ",
+    context_.Violation("I12: job ", job.job, " is ", core::JobStateName(job.state), " for ",
                        absl::FormatDuration(job.state_age),
                        " and never said that it is stuck: ", job.waiting_for);
     stuck_[job.job] = true;
@@ -324,9 +325,9 @@ absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& run
   const auto view = std::find_if(all.begin(), all.end(),
                                  [&job](const core::JobView& one) { return one.job == job; });
   if (view == all.end()) return absl::NotFoundError("the daemon does not know the job");
-  if (view->state != "IDLE") {
-    return absl::UnavailableError(
-        absl::StrCat("the daemon is ", view->state, ", waiting for ", view->waiting_for));
+  if (view->state != core::JobState::kIdle) {
+    return absl::UnavailableError(absl::StrCat("the daemon is ", core::JobStateName(view->state),
+                                               ", waiting for ", view->waiting_for));
   }
   if (view->run_id != run_id || view->connected_ranks != view->world_size) {
     return absl::UnavailableError(absl::StrCat("the daemon has ", view->connected_ranks,
@@ -349,7 +350,7 @@ absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& run
 bool SimDaemon::IsQuarantined(const std::string& job) const {
   if (!serves()) return false;
   const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
-  return view.ok() && view->state == "QUARANTINE";
+  return view.ok() && view->state == core::JobState::kQuarantine;
 }
 
 }  // namespace eplb::simulation

@@ -11,9 +11,6 @@
 namespace eplb::core {
 namespace {
 
-constexpr std::string_view kNames[kNumPlanResults] = {
-    "kept", "observed", "proposed", "committed", "withdrawn", "partial", "failed"};
-
 void Write(DecisionContext& context, const Job& job, const Plan& plan) {
   context.decision.effects.emplace_back(StorePlan{job.name, plan});
 }
@@ -76,14 +73,6 @@ void NoteSeen(DecisionContext& context, Job& job) {
 }
 
 }  // namespace
-
-std::string_view PlanResultName(PlanResult result) { return kNames[static_cast<size_t>(result)]; }
-
-std::optional<PlanResult> PlanResultOf(std::string_view name) {
-  const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames)) return std::nullopt;
-  return static_cast<PlanResult>(found - std::begin(kNames));
-}
 
 void AddPlan(DecisionContext& context, Job& job, Plan plan) {
   plan.plan = job.plans.empty() ? 1 : job.plans.back().plan + 1;

@@ -179,7 +179,7 @@ void Recheck(DecisionContext& context, Job& job, int32_t rank) {
   EnterIdleOrRecovery(context, job);
 }
 
-void HandlePlacementBody(DecisionContext& context, Sender sender, const wire::PlacementBody& body) {
+void Handle(DecisionContext& context, Sender sender, const wire::PlacementBody& body) {
   Job& job = sender.job;
   if (!sender.is_current() || !IsRecoveringAndLive(job)) return;
   if (body.digest != sender.rank.running_digest) return;  // switched since it was asked

@@ -25,7 +25,7 @@ void EnterIdleOrRecovery(DecisionContext& context, Job& job);
 // known.
 void Recheck(DecisionContext& context, Job& job, int32_t rank);
 
-void HandlePlacementBody(DecisionContext& context, Sender sender, const wire::PlacementBody& body);
+void Handle(DecisionContext& context, Sender sender, const wire::PlacementBody& body);
 
 // Asks again, or somebody else, once per prepare_deadline.
 void RetryRecovery(DecisionContext& context, Job& job);

@@ -51,7 +51,7 @@ void WatchState(DecisionContext& context, Job& job) {
   if (job.stuck_recorded) return;
   job.stuck_recorded = true;
   RecordEvent(context, job, "stuck", job.last_known ? job.last_known->version : 0,
-              absl::StrCat(StateName(job), " for ",
+              absl::StrCat(JobStateName(StateOf(job)), " for ",
                            absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))),
                            ", waiting for ", WaitingFor(job)));
 }

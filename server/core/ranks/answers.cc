@@ -133,41 +133,41 @@ std::string NackName(wire::NackCode code) {
 
 }  // namespace
 
-void HandleReady(DecisionContext& context, Sender sender, const wire::Prepared& ready) {
+void Handle(DecisionContext& context, Sender sender, const wire::Prepared& prepared) {
   Job& job = sender.job;
   Rank& rank = sender.rank;
-  if (ready.version <= rank.running_version) return;  // overtaken by its own Applied
-  rank.prepared_version = ready.version;
-  if (!IsOurs(sender, ready.version)) {
-    RaiseNextVersion(job, ready.version);
-    SendTo(context, rank, wire::Cancel{ready.version, "this daemon does not have it in flight"});
+  if (prepared.version <= rank.running_version) return;  // overtaken by its own Applied
+  rank.prepared_version = prepared.version;
+  if (!IsOurs(sender, prepared.version)) {
+    RaiseNextVersion(job, prepared.version);
+    SendTo(context, rank, wire::Cancel{prepared.version, "this daemon does not have it in flight"});
     if (sender.is_current()) Recheck(context, job, sender.index);
     return;
   }
   if (job.phase != Phase::kPreparing || IsFinal(rank)) return;
   Proposal& proposal = *job.proposal;
-  if (ready.digest != proposal.message.digest) {
+  if (prepared.digest != proposal.message.digest) {
     Quarantine(context, job,
-               absl::StrCat("rank ", sender.index, " computed digest ", ShortHex(ready.digest),
-                            " for version ", ready.version, ", proposed was ",
+               absl::StrCat("rank ", sender.index, " computed digest ", ShortHex(prepared.digest),
+                            " for version ", prepared.version, ", proposed was ",
                             ShortHex(proposal.message.digest)));
     return;
   }
-  if (ready.plan_hash != proposal.plan_hash.value_or(ready.plan_hash)) {
+  if (prepared.plan_hash != proposal.plan_hash.value_or(prepared.plan_hash)) {
     Quarantine(context, job,
-               absl::StrCat("rank ", sender.index, " computed the plan ", ShortHex(ready.plan_hash),
-                            " for version ", ready.version, ", another rank ",
-                            ShortHex(*proposal.plan_hash)));
+               absl::StrCat("rank ", sender.index, " computed the plan ",
+                            ShortHex(prepared.plan_hash), " for version ", prepared.version,
+                            ", another rank ", ShortHex(*proposal.plan_hash)));
     return;
   }
-  proposal.plan_hash = ready.plan_hash;
-  ++context.state.counters.ready;
+  proposal.plan_hash = prepared.plan_hash;
+  ++context.state.counters.prepared;
   rank.answer_seconds = absl::ToDoubleSeconds(context.now - proposal.proposed_at);
   SetAnswer(proposal, rank, Answer::kPrepared);
   Conclude(context, job);
 }
 
-void HandleNack(DecisionContext& context, Sender sender, const wire::Nack& nack) {
+void Handle(DecisionContext& context, Sender sender, const wire::Nack& nack) {
   if (!IsOurs(sender, nack.version) || IsFinal(sender.rank)) return;
   Job& job = sender.job;
   ++context.state.counters.nacks.at(static_cast<size_t>(nack.code));
@@ -186,7 +186,7 @@ void HandleNack(DecisionContext& context, Sender sender, const wire::Nack& nack)
   }
 }
 
-void HandleApplied(DecisionContext& context, Sender sender, const wire::Applied& applied) {
+void Handle(DecisionContext& context, Sender sender, const wire::Applied& applied) {
   if (!applied.transport.empty()) {
     sender.rank.transport.name = applied.transport;
     sender.rank.transport.fallback_reason = applied.fallback_reason;
@@ -199,7 +199,7 @@ void HandleApplied(DecisionContext& context, Sender sender, const wire::Applied&
   }
 }
 
-void HandleFailed(DecisionContext& context, Sender sender, const wire::Failed& failed) {
+void Handle(DecisionContext& context, Sender sender, const wire::Failed& failed) {
   Job& job = sender.job;
   if (sender.rank.prepared_version == failed.version) sender.rank.prepared_version = 0;
   if (!IsOurs(sender, failed.version)) {

@@ -7,13 +7,13 @@
 
 namespace eplb::core {
 
-void HandleReady(DecisionContext& context, Sender sender, const wire::Prepared& ready);
-void HandleNack(DecisionContext& context, Sender sender, const wire::Nack& nack);
-void HandleApplied(DecisionContext& context, Sender sender, const wire::Applied& applied);
-void HandleFailed(DecisionContext& context, Sender sender, const wire::Failed& failed);
+void Handle(DecisionContext& context, Sender sender, const wire::Prepared& prepared);
+void Handle(DecisionContext& context, Sender sender, const wire::Nack& nack);
+void Handle(DecisionContext& context, Sender sender, const wire::Applied& applied);
+void Handle(DecisionContext& context, Sender sender, const wire::Failed& failed);
 
 // A rank of the current run is connected again while a proposal is in flight: what it runs
-// counts as Applied, what it is PREPARED for as Ready, and what it missed is sent again.
+// counts as Applied, what it is PREPARED for as Prepared, and what it missed is sent again.
 void HandleRejoin(DecisionContext& context, Sender sender, const wire::Hello& hello);
 // A rank said Goodbye while a proposal is in flight: it holds nothing any more.
 void HandleRankFinished(DecisionContext& context, Sender sender);

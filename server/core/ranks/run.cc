@@ -207,7 +207,7 @@ void HandleAway(DecisionContext& context, Sender sender, const std::string& reas
   AmendEnding(context, sender.job);
 }
 
-void HandleGoodbye(DecisionContext& context, Sender sender, const wire::Goodbye& goodbye) {
+void Handle(DecisionContext& context, Sender sender, const wire::Goodbye& goodbye) {
   Job& job = sender.job;
   CloseRank(context, sender.run, sender.rank, absl::OkStatus());
   if (goodbye.failed) {
@@ -239,7 +239,7 @@ void HandleGoodbye(DecisionContext& context, Sender sender, const wire::Goodbye&
   }
 }
 
-void HandleMoved(DecisionContext& context, Sender sender, const wire::Moved& moved) {
+void Handle(DecisionContext& context, Sender sender, const wire::Moved& moved) {
   Job& job = sender.job;
   Run& run = sender.run;
   if (run.moved.empty()) {

@@ -77,8 +77,9 @@ Stall StateStall(const State& state, const Job& job, absl::Time now) {
   }
   const absl::Duration age = StuckFor(state.config, job, now);
   if (age == absl::ZeroDuration() || !StepsAreTold(job, now)) return {};
-  return {"state", absl::StrCat(PhaseName(job.phase), " for ", AgeText(age), ", waiting for ",
-                                WaitingFor(job), "; the job trains on, at step ", job.step)};
+  return {"state",
+          absl::StrCat(JobStateName(StateOf(job.phase)), " for ", AgeText(age), ", waiting for ",
+                       WaitingFor(job), "; the job trains on, at step ", job.step)};
 }
 
 Stall HungStall(const State&, const Job& job, absl::Time now) {

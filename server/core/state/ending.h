@@ -38,8 +38,7 @@ void AmendEnding(DecisionContext& context, Job& job);
 // How the job's newest run ended; nullptr while it lives, and when none has been seen.
 const RunEnd* EndOf(const Job& job);
 
-// "connected", "away", "finished", "failed", "lost", or "expected" before its first Hello.
-std::string RankStateName(const Run& run, const Rank& rank);
+RankState RankStateOf(const Run& run, const Rank& rank);
 
 }  // namespace eplb::core
 

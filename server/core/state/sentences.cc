@@ -95,36 +95,30 @@ std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size) {
 
 std::string ShortHex(const Digest& digest) { return digest.Hex().substr(0, 12); }
 
-std::string PhaseName(Phase phase) {
-  switch (phase) {
-    case Phase::kRecovering:
-      return "RECOVERING";
-    case Phase::kIdle:
-      return "IDLE";
-    case Phase::kSolving:
-      return "SOLVING";
-    case Phase::kPreparing:
-      return "PREPARING";
-    case Phase::kVoting:
-      return "VOTING";
-    case Phase::kCancelling:
-      return "CANCELLING";
-    case Phase::kQuarantine:
-      return "QUARANTINE";
-  }
-  return "";
+JobState StateOf(Phase phase) {
+  static_assert(static_cast<int>(JobState::kQuarantine) == static_cast<int>(Phase::kQuarantine));
+  return static_cast<JobState>(phase);
 }
 
-std::string StateName(const Job& job) {
+JobState StateOf(const Job& job) {
   const RunEnd* end = EndOf(job);
-  return end == nullptr ? PhaseName(job.phase)
-                        : absl::AsciiStrToUpper(std::string(RunEndingName(end->how)));
+  if (end == nullptr) return StateOf(job.phase);
+  switch (end->how) {
+    case RunEnding::kFinished:
+      return JobState::kFinished;
+    case RunEnding::kFailed:
+      return JobState::kFailed;
+    case RunEnding::kLost:
+      break;
+  }
+  return JobState::kLost;
 }
 
 std::string StateText(const Job& job) {
   const RunEnd* end = EndOf(job);
-  if (end == nullptr) return absl::StrCat("is ", StateName(job), ", waiting for ", WaitingFor(job));
-  return absl::StrCat("has ended (", StateName(job), "): ", end->reason);
+  const absl::string_view state = JobStateName(StateOf(job));
+  if (end == nullptr) return absl::StrCat("is ", state, ", waiting for ", WaitingFor(job));
+  return absl::StrCat("has ended (", state, "): ", end->reason);
 }
 
 std::string WaitingFor(const Job& job) {

@@ -18,10 +18,8 @@ std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size = 0);
 // The first 12 hexadecimal digits: enough to compare by eye.
 std::string ShortHex(const Digest& digest);
 
-std::string PhaseName(Phase phase);  // "RECOVERING", ...
-
-// The phase's name; FINISHED, FAILED or LOST once the newest run has ended.
-std::string StateName(const Job& job);
+JobState StateOf(Phase phase);
+JobState StateOf(const Job& job);
 
 // "is RECOVERING, waiting for rank 3 to say Hello", or "has ended (FINISHED): all 8 ranks
 // finished".

@@ -42,9 +42,6 @@ struct MeasuredPause {
 
 enum class Phase { kRecovering, kIdle, kSolving, kPreparing, kVoting, kCancelling, kQuarantine };
 
-// What a rank has said about the proposal in flight. kFailed: it does not hold it and never will.
-enum class Answer { kNone, kPrepared, kApplied, kFailed };
-
 struct Rank {
   bool said_hello = false;
   bool finished = false;  // said Goodbye without an error

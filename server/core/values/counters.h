@@ -20,7 +20,7 @@ inline void AddCapped(int64_t& sum, int64_t more) { sum += std::min(more, kMostS
 struct Counters {
   std::array<int64_t, kNumPlanResults> plans{};  // by PlanResult; kProposed: those ever proposed,
                                                  // which are counted again under what they became
-  int64_t ready = 0;                             // answers PREPARED to a proposal in flight
+  int64_t prepared = 0;                          // answers PREPARED to a proposal in flight
   int64_t applied = 0;                           // ranks that reported a chunk as Applied
   std::array<int64_t, 8> nacks{};                // by wire::NackCode; [0] is not used
   std::array<int64_t, 4> failed{};               // by wire::FailedCode; [0] is not used

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 #include "placement/digest.h"
@@ -33,8 +33,7 @@ enum class PlanResult {
 inline constexpr int kNumPlanResults = 7;
 inline constexpr int32_t kMaxPlans = 1000;  // kept per job
 
-std::string_view PlanResultName(PlanResult result);  // "kept", ..
-std::optional<PlanResult> PlanResultOf(std::string_view name);
+absl::string_view PlanResultName(PlanResult result);  // "kept", ..
 
 // Bytes and seconds of a switch that nobody told this daemon: it was not there, or a rank came back
 // later and said only what it runs.
@@ -83,18 +82,6 @@ enum class RunEnding {
   kFailed,    // a rank said that it failed
   kLost,      // a rank was away too long; the run goes on when all its ranks are back
 };
-inline constexpr std::string_view kRunEndingNames[] = {"finished", "failed", "lost"};
-
-inline std::string_view RunEndingName(RunEnding how) {
-  return kRunEndingNames[static_cast<size_t>(how)];
-}
-
-inline std::optional<RunEnding> RunEndingOf(std::string_view name) {
-  for (const RunEnding how : {RunEnding::kFinished, RunEnding::kFailed, RunEnding::kLost}) {
-    if (RunEndingName(how) == name) return how;
-  }
-  return std::nullopt;
-}
 
 struct RunEnd {
   RunEnding how = RunEnding::kFinished;
@@ -106,6 +93,22 @@ struct RunEnd {
 
   friend bool operator==(const RunEnd&, const RunEnd&) = default;
 };
+
+// What a job does. The last three: its newest run has ended, as RunEnding.
+enum class JobState {
+  kRecovering,
+  kIdle,
+  kSolving,
+  kPreparing,
+  kVoting,
+  kCancelling,
+  kQuarantine,
+  kFinished,
+  kFailed,
+  kLost,
+};
+
+absl::string_view JobStateName(JobState state);  // "RECOVERING", ..
 
 // What an operator asks of a job, and the answer.
 
@@ -136,9 +139,9 @@ struct Change {
 };
 
 struct ChangeOutcome {
-  int64_t version = 0;  // in force
-  std::string state;    // of the job, after the change
-  std::string outcome;  // one sentence
+  int64_t version = 0;                     // in force
+  JobState state = JobState::kRecovering;  // of the job, after the change
+  std::string outcome;                     // one sentence
   // Of SetPolicy: the settings that it changed, "min_gain=0.05", as they were and as they are in
   // force.
   std::string before = {};

@@ -16,8 +16,15 @@
 #include "proto/wire/messages.h"
 #include "proto/wire/settings.h"
 #include "server/core/values/measured.h"
+#include "server/core/values/record.h"
 
 namespace eplb::core {
+
+// kAway: its stream ended, and it may come back. kLost: its stream was cut, and its run has ended.
+enum class RankState { kExpected, kConnected, kAway, kFinished, kFailed, kLost };
+
+// What a rank has said about the proposal in flight. kFailed: it does not hold it and never will.
+enum class Answer { kNone, kPrepared, kApplied, kFailed };
 
 struct RankView {
   int32_t rank = 0;
@@ -25,9 +32,9 @@ struct RankView {
   int64_t running_version = 0;
   int64_t prepared_version = 0;
   int64_t step = 0;
-  std::string state;    // connected, away, finished, failed, lost; expected before its Hello
-  absl::Duration away;  // since the stream ended; zero when connected
-  std::string answer;   // to the proposal in flight: none, prepared, applied, failed; else empty
+  RankState state = RankState::kExpected;
+  absl::Duration away;           // since the stream ended; zero when connected
+  std::optional<Answer> answer;  // none: no proposal is in flight
   double answer_seconds =
       0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
   double pause_seconds = 0;  // boundary of the newest switch
@@ -47,8 +54,7 @@ struct RunView {
 struct JobView {
   std::string job;
   std::string run_id;
-  std::string
-      state;  // RECOVERING, IDLE, ..; FINISHED, FAILED or LOST once the newest run has ended
+  JobState state = JobState::kRecovering;
   absl::Duration state_age;
   std::string waiting_for;
   TopologyOptions shape;
@@ -81,9 +87,9 @@ struct JobView {
   std::string reduce;        // rank, root; empty before the first Hello
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
-  std::string ending;          // of the newest run: finished, failed, lost; empty while it lives
-  std::string end_reason;      // one sentence; empty while it lives
-  std::string took_over;       // as Run
+  std::optional<RunEnding> ending;  // of the newest run; none while it lives
+  std::string end_reason;           // one sentence; empty while it lives
+  std::string took_over;            // as Run
   double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
   std::string stalled;         // why balancing has stopped, a name; empty: it has not
   std::string stalled_reason;  // one sentence; empty when it has not

@@ -22,7 +22,7 @@ class ChangeTest : public ::testing::Test {
   ChangeTest() {
     *daemon_.status.add_jobs() = ExampleJob();
     daemon_.admin_answer.set_version(3);
-    daemon_.admin_answer.set_state("IDLE");
+    daemon_.admin_answer.set_state(v1::JOB_STATE_IDLE);
     daemon_.admin_answer.set_outcome("no more proposals until it is resumed");
   }
   ChangeOptions Options(Format format = Format::kTable) const {

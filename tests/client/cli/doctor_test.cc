@@ -51,7 +51,7 @@ TEST(ChecksTest, AJobThatOnlyObservesIsToldSo) {
 
 TEST(ChecksTest, QuarantineFails) {
   v1::JobStatus job = HealthyJob();
-  job.set_state("QUARANTINE");
+  job.set_state(v1::JOB_STATE_QUARANTINE);
   job.set_waiting_for("an operator, or a new run: ranks 0 and 3 run different digests");
   job.set_last_reason("a decision, which is not the cause");
   EXPECT_EQ(One(job, "state").result, Result::kFailed);
@@ -63,7 +63,9 @@ TEST(ChecksTest, QuarantineFails) {
 // Deadlines are the daemon's settings: some are hours long.
 TEST(ChecksTest, AStateIsLateWhenTheDaemonSaysSo) {
   v1::JobStatus job = HealthyJob();
-  for (const char* state : {"RECOVERING", "SOLVING", "PREPARING", "VOTING", "CANCELLING"}) {
+  for (const v1::JobState state :
+       {v1::JOB_STATE_RECOVERING, v1::JOB_STATE_SOLVING, v1::JOB_STATE_PREPARING,
+        v1::JOB_STATE_VOTING, v1::JOB_STATE_CANCELLING}) {
     job.set_state(state);
     job.set_state_seconds(7200);
     job.clear_stuck_seconds();
@@ -88,7 +90,7 @@ TEST(ChecksTest, RanksThatAreAwayOrRunSomethingElseAreNamed) {
   job.mutable_ranks(1)->set_running_version(2);
   EXPECT_EQ(One(job, "agreement").result, Result::kFailed);
   EXPECT_THAT(One(job, "agreement").detail, HasSubstr("rank 1 run another one"));
-  job.set_state("VOTING");
+  job.set_state(v1::JOB_STATE_VOTING);
   EXPECT_EQ(One(job, "agreement").result, Result::kWarning);
 }
 
@@ -100,15 +102,15 @@ TEST(ChecksTest, ARunThatFailedOrWasLostIsAFindingAndOneThatMovedIsNot) {
   EXPECT_THAT(One(job, "run").detail, HasSubstr("took over from run-0"));
   job.set_run_id("run-1");
   job.set_end_reason("rank 2 failed after step 9: out of memory");
-  job.set_ending("failed");
+  job.set_ending(v1::RUN_ENDING_FAILED);
   EXPECT_EQ(One(job, "run").result, Result::kFailed);
   EXPECT_EQ(One(job, "run").detail, "run run-1 failed: rank 2 failed after step 9: out of memory");
-  job.set_ending("lost");
+  job.set_ending(v1::RUN_ENDING_LOST);
   EXPECT_EQ(One(job, "run").result, Result::kFailed);
   EXPECT_THAT(One(job, "run").detail, HasSubstr("or end it with eplbctl forget"));
   job.set_end_reason("its ranks went on with eplbd at b:1, which leads with term 9");
   EXPECT_EQ(One(job, "run").result, Result::kOk);
-  job.set_ending("finished");
+  job.set_ending(v1::RUN_ENDING_FINISHED);
   EXPECT_EQ(One(job, "run").result, Result::kOk);
 }
 
@@ -119,7 +121,7 @@ TEST(ChecksTest, NobodyMissesTheRanksOfAJobThatFinished) {
   for (const char* name : {"ranks", "agreement"}) {
     EXPECT_EQ(One(job, name).result, Result::kWarning) << name;
   }
-  job.set_ending("finished");
+  job.set_ending(v1::RUN_ENDING_FINISHED);
   for (const char* name : {"ranks", "agreement"}) {
     EXPECT_EQ(One(job, name).result, Result::kOk) << name;
   }
@@ -127,11 +129,11 @@ TEST(ChecksTest, NobodyMissesTheRanksOfAJobThatFinished) {
 
 TEST(ChecksTest, NothingIsDueOfARunThatHasFailedButItsReason) {
   v1::JobStatus job = HealthyJob();
-  job.set_state("FAILED");
-  job.set_ending("failed");
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_ending(v1::RUN_ENDING_FAILED);
   job.set_end_reason("rank 0 was lost");
   job.mutable_ranks(0)->set_connected(false);
-  job.mutable_ranks(0)->set_state("lost");
+  job.mutable_ranks(0)->set_state(v1::RANK_STATE_LOST);
   job.set_connected_ranks(0);
   job.set_coverage(0);
   job.set_paused(true);
@@ -143,7 +145,7 @@ TEST(ChecksTest, NothingIsDueOfARunThatHasFailedButItsReason) {
   EXPECT_EQ(One(job, "agreement").result, Result::kOk);
   EXPECT_EQ(One(job, "decisions").result, Result::kOk);
   EXPECT_THAT(One(job, "decisions").detail, HasSubstr("paused by ann"));
-  job.set_ending("lost");  // its ranks may come back, and then the pause counts
+  job.set_ending(v1::RUN_ENDING_LOST);  // its ranks may come back, and then the pause counts
   EXPECT_EQ(One(job, "decisions").result, Result::kWarning);
 }
 
@@ -170,9 +172,9 @@ TEST(ChecksTest, MissingReportsMixedLibrariesAndFailedPlansWarn) {
   job.add_ranks()->set_library_version("0.2.0");
   EXPECT_EQ(One(job, "library").result, Result::kWarning);
   v1::ListPlansResponse plans;
-  plans.add_plans()->set_result("kept");
+  plans.add_plans()->set_result(v1::PLAN_RESULT_KEPT);
   EXPECT_EQ(One(job, "decisions", plans).result, Result::kOk);
-  plans.mutable_plans(0)->set_result("withdrawn");
+  plans.mutable_plans(0)->set_result(v1::PLAN_RESULT_WITHDRAWN);
   EXPECT_EQ(One(job, "decisions", plans).result, Result::kWarning);
   job.set_paused(true);
   EXPECT_THAT(One(job, "decisions").detail, HasSubstr("paused"));
@@ -216,7 +218,7 @@ TEST(ChecksTest, ARunThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
 
 TEST(ChecksTest, RanksThatWereRefusedFailAlsoWhenTheJobHasFinished) {
   v1::JobStatus job = HealthyJob();
-  job.set_ending("finished");
+  job.set_ending(v1::RUN_ENDING_FINISHED);
   job.set_refusal("rank 0 was refused: run 3 of job train was replaced by run 4");
   job.set_refused_hellos(35);
   EXPECT_EQ(One(job, "refused").result, Result::kWarning);
@@ -229,7 +231,7 @@ TEST(ChecksTest, RanksThatWereRefusedFailAlsoWhenTheJobHasFinished) {
 
 TEST(ChecksTest, AJobWhoseRanksNeverCameBackFails) {
   v1::JobStatus job = HealthyJob();
-  job.set_state("RECOVERING");
+  job.set_state(v1::JOB_STATE_RECOVERING);
   job.set_connected_ranks(0);
   job.set_stuck_seconds(200);
   EXPECT_EQ(One(job, "state").result, Result::kFailed);
@@ -297,7 +299,7 @@ TEST_F(DoctorTest, ExitCodeFollowsTheWorstCheck) {
 }
 
 TEST_F(DoctorTest, AFailedRunIsNotHealthy) {
-  daemon_.status.mutable_jobs(0)->set_ending("failed");
+  daemon_.status.mutable_jobs(0)->set_ending(v1::RUN_ENDING_FAILED);
   daemon_.status.mutable_jobs(0)->set_end_reason("rank 2 failed after step 9");
   const Output output = RunDoctor(Options(Format::kJson), kPlain);
   EXPECT_EQ(output.exit_code, kConditionNotMet);

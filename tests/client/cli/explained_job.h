@@ -19,7 +19,7 @@ class ExplainedJobTest : public FilesTest {
     v1::Plan plan;
     plan.set_plan(7);
     plan.set_policy("balanced");
-    plan.set_result("committed");
+    plan.set_result(v1::PLAN_RESULT_COMMITTED);
     plan.set_base_version(1);
     plan.set_num_chunks(1);
     plan.set_chunks_committed(1);
@@ -28,7 +28,7 @@ class ExplainedJobTest : public FilesTest {
     plan.set_reason("the predicted peak falls by 27 %");
     v1::Plan kept;
     kept.set_plan(8);
-    kept.set_result("kept");
+    kept.set_result(v1::PLAN_RESULT_KEPT);
     kept.set_reason("it would not pay");
     daemon_.plans = {kept, plan};
     v1::GetLoadResponse load;

@@ -22,7 +22,7 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   v1::RankStatus& rank = *daemon_.status.mutable_jobs(0)->add_ranks();
   rank.set_rank(1);
   rank.set_away_seconds(12.5);
-  rank.set_answer("ready");
+  rank.set_answer(v1::RANK_ANSWER_PREPARED);
   rank.set_prepared_version(4);
   rank.set_dropped_steps(150);
   rank.set_step(123'456);
@@ -59,13 +59,16 @@ TEST_F(GetRanksTest, ARankThatHasEndedIsNotAway) {
   const auto table = [this] {
     return RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain).out;
   };
-  EXPECT_THAT(table(), HasSubstr("away 12.5 s"));
-  for (const char* state : {"finished", "failed", "lost", "expected"}) {
+  const std::pair<v1::RankState, const char*> kEnds[] = {{v1::RANK_STATE_FINISHED, "  finished  "},
+                                                         {v1::RANK_STATE_FAILED, "  failed  "},
+                                                         {v1::RANK_STATE_LOST, "  lost  "},
+                                                         {v1::RANK_STATE_EXPECTED, "  expected  "}};
+  for (const auto& [state, word] : kEnds) {
     rank.set_state(state);
-    EXPECT_THAT(table(), HasSubstr(std::string("  ") + state + "  "));
+    EXPECT_THAT(table(), HasSubstr(word));
     EXPECT_THAT(table(), Not(HasSubstr("away")));
   }
-  rank.set_state("away");
+  rank.set_state(v1::RANK_STATE_AWAY);
   EXPECT_THAT(table(), HasSubstr("away 12.5 s"));
   EXPECT_THAT(RunGetRanks({.query = daemon_.Options(Format::kJson), .job = ""}, kPlain).out,
               HasSubstr(R"("state":"away")"));
@@ -74,16 +77,16 @@ TEST_F(GetRanksTest, ARankThatHasEndedIsNotAway) {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-v1::Plan ExamplePlan(uint64_t number, const std::string& result) {
+v1::Plan ExamplePlan(uint64_t number, v1::PlanResult result) {
   v1::Plan plan;
   plan.set_plan(number);
   plan.set_unix_micros(1'795'000'000'123'000);
   plan.set_policy("balanced");
   plan.set_result(result);
   plan.set_first_version(10);
-  plan.set_last_version(result == "committed" ? 11 : 10);
+  plan.set_last_version(result == v1::PLAN_RESULT_COMMITTED ? 11 : 10);
   plan.set_num_chunks(2);
-  plan.set_chunks_committed(result == "committed" ? 2 : 1);
+  plan.set_chunks_committed(result == v1::PLAN_RESULT_COMMITTED ? 2 : 1);
   plan.set_decided_first_step(200);
   plan.set_decided_last_step(399);
   plan.set_balancedness_before(0.712);
@@ -102,7 +105,8 @@ class GetPlansTest : public ::testing::Test {
 };
 
 TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
-  daemon_.plans = {ExamplePlan(8, "partial"), ExamplePlan(7, "committed")};
+  daemon_.plans = {ExamplePlan(8, v1::PLAN_RESULT_PARTIAL),
+                   ExamplePlan(7, v1::PLAN_RESULT_COMMITTED)};
   const Output output = RunGetPlans({.query = daemon_.Options(), .job = "", .limit = 20}, kPlain);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   for (const char* word : {"200..399", "partial 1/2", "committed ", "0.981", "7.4 MB", "58.0 ms",
@@ -123,13 +127,14 @@ TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
 }
 
 TEST_F(GetPlansTest, NewestFirstAsEventsAndJson) {
-  daemon_.plans = {ExamplePlan(8, "partial"), ExamplePlan(7, "committed")};
+  daemon_.plans = {ExamplePlan(8, v1::PLAN_RESULT_PARTIAL),
+                   ExamplePlan(7, v1::PLAN_RESULT_COMMITTED)};
   const std::string text = RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out;
   EXPECT_LT(text.find("\n   8  "), text.find("\n   7  ")) << text;
 }
 
 TEST_F(GetPlansTest, WhatFollowedAPredictionIsSeenBesideIt) {
-  v1::Plan plan = ExamplePlan(8, "committed");
+  v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_COMMITTED);
   daemon_.plans = {plan};
   const auto text = [this] {
     return RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out;
@@ -147,7 +152,7 @@ TEST_F(GetPlansTest, WhatFollowedAPredictionIsSeenBesideIt) {
 }
 
 TEST_F(GetPlansTest, WhoAskedForADecisionIsNamed) {
-  v1::Plan plan = ExamplePlan(8, "committed");
+  v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_COMMITTED);
   plan.set_asked_by("alice@head (claimed)");
   daemon_.plans = {plan};
   EXPECT_THAT(RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out,
@@ -155,7 +160,7 @@ TEST_F(GetPlansTest, WhoAskedForADecisionIsNamed) {
 }
 
 TEST_F(GetPlansTest, WhatNobodyMeasuredIsNoZero) {
-  v1::Plan plan = ExamplePlan(8, "committed");
+  v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_COMMITTED);
   plan.clear_received_bytes();
   plan.clear_pause_seconds();
   daemon_.plans = {plan};

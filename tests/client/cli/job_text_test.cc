@@ -69,17 +69,19 @@ TEST(JobTextTest, ARunThatHasEndedIsNeitherPausedNorWaitsForAnybody) {
   v1::JobStatus job = ExampleJob();
   job.set_paused(true);
   job.mutable_policy()->set_mode("observe");
-  for (const char* ending : {"finished", "failed"}) {
+  for (const v1::RunEnding ending : {v1::RUN_ENDING_FINISHED, v1::RUN_ENDING_FAILED}) {
     job.set_ending(ending);
     job.set_end_reason("rank 2 was lost");
-    job.set_state(job.ending() == "failed" ? "FAILED" : "FINISHED");
+    const bool failed = ending == v1::RUN_ENDING_FAILED;
+    job.set_state(failed ? v1::JOB_STATE_FAILED : v1::JOB_STATE_FINISHED);
     EXPECT_TRUE(HasEnded(job));
-    EXPECT_EQ(StateText(job), job.state());
-    EXPECT_EQ(StateNotes(job, "train ", kPlain), "train " + job.ending() + ": rank 2 was lost\n");
+    EXPECT_EQ(StateText(job), failed ? "FAILED" : "FINISHED");
+    EXPECT_EQ(StateNotes(job, "train ", kPlain),
+              failed ? "train failed: rank 2 was lost\n" : "train finished: rank 2 was lost\n");
   }
   // It may come back.
-  job.set_ending("lost");
-  job.set_state("LOST");
+  job.set_ending(v1::RUN_ENDING_LOST);
+  job.set_state(v1::JOB_STATE_LOST);
   EXPECT_FALSE(HasEnded(job));
   EXPECT_THAT(StateNotes(job, "", kPlain), ::testing::HasSubstr("was lost: rank 2 was lost\n"));
   EXPECT_THAT(StateNotes(job, "", kPlain), ::testing::HasSubstr("waits for ranks 3, 5"));

@@ -103,7 +103,7 @@ TEST_F(QueryTest, StatusTellsMeasuredStaticPredictedAndSeen) {
 
 TEST_F(QueryTest, PausedAndObserveAreInTheRowsOfStatusAndJobs) {
   v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
-  job.set_state("IDLE");
+  job.set_state(v1::JOB_STATE_IDLE);
   job.mutable_policy()->set_mode("observe");
   EXPECT_THAT(RunStatus({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));
   EXPECT_THAT(RunGetJobs({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));

@@ -48,7 +48,7 @@ v1::JobStatus ExampleJob() {
   v1::JobStatus job;
   job.set_job(kJob);
   job.set_run_id("a1");
-  job.set_state("PREPARING");
+  job.set_state(v1::JOB_STATE_PREPARING);
   job.set_state_seconds(12);
   job.set_waiting_for("ranks 3, 5 to be ready");
   job.mutable_shape()->set_num_layers(2);
@@ -86,7 +86,7 @@ v1::JobStatus ExampleJob() {
 
 v1::JobStatus HealthyJob() {
   v1::JobStatus job = ExampleJob();
-  job.set_state("IDLE");
+  job.set_state(v1::JOB_STATE_IDLE);
   job.set_state_seconds(3600);
   job.clear_waiting_for();
   job.set_world_size(1);

@@ -36,8 +36,8 @@ TEST(WaitConditionTest, ARunThatHasEndedMayBeReplacedButItsEndStays) {
   v1::JobStatus job = ExampleJob();
   EXPECT_EQ(Ask("finished", job), Answer::kNotYet);
   EXPECT_EQ(Ask("ended", job), Answer::kNotYet);
-  job.set_ending("failed");
-  job.set_state("FAILED");
+  job.set_ending(v1::RUN_ENDING_FAILED);
+  job.set_state(v1::JOB_STATE_FAILED);
   EXPECT_EQ(Ask("finished", job), Answer::kNever);
   EXPECT_EQ(Ask("ended", job), Answer::kMet);
   EXPECT_EQ(Ask("state=FINISHED", job), Answer::kNever);
@@ -47,12 +47,12 @@ TEST(WaitConditionTest, ARunThatHasEndedMayBeReplacedButItsEndStays) {
   }
   EXPECT_EQ(Ask("version>=3", job), Answer::kMet);
   EXPECT_EQ(Ask("state=FAILED", job), Answer::kMet);
-  job.set_ending("finished");
-  job.set_state("FINISHED");
+  job.set_ending(v1::RUN_ENDING_FINISHED);
+  job.set_state(v1::JOB_STATE_FINISHED);
   EXPECT_EQ(Ask("finished", job), Answer::kMet);
   EXPECT_EQ(Ask("state=FAILED", job), Answer::kNever);
-  job.set_ending("lost");  // its ranks may come back
-  job.set_state("LOST");
+  job.set_ending(v1::RUN_ENDING_LOST);  // its ranks may come back
+  job.set_state(v1::JOB_STATE_LOST);
   EXPECT_EQ(Ask("finished", job), Answer::kNotYet);
   EXPECT_EQ(Ask("ended", job), Answer::kNotYet);
 }
@@ -109,8 +109,8 @@ TEST_F(WaitTest, WhatDoesNotComeIsATimeoutThatTellsWhatIs) {
 
 TEST_F(WaitTest, WhatCannotComeAnyMoreIsExit8) {
   v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
-  job.set_state("FAILED");
-  job.set_ending("failed");
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_ending(v1::RUN_ENDING_FAILED);
   job.set_end_reason("rank 2 was lost");
   const Output output = RunWait(Options("finished", "1h"));
   EXPECT_EQ(output.exit_code, kConditionNotMet);
@@ -120,8 +120,8 @@ TEST_F(WaitTest, WhatCannotComeAnyMoreIsExit8) {
 
 TEST_F(WaitTest, ANewRunOfAnEndedJobIsWaitedFor) {
   v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
-  job.set_state("FINISHED");
-  job.set_ending("finished");
+  job.set_state(v1::JOB_STATE_FINISHED);
+  job.set_ending(v1::RUN_ENDING_FINISHED);
   const Output output = RunWait(Options("connected"));
   EXPECT_EQ(output.exit_code, kTimeout);
   EXPECT_THAT(output.message,
@@ -148,7 +148,7 @@ TEST_F(WaitTest, NobodyThereIsUnreachableAndWrongWordsAreUsage) {
   EXPECT_EQ(RunWait(Options("connected")).exit_code, kUsage) << "which of two";
 }
 
-v1::Plan EndedPlan(uint64_t number, const std::string& result) {
+v1::Plan EndedPlan(uint64_t number, v1::PlanResult result) {
   v1::Plan plan;
   plan.set_plan(number);
   plan.set_result(result);
@@ -165,18 +165,19 @@ class RebalanceWaitTest : public WaitTest {
 };
 
 TEST_F(RebalanceWaitTest, TheDecisionThatItAskedForIsTheAnswer) {
-  daemon_.plans = {EndedPlan(6, "kept")};
-  daemon_.decides = {EndedPlan(8, "kept"), EndedPlan(7, "committed")};  // 8 came later
+  daemon_.plans = {EndedPlan(6, v1::PLAN_RESULT_KEPT)};
+  daemon_.decides = {EndedPlan(8, v1::PLAN_RESULT_KEPT),
+                     EndedPlan(7, v1::PLAN_RESULT_COMMITTED)};  // 8 came later
   const Output output = RunRebalance(Waiting("10s"));
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_EQ(output.out, "plan 7 committed: the predicted peak falls by 27 %\n");
 }
 
 TEST_F(RebalanceWaitTest, ADecisionThatNobodyAskedForIsNotTheAnswer) {
-  v1::Plan automatic = EndedPlan(7, "kept");
+  v1::Plan automatic = EndedPlan(7, v1::PLAN_RESULT_KEPT);
   automatic.clear_asked_by();
-  daemon_.plans = {EndedPlan(6, "kept")};
-  daemon_.decides = {EndedPlan(8, "committed"), automatic};
+  daemon_.plans = {EndedPlan(6, v1::PLAN_RESULT_KEPT)};
+  daemon_.decides = {EndedPlan(8, v1::PLAN_RESULT_COMMITTED), automatic};
   const Output output = RunRebalance(Waiting("10s"));
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_THAT(output.out, HasSubstr("plan 8 committed"));
@@ -186,12 +187,12 @@ TEST_F(RebalanceWaitTest, ADecisionThatNobodyAskedForIsNotTheAnswer) {
 }
 
 TEST_F(RebalanceWaitTest, ADecisionThatSwitchedNothingIsExit8) {
-  daemon_.decides = {EndedPlan(1, "kept")};
+  daemon_.decides = {EndedPlan(1, v1::PLAN_RESULT_KEPT)};
   EXPECT_EQ(RunRebalance(Waiting("10s")).exit_code, kConditionNotMet);
 }
 
 TEST_F(RebalanceWaitTest, ADecisionWithoutAnEndIsATimeout) {
-  daemon_.decides = {EndedPlan(1, "proposed")};
+  daemon_.decides = {EndedPlan(1, v1::PLAN_RESULT_PROPOSED)};
   const Output output = RunRebalance(Waiting("300ms"));
   EXPECT_EQ(output.exit_code, kTimeout);
   EXPECT_THAT(output.message, HasSubstr("no end after 300ms: see eplbctl get plans --job train"));

@@ -30,6 +30,19 @@ TEST(MessageJsonTest, AnOptionalFieldThatIsNotSetIsNull) {
   EXPECT_TRUE(ToJson(v1::JobStatus())["candidate"].is_null());
 }
 
+TEST(MessageJsonTest, AnEnumIsItsNameWithoutThatOfItsType) {
+  v1::JobStatus job;
+  EXPECT_EQ(ToJson(job)["state"], "");
+  EXPECT_EQ(ToJson(job)["ending"], "");
+  job.set_state(v1::JOB_STATE_RECOVERING);
+  job.set_ending(v1::RUN_ENDING_LOST);
+  EXPECT_EQ(ToJson(job)["state"], "RECOVERING");
+  EXPECT_EQ(ToJson(job)["ending"], "lost");
+  v1::Plan plan;
+  plan.set_result(static_cast<v1::PlanResult>(99));  // of a newer daemon
+  EXPECT_EQ(ToJson(plan)["result"], "99");
+}
+
 TEST(MessageJsonTest, ATimeIsReadable) {
   v1::JobEvent event;
   event.set_unix_micros(1'763'719'323'123'456);

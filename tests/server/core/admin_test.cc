@@ -42,7 +42,7 @@ TEST(AdminTest, PauseStopsDecisionsAndResumeAllowsThemAgain) {
   job.ConnectAll();
   const absl::StatusOr<ChangeOutcome> paused = job.daemon.Ask(Pause{});
   ASSERT_TRUE(paused.ok()) << paused.status();
-  EXPECT_EQ(paused->state, "IDLE");
+  EXPECT_EQ(paused->state, JobState::kIdle);
   EXPECT_EQ(paused->outcome, "paused by ann: why not");
   EXPECT_TRUE(job.daemon.View().paused);
   job.Report(0, 9);
@@ -62,7 +62,7 @@ TEST(AdminTest, PauseWhileThePolicyComputesForgetsItsAnswer) {
   job.ConnectAll();
   job.Report(0, 9);
   ASSERT_EQ(job.daemon.state(), "SOLVING");
-  EXPECT_EQ(job.daemon.Ask(Pause{})->state, "IDLE");
+  EXPECT_EQ(job.daemon.Ask(Pause{})->state, JobState::kIdle);
   job.daemon.AnswerSolve(Exchanged({0}));
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
 }
@@ -210,7 +210,7 @@ TEST(AdminTest, RebalanceDecidesNowOnWindowsThatWereDecidedOnBefore) {
   job.daemon.AnswerSolve(Exchanged({}));
   const absl::StatusOr<ChangeOutcome> asked = job.daemon.Ask(Rebalance{});
   ASSERT_TRUE(asked.ok()) << asked.status();
-  EXPECT_EQ(asked->state, "SOLVING");
+  EXPECT_EQ(asked->state, JobState::kSolving);
   EXPECT_EQ(job.daemon.num_solves(), 2);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
   EXPECT_EQ(job.daemon.state(), "PREPARING");
@@ -251,7 +251,7 @@ TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
   ASSERT_EQ(job.daemon.View().version, 2);
   const absl::StatusOr<ChangeOutcome> back = job.daemon.Ask(Rollback{});
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->state, "PREPARING");
+  EXPECT_EQ(back->state, JobState::kPreparing);
   EXPECT_NE(back->outcome.find("the placement of version 0 is proposed in 2 chunks"),
             std::string::npos);
   CommitAll(job, 20);
@@ -367,7 +367,7 @@ TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
   const absl::StatusOr<ChangeOutcome> resumed = job.daemon.Ask(Resume{});
   ASSERT_TRUE(resumed.ok()) << resumed.status();
-  EXPECT_EQ(resumed->state, "RECOVERING");
+  EXPECT_EQ(resumed->state, JobState::kRecovering);
   EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().result, PlanResult::kWithdrawn);
   job.ranks[1].version = 0;
   job.Disconnect(1);
@@ -433,7 +433,7 @@ TEST(AdminTest, ForgetRemovesAJobWithoutRanksAndLeavesItsAuditLog) {
   const absl::StatusOr<ChangeOutcome> forgotten = job.daemon.Ask(ForgetJob{});
   ASSERT_TRUE(forgotten.ok()) << forgotten.status();
   EXPECT_EQ(forgotten->outcome, "forgotten by ann: why not");
-  EXPECT_EQ(forgotten->state, "FINISHED");
+  EXPECT_EQ(forgotten->state, JobState::kFinished);
   EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());
   EXPECT_TRUE(job.daemon.stored().empty());
   const JobEvent& event = LastEvent(job.daemon, "forget");
@@ -463,7 +463,7 @@ TEST(AdminTest, AJobThatTheStoreDoesNotForgetIsStillKnown) {
   job.daemon.store_works = false;
   const absl::StatusOr<ChangeOutcome> forgotten = job.daemon.Ask(ForgetJob{});
   EXPECT_TRUE(absl::IsUnavailable(forgotten.status())) << forgotten.status();
-  EXPECT_EQ(job.daemon.View().state, "FINISHED");
+  EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
   EXPECT_EQ(job.daemon.CountEvents("forget"), 0);
   job.daemon.store_works = true;
   EXPECT_TRUE(job.daemon.Ask(ForgetJob{}).ok());

@@ -52,7 +52,7 @@ class CoreHarness {
   bool AnswerSolve(absl::StatusOr<Placement> placement);
 
   JobView View() const { return core_->Job(kJob, now_).value(); }
-  std::string state() const { return View().state; }
+  absl::string_view state() const { return JobStateName(View().state); }
   const Core& core() const { return *core_; }
   absl::Time now() const { return now_; }
 

@@ -161,7 +161,7 @@ TEST(CoreRandomTest, TheDaemonEndsIdleWithThePlacementThatTheRanksRun) {
     run.Run();
     const TestJob& job = run.job();
     const JobView view = job.daemon.View();
-    EXPECT_EQ(view.state, "IDLE") << view.waiting_for << "; " << view.last_reason;
+    EXPECT_EQ(view.state, JobState::kIdle) << view.waiting_for << "; " << view.last_reason;
     EXPECT_EQ(view.version, job.ranks[0].version);
     EXPECT_EQ(view.digest, DigestOf(job.ranks[0].placement));
     EXPECT_EQ(job.daemon.stored().at(kJob).version, view.version);

@@ -19,7 +19,7 @@ TEST(CoreTest, AStoredJobIsToldBeforeAnyRankComes) {
   const StoredJob stored{kJob, 4, 9, Exchanged({1})};
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
   const JobView view = core.Job(kJob, absl::UnixEpoch() + absl::Seconds(3)).value();
-  EXPECT_EQ(view.state, "RECOVERING");
+  EXPECT_EQ(view.state, JobState::kRecovering);
   EXPECT_EQ(view.state_age, absl::Seconds(3));
   EXPECT_EQ(view.waiting_for, "the ranks to say Hello");
   EXPECT_EQ(view.version, 4);

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 core::JobView TestView() {
   core::JobView view;
   view.job = "train";
-  view.state = "IDLE";
+  view.state = core::JobState::kIdle;
   view.shape = {.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2};
   view.balancedness = std::numeric_limits<double>::quiet_NaN();
   view.last_reason = "kept \xff it";

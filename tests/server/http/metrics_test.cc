@@ -20,7 +20,7 @@ MetricsSnapshot TestSnapshot() {
   snapshot.refusals_by_kind = {{"denied", 4}};
   core::JobView job;
   job.job = "train";
-  job.state = "PREPARING";
+  job.state = core::JobState::kPreparing;
   job.state_age = absl::Seconds(3);
   job.waiting_for = "rank 2";
   job.stuck_seconds = 3;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "proto/wire/message_json.h"
+
 namespace eplb {
 namespace {
 
@@ -86,13 +88,29 @@ TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {
   EXPECT_EQ(read.event.after, event.event.after);
 }
 
-TEST(RecordsTest, UnknownWordsAreNotOurs) {
-  v1::Plan plan;
-  plan.set_result("guessed");
-  EXPECT_EQ(FromProto(plan).status().code(), absl::StatusCode::kDataLoss);
-  v1::RunEnd end;
-  end.set_ending("bored");
-  EXPECT_EQ(FromProto(end).status().code(), absl::StatusCode::kDataLoss);
+TEST(RecordsTest, ARecordWithAnUnknownValueIsRefused) {
+  for (const int value : {0, v1::PlanResult_MAX + 1, -1}) {
+    v1::Plan plan;
+    plan.set_result(static_cast<v1::PlanResult>(value));
+    EXPECT_EQ(FromProto(plan).status().code(), absl::StatusCode::kDataLoss) << value;
+    v1::RunEnd end;
+    end.set_ending(static_cast<v1::RunEnding>(value == 0 ? 0 : v1::RunEnding_MAX + value));
+    EXPECT_EQ(FromProto(end).status().code(), absl::StatusCode::kDataLoss) << value;
+  }
+}
+
+TEST(RecordsTest, AStateAndAResultHaveTheSameNameInTheLogAndInJson) {
+  for (int i = 0; i < v1::JobState_MAX; ++i) {
+    const auto state = static_cast<core::JobState>(i);
+    EXPECT_EQ(wire::EnumText(ToProto(state)), core::JobStateName(state));
+  }
+  for (int i = 0; i < v1::PlanResult_MAX; ++i) {
+    const auto result = static_cast<core::PlanResult>(i);
+    EXPECT_EQ(wire::EnumText(ToProto(result)), core::PlanResultName(result));
+  }
+  EXPECT_EQ(wire::EnumText(ToProto(core::RunEnding::kFinished)), "finished");
+  EXPECT_EQ(wire::EnumText(ToProto(core::RunEnding::kFailed)), "failed");
+  EXPECT_EQ(wire::EnumText(ToProto(core::RunEnding::kLost)), "lost");
 }
 
 }  // namespace

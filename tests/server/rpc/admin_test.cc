@@ -107,7 +107,7 @@ TEST_F(AdminTest, PauseAndResumeAreAnsweredAndShown) {
   const grpc::Status status =
       Call(*admin_, &v1::Admin::Stub::Pause, Ask<v1::PauseRequest>("r1"), &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(response.state(), "IDLE");
+  EXPECT_EQ(response.state(), v1::JOB_STATE_IDLE);
   EXPECT_EQ(response.outcome(), "paused by local: night");
   EXPECT_TRUE(Job().paused());
   EXPECT_EQ(Job().pause_reason(), "paused by local: night");
@@ -142,8 +142,8 @@ TEST_F(AdminTest, ForgetIsRefusedWhileARankIsConnectedAndThenRemovesTheJob) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   for (int32_t rank = 0; rank < 2; ++rank) Say(rank, wire::Goodbye{"", {}, false});
   ASSERT_TRUE(store_->WaitForEvent("run_ended"));
-  EXPECT_EQ(Job().state(), "FINISHED");
-  EXPECT_EQ(Job().ranks(0).state(), "finished");
+  EXPECT_EQ(Job().state(), v1::JOB_STATE_FINISHED);
+  EXPECT_EQ(Job().ranks(0).state(), v1::RANK_STATE_FINISHED);
   const grpc::Status done =
       Call(*admin_, &v1::Admin::Stub::Forget, Ask<v1::ForgetRequest>("f2"), &response);
   EXPECT_TRUE(done.ok()) << done.error_message();
@@ -226,14 +226,14 @@ TEST_F(AdminTest, ARebalanceIsShownAsAPlanAndRolledBack) {
   v1::ListPlansResponse list;
   ASSERT_TRUE(Call(*query_, &v1::Query::Stub::ListPlans, plans, &list).ok());
   ASSERT_EQ(list.plans_size(), 1);
-  EXPECT_EQ(list.plans(0).result(), "committed");
+  EXPECT_EQ(list.plans(0).result(), v1::PLAN_RESULT_COMMITTED);
   EXPECT_EQ(list.plans(0).received_bytes(), 140);
   EXPECT_EQ(list.plans(0).pause_seconds(), 0.125);
   v1::AdminResponse response;
   v1::RollbackRequest rollback = Ask<v1::RollbackRequest>("r1", 1);
   const grpc::Status status = Call(*admin_, &v1::Admin::Stub::Rollback, rollback, &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(response.state(), "PREPARING");
+  EXPECT_EQ(response.state(), v1::JOB_STATE_PREPARING);
   EXPECT_TRUE(Job().paused());
   v1::GetPlacementRequest placement;
   placement.set_job("job");
@@ -280,7 +280,7 @@ TEST_F(AdminTest, TheNewestLoadAndTheRanksAreShown) {
   EXPECT_FALSE(job.ranks(0).transport().has_device());
   ASSERT_EQ(job.ranks(0).transport().settings_size(), 1);
   EXPECT_EQ(job.ranks(0).transport().settings(0).value(), "106");
-  EXPECT_EQ(job.ranks(0).answer(), "none");
+  EXPECT_EQ(job.ranks(0).answer(), v1::RANK_ANSWER_NONE);
 }
 
 TEST_F(AdminTest, CallsThatWaitEndWithTheServer) {

@@ -59,7 +59,7 @@ TEST_F(QueryTest, AStateThatLastsLongIsToldAsStuck) {
     SetDeadline(&context);
     ASSERT_TRUE(query_->GetJob(&context, request, &job).ok());
   }
-  EXPECT_EQ(job.state(), "RECOVERING");
+  EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING);
   EXPECT_GT(job.stuck_seconds(), 0.003);
   EXPECT_EQ(job.stuck_seconds(), job.state_seconds());
 }

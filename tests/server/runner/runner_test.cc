@@ -164,10 +164,10 @@ TEST_F(RunnerTest, AGoodbyeCountsAfterTheEndOfItsStream) {
               Admission::kQueued);
   }
   const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
-  while (runner_->Job("job")->ending != "finished" && MonotonicNow() < deadline) {
+  while (runner_->Job("job")->ending != core::RunEnding::kFinished && MonotonicNow() < deadline) {
     absl::SleepFor(absl::Milliseconds(5));
   }
-  EXPECT_EQ(runner_->Job("job")->ending, "finished");
+  EXPECT_EQ(runner_->Job("job")->ending, core::RunEnding::kFinished);
 }
 
 TEST_F(RunnerTest, WhatWasSaidOnAStreamThatTheCoreClosedIsNotHeard) {

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 
 #include "base/status_macros.h"
+#include "proto/wire/message_json.h"
 #include "tests/tools/bench/commands.h"
 #include "tests/tools/bench/daemon.h"
 
@@ -132,7 +133,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureFrozen(const Options& options) {
       {"without", without},
       {"with", with},
       {"ratio", with["all_acks_p50_s"].get<double>() / without["all_acks_p50_s"].get<double>()},
-      {"frozen_state", state.state()},
+      {"frozen_state", wire::EnumText(state.state())},
       {"frozen_bytes_per_session",
        static_cast<double>(daemon->ResidentBytes() - resident) / options.num_frozen}};
 }

@@ -7,6 +7,7 @@
 #include <grpcpp/create_channel.h>
 
 #include "base/status_macros.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/status.h"
 
 namespace eplb::bench {
@@ -69,7 +70,8 @@ absl::Status JobDriver::Start(absl::Duration timeout) {
           absl::StrCat(num_welcomed_, " of ", world_size, " ranks were welcomed"));
     }
   }
-  return WaitForStatus("IDLE", timeout, [](const auto& job) { return job.state() == "IDLE"; });
+  return WaitForStatus("IDLE", timeout,
+                       [](const auto& job) { return job.state() == v1::JOB_STATE_IDLE; });
 }
 
 absl::Status JobDriver::Ingest(int64_t num_windows, const LoadMatrix& counts,
@@ -104,8 +106,8 @@ absl::StatusOr<FanOut> JobDriver::WaitForFanOut(absl::Duration timeout) {
     fan_out = fan_out_;
     num_ready_ = 0;
   }
-  EPLB_RETURN_IF_ERROR(
-      WaitForStatus("VOTING", timeout, [](const auto& job) { return job.state() == "VOTING"; }));
+  EPLB_RETURN_IF_ERROR(WaitForStatus(
+      "VOTING", timeout, [](const auto& job) { return job.state() == v1::JOB_STATE_VOTING; }));
   fan_out.all_counted = absl::Now();
   return fan_out;
 }
@@ -118,10 +120,11 @@ absl::Status JobDriver::Apply(const FanOut& fan_out, absl::Duration timeout) {
   applied->set_step(static_cast<uint64_t>(next_window_ * options_.job.report_every));
   const grpc::ByteBuffer bytes = ToBytes(message);
   for (int rank = 0; rank < options_.job.world_size; ++rank) fleet_->Send(rank, bytes);
-  return WaitForStatus(
-      absl::StrCat("version ", fan_out.version), timeout, [&fan_out](const v1::JobStatus& job) {
-        return static_cast<int64_t>(job.version()) == fan_out.version && job.state() == "IDLE";
-      });
+  return WaitForStatus(absl::StrCat("version ", fan_out.version), timeout,
+                       [&fan_out](const v1::JobStatus& job) {
+                         return static_cast<int64_t>(job.version()) == fan_out.version &&
+                                job.state() == v1::JOB_STATE_IDLE;
+                       });
 }
 
 absl::StatusOr<v1::JobStatus> JobDriver::Status() const {
@@ -196,8 +199,8 @@ absl::Status JobDriver::WaitForStatus(const std::string& what, absl::Duration ti
     if (done(job)) return absl::OkStatus();
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "job ", job.job(), " did not reach ", what, ": it is ", job.state(), " at step ",
-          job.step(), ", version ", job.version(), ", its last window ends with step ",
+          "job ", job.job(), " did not reach ", what, ": it is ", wire::EnumText(job.state()),
+          " at step ", job.step(), ", version ", job.version(), ", its last window ends with step ",
           job.last_window_last_step(), "; ", job.last_reason()));
     }
     absl::SleepFor(kPoll);

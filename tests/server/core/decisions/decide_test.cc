@@ -298,10 +298,10 @@ TEST(TriggerTest, ASolveThatNeverBeginsIsGivenUpWithTheNamesOfTheJobsBeforeIt) {
   job.daemon.solver_is_busy = true;
   AddJobThatReports(job.daemon, "other");
   ASSERT_EQ(job.daemon.num_solves(), 2);
-  ASSERT_EQ(job.daemon.core().Job("other", job.daemon.now())->state, "SOLVING");
+  ASSERT_EQ(job.daemon.core().Job("other", job.daemon.now())->state, JobState::kSolving);
   job.daemon.Advance(absl::Seconds(300));
   const JobView other = *job.daemon.core().Job("other", job.daemon.now());
-  EXPECT_EQ(other.state, "IDLE");
+  EXPECT_EQ(other.state, JobState::kIdle);
   EXPECT_EQ(other.last_reason, "kept, the solver did not begin within 5m; it works for train");
 }
 

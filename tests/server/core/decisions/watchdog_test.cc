@@ -47,7 +47,7 @@ TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
     job.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
   }
   job.daemon.Advance(absl::Hours(5));
-  EXPECT_EQ(job.daemon.View().state, "FINISHED");
+  EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
   EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
 }

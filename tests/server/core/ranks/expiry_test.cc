@@ -105,7 +105,7 @@ TEST(ExpiryTest, AFullTableOfKilledJobsMakesRoomByTheOneAwayLongest) {
     daemon.Advance(absl::Seconds(11));
   }
   daemon.Advance(absl::Seconds(11));
-  ASSERT_EQ(daemon.core().Job("b", daemon.now())->ending, "lost");
+  ASSERT_EQ(daemon.core().Job("b", daemon.now())->ending, RunEnding::kLost);
   EXPECT_FALSE(daemon.ClosedWith(Join(daemon, "fourth")[0]).has_value());
   EXPECT_FALSE(daemon.core().Job("b", daemon.now()).ok());
   EXPECT_TRUE(daemon.core().Job("a", daemon.now()).ok());
@@ -170,7 +170,7 @@ TEST(ExpiryTest, ANewRunOfAJobThatEndedIsNoEndedJob) {
     hello.run_id = "run-2";
     daemon.Say(daemon.Open(), hello);
   }
-  EXPECT_EQ(daemon.View().state, "IDLE");
+  EXPECT_EQ(daemon.View().state, JobState::kIdle);
   EXPECT_FALSE(daemon.stored().at(kJob).end.has_value());
 }
 

@@ -126,7 +126,7 @@ TEST_F(RunRegistryTest, ALostOneWhoseOtherRanksTrainKeepsTheJob) {
     job_.daemon.Advance(absl::Seconds(1));
     for (int32_t rank = 0; rank < 2; ++rank) job_.ReportOf(rank, step - 9, step);
   }
-  ASSERT_EQ(job_.daemon.View().ending, "lost");
+  ASSERT_EQ(job_.daemon.View().ending, RunEnding::kLost);
   std::vector<FakeRank> other = OtherRun(job_, "run-2");
   Speak(other);
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
@@ -136,7 +136,7 @@ TEST_F(RunRegistryTest, ALostOneWhoseOtherRanksTrainKeepsTheJob) {
   Speak(other);
   job_.Connect(2);
   EXPECT_EQ(current(), "run-1");
-  EXPECT_EQ(job_.daemon.View().ending, "");
+  EXPECT_EQ(job_.daemon.View().ending, std::nullopt);
 }
 
 TEST_F(RunRegistryTest, ALostOneComesBackUntilAllRanksOfAnotherAreThere) {

@@ -68,26 +68,26 @@ TEST(RunTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
 TEST(RunTest, TheViewTellsHowItEnded) {
   TestJob job;
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().ending, "");
+  EXPECT_EQ(job.daemon.View().ending, std::nullopt);
   job.Disconnect(2);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.View().ending, "lost");
-  EXPECT_EQ(job.daemon.View().state, "LOST");
+  EXPECT_EQ(job.daemon.View().ending, RunEnding::kLost);
+  EXPECT_EQ(job.daemon.View().state, JobState::kLost);
   EXPECT_EQ(job.daemon.View().end_reason,
             "rank 2 was lost at 00:00:00 UTC, after step 0 (its stream ended without a close) and "
             "did not come back within 10s");
   job.Connect(2);
-  EXPECT_EQ(job.daemon.View().ending, "");
+  EXPECT_EQ(job.daemon.View().ending, std::nullopt);
   EXPECT_EQ(job.daemon.View().end_reason, "");
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
-  EXPECT_EQ(job.daemon.View().ending, "failed");
-  EXPECT_EQ(job.daemon.View().state, "FAILED");
+  EXPECT_EQ(job.daemon.View().ending, RunEnding::kFailed);
+  EXPECT_EQ(job.daemon.View().state, JobState::kFailed);
   EXPECT_EQ(job.daemon.View().waiting_for, "");
   Relaunch(job, "run-2");
   job.ConnectAll();
   for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
-  EXPECT_EQ(job.daemon.View().ending, "finished");
-  EXPECT_EQ(job.daemon.View().state, "FINISHED");
+  EXPECT_EQ(job.daemon.View().ending, RunEnding::kFinished);
+  EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
   EXPECT_EQ(job.daemon.View().waiting_for, "");
   EXPECT_EQ(job.daemon.View().end_reason, "all 3 ranks finished");
 }
@@ -312,7 +312,7 @@ TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
   TestJob job;
   job.ConnectAll();
   for (const int32_t rank : {0, 1, 2}) {
-    EXPECT_EQ(job.daemon.View().ending, "");
+    EXPECT_EQ(job.daemon.View().ending, std::nullopt);
     job.daemon.Say(job.ranks[rank].session, wire::Moved{7, "10.0.0.2:7750"});
     EXPECT_TRUE(job.daemon.ClosedWith(job.ranks[rank].session)->ok());
   }

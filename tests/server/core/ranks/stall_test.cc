@@ -30,7 +30,7 @@ TEST(StallTest, ARankThatStopsReportingIsNamedWithHowFarItIsBehind) {
   Train(job, {0, 1, 2}, 0, 2);
   Train(job, {0, 2}, 20, 11);
   const JobView view = job.daemon.View();
-  EXPECT_EQ(view.state, "IDLE");
+  EXPECT_EQ(view.state, JobState::kIdle);
   EXPECT_EQ(view.coverage, 1);
   EXPECT_DOUBLE_EQ(view.coverage_now, 2.0 / 3);
   EXPECT_EQ(view.stalled, "windows");
@@ -268,7 +268,7 @@ TEST(StallTest, RanksThatAreRefusedForGoodAreToldForTenMinutesAlsoOfAJobThatHasF
   hello.nonce = 200;
   job.daemon.Say(job.daemon.Open(), hello);
   for (int second = 0; second < 6; ++second) job.daemon.Advance(absl::Seconds(1));
-  EXPECT_EQ(job.daemon.View().state, "FINISHED");
+  EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
   EXPECT_EQ(job.daemon.View().stalled, "refused");
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("rank 0 was refused: "));
   for (int minute = 0; minute < 12; ++minute) job.daemon.Advance(absl::Minutes(1));

@@ -27,7 +27,7 @@ class EndingTest : public ::testing::Test {
     job_.daemon.Say(job_.ranks[rank].session, wire::Goodbye{why, {}, true});
   }
   void Wait(int64_t milliseconds) { job_.daemon.Advance(absl::Milliseconds(milliseconds)); }
-  std::string State(int32_t rank) const { return job_.daemon.View().ranks[rank].state; }
+  RankState State(int32_t rank) const { return job_.daemon.View().ranks[rank].state; }
   std::string Reason() const { return job_.daemon.View().end_reason; }
 
   TestJob job_;
@@ -35,7 +35,7 @@ class EndingTest : public ::testing::Test {
 
 TEST_F(EndingTest, AStreamThatWasCutBeforeTheFirstReportIsTheCause) {
   job_.Disconnect(2);
-  EXPECT_EQ(State(2), "away");
+  EXPECT_EQ(State(2), RankState::kAway);
   Wait(20);
   Fail(1);
   EXPECT_EQ(Reason(), absl::StrCat(kVictim,
@@ -43,10 +43,10 @@ TEST_F(EndingTest, AStreamThatWasCutBeforeTheFirstReportIsTheCause) {
                                    "by peer"));
   EXPECT_EQ(job_.daemon.LastReason("run_ended"), absl::StrCat("run run-1 ended: ", Reason()));
   Fail(0);
-  EXPECT_EQ(job_.daemon.View().state, "FAILED");
-  EXPECT_EQ(State(0), "failed");
-  EXPECT_EQ(State(1), "failed");
-  EXPECT_EQ(State(2), "lost");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kFailed);
+  EXPECT_EQ(State(0), RankState::kFailed);
+  EXPECT_EQ(State(1), RankState::kFailed);
+  EXPECT_EQ(State(2), RankState::kLost);
   EXPECT_EQ(job_.daemon.CountEvents("run_ended"), 1);
 }
 
@@ -71,7 +71,7 @@ TEST_F(EndingTest, WhomALauncherKillsAfterTheFirstReportIsNotBlamed) {
   job_.Disconnect(0);
   job_.Disconnect(2);
   EXPECT_EQ(Reason(), "rank 1 failed after step 9: out of memory");
-  EXPECT_EQ(State(0), "lost");
+  EXPECT_EQ(State(0), RankState::kLost);
   EXPECT_EQ(job_.daemon.CountEvents("end_amended"), 0);
 }
 
@@ -82,7 +82,7 @@ TEST_F(EndingTest, WhomALauncherKillsAfterTheVictimIsNamedAfterIt) {
   Wait(80);
   job_.Disconnect(1);
   job_.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job_.daemon.View().state, "LOST");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kLost);
   EXPECT_EQ(job_.daemon.View().waiting_for, "its ranks to come back, or a new run");
   EXPECT_EQ(Reason(), absl::StrCat(kVictim,
                                    " and did not come back within 10s; the other 2 ranks "
@@ -92,9 +92,9 @@ TEST_F(EndingTest, WhomALauncherKillsAfterTheVictimIsNamedAfterIt) {
 TEST_F(EndingTest, AReportThatComesAfterTheGraceLeavesTheCause) {
   job_.Disconnect(2);
   job_.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job_.daemon.View().state, "LOST");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kLost);
   Fail(1, "the collective timed out");
-  EXPECT_EQ(job_.daemon.View().state, "FAILED");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kFailed);
   EXPECT_EQ(Reason(),
             absl::StrCat(kVictim, "; rank 1 failed 11.00 s later: the collective timed out"));
 }
@@ -113,7 +113,7 @@ TEST_F(EndingTest, AProcessThatOnlyLostItsStreamIsNotBlamedOnceItIsHeardAgain) {
   EXPECT_EQ(Reason(), absl::StrCat(kVictim, "; rank 1 failed 0.00 s later: out of memory"));
   job_.Connect(2);  // refused: the run has ended
   EXPECT_EQ(Reason(), "rank 1 failed after step 9: out of memory");
-  EXPECT_EQ(State(2), "away");
+  EXPECT_EQ(State(2), RankState::kAway);
 }
 
 TEST_F(EndingTest, ARankThatCameBackIsNotBlamed) {
@@ -125,11 +125,11 @@ TEST_F(EndingTest, ARankThatCameBackIsNotBlamed) {
 
 TEST_F(EndingTest, ARankThatFinishedIsNotBlamed) {
   job_.daemon.Say(job_.ranks[2].session, wire::Goodbye{"", {}, false});
-  EXPECT_EQ(State(2), "finished");
+  EXPECT_EQ(State(2), RankState::kFinished);
   Fail(1, "out of memory");
   EXPECT_EQ(Reason(), "rank 1 failed after step 9: out of memory");
-  EXPECT_EQ(State(2), "finished");
-  EXPECT_EQ(State(0), "connected");
+  EXPECT_EQ(State(2), RankState::kFinished);
+  EXPECT_EQ(State(0), RankState::kConnected);
 }
 
 TEST_F(EndingTest, ARankWhoseStreamTheDaemonEndedWasNotCut) {
@@ -149,8 +149,8 @@ TEST_F(EndingTest, ARestartedDaemonKnowsHowItEndedAndRefusesItsStragglers) {
   const std::string reason = Reason();
   job_.daemon.Restart();
   const JobView view = job_.daemon.View();
-  EXPECT_EQ(view.state, "FAILED");
-  EXPECT_EQ(view.ending, "failed");
+  EXPECT_EQ(view.state, JobState::kFailed);
+  EXPECT_EQ(view.ending, RunEnding::kFailed);
   EXPECT_EQ(view.end_reason, reason);
   EXPECT_EQ(view.waiting_for, "");
   EXPECT_EQ(view.run_id, "run-1");
@@ -160,16 +160,16 @@ TEST_F(EndingTest, ARestartedDaemonKnowsHowItEndedAndRefusesItsStragglers) {
   const absl::Status refused = *job_.daemon.ClosedWith(job_.ranks[0].session);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(std::string(refused.message()).find("rank 2 was lost"), std::string::npos);
-  EXPECT_EQ(job_.daemon.View().state, "FAILED");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kFailed);
 }
 
 TEST_F(EndingTest, ARestartedDaemonShowsALostRunAndItsRanksResumeIt) {
   job_.Disconnect(2);
   job_.daemon.Advance(absl::Seconds(11));
   job_.daemon.Restart();
-  EXPECT_EQ(job_.daemon.View().state, "LOST");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kLost);
   job_.ConnectAll();
-  EXPECT_EQ(job_.daemon.View().state, "IDLE");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kIdle);
   EXPECT_EQ(job_.daemon.View().end_reason, "");
   EXPECT_FALSE(job_.daemon.stored().at(kJob).end.has_value());
 }
@@ -180,12 +180,12 @@ TEST(EndingBeforeReleaseTest, ALostRunWhosePlacementIsNotKnownIsNotStored) {
   job.Connect(1);
   job.Disconnect(1);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.View().state, "LOST");
-  EXPECT_EQ(job.daemon.View().ranks[2].state, "expected");
+  EXPECT_EQ(job.daemon.View().state, JobState::kLost);
+  EXPECT_EQ(job.daemon.View().ranks[2].state, RankState::kExpected);
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_TRUE(job.daemon.stored().empty());
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"", {}, true});
-  EXPECT_EQ(job.daemon.View().state, "FAILED");
+  EXPECT_EQ(job.daemon.View().state, JobState::kFailed);
   job.Connect(1);
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_TRUE(job.daemon.stored().empty());
@@ -196,16 +196,16 @@ TEST_F(EndingTest, ANewRunOfAJobThatEndedBeforeTheRestartIsReleased) {
     job_.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
   }
   job_.daemon.Restart();
-  EXPECT_EQ(job_.daemon.View().state, "FINISHED");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kFinished);
   for (FakeRank& rank : job_.ranks) {
     rank.identity.run_id = "run-2";
     rank.identity.nonce += 1000;
   }
   job_.Connect(0);
-  EXPECT_EQ(job_.daemon.View().state, "RECOVERING");
-  EXPECT_EQ(State(1), "expected");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kRecovering);
+  EXPECT_EQ(State(1), RankState::kExpected);
   job_.ConnectAll();
-  EXPECT_EQ(job_.daemon.View().state, "IDLE");
+  EXPECT_EQ(job_.daemon.View().state, JobState::kIdle);
 }
 
 }  // namespace

@@ -1,0 +1,147 @@
+#include "server/messages/views.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "proto/wire/message_json.h"
+
+namespace eplb {
+namespace {
+
+core::JobView ExampleView() {
+  core::JobView view;
+  view.job = "train";
+  view.run_id = "a";
+  view.state = core::JobState::kVoting;
+  view.state_age = absl::Milliseconds(1500);
+  view.shape = {.num_layers = 2,
+                .num_experts = 8,
+                .num_slots = 10,
+                .num_gpus = 2,
+                .num_nodes = 1,
+                .num_groups = 1};
+  view.world_size = 2;
+  view.version = 7;
+  view.ranks.resize(1);
+  return view;
+}
+
+TEST(ViewsTest, AJobKeepsItsNamesNumbersAndState) {
+  v1::JobStatus status;
+  ToProto(ExampleView(), &status);
+  EXPECT_EQ(status.job(), "train");
+  EXPECT_EQ(status.run_id(), "a");
+  EXPECT_EQ(status.state(), v1::JOB_STATE_VOTING);
+  EXPECT_EQ(status.state_seconds(), 1.5);
+  EXPECT_EQ(status.shape().num_slots(), 10);
+  EXPECT_EQ(status.world_size(), 2);
+  EXPECT_EQ(status.version(), 7);
+  EXPECT_EQ(status.digest().size(), Digest().bytes.size());
+}
+
+TEST(ViewsTest, WhatIsNotKnownIsNotSet) {
+  v1::JobStatus status;
+  ToProto(ExampleView(), &status);
+  EXPECT_EQ(status.ending(), v1::RUN_ENDING_UNSPECIFIED);
+  EXPECT_FALSE(status.has_balancedness_predicted());
+  EXPECT_FALSE(status.has_balancedness_seen());
+  EXPECT_FALSE(status.has_candidate());
+  EXPECT_EQ(status.ranks(0).answer(), v1::RANK_ANSWER_UNSPECIFIED);
+}
+
+TEST(ViewsTest, AnEndedRunAPredictionAndACandidateAreShown) {
+  core::JobView view = ExampleView();
+  view.ending = core::RunEnding::kLost;
+  view.balancedness_predicted = 0.9;
+  view.balancedness_seen = 0.0;
+  view.candidate = core::RunView{.run_id = "b",
+                                 .world_size = 4,
+                                 .registered = 3,
+                                 .connected = 2,
+                                 .since = absl::Seconds(5),
+                                 .waits = "for rank 3"};
+  v1::JobStatus status;
+  ToProto(view, &status);
+  EXPECT_EQ(status.ending(), v1::RUN_ENDING_LOST);
+  EXPECT_EQ(status.balancedness_predicted(), 0.9);
+  EXPECT_TRUE(status.has_balancedness_seen());
+  EXPECT_EQ(status.candidate().run_id(), "b");
+  EXPECT_EQ(status.candidate().registered_ranks(), 3);
+  EXPECT_EQ(status.candidate().connected_ranks(), 2);
+  EXPECT_EQ(status.candidate().seconds(), 5);
+  EXPECT_EQ(status.candidate().waits(), "for rank 3");
+}
+
+v1::RankStatus RankOf(core::RankState state, std::optional<core::Answer> answer) {
+  core::JobView view = ExampleView();
+  view.ranks[0].state = state;
+  view.ranks[0].answer = answer;
+  v1::JobStatus status;
+  ToProto(view, &status);
+  return status.ranks(0);
+}
+
+TEST(ViewsTest, TheStateOfARankHasItsName) {
+  using core::RankState;
+  for (const auto& [state, name] :
+       std::vector<std::pair<RankState, std::string>>{{RankState::kExpected, "expected"},
+                                                      {RankState::kConnected, "connected"},
+                                                      {RankState::kAway, "away"},
+                                                      {RankState::kFinished, "finished"},
+                                                      {RankState::kFailed, "failed"},
+                                                      {RankState::kLost, "lost"}}) {
+    EXPECT_EQ(wire::EnumText(RankOf(state, std::nullopt).state()), name);
+  }
+}
+
+TEST(ViewsTest, TheAnswerOfARankHasItsName) {
+  using core::Answer;
+  for (const auto& [answer, name] :
+       std::vector<std::pair<Answer, std::string>>{{Answer::kNone, "none"},
+                                                   {Answer::kPrepared, "prepared"},
+                                                   {Answer::kApplied, "applied"},
+                                                   {Answer::kFailed, "failed"}}) {
+    EXPECT_EQ(wire::EnumText(RankOf(core::RankState::kConnected, answer).answer()), name);
+  }
+}
+
+TEST(ViewsTest, ARefusalHasItsAge) {
+  const absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+  v1::Refusal refusal;
+  ToProto({.job = "other", .reason = "no room", .count = 3, .at = now - absl::Seconds(90)}, now,
+          &refusal);
+  EXPECT_EQ(wire::ToJsonText(refusal),
+            R"({"job":"other","reason":"no room","count":3,"seconds_ago":90.0})");
+}
+
+TEST(ViewsTest, AWindowHasItsCountsRowByRow) {
+  LoadMatrix counts(2, 3);
+  counts << 1, 2, 3, 4, 5, 6;
+  core::WindowView window{.first_step = 10, .last_step = 19};
+  window.load = std::make_shared<Load>(*Load::FromCounts(counts));
+  v1::GetLoadResponse response;
+  ToProto(window, &response);
+  EXPECT_EQ(response.num_layers(), 2);
+  EXPECT_EQ(response.num_experts(), 3);
+  EXPECT_EQ(response.gpu_loads_size(), 0);  // a placement is not known
+  std::vector<int64_t> read(6);
+  ASSERT_EQ(response.counts_u64().size(), read.size() * sizeof(int64_t));
+  std::memcpy(read.data(), response.counts_u64().data(), response.counts_u64().size());
+  EXPECT_EQ(read, (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
+
+  window.on_gpus = std::make_shared<core::GpuTokens>(
+      core::GpuTokens{.loads = RealMatrix::Constant(2, 2, 10.5), .versions = {3, 4}});
+  ToProto(window, &response);
+  EXPECT_EQ(std::vector<double>(response.gpu_loads().begin(), response.gpu_loads().end()),
+            std::vector<double>(4, 10.5));
+  EXPECT_EQ(std::vector<uint64_t>(response.versions().begin(), response.versions().end()),
+            (std::vector<uint64_t>{3, 4}));
+}
+
+}  // namespace
+}  // namespace eplb
