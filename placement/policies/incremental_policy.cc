@@ -178,20 +178,26 @@ bool IsOff(const Domain& domain, SlotRow layout, double bound, double tokens) {
   return squares > noise * (above + kSignificance * std::sqrt(2 * above));
 }
 
-// Relieves the incumbent step by step and offers what stands after each; first, where `spread`, the
-// replicas that will be needed.
-void OfferSteps(const Domain& domain, SlotRow incumbent, double bound, int32_t budget, bool spread,
+struct OfferedSteps {
+  double bound = 0;            // no layout has a smaller largest load
+  int32_t copies_per_gpu = 0;  // at most
+  bool spread = false;         // first add the replicas that will be needed
+};
+
+// Relieves the incumbent step by step and offers the layout after each step.
+void OfferSteps(const Domain& domain, SlotRow incumbent, const OfferedSteps& steps,
                 const std::atomic<bool>* abandoned, Contest& contest) {
   Arrangement arrangement(domain);
   arrangement.Assign(incumbent);
-  const double excess = arrangement.MaxLoad() / bound - 1;
+  const double excess = arrangement.MaxLoad() / steps.bound - 1;
   const int32_t slots = arrangement.num_slots();
   const double part = excess > kFarOff ? 1 : kMostOfSlots;
   const double price = kPriceOfAllSlots * std::min(1.0, kNearPeak / excess);
   contest.set_price(price);
   ImprovementSteps improvement(
-      arrangement, bound, {.copies_per_gpu = budget, .copies = static_cast<int32_t>(part * slots)});
-  while (spread && !IsAbandoned(abandoned) && improvement.copies() < kMostToSpread * slots &&
+      arrangement, steps.bound,
+      {.copies_per_gpu = steps.copies_per_gpu, .copies = static_cast<int32_t>(part * slots)});
+  while (steps.spread && !IsAbandoned(abandoned) && improvement.copies() < kMostToSpread * slots &&
          improvement.Spread(kLeastSpread)) {
   }
   for (int32_t step = 0;
@@ -312,9 +318,11 @@ class IncrementalPolicy final : public Policy {
       return incumbent;
     }
     const int32_t budget = BudgetOf(domain, incumbent, bound);
-    OfferSteps(domain, incumbent, bound, budget, /*spread=*/true, input.abandoned, contest);
+    OfferedSteps steps{.bound = bound, .copies_per_gpu = budget, .spread = true};
+    OfferSteps(domain, incumbent, steps, input.abandoned, contest);
     if (contest.best_copies() == 0) {
-      OfferSteps(domain, incumbent, bound, budget, /*spread=*/false, input.abandoned, contest);
+      steps.spread = false;
+      OfferSteps(domain, incumbent, steps, input.abandoned, contest);
     }
     const auto [copies, most] = CopiesBetween(domain, before, balanced);
     if (most <= budget) contest.Offer(balanced, copies);

@@ -192,6 +192,7 @@ double LeastLargestUnit(const std::vector<double>& load, int32_t num_slots) {
   };
   const auto lighter = [](const Replicated& a, const Replicated& b) { return a.unit < b.unit; };
   std::vector<Replicated> heap;
+  heap.reserve(load.size());
   for (const double tokens : load) heap.push_back({tokens, tokens, 1});
   std::make_heap(heap.begin(), heap.end(), lighter);
   for (auto spare = static_cast<int32_t>(load.size()); spare < num_slots; ++spare) {
