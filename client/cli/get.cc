@@ -107,9 +107,11 @@ std::string SecondsOrNone(double seconds) { return seconds > 0 ? Seconds(seconds
 
 // "connected", "away 12.5 s", or how the rank ended.
 std::string StateOf(const v1::RankStatus& rank) {
-  const std::string state = wire::EnumText(rank.state());
-  if (rank.state() != v1::RANK_STATE_AWAY) return state;
-  return absl::StrCat(state, " ", Seconds(rank.away_seconds()));
+  if (rank.connected()) return "connected";
+  if (rank.state() != v1::RANK_STATE_UNSPECIFIED && rank.state() != v1::RANK_STATE_AWAY) {
+    return wire::EnumText(rank.state());
+  }
+  return absl::StrCat("away ", Seconds(rank.away_seconds()));
 }
 
 // via: the transport; its name would be wider than all its values. boundary: how long the newest

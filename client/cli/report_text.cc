@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 
+#include "client/cli/gpu_picture.h"
 #include "client/cli/text.h"
 
 namespace eplb::cli {
@@ -221,13 +223,19 @@ std::string Operators(const RunDirectory& run, const RunReview& review, const Te
 }
 
 std::string RunGpuLoads(const RunReview& review, const Terminal& terminal) {
-  const double full =
-      *std::max_element(review.gpu_loads_unmoved.begin(), review.gpu_loads_unmoved.end());
-  return absl::StrCat(
-      "\n", Paint(terminal, Colour::kBold, absl::StrCat("GPU loads of layer ", review.worst_layer)),
-      " (tokens of steps ", StepRange(review.compared_first_step, review.steps - 1),
-      "; left static, right this run)\n",
-      PairedBars(review.gpu_loads_unmoved, review.gpu_loads_run, full, terminal));
+  const std::vector<double>& loads = review.gpu_loads_run;
+  const double mean =
+      std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
+  const std::string heading = absl::StrCat("GPU loads of layer ", review.worst_layer);
+  const GpuPicture picture{.before_name = "static",
+                           .after_name = "this run",
+                           .before = review.gpu_loads_unmoved,
+                           .after = loads,
+                           .unusable = std::vector<bool>(loads.size()),
+                           .mean = mean};
+  return absl::StrCat("\n", Paint(terminal, Colour::kBold, heading), ", steps ",
+                      StepRange(review.compared_first_step, review.steps - 1), "; the mean is ",
+                      Tokens(mean), " tokens\n", DrawGpuLoads(picture, terminal));
 }
 
 std::string Verdict(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {

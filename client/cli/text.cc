@@ -187,27 +187,6 @@ std::string Bar(double value, double full, int width, const Terminal& terminal) 
   return Repeated(kFull, eighths / 8) + kEighths[eighths % 8];
 }
 
-std::string PairedBars(std::span<const double> before, std::span<const double> after, double full,
-                       const Terminal& terminal) {
-  constexpr int kMaxBarWidth = 60;
-  constexpr int kLabel = 5;
-  constexpr int kNumber = 10;
-  const int width = std::min(kMaxBarWidth, (terminal.width - kLabel - 3) / 2 - kNumber);
-  std::string text;
-  for (size_t gpu = 0; gpu < before.size(); ++gpu) {
-    const std::string left = Bar(before[gpu], full, width, terminal);
-    const std::string right = Bar(after[gpu], full, width, terminal);
-    const auto space = [width](const std::string& bar) {
-      return std::string(static_cast<size_t>(width - DisplayWidth(bar)), ' ');
-    };
-    absl::StrAppend(&text, absl::StrFormat("%3d  ", gpu), Paint(terminal, Colour::kYellow, left),
-                    space(left), absl::StrFormat("%*s   ", kNumber, Tokens(before[gpu])));
-    absl::StrAppend(&text, Paint(terminal, Colour::kGreen, right), space(right),
-                    absl::StrFormat("%*s\n", kNumber, Tokens(after[gpu])));
-  }
-  return text;
-}
-
 std::vector<std::string> ColumnChart(std::span<const double> values, double full, int height,
                                      int width, const Terminal& terminal) {
   std::vector<double> columns;

@@ -45,11 +45,6 @@ void DropToFit(Table& table, std::span<const std::string_view> headings, int wid
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
 std::string Bar(double value, double full, int width, const Terminal& terminal);
 
-// One line per GPU: its number, and its load before and after as bars with their tokens. `full` is
-// the load of a whole bar; both have the same length.
-std::string PairedBars(std::span<const double> before, std::span<const double> after, double full,
-                       const Terminal& terminal);
-
 // A chart `height` lines tall with one column per value, each up to 3 characters wide; with more
 // values than `width`, a column is the largest of its neighbours. `full` is the value of a whole
 // column.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -10,10 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
-#include "client/migration/executor.h"
-#include "client/migration/staging.h"
 
 namespace eplb {
 
@@ -187,37 +185,82 @@ std::vector<int32_t> LayersOf(std::span<const ExpertTensor> tensors) {
   return {layers.begin(), layers.end()};
 }
 
-absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
-                                     std::span<const ExpertTensor> tensors) {
-  EPLB_RETURN_IF_ERROR(
-      CheckTensors(options.topology, options.gpu, tensors, options.layers).status());
-  if (options.layers_per_chunk < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layers_per_chunk is ", options.layers_per_chunk, ", expected at least 1"));
-  }
-  if (tensors.empty()) return 0;
-  int64_t expert_bytes = 0;
+namespace {
+
+absl::Status Refuse(const DerivedTensor& tensor, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", why));
+}
+
+}  // namespace
+
+absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
+                          std::span<const DerivedTensor> derived) {
+  std::set<std::string> names;
+  std::set<LayerId> layers;
   for (const ExpertTensor& tensor : tensors) {
-    if (tensor.layer == tensors.front().layer) expert_bytes += RoundUpToStaging(tensor.row_bytes);
+    names.insert(tensor.name);
+    layers.insert(tensor.layer);
   }
-  const int64_t experts =
-      std::min<int64_t>(options.layers_per_chunk, std::ssize(LayersOf(tensors))) *
-      options.topology.max_slots_per_gpu();
-  const int64_t num_tensors = std::count_if(
-      tensors.begin(), tensors.end(),
-      [&](const ExpertTensor& tensor) { return tensor.layer == tensors.front().layer; });
-  if (experts * num_tensors > cuda::RowQueue::kMaxRows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a chunk of ", options.layers_per_chunk, " layers with ",
-                     options.topology.max_slots_per_gpu(), " slots of ", num_tensors,
-                     " tensors has ", experts * num_tensors, " rows, at most ",
-                     cuda::RowQueue::kMaxRows, " are moved together; lower layers_per_chunk"));
+  for (const DerivedTensor& tensor : derived) {
+    if (!names.insert(tensor.name).second) return Refuse(tensor, "registered twice");
+    if (tensor.layer.value < 0 || tensor.layer.value >= topology.num_layers()) {
+      return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
+                                         topology.num_layers() - 1));
+    }
+    if (!layers.contains(tensor.layer)) {
+      return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value,
+                                         " has no tensor on this rank"
+                                         " that it could be derived from"));
+    }
+    if (!tensor.rebuild) return Refuse(tensor, "is derived and has no rebuild");
   }
-  if (expert_bytes > std::numeric_limits<int64_t>::max() / experts) {
-    return absl::InvalidArgumentError(absl::StrCat("staging for ", experts, " experts of ",
-                                                   expert_bytes, " bytes exceeds 2^63 bytes"));
+  return absl::OkStatus();
+}
+
+std::string DescribeDerived(std::span<const DerivedTensor> derived) {
+  std::vector<const DerivedTensor*> sorted;
+  for (const DerivedTensor& tensor : derived) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const DerivedTensor* a, const DerivedTensor* b) {
+    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
+  });
+  std::string text;
+  for (const DerivedTensor* tensor : sorted) {
+    absl::StrAppend(&text, "layer ", tensor->layer.value, " derived ", tensor->name, "\n");
   }
-  return experts * expert_bytes;
+  return text;
+}
+
+std::map<LayerId, std::vector<int32_t>> WrittenSlots(const MigrationPlan& plan,
+                                                     const Topology& topology, GpuId gpu) {
+  std::map<LayerId, std::set<int32_t>> written;
+  for (const std::vector<Transfer>* part : {&plan.transfers, &plan.local}) {
+    for (const Transfer& transfer : *part) {
+      if (transfer.destination != gpu) continue;
+      for (const std::vector<SlotId>* slots : {&transfer.weight_slots, &transfer.state_slots}) {
+        for (const SlotId slot : *slots) {
+          written[transfer.layer].insert(slot.value - topology.FirstSlotOf(gpu).value);
+        }
+      }
+    }
+  }
+  std::map<LayerId, std::vector<int32_t>> by_layer;
+  for (const auto& [layer, slots] : written) by_layer[layer].assign(slots.begin(), slots.end());
+  return by_layer;
+}
+
+absl::Status RebuildDerived(std::span<const DerivedTensor> derived, const MigrationPlan& plan,
+                            const Topology& topology, GpuId gpu) {
+  for (const auto& [layer, slots] : WrittenSlots(plan, topology, gpu)) {
+    for (const DerivedTensor& tensor : derived) {
+      if (tensor.layer != layer) continue;
+      const absl::Status status = tensor.rebuild(layer.value, slots);
+      if (status.ok()) continue;
+      return absl::DataLossError(absl::StrCat("tensor \"", tensor.name,
+                                              "\": its rebuild failed for local slots ",
+                                              absl::StrJoin(slots, ", "), ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace eplb

@@ -12,7 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "client/migration/executor.h"
+#include "client/migration/expert_tensors.h"
+#include "client/migration/row_carrier.h"
 #include "cuda/kernels/element_body.h"
 #include "cuda/row_queue.h"
 #include "placement/placement.h"

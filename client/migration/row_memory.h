@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/migration/executor.h"
+#include "client/migration/expert_tensors.h"
 
 namespace eplb {
 

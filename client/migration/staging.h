@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 
 #include "client/control/socket.h"
-#include "client/migration/executor.h"
+#include "client/migration/expert_tensors.h"
 #include "placement/migration_plan.h"
 
 namespace eplb {

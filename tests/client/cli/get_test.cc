@@ -38,7 +38,7 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   setting.set_value("106");
   const Output output = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
-  for (const char* word : {"connected", "away 12", "ready", "150", "nccl"}) {
+  for (const char* word : {"connected", "away 12", "prepared", "150", "nccl"}) {
     EXPECT_THAT(output.out, HasSubstr(word));
   }
   EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;

@@ -89,12 +89,12 @@ TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {
 }
 
 TEST(RecordsTest, ARecordWithAnUnknownValueIsRefused) {
-  for (const int value : {0, v1::PlanResult_MAX + 1, -1}) {
+  for (const int value : {-1, 0, 100}) {
     v1::Plan plan;
     plan.set_result(static_cast<v1::PlanResult>(value));
     EXPECT_EQ(FromProto(plan).status().code(), absl::StatusCode::kDataLoss) << value;
     v1::RunEnd end;
-    end.set_ending(static_cast<v1::RunEnding>(value == 0 ? 0 : v1::RunEnding_MAX + value));
+    end.set_ending(static_cast<v1::RunEnding>(value));
     EXPECT_EQ(FromProto(end).status().code(), absl::StatusCode::kDataLoss) << value;
   }
 }
