@@ -17,7 +17,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   if (disabled_) return result;
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
-    return absl::FailedPreconditionError("StepBoundary came before RegisterExperts");
+    return absl::FailedPreconditionError("StepBoundary was called before RegisterExperts");
   }
   if (step != next_step_) {
     return absl::FailedPreconditionError(

@@ -186,7 +186,7 @@ absl::Status Client::Impl::CheckExperts(const ExpertProbe& probe, void* stream) 
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
-    return absl::FailedPreconditionError("CheckExperts came before RegisterExperts");
+    return absl::FailedPreconditionError("CheckExperts was called before RegisterExperts");
   }
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   stream_ = stream;

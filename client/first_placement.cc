@@ -107,7 +107,7 @@ absl::StatusOr<int64_t> FindNumber(const StartFields& fields, std::string_view n
   int64_t number = 0;
   if (absl::SimpleAtoi(text, &number) && number >= 0) return number;
   return absl::FailedPreconditionError(
-      absl::StrCat("start: rank 0 said \"", text, "\" for ", std::string(name)));
+      absl::StrCat("start: rank 0 sent \"", text, "\" for ", std::string(name)));
 }
 
 // Rank 0's placement on every rank, with its digest checked.
@@ -122,7 +122,7 @@ absl::StatusOr<RunningPlacement> Receive(const StartFields& rank0, const std::st
   EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementFromBytes(topology, received));
   RunningPlacement running = Running(version, std::move(placement));
   if (running.digest.Hex() != digest) {
-    return absl::DataLossError(absl::StrCat("start: rank 0's placement came with digest ",
+    return absl::DataLossError(absl::StrCat("start: rank 0's placement has digest ",
                                             running.digest.Hex(), ", expected ", digest));
   }
   return running;

@@ -98,7 +98,7 @@ absl::Status Client::Impl::CheckReplicaCall(const char* name,
   if (disabled_) return CheckNoReplicas(name, tensors);
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " came before RegisterExperts"));
+    return absl::FailedPreconditionError(absl::StrCat(name, " was called before RegisterExperts"));
   }
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   EPLB_RETURN_IF_ERROR(CheckReplicaTensors(topology_, gpu(), tensors, flow));

@@ -191,7 +191,7 @@ absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_vie
     if (field == name) return value;
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("start: rank 0 did not say ", std::string(name)));
+      absl::StrCat("start: rank 0 did not send ", std::string(name)));
 }
 
 std::string PlacementBytes(const Placement& placement) {

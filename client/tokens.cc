@@ -79,7 +79,7 @@ absl::Status CheckApart(const cuda::CountArgs& choices, const void* slots) {
 // errors: InvalidArgument naming the argument that does not fit the client's placement.
 absl::Status CheckPlace(const DeviceTables& tables, int32_t layer, int32_t num_experts) {
   if (tables.candidates == nullptr) {
-    return absl::FailedPreconditionError("route_tokens came before register_experts");
+    return absl::FailedPreconditionError("route_tokens was called before register_experts");
   }
   if (layer < 0 || layer >= tables.num_layers) {
     return absl::InvalidArgumentError(

@@ -93,7 +93,7 @@ for _ in $(seq 100); do
   kill -0 "$daemon" 2>/dev/null || { echo "demo: eplbd did not start:" >&2; tail -n 5 "$run/eplbd.log" >&2; exit 1; }
   sleep 0.1
 done
-[ -n "$endpoint" ] || { echo "demo: eplbd did not say where it listens within 10 s" >&2; exit 1; }
+[ -n "$endpoint" ] || { echo "demo: eplbd did not print its address within 10 s" >&2; exit 1; }
 say "eplbd (process $daemon) listens on $endpoint; $ranks ranks, $slots slots, $steps steps of the recorded trace," \
   "about $((steps * (step_ms * 29 / 20 + 4) / 1000)) s"
 say "to watch it from another terminal: $bin/eplbctl top --endpoint $endpoint"
@@ -123,7 +123,7 @@ fi
 if kill -TERM "$daemon" 2>/dev/null; then
   wait "$daemon" || { echo "demo: eplbd ended with exit code $?" >&2; status=1; }
 else
-  say "eplbd was ended by somebody else during the run"
+  say "another process ended eplbd during the run"
 fi
 pids=()
 echo

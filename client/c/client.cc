@@ -24,8 +24,8 @@ namespace eplb::c {
 namespace {
 
 absl::Status RefuseSecondConnect(const eplb_client& handle) {
-  if (handle.closed) return absl::FailedPreconditionError("connect came after close");
-  if (handle.client != nullptr) return absl::FailedPreconditionError("connect came twice");
+  if (handle.closed) return absl::FailedPreconditionError("connect was called after close");
+  if (handle.client != nullptr) return absl::FailedPreconditionError("connect was called twice");
   return absl::OkStatus();
 }
 

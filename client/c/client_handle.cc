@@ -24,11 +24,11 @@ absl::Status CheckState(const eplb_client* handle, const char* name, Needs needs
   }
   if (needs == Needs::kNothing) return absl::OkStatus();
   if (handle->client == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, handle->closed ? " came after close" : " came before connect"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, handle->closed ? " was called after close" : " was called before connect"));
   }
   if (needs == Needs::kOpen && handle->closed) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " came after close"));
+    return absl::FailedPreconditionError(absl::StrCat(name, " was called after close"));
   }
   return absl::OkStatus();
 }
@@ -37,7 +37,7 @@ Turn::Turn(eplb_client& handle, const char* name) : handle_(handle) {
   const char* other = nullptr;
   if (handle.under_way.compare_exchange_strong(other, name)) return;
   status_ = absl::FailedPreconditionError(
-      absl::StrCat(name, " came while ", other,
+      absl::StrCat(name, " was called while ", other,
                    " is under way, in another thread or in the one whose callback this is"));
 }
 

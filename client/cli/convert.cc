@@ -42,10 +42,9 @@ void AddConvert(CLI::App& root, Command& command) {
       ->required()
       ->type_name("OUT");
   ShapeNumbers& flags = options->flags;
-  app.add_option("--gpus", flags.num_gpus, "GPUs, when IN does not say")->type_name("G");
-  app.add_option("--nodes", flags.num_nodes, "NVLink domains, when IN does not say")
-      ->type_name("N");
-  app.add_option("--groups", flags.num_groups, "The router's expert groups, when IN does not say")
+  app.add_option("--gpus", flags.num_gpus, "GPUs, when IN has none")->type_name("G");
+  app.add_option("--nodes", flags.num_nodes, "NVLink domains, when IN has none")->type_name("N");
+  app.add_option("--groups", flags.num_groups, "The router's expert groups, when IN has none")
       ->type_name("K");
   app.add_option(
          "--first-layer", flags.first_layer,

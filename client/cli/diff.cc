@@ -195,7 +195,7 @@ void AddDiff(CLI::App& root, Command& command) {
       ->required()
       ->type_name("FROM");
   app.add_option("to", options->to, "Likewise")->required()->type_name("TO");
-  app.add_option("--load", options->load, "Also tell balancedness under this load")
+  app.add_option("--load", options->load, "Also print balancedness under this load")
       ->type_name("FILE");
   AddJobOption(app, options->job);
   AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});

@@ -75,7 +75,7 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
 // The daemon stepped down: another one balances the run.
 bool MovedAway(const v1::JobStatus& job) {
   return job.ending() == v1::RUN_ENDING_LOST &&
-         absl::StrContains(job.end_reason(), "ranks went on with eplbd");
+         absl::StrContains(job.end_reason(), "ranks continue with eplbd");
 }
 
 // A run that failed or was lost is a finding however short ago: nobody said that it is over.
@@ -103,7 +103,7 @@ Check CheckRun(const v1::JobStatus& job) {
                      "name"));
   }
   return MakeCheck(job, "run", Result::kOk,
-                   job.run_id().empty() ? "none has come yet" : absl::StrCat(name, " lives"));
+                   job.run_id().empty() ? "none has registered yet" : absl::StrCat(name, " lives"));
 }
 
 // A run that failed or finished is over; one that is lost may go on.

@@ -101,8 +101,8 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
 }
 
 void AddLoadReading(CLI::App& app, LoadReading& reading) {
-  AddChoice(app, "--format", reading.format, "Whose load it is, when its content does not tell",
-            LoadFormatNames());
+  AddChoice(app, "--format", reading.format,
+            "The format of the load, when its content is ambiguous", LoadFormatNames());
   app.add_option("--first-layer", reading.first_layer,
                  "Of a load of sglang: rows of dense layers in front, left out [0]")
       ->check(&CheckNotNegative)

@@ -152,7 +152,7 @@ Output RunGetRanks(const GetRanksOptions& options, const Terminal& terminal) {
   }
   if (job.ranks().empty()) {
     return {.exit_code = kOk,
-            .out = absl::StrCat("no rank of job ", *name, " has said Hello to this daemon\n"),
+            .out = absl::StrCat("no rank of job ", *name, " has registered at this daemon\n"),
             .message = {}};
   }
   return {.exit_code = kOk, .out = FormatTable(RankTable(job, terminal), terminal), .message = {}};

@@ -122,7 +122,7 @@ Output RunHelp(const std::string& topic) {
   }
   return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(
                              "no page on \"", topic, "\", expected one of: ", TopicList(),
-                             "; eplbctl COMMAND --help tells a command's flags")));
+                             "; eplbctl COMMAND --help shows the flags of a command")));
 }
 
 void AddHelp(CLI::App& root, Command& command) {
@@ -422,7 +422,7 @@ std::string ManualPage(const std::vector<CommandEntry>& commands, const std::str
       ".SH SYNOPSIS\n.B eplbctl\n.I COMMAND\n.RI [ FLAG ...]\n.SH DESCRIPTION\n",
       "Commands with a \\fB\\-\\-endpoint\\fR ask a running eplbd; the others work offline on "
       "files. ",
-      "Data goes to stdout, messages to stderr; \\fB\\-o json\\fR is the stable form for "
+      "Data is on stdout, messages on stderr; \\fB\\-o json\\fR is the stable form for "
       "scripts.\n",
       ".SH COMMANDS\n");
   for (const CommandEntry& command : commands) {

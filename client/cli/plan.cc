@@ -334,7 +334,7 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
     return {};
   }
   return "note: every expert stays where it is: no move within the limits wins enough, or the load "
-         "has too few tokens to tell imbalance from noise";
+         "has too few tokens to distinguish imbalance from noise";
 }
 
 }  // namespace

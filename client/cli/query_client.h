@@ -65,7 +65,7 @@ absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const w
 
 // The daemon knows jobs, but shows this asker none of them.
 inline constexpr char kNoVisibleJob[] =
-    "no job that you may see: tls.identity of the daemon says which";
+    "no job that you may see: tls.identity of the daemon decides which";
 
 struct QueryOptions {
   std::string endpoint;        // as the flag; empty: see endpoint.h

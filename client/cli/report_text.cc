@@ -53,8 +53,8 @@ std::string Pauses(const RunReview& review) {
   size_t switches = 0;
   for (const RunDecision& decision : review.decisions) switches += decision.switch_steps.size();
   if (switches == 0) return "Nothing was switched.";
-  return absl::StrCat("Of the measured time ", Seconds(review.time.switch_seconds), " went into ",
-                      Counted(static_cast<int64_t>(switches), "pause"),
+  return absl::StrCat("Of the measured time ", Seconds(review.time.switch_seconds),
+                      " was spent in ", Counted(static_cast<int64_t>(switches), "pause"),
                       " to move experts (longest ", Seconds(review.time.longest_pause_seconds),
                       ").");
 }

@@ -257,7 +257,7 @@ class Host {
     }
     return absl::DeadlineExceededError(absl::StrCat(absl::string_view(what.data(), what.size()),
                                                     ": ", NameRanks(std::move(missing)),
-                                                    " did not come in time", why));
+                                                    " did not connect before the deadline", why));
   }
 
   void StartDials(absl::Time now) {
@@ -397,8 +397,8 @@ class Host {
 absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& options) {
   if (options.handshake.secret.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(absl::string_view(what.data(), what.size()),
-                                                   ": the secret is empty; ranks could not tell "
-                                                   "each other from strangers"));
+                                                   ": the secret is empty; ranks could not "
+                                                   "authenticate each other"));
   }
   return Host(options).Run(what);
 }

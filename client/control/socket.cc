@@ -242,7 +242,7 @@ absl::Status MoveAll(int fd, Bytes bytes, int16_t events, absl::Time deadline, S
     if (result.bytes > 0) continue;
     pollfd entry{.fd = fd, .events = events, .revents = 0};
     EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
-    if (ready == 0) return absl::DeadlineExceededError("no answer in time");
+    if (ready == 0) return absl::DeadlineExceededError("no answer before the deadline");
   }
   return absl::OkStatus();
 }

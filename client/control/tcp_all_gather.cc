@@ -136,8 +136,8 @@ class Root {
       if (!callers[r].complete) ranks.push_back(RankId{static_cast<int32_t>(r)});
     }
     return absl::DeadlineExceededError(absl::StrCat(
-        "all_gather ", call_, ": ", NameRanks(std::move(ranks)), " did not come to ",
-        listener_.address, " in ", absl::FormatDuration(options_.timeout),
+        "all_gather ", call_, ": ", NameRanks(std::move(ranks)), " did not connect to ",
+        listener_.address, " within ", absl::FormatDuration(options_.timeout),
         refused_ > 0 ? absl::StrCat(" (", refused_, " connections did not belong here)") : ""));
   }
 
@@ -217,7 +217,7 @@ class Member {
           PollUntil({}, std::min(deadline, MonotonicNow() + kConnectPause)).status());
     }
     return absl::DeadlineExceededError(
-        absl::StrCat("all_gather ", call_, ": rank 0 did not come to ", address_, " in ",
+        absl::StrCat("all_gather ", call_, ": rank 0 did not listen at ", address_, " within ",
                      absl::FormatDuration(options_.timeout), " (", last.message(), ")"));
   }
 

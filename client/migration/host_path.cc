@@ -62,11 +62,11 @@ class HostPath : public RowPath {
                                              const RowMessage& frame) override {
     const bool landed = frame.type == RowMessageType::kLanded;
     if (!landed && frame.type != RowMessageType::kPiece) {
-      return absl::DataLossError("a frame came that the host transport does not use");
+      return absl::DataLossError("received a frame that the host transport does not use");
     }
     if (landed && !mapped_.contains(link.rank())) {
       return absl::DataLossError(
-          absl::StrCat("row ", frame.row, " is said to have landed in memory that is not shared"));
+          absl::StrCat("row ", frame.row, " was reported as landed in memory that is not shared"));
     }
     return PlaceOf(link, frame);
   }

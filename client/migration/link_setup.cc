@@ -301,8 +301,8 @@ bool IsLocal(const MetPeer& peer) { return !peer.address.empty() && peer.address
 
 std::string WhyNotLocal(const LinkAddress& own, const LinkAddress& other, const MetPeer& peer) {
   if (own.boot_id != other.boot_id) return "another host";
-  if (!OnOneHost(own, other)) return "one of us has no unix socket";
-  return peer.first_miss.empty() ? "it did not come by its unix socket" : peer.first_miss;
+  if (!OnOneHost(own, other)) return "one of the two ranks has no unix socket";
+  return peer.first_miss.empty() ? "it did not connect by its unix socket" : peer.first_miss;
 }
 
 }  // namespace

@@ -248,7 +248,7 @@ class LinkTransport : public Transport {
       ledger_->Find(link.rank(), frame.row)->announced += frame.bytes;
     } else if (ticket_ == 0 || frame.post_id > last_post_id_) {
       return absl::DataLossError(
-          absl::StrCat("a row of post ", frame.post_id, " came before it was posted here"));
+          absl::StrCat("a row of post ", frame.post_id, " arrived before it was posted here"));
     }
     if (HasPayload(frame)) link.ExpectPayload(static_cast<size_t>(frame.bytes), target);
     return absl::OkStatus();
@@ -282,7 +282,7 @@ class LinkTransport : public Transport {
     if (frame.offset != incoming->announced || frame.bytes > row.num_bytes - frame.offset ||
         (frame.bytes == 0 && row.num_bytes > 0)) {
       return absl::DataLossError(absl::StrCat("row ", frame.row, ": bytes ", frame.offset, "+",
-                                              frame.bytes, " came, expected from ",
+                                              frame.bytes, " arrived, expected from ",
                                               incoming->announced, " of ", row.num_bytes));
     }
     return absl::OkStatus();

@@ -151,7 +151,7 @@ absl::StatusOr<bool> AnnouncedParts::Covers(const NcclPiece& piece,
     if (found == parts_.end()) return false;
     if (found->second.num_bytes != part.num_bytes) {
       return absl::DataLossError(absl::StrCat("rank ", row.from.value, ": row ", row.row, ": ",
-                                              found->second.num_bytes, " bytes come at ",
+                                              found->second.num_bytes, " bytes arrive at ",
                                               part.offset, ", expected ", part.num_bytes));
     }
   }

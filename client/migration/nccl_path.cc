@@ -105,7 +105,7 @@ class NcclPath : public RowPath {
                                              const RowMessage& frame) override {
     if (frame.type == RowMessageType::kMeet) return meeting_.Place(link.rank());
     if (frame.type != RowMessageType::kComing) {
-      return absl::DataLossError("a frame came that the nccl transport does not use");
+      return absl::DataLossError("received a frame that the nccl transport does not use");
     }
     return std::span<std::byte>();
   }

@@ -93,7 +93,7 @@ absl::Status CheckNcclEnvironment() {
   if (!blocking.has_value() || blocking->empty() || blocking == "0") return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(kBlocking, "=", *blocking,
-                   " lets NCCL wait without an end for a rank that does not come; unset it"));
+                   " lets NCCL wait without an end for a rank that is absent; unset it"));
 }
 
 NamedTexts TellNcclEnvironment() {

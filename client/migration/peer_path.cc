@@ -50,7 +50,7 @@ class PeerPath : public RowPath {
 
   absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage& frame) override {
     if (frame.type != RowMessageType::kLanded || frame.bytes != frame.row_bytes) {
-      return absl::DataLossError("a frame came that the peer transport does not use");
+      return absl::DataLossError("received a frame that the peer transport does not use");
     }
     return std::span<std::byte>();
   }

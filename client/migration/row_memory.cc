@@ -57,7 +57,7 @@ absl::Status CheckHostMemory(std::span<const ExpertTensor> tensors, const std::s
     if (!cuda::IsGpuMemory(tensor.base)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "tensor \"", tensor.name, "\" lies in the memory of a GPU that cannot be used here: ",
-        no_device, " (docs/transports.md says which driver it takes)"));
+        no_device, " (docs/transports.md names the driver that it needs)"));
   }
   return absl::OkStatus();
 }

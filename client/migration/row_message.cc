@@ -50,11 +50,11 @@ RowMessage SealFrame(RowMessage frame) {
 
 absl::Status CheckFrame(const RowMessage& frame) {
   if (frame.magic != kMagic || frame.header_checksum != HeaderChecksum(frame)) {
-    return absl::DataLossError("a damaged frame came");
+    return absl::DataLossError("received a damaged frame");
   }
   const bool meets = frame.type == RowMessageType::kMeet;
   if (frame.bytes < (meets ? kMeetBytes : 0) || frame.bytes > MaxBytes(frame)) {
-    return absl::DataLossError("a frame came that no rank writes");
+    return absl::DataLossError("received a frame that no rank writes");
   }
   return absl::OkStatus();
 }
@@ -74,7 +74,7 @@ absl::Status AwaitBatch(cuda::RowQueue& queue, int64_t batch, absl::Time deadlin
     EPLB_ASSIGN_OR_RETURN(const bool ended, queue.Ended(batch));
     if (ended) return absl::OkStatus();
     if (MonotonicNow() >= deadline) {
-      return absl::DeadlineExceededError("row copies have not ended in time");
+      return absl::DeadlineExceededError("row copies have not ended before the deadline");
     }
     absl::SleepFor(kBetweenLooks);
   }

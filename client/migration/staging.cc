@@ -229,11 +229,12 @@ absl::StatusOr<Fd> ReceiveDescriptor(int socket, absl::Time deadline) {
     if (got == 0) return absl::UnavailableError("connection closed");
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return absl::UnavailableError(absl::StrCat("its staging did not come: ", ErrnoText(errno)));
+      return absl::UnavailableError(absl::StrCat("its staging did not arrive: ", ErrnoText(errno)));
     }
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
     EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
-    if (ready == 0) return absl::DeadlineExceededError("its staging did not come in time");
+    if (ready == 0)
+      return absl::DeadlineExceededError("its staging did not connect before the deadline");
   }
 }
 

@@ -82,7 +82,7 @@ absl::Status CheckRows(const Rows& rows, const MoveLimits& limits) {
     }
     if (place.round < round) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Describe(place), ": round ", place.round, " comes after round ", round));
+          absl::StrCat(Describe(place), ": round ", place.round, " follows round ", round));
     }
     round = place.round;
   }

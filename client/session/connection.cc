@@ -146,8 +146,9 @@ class Connection {
   void OnTurn(const std::function<bool()>& give_up) {
     if (finishing_) return;
     if (Clock::now() > deadline_) {
-      Cancel(absl::DeadlineExceededError(end_.welcomed ? "the stream did not end in time"
-                                                       : "no Welcome in time"));
+      Cancel(absl::DeadlineExceededError(end_.welcomed
+                                             ? "the stream did not end before its deadline"
+                                             : "no Welcome before the deadline"));
     } else if (give_up()) {
       Cancel(absl::CancelledError("the client closes"));
     } else if (member_.TakeOverflow()) {

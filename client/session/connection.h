@@ -179,7 +179,7 @@ class ConnectionFigures {
 struct ConnectionEnd {
   absl::Status status;        // of the stream; OK when the daemon ended it in order
   bool welcomed = false;      // Welcome came
-  bool drained = false;       // the daemon asked us to come back later
+  bool drained = false;       // the daemon asked us to retry later
   bool said_goodbye = false;  // Goodbye was sent: nothing is left to say
   // Another daemon leads this rank's run: the next stream is to that one.
   std::optional<wire::Moved> moved = std::nullopt;

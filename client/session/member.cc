@@ -35,7 +35,7 @@ Prepared PrepareProposal(const MemberOptions& options, const RunningPlacement& r
   if (!target.ok()) return MakeNack(propose.version, kInvalid, Detail(target.status()));
   if (const Digest digest = DigestOf(*target); digest != propose.digest) {
     return MakeNack(propose.version, kWrongDigest,
-                    absl::StrCat("the proposal says ", propose.digest.Hex(),
+                    absl::StrCat("the proposal has digest ", propose.digest.Hex(),
                                  ", its layers on the running placement give ", digest.Hex()));
   }
   absl::StatusOr<MigrationPlan> plan =

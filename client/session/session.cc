@@ -139,7 +139,7 @@ void Session::TellAway(const std::string& why) {
   LogLine(
       absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ", away_, " ", why,
                    "; training continues with the placement in force, connecting in the background",
-                   times_away_ == kMaxTimesTold ? "; nothing more is said of this" : ""));
+                   times_away_ == kMaxTimesTold ? "; this is not logged again" : ""));
 }
 
 void Session::TellBack() {

@@ -68,7 +68,7 @@ std::string StepsText(double steps) {
 // Why what is at stake cannot be borne.
 std::string RiskText(const Prospect& prospect, double price, double budget) {
   if (prospect.windows < kLeastWindows) {
-    return "one window does not tell how bad an interval can get";
+    return "one window does not show how bad an interval can get";
   }
   const double stake = Finite(2 * price + prospect.at_risk);
   const ComparedText with_budget = CompareSeconds(stake, std::max(0.0, budget));
@@ -76,7 +76,7 @@ std::string RiskText(const Prospect& prospect, double price, double budget) {
   // The one that needs more digits is the nearer miss.
   const std::string& shown =
       with_budget.of.size() > with_saving.of.size() ? with_budget.of : with_saving.of;
-  static_assert(kTimesEarned == 5, "the sentence says a fifth");
+  static_assert(kTimesEarned == 5, "the sentence has a fifth");
   return absl::StrFormat(
       "%s are at stake (migration and return %s, a bad interval %s), more than the loss budget of "
       "%s and a fifth of the net saving, %s",

@@ -118,7 +118,7 @@ absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement) {
   EPLB_ASSIGN_OR_RETURN(const Digest digest, GetDigest("placement.digest", placement.digest()));
   if (placement.layers_size() != topology.num_layers()) {
     return absl::InvalidArgumentError(absl::StrCat("placement has ", placement.layers_size(),
-                                                   " layers, its shape says ",
+                                                   " layers, its shape has ",
                                                    topology.num_layers()));
   }
   std::vector<LayerPlacement> layers;
@@ -128,7 +128,7 @@ absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement) {
     if (layer.physical_to_logical_map_size() != topology.num_slots()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "placement layer ", layer.layer(), " has ", layer.physical_to_logical_map_size(),
-          " slots, its shape says ", topology.num_slots()));
+          " slots, its shape has ", topology.num_slots()));
     }
     layers.push_back(FromProto(layer));
   }

@@ -191,7 +191,7 @@ absl::Status CheckSameMaps(const Placement& placement, const ReplicaTable& table
     return absl::InvalidArgumentError(
         absl::StrCat("logical_to_physical_map layer ", i / replicas.cols(), " expert ",
                      column / table.width, " replica ", column % table.width, " is ", given,
-                     ", physical_to_logical_map says ", replicas.data()[i]));
+                     ", physical_to_logical_map has ", replicas.data()[i]));
   }
   for (Eigen::Index i = 0; i < counts.size(); ++i) {
     const int32_t expected = placement.logical_replica_count().data()[i];

@@ -242,7 +242,7 @@ Keys JobLimitKeys() {
           [](auto& c) -> auto& { return c.core.session_grace; }),
       Key(
           "limits.job_expiry", DurationRange{absl::Seconds(1), absl::Hours(8760), "24h"},
-          "A job without a rank is forgotten then, unless somebody stopped it.",
+          "A job without a rank is forgotten then, unless an operator stopped it.",
           [](auto& c) -> auto& { return c.core.job_expiry; }),
       Key(
           "limits.max_history", IntegerRange{1, 100000},

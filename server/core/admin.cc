@@ -82,7 +82,7 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
                                !std::holds_alternative<Resume>(change.verb);
   if (!job.last_known && needs_placement) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "job ", job.name, " has not said what it runs yet, it waits for ", WaitingFor(job)));
+        "job ", job.name, " has not reported what it runs; it waits for ", WaitingFor(job)));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
+#include "server/core/ranks/stall.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/sentences.h"
 #include "server/core/state/state.h"

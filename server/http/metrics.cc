@@ -77,7 +77,7 @@ class Page {
 };
 
 void AddDaemon(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Gauge, "eplb_build_info", "Always 1; the labels say what runs.");
+  page.Family(MetricType::Gauge, "eplb_build_info", "Always 1; the labels name what runs.");
   page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
   page.Family(MetricType::Gauge, "eplb_ready",
               "1 while the daemon can propose to any job, as /readyz: the store takes writes "
@@ -238,9 +238,10 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
 }
 
 void AddPolicy(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Gauge, "eplb_job_info",
-              "Always 1; the labels say which policy decides for the job, and its mode: apply, or "
-              "observe.");
+  page.Family(
+      MetricType::Gauge, "eplb_job_info",
+      "Always 1; the labels name the policy that decides for the job, and its mode: apply, or "
+      "observe.");
   for (const core::JobView& job : s.jobs) {
     page.Sample(1, {{kJobLabel, job.job},
                     {"policy", job.settings.policy_name},
@@ -298,9 +299,10 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
 
 // Whether steps are followed by windows and decisions.
 void AddProgress(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Gauge, "eplb_stalled",
-              "1 when the job trains and its balancing has stopped; else 0. The label says why: "
-              "store, state, lost, hung, windows, decisions, withdrawn, candidate, refused; none.");
+  page.Family(
+      MetricType::Gauge, "eplb_stalled",
+      "1 when the job trains and its balancing has stopped; else 0. The label names the reason: "
+      "store, state, lost, hung, windows, decisions, withdrawn, candidate, refused; none.");
   for (const core::JobView& job : s.jobs) {
     page.Sample(job.stalled.empty() ? 0 : 1,
                 {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});

@@ -47,7 +47,7 @@ class AllGatherReactor : public grpc::ServerUnaryReactor {
   void OnCancel() override {
     // Otherwise the rendezvous has called End, or is about to.
     if (rendezvous_->Leave(this)) {
-      Finish({grpc::StatusCode::CANCELLED, "the rank went away"});
+      Finish({grpc::StatusCode::CANCELLED, "the rank disconnected"});
     }
   }
 

@@ -21,7 +21,7 @@ constexpr absl::Duration kForget = absl::Seconds(2);
 
 absl::Status TooManyHosts() {
   return absl::ResourceExhaustedError(
-      absl::StrCat("calls from ", PeerLimits::kMaxHosts, " addresses, come back later"));
+      absl::StrCat("calls from ", PeerLimits::kMaxHosts, " addresses, retry later"));
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ class QueryService : public v1::Query::CallbackService {
         [reactor, question = std::move(question)] { reactor->Finish(wire::ToGrpc(question())); });
     if (!posted) {
       reactor->Finish(wire::ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
-          Reader::kMaxWaiting, " questions wait for the store already, come back later"))));
+          Reader::kMaxWaiting, " questions wait for the store already, retry later"))));
     }
     return reactor;
   }

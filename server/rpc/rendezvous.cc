@@ -104,7 +104,7 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
   if (run == launches_.end() && member.token.empty()) {
     if (launches_.size() >= kMaxAllGathers) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(kMaxAllGathers, " runs are starting, come back later"));
+          absl::StrCat(kMaxAllGathers, " runs are starting, retry later"));
     }
     run = launches_.emplace(key, Run{}).first;
   }
@@ -136,7 +136,7 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
 absl::Status Rendezvous::EndStart(const Member& member, absl::Time now, Calls* calls) {
   absl::Status status = absl::FailedPreconditionError(
       absl::StrCat("two runs share the launch id ", member.launch_id, ": rank ", member.rank,
-                   " came from two processes; give each run its own EPLB_LAUNCH_ID"));
+                   " has two processes; give each run its own EPLB_LAUNCH_ID"));
   for (auto it = all_gathers_.lower_bound({member.job, member.launch_id, "", 0});
        it != all_gathers_.end() && it->first.job == member.job &&
        it->first.launch_id == member.launch_id;) {
@@ -177,7 +177,7 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now,
   if (found == all_gathers_.end()) {
     if (all_gathers_.size() >= kMaxAllGathers) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(kMaxAllGathers, " all-gathers are open, come back later"));
+          absl::StrCat(kMaxAllGathers, " all-gathers are open, retry later"));
     }
     found = all_gathers_.emplace(key, AllGather{}).first;
     found->second.world_size = member.world_size;
@@ -186,15 +186,15 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now,
   }
   *all_gather = found;
   if (found->second.world_size != member.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", member.rank, " says world_size ",
-                                                   member.world_size, ", the ranks before it said ",
+    return absl::InvalidArgumentError(absl::StrCat("rank ", member.rank, " has world_size ",
+                                                   member.world_size, ", the ranks before it have ",
                                                    found->second.world_size));
   }
   if (found->second.result == nullptr &&
       bytes_ + member.blob.size() + member.previous.size() > limits_.max_bytes) {
     if (found->second.ranks.empty()) Erase(found);
     return absl::ResourceExhaustedError(absl::StrCat("the blobs of all all-gathers may have ",
-                                                     limits_.max_bytes, " bytes, come back later"));
+                                                     limits_.max_bytes, " bytes, retry later"));
   }
   return absl::OkStatus();
 }
@@ -226,7 +226,7 @@ void Rendezvous::Wait(Member member, const void* caller, Done done, absl::Time n
     callers_.erase(waiting.caller);
     calls->emplace_back(std::move(waiting.done),
                         absl::AbortedError(absl::StrCat("rank ", member.rank,
-                                                        " came again, this call is replaced")));
+                                                        " called again, this call is replaced")));
   }
   const size_t bytes = member.blob.size() + member.previous.size();
   joined.bytes += bytes - waiting.bytes();
@@ -354,7 +354,7 @@ void Rendezvous::Expire(absl::Time now) {
       }
       End(&all_gather,
           absl::DeadlineExceededError(absl::StrCat(
-              MissingRanks(all_gather.world_size, missing), " did not come to all-gather ",
+              MissingRanks(all_gather.world_size, missing), " did not call all-gather ",
               current->first.number, " of job \"", current->first.job, "\", run \"",
               current->first.launch_id, "\", within ",
               absl::FormatDuration(all_gather.deadline - all_gather.began),

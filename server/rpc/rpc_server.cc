@@ -73,7 +73,7 @@ constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
 // A socket is made with 0777 less its mask.
 constexpr mode_t kOwnerMask = 0177;
 constexpr mode_t kGroupMask = 0117;
-constexpr char kDrains[] = "the daemon drains, come back later";
+constexpr char kDrains[] = "the daemon drains, retry later";
 
 // How long a rank waits for the others: some of its deadline is for the answer, which names who did
 // not come.

@@ -159,7 +159,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
         if ((!closing && !peer_gone_) || calls_ > 0) return;
         finished_ = true;
         end = closing ? wire::ToGrpc(*closing)
-                      : grpc::Status(grpc::StatusCode::CANCELLED, "the peer went away");
+                      : grpc::Status(grpc::StatusCode::CANCELLED, "the peer disconnected");
       }
     }
     if (!message) return Finish(end);
@@ -250,7 +250,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   std::string EndReason() const {
     if (said_goodbye_) return "Goodbye";
     const std::optional<absl::Status> closing = mailbox_->closing();
-    return closing ? std::string(closing->message()) : "the peer went away without Goodbye";
+    return closing ? std::string(closing->message()) : "the peer disconnected without Goodbye";
   }
 
   grpc::CallbackServerContext* const context_;

@@ -19,11 +19,11 @@ absl::StatusOr<int64_t> ChangeDesk::Take(Who who, Done done, absl::Time now) {
   if (!closed_.ok()) return closed_;
   if (waiting_.size() >= kMaxWaiting) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(waiting_.size(), " changes wait for the core already, come back later"));
+        absl::StrCat(waiting_.size(), " changes wait for the core already, retry later"));
   }
   if (who == Who::kRank && NumOfRanks() >= kMaxOfRanks) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(kMaxOfRanks, " reservations wait for the core already, come back later"));
+        absl::StrCat(kMaxOfRanks, " reservations wait for the core already, retry later"));
   }
   waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + kDeadline, who});
   return last_ticket_;

@@ -89,7 +89,7 @@ absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
   change.ticket = ticket;
   if (queue_.Push(std::move(change)) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
-  return absl::ResourceExhaustedError("too much waits for the core already, come back later");
+  return absl::ResourceExhaustedError("too much waits for the core already, retry later");
 }
 
 absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
@@ -98,7 +98,7 @@ absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
   const core::ReserveVersion ask{.ticket = ticket, .job = std::move(job)};
   if (queue_.Push(ask) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
-  return absl::ResourceExhaustedError("too much waits for the core already, come back later");
+  return absl::ResourceExhaustedError("too much waits for the core already, retry later");
 }
 
 // Nothing changes the core between this and its decision, so the version stays the right one.
@@ -141,7 +141,7 @@ void Runner::Tick() {
     Log(LogLevel::kWarn, "reports_dropped",
         {{"since_last_line", drops - logged_drops_},
          {"of_streams_above_their_limit", limited_reports()},
-         {"reason", "load reports came faster than they are counted"}});
+         {"reason", "load reports arrive faster than they are counted"}});
     logged_drops_ = drops;
     drops_logged_ = now;
   }

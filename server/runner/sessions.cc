@@ -50,7 +50,7 @@ size_t Mailbox::size() const {
 
 absl::StatusOr<core::SessionId> Sessions::Open(std::shared_ptr<Mailbox> mailbox, absl::Time now) {
   const std::lock_guard lock(mutex_);
-  if (!accepting_) return absl::UnavailableError("the daemon drains, come back later");
+  if (!accepting_) return absl::UnavailableError("the daemon drains, retry later");
   if (std::ssize(sessions_) >= limits_.max_sessions) {
     if (!limits_.no_more.empty()) return absl::ResourceExhaustedError(limits_.no_more);
     return absl::ResourceExhaustedError(

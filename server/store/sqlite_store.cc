@@ -300,7 +300,7 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& given_
     const std::string damage(writer.status().message());
     EPLB_ASSIGN_OR_RETURN(const std::string aside, MoveAside(path));
     note = absl::StrCat(damage, "; moved aside to ", aside,
-                        ", the store starts empty and the ranks will say what runs");
+                        ", the store starts empty and the ranks will report what runs");
     EPLB_ASSIGN_OR_RETURN(file, HoldFile(path));
     writer = OpenToWrite(path);
   }

@@ -53,7 +53,7 @@ class CRankTest(WithDaemon):
         said = [twin.communicate(timeout=120 * harness.PATIENCE)[0] for twin in twins]
         self.assertEqual([twin.returncode for twin in twins], [0, 0], said)
         for text in said:
-            self.assertRegex(text, "^FailedPrecondition: .*two runs share the launch id both: rank 0 came from two processes")
+            self.assertRegex(text, "^FailedPrecondition: .*two runs share the launch id both: rank 0 has two processes")
 
 
 class InstalledPrefixTest(WithDaemon):

@@ -243,7 +243,7 @@ def launch_that_gathers(case):
     case.expect_well(daemon, "gathers")
     case.expect_sick(daemon, "gathers", "candidate: ",
                      r"a newer run, run-b, is not balanced: 1 of 2 ranks are registered after .*; it waits for rank 1 to "
-                     r"say Hello", 75)
+                     r"to register", 75)
     case.job(daemon, "gathers", "run-c").connect()
     case.expect_sick(daemon, "gathers", "candidate: ",
                      r"a newer run, run-c, is not balanced: 2 of 2 ranks are registered after .*; it waits for the end of "
@@ -385,7 +385,7 @@ def two_daemons(case):
     job.connect([3])
     case.expect_sick(second, "split", STALLED.format("lost"), "the run is lost and 3 of 4 ranks train on here")
     case.expect_sick(first, "split", STALLED.format("state"),
-                     r"RECOVERING for .*, waiting for ranks 0, 1, 2 to say Hello; the job trains on, at step \d+")
+                     r"RECOVERING for .*, waiting for ranks 0, 1, 2 to register; the job trains on, at step \d+")
 
 
 def rank_refused_for_its_numbers(case):

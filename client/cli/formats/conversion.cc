@@ -41,7 +41,7 @@ absl::Status CheckTarget(const PlacementFormat& to, const ShapeNumbers& frame,
                          const Placement& placement) {
   if (to.holds_gpus && !frame.num_gpus.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Name(to), " needs --gpus: the source does not say how many GPUs there are"));
+        absl::StrCat(Name(to), " needs --gpus: the source does not contain the number of GPUs"));
   }
   EPLB_RETURN_IF_ERROR(CheckEqualGpus(to, placement.topology()));
   return CheckEmptySlots(to, placement);
@@ -125,11 +125,13 @@ void NoteAssumptions(const PlacementFormat& to, const WriteOptions& write,
   }
   if (!to.holds_nodes_and_groups) return;
   if (!frame.num_nodes.has_value()) {
-    notes.emplace_back("the source does not say the nodes: 1 assumed, --nodes gives another");
+    notes.emplace_back(
+        "the source does not contain the number of nodes: 1 is assumed, --nodes gives another");
   }
   if (!frame.num_groups.has_value()) {
     notes.emplace_back(
-        "the source does not say the expert groups: 1 assumed, --groups gives another");
+        "the source does not contain the number of expert groups: 1 is assumed, --groups gives "
+        "another");
   }
 }
 
@@ -144,7 +146,7 @@ absl::Status HandleDenseRows(const PlacementFormat& from, const PlacementFormat&
   } else if (to.counts_model_layers && !frame.first_layer.has_value()) {
     notes.push_back(absl::StrCat(
         Name(to), " has a row for every model layer, and MoE layer 0 is written as row 0; give ",
-        "--first-layer when dense layers come before it (3 for DeepSeek-V3), or 0"));
+        "--first-layer when dense layers precede it (3 for DeepSeek-V3), or 0"));
   }
   return absl::OkStatus();
 }

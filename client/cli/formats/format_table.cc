@@ -33,7 +33,7 @@ absl::StatusOr<std::optional<int32_t>> Merge(const char* flag, const std::option
                                              const std::optional<int32_t>& given) {
   if (file.has_value() && given.has_value() && *file != *given) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the file says ", *file, ", ", flag, " says ", *given));
+        absl::StrCat("the file has ", *file, ", ", flag, " is ", *given));
   }
   return file.has_value() ? file : given;
 }

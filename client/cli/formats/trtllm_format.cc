@@ -111,7 +111,7 @@ absl::StatusOr<std::string> WriteTrtllmPlacement(const Placement& placement,
   if (!options.first_layer.has_value()) {
     return absl::InvalidArgumentError(
         "trtllm needs --first-layer: its rows carry the model's layer numbers, and the source does "
-        "not say that of the first MoE layer (3 for DeepSeek-V3, 0 without dense layers)");
+        "not contain that of the first MoE layer (3 for DeepSeek-V3, 0 without dense layers)");
   }
   const IndexMatrix& slots = placement.physical_to_logical_map();
   std::string yaml = absl::StrCat(kNumSlots, ": ", slots.cols(), "\n", kUpdates,
@@ -313,7 +313,7 @@ absl::StatusOr<int32_t> CountRanks(const std::string& directory,
                      expected, " ranks"));
   }
   return absl::InvalidArgumentError(absl::StrCat(directory, ": has the files of ", ranks.size(),
-                                                 " ranks, ", kMeta, " says ep_size ", expected));
+                                                 " ranks, ", kMeta, " has ep_size ", expected));
 }
 
 // "100_3" -> iteration 100, layer 3.

@@ -248,7 +248,7 @@ absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view by
 absl::Status CheckMeta(const LoadMeta& meta, int64_t num_layers) {
   if (meta.num_layers == num_layers) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(kLoadMeta, " says ", meta.num_layers, " layers, there are ", num_layers));
+      absl::StrCat(kLoadMeta, " has ", meta.num_layers, " layers, there are ", num_layers));
 }
 
 }  // namespace
@@ -268,8 +268,8 @@ absl::StatusOr<PlacementParts> ParseVllmPlacement(const std::string& path, std::
   const auto experts = static_cast<int32_t>(parts.slots.cols()) - records.meta->num_redundant;
   if (experts != parts.num_experts) {
     return absl::InvalidArgumentError(absl::StrCat(
-        path, ": ", kLoadMeta, " says num_redundant_experts ", records.meta->num_redundant, ", ",
-        kMapping, " says ", parts.slots.cols() - *parts.num_experts));
+        path, ": ", kLoadMeta, " has num_redundant_experts ", records.meta->num_redundant, ", ",
+        kMapping, " has ", parts.slots.cols() - *parts.num_experts));
   }
   parts.frame = records.meta->frame;
   return parts;

@@ -108,7 +108,7 @@ def _open() -> ctypes.CDLL:
     except OSError as error:
         tried.append(str(error))
     raise LibraryNotFound(f"libeplb is not there: EPLB_LIBRARY is not set, {directory} has no {_SONAME}, and the loader "
-                          f"says \"{tried[-1]}\". Install libeplb, or set EPLB_LIBRARY to the path of libeplb.so")
+                          f"reports \"{tried[-1]}\". Install libeplb, or set EPLB_LIBRARY to the path of libeplb.so")
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:

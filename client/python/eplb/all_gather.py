@@ -82,7 +82,7 @@ def torch_all_gather(group: Optional[Any] = None, deadline_seconds: float = 60.0
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
-        raise FailedPrecondition("torch_all_gather came before torch.distributed.init_process_group")
+        raise FailedPrecondition("torch_all_gather was called before torch.distributed.init_process_group")
     if dist.get_rank(group) < 0:
         raise FailedPrecondition(f"rank {dist.get_rank()} is not of the group")
     world_size = dist.get_world_size(group)

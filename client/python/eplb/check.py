@@ -50,7 +50,7 @@ def find_unregistered(client: Client, module: Any, optimizer: Any = None,
     expert looks like any other, so that nothing found says nothing.
     """
     if client.closed:
-        raise FailedPrecondition("check came after close")
+        raise FailedPrecondition("check was called after close")
     walk = _Walk(client)
     walk.module(module)
     if optimizer is not None:

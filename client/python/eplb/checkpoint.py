@@ -98,7 +98,7 @@ class _Checkpoint:
     def __init__(self, call: str, path: PathLike, client: Client, dense: Optional[Mapping[str, Any]],
                  all_gather: Optional[AllGather]) -> None:
         if client.closed:
-            raise FailedPrecondition(f"{call} came after close")
+            raise FailedPrecondition(f"{call} was called after close")
         self.path, self.placement, self.dense = Path(path), client.placement, dict(dense or {})
         self.partial = _beside(self.path, ".partial")
         self.sharded_state, self.fields, self.found = False, {}, {}
@@ -264,7 +264,7 @@ class _Checkpoint:
         if rows.shape != shape or dtype != _dtype_of(like):
             raise self._refused(f"tensor {name} is {dtype} {list(rows.shape)}, this run's is {_dtype_of(like)} {list(shape)}")
         if rows.dtype != _numpy_dtype_of(like):
-            raise self._refused(f"tensor {name}: its file has {rows.dtype}, {_FIELDS_FILE} says {dtype}")
+            raise self._refused(f"tensor {name}: its file has {rows.dtype}, {_FIELDS_FILE} has {dtype}")
 
     def _refused(self, why: str) -> FailedPrecondition:
         return FailedPrecondition(f"checkpoint {self.path}: {why}")

@@ -283,7 +283,7 @@ class Client:
         struct = structs.sized(structs.DeviceTables)
         _library.check(self._library.eplb_client_device_tables(self._pointer, ctypes.byref(struct)))
         if not struct.physical_to_logical_map:
-            raise FailedPrecondition("device_tables came before finish_registration")
+            raise FailedPrecondition("device_tables was called before finish_registration")
         return device_tables_of(self._handle, struct, on_gpu=self._current_stream is not None)
 
     @property
@@ -340,9 +340,9 @@ class Client:
 
     def _expect_open(self, call: str) -> None:
         if self._closed:
-            raise FailedPrecondition(f"{call} came after close")
+            raise FailedPrecondition(f"{call} was called after close")
         if self._finished:
-            raise FailedPrecondition(f"{call} came after finish_registration")
+            raise FailedPrecondition(f"{call} was called after finish_registration")
 
     def _finish_once(self) -> None:
         if not self._finished and not self._closed:

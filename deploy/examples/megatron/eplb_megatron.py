@@ -98,7 +98,7 @@ class EplbMegatron:
         not EPLB's steps; its numbers stay behind by them.
         """
         if self._in_static_order:
-            raise eplb.FailedPrecondition("step_boundary came within static_order")
+            raise eplb.FailedPrecondition("step_boundary was called within static_order")
         if self._registered is None and not self._register_when_ready():
             self._skipped_steps += 1
             self._clear_counts()
@@ -146,7 +146,7 @@ class EplbMegatron:
         if self._registered is None and not self._register_when_ready():
             self._all_gather.together(self._state.create)
             if not self._register_when_ready():
-                raise eplb.FailedPrecondition("load came before the first step_boundary, and init_state_fn made no state")
+                raise eplb.FailedPrecondition("load was called before the first step_boundary, and init_state_fn made no state")
         return checkpoint.load(path, self.client, **options)
 
     @contextlib.contextmanager
@@ -217,7 +217,7 @@ class EplbMegatron:
 
     def _expect_registered(self, call: str) -> None:
         if self._registered is None:
-            raise eplb.FailedPrecondition(f"{call} came before the first step_boundary")
+            raise eplb.FailedPrecondition(f"{call} was called before the first step_boundary")
 
     def _expect_memory(self) -> None:
         try:

@@ -62,7 +62,7 @@ class Placement:
                 order = [int(slot) for slot in given[layer][expert] if slot >= 0]
                 if sorted(order) != slots:
                     raise ValueError(f"layer {layer}: expert {expert} is in slots {slots}, "
-                                     f"but logical_to_physical_map says {order}")
+                                     f"but logical_to_physical_map has {order}")
                 found[expert] = order
         return found
 

@@ -93,7 +93,7 @@ _PARTS = {
     "files": {
         "checkpoint_dir": "where checkpoints go",
         "checkpoint_every": "steps between checkpoints; the last step has one, too; 0: none",
-        "resume": "a checkpoint to go on from",
+        "resume": "a checkpoint to resume from",
         "log_json": "file for one JSON line a step",
         "plot": "PNG file for the curves of loss and balancedness",
     },
@@ -104,7 +104,7 @@ def parse(arguments: Optional[Sequence[str]] = None) -> Settings:
     """From the command line; ends the process with a message when it is wrong."""
     defaults = {field.name: field.default for field in fields(Settings)}
     parser = argparse.ArgumentParser(description="Trains a mixture-of-experts language model with expert parallelism.",
-                                     usage="train.py [--FLAG VALUE ..]; train.py --help tells the flags",
+                                     usage="train.py [--FLAG VALUE ..]; train.py --help shows the flags",
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for part, texts in _PARTS.items():
         flags = parser.add_argument_group(part)

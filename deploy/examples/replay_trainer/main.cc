@@ -25,7 +25,7 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
       ->required();
   app.add_option("--endpoint", options.endpoint,
                  "Of eplbd, HOST:PORT or unix:PATH, or several, \"A,B\"");
-  app.add_option("--tls-ca", options.tls.ca, "PEM file; who signed eplbd's certificate");
+  app.add_option("--tls-ca", options.tls.ca, "PEM file; the CA that signed eplbd's certificate");
   app.add_option("--tls-cert", options.tls.cert, "PEM file; this rank's certificate");
   app.add_option("--tls-key", options.tls.key, "PEM file; its key");
   app.add_option("--tls-server-name", options.tls.server_name,
@@ -88,7 +88,7 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--log-dir", options.log_dir,
                  "Directory for rank-R.jsonl, placements.jsonl and loads.jsonl");
   app.add_option("--report-json", options.report_path, "Rank 0 writes the run's report here");
-  app.add_flag("--progress", options.show_progress, "Rank 0 says on stderr how far it is");
+  app.add_flag("--progress", options.show_progress, "Rank 0 prints its progress on stderr");
 }
 
 // Settles "auto", and looks for a GPU where one is needed: here, where a refusal can name the flag

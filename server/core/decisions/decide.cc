@@ -135,7 +135,7 @@ std::string UnpricedText(const State& state, const Job& job) {
   const Costs costs = CostsOf(state, job);
   if (costs.priced()) return "";
   if (costs.token_seconds > 0) {
-    return "; not priced: the ranks did not say what an expert weighs, set cost.stall";
+    return "; not priced: the ranks did not send the bytes of an expert, set cost.stall";
   }
   return "; not priced: set cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds";
 }

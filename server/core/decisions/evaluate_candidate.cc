@@ -110,7 +110,8 @@ absl::Status Settle(const CandidateInput& question, const WithinBudget& within_b
   decision.reason = absl::StrCat(Steps(question), ": ", judged.reason);
   if (judged.rebalance) return Take(question, within_budget, judged, decision);
   if (!question.force) return absl::OkStatus();
-  decision.reason = absl::StrCat(Steps(question), ": forced; the rule alone says: ", judged.reason);
+  decision.reason =
+      absl::StrCat(Steps(question), ": forced; without force the result is: ", judged.reason);
   return Take(question, within_budget, judged, decision);
 }
 

@@ -155,7 +155,7 @@ absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> 
   });
   if (plan != job.plans.rend()) return plan->base_version;
   return absl::FailedPreconditionError(absl::StrCat("no decision is known that led to version ",
-                                                    version, "; say which version to go back to"));
+                                                    version, "; name the version to return to"));
 }
 
 }  // namespace eplb::core

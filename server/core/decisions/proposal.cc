@@ -48,7 +48,7 @@ void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
   const auto found = state.jobs.find(ask.job);
   absl::Status status;
   if (found == state.jobs.end()) status = absl::NotFoundError(absl::StrCat("no job ", ask.job));
-  if (state.draining) status = absl::UnavailableError("the daemon drains; come back later");
+  if (state.draining) status = absl::UnavailableError("the daemon drains; retry later");
   if (!status.ok()) {
     context.decision.effects.emplace_back(Reply{ask.ticket, status});
     return;
@@ -59,7 +59,7 @@ void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
         ask.ticket,
         absl::ResourceExhaustedError(absl::StrCat(
             "job ", job.name, " reserved ", Budget::kBurst, " versions and gets another each ",
-            absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; come back later"))});
+            absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; retry later"))});
     return;
   }
   Undo undo{.decision_count = state.decision_count,

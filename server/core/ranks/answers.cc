@@ -267,7 +267,7 @@ void HandleRankFinished(DecisionContext& context, Sender sender) {
   if (IsFinal(sender.rank)) return;
   SetAnswer(*job.proposal, sender.rank, Answer::kFailed);
   if (job.phase == Phase::kPreparing || job.phase == Phase::kVoting) {
-    StartCancel(context, job, absl::StrCat("rank ", sender.index, " said Goodbye"), false);
+    StartCancel(context, job, absl::StrCat("rank ", sender.index, " sent Goodbye"), false);
   } else {
     Conclude(context, job);
   }

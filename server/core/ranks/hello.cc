@@ -156,7 +156,7 @@ std::string ShapeText(const TopologyOptions& shape) {
 }
 
 std::string LayersText(const std::vector<int32_t>& layers) {
-  return layers.empty() ? "not said" : absl::StrJoin(layers, ",");
+  return layers.empty() ? "not sent" : absl::StrJoin(layers, ",");
 }
 
 absl::Status CheckModelLayers(const wire::Hello& hello) {
@@ -332,7 +332,7 @@ void Welcome(DecisionContext& context, Sender sender) {
 }
 
 absl::Status Admit(DecisionContext& context, SessionId session, const wire::Hello& hello) {
-  if (context.state.draining) return absl::UnavailableError("the daemon drains; come back later");
+  if (context.state.draining) return absl::UnavailableError("the daemon drains; retry later");
   EPLB_RETURN_IF_ERROR(CheckHello(hello, context.state.config));
   EPLB_RETURN_IF_ERROR(CheckRaises(context.state, hello));
   EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(context, hello.job));
@@ -365,7 +365,7 @@ void NoteRefusedJob(DecisionContext& context, const std::string& name, const std
   if (refusals.size() > kMaxRefusedJobs) refusals.pop_back();
 }
 
-// Who is only asked to come back later is shown as well: the job waits for it.
+// Who is only asked to retry later is shown as well: the job waits for it.
 void NoteRefusal(DecisionContext& context, const wire::Hello& hello, const absl::Status& status) {
   const bool later = absl::IsUnavailable(status) || absl::IsAborted(status);
   const std::string why = absl::StrCat(

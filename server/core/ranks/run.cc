@@ -44,7 +44,7 @@ absl::Status Replaced(const Run& old, const Run& fresh, bool yields) {
         absl::StrCat("run ", old.name, " was replaced by ", fresh.name));
   }
   return absl::AbortedError(
-      absl::StrCat("run ", old.name, " makes way for ", fresh.name, "; come back later"));
+      absl::StrCat("run ", old.name, " makes way for ", fresh.name, "; retry later"));
 }
 
 // How long the run may take to tell its first steps. One that goes on is as fast as it was. The
@@ -244,7 +244,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::Moved& moved) {
   Run& run = sender.run;
   if (run.moved.empty()) {
     run.moved = absl::StrCat(
-        "its ranks went on with eplbd at ", wire::Clipped(moved.endpoint, kMaxEndpoint),
+        "its ranks continue with eplbd at ", wire::Clipped(moved.endpoint, kMaxEndpoint),
         ", which leads with term ", moved.term, "; this one led with term ", job.term);
     RecordEvent(context, job, "stepped_down", job.last_known ? job.last_known->version : 0,
                 absl::StrCat("run ", run.name, ": ", run.moved));

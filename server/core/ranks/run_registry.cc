@@ -110,7 +110,7 @@ std::string WhyGivesWay(const DecisionContext& context, const Run& candidate, co
   const absl::Duration patience = context.state.config.prepare_deadline;
   if (IsGathered(candidate) || context.now - candidate.since < patience) return "";
   return absl::StrCat("gathers now, since only ", candidate.num_hello, " of ",
-                      candidate.world_size(), " ranks of ", candidate.name, " came within ",
+                      candidate.world_size(), " ranks of ", candidate.name, " registered within ",
                       absl::FormatDuration(patience));
 }
 
@@ -119,13 +119,13 @@ absl::StatusOr<Run*> AddCandidate(DecisionContext& context, Job& job, Run fresh,
     const std::string why = WhyGivesWay(context, *job.candidate, fresh, take_over);
     if (why.empty()) {
       const std::string waits = CandidateWaitsFor(job, context.now);
-      return absl::AbortedError(absl::StrCat(
-          "run ", job.candidate->name, " of job ", job.name, " came before and waits for ",
-          waits.empty() ? "its turn" : waits, "; come back later"));
+      return absl::AbortedError(absl::StrCat("run ", job.candidate->name, " of job ", job.name,
+                                             " registered earlier and waits for ",
+                                             waits.empty() ? "its turn" : waits, "; retry later"));
     }
     DropCandidate(context, job,
                   absl::AbortedError(absl::StrCat("run ", fresh.name, " of job ", job.name, " ",
-                                                  why, "; come back later")));
+                                                  why, "; retry later")));
   }
   job.candidate = std::move(fresh);
   return &*job.candidate;
@@ -137,7 +137,7 @@ std::string MissingRanks(const Run& run) {
     if (run.ranks[rank].session == 0) missing.push_back(rank);
   }
   return absl::StrCat(RankList(missing, run.world_size()),
-                      IsGathered(run) ? " to come back" : " to say Hello");
+                      IsGathered(run) ? " to reconnect" : " to register");
 }
 
 }  // namespace
@@ -182,7 +182,7 @@ std::string CandidateWaitsFor(const Job& job, absl::Time now) {
   const Run& candidate = *job.candidate;
   if (!IsHere(candidate)) return MissingRanks(candidate);
   if (OwnerIsDue(job, now)) {
-    return absl::StrCat(OwnerText(job), " to come back, which owned the job before this daemon ",
+    return absl::StrCat(OwnerText(job), " to reconnect, which owned the job before this daemon ",
                         "started, at most ",
                         absl::FormatDuration(absl::Ceil(job.owner_due - now, absl::Seconds(1))));
   }
@@ -200,7 +200,7 @@ void ServeCandidate(DecisionContext& context, Job& job) {
   if (!job.candidate || !CandidateWaitsFor(job, context.now).empty()) return;
   StartCandidate(context, job);
   if (job.phase != Phase::kRecovering) return;
-  EnterRecovery(context, job, "every rank of the new run said Hello");
+  EnterRecovery(context, job, "every rank of the new run has registered");
 }
 
 int64_t NumberOf(const Job& job, const Run& run) {

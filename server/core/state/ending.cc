@@ -93,7 +93,7 @@ std::string FailureReason(const Run& run) {
 
 std::string LossReason(const Run& run, absl::Duration grace, absl::Time now) {
   const std::vector<int32_t> cut = RanksCut(run, absl::InfiniteFuture());
-  const std::string back = absl::StrCat("did not come back within ", absl::FormatDuration(grace));
+  const std::string back = absl::StrCat("did not reconnect within ", absl::FormatDuration(grace));
   const absl::Time since = now - grace;
   if (!cut.empty() && run.ranks[cut.front()].away_since < since) {
     return absl::StrCat(FirstLost(run, cut.front()), " and ", back, LostLater(run, cut));

@@ -24,11 +24,11 @@ std::vector<int32_t> RanksWhere(const Run& run, Predicate predicate) {
 
 // Empty when all ranks of a live run are known.
 std::string WaitingForHellos(const Job& job) {
-  if (!job.current) return "the ranks to say Hello";
+  if (!job.current) return "the ranks to register";
   const Run& run = *job.current;
   const auto missing = RanksWhere(run, [](const Rank& rank) { return !rank.said_hello; });
   if (missing.empty()) return "";
-  return absl::StrCat(RankList(missing, run.world_size()), " to say Hello");
+  return absl::StrCat(RankList(missing, run.world_size()), " to register");
 }
 
 std::string WaitingForRelease(const Job& job) {
@@ -123,7 +123,7 @@ std::string StateText(const Job& job) {
 
 std::string WaitingFor(const Job& job) {
   if (const RunEnd* end = EndOf(job)) {
-    return end->how == RunEnding::kLost ? "its ranks to come back, or a new run" : "";
+    return end->how == RunEnding::kLost ? "its ranks to reconnect, or a new run" : "";
   }
   switch (job.phase) {
     case Phase::kRecovering:

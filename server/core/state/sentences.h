@@ -21,7 +21,7 @@ std::string ShortHex(const Digest& digest);
 JobState StateOf(Phase phase);
 JobState StateOf(const Job& job);
 
-// "is RECOVERING, waiting for rank 3 to say Hello", or "has ended (FINISHED): all 8 ranks
+// "is RECOVERING, waiting for rank 3 to register", or "has ended (FINISHED): all 8 ranks
 // finished".
 std::string StateText(const Job& job);
 

@@ -117,7 +117,7 @@ void NoteDiffering(Windows& windows, const PendingWindow& window, int32_t rank,
   outcome.notes.push_back(
       {"placements_differ",
        absl::StrCat("steps ", window.first_step, "..", window.last_step, ": rank ", rank,
-                    " does not tell the placements that the other ranks say these steps ran ",
+                    " does not report the placements that the other ranks report for these steps",
                     "under; the balancedness of such windows is not known")});
 }
 

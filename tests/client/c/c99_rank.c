@@ -102,7 +102,7 @@ static int stop(void) {
   const int64_t counts[EXPERTS] = {0};
   if (eplb_client_close(client, "finished") != EPLB_OK) return failed("close");
   if (eplb_client_record(client, 0, counts, EXPERTS) != EPLB_FAILED_PRECONDITION ||
-      strcmp(eplb_client_message(client), "record came after close") != 0) {
+      strcmp(eplb_client_message(client), "record was called after close") != 0) {
     return failed("after close");
   }
   eplb_client_destroy(client);

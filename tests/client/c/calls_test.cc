@@ -109,24 +109,24 @@ TEST_F(CallsTest, NullArgumentsAreNamed) {
 
 TEST_F(CallsTest, CallsBeforeConnectAndAfterCloseAreRefused) {
   EXPECT_THAT(ActWith(client()), ::testing::Each(EPLB_FAILED_PRECONDITION));
-  EXPECT_EQ(rank_.message(), "step_boundary came before connect");
+  EXPECT_EQ(rank_.message(), "step_boundary was called before connect");
   EXPECT_THAT(ReadWith(client()), ::testing::Each(EPLB_FAILED_PRECONDITION));
   Start();
   EXPECT_EQ(rank_.Connect(), EPLB_FAILED_PRECONDITION);
-  EXPECT_EQ(rank_.message(), "connect came twice");
+  EXPECT_EQ(rank_.message(), "connect was called twice");
   EXPECT_EQ(eplb_client_close(client(), "finished"), EPLB_OK);
   EXPECT_EQ(eplb_client_close(client(), "finished"), EPLB_OK);
   EXPECT_THAT(ActWith(client()), ::testing::Each(EPLB_FAILED_PRECONDITION));
-  EXPECT_EQ(rank_.message(), "step_boundary came after close");
+  EXPECT_EQ(rank_.message(), "step_boundary was called after close");
   EXPECT_EQ(rank_.Connect(), EPLB_FAILED_PRECONDITION);
-  EXPECT_EQ(rank_.message(), "connect came after close");
+  EXPECT_EQ(rank_.message(), "connect was called after close");
   EXPECT_THAT(ReadWith(client()), ::testing::Each(EPLB_OK)) << "until destroy";
 }
 
 TEST_F(CallsTest, ClosedBeforeConnectStaysClosed) {
   EXPECT_EQ(eplb_client_close(client(), nullptr), EPLB_OK);
   EXPECT_EQ(rank_.Record(), EPLB_FAILED_PRECONDITION);
-  EXPECT_EQ(rank_.message(), "record came after close");
+  EXPECT_EQ(rank_.message(), "record was called after close");
 }
 
 TEST_F(CallsTest, WrongStructSizesAreNamedBeforeAnythingIsDone) {
@@ -211,7 +211,7 @@ TEST_F(CallsTest, MessagesAreThoseOfTheClientAndOfTheThread) {
   CRank other(0, 1, &Alone);
   EXPECT_EQ(rank_.Record(), EPLB_FAILED_PRECONDITION);
   EXPECT_EQ(other.message(), "");
-  EXPECT_EQ(rank_.message(), "record came before connect");
+  EXPECT_EQ(rank_.message(), "record was called before connect");
   std::thread([] { EXPECT_STREQ(eplb_last_message(), ""); }).join();
 }
 

@@ -16,10 +16,10 @@ TEST(ClientHandleTest, ACallNeedsAClientThatIsConnectedAndOpen) {
   eplb_client handle;
   EXPECT_TRUE(CheckState(&handle, "close", Needs::kNothing).ok());
   EXPECT_EQ(CheckState(&handle, "record", Needs::kOpen),
-            absl::FailedPreconditionError("record came before connect"));
+            absl::FailedPreconditionError("record was called before connect"));
   handle.closed = true;
   EXPECT_EQ(CheckState(&handle, "record", Needs::kConnected),
-            absl::FailedPreconditionError("record came after close"));
+            absl::FailedPreconditionError("record was called after close"));
 }
 
 TEST(ClientHandleTest, OneCallIsUnderWayAtATime) {
@@ -28,9 +28,9 @@ TEST(ClientHandleTest, OneCallIsUnderWayAtATime) {
     const Turn first(handle, "step_boundary");
     EXPECT_TRUE(first.status().ok());
     const Turn second(handle, "record");
-    EXPECT_EQ(second.status(),
-              absl::FailedPreconditionError("record came while step_boundary is under way, in "
-                                            "another thread or in the one whose callback this is"));
+    EXPECT_EQ(second.status(), absl::FailedPreconditionError(
+                                   "record was called while step_boundary is under way, in "
+                                   "another thread or in the one whose callback this is"));
   }
   EXPECT_TRUE(Turn(handle, "record").status().ok());
 }

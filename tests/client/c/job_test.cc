@@ -126,7 +126,8 @@ TEST_F(CJobTest, DerivedTensorsAreRebuiltUnderTheNewPlacement) {
         << rank.message();
   });
   const std::string refused =
-      "step_boundary came while step_boundary is under way, in another thread or in the one whose "
+      "step_boundary was called while step_boundary is under way, in another thread or in the one "
+      "whose "
       "callback this is";
   EXPECT_THAT(seen[0].calls, ElementsAre("layer 0 slot 0 of 1 version 7: " + refused,
                                          "layer 2 slot 1 of 1 version 7: " + refused));

@@ -240,10 +240,10 @@ TEST(CTokensTest, RoutingNeedsTheTables) {
     return eplb_client_route_tokens(job.rank(0).client(), 0, &choices, 0, slots.data(), nullptr);
   };
   EXPECT_EQ(route(), EPLB_FAILED_PRECONDITION);
-  EXPECT_STREQ(eplb_last_message(), "route_tokens came before connect");
+  EXPECT_STREQ(eplb_last_message(), "route_tokens was called before connect");
   ASSERT_EQ(job.rank(0).Connect(), EPLB_OK);
   EXPECT_EQ(route(), EPLB_FAILED_PRECONDITION);
-  EXPECT_STREQ(eplb_last_message(), "route_tokens came before register_experts");
+  EXPECT_STREQ(eplb_last_message(), "route_tokens was called before register_experts");
   ASSERT_EQ(job.rank(0).Register(job.rank(0).MakeTensors()), EPLB_OK);
   EXPECT_EQ(route(), EPLB_OK) << eplb_last_message();
   EXPECT_EQ(slots, ids);

@@ -108,7 +108,7 @@ TEST(ChecksTest, ARunThatFailedOrWasLostIsAFindingAndOneThatMovedIsNot) {
   job.set_ending(v1::RUN_ENDING_LOST);
   EXPECT_EQ(One(job, "run").result, Result::kFailed);
   EXPECT_THAT(One(job, "run").detail, HasSubstr("or end it with eplbctl forget"));
-  job.set_end_reason("its ranks went on with eplbd at b:1, which leads with term 9");
+  job.set_end_reason("its ranks continue with eplbd at b:1, which leads with term 9");
   EXPECT_EQ(One(job, "run").result, Result::kOk);
   job.set_ending(v1::RUN_ENDING_FINISHED);
   EXPECT_EQ(One(job, "run").result, Result::kOk);
@@ -203,13 +203,13 @@ TEST(ChecksTest, ARunThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
   job.mutable_candidate()->set_world_size(4);
   job.mutable_candidate()->set_registered_ranks(3);
   job.mutable_candidate()->set_seconds(30);
-  job.mutable_candidate()->set_waits("rank 3 to say Hello");
+  job.mutable_candidate()->set_waits("rank 3 to register");
   EXPECT_EQ(One(job, "candidate").result, Result::kWarning);
   job.mutable_candidate()->set_seconds(61);
   EXPECT_EQ(One(job, "candidate").result, Result::kFailed);
   EXPECT_EQ(One(job, "candidate").detail,
             "a newer run, run-2, is not balanced: 3 of 4 ranks are registered after 1m 01s; "
-            "it waits for rank 3 to say Hello");
+            "it waits for rank 3 to register");
   job.mutable_candidate()->set_seconds(1);
   job.set_take_over_refused(true);
   EXPECT_EQ(One(job, "candidate").result, Result::kFailed);

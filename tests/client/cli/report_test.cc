@@ -129,7 +129,7 @@ TEST(ReportTextTest, TheFirstLinesNameTheTimeWonAndWhatWasMeasured) {
   const std::string first = text.substr(text.find("\n\n") + 2, 200);
   EXPECT_THAT(first, HasSubstr("14.7 % less time than the static layout: 0.5 s measured, 0.6 s "
                                "predicted for the static layout (17.2 % more steps per second)."));
-  EXPECT_THAT(text, HasSubstr("Of the measured time 10.0 ms went into 1 pause to move experts "
+  EXPECT_THAT(text, HasSubstr("Of the measured time 10.0 ms was spent in 1 pause to move experts "
                               "(longest 12.0 ms). Planned in hindsight"));
 }
 

@@ -117,11 +117,11 @@ TEST(MeetingTest, WrongSecretRoleOrRankIsAStranger) {
         options.deadline = absl::Now() + absl::Milliseconds(150);
         const auto met = MeetPeers("test", options);
         EXPECT_EQ(met.status().code(), absl::StatusCode::kDeadlineExceeded);
-        EXPECT_THAT(std::string(met.status().message()), HasSubstr("rank 1 did not come"));
+        EXPECT_THAT(std::string(met.status().message()), HasSubstr("rank 1 did not connect"));
       } else {
         const auto met =
             MeetPeers("test", DialRankZero(wrong, listener.address, absl::Milliseconds(150)));
-        EXPECT_THAT(std::string(met.status().message()), HasSubstr("rank 0 did not come"));
+        EXPECT_THAT(std::string(met.status().message()), HasSubstr("rank 0 did not connect"));
       }
     });
   }

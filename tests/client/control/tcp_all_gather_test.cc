@@ -60,7 +60,7 @@ TEST(TcpAllGatherTest, RankThatDoesNotComeIsNamedOnEveryRank) {
     ASSERT_TRUE(all_gather.ok());
     const absl::Status status = (*all_gather)("x").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 2, 3 did not come")) << rank;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 2, 3 did not connect")) << rank;
   });
 }
 

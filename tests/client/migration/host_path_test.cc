@@ -116,8 +116,9 @@ TEST(HostPathTest, MissingSharedMemoryIsNotedWithItsReason) {
     if (rank == 0) options.on_note = [&](std::string_view line) { notes.emplace_back(line); };
     EXPECT_TRUE(MakeHostTransport(options, all_gather.ForRank(rank)).ok());
   });
-  EXPECT_THAT(notes, ::testing::ElementsAre(
-                         "rows to rank 1 go over the socket: one of us has no unix socket"));
+  EXPECT_THAT(notes,
+              ::testing::ElementsAre(
+                  "rows to rank 1 go over the socket: one of the two ranks has no unix socket"));
 }
 
 TEST(HostPathTest, OnlyTheNamedPeersAreConnected) {

@@ -157,14 +157,14 @@ TEST_F(LinkTransportTest, OtherSizeOffsetOrRoundThanAgreedIsBlamed) {
 TEST_F(LinkTransportTest, PieceBeyondTheRowIsBlamed) {
   RowMessage frame = Good(1);
   frame.bytes = kRowBytes + 1;
-  ExpectBlamed([&] { Send(frame); }, "bytes 0+601 came");
+  ExpectBlamed([&] { Send(frame); }, "bytes 0+601 arrived");
 }
 
 TEST_F(LinkTransportTest, PieceOutOfOrderIsBlamed) {
   RowMessage frame = Good(1);
   frame.offset = 100;
   frame.bytes = 100;
-  ExpectBlamed([&] { Send(frame); }, "bytes 100+100 came, expected from 0");
+  ExpectBlamed([&] { Send(frame); }, "bytes 100+100 arrived, expected from 0");
 }
 
 TEST_F(LinkTransportTest, OversizePieceIsBlamedBeforeItIsRead) {

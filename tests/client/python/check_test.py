@@ -192,7 +192,7 @@ class CheckTest(unittest.TestCase):
         self.register("up")
         self.client.close()
         self.assertTrue(self.client.closed)
-        with self.assertRaisesRegex(eplb.FailedPrecondition, "^check came after close$"):
+        with self.assertRaisesRegex(eplb.FailedPrecondition, "^check was called after close$"):
             self.client.check(self.model)
 
     def test_tensors_by_layer_and_slot_and_over_all_slots(self):

@@ -209,7 +209,7 @@ class CheckpointTest(ranks.RankTest):
                 'rank 0: tensor "layers.0.weight" is dense, and registered as experts\'',
                 "foreign: a directory of that name has no checkpoint.json, so it is no checkpoint; it is left as it is",
                 "file: something else than a directory has that name; it is left as it is",
-                "there is no checkpoint.json", "", "", "", "save came after close", "load came after close"), strict=True):
+                "there is no checkpoint.json", "", "", "", "save was called after close", "load was called after close"), strict=True):
             self.assertIn(expected, said) if expected else self.assertEqual(said, "")
         self.assertEqual((self.directory / "foreign" / "precious.txt").read_text(), "mine")
         self.assertEqual(checkpoint.read_fields(path)["fields"], {"step": 3, "shape": [1, 2]})

@@ -64,7 +64,7 @@ class FindingTest(unittest.TestCase):
     def test_a_missing_library_says_where_it_was_looked_for(self):
         said = run(self.IMPORT, EPLB_LIBRARY="").stdout
         if "LibraryNotFound" in said:  # else it is installed on this machine
-            self.assertRegex(said, "EPLB_LIBRARY is not set, .*eplb has no libeplb.so.0, and the loader says")
+            self.assertRegex(said, "EPLB_LIBRARY is not set, .*eplb has no libeplb.so.0, and the loader reports")
         said = run(self.IMPORT, EPLB_LIBRARY="/nonexistent/libeplb.so").stdout
         self.assertRegex(said, "LibraryNotFound EPLB_LIBRARY is /nonexistent/libeplb.so, which cannot be loaded")
 

@@ -104,7 +104,7 @@ def freed_memory(rank, directory):
             client.step_boundary(2)
         except eplb.FailedPrecondition as error:
             eplb_error = str(error)
-        assert eplb_error == "step_boundary came after close", eplb_error
+        assert eplb_error == "step_boundary was called after close", eplb_error
 
 
 def stale_memory(rank, registered, freed, call):

@@ -158,7 +158,7 @@ class ReplicasTest(ranks.RankTest):
 
     def test_registration_comes_first(self):
         result, = self.run_ranks(1, too_early, self.directory, 1)
-        self.assert_raised(result, "FailedPrecondition", "ReduceGradients came before RegisterExperts")
+        self.assert_raised(result, "FailedPrecondition", "ReduceGradients was called before RegisterExperts")
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ class OneProcessTest(unittest.TestCase):
                            (lambda: self.client.register_derived(print, name="x", layer=0), "register_derived"),
                            (self.client.finish_registration, "finish_registration"),
                            (lambda: self.client.check_experts(lambda layer, slot: 0), "check_experts")):
-            with self.assertRaisesRegex(eplb.FailedPrecondition, f"^{name} came after close$"):
+            with self.assertRaisesRegex(eplb.FailedPrecondition, f"^{name} was called after close$"):
                 call()
         self.assertEqual(self.client.placement.version, 0)
         self.assertEqual(self.client.registered.entries, [])
@@ -215,9 +215,9 @@ class OneProcessTest(unittest.TestCase):
 
     def test_registration_ends_once(self):
         self.client.finish_registration()
-        self.assertRaisesRegex(eplb.FailedPrecondition, "finish_registration came after finish_registration",
+        self.assertRaisesRegex(eplb.FailedPrecondition, "finish_registration was called after finish_registration",
                                self.client.finish_registration)
-        self.assertRaisesRegex(eplb.FailedPrecondition, "register came after finish_registration",
+        self.assertRaisesRegex(eplb.FailedPrecondition, "register was called after finish_registration",
                                self.client.register, self.weight, name="x", layer=0)
 
     def test_a_disabled_client_does_nothing(self):

@@ -82,7 +82,7 @@ class TokensTest(ranks.RankTest):
 
     def test_routing_needs_the_tables(self):
         with lone_client() as client:
-            with self.assertRaisesRegex(eplb.FailedPrecondition, "route_tokens came before register_experts"):
+            with self.assertRaisesRegex(eplb.FailedPrecondition, "route_tokens was called before register_experts"):
                 client.route_tokens(0, random_ids())
 
     def test_mistakes_are_named(self):

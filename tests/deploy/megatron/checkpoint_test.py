@@ -226,7 +226,7 @@ class CheckpointTest(ranks.RankTest):
             self.assertRegex(said[2], "load_state_dict would put the expert of one slot into another's")
             self.assertIn(f"layers.{layer}.mlp.experts: \"experts.weight1\" is a shard of several experts", said[3])
             self.assertEqual(said[4:6], ["done", "done"])
-            self.assertEqual(said[6], "step_boundary came within static_order")
+            self.assertEqual(said[6], "step_boundary was called within static_order")
             self.assertRegex(said[7], "state_dict would write experts by slot")  # also after close
 
 

@@ -175,7 +175,7 @@ class RefusalTest(ranks.RankTest):
 
     def test_what_needs_registered_tensors_says_so(self):
         self.assertEqual(self.succeed(2, too_early, 2, self.directory),
-                         [[f"{call} came before the first step_boundary" for call in ("check", "check_experts", "save")]] * 2)
+                         [[f"{call} was called before the first step_boundary" for call in ("check", "check_experts", "save")]] * 2)
 
     def test_every_expert_computes_the_same_in_all_places(self):
         for experts in ("GroupedMLP", "SequentialMLP", "TEGroupedMLP"):

@@ -444,7 +444,7 @@ TEST(ConvertTest, PlacementWithAMissingLayerIsRefused) {
   ToProto(SmallPlacement(), 3, &proto);
   proto.mutable_layers()->RemoveLast();
   EXPECT_THAT(std::string(FromProto(proto).status().message()),
-              HasSubstr("has 1 layers, its shape says 2"));
+              HasSubstr("has 1 layers, its shape has 2"));
 }
 
 TEST(ConvertTest, PlacementWithAShortLayerIsRefusedBeforeAnythingOfItsShapeIsMade) {
@@ -453,7 +453,7 @@ TEST(ConvertTest, PlacementWithAShortLayerIsRefusedBeforeAnythingOfItsShapeIsMad
   proto.mutable_shape()->set_num_layers(2);
   proto.mutable_shape()->set_num_slots(1 << 20);
   EXPECT_THAT(std::string(FromProto(proto).status().message()),
-              HasSubstr("placement layer 0 has 4 slots, its shape says 1048576"));
+              HasSubstr("placement layer 0 has 4 slots, its shape has 1048576"));
 }
 
 TEST(ConvertTest, TextsOfRanksAreClipped) {

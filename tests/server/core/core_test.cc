@@ -21,7 +21,7 @@ TEST(CoreTest, AStoredJobIsToldBeforeAnyRankComes) {
   const JobView view = core.Job(kJob, absl::UnixEpoch() + absl::Seconds(3)).value();
   EXPECT_EQ(view.state, JobState::kRecovering);
   EXPECT_EQ(view.state_age, absl::Seconds(3));
-  EXPECT_EQ(view.waiting_for, "the ranks to say Hello");
+  EXPECT_EQ(view.waiting_for, "the ranks to register");
   EXPECT_EQ(view.version, 4);
   EXPECT_EQ(core.PlacementInForce(kJob)->placement, Exchanged({1}));
   EXPECT_EQ(core.Jobs(absl::UnixEpoch()).size(), 1u);

@@ -77,10 +77,10 @@ TEST_F(RendezvousTest, TheDeadlineNamesTheMissingRanks) {
   EXPECT_TRUE(answers_.empty());
   Join(1, MemberOf(2, 3), kRendezvousStart + absl::Seconds(59));
   rendezvous_.Expire(kRendezvousStart + absl::Seconds(60));
-  EXPECT_EQ(StatusOf(0), absl::DeadlineExceededError(
-                             "rank 1 of 3 did not come to all-gather 0 of job \"job\", run "
-                             "\"run\", within 1m; ranks meet under one launch id "
-                             "(EPLB_LAUNCH_ID, else the launcher's)"));
+  EXPECT_EQ(StatusOf(0),
+            absl::DeadlineExceededError("rank 1 of 3 did not call all-gather 0 of job \"job\", run "
+                                        "\"run\", within 1m; ranks meet under one launch id "
+                                        "(EPLB_LAUNCH_ID, else the launcher's)"));
   EXPECT_EQ(StatusOf(1), StatusOf(0));
 }
 
@@ -92,10 +92,10 @@ TEST_F(RendezvousTest, TheMostImpatientRankEndsIt) {
   rendezvous_.Expire(kRendezvousStart + absl::Seconds(5));
   EXPECT_TRUE(answers_.empty());
   rendezvous_.Expire(kRendezvousStart + absl::Seconds(6));
-  EXPECT_EQ(StatusOf(1), absl::DeadlineExceededError(
-                             "rank 1 of 3 did not come to all-gather 0 of job \"job\", run "
-                             "\"run\", within 6s; ranks meet under one launch id "
-                             "(EPLB_LAUNCH_ID, else the launcher's)"));
+  EXPECT_EQ(StatusOf(1),
+            absl::DeadlineExceededError("rank 1 of 3 did not call all-gather 0 of job \"job\", run "
+                                        "\"run\", within 6s; ranks meet under one launch id "
+                                        "(EPLB_LAUNCH_ID, else the launcher's)"));
   EXPECT_EQ(StatusOf(0), StatusOf(1));
 }
 
@@ -109,13 +109,13 @@ TEST_F(RendezvousTest, ManyMissingRanksAreCounted) {
 TEST_F(RendezvousTest, ARankThatComesAgainReplacesItsEarlierCall) {
   Join(0, MemberOf(0, 2));
   Join(1, MemberOf(0, 2));
-  EXPECT_EQ(StatusOf(0), absl::AbortedError("rank 0 came again, this call is replaced"));
+  EXPECT_EQ(StatusOf(0), absl::AbortedError("rank 0 called again, this call is replaced"));
   Join(2, MemberOf(1, 2));
   EXPECT_THAT(BlobsOf(1), ElementsAre("blob0/1", "blob1/1"));
 }
 
 const absl::Status kShared = absl::FailedPreconditionError(
-    "two runs share the launch id run: rank 0 came from two processes; give each run its "
+    "two runs share the launch id run: rank 0 has two processes; give each run its "
     "own EPLB_LAUNCH_ID");
 
 TEST_F(RendezvousTest, TwoRunsOfOneIdAreEndedOnAllTheirRanks) {
@@ -399,7 +399,7 @@ TEST_F(RendezvousTest, AnotherWorldSizeIsRefusedByNumbers) {
   Join(0, MemberOf(0, 2));
   Join(1, MemberOf(1, 3));
   EXPECT_EQ(StatusOf(1),
-            absl::InvalidArgumentError("rank 1 says world_size 3, the ranks before it said 2"));
+            absl::InvalidArgumentError("rank 1 has world_size 3, the ranks before it have 2"));
   EXPECT_TRUE(answers_[0].empty());
 }
 

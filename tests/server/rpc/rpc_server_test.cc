@@ -224,7 +224,7 @@ TEST_F(RpcServerTest, AnAllGatherPastItsDeadlineNamesTheMissingRank) {
   v1::AllGatherResponse response;
   const grpc::Status status = AllGather(0, 2, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_THAT(status.error_message(), HasSubstr("rank 1 of 2 did not come"));
+  EXPECT_THAT(status.error_message(), HasSubstr("rank 1 of 2 did not call"));
 }
 
 TEST_F(RpcServerTest, AnAllGatherWithANumberThatNoRankHasIsInvalid) {

@@ -56,7 +56,7 @@ TEST_F(ChangeDeskTest, RanksThatReserveVersionsLeavePlacesForOperators) {
     ASSERT_TRUE(Take(ChangeDesk::Who::kRank).ok());
   }
   EXPECT_EQ(Take(ChangeDesk::Who::kRank).status().message(),
-            "32 reservations wait for the core already, come back later");
+            "32 reservations wait for the core already, retry later");
   EXPECT_TRUE(Take().ok());
   ASSERT_TRUE(desk_.Drop(1));
   EXPECT_TRUE(Take(ChangeDesk::Who::kRank).ok());

@@ -194,11 +194,10 @@ TEST_F(ConversionTest, AFlagAgainstTheFileIsRefused) {
   const Placement placement = WriteRandom(random, false, true);
   ShapeNumbers flags = FlagsOf(placement);
   flags.num_gpus = *flags.num_gpus + 1;
-  EXPECT_THAT(std::string(Status(Forms()[0], Forms()[5], flags).message()),
-              HasSubstr("--gpus says"));
+  EXPECT_THAT(std::string(Status(Forms()[0], Forms()[5], flags).message()), HasSubstr("--gpus is"));
   Convert(Forms()[0], Forms()[6], FlagsOf(placement));
   EXPECT_THAT(std::string(Status(Forms()[6], Forms()[5], {.first_layer = 4}).message()),
-              HasSubstr("trtllm.yaml: the file says 3, --first-layer says 4"));
+              HasSubstr("trtllm.yaml: the file has 3, --first-layer is 4"));
 }
 
 TEST_F(ConversionTest, LayerNumbersAreCarriedOrTold) {
@@ -240,7 +239,7 @@ TEST_F(ConversionTest, SglangsRowsAreModelLayers) {
   EXPECT_THAT(Convert(model, {"trtllm", "t.yaml"}, {.first_layer = 3}).bytes,
               HasSubstr("initial_global_assignments:\n  3: [2, 0, 1, 0]\n  4: [1, 2, 0, 1]\n"));
   EXPECT_THAT(absl::StrJoin(Convert(ours, {"sglang", "s.json"}, {}).notes, "; "),
-              HasSubstr("give --first-layer when dense layers come before it"));
+              HasSubstr("give --first-layer when dense layers precede it"));
 }
 
 TEST_F(ConversionTest, RowsThatLookDenseAreSaidAndTooManyRefused) {

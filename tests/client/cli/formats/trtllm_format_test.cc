@@ -226,7 +226,7 @@ TEST_F(TrtllmStatisticsTest, WhatMetaInfoSaysMustHold) {
   Write("meta_info.json", R"({"num_experts":2,"ep_size":3})");
   EXPECT_THAT(Refusal(""), HasSubstr("rank2.safetensors is missing, expected the files of 3"));
   Write("meta_info.json", R"({"num_experts":2,"ep_size":1})");
-  EXPECT_THAT(Refusal(""), HasSubstr("files of 2 ranks, meta_info.json says ep_size 1"));
+  EXPECT_THAT(Refusal(""), HasSubstr("files of 2 ranks, meta_info.json has ep_size 1"));
   Write("meta_info.json", R"({"num_experts":3})");
   EXPECT_THAT(Refusal("rank0.safetensors"), HasSubstr("expected \"I64\" [3] in 24"));
 }

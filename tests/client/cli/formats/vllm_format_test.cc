@@ -137,9 +137,9 @@ TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
       {"Real", With(good, "[1,1,0]", "[1,1.0,0]"), "not an integer"},
       {"Nan", With(good, "[1,1,0]", "[1,NaN,0]"), "line 1: column"},
       {"MetaLayers", With(kMeta, "layers\":2", "layers\":3") + good,
-       "eplb_load_meta says 3 layers, there are 2"},
+       "eplb_load_meta has 3 layers, there are 2"},
       {"MetaRedundant", With(kMeta, "experts\":1", "experts\":0") + good,
-       "says num_redundant_experts 0, eplb_initial_mapping says 1"},
+       "has num_redundant_experts 0, eplb_initial_mapping has 1"},
       {"MetaRanks", With(kMeta, "ranks\":3", "ranks\":0") + good, "num_ranks is 0"},
       {"MetaTwice", std::string(kMeta) + kMeta + good, "line 2: is a second eplb_load_meta"},
   };

@@ -20,9 +20,9 @@ TEST(RecoveryTest, EndsOnlyWhenEveryRankSaidHello) {
   TestJob job;
   job.Connect(1);
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to say Hello");
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to register");
   job.Connect(0);
-  EXPECT_EQ(job.daemon.View().waiting_for, "rank 2 to say Hello");
+  EXPECT_EQ(job.daemon.View().waiting_for, "rank 2 to register");
   job.Connect(2);
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().waiting_for, "");

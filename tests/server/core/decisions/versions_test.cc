@@ -76,7 +76,7 @@ TEST(VersionsTest, ARankThatReservesWithoutEndIsSlowedDown) {
   const int64_t writes = job.daemon.num_job_writes();
   EXPECT_EQ(Reserve(job.daemon, ++ticket).status(),
             absl::ResourceExhaustedError("job train reserved 64 versions and gets another each "
-                                         "10s; come back later"));
+                                         "10s; retry later"));
   EXPECT_EQ(job.daemon.num_job_writes(), writes);
   job.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(*Reserve(job.daemon, ++ticket), 65);

@@ -61,7 +61,7 @@ TEST(WatchdogTest, ALostRunIsStuckUntilItIsForgottenOrComesBack) {
   job.daemon.Advance(absl::Seconds(181));
   EXPECT_EQ(job.daemon.View().stuck_seconds, 181);
   EXPECT_EQ(job.daemon.LastReason("stuck"),
-            "LOST for 3m1s, waiting for its ranks to come back, or a new run");
+            "LOST for 3m1s, waiting for its ranks to reconnect, or a new run");
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
   wrong.shape.num_layers = 3;
   EXPECT_FALSE(Refusal(daemon, wrong).ok());
   EXPECT_EQ(daemon.core().counters().refused, 1);
-  EXPECT_EQ(daemon.View().waiting_for.rfind("ranks 1, 2 to say Hello; rank 1 was refused: hello: "
+  EXPECT_EQ(daemon.View().waiting_for.rfind("ranks 1, 2 to register; rank 1 was refused: hello: "
                                             "shape is 3 layers",
                                             0),
             0U)

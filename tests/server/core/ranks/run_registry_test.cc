@@ -90,14 +90,14 @@ TEST_F(RunRegistryTest, ACandidateThatGathersIsShownWithTheRanksThatAreMissing) 
   std::vector<FakeRank> other = OtherRun(job_, "run-2");
   Speak(other);
   job_.Connect(1);
-  EXPECT_EQ(Only<wire::Welcome>(job_.SentTo(1)).at(0).waits, "waits for ranks 0, 2 to say Hello");
+  EXPECT_EQ(Only<wire::Welcome>(job_.SentTo(1)).at(0).waits, "waits for ranks 0, 2 to register");
   job_.daemon.Advance(absl::Seconds(2));
   const JobView view = job_.daemon.View();
   ASSERT_TRUE(view.candidate.has_value());
   EXPECT_EQ(view.candidate->world_size, 3);
   EXPECT_EQ(view.candidate->registered, 1);
   EXPECT_EQ(view.candidate->since, absl::Seconds(2));
-  EXPECT_EQ(view.candidate->waits, "ranks 0, 2 to say Hello");
+  EXPECT_EQ(view.candidate->waits, "ranks 0, 2 to register");
   EXPECT_FALSE(view.take_over_refused);
 }
 
@@ -313,7 +313,7 @@ TEST_F(RunRegistryTest, ACandidateWhoseRanksAreAwayDoesNotTakeTheJob) {
   for (int32_t rank = 0; rank < 3; ++rank) job_.Disconnect(rank);
   job_.daemon.Advance(absl::Seconds(6));  // the steps of run-1 stand still
   EXPECT_EQ(current(), "run-1");
-  EXPECT_EQ(job_.daemon.View().candidate->waits, "all 3 ranks to come back");
+  EXPECT_EQ(job_.daemon.View().candidate->waits, "all 3 ranks to reconnect");
   Speak(other);
   Train(60);
   EXPECT_EQ(current(), "run-1");
@@ -382,7 +382,7 @@ TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForc
   job_.ConnectAll();
   EXPECT_EQ(current(), "");
   EXPECT_EQ(job_.daemon.View().candidate->waits,
-            "run 1 (run-1) to come back, which owned the job before this daemon started, at "
+            "run 1 (run-1) to reconnect, which owned the job before this daemon started, at "
             "most 10s");
   Speak(other);
   job_.ConnectAll();
@@ -492,8 +492,8 @@ TEST_F(RunRegistryTest, ACandidateThatDoesNotGatherGivesWayToTheNextAndItsRanksM
   job_.Connect(0);
   EXPECT_EQ(Closed(0).code(), absl::StatusCode::kAborted);
   EXPECT_NE(std::string(Closed(0).message())
-                .find("run-2 of job train came before and waits "
-                      "for ranks 1, 2 to say Hello"),
+                .find("run-2 of job train registered earlier and waits "
+                      "for ranks 1, 2 to register"),
             std::string::npos);
   Speak(third);
   Train(700);  // more than a minute

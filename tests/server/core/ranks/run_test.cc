@@ -75,7 +75,7 @@ TEST(RunTest, TheViewTellsHowItEnded) {
   EXPECT_EQ(job.daemon.View().state, JobState::kLost);
   EXPECT_EQ(job.daemon.View().end_reason,
             "rank 2 was lost at 00:00:00 UTC, after step 0 (its stream ended without a close) and "
-            "did not come back within 10s");
+            "did not reconnect within 10s");
   job.Connect(2);
   EXPECT_EQ(job.daemon.View().ending, std::nullopt);
   EXPECT_EQ(job.daemon.View().end_reason, "");
@@ -250,9 +250,9 @@ TEST(RunTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
   EXPECT_EQ(job.daemon.state(), "LOST");
   EXPECT_EQ(job.daemon.LastReason("run_ended"),
             "run run-1 ended: rank 1 was lost at 00:00:00 UTC, after step 9 (its stream "
-            "ended without a close) and did not come back within 10s; rank 2 was lost within "
+            "ended without a close) and did not reconnect within 10s; rank 2 was lost within "
             "0.00 s after it");
-  EXPECT_NE(job.daemon.View().waiting_for.find("its ranks to come back"), std::string::npos);
+  EXPECT_NE(job.daemon.View().waiting_for.find("its ranks to reconnect"), std::string::npos);
   job.Connect(1);
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(job.daemon.CountEvents("run_resumed"), 0);
@@ -275,7 +275,7 @@ TEST(RunTest, OneThatGathersReplacesALostOneOnceAllItsRanksAreThere) {
   EXPECT_EQ(job.daemon.View().run_id, "run-1");  // it may still come back
   EXPECT_EQ(job.daemon.state(), "LOST");
   ASSERT_TRUE(job.daemon.View().candidate.has_value());
-  EXPECT_EQ(job.daemon.View().candidate->waits, "rank 2 to say Hello");
+  EXPECT_EQ(job.daemon.View().candidate->waits, "rank 2 to register");
   for (int second = 0; second < 70; ++second) job.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(job.daemon.LastReason("stalled").substr(0, 10), "candidate:");
   job.Connect(2);
@@ -291,7 +291,7 @@ TEST(RunTest, OneThatGathersIsCurrentWhenTheOldOneFails) {
   job.Connect(0);
   job.daemon.Say(old, wire::Goodbye{"out of memory", {}, true});
   EXPECT_EQ(job.daemon.View().run_id, "run-2");
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 1, 2 to say Hello");
+  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 1, 2 to register");
   EXPECT_EQ(job.daemon.CountEvents("run_ended"), 1);
 }
 
@@ -318,11 +318,11 @@ TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
   }
   EXPECT_EQ(job.daemon.state(), "LOST");
   EXPECT_EQ(job.daemon.View().end_reason,
-            "its ranks went on with eplbd at 10.0.0.2:7750, which leads with term 7; this one led "
+            "its ranks continue with eplbd at 10.0.0.2:7750, which leads with term 7; this one led "
             "with term 1");
   EXPECT_EQ(job.daemon.CountEvents("stepped_down"), 1);
   EXPECT_EQ(job.daemon.LastReason("stepped_down"),
-            "run run-1: its ranks went on with eplbd at 10.0.0.2:7750, which leads with "
+            "run run-1: its ranks continue with eplbd at 10.0.0.2:7750, which leads with "
             "term 7; this one led with term 1");
   job.daemon.Advance(absl::Minutes(10));
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
@@ -338,9 +338,10 @@ TEST(RunTest, ARankThatMovedAloneAndStaysAwayIsNamedWithWhereItWent) {
   job.ConnectAll();
   job.daemon.Say(job.ranks[1].session, wire::Moved{7, "b:1"});
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.View().end_reason,
-            "rank 1 did not come back within 10s; its ranks went on with eplbd at b:1, which leads "
-            "with term 7; this one led with term 1");
+  EXPECT_EQ(
+      job.daemon.View().end_reason,
+      "rank 1 did not reconnect within 10s; its ranks continue with eplbd at b:1, which leads "
+      "with term 7; this one led with term 1");
 }
 
 TEST(RunTest, TheLeaderIsTheDaemonThatRunsThisRun) {

@@ -255,7 +255,7 @@ TEST(StallTest, ARunThatWaitsForMoreThanAMinuteIsToldWithWhatItWaitsFor) {
   EXPECT_EQ(job.daemon.View().stalled, "candidate");
   EXPECT_THAT(job.daemon.View().stalled_reason,
               HasSubstr("run run-2 is not balanced, 1 of 3 ranks are registered for 1m"));
-  EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("it waits for ranks 1, 2 to say Hello"));
+  EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("it waits for ranks 1, 2 to register"));
 }
 
 TEST(StallTest, RanksThatAreRefusedForGoodAreToldForTenMinutesAlsoOfAJobThatHasFinished) {

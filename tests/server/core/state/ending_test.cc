@@ -83,9 +83,9 @@ TEST_F(EndingTest, WhomALauncherKillsAfterTheVictimIsNamedAfterIt) {
   job_.Disconnect(1);
   job_.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(job_.daemon.View().state, JobState::kLost);
-  EXPECT_EQ(job_.daemon.View().waiting_for, "its ranks to come back, or a new run");
+  EXPECT_EQ(job_.daemon.View().waiting_for, "its ranks to reconnect, or a new run");
   EXPECT_EQ(Reason(), absl::StrCat(kVictim,
-                                   " and did not come back within 10s; the other 2 ranks "
+                                   " and did not reconnect within 10s; the other 2 ranks "
                                    "were lost within 0.20 s after it"));
 }
 
@@ -135,7 +135,7 @@ TEST_F(EndingTest, ARankThatFinishedIsNotBlamed) {
 TEST_F(EndingTest, ARankWhoseStreamTheDaemonEndedWasNotCut) {
   job_.daemon.Say(job_.ranks[2].session, wire::Prepared{-1, {}});
   job_.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(Reason(), "rank 2, whose streams the daemon ended, did not come back within 10s");
+  EXPECT_EQ(Reason(), "rank 2, whose streams the daemon ended, did not reconnect within 10s");
 }
 
 TEST_F(EndingTest, WhatARankSaysIsBounded) {
