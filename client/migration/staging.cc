@@ -234,7 +234,7 @@ absl::StatusOr<Fd> ReceiveDescriptor(int socket, absl::Time deadline) {
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
     EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
     if (ready == 0)
-      return absl::DeadlineExceededError("its staging did not connect before the deadline");
+      return absl::DeadlineExceededError("its staging did not arrive before the deadline");
   }
 }
 

@@ -243,7 +243,7 @@ def launch_that_gathers(case):
     case.expect_well(daemon, "gathers")
     case.expect_sick(daemon, "gathers", "candidate: ",
                      r"a newer run, run-b, is not balanced: 1 of 2 ranks are registered after .*; it waits for rank 1 to "
-                     r"to register", 75)
+                     r"register", 75)
     case.job(daemon, "gathers", "run-c").connect()
     case.expect_sick(daemon, "gathers", "candidate: ",
                      r"a newer run, run-c, is not balanced: 2 of 2 ranks are registered after .*; it waits for the end of "

@@ -31,7 +31,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class DeadlineExceeded(Error, TimeoutError):
-    """Others did not connect before the deadline; the message names them."""
+    """Other ranks missed the deadline; the message names them."""
 
     code, code_name = 4, "DeadlineExceeded"
 

@@ -117,8 +117,8 @@ void NoteDiffering(Windows& windows, const PendingWindow& window, int32_t rank,
   outcome.notes.push_back(
       {"placements_differ",
        absl::StrCat("steps ", window.first_step, "..", window.last_step, ": rank ", rank,
-                    " does not report the placements that the other ranks report for these steps",
-                    "under; the balancedness of such windows is not known")});
+                    " does not report the placements that the other ranks report for these steps; ",
+                    "the balancedness of such windows is not known")});
 }
 
 // What the ranks counted under each placement. A part is never above its report's counts, so that

@@ -162,7 +162,7 @@ TEST(AnnouncedPartsTest, ARowThatIsCutOtherwiseIsBlamed) {
   size_t num_seen = 0;
   const absl::Status status = parts.Covers(piece, receives, num_seen).status();
   EXPECT_TRUE(absl::IsDataLoss(status));
-  EXPECT_EQ(status.message(), "rank 2: row 7: 100 bytes come at 0, expected 64");
+  EXPECT_EQ(status.message(), "rank 2: row 7: 100 bytes arrive at 0, expected 64");
 }
 
 }  // namespace

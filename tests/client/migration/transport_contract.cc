@@ -237,7 +237,7 @@ TEST_P(TransportContractTest, MovesThatCannotBeAreRefusedByRow) {
   refused(twice, "overlap");
   twice.receives[1].staging_offset = 64;
   twice.receives[0].round = 1;
-  refused(twice, "comes after round");
+  refused(twice, "follows round");
   const Ticket ticket = MustPost(*transports[0], Nothing(5));
   EXPECT_TRUE(transports[0]->Poll(ticket, absl::ZeroDuration())->done);
   refused(Nothing(5), "does not rise");

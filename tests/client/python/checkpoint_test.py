@@ -230,7 +230,7 @@ class CheckpointTest(ranks.RankTest):
         file = self.directory / "checkpoint" / "layers.0.weight.npy"
         np.save(file, np.load(file).astype(np.float64))
         result, = self.try_job(1, self.ORDER, load)
-        self.assert_raised(result, "FailedPrecondition", "tensor layers.0.weight: its file has float64, checkpoint.json says")
+        self.assert_raised(result, "FailedPrecondition", "tensor layers.0.weight: its file has float64, checkpoint.json has")
 
     def test_a_forked_child_writes_nothing(self):
         def in_a_child(client, experts, dense, path):

@@ -394,8 +394,8 @@ TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBePausedAndNothingElse) {
   job.daemon.LoseStore();
   job.ranks[0].identity.memory = {};
   job.Connect(0);
-  EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{}), "has not reported what it runs yet"));
-  EXPECT_TRUE(Says(job.daemon.Ask(Rollback{}), "has not reported what it runs yet"));
+  EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{}), "has not reported what it runs"));
+  EXPECT_TRUE(Says(job.daemon.Ask(Rollback{}), "has not reported what it runs"));
   EXPECT_TRUE(
       Says(job.daemon.Ask(SetPolicy{{.mode = "observe"}}), "has not reported what it runs"));
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());

@@ -170,7 +170,7 @@ TEST(VllmFormatTest, LoadsThatAreNoneAreRefused) {
       {"Missing", With(good, "[1,1,0]]}", "[1,1,1]]}"), "layer 1: expert 0 is in no slot"},
       {"Layers", good + With(With(With(good, "100", "200"), ",[2,3,4]", ""), ",[1,1,0]", ""),
        "line 2: has 1 layers x 2 experts, the record before has 2 x 2"},
-      {"MetaLayers", With(kMeta, "layers\":2", "layers\":58") + good, "says 58 layers"},
+      {"MetaLayers", With(kMeta, "layers\":2", "layers\":58") + good, "has 58 layers"},
   };
   for (const Refused& refused : cases) {
     ExpectRefusal(refused, ParseVllmLoad("f", refused.bytes).status());

@@ -196,8 +196,8 @@ TEST(MeasuredTest, RanksThatDisagreeLeaveTheWindowUnmeasuredAndAreNamedOnce) {
   EXPECT_NEAR(view.balancedness, kStatic, 1e-9);
   EXPECT_EQ(job.daemon.CountEvents("placements_differ"), 1);
   EXPECT_EQ(job.daemon.LastReason("placements_differ"),
-            "steps 20..29: rank 1 does not tell the placements that the other ranks say these "
-            "steps ran under; the balancedness of such windows is not known");
+            "steps 20..29: rank 1 does not report the placements that the other ranks report "
+            "for these steps; the balancedness of such windows is not known");
 }
 
 TEST(MeasuredTest, ARankThatHadTooManyPartsLeavesTheWindowUnmeasured) {
