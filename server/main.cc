@@ -43,6 +43,7 @@
 #include <CLI/CLI.hpp>
 
 namespace eplb {
+namespace {
 
 struct Options {
   ConfigSources sources;          // file and flags; the environment is the caller's
@@ -89,8 +90,6 @@ class ServiceManager {
   bool was_alive_ = true;
 };
 
-namespace {
-
 constexpr int kBadOptions = 2;
 
 std::vector<const ConfigKey*> KeysWithFlag() {
@@ -126,8 +125,6 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
   }
   return absl::StrCat(OnOneLine(name), ": unknown flag", Suggestion(name, known));
 }
-
-}  // namespace
 
 ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string& version) {
   CLI::App app("Expert-parallel load balancer: the daemon.", "eplbd");
@@ -224,8 +221,6 @@ void ServiceManager::Send(const std::string& message) {
 }
 
 // eplbd: reads its configuration, serves until SIGTERM or SIGINT, drains, exits.
-
-namespace {
 
 constexpr int kFailed = 1;
 constexpr int kUsageError = 2;
@@ -462,7 +457,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-
 }  // namespace eplb
 
 int main(int argc, char** argv) {

@@ -59,6 +59,17 @@ namespace {
 
 constexpr char kPage[] = " (docs/registering-tensors.md)";
 
+template <class Tensor>
+std::vector<const Tensor*> ByLayerAndName(std::span<const Tensor> tensors) {
+  std::vector<const Tensor*> sorted;
+  sorted.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const Tensor* a, const Tensor* b) {
+    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
+  });
+  return sorted;
+}
+
 const char* RoleName(TensorRole role) { return role == TensorRole::kWeight ? "weight" : "state"; }
 
 absl::Status Refuse(const ExpertTensor& tensor, const std::string& why) {
@@ -135,13 +146,8 @@ absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor
 }
 
 std::string DescribeTensors(std::span<const ExpertTensor> tensors) {
-  std::vector<const ExpertTensor*> sorted;
-  for (const ExpertTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(), [](const ExpertTensor* a, const ExpertTensor* b) {
-    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
-  });
   std::string text;
-  for (const ExpertTensor* tensor : sorted) {
+  for (const ExpertTensor* tensor : ByLayerAndName(tensors)) {
     absl::StrAppend(&text, "layer ", tensor->layer.value, " ", RoleName(tensor->role), " ",
                     tensor->name, " row_bytes ", tensor->row_bytes, "\n");
   }
@@ -218,13 +224,8 @@ absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor
 }
 
 std::string DescribeDerived(std::span<const DerivedTensor> derived) {
-  std::vector<const DerivedTensor*> sorted;
-  for (const DerivedTensor& tensor : derived) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(), [](const DerivedTensor* a, const DerivedTensor* b) {
-    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
-  });
   std::string text;
-  for (const DerivedTensor* tensor : sorted) {
+  for (const DerivedTensor* tensor : ByLayerAndName(derived)) {
     absl::StrAppend(&text, "layer ", tensor->layer.value, " derived ", tensor->name, "\n");
   }
   return text;
