@@ -6,15 +6,9 @@
 #include <cstring>
 #include <type_traits>
 
-#ifdef __CUDACC__
-#define EPLB_HOST_DEVICE __host__ __device__
-#else
-#define EPLB_HOST_DEVICE
-#endif
+#include "base/host_device.h"
 
 namespace eplb::cuda {
-
-// Marks a function that both the CPU and the GPU run: a kernel body over an explicit index.
 
 EPLB_HOST_DEVICE inline bool IsAligned(const void* address, uintptr_t alignment) {
   return reinterpret_cast<uintptr_t>(address) % alignment == 0;

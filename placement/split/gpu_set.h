@@ -1,0 +1,74 @@
+// A set of GPUs, a bit each.
+#ifndef EPLB_PLACEMENT_SPLIT_GPU_SET_H_
+#define EPLB_PLACEMENT_SPLIT_GPU_SET_H_
+
+#include <cstdint>
+
+#include "base/host_device.h"
+
+namespace eplb {
+
+// Of up to 64 * kWords GPUs. A plain value: scratch memory of the GPU holds it, too.
+template <int kWords>
+struct GpuSet {
+  static constexpr int32_t kMaxGpus = 64 * kWords;
+
+  uint64_t words[kWords];
+
+  EPLB_HOST_DEVICE static GpuSet None() {
+    GpuSet set;
+    for (int i = 0; i < kWords; ++i) set.words[i] = 0;
+    return set;
+  }
+
+  EPLB_HOST_DEVICE bool empty() const {
+    uint64_t any = 0;
+    for (int i = 0; i < kWords; ++i) any |= words[i];
+    return any == 0;
+  }
+  EPLB_HOST_DEVICE bool Has(int32_t gpu) const { return (words[gpu / 64] & Bit(gpu)) != 0; }
+  EPLB_HOST_DEVICE void Add(int32_t gpu) { words[gpu / 64] |= Bit(gpu); }
+  EPLB_HOST_DEVICE void Remove(int32_t gpu) { words[gpu / 64] &= ~Bit(gpu); }
+  EPLB_HOST_DEVICE void AddAll(const GpuSet& other) {
+    for (int i = 0; i < kWords; ++i) words[i] |= other.words[i];
+  }
+  EPLB_HOST_DEVICE void KeepOnly(const GpuSet& other) {
+    for (int i = 0; i < kWords; ++i) words[i] &= other.words[i];
+  }
+  EPLB_HOST_DEVICE void RemoveAll(const GpuSet& other) {
+    for (int i = 0; i < kWords; ++i) words[i] &= ~other.words[i];
+  }
+  EPLB_HOST_DEVICE bool IsWithin(const GpuSet& other) const {
+    uint64_t outside = 0;
+    for (int i = 0; i < kWords; ++i) outside |= words[i] & ~other.words[i];
+    return outside == 0;
+  }
+  EPLB_HOST_DEVICE bool Meets(const GpuSet& other) const {
+    uint64_t both = 0;
+    for (int i = 0; i < kWords; ++i) both |= words[i] & other.words[i];
+    return both != 0;
+  }
+  // -1: none.
+  EPLB_HOST_DEVICE int32_t LowestInBoth(const GpuSet& other) const {
+    for (int i = 0; i < kWords; ++i) {
+      const uint64_t both = words[i] & other.words[i];
+      if (both != 0) return 64 * i + LowestBit(both);
+    }
+    return -1;
+  }
+  EPLB_HOST_DEVICE int32_t Lowest() const { return LowestInBoth(*this); }
+
+ private:
+  EPLB_HOST_DEVICE static uint64_t Bit(int32_t gpu) { return uint64_t{1} << (gpu % 64); }
+  EPLB_HOST_DEVICE static int32_t LowestBit(uint64_t word) {
+#ifdef __CUDA_ARCH__
+    return __ffsll(static_cast<long long>(word)) - 1;  // NOLINT(google-runtime-int): CUDA's type
+#else
+    return __builtin_ctzll(word);
+#endif
+  }
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_SPLIT_GPU_SET_H_
