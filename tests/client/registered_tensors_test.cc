@@ -74,7 +74,7 @@ RankGrid Grid(int32_t world_size, int32_t pipeline_parallel_size = 1) {
       .value();
 }
 
-TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestLaneNeeds) {
+TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestEpGroupNeeds) {
   const TensorNeeds mine{.bytes = {.weight = 32, .state = 8},
                          .staging_bytes = 128,
                          .memory = {},

@@ -243,7 +243,7 @@ TEST(ReplicasEndTest, ARankThatFinishedDoesNotWaitForOthersForLong) {
   });
 }
 
-TEST_P(ReplicasTest, ARankThatDiedEndsItsLaneAtOnceAndNotTheOther) {
+TEST_P(ReplicasTest, ARankThatDiedEndsItsEpGroupAtOnceAndNotTheOther) {
   TestJob job("", {.options = WithReplicas, .inproc = GetParam()});
   ASSERT_TRUE(job.started().ok()) << job.started();
   job.rank(1).Stop();

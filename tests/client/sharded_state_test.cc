@@ -61,7 +61,7 @@ class ShardedStateTest : public ::testing::Test {
   std::byte more_[kTestRanks][3][kSlots * kMore] = {};
 };
 
-TEST_F(ShardedStateTest, EachLaneMovesItsPiecesUnderOnePlan) {
+TEST_F(ShardedStateTest, EachEpGroupMovesItsPiecesUnderOnePlan) {
   for (const StatePlacement state : {StatePlacement::kEveryReplica, StatePlacement::kWithPrimary}) {
     for (int32_t rank = 2; rank < kTestRanks; ++rank) {
       std::fill_n(MoreOf(rank, 0), kMore, static_cast<std::byte>(10 * rank));
@@ -95,7 +95,7 @@ TEST_F(ShardedStateTest, EachLaneMovesItsPiecesUnderOnePlan) {
   }
 }
 
-TEST_F(ShardedStateTest, RanksOfOneLaneMustHaveTheSamePieces) {
+TEST_F(ShardedStateTest, RanksOfOneEpGroupMustHaveTheSamePieces) {
   TestJob job("", {.tensors = [](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
                 if (rank.rank() != 3) return;
                 for (ExpertTensorView& tensor : tensors) {

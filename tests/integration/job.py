@@ -25,16 +25,23 @@ PATIENCE = float(os.environ.get("EPLB_TEST_PATIENCE", "1"))
 LAUNCHES = itertools.count()
 
 
+_CLAIMS = []  # of the ports drawn, held until this process ends
+
+
 def free_port():
-    """A TCP port below the ephemeral range that nobody listens on."""
+    """A TCP port below the ephemeral range that no process listens on, and that no other test draws while this one runs."""
     for _ in range(200):
         port = random.randint(20000, 32000)
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe:
             try:
+                claim.bind(f"\0eplb-test-port-{port}")
                 probe.bind(("127.0.0.1", port))
-                return port
             except OSError:
+                claim.close()
                 continue
+        _CLAIMS.append(claim)
+        return port
     raise AssertionError("no free port between 20000 and 32000")
 
 
@@ -74,13 +81,15 @@ class Daemon:
         return f"127.0.0.1:{self.grpc_port}"
 
     def start(self):
-        out = open(self.directory / f"{self.name}.out", "w")
-        self.process = subprocess.Popen(
-            [BIN / "eplbd", "--config", self.config, "--listen", self.endpoint,
-             "--http", f"127.0.0.1:{self.http_port}", "--store", self.directory / f"{self.name}.db"],
-            stdout=out, stderr=open(self.log, "a"))
-        wait_for(lambda: '"event":"listening"' in (self.directory / f"{self.name}.out").read_text(), 20,
-                 f"eplbd listens; its log ends: {self.log.read_text()[-500:]}")
+        printed = self.directory / f"{self.name}.out"
+        with open(printed, "w") as out, open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                [BIN / "eplbd", "--config", self.config, "--listen", self.endpoint,
+                 "--http", f"127.0.0.1:{self.http_port}", "--store", self.directory / f"{self.name}.db"],
+                stdout=out, stderr=log)
+        wait_for(lambda: self.process.poll() is not None or '"event":"listening"' in printed.read_text(), 20, "eplbd listens")
+        if self.process.poll() is not None:
+            raise AssertionError(f"eplbd ended with {self.process.returncode}; its log ends: {self.log.read_text()[-500:]}")
 
     def kill(self):
         self.process.kill()

@@ -59,10 +59,11 @@ TEST_F(GetRanksTest, ARankThatHasEndedIsNotAway) {
   const auto table = [this] {
     return RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain).out;
   };
-  const std::pair<v1::RankState, const char*> kEnds[] = {{v1::RANK_STATE_FINISHED, "  finished  "},
-                                                         {v1::RANK_STATE_FAILED, "  failed  "},
-                                                         {v1::RANK_STATE_LOST, "  lost  "},
-                                                         {v1::RANK_STATE_EXPECTED, "  expected  "}};
+  constexpr std::pair<v1::RankState, const char*> kEnds[] = {
+      {v1::RANK_STATE_FINISHED, "  finished  "},
+      {v1::RANK_STATE_FAILED, "  failed  "},
+      {v1::RANK_STATE_LOST, "  lost  "},
+      {v1::RANK_STATE_EXPECTED, "  expected  "}};
   for (const auto& [state, word] : kEnds) {
     rank.set_state(state);
     EXPECT_THAT(table(), HasSubstr(word));

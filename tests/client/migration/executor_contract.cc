@@ -89,7 +89,7 @@ TEST_P(ExecutorContractTest, SilentRankIsNamedNoSlotChangesAndTheNextPlanWorks) 
   EXPECT_EQ(ep_group.CountWrong(target), 0);
 }
 
-TEST_P(ExecutorContractTest, RowsStayInsideTheirLane) {
+TEST_P(ExecutorContractTest, RowsStayInsideTheirEpGroup) {
   std::mt19937 random(7);
   const Topology topology = MakeTopology(2, 6, 6, 3);
   EpGroup ep_groups = MakeEpGroup(topology, /*num_ep_groups=*/2);

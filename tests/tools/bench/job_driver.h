@@ -14,10 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "proto/eplb/v1/query.grpc.pb.h"
 #include "tests/tools/bench/fleet.h"
 #include "tests/tools/bench/messages.h"
 #include "tests/tools/bench/window_flow.h"
+
+#include "eplb/v1/query.grpc.pb.h"
 
 namespace eplb::bench {
 

@@ -10,7 +10,8 @@
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/topology.h"
-#include "proto/eplb/v1/session.pb.h"
+
+#include "eplb/v1/session.pb.h"
 
 namespace eplb::bench {
 

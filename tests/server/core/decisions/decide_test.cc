@@ -154,7 +154,7 @@ TEST(TriggerTest, WithPricesAJobWatchesItsCandidatesBeforeItMoves) {
   EXPECT_NE(job.daemon.LastReason("proposed").find("rebalance saves"), std::string::npos);
 }
 
-TEST(CostsTest, TheTimeOfATokenIsSharedByTheLanesThatSplitTheTokens) {
+TEST(CostsTest, TheTimeOfATokenIsSharedByTheEpGroupsThatSplitTheTokens) {
   const auto token_seconds = [](int32_t world, int32_t pipeline_stages, int32_t tensor_parallel) {
     State state;
     state.config.costs.token_seconds = 12;

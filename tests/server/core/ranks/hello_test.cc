@@ -74,7 +74,7 @@ TEST(CheckHelloTest, AShapeWhoseTablesWouldBeLargeIsRefused) {
             std::string::npos);
 }
 
-TEST(CheckHelloTest, ASecondLaneIsTheNextNumGpusRanks) {
+TEST(CheckHelloTest, ASecondEpGroupIsTheNextNumGpusRanks) {
   wire::Hello hello = TestHello(1);
   hello.rank = 4;
   hello.world_size = 6;
