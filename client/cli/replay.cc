@@ -60,12 +60,14 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
         absl::StrCat("--min-gain is ", options.min_gain, ", expected 0..1"));
   }
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  ReplayOptions replay{.every = options.every,
-                       .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history,
-                       .decay = {},
-                       .min_gain = options.min_gain,
-                       .costs = {},
-                       .horizon_windows = options.horizon_windows.value_or(0)};
+  ReplayOptions replay{
+      .every = options.every,
+      .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history,
+      .decay = {},
+      .min_gain = options.min_gain,
+      .split = options.split == "batch" ? ReplaySplit::kBatch : ReplaySplit::kEqual,
+      .costs = {},
+      .horizon_windows = options.horizon_windows.value_or(0)};
   if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
   EPLB_ASSIGN_OR_RETURN(replay.costs, MakeCosts(options.costs));
   return replay;
@@ -92,7 +94,7 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   return Replayed{topology, *std::move(result), trace.note};
 }
 
-std::string ReplayToJson(const ReplayResult& result) {
+std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult& result) {
   Json rows = Json::array();
   for (size_t t = 0; t < result.rows.size(); ++t) {
     const ReplayRow& row = result.rows[t];
@@ -111,7 +113,8 @@ std::string ReplayToJson(const ReplayResult& result) {
   const ReplaySummary& summary = result.summary;
   const Json json = {{"windows", std::move(rows)},
                      {"summary",
-                      {{"balancedness_static_mean", summary.balancedness_static_mean},
+                      {{"split", options.split},
+                       {"balancedness_static_mean", summary.balancedness_static_mean},
                        {"balancedness_mean", summary.balancedness_mean},
                        {"rebalances", summary.rebalances},
                        {"transfers", summary.transfers},
@@ -139,7 +142,7 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) 
   if (!replayed.ok()) return UsageFailure(replayed.status());
   return {.exit_code = kOk,
           .out = options.format == Format::kJson
-                     ? ReplayToJson(replayed->result)
+                     ? ReplayToJson(options, replayed->result)
                      : ReplayToTable(options, replayed->topology, replayed->result, terminal),
           .message = JoinMessages(replayed->note, Notes(options, replayed->result))};
 }
@@ -163,6 +166,9 @@ void AddReplay(CLI::App& root, Command& command) {
       ->type_name("H");
   app.add_option("--window", options->window, "How they become one load [sum]")
       ->type_name("sum|last|ema:A");
+  AddChoice(app, "--split", options->split,
+            "Tokens among replicas: equal shares, or each window exactly [equal]",
+            {"equal", "batch"});
   app.add_option("--min-gain", options->min_gain, "Least fall of the predicted peak load [0.05]")
       ->type_name("X");
   app.add_option("--horizon-windows", options->horizon_windows,
@@ -208,7 +214,11 @@ std::string Heading(const ReplayCommandOptions& options, const Topology& topolog
                           " an expert over links of ", LinksText(options.costs));
     if (options.costs.training) absl::StrAppend(&prices, ", replicas priced as in training");
   }
-  return absl::StrCat(text, Wrapped(prices, terminal.width, 2), "\n");
+  const std::string split =
+      options.split == "batch"
+          ? "Split: each window exactly among its replicas; decisions assume equal shares\n"
+          : "";
+  return absl::StrCat(text, Wrapped(prices, terminal.width, 2), "\n", split);
 }
 
 std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {

@@ -22,6 +22,7 @@ struct ReplayCommandOptions {
   int64_t every = 1;
   int64_t history = 4;
   std::string window = "sum";
+  std::string split = "equal";  // equal, batch
   double min_gain = 0.05;
   std::optional<int64_t> horizon_windows;
   Format format = Format::kTable;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "placement/split/token_split.h"
 
 namespace eplb {
 namespace {
@@ -318,6 +319,34 @@ absl::StatusOr<SplitBound> BatchSplitter::SplitWithBound(LayerId layer,
   SplitBound bound;
   solver_->Solve(layer, counts.data(), quotas.data(), &bound);
   return bound;
+}
+
+absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& placement,
+                                         const GpuSpeeds* speeds) {
+  const Topology& topology = placement.topology();
+  if (batch.num_layers() != topology.num_layers() ||
+      batch.num_experts() != topology.num_experts() || !batch.is_counts()) {
+    EPLB_ASSIGN_OR_RETURN(const TokenSplit split, SplitOptimally(batch, placement, speeds));
+    return Evaluate(batch, placement, {.speeds = speeds, .shares = &split.shares});
+  }
+  EPLB_ASSIGN_OR_RETURN(const SplitGraph graph, SplitGraph::Make(placement, {.speeds = speeds}));
+  BatchSplitter splitter(graph);
+  std::vector<int64_t> quotas(static_cast<size_t>(topology.num_slots()));
+  RealMatrix gpu_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    const std::span<const int64_t> counts(&batch.counts()(layer, 0),
+                                          static_cast<size_t>(topology.num_experts()));
+    EPLB_RETURN_IF_ERROR(splitter.Split(LayerId{layer}, counts, quotas));
+    for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
+      gpu_loads(layer, topology.GpuOf(SlotId{slot}).value) +=
+          static_cast<double>(quotas[static_cast<size_t>(slot)]);
+    }
+  }
+  if (speeds == nullptr) return EvaluateGpuLoads(std::move(gpu_loads), topology.num_gpus());
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    if (speeds->Usable(GpuId{gpu})) gpu_loads.col(gpu) /= speeds->SpeedOf(GpuId{gpu});
+  }
+  return EvaluateGpuLoads(std::move(gpu_loads), speeds->num_usable());
 }
 
 }  // namespace eplb

@@ -10,7 +10,9 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
+#include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/split/split_body.h"
 
@@ -121,6 +123,12 @@ class BatchSplitter {
   const SplitGraph& graph_;
   std::unique_ptr<Solver> solver_;
 };
+
+// How even a placement is when the load is one batch and is split exactly: Evaluate with the quotas
+// of the batch in the place of equal shares. A load of estimates is split as SplitOptimally does.
+// errors: as SplitGraph::Make and BatchSplitter::Split, or SplitOptimally. cost: theirs.
+absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& placement,
+                                         const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb
 

@@ -11,7 +11,7 @@
 namespace eplb {
 namespace {
 
-size_t At(int32_t i) { return static_cast<size_t>(i); }
+size_t Position(int32_t i) { return static_cast<size_t>(i); }
 
 absl::Status Wrong(const SplitBatch& batch, int32_t expert, const std::string& what) {
   return absl::InvalidArgumentError(
@@ -19,7 +19,7 @@ absl::Status Wrong(const SplitBatch& batch, int32_t expert, const std::string& w
 }
 
 absl::Status CheckSizes(const SplitBatch& batch, size_t num_counts, size_t expected, size_t own) {
-  const auto num_slots = At(batch.placement.topology().num_slots());
+  const auto num_slots = Position(batch.placement.topology().num_slots());
   if (batch.quotas.size() == num_slots && own == num_slots && num_counts == expected) {
     return absl::OkStatus();
   }
@@ -42,14 +42,14 @@ class Transport {
     const auto slots = batch.placement.ReplicasOf(batch.layer, ExpertId{expert});
     slots_.assign(slots.begin(), slots.end());
     std::sort(slots_.begin(), slots_.end());
-    for (const int32_t slot : slots_) rest_.quotas.push_back(batch.quotas[At(slot)]);
+    for (const int32_t slot : slots_) rest_.quotas.push_back(batch.quotas[Position(slot)]);
   }
 
   void SetTokens(std::span<const int64_t> counts, int32_t expert) {
-    const auto num_experts = At(topology_.num_experts());
-    rest_.tokens.resize(At(topology_.num_gpus()));
+    const auto num_experts = Position(topology_.num_experts());
+    rest_.tokens.resize(Position(topology_.num_gpus()));
     for (size_t gpu = 0; gpu < rest_.tokens.size(); ++gpu) {
-      rest_.tokens[gpu] = counts[gpu * num_experts + At(expert)];
+      rest_.tokens[gpu] = counts[gpu * num_experts + Position(expert)];
     }
   }
   std::span<const int64_t> tokens() const { return rest_.tokens; }
@@ -75,17 +75,17 @@ class Transport {
   NodeId NodeOf(size_t i) const { return topology_.NodeOf(topology_.GpuOf(SlotId{slots_[i]})); }
 
   void Give(int32_t gpu, size_t i) {
-    const int64_t tokens = std::min(rest_.tokens[At(gpu)], rest_.quotas[i]);
-    rest_.tokens[At(gpu)] -= tokens;
+    const int64_t tokens = std::min(rest_.tokens[Position(gpu)], rest_.quotas[i]);
+    rest_.tokens[Position(gpu)] -= tokens;
     rest_.quotas[i] -= tokens;
-    if (gpu == source_.value) own_[At(slots_[i])] += tokens;
+    if (gpu == source_.value) own_[Position(slots_[i])] += tokens;
   }
 
   // The north-west corner rule over GPUs begin..end and slots first..last.
   void Fill(int32_t begin, int32_t end, size_t first, size_t last) {
     size_t i = first;
     for (int32_t gpu = begin; gpu < end; ++gpu) {
-      while (i < last && rest_.tokens[At(gpu)] > 0) {
+      while (i < last && rest_.tokens[Position(gpu)] > 0) {
         Give(gpu, i);
         if (rest_.quotas[i] == 0) ++i;
       }
@@ -120,7 +120,7 @@ absl::Status CheckExpert(const SplitBatch& batch, int32_t expert, const Transpor
 absl::Status OwnQuotas(const SplitBatch& batch, std::span<const int64_t> counts, GpuId source,
                        std::span<int64_t> own) {
   const Topology& topology = batch.placement.topology();
-  const size_t expected = At(topology.num_gpus()) * At(topology.num_experts());
+  const size_t expected = Position(topology.num_gpus()) * Position(topology.num_experts());
   EPLB_RETURN_IF_ERROR(CheckSizes(batch, counts.size(), expected, own.size()));
   if (source.value < 0 || source.value >= topology.num_gpus()) {
     return absl::InvalidArgumentError(
@@ -139,7 +139,7 @@ absl::Status OwnQuotas(const SplitBatch& batch, std::span<const int64_t> counts,
 
 absl::Status OwnQuotasByPrefix(const SplitBatch& batch, std::span<const int64_t> before,
                                std::span<const int64_t> mine, std::span<int64_t> own) {
-  const auto num_experts = At(batch.placement.topology().num_experts());
+  const auto num_experts = Position(batch.placement.topology().num_experts());
   EPLB_RETURN_IF_ERROR(CheckSizes(batch, before.size(), num_experts, own.size()));
   EPLB_RETURN_IF_ERROR(CheckSizes(batch, mine.size(), num_experts, own.size()));
   std::vector<int64_t> result(own.size());
@@ -149,12 +149,12 @@ absl::Status OwnQuotasByPrefix(const SplitBatch& batch, std::span<const int64_t>
     int64_t left = mine[i];
     if (begin < 0 || left < 0) return Wrong(batch, expert, "a negative count");
     for (const int32_t slot : batch.placement.ReplicasOf(batch.layer, ExpertId{expert})) {
-      const int64_t quota = batch.quotas[At(slot)];
+      const int64_t quota = batch.quotas[Position(slot)];
       const int64_t skipped = std::min(begin, quota);
       begin -= skipped;
       const int64_t taken = std::min(left, quota - skipped);
       left -= taken;
-      result[At(slot)] = taken;
+      result[Position(slot)] = taken;
     }
     if (left > 0 || begin > 0) {
       return Wrong(

@@ -1,7 +1,7 @@
 // Times BatchSplitter against Newton over a plain Dinic on adjacency lists, which finds the least
-// maximum and no quotas: same process, same batches, repetitions interleaved, medians. The placement
-// is that of `deepseek` on the experts' popularity; a batch is drawn around it. Exit 1 when the two
-// differ, or the ratio or the time of a layer misses its target.
+// maximum and no quotas: same process, same batches, repetitions interleaved, medians. The
+// placement is that of `deepseek` on the experts' popularity; a batch is drawn around it. Exit 1
+// when the two differ, or the ratio or the time of a layer misses its target.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -30,7 +30,7 @@ struct Row {
   int32_t num_experts;
   int32_t num_slots;
   int32_t num_gpus;
-  double drift;            // of a batch's log counts around the popularity
+  double drift;             // of a batch's log counts around the popularity
   double max_microseconds;  // a layer
 };
 
@@ -100,10 +100,11 @@ bool Measure(const Row& row) {
   const double plain = 1e3 * Median(plain_times) / kLayers;
   const double split = 1e3 * Median(times) / kLayers;
   const bool good = equal && split <= row.max_microseconds && plain >= kMinRatio * split;
-  absl::PrintF("%d experts, %d slots, %d GPUs, drift %.2f: %.2f us a layer (at most %.0f), plain "
-               "%.2f us, ratio %.1f%s%s\n",
-               row.num_experts, row.num_slots, row.num_gpus, row.drift, split, row.max_microseconds,
-               plain, plain / split, equal ? "" : ", UNEQUAL", sink == 0 ? "." : "");
+  absl::PrintF(
+      "%d experts, %d slots, %d GPUs, drift %.2f: %.2f us a layer (at most %.0f), plain "
+      "%.2f us, ratio %.1f%s%s\n",
+      row.num_experts, row.num_slots, row.num_gpus, row.drift, split, row.max_microseconds, plain,
+      plain / split, equal ? "" : ", UNEQUAL", sink == 0 ? "." : "");
   return good;
 }
 

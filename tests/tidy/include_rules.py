@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "placement/split": {"placement"},
     "placement/policies": {"placement", "placement/search"},
     "placement/decision": {"placement"},
-    "placement/replay": {"placement", "placement/decision"},
+    "placement/replay": {"placement", "placement/decision", "placement/split"},
     "cuda": {"cuda/kernels"},
     "cuda/kernels": set(),
     "proto": {"placement", "placement/policies"},

@@ -218,6 +218,30 @@ TEST(ReplayTest, TheSummaryAddsUpTheRows) {
   EXPECT_GE(result.summary.seconds_spent, 0);
 }
 
+TEST(ReplayTest, AnExactSplitIsNeverBelowEqualSharesOfTheSamePlacements) {
+  Random random(20261124);
+  const Series series = MakeSeries(random, {.windows = 60,
+                                            .layers = 2,
+                                            .experts = 16,
+                                            .fixed = 0.5,
+                                            .moving = 0.4,
+                                            .memory = 0.9,
+                                            .noise = 0.2});
+  const Topology topology = series.Frame(20, 4);
+  const auto policy = Fast("incremental");
+  ReplayOptions options{.every = 4, .history = 4};
+  const ReplayResult equal = Replay(series.trace(), topology, *policy, options).value();
+  options.split = ReplaySplit::kBatch;
+  const ReplayResult batch = Replay(series.trace(), topology, *policy, options).value();
+  ASSERT_EQ(batch.rows.size(), equal.rows.size());
+  for (size_t t = 0; t < batch.rows.size(); ++t) {
+    EXPECT_EQ(batch.rows[t].transfers, equal.rows[t].transfers) << t;
+    EXPECT_EQ(batch.rows[t].balancedness_static, equal.rows[t].balancedness_static) << t;
+    EXPECT_GE(batch.rows[t].balancedness, equal.rows[t].balancedness - 1e-12) << t;
+  }
+  EXPECT_GT(batch.summary.balancedness_mean, equal.summary.balancedness_mean);
+}
+
 TEST(ReplayTest, RandomDriftIsNeverMadeWorse) {
   double net[std::size(kPolicies)] = {};
   for (uint64_t seed = 0; seed < 60; ++seed) {

@@ -25,8 +25,8 @@ using testing::Random;
 
 constexpr LayerId kFirst{0};
 
-Placement MakePlacement(int32_t num_experts, int32_t num_gpus,
-                        const std::vector<int32_t>& physical_to_logical) {
+Placement PlacementOf(int32_t num_experts, int32_t num_gpus,
+                      const std::vector<int32_t>& physical_to_logical) {
   const Topology topology =
       *Topology::Make({.num_layers = 1,
                        .num_experts = num_experts,
@@ -46,42 +46,42 @@ std::vector<int64_t> Quotas(const Placement& placement, const std::vector<int64_
 
 TEST(BatchSplitTest, AHotExpertFillsTheGpuWithRoom) {
   // Expert 0 on both GPUs; expert 1 on GPU 0, expert 2 on GPU 1.
-  const Placement placement = MakePlacement(3, 2, {0, 1, 0, 2});
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {10, 6, 0}), ElementsAre(2, 6, 8, 0));
   EXPECT_THAT(Quotas(placement, {10, 0, 30}), ElementsAre(10, 0, 0, 30));
 }
 
 TEST(BatchSplitTest, EqualSharesStayWhereTheyAreBest) {
-  const Placement placement = MakePlacement(3, 2, {0, 1, 0, 2});
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {11, 5, 5}), ElementsAre(6, 5, 5, 5));
 }
 
 TEST(BatchSplitTest, SlotsOfAnExpertOnOneGpuShareEqually) {
   // Expert 0 twice on GPU 0 and once on GPU 1; expert 1 twice on GPU 1, and nowhere else.
-  const Placement placement = MakePlacement(2, 2, {0, 0, 0, 0, 1, 1});
+  const Placement placement = PlacementOf(2, 2, {0, 0, 0, 0, 1, 1});
   EXPECT_THAT(Quotas(placement, {10, 5}), ElementsAre(3, 3, 2, 2, 3, 2));
 }
 
 TEST(BatchSplitTest, ALayerWithoutTokensHasQuotasOfZero) {
-  const Placement placement = MakePlacement(3, 2, {0, 1, 0, 2});
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {0, 0, 0}), ElementsAre(0, 0, 0, 0));
 }
 
 TEST(BatchSplitTest, AFasterGpuGetsMore) {
-  const Placement placement = MakePlacement(1, 2, {0, 0});
+  const Placement placement = PlacementOf(1, 2, {0, 0});
   const GpuSpeeds speeds = *GpuSpeeds::Make(2, std::vector<double>{1, 0.5}, {});
   EXPECT_THAT(Quotas(placement, {9}, {.speeds = &speeds}), ElementsAre(6, 3));
   EXPECT_THAT(Quotas(placement, {10}, {.speeds = &speeds}), ElementsAre(7, 3));
 }
 
 TEST(BatchSplitTest, SlackKeepsEqualSharesThatAreNearlyBest) {
-  const Placement placement = MakePlacement(3, 2, {0, 1, 0, 2});
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {100, 52, 50}), ElementsAre(49, 52, 51, 50));
   EXPECT_THAT(Quotas(placement, {100, 52, 50}, {.slack = 0.02}), ElementsAre(50, 52, 50, 50));
 }
 
 TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
-  const SplitGraph graph = *SplitGraph::Make(MakePlacement(3, 2, {0, 1, 0, 2}));
+  const SplitGraph graph = *SplitGraph::Make(PlacementOf(3, 2, {0, 1, 0, 2}));
   BatchSplitter splitter(graph);
   std::vector<int64_t> quotas(4, -1);
   const auto refusal = [&](std::vector<int64_t> counts, LayerId layer = kFirst) {
@@ -97,7 +97,7 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
 }
 
 TEST(BatchSplitTest, AGraphThatCannotBeIsRefusedByName) {
-  const Placement placement = MakePlacement(3, 2, {0, 1, 0, 2});
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
   const GpuSpeeds three = GpuSpeeds::Equal(3);
   const GpuSpeeds one_off = *GpuSpeeds::Make(2, {}, std::vector<int32_t>{1});
   EXPECT_THAT(std::string(SplitGraph::Make(placement, {.speeds = &three}).status().message()),
@@ -234,6 +234,32 @@ TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnLargeShapes) {
   }
 }
 
+Load BatchOf(const std::vector<int64_t>& counts) {
+  return *Load::FromCounts(Eigen::Map<const LoadMatrix>(counts.data(), 1, std::ssize(counts)));
+}
+
+TEST(EvaluateBatchTest, TheFullestGpuIsThatOfTheSplit) {
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
+  const Evaluation equal = *Evaluate(BatchOf({10, 6, 0}), placement);
+  const Evaluation batch = *EvaluateBatch(BatchOf({10, 6, 0}), placement);
+  EXPECT_EQ(equal.max_gpu_load.front(), 11);
+  EXPECT_EQ(batch.max_gpu_load.front(), 8);
+  EXPECT_EQ(batch.mean_balancedness, 1);
+}
+
+TEST(EvaluateBatchTest, SpeedsAndEstimatesAreSplitToo) {
+  const Placement placement = PlacementOf(1, 2, {0, 0});
+  const GpuSpeeds speeds = *GpuSpeeds::Make(2, std::vector<double>{1, 0.5}, {});
+  EXPECT_EQ(EvaluateBatch(BatchOf({9}), placement, &speeds)->max_gpu_load.front(), 6);
+  const RealMatrix estimate = RealMatrix::Constant(1, 1, 4.5);
+  const Evaluation evaluation = *EvaluateBatch(*Load::FromEstimates(estimate), placement, &speeds);
+  EXPECT_NEAR(evaluation.max_gpu_load.front(), 3, 1e-12);
+}
+
+TEST(EvaluateBatchTest, ALoadOfAnotherShapeIsRefused) {
+  EXPECT_FALSE(EvaluateBatch(BatchOf({1, 2}), PlacementOf(3, 2, {0, 1, 0, 2})).ok());
+}
+
 TEST(BatchSplitTest, AnExpertOnEveryGpuEvensThemOut) {
   constexpr int32_t kGpus = 16;
   std::vector<int32_t> slots;
@@ -241,7 +267,7 @@ TEST(BatchSplitTest, AnExpertOnEveryGpuEvensThemOut) {
     slots.push_back(0);
     slots.push_back(gpu + 1);
   }
-  const Placement placement = MakePlacement(kGpus + 1, kGpus, slots);
+  const Placement placement = PlacementOf(kGpus + 1, kGpus, slots);
   std::vector<int64_t> counts(kGpus + 1);
   std::iota(counts.begin(), counts.end(), 1);
   counts[0] = 1000;

@@ -19,9 +19,9 @@ using ::testing::HasSubstr;
 using testing::Pick;
 using testing::Random;
 
-constexpr LayerId kFirst{0};
+constexpr LayerId kOnly{0};
 
-size_t At(int32_t i) { return static_cast<size_t>(i); }
+size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // Experts 0 and 1 on both GPUs, in slots 0 and 2, and 1 and 3.
 Placement TwoGpus() {
@@ -33,7 +33,7 @@ Placement TwoGpus() {
 TEST(OwnQuotasTest, TokensStayOnTheirGpuAsFarAsItsQuotaGoes) {
   const Placement placement = TwoGpus();
   const std::vector<int64_t> quotas = {6, 2, 4, 2};
-  const SplitBatch batch{placement, kFirst, quotas};
+  const SplitBatch batch{placement, kOnly, quotas};
   // GPU 0 has 9 tokens of expert 0 and 1 of expert 1; GPU 1 has 1 and 3.
   const std::vector<int64_t> counts = {9, 1, 1, 3};
   std::vector<int64_t> own(4);
@@ -46,7 +46,7 @@ TEST(OwnQuotasTest, TokensStayOnTheirGpuAsFarAsItsQuotaGoes) {
 TEST(OwnQuotasTest, APrefixFillsSlotsInTheOrderOfReplicaRank) {
   const Placement placement = TwoGpus();
   const std::vector<int64_t> quotas = {6, 2, 4, 2};
-  const SplitBatch batch{placement, kFirst, quotas};
+  const SplitBatch batch{placement, kOnly, quotas};
   std::vector<int64_t> own(4);
   ASSERT_TRUE(
       OwnQuotasByPrefix(batch, std::vector<int64_t>{0, 0}, std::vector<int64_t>{9, 1}, own).ok());
@@ -59,7 +59,7 @@ TEST(OwnQuotasTest, APrefixFillsSlotsInTheOrderOfReplicaRank) {
 TEST(OwnQuotasTest, WhatDoesNotAddUpIsRefusedByNameAndNothingIsWritten) {
   const Placement placement = TwoGpus();
   const std::vector<int64_t> quotas = {6, 2, 4, 2};
-  const SplitBatch batch{placement, kFirst, quotas};
+  const SplitBatch batch{placement, kOnly, quotas};
   std::vector<int64_t> own(4, -1);
   const auto refusal = [&](const std::vector<int64_t>& counts, GpuId source = GpuId{0}) {
     const absl::Status status = OwnQuotas(batch, counts, source, own);
@@ -87,17 +87,17 @@ Moves MostThatCanStay(const SplitBatch& batch, const std::vector<int64_t>& count
   const Topology& topology = batch.placement.topology();
   Moves most;
   for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-    std::vector<int64_t> of_gpu(At(topology.num_gpus()));
+    std::vector<int64_t> of_gpu(Index(topology.num_gpus()));
     for (const int32_t slot : batch.placement.ReplicasOf(batch.layer, ExpertId{expert})) {
-      of_gpu[At(topology.GpuOf(SlotId{slot}).value)] += batch.quotas[At(slot)];
+      of_gpu[Index(topology.GpuOf(SlotId{slot}).value)] += batch.quotas[Index(slot)];
     }
-    std::vector<int64_t> quota_of_node(At(topology.num_nodes()));
-    std::vector<int64_t> tokens_of_node(At(topology.num_nodes()));
+    std::vector<int64_t> quota_of_node(Index(topology.num_nodes()));
+    std::vector<int64_t> tokens_of_node(Index(topology.num_nodes()));
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-      const int64_t tokens = counts[At(gpu) * At(topology.num_experts()) + At(expert)];
-      const size_t node = At(topology.NodeOf(GpuId{gpu}).value);
-      most.local += std::min(tokens, of_gpu[At(gpu)]);
-      quota_of_node[node] += of_gpu[At(gpu)];
+      const int64_t tokens = counts[Index(gpu) * Index(topology.num_experts()) + Index(expert)];
+      const size_t node = Index(topology.NodeOf(GpuId{gpu}).value);
+      most.local += std::min(tokens, of_gpu[Index(gpu)]);
+      quota_of_node[node] += of_gpu[Index(gpu)];
       tokens_of_node[node] += tokens;
     }
     for (size_t node = 0; node < quota_of_node.size(); ++node) {
@@ -109,24 +109,24 @@ Moves MostThatCanStay(const SplitBatch& batch, const std::vector<int64_t>& count
 
 void CheckBatch(Random& random, const Placement& placement) {
   const Topology& topology = placement.topology();
-  const size_t num_experts = At(topology.num_experts());
-  std::vector<int64_t> counts(At(topology.num_gpus()) * num_experts);
+  const size_t num_experts = Index(topology.num_experts());
+  std::vector<int64_t> counts(Index(topology.num_gpus()) * num_experts);
   std::vector<int64_t> total(num_experts);
   for (size_t i = 0; i < counts.size(); ++i) {
     counts[i] = Pick(random, 0, 2) == 0 ? 0 : Pick(random, 0, 30);
     total[i % num_experts] += counts[i];
   }
   const SplitGraph graph = *SplitGraph::Make(placement);
-  std::vector<int64_t> quotas(At(topology.num_slots()));
-  ASSERT_TRUE(BatchSplitter(graph).Split(kFirst, total, quotas).ok());
-  const SplitBatch batch{placement, kFirst, quotas};
+  std::vector<int64_t> quotas(Index(topology.num_slots()));
+  ASSERT_TRUE(BatchSplitter(graph).Split(kOnly, total, quotas).ok());
+  const SplitBatch batch{placement, kOnly, quotas};
 
   std::vector<int64_t> taken(quotas.size());
   std::vector<int64_t> taken_by_prefix(quotas.size());
   std::vector<int64_t> before(num_experts);
   Moves moves;
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    const auto mine = std::span(counts).subspan(At(gpu) * num_experts, num_experts);
+    const auto mine = std::span(counts).subspan(Index(gpu) * num_experts, num_experts);
     std::vector<int64_t> own(quotas.size());
     std::vector<int64_t> by_prefix(quotas.size());
     ASSERT_TRUE(OwnQuotas(batch, counts, GpuId{gpu}, own).ok());
@@ -134,14 +134,14 @@ void CheckBatch(Random& random, const Placement& placement) {
     std::vector<int64_t> sums(num_experts);
     std::vector<int64_t> prefix_sums(num_experts);
     for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
-      taken[At(slot)] += own[At(slot)];
-      taken_by_prefix[At(slot)] += by_prefix[At(slot)];
-      const int32_t expert = placement.ExpertIn(kFirst, SlotId{slot}).value;
-      sums[At(expert)] += own[At(slot)];
-      prefix_sums[At(expert)] += by_prefix[At(slot)];
+      taken[Index(slot)] += own[Index(slot)];
+      taken_by_prefix[Index(slot)] += by_prefix[Index(slot)];
+      const int32_t expert = placement.ExpertIn(kOnly, SlotId{slot}).value;
+      sums[Index(expert)] += own[Index(slot)];
+      prefix_sums[Index(expert)] += by_prefix[Index(slot)];
       const GpuId to = topology.GpuOf(SlotId{slot});
-      moves.local += to == GpuId{gpu} ? own[At(slot)] : 0;
-      moves.on_node += topology.NodeOf(to) == topology.NodeOf(GpuId{gpu}) ? own[At(slot)] : 0;
+      moves.local += to == GpuId{gpu} ? own[Index(slot)] : 0;
+      moves.on_node += topology.NodeOf(to) == topology.NodeOf(GpuId{gpu}) ? own[Index(slot)] : 0;
     }
     EXPECT_EQ(sums, std::vector<int64_t>(mine.begin(), mine.end()));
     EXPECT_EQ(prefix_sums, sums);
