@@ -217,7 +217,8 @@ class SplitBody {
     for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
       if (gpus.Has(gpu)) speed += layer_.speed[gpu];
     }
-    if (layer_.equal_speeds || tokens == 0) return {(tokens + speed - 1) / speed, 1};
+    if (tokens == 0 || speed == 0) return {};
+    if (layer_.equal_speeds) return {(tokens + speed - 1) / speed, 1};
     // A peak of d / speed gives floor(d * speed[g] / speed) to g: bisection on d, and from the d
     // below GPU by GPU whose next token comes at the lowest peak.
     int64_t below = tokens - 1;

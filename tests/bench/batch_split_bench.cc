@@ -67,6 +67,7 @@ bool Measure(const Row& row) {
       *MakeDeepseekPolicy({})->Solve({.load = popularity, .topology = topology});
   const LoadMatrix counts = BatchAround(popularity, row.drift);
   std::vector<IntegerSplitProblem> problems;
+  problems.reserve(kLayers);
   for (int32_t layer = 0; layer < kLayers; ++layer) {
     problems.push_back(ProblemOf(placement, counts, layer));
   }

@@ -167,7 +167,7 @@ IntegerSplitProblem ProblemOf(const Placement& placement, const SplitGraph& grap
 // Quotas are whole tokens of their experts, and no GPU is above the peak and the slack.
 void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId layer,
                  const std::vector<int64_t>& counts, const std::vector<int64_t>& quotas,
-                 const SplitPeak& peak, int64_t slack) {
+                 const SplitPeak& peak) {
   std::vector<int64_t> sums(counts.size());
   std::vector<int64_t> loads(static_cast<size_t>(graph.num_gpus()));
   for (int32_t slot = 0; slot < graph.num_slots(); ++slot) {
@@ -181,10 +181,10 @@ void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId la
   int64_t fullest = 0;
   for (size_t gpu = 0; gpu < loads.size(); ++gpu) {
     const int64_t within = TokensWithin(peak, graph.speeds()[gpu]);
-    ASSERT_LE(loads[gpu], within + within * slack / kSplitSlackUnit) << "GPU " << gpu;
+    ASSERT_LE(loads[gpu], within + within * graph.slack() / kSplitSlackUnit) << "GPU " << gpu;
     fullest += loads[gpu] * peak.speed == peak.tokens * graph.speeds()[gpu] ? 1 : 0;
   }
-  if (slack == 0) {
+  if (graph.slack() == 0) {
     ASSERT_GT(fullest, 0) << "a GPU reaches the peak";
   }
 }
@@ -199,7 +199,7 @@ void CheckAgainstOracle(Random& random, const Placement& placement) {
     const std::vector<int64_t> counts = RandomCounts(random, graph.num_experts());
     std::vector<int64_t> quotas(static_cast<size_t>(graph.num_slots()));
     const SplitBound bound = *splitter.SplitWithBound(layer, counts, quotas);
-    CheckQuotas(placement, graph, layer, counts, quotas, bound.peak, graph.slack());
+    CheckQuotas(placement, graph, layer, counts, quotas, bound.peak);
     const IntegerSplitProblem problem = ProblemOf(placement, graph, layer, counts);
     EXPECT_EQ(testing::CheckProof(problem, bound.peak.tokens, bound.peak.speed, bound.tight_gpus),
               "");
