@@ -13,6 +13,10 @@
 
 namespace eplb {
 
+// How a job splits an expert's tokens among its replicas: in equal shares, or exactly, batch by
+// batch (placement/split/batch_split.h).
+enum class SplitMode { kEqual, kBatch };
+
 // Balancedness of a layer = mean GPU load / max GPU load, GPU load = tokens / speed; 1 is best and
 // the value of a layer without load. Unusable GPUs are in neither mean nor max.
 struct Evaluation {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
@@ -28,6 +29,8 @@ struct PolicyInput {
   const Placement* previous =
       nullptr;  // the placement in force, or none; only some policies look at it
   const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
+  // How the job splits tokens among replicas; policies that do not look at it assume equal shares.
+  SplitMode split = SplitMode::kEqual;
   // Windows before now, oldest first, each [L, E]; none: `load` is all that is known.
   std::span<const Load> recent = {};
   // Set by another thread: nobody waits for the answer any more. Looked at where the search counts

@@ -60,14 +60,13 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
         absl::StrCat("--min-gain is ", options.min_gain, ", expected 0..1"));
   }
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  ReplayOptions replay{
-      .every = options.every,
-      .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history,
-      .decay = {},
-      .min_gain = options.min_gain,
-      .split = options.split == "batch" ? ReplaySplit::kBatch : ReplaySplit::kEqual,
-      .costs = {},
-      .horizon_windows = options.horizon_windows.value_or(0)};
+  ReplayOptions replay{.every = options.every,
+                       .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history,
+                       .decay = {},
+                       .min_gain = options.min_gain,
+                       .split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual,
+                       .costs = {},
+                       .horizon_windows = options.horizon_windows.value_or(0)};
   if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
   EPLB_ASSIGN_OR_RETURN(replay.costs, MakeCosts(options.costs));
   return replay;

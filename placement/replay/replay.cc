@@ -201,9 +201,7 @@ class Replayer {
     const Load& load = trace_.windows[static_cast<size_t>(t)];
     const int64_t num_steps = trace_.steps[static_cast<size_t>(t)].count();
     EPLB_ASSIGN_OR_RETURN(const Evaluation still, Evaluate(load, start_));
-    EPLB_ASSIGN_OR_RETURN(const Evaluation now, options_.split == ReplaySplit::kBatch
-                                                    ? EvaluateBatch(load, in_force_)
-                                                    : Evaluate(load, in_force_));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateSplit(load, in_force_, options_.split));
     row.balancedness_static = still.mean_balancedness;
     row.balancedness = now.mean_balancedness;
     row.saved_seconds = Finite((still.peak_load - now.peak_load) * options_.costs.token_seconds);

@@ -13,6 +13,7 @@
 
 #include "placement/decision/cost.h"
 #include "placement/decision/rebalance.h"
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/policy.h"
@@ -20,19 +21,16 @@
 
 namespace eplb {
 
-// How a job splits an expert's tokens among its replicas: in equal shares, or exactly, batch by
-// batch (placement/split/batch_split.h); a window of the trace is then one batch.
-enum class ReplaySplit { kEqual, kBatch };
-
 struct ReplayOptions {
   int64_t every = 1;            // windows between decisions, >= 1
   int64_t history = 1;          // windows that a decision looks at, >= 1
   std::optional<double> decay;  // none: they are summed; else estimate = decay * estimate +
                                 // (1 - decay) * window, oldest first
   double min_gain = 0.05;
-  ReplaySplit split = ReplaySplit::kEqual;  // of what is measured; decisions assume equal shares
-  Costs costs;                              // horizon_steps is not looked at, but
-  int64_t horizon_windows = 0;              // 0: not known
+  // Of what is measured, each window as one batch; decisions assume equal shares.
+  SplitMode split = SplitMode::kEqual;
+  Costs costs;                  // horizon_steps is not looked at, but
+  int64_t horizon_windows = 0;  // 0: not known
 };
 
 // Step numbers of a window, both included.

@@ -349,4 +349,10 @@ absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& pla
   return EvaluateGpuLoads(std::move(gpu_loads), speeds->num_usable());
 }
 
+absl::StatusOr<Evaluation> EvaluateSplit(const Load& load, const Placement& placement,
+                                         SplitMode split, const GpuSpeeds* speeds) {
+  if (split == SplitMode::kBatch) return EvaluateBatch(load, placement, speeds);
+  return Evaluate(load, placement, {.speeds = speeds});
+}
+
 }  // namespace eplb

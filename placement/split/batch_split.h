@@ -130,6 +130,10 @@ class BatchSplitter {
 absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& placement,
                                          const GpuSpeeds* speeds = nullptr);
 
+// Evaluate with equal shares, or EvaluateBatch with `load` as one batch. errors and cost: theirs.
+absl::StatusOr<Evaluation> EvaluateSplit(const Load& load, const Placement& placement,
+                                         SplitMode split, const GpuSpeeds* speeds = nullptr);
+
 }  // namespace eplb
 
 #endif  // EPLB_PLACEMENT_SPLIT_BATCH_SPLIT_H_

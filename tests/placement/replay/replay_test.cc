@@ -231,7 +231,7 @@ TEST(ReplayTest, AnExactSplitIsNeverBelowEqualSharesOfTheSamePlacements) {
   const auto policy = Fast("incremental");
   ReplayOptions options{.every = 4, .history = 4};
   const ReplayResult equal = Replay(series.trace(), topology, *policy, options).value();
-  options.split = ReplaySplit::kBatch;
+  options.split = SplitMode::kBatch;
   const ReplayResult batch = Replay(series.trace(), topology, *policy, options).value();
   ASSERT_EQ(batch.rows.size(), equal.rows.size());
   for (size_t t = 0; t < batch.rows.size(); ++t) {
