@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxDistance = 3;      // a name further away was not meant,
 constexpr size_t kLettersPerError = 3;  // nor one of which less would be right
 
-// The number of letters to insert, delete or replace, or of neighbours to all-gather.
+// The number of letters to insert, delete or replace, or of neighbours to swap.
 // cost: O(|a| * |b|).
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1);  // of the row before the last one

@@ -1,6 +1,17 @@
 #include "base/text.h"
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
+
+namespace eplb {
+
+std::string ErrnoText(int error) {
+  char buffer[128];
+  return strerror_r(error, buffer, sizeof(buffer));
+}
+
+}  // namespace eplb
 
 namespace eplb::wire {
 

@@ -27,6 +27,9 @@ std::string ListRanks(const std::vector<Integer>& ranks, size_t most, size_t of_
       named < ranks.size() ? absl::StrCat(" and ", ranks.size() - named, " more") : "");
 }
 
+// The system's text for a value of errno. threads: safe.
+std::string ErrnoText(int error);
+
 // JSON has no other numbers: 0 for what is not finite.
 inline double FiniteOrZero(double value) { return std::isfinite(value) ? value : 0; }
 

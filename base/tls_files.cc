@@ -64,7 +64,7 @@ absl::StatusOr<Key> ReadKey(const std::string& path) {
 absl::StatusOr<absl::Time> ExpiryOf(const X509& certificate, const std::string& path) {
   std::tm end{};
   if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &end) != 1) {
-    return Bad(path, "its certificate has no readable end");
+    return Bad(path, "its certificate's expiry date cannot be parsed");
   }
   return absl::FromTM(end, absl::UTCTimeZone());
 }
@@ -97,7 +97,7 @@ absl::Status CheckTlsFiles(const TlsFiles& files) {
   for (const auto& [what, path] : names) {
     if (!path->empty()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("TLS: no ", what, " is named; it needs CA file, certificate and key"));
+        absl::StrCat("TLS: the ", what, " is not set; TLS needs CA file, certificate and key"));
   }
   EPLB_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(files.cert));
   EPLB_ASSIGN_OR_RETURN(const Key key, ReadKey(files.key));

@@ -39,8 +39,8 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
 absl::Status Client::Impl::CheckStream(const void* stream) const {
   if (stream == nullptr || rows_on_device_) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "stream: the expert tensors lie in host memory, which no stream orders; wait for what writes "
-      "them and give null");
+      "stream must be null: the expert tensors are in host memory. Synchronize your stream before "
+      "StepBoundary.");
 }
 
 double Client::Impl::SecondsInBoundary() const {
@@ -61,8 +61,9 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   if (decision.outcome == VoteOutcome::kDiverged) {
     return End(step,
                absl::DataLossError(absl::StrCat(
-                   "after step ", step, " the ranks run different placements; this one version ",
-                   running_.version, " ", running_.digest.Hex())),
+                   "after step ", step, " the ranks run different placements, this rank version ",
+                   running_.version, " ", running_.digest.Hex(),
+                   "; the run ends, restart it from a checkpoint")),
                target);
   }
   const bool agreed = decision.outcome == VoteOutcome::kRunChunk;
@@ -180,8 +181,10 @@ absl::Status Client::Impl::WritesGoOn(std::string_view why) const {
   const RankId self{options_.rank};
   return MissingRanksError(
       "the second vote", std::span(&self, 1),
-      absl::StrCat("its own writes into other ranks' staging could not be ended after: ",
-                   std::string(why)));
+      absl::StrCat(
+          "this rank cannot stop its pending writes into other ranks' staging and leaves the "
+          "run; cause: ",
+          std::string(why)));
 }
 
 absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {
@@ -259,7 +262,7 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
     return MakeRouteTables(memory);
   }
   if (executor_ != nullptr) {
-    return absl::FailedPreconditionError("RegisterExperts was called before");
+    return absl::FailedPreconditionError("RegisterExperts was called twice");
   }
   absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
   EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));

@@ -260,7 +260,7 @@ void Client::Impl::StartSession(wire::Hello identity) {
                          return executor->CheckFits(plan);
                        }};
   const uint64_t nonce = member.identity.nonce;
-  const auto on_ready = [this](const Proposal& proposal, int64_t step) {
+  const auto on_prepared = [this](const Proposal& proposal, int64_t step) {
     log_.WriteReady({.event = "ready",
                      .step = std::max<int64_t>(step, 0),
                      .last_step = std::max<int64_t>(step, 0),
@@ -268,7 +268,7 @@ void Client::Impl::StartSession(wire::Hello identity) {
                      .digest = proposal.propose.digest});
   };
   member_ = std::make_unique<SharedMember>(Member(std::move(member), running_),
-                                           options_.report_max_steps, on_ready);
+                                           options_.report_max_steps, on_prepared);
   if (options_.endpoint.empty()) return;
   SessionOptions session;
   session.endpoints = EndpointsOf(options_);

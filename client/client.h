@@ -134,7 +134,8 @@ struct ClientOptions {
   std::string reduce = "rank";
   // Newest steps kept for a daemon that is away; older ones are dropped and counted.
   int32_t report_max_steps = 1000;
-  int32_t layers_per_chunk = 4;  // what staging is sized for; the daemon's chunks have no more
+  // Layers that staging holds; the daemon's setting of this name may ask for smaller chunks.
+  int32_t layers_per_chunk = 4;
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   // auto, or host, peer (CUDA IPC), nccl; the last two for tensors in GPU memory. inproc is for
   // ranks that are threads (see client/inproc.h). auto: for host memory host; for a GPU's the first

@@ -104,14 +104,14 @@ struct Client::Impl {
   void LeavePeers();
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
-  // ---- registration.cc ----
+  // ---- boundary.cc: registration ----
   absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
   // Collective. Takes the transport of inproc ranks, if there is one.
   absl::StatusOr<RowMover> TakeMover(const JobNeeds& needs);
   absl::Status MakeRouteTables(const RowMemory& memory);
 
-  // ---- boundary.cc ----
+  // ---- boundary.cc: steps ----
   absl::Status Vote(int64_t step, BoundaryResult& result);
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
   absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
@@ -129,7 +129,7 @@ struct Client::Impl {
   // Why a rank may not vote. `why`: what it failed in before.
   absl::Status WritesGoOn(std::string_view why) const;
 
-  // ---- check.cc ----
+  // ---- expert_check.cc ----
   absl::Status CheckLayer(LayerId layer, const ExpertProbe& probe);
   // Moves a layer's rows and shows `to` in the tables, as far as all ranks could.
   absl::Status MoveForCheck(LayerId layer, const Placement& from, const Placement& to);

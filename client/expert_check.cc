@@ -224,8 +224,9 @@ absl::Status Client::Impl::CheckLayer(LayerId layer, const ExpertProbe& probe) {
   for (size_t rank = 0; rank < answers.size(); ++rank) {
     absl::StatusOr<SlotOutputs> said = DecodeOutputs(answers[rank]);
     if (!said.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("check: rank ", rank, " sent something else: ", said.status().message()));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "check: rank ", rank,
+          " called another collective, or runs another version: ", said.status().message()));
     }
     ranks.push_back(*std::move(said));
   }

@@ -100,7 +100,7 @@ absl::Status CheckSteps(const ClientOptions& o) {
 
 absl::Status CheckDaemon(const ClientOptions& o) {
   if (o.endpoint.empty()) {
-    return o.require_daemon ? Bad("require_daemon", "there is no endpoint of a daemon")
+    return o.require_daemon ? Bad("require_daemon", "is set, but endpoint is empty")
                             : absl::OkStatus();
   }
   return wire::SplitEndpoints(o.endpoint).status();
@@ -181,8 +181,8 @@ std::string RunOf(const std::string& launch_id, const std::string& drawn) {
 absl::Status CheckDaemonAllGather(const ClientOptions& o) {
   if (o.job == ClientOptions().job) {
     return Bad("job", absl::StrCat("\"", o.job,
-                                   "\" is the name of every job without one, whose ranks could "
-                                   "meet at the daemon; give the job a name"));
+                                   "\" is shared by all unnamed jobs; name this job so that its "
+                                   "ranks do not join another one"));
   }
   if (absl::Status status = CheckName("job", o.job, wire::kMaxNameLength); !status.ok()) {
     return status;

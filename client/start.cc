@@ -40,7 +40,7 @@ struct Said {
 absl::StatusOr<Said> Parse(const std::string& blob, size_t rank) {
   EPLB_ASSIGN_OR_RETURN(StartFields fields, DecodeStartFields(blob));
   if (fields.empty() || fields.front().first != kError) {
-    return absl::InvalidArgumentError("it has no lines of a start");
+    return absl::InvalidArgumentError("its message has no fields of a start");
   }
   Said said{.error = fields.front().second, .compared = {}, .extra = {}};
   const auto extra = std::find_if(fields.begin() + 1, fields.end(),
@@ -133,7 +133,8 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
     absl::StatusOr<Said> said = Parse((*blobs)[i], i);
     if (!said.ok()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          round.what, ": rank ", i, " sent something else: ", said.status().message()));
+          round.what, ": rank ", i,
+          " called another collective, or runs another version: ", said.status().message()));
     }
     if (!said->error.empty()) {
       return absl::FailedPreconditionError(

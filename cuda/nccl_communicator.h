@@ -29,7 +29,7 @@ struct NcclOptions {
   int32_t rank = 0;
   int32_t num_ranks = 1;
   // A group of one send and one receive on at most 16 channels takes 2 * 16 of the 254 work batches
-  // that one kernel plan holds, so it is never cut in two (see nccl_config.cc).
+  // that one kernel plan holds, so it is never cut in two (see nccl_communicator.cc).
   int32_t max_ctas = 16;
   int32_t channels_per_net_peer = 8;  // NCCL's default is 2, and 1 in large jobs
   int32_t traffic_class = -1;  // -1: NCCL's; lower than training's where the fabric has classes

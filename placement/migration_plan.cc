@@ -261,33 +261,6 @@ absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Plac
   return plan;
 }
 
-absl::StatusOr<std::vector<Chunk>> CutIntoChunks(const Placement& current, const Placement& target,
-                                                 int32_t layers_per_chunk) {
-  EPLB_RETURN_IF_ERROR(
-      CheckSameTopology("current", current.topology(), "target", target.topology()));
-  if (layers_per_chunk < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layers_per_chunk is ", layers_per_chunk, ", it must be at least 1"));
-  }
-  std::vector<LayerPlacement> changed;
-  for (int32_t layer = 0; layer < target.topology().num_layers(); ++layer) {
-    LayerPlacement after = target.Layer(LayerId{layer});
-    if (after != current.Layer(LayerId{layer})) changed.push_back(std::move(after));
-  }
-  std::vector<Chunk> chunks;
-  const auto chunk_size = static_cast<size_t>(layers_per_chunk);
-  for (size_t first = 0; first < changed.size(); first += chunk_size) {
-    const std::span<const LayerPlacement> part =
-        std::span(changed).subspan(first, std::min(chunk_size, changed.size() - first));
-    const Placement& before = chunks.empty() ? current : chunks.back().after;
-    EPLB_ASSIGN_OR_RETURN(Placement after, before.WithLayers(part));
-    std::vector<LayerId> layers;
-    for (const LayerPlacement& layer : part) layers.push_back(layer.layer);
-    chunks.push_back({std::move(layers), std::move(after)});
-  }
-  return chunks;
-}
-
 absl::StatusOr<MoveSummary> SummariseMoves(const Placement& previous, const Placement& next) {
   const Topology& topology = next.topology();
   EPLB_RETURN_IF_ERROR(CheckSameTopology("previous", previous.topology(), "next", topology));

@@ -81,12 +81,6 @@ struct Chunk {
   Placement after;
 };
 
-// Cuts a migration into chunks of at most `layers_per_chunk` changed layers, in rising order. Every
-// `after` is a complete and valid placement; the last one equals `target`; equal placements give no
-// chunk. errors: InvalidArgument when topologies differ or layers_per_chunk < 1.
-absl::StatusOr<std::vector<Chunk>> CutIntoChunks(const Placement& current, const Placement& target,
-                                                 int32_t layers_per_chunk);
-
 // What changes between two placements, summed over layers.
 struct MoveSummary {
   int64_t transfers = 0;      // (layer, expert, GPU) where that GPU did not hold the expert before

@@ -367,7 +367,8 @@ void AddSet(CLI::App& root, Command& command) {
   CLI::App& set = *root.add_subcommand("set", "Change settings of a job: policy");
   set.require_subcommand(1);
   const auto options = std::make_shared<SetPolicyOptions>();
-  CLI::App& app = *set.add_subcommand("policy", "How a job is balanced; the others stay");
+  CLI::App& app = *set.add_subcommand(
+      "policy", "Change settings of one job; the other settings keep their values");
   app.add_option("settings", options->settings,
                  absl::StrJoin(
                      wire::SettingRows(), ", ",

@@ -12,8 +12,8 @@
 
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
-#include "client/cli/formats/load_file.h"
 #include "client/cli/text.h"
+#include "client/formats/load_file.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "proto/wire/placement_json.h"

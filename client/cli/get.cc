@@ -412,7 +412,7 @@ void AddGetEvents(CLI::App& get, Command& command) {
 
 void AddGet(CLI::App& root, Command& command) {
   CLI::App& app =
-      *root.add_subcommand("get", "One thing of the daemon: jobs, ranks, placement, plans, events");
+      *root.add_subcommand("get", "Show jobs, ranks, a placement, plans or events of the daemon");
   app.require_subcommand(1);
   AddGetJobs(app, command);
   AddGetRanks(app, command);

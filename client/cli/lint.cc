@@ -15,7 +15,7 @@
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/load_file.h"
+#include "client/formats/load_file.h"
 #include "proto/wire/placement_json.h"
 
 #include <CLI/CLI.hpp>
@@ -485,7 +485,7 @@ Output RunLint(const LintOptions& options) {
 
 void AddLint(CLI::App& root, Command& command) {
   const auto options = std::make_shared<LintOptions>();
-  CLI::App& app = *root.add_subcommand("lint", "Say every rule that a placement file breaks");
+  CLI::App& app = *root.add_subcommand("lint", "List each rule that a placement file breaks");
   app.add_option("--placement", options->placement, "The placement")->required()->type_name("FILE");
   app.add_option("--load", options->load, "A load whose layers and experts must be the same")
       ->type_name("FILE");

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 
 #include "base/tls_files.h"
-#include "client/cli/formats/load_window.h"
 #include "client/cli/terminal.h"
+#include "client/formats/load_window.h"
 #include "proto/wire/messages.h"
 
 namespace eplb::v1 {
@@ -68,7 +68,7 @@ inline constexpr char kNoVisibleJob[] =
     "no job that you may see: tls.identity of the daemon decides which";
 
 struct QueryOptions {
-  std::string endpoint;        // as the flag; empty: see endpoint.h
+  std::string endpoint;        // as the flag; empty: of the environment or the configuration file
   wire::TlsFiles tls = {};     // as the flags; the environment fills in what is empty
   std::string timeout = "5s";  // "5s", "500ms" or a number of seconds
   Format format = Format::kTable;

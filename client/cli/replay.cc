@@ -12,11 +12,11 @@
 
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/load_file.h"
-#include "client/cli/formats/load_window.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
+#include "client/formats/load_file.h"
+#include "client/formats/load_window.h"
 #include "placement/decision/rebalance.h"
 
 #include <CLI/CLI.hpp>

@@ -181,12 +181,13 @@ void AddReport(CLI::App& root, Command& command) {
       ->required()
       ->type_name("DIR");
   app.add_option("--window-steps", options->window_steps,
-                 "Steps planned at once in the upper line [50]")
+                 "Length of a window of the hindsight line, in steps [50]")
       ->type_name("N");
-  app.add_option("--min-rebalances", options->min_rebalances, "Fewer are a problem [0]")
+  app.add_option("--min-rebalances", options->min_rebalances,
+                 "Fail if the run has fewer rebalances [0]")
       ->type_name("N");
   app.add_option("--min-gain", options->min_gain,
-                 "Less balancedness gained over the static layout is a problem")
+                 "Fail if the gain of balancedness over the static layout is lower")
       ->type_name("X");
   app.add_option("--events", options->events,
                  "What operators did: `eplbctl get events -o json` [DIR/events.json]")

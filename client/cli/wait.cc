@@ -203,7 +203,7 @@ Output RunWait(const WaitOptions& options) {
 void AddWait(CLI::App& root, Command& command) {
   const auto options = std::make_shared<WaitOptions>();
   options->query.timeout = "10m";
-  CLI::App& app = *root.add_subcommand("wait", "Until something is true of a job");
+  CLI::App& app = *root.add_subcommand("wait", "Wait for a condition of a job");
   app.add_option("--for", options->condition,
                  "connected, finished, ended, state=NAME, version>=N, step>=N or balanced>=X "
                  "(measured)")

@@ -57,7 +57,7 @@ class WaitCondition {
 struct WaitOptions {
   QueryOptions query;     // its timeout is that of all questions together, at most a week
   std::string job;        // empty: the only one
-  std::string condition;  // see wait_condition.h
+  std::string condition;  // as `--for` of the help
 };
 
 // Asks until the condition is true, a daemon that goes away meanwhile as well as a job that has not

@@ -236,7 +236,7 @@ std::vector<CLI::Option*> AddIntervalOptions(CLI::App& app, WatchOptions& option
                                              const std::string& count_help) {
   CLI::Option* const interval =
       app.add_option("--interval", options.interval,
-                     "Between two runs, at least 100ms [" + options.interval + "]")
+                     "Time between two runs, at least 100ms [" + options.interval + "]")
           ->type_name("DURATION");
   CLI::Option* const count = app.add_option("--count", options.count, count_help)
                                  ->check(&CheckNotNegative)

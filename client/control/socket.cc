@@ -16,17 +16,13 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 
 namespace eplb {
 namespace {
 
 // poll() takes an int of milliseconds; longer waits are cut into pieces of this.
 constexpr absl::Duration kLongestPoll = absl::Minutes(1);
-
-std::string ErrnoText(int error) {
-  char buffer[128];
-  return strerror_r(error, buffer, sizeof(buffer));
-}
 
 struct RawAddress {
   sockaddr_storage storage{};

@@ -151,7 +151,7 @@ struct LinkParts {
   std::vector<Peer> peers;  // rising by rank
 };
 
-// Calls `all-gather` once, whatever happens, so that the ranks' next all-gathers stay side by side.
+// Calls `all_gather` once, whatever happens, so that the ranks' next all-gathers stay side by side.
 // own: an error when this rank could not make its staging: it is returned here, and the others fail
 // with it by its name. errors: as MakeHostTransport.
 absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,

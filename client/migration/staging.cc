@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 
 namespace eplb {
 
@@ -93,11 +94,6 @@ absl::StatusOr<StagingLayout> LayOutStaging(const MigrationPlan& plan, const Top
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-
-std::string ErrnoText(int error) {
-  char buffer[128];
-  return strerror_r(error, buffer, sizeof(buffer));
-}
 
 // A mapping cannot be empty; an arena can.
 size_t MappedBytes(int64_t bytes) { return static_cast<size_t>(std::max<int64_t>(bytes, 1)); }

@@ -121,7 +121,7 @@ struct TransportOptions {
 };
 
 // Rows in host memory: memfd shared memory between ranks of one host, TCP between hosts.
-// Collective: calls `all-gather` once, also when this rank fails. Not for a forked child: there
+// Collective: calls `all_gather` once, also when this rank fails. Not for a forked child: there
 // every call fails and the destructor disturbs nobody. errors: InvalidArgument, ResourceExhausted
 // when the arena cannot be allocated, Unavailable when the address cannot be bound,
 // DeadlineExceeded naming the ranks that did not come.

@@ -104,14 +104,14 @@ class RankCheck {
     CheckRunning(record, index);
     switch (record.kind) {
       case Kind::kPrepared:
-        ready_[record.version] = record.digest;
+        prepared_[record.version] = record.digest;
         failed_votes_.erase(record.version);
         break;
       case Kind::kVote:
         CountVote(record);
         break;
       case Kind::kDrop:
-        ready_.erase(record.version);
+        prepared_.erase(record.version);
         break;
       case Kind::kCommit:
         CheckCommit(record);
@@ -144,7 +144,7 @@ class RankCheck {
              record.version, ", which it never had, below version ", *versions_.rbegin());
     }
     run_id_ = record.run_id;
-    ready_.clear();
+    prepared_.clear();
     failed_votes_.clear();
     next_step_ = record.step;
     Run(record);
@@ -173,8 +173,8 @@ class RankCheck {
     const std::string did = absl::StrCat("committed ", Name(record.version, record.digest),
                                          " after step ", record.step);
     CheckNextStep(did, record, After(record.step));
-    const auto ready = ready_.find(record.version);
-    if (ready == ready_.end()) {
+    const auto ready = prepared_.find(record.version);
+    if (ready == prepared_.end()) {
       Report(did, " without PREPARED for it before");
     } else if (ready->second != record.digest) {
       Report(did, ", but was PREPARED for digest ", Short(ready->second));
@@ -235,7 +235,7 @@ class RankCheck {
   std::optional<std::string> run_id_;
   std::optional<int64_t> next_step_;
   std::optional<std::pair<int64_t, Digest>> running_;
-  std::map<int64_t, Digest> ready_;
+  std::map<int64_t, Digest> prepared_;
   std::set<int64_t> failed_votes_;
   std::set<int64_t> versions_;                    // that this rank ran or committed, over all runs
   std::set<std::string> started_;                 // runs

@@ -10,7 +10,7 @@
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/load_file.h"
+#include "client/formats/load_file.h"
 
 #include <nlohmann/json.hpp>
 

@@ -12,7 +12,7 @@ wire::Nack MakeNack(int64_t version, wire::NackCode code, std::string detail) {
   return {.version = version, .code = code, .detail = std::move(detail)};
 }
 
-wire::Prepared MakeReady(const Proposal& proposal) {
+wire::Prepared MakePrepared(const Proposal& proposal) {
   return {.version = proposal.propose.version,
           .digest = proposal.propose.digest,
           .plan_hash = proposal.plan.hash};
@@ -72,7 +72,7 @@ std::vector<wire::UpMessage> Member::OnDown(const wire::DownMessage& message) {
   } else if (const auto* keep = std::get_if<wire::Keep>(&message)) {
     keep_ = *keep;
   }
-  return {};  // Pace and Drain are the session's
+  return {};  // SetReportInterval and Drain are the session's
 }
 
 std::optional<wire::UpMessage> Member::Begin(const wire::Propose& propose) {
@@ -84,18 +84,18 @@ std::optional<wire::UpMessage> Member::Begin(const wire::Propose& propose) {
                     absl::StrCat("term ", propose.term, ", this rank has seen ", highest_term_));
   }
   highest_term_ = propose.term;
-  if (ready_ != nullptr && ready_->propose.version == version &&
-      ready_->propose.digest == propose.digest) {
-    return MakeReady(*ready_);
+  if (prepared_ != nullptr && prepared_->propose.version == version &&
+      prepared_->propose.digest == propose.digest) {
+    return MakePrepared(*prepared_);
   }
   if (version <= highest_version_) {
     return MakeNack(version, kStaleVersion,
                     absl::StrCat("this rank has seen version ", highest_version_));
   }
   highest_version_ = version;
-  if (ready_ != nullptr) {
+  if (prepared_ != nullptr) {
     return MakeNack(version, kBusy,
-                    absl::StrCat("version ", ready_->propose.version,
+                    absl::StrCat("version ", prepared_->propose.version,
                                  in_vote_ ? " is being voted on" : " is PREPARED"));
   }
   if (propose.base_version != running_.version || propose.base_digest != running_.digest) {
@@ -111,13 +111,13 @@ wire::UpMessage Member::Finish(Prepared prepared) {
   if (auto* nack = std::get_if<wire::Nack>(&prepared)) return std::move(*nack);
   auto& proposal = std::get<std::shared_ptr<const Proposal>>(prepared);
   const wire::Propose& propose = proposal->propose;
-  if (ended_ || ready_ != nullptr || propose.base_digest != running_.digest ||
+  if (ended_ || prepared_ != nullptr || propose.base_digest != running_.digest ||
       propose.base_version != running_.version) {
     return MakeNack(propose.version, wire::NackCode::kBusy,
                     "this rank changed while it checked the proposal");
   }
-  ready_ = std::move(proposal);
-  return MakeReady(*ready_);
+  prepared_ = std::move(proposal);
+  return MakePrepared(*prepared_);
 }
 
 wire::Hello Member::MakeHello() const {
@@ -125,7 +125,7 @@ wire::Hello Member::MakeHello() const {
   hello.report_every = report_every_;
   hello.running_version = running_.version;
   hello.running_digest = running_.digest;
-  hello.prepared_version = ready_ == nullptr ? 0 : ready_->propose.version;
+  hello.prepared_version = prepared_ == nullptr ? 0 : prepared_->propose.version;
   hello.highest_term = highest_term_;
   hello.highest_version = highest_version_;
   hello.step = FinishedStep();
@@ -139,12 +139,12 @@ wire::Failed Member::MakeFailed(int64_t version, wire::FailedCode code, std::str
 }
 
 std::vector<wire::UpMessage> Member::OnCancel(const wire::Cancel& cancel) {
-  if (ready_ != nullptr && ready_->propose.version == cancel.version) {
-    if (in_vote_ && frozen_.proposal == ready_) {
+  if (prepared_ != nullptr && prepared_->propose.version == cancel.version) {
+    if (in_vote_ && frozen_.proposal == prepared_) {
       cancel_ = cancel;
       return {};
     }
-    ready_ = nullptr;
+    prepared_ = nullptr;
     return {MakeFailed(cancel.version, wire::FailedCode::kCancelled, cancel.reason)};
   }
   if (cancel.version == running_.version) return {last_applied_};
@@ -160,16 +160,16 @@ std::vector<wire::UpMessage> Member::OnNeedPlacement(const wire::NeedPlacement& 
 
 VoteSnapshot Member::Enter() {
   in_vote_ = true;
-  frozen_ = NothingReady(running_.digest.VoteBits());
-  if (ready_ == nullptr) return frozen_;
-  frozen_.proposal = ready_;
-  frozen_.values[0] = ready_->propose.version;
-  frozen_.values[2] = ready_->propose.digest.VoteBits();
+  frozen_ = NothingPrepared(running_.digest.VoteBits());
+  if (prepared_ == nullptr) return frozen_;
+  frozen_.proposal = prepared_;
+  frozen_.values[0] = prepared_->propose.version;
+  frozen_.values[2] = prepared_->propose.digest.VoteBits();
   for (const size_t i : {0, 2}) frozen_.values[i + 1] = -frozen_.values[i];
   return frozen_;
 }
 
-VoteSnapshot Member::NothingReady(int64_t running) {
+VoteSnapshot Member::NothingPrepared(int64_t running) {
   return {.values = {0, 0, 0, 0, running, -running}, .proposal = nullptr};
 }
 
@@ -193,7 +193,7 @@ VoteDecision Member::Decide(std::span<const int64_t> minimum,
   in_vote_ = false;
   frozen_.proposal = nullptr;
   if (cancel_.has_value()) {
-    ready_ = nullptr;
+    prepared_ = nullptr;
     messages.push_back(MakeFailed(cancel_->version, wire::FailedCode::kCancelled, cancel_->reason));
     cancel_.reset();
   }
@@ -208,7 +208,7 @@ void Member::SetTransport(std::string_view name, std::string_view fallback_reaso
 }
 
 wire::UpMessage Member::OnApplied(int64_t received_bytes, double pause_seconds) {
-  const std::shared_ptr<const Proposal> applied = std::exchange(ready_, nullptr);
+  const std::shared_ptr<const Proposal> applied = std::exchange(prepared_, nullptr);
   running_ = {.version = applied->propose.version,
               .digest = applied->propose.digest,
               .placement = applied->target};
@@ -228,7 +228,7 @@ wire::UpMessage Member::OnApplied(int64_t received_bytes, double pause_seconds) 
 }
 
 wire::UpMessage Member::OnDropped(std::string_view reason) {
-  const std::shared_ptr<const Proposal> dropped = std::exchange(ready_, nullptr);
+  const std::shared_ptr<const Proposal> dropped = std::exchange(prepared_, nullptr);
   in_vote_ = false;
   frozen_.proposal = nullptr;
   cancel_.reset();
@@ -237,7 +237,7 @@ wire::UpMessage Member::OnDropped(std::string_view reason) {
 
 wire::UpMessage Member::OnEnded(std::string_view reason, std::span<const RankId> missing_ranks) {
   ended_ = true;
-  ready_ = nullptr;
+  prepared_ = nullptr;
   frozen_.proposal = nullptr;
   cancel_.reset();
   wire::Goodbye goodbye{.reason = std::string(reason), .missing_ranks = {}, .failed = true};

@@ -98,7 +98,7 @@ class Member {
   // OnApplied, OnDropped and OnEnded. REQUIRES: no vote is open.
   VoteSnapshot Enter();
   // What Enter gives while nothing is PREPARED. running: VoteBits of the running digest.
-  static VoteSnapshot NothingReady(int64_t running);
+  static VoteSnapshot NothingPrepared(int64_t running);
   // minimum: the element-wise minimum of all ranks' values. Agreement of v and d on all ranks is
   // equality with this rank's own values and not 0.
   static VoteOutcome OutcomeOf(const VoteSnapshot& own, std::span<const int64_t> minimum);
@@ -116,7 +116,7 @@ class Member {
   const MemberOptions& options() const { return options_; }
   const RunningPlacement& running() const { return running_; }
   // The proposal this rank is PREPARED for, or null.
-  const std::shared_ptr<const Proposal>& ready() const { return ready_; }
+  const std::shared_ptr<const Proposal>& prepared() const { return prepared_; }
   int64_t step() const { return step_; }
   bool ended() const { return ended_; }
 
@@ -130,8 +130,8 @@ class Member {
 
   MemberOptions options_;
   RunningPlacement running_;
-  std::shared_ptr<const Proposal> ready_;
-  // From Enter to the outcome; `frozen_.proposal` is null or equals ready_ meanwhile.
+  std::shared_ptr<const Proposal> prepared_;
+  // From Enter to the outcome; `frozen_.proposal` is null or equals prepared_ meanwhile.
   bool in_vote_ = false;
   VoteSnapshot frozen_;
   std::optional<wire::Cancel> cancel_;  // of the frozen proposal, answered by the outcome

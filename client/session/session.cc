@@ -119,7 +119,7 @@ void Session::Tell(const ConnectionEnd& end) {
                           "; the ranks leave eplbd at ", endpoint, " for it"));
   } else if (IsRefusal(end.status)) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
-                          end.status.message(), "; training continues without it"));
+                          end.status.message(), "; training continues unbalanced"));
     figures_.OnRefusal();
   } else if (IsFull(end.status) || IsLater(end.status)) {
     TellAway(absl::StrCat("has no place for this run yet: ", end.status.message()));

@@ -4,8 +4,8 @@
 
 namespace eplb {
 
-SharedMember::SharedMember(Member member, int64_t max_window_steps, OnReady on_ready)
-    : on_ready_(std::move(on_ready)),
+SharedMember::SharedMember(Member member, int64_t max_window_steps, OnPrepared on_prepared)
+    : on_prepared_(std::move(on_prepared)),
       step_(member.step()),
       report_every_(member.options().identity.report_every),
       running_bits_(member.running().digest.VoteBits()),
@@ -45,8 +45,8 @@ wire::SetReportInterval SharedMember::FinishStep(int64_t step,
 }
 
 VoteSnapshot SharedMember::Enter() {
-  if (!may_be_ready_) {
-    open_ = Member::NothingReady(running_bits_);
+  if (!may_be_prepared_) {
+    open_ = Member::NothingPrepared(running_bits_);
     return *open_;
   }
   const std::unique_lock<std::mutex> lock = LockForTraining();
@@ -159,7 +159,7 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
   }
   Prepared prepared = PrepareProposal(*options, running, propose);  // milliseconds: no lock
   if (const auto* proposal = std::get_if<std::shared_ptr<const Proposal>>(&prepared)) {
-    on_ready_(**proposal, step);
+    on_prepared_(**proposal, step);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (goodbye_.has_value()) return;

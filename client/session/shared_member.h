@@ -23,8 +23,8 @@
 
 namespace eplb {
 
-// Threads: safe. No call of the training thread waits for I/O; `on_ready` may. Memory: bounded by
-// kMaxMessages, kMaxKept windows and the window buffer.
+// Threads: safe. No call of the training thread waits for I/O; `on_prepared` may. Memory: bounded
+// by kMaxMessages, kMaxKept windows and the window buffer.
 class SharedMember {
  public:
   // Answers that wait while the daemon does not read. More than that and the connection is given
@@ -34,10 +34,10 @@ class SharedMember {
   // Told the proposal and the last finished step before PREPARED can be voted on or is told to the
   // daemon. Called on the session's thread without the lock, so that a log on a stalled file system
   // delays no boundary; when the rank changes meanwhile, PREPARED does not follow.
-  using OnReady = std::function<void(const Proposal&, int64_t step)>;
+  using OnPrepared = std::function<void(const Proposal&, int64_t step)>;
 
   // max_window_steps: as WindowBuffer.
-  SharedMember(Member member, int64_t max_window_steps, OnReady on_ready);
+  SharedMember(Member member, int64_t max_window_steps, OnPrepared on_prepared);
 
   // ---- training thread ----
   // Counts the step, keeps a finished window and says how long windows are now; returns what the
@@ -88,17 +88,17 @@ class SharedMember {
   // a boundary has something to do. Each change of the member lies between the two. REQUIRES: the
   // lock.
   void Update();
-  void Publish() { may_be_ready_ = member_.ready() != nullptr; }
+  void Publish() { may_be_prepared_ = member_.prepared() != nullptr; }
   void Push(std::vector<wire::UpMessage> messages);  // REQUIRES: the lock
   void OnPropose(const wire::Propose& propose);
 
-  const OnReady on_ready_;
+  const OnPrepared on_prepared_;
   std::atomic<int64_t> long_waits_ = 0;
   // Written by the training thread.
   std::atomic<int64_t> step_;
   std::atomic<int32_t> report_every_;
   // Written under the lock. False: Enter would find nothing PREPARED.
-  std::atomic<bool> may_be_ready_ = false;
+  std::atomic<bool> may_be_prepared_ = false;
   std::atomic<int64_t> num_report_intervals_ = 0;
   // Of the training thread alone.
   std::vector<wire::LoadReport> kept_;  // windows that wait for the lock

@@ -20,7 +20,7 @@ struct BoundOptions {
 };
 
 // For each layer, a load that no placement on this topology can go below. Flat and soft: the bound
-// of all usable GPUs as one domain (search/domain_bound.h has the proof). Strict: the least, over
+// of all usable GPUs as one domain (bound.cc has the proof). Strict: the least, over
 // all ways to put the expert groups on nodes, of the largest bound of a node with its groups; where
 // there are more than kMaxPartitions ways, the flat bound, which holds under any hierarchy. 0 for a
 // layer without load. Rounded as doubles are: a placement that meets its bound may evaluate some

@@ -30,7 +30,7 @@ std::optional<std::vector<int32_t>> NodeAffinityOf(const Topology& topology, Hie
 absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
                                                     Hierarchy hierarchy);
 
-// NodeAffinity of expert groups that make the nodes' loads even.
+// Nodes of expert groups that make the nodes' loads even.
 
 // The node of each expert group in each layer, [L, K], as many groups on every node: the fullest
 // node of a layer has the least load / sum of GPU speeds there is, exactly up to kMaxPartitions
@@ -51,7 +51,7 @@ struct CrossingShare {
 };
 
 // The share of tokens that replicas off the home node of their expert group serve. A home is as
-// NodeAffinityOf in search/homes.h reads it under a soft hierarchy. shares: [L, S], the part of its
+// NodeAffinityOf above reads it under a soft hierarchy. shares: [L, S], the part of its
 // expert's tokens that a slot takes; null for equal parts.
 // errors: InvalidArgument when load and placement differ in layers or experts, shares in shape, K %
 // N or E % K is not 0, or, naming the layer, an expert group has no node with all its experts.

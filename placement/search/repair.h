@@ -11,7 +11,7 @@ namespace eplb {
 
 // Gives every expert without a slot one, in place of the replica whose expert misses it least, then
 // fills the slots that are empty (-1) with replicas of the experts with the largest units.
-// NodeAffinity are kept: an expert's only replica goes to its home, and no expert loses its last
+// Homes are kept: an expert's only replica goes to its home, and no expert loses its last
 // one there. `layout` [S], by GPU. False when that is not possible without a duplicate; the layout
 // is then of no use. cost: O((lost experts + empty slots) * (n log n + S)).
 bool Repair(const Domain& domain, std::vector<int32_t>& layout);

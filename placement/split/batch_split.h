@@ -53,7 +53,6 @@ class SplitGraph {
   std::span<const int64_t> speeds() const { return speeds_; }
   // Views of the graph, which outlives them.
   SplitLayer Layer(LayerId layer) const;
-  int32_t NumParts(LayerId layer) const;
   int32_t max_parts() const { return max_parts_; }            // of a layer
   int32_t max_replicated() const { return max_replicated_; }  // of a layer
 

@@ -114,7 +114,7 @@ class LayerFlow {
   bool NextStep(size_t gpu, Step& step);
   void MoveAlongPath(size_t source, size_t sink);
 
-  // Push on sets of at most 64 GPUs: layer_flow_masks.cc.
+  // Push on sets of at most 64 GPUs.
   bool PushByMasks();
   void FindReach(size_t gpu);
   void MarkReached(uint64_t reached);

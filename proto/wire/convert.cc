@@ -1,4 +1,3 @@
-// Between a load report's message and its value; used only by convert_up.cc.
 #include "proto/wire/convert.h"
 
 #include <cstring>

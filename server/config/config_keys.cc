@@ -211,8 +211,8 @@ Keys ProcessKeys() {
           "log.format", WordRange{"auto", "json", "text"},
           "One JSON object a line, or text for people; auto: text where stderr is a terminal.",
           [](auto& c) -> auto& { return c.log_format; }),
-      Key("log.level", WordRange{"debug", "info", "warn", "error"},
-          "The least severe lines that the log has.", [](auto& c) -> auto& { return c.log_level; },
+      Key("log.level", WordRange{"debug", "info", "warn", "error"}, "Lowest level that is logged.",
+          [](auto& c) -> auto& { return c.log_level; },
           {"--log-level", "debug, info, warn or error"}),
   };
 }
@@ -242,7 +242,7 @@ Keys JobLimitKeys() {
           [](auto& c) -> auto& { return c.core.session_grace; }),
       Key(
           "limits.job_expiry", DurationRange{absl::Seconds(1), absl::Hours(8760), "24h"},
-          "A job without a rank is forgotten then, unless an operator stopped it.",
+          "Time without ranks after which a job is forgotten, unless an operator stopped it.",
           [](auto& c) -> auto& { return c.core.job_expiry; }),
       Key(
           "limits.max_history", IntegerRange{1, 100000},

@@ -193,7 +193,7 @@ struct HttpServer::Parts {
   HttpResponse Respond(const httplib::Request& request) const {
     if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
     if (request.method != "GET" && request.method != "HEAD") {
-      return ErrorResponse(405, "this side only reads: GET and HEAD");
+      return ErrorResponse(405, "read-only: use GET or HEAD");
     }
     return Route(sources, Failures(), request.path, request.params);
   }

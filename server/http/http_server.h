@@ -8,7 +8,7 @@
 // GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, the
 // time of its head and of its answer, and the memory of answers that peers have not taken. The
 // probes have a thread that no question and no slow peer can hold up. Errors are {"error": "one
-// sentence"}: 421 for a Host that is not allowed (allowed_hosts.h; the probes too, an IP address
+// sentence"}: 421 for a Host that is not allowed (the probes too, an IP address
 // always passes), 431 for a head above 8 KiB, 400 for what is no HTTP. Ranges are not looked at: an
 // answer comes whole.
 #ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_

@@ -199,7 +199,7 @@ absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job) 
                   [job](const std::string& pattern) { return FitsPattern(pattern, job); });
   if (about_no_job || fits) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat(who, ": not allowed for job \"", Shown(job), "\""));
+      absl::StrCat(who, ": not allowed for job \"", Shown(job), "\" (tls.identity)"));
 }
 
 namespace {

@@ -193,7 +193,7 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now,
   if (found->second.result == nullptr &&
       bytes_ + member.blob.size() + member.previous.size() > limits_.max_bytes) {
     if (found->second.ranks.empty()) Erase(found);
-    return absl::ResourceExhaustedError(absl::StrCat("the blobs of all all-gathers may have ",
+    return absl::ResourceExhaustedError(absl::StrCat("the blobs of all all-gathers exceed ",
                                                      limits_.max_bytes, " bytes, retry later"));
   }
   return absl::OkStatus();

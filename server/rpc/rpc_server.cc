@@ -387,8 +387,8 @@ void RpcServer::Shutdown(absl::Duration grace) {
   StopServing();
   Sessions& sessions = parts_->options.runner->sessions();
   sessions.CloseAll(absl::UnavailableError("the daemon shuts down; connect again later"));
-  parts_->options.runner->changes().FailAll(
-      absl::UnavailableError("the daemon shuts down; ask the next one with the same request_id"));
+  parts_->options.runner->changes().FailAll(absl::UnavailableError(
+      "the daemon is shutting down; retry after its restart with the same request_id"));
   // Server::Shutdown with a live stream waits for its whole deadline, so wait for the streams
   // first.
   (void)sessions.WaitUntilEmpty(grace);

@@ -16,8 +16,6 @@ constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decisi
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
 constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
-// After a start. A job of a store that was moved aside and that comes later was long away.
-constexpr absl::Duration kUnknownMatters = absl::Hours(24);
 
 }  // namespace
 
@@ -26,7 +24,8 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
   EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
   EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
-  options.core.pauses_unknown_until = MonotonicNow() + kUnknownMatters;
+  options.core.pauses_unknown_until =
+      core::UnknownPausesEnd(options.core.store_moved_aside, absl::Now(), MonotonicNow());
   Log(LogLevel::kDebug, "store_read",
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(
@@ -79,7 +78,7 @@ void Runner::Stop() {
   stopping_ = true;
   queue_.Stop();
   if (thread_.joinable()) thread_.join();
-  changes_.FailAll(absl::UnavailableError("the daemon shuts down; ask the next one"));
+  changes_.FailAll(absl::UnavailableError("the daemon is shutting down; retry after its restart"));
   store_->Close();
 }
 
@@ -89,7 +88,7 @@ absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
   change.ticket = ticket;
   if (queue_.Push(std::move(change)) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
-  return absl::ResourceExhaustedError("too much waits for the core already, retry later");
+  return absl::ResourceExhaustedError("the daemon's event queue is full, retry later");
 }
 
 absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
@@ -98,7 +97,7 @@ absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
   const core::ReserveVersion ask{.ticket = ticket, .job = std::move(job)};
   if (queue_.Push(ask) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
-  return absl::ResourceExhaustedError("too much waits for the core already, retry later");
+  return absl::ResourceExhaustedError("the daemon's event queue is full, retry later");
 }
 
 // Nothing changes the core between this and its decision, so the version stays the right one.
@@ -267,7 +266,7 @@ RunnerCounters Runner::Counters() const {
 absl::Status Runner::Alive() const {
   const absl::Duration silence = MonotonicNow() - absl::FromUnixNanos(turned_nanos_);
   if (silence < kStalled) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("the core's thread has not turned for ",
+  return absl::UnavailableError(absl::StrCat("the daemon's core has been blocked for ",
                                              absl::FormatDuration(absl::Trunc(silence, kTick))));
 }
 

@@ -163,10 +163,10 @@ absl::Status CheckNotForeign(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   stream.read(head.data(), static_cast<std::streamsize>(head.size()));
   const auto size = static_cast<size_t>(stream.gcount());
-  // Who cannot read it is told so when it is opened.
+  // Opening reports a file that cannot be read.
   if (!stream.is_open() || size == 0 || head == kMagic) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(path, ": is no database, and no eplbd had its store here; it is left alone"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, ": is not a database of eplbd and stays as it is; choose another store.path"));
 }
 
 absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path) {

@@ -67,13 +67,12 @@ std::unique_ptr<Store> MakeMemoryStore(StoreLimits limits = {});
 // Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version, a checksum in
 // every row) and holds `path`.lock and the file itself while it is open, so that two daemons never
 // write one database, by whatever name. Its files can be read by their owner alone.
-// A database of ours that is damaged, and a file that is no database, are moved aside to
-// `path`.corrupt-<UTC time>, with an error in the log, and the store starts empty: the ranks then
-// say what runs. A disk that is full does not matter yet.
-// One that cannot be written is read; every write then tries again, and fails until it can be.
-// errors: Unavailable when the file can neither be written nor read or another process holds it,
-// FailedPrecondition when it is another program's or has another schema. Each names the path,
-// without symbolic links.
+// A damaged database of eplbd is moved aside to `path`.corrupt-<UTC time>, with an error in the
+// log. The store then starts empty, and the ranks report what runs. Opening succeeds on a full
+// disk. A database that cannot be written is opened for reading. Each write then retries the open,
+// and fails until the file is writable. errors: Unavailable when the file can neither be written
+// nor read or another process holds it, FailedPrecondition when it is another program's or has
+// another schema. Each names the path, without symbolic links.
 absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits = {});
 

@@ -57,7 +57,7 @@ TEST(RegistrationTest, ASecondOneIsRefusedAndTheFirstOneStays) {
   ASSERT_TRUE(job.started().ok()) << job.started();
   job.Run([](int32_t, TestRank& rank) {
     EXPECT_EQ(rank.client().RegisterExperts({}),
-              absl::FailedPreconditionError("RegisterExperts was called before"));
+              absl::FailedPreconditionError("RegisterExperts was called twice"));
     EXPECT_TRUE(rank.Step(0).ok());
     EXPECT_EQ(rank.WrongSlots(), 0);
   });

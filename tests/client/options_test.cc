@@ -62,7 +62,7 @@ TEST_F(OptionsTest, TlsFilesComeFromOptionsBeforeTheEnvironment) {
   EXPECT_FALSE(TlsFilesOf({}).ca.empty());
   const auto with_daemon = [](auto& o) { o.endpoint = "127.0.0.1:1"; };
   EXPECT_EQ(ErrorOf(with_daemon),
-            "tls: TLS: no certificate is named; it needs CA file, certificate and key");
+            "tls: TLS: the certificate is not set; TLS needs CA file, certificate and key");
   setenv("EPLB_TLS_CERT", "/env/cert", 1);
   EXPECT_EQ(ErrorOf(with_daemon), "tls: /env/cert: cannot be read: No such file or directory");
   EXPECT_TRUE(CheckOptions(Good(), /*inproc=*/false).ok()) << "without a daemon nothing is read";
@@ -111,7 +111,7 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
               absl::StrCat("endpoint is \"", endpoint, "\", expected HOST:PORT or unix:PATH"));
   }
   EXPECT_EQ(ErrorOf([](auto& o) { o.require_daemon = true; }),
-            "require_daemon: there is no endpoint of a daemon");
+            "require_daemon: is set, but endpoint is empty");
   EXPECT_NE(ErrorOf([](auto& o) { o.num_slots = 7; }).find("num_slots"), std::string::npos);
 }
 
@@ -187,9 +187,10 @@ TEST_F(OptionsTest, ARunIsTheLaunchIdAndWhatWasDrawnAndFitsWhereItTravels) {
 TEST_F(OptionsTest, RanksMeetThroughTheDaemonOnlyWhenJobAndRunHaveNames) {
   ClientOptions options = Good();
   options.endpoint = "127.0.0.1:1";
-  EXPECT_EQ(CheckDaemonAllGather(options).message(),
-            "job: \"default\" is the name of every job without one, whose ranks could meet at the "
-            "daemon; give the job a name");
+  EXPECT_EQ(
+      CheckDaemonAllGather(options).message(),
+      "job: \"default\" is shared by all unnamed jobs; name this job so that its ranks do not "
+      "join another one");
   options.job = "mine";
   EXPECT_EQ(CheckDaemonAllGather(options).message(),
             "run_id: empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this "

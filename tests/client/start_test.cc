@@ -184,7 +184,8 @@ TEST(StartTest, AllGatherThatMixesRanksUpIsFound) {
     return std::vector<std::string>{std::string(bytes), "hello"};
   };
   EXPECT_THAT(RunStartRound(RoundOf({}), 0, 2, foreign).status().message(),
-              HasSubstr("rank 1 sent something else: \"hello\" is not field=value"));
+              HasSubstr("rank 1 called another collective, or runs another version: "
+                        "\"hello\" is not field=value"));
   const AllGather too_many = [](std::string_view bytes) {
     return std::vector<std::string>(3, std::string(bytes));
   };

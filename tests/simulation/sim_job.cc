@@ -145,7 +145,7 @@ void SimJob::Begin(bool take_over) {
             [this, &run] {
               if (&run == &newest()) RunLater();
             },
-        .on_ready =
+        .on_prepared =
             [&run](int64_t version) {
               run.highest_version = std::max(run.highest_version, version);
             },

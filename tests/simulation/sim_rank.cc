@@ -36,7 +36,7 @@ SimRank::SimRank(RankOptions options)
               [this](const Proposal& proposal, int64_t) {
                 const wire::Propose& propose = proposal.propose;
                 Log(Kind::kPrepared, propose.version, propose.digest);
-                options_.on_ready(propose.version);
+                options_.on_prepared(propose.version);
                 if (propose.term < highest_term_) {
                   context_.Violation(Who(options_.identity), " is PREPARED for version ",
                                      propose.version, " of term ", propose.term,

@@ -45,7 +45,7 @@ struct RankOptions {
   // A step ended that ran under this version.
   std::function<void(int64_t step, int64_t version)> on_step;
   std::function<void()> on_ended;
-  std::function<void(int64_t version)> on_ready;
+  std::function<void(int64_t version)> on_prepared;
   // This rank now runs it, from `first_step` on.
   std::function<void(int64_t first_step, const RunningPlacement&)> on_running;
   bool reports = true;

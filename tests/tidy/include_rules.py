@@ -41,14 +41,14 @@ MAY_INCLUDE = {
     "client": {"client/control", "client/migration", "client/run_log", "client/session", "cuda", "cuda/kernels", "proto",
                "placement"},
     "client/c": {"client", "placement", "placement/policies"},
-    "client/cli": {"client/cli/formats", "client/run_log", "proto", "placement", "placement/decision", "placement/policies",
+    "client/cli": {"client/formats", "client/run_log", "proto", "placement", "placement/decision", "placement/policies",
                    "placement/replay", "placement/search", "placement/split"},
-    "client/cli/formats": {"proto", "placement"},
+    "client/formats": {"proto", "placement"},
     "client/control": {"placement"},
     "client/migration": {"client/control", "cuda", "cuda/kernels", "placement"},
-    "client/run_log": {"client/cli/formats", "client/session", "proto", "placement"},
+    "client/run_log": {"client/formats", "client/session", "proto", "placement"},
     "client/session": {"proto", "placement"},
-    "deploy/examples": {"client", "client/cli/formats", "client/control", "client/run_log", "cuda", "placement"},
+    "deploy/examples": {"client", "client/formats", "client/control", "client/run_log", "cuda", "placement"},
 }
 ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 
@@ -161,7 +161,7 @@ SELF_TEST_FILES = {
     "server/store/up.cc": '#include "server/rpc/gate.h"\n',
     "client/control/up.cc": '#include "client/session/connection.h"\n',
     "client/session/up.cc": '#include "client/client.h"\n',
-    "client/cli/formats/up.cc": '#include "client/cli/flags.h"\n',
+    "client/formats/up.cc": '#include "client/cli/flags.h"\n',
     "client/cli/library.cc": '#include "client/client.h"\n',
     "deploy/examples/replay_trainer/session.cc": '#include "client/session/connection.h"\n',
     "client/leak.h": '#include "client/session/connection.h"\n',
@@ -174,7 +174,7 @@ SELF_TEST_FILES = {
 SELF_TEST_VIOLATIONS = [
     ("base/up.cc:1:", "base may include no other room, but not placement"),
     ("client/c/leak.h:1:", "client/c/leak.h -> client/leak.h -> client/session/connection.h -> grpcpp/channel.h"),
-    ("client/cli/formats/up.cc:1:", "client/cli/formats may include placement, proto, but not client/cli"),
+    ("client/formats/up.cc:1:", "client/formats may include placement, proto, but not client/cli"),
     ("client/cli/library.cc:1:", "but not client"),
     ("client/control/up.cc:1:", "client/control may include placement, but not client/session"),
     ("client/grpc.cc:1:", "protobuf and gRPC stop at"),

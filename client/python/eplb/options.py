@@ -41,7 +41,7 @@ class Options:
     first_step: of the first step_boundary. vote_every, report_every: steps; equal on all ranks.
     report_max_steps: newest steps kept for a daemon that is away.
     reduce: who reports: "rank", every rank its own counts, or "root", rank 0 those of all ranks.
-    layers_per_chunk: what staging is sized for.
+    layers_per_chunk: layers that staging holds; the setting of this name may ask for smaller chunks.
     state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
     transport: "auto" (default), "host", "peer" or "nccl". nccl_*: docs/nccl-settings.md.
     bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.

@@ -135,10 +135,12 @@ void SettlePlan(DecisionContext& context, Job& job, const std::string& why) {
 void SettleOldPlan(DecisionContext& context, Job& job) {
   Plan* plan = OpenPlan(job);
   if (plan == nullptr) return;
-  // Versions of one decision's chunks follow each other.
-  const int64_t ran = job.last_known->version - plan->first_version + 1;
-  if (plan->first_version > 0 && ran > plan->chunks_committed && ran <= plan->num_chunks) {
-    plan->chunks_committed = static_cast<int32_t>(ran);
+  // A chunk is proposed only after the commit of the one before was stored, so at most the chunk in
+  // flight is unknown. Versions tell no more: a new run may have reserved one between two chunks.
+  const int64_t known = std::max(plan->first_version - 1, plan->last_version);
+  const bool in_flight_ran = plan->first_version > 0 && job.last_known->version > known;
+  if (in_flight_ran && plan->chunks_committed < plan->num_chunks) {
+    ++plan->chunks_committed;
     plan->received_bytes = kNotMeasured;
     plan->pause_seconds = kNotMeasured;
     plan->last_version = job.last_known->version;

@@ -83,7 +83,7 @@ constexpr int32_t kMaxSkippedDecisions = 64;
 constexpr int kMaxPauses = 8;  // chunks whose pause is remembered
 
 void Count(Proposal& proposal, Answer answer, int32_t change) {
-  if (answer == Answer::kPrepared) proposal.num_ready += change;
+  if (answer == Answer::kPrepared) proposal.num_prepared += change;
   if (answer == Answer::kApplied) proposal.num_applied += change;
   if (answer == Answer::kFailed) proposal.num_failed += change;
 }
@@ -224,7 +224,7 @@ void Conclude(DecisionContext& context, Job& job) {
   } else if (proposal.num_failed == world_size) {
     Withdraw(context, job);
   } else if (job.phase == Phase::kPreparing &&
-             proposal.num_ready + proposal.num_applied == world_size) {
+             proposal.num_prepared + proposal.num_applied == world_size) {
     job.proposal->prepare_seconds = absl::ToDoubleSeconds(context.now - proposal.proposed_at);
     context.state.counters.prepare_seconds.Add(proposal.prepare_seconds);
     SetPhase(context, job, Phase::kVoting);

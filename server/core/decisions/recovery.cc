@@ -46,7 +46,7 @@ bool AllRunTheSame(const Run& run) {
 }
 
 // True when the body of what `rank` runs is known now: the newest known one, or the static layout.
-bool Recognise(Job& job, const Rank& rank) {
+bool AdoptIfKnown(Job& job, const Rank& rank) {
   if (job.last_known && job.last_known->digest == rank.running_digest) {
     job.last_known->version = rank.running_version;
     return true;
@@ -80,7 +80,9 @@ bool IsWaitingForBody(const Job& job) {
 void CancelLeftovers(DecisionContext& context, const Job& job) {
   for (const Rank& rank : job.current->ranks) {
     if (rank.prepared_version == 0) continue;
-    SendTo(context, rank, wire::Cancel{rank.prepared_version, "it was proposed before this state"});
+    SendTo(context, rank,
+           wire::Cancel{rank.prepared_version,
+                        "the daemon does not have this proposal in flight any more"});
   }
 }
 
@@ -125,7 +127,7 @@ void TryRelease(DecisionContext& context, Job& job) {
   }
   if (!AllRunTheSame(*job.current)) return;
   const Rank& first = job.current->ranks.front();
-  if (!Recognise(job, first)) {
+  if (!AdoptIfKnown(job, first)) {
     if (!IsWaitingForBody(job)) AskForBody(context, job, 0);
     return;
   }

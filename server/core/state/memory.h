@@ -1,5 +1,5 @@
-// Bounds of the numbers that a rank can raise: versions, terms, runs and steps. A file of its
-// own because every message's checks share them.
+// What a job must remember across restarts of its daemon, and the bounds of the numbers that a rank
+// can raise: versions, terms, runs and steps.
 #ifndef EPLB_SERVER_CORE_STATE_MEMORY_H_
 #define EPLB_SERVER_CORE_STATE_MEMORY_H_
 

@@ -149,7 +149,7 @@ struct Proposal {
   wire::Propose message;
   std::shared_ptr<const Placement> after;
   int64_t decision_count = 0;  // the decision that proposed it
-  int32_t num_ready = 0;
+  int32_t num_prepared = 0;
   int32_t num_applied = 0;
   int32_t num_failed = 0;
   std::optional<Digest> plan_hash;      // of the first rank that was PREPARED

@@ -83,8 +83,7 @@ bool HasRanksThatTrain(const Job& job);
 // patience of BeginSteps.
 bool StepsAdvance(const Job& job, absl::Time now);
 
-// Which of the steps that ranks tell are believed: one rule for Hello, load reports and answers. A
-// file of its own because each of them is handled in another one.
+// Which of the steps that ranks report are believed: one rule for Hello, load reports and answers.
 
 struct Run;
 

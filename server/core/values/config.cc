@@ -1,5 +1,6 @@
 #include "server/core/values/config.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace eplb::core {
@@ -11,6 +12,14 @@ Settings SettingsOf(const Config& config, const std::string& job, const Settings
   }
   // One that another version of the daemon stored may name what this one does not have.
   return wire::CheckPatch(patch).ok() ? wire::Patched(std::move(settings), patch) : settings;
+}
+
+absl::Time UnknownPausesEnd(const std::optional<absl::Time>& moved_aside, absl::Time wall_now,
+                            absl::Time now) {
+  constexpr absl::Duration kUnknownMatters = absl::Hours(24);
+  if (!moved_aside) return absl::InfinitePast();
+  const absl::Duration age = std::max(wall_now - *moved_aside, absl::ZeroDuration());
+  return now + kUnknownMatters - age;
 }
 
 }  // namespace eplb::core

@@ -31,9 +31,9 @@ struct Config {
   int32_t max_windows = 64;         // complete windows kept per job
   int64_t max_window_bytes = int64_t{512} << 20;      // of the loads in windows, all jobs together
   absl::Duration solve_deadline = absl::Seconds(60);  // of the policy's work, once it began
-  absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last Ready
+  absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last PREPARED
   absl::Duration voting_deadline =
-      absl::Seconds(660);  // last Ready to the last Applied; above the vote's 600 s
+      absl::Seconds(660);  // last PREPARED to the last Applied; above the vote's 600 s
   absl::Duration cancel_deadline = absl::Seconds(60);
   absl::Duration session_grace =
       absl::Seconds(10);                           // a rank may be away so long before its run ends
@@ -49,6 +49,11 @@ struct Config {
   absl::Time pauses_unknown_until = absl::InfiniteFuture();
   std::string server_version;
 };
+
+// When jobs that the store does not know stop to start paused, on the core's clock: 24 hours after
+// the store was moved aside. The past when it never was. wall_now: the time that `now` is.
+absl::Time UnknownPausesEnd(const std::optional<absl::Time>& moved_aside, absl::Time wall_now,
+                            absl::Time now);
 
 // What is in force for a job: the daemon's defaults, what its configuration says of the job, then
 // `patch` as an operator set it, as far as it is valid.

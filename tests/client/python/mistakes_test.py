@@ -221,7 +221,7 @@ class MistakesTest(ranks.RankTest):
 
     def test_ranks_meet_through_a_daemon_only_under_names(self):
         self.assert_all_raised(self.run_ranks(2, meeting_of_the_default_job, self.directory), "InvalidArgument",
-                               'job: "default" is the name of every job without one', "give the job a name")
+                               'job: "default" is shared by all unnamed jobs; name this job')
         self.assert_all_raised(self.run_ranks(2, meeting_of_a_launch_without_a_name, self.directory), "InvalidArgument",
                                "set EPLB_LAUNCH_ID, equal on all ranks and different for each run")
 

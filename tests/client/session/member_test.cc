@@ -97,14 +97,14 @@ TEST_F(MemberTest, TwoMembersGiveTheSamePlanHash) {
 
 TEST_F(MemberTest, SameProposalTwiceIsReadyTwice) {
   EXPECT_EQ(Answer<wire::Prepared>(propose_).plan_hash, Answer<wire::Prepared>(propose_).plan_hash);
-  EXPECT_EQ(member_.ready()->propose.version, 8);
+  EXPECT_EQ(member_.prepared()->propose.version, 8);
 }
 
 TEST_F(MemberTest, ReadyVersionWithAnotherDigestIsStale) {
   Answer<wire::Prepared>(propose_);
   const wire::Propose other = ProposeTo(Running(5, base_), Swapped(base_, 2, 0, 3), 8, 2);
   EXPECT_EQ(Answer<wire::Nack>(other).code, NackCode::kStaleVersion);
-  EXPECT_EQ(member_.ready()->propose.digest, propose_.digest);
+  EXPECT_EQ(member_.prepared()->propose.digest, propose_.digest);
 }
 
 TEST_F(MemberTest, LowerTermIsRefusedAndChangesNothing) {
@@ -113,7 +113,7 @@ TEST_F(MemberTest, LowerTermIsRefusedAndChangesNothing) {
   EXPECT_EQ(nack.code, NackCode::kStaleTerm);
   EXPECT_EQ(nack.detail, "term 2, this rank has seen 3");
   EXPECT_EQ(member_.MakeHello().highest_version, 5);
-  EXPECT_EQ(member_.ready(), nullptr);
+  EXPECT_EQ(member_.prepared(), nullptr);
 }
 
 TEST_F(MemberTest, VersionSeenBeforeIsRefused) {
@@ -155,7 +155,7 @@ TEST_F(MemberTest, DigestThatTheLayersDoNotGiveIsRefused) {
   const auto nack = Answer<wire::Nack>(propose);
   EXPECT_EQ(nack.code, NackCode::kWrongDigest);
   EXPECT_THAT(nack.detail, HasSubstr(DigestOf(target_).Hex()));
-  EXPECT_EQ(member_.ready(), nullptr);
+  EXPECT_EQ(member_.prepared(), nullptr);
 }
 
 TEST_F(MemberTest, PlanThatDoesNotFitIsRefused) {
@@ -172,7 +172,7 @@ TEST_F(MemberTest, SecondProposalFindsItBusy) {
   wire::Propose second = propose_;
   second.version = 9;
   EXPECT_EQ(Answer<wire::Nack>(second).detail, "version 8 is PREPARED");
-  EXPECT_EQ(member_.ready()->propose.version, 8);
+  EXPECT_EQ(member_.prepared()->propose.version, 8);
   EXPECT_EQ(member_.MakeHello().highest_version, 9);
 }
 
@@ -208,7 +208,7 @@ TEST_F(MemberTest, CancelInsideAVoteWaitsForItsResult) {
   EXPECT_EQ(decision.outcome, VoteOutcome::kNothing);
   ASSERT_EQ(messages_.size(), 1U);
   EXPECT_EQ(std::get<wire::Failed>(messages_.front()).code, FailedCode::kCancelled);
-  EXPECT_EQ(member_.ready(), nullptr);
+  EXPECT_EQ(member_.prepared(), nullptr);
 }
 
 TEST_F(MemberTest, CancelInsideAVoteThatAgreesLosesToTheVote) {
@@ -311,7 +311,7 @@ TEST_F(MemberTest, OtherVersionOrDigestElsewhereRunsNothing) {
                 VoteOutcome::kNothing);
     }
   }
-  EXPECT_EQ(member_.ready()->propose.version, 8);  // the next vote may agree
+  EXPECT_EQ(member_.prepared()->propose.version, 8);  // the next vote may agree
 }
 
 TEST_F(MemberTest, OtherRunningDigestElsewhereIsDivergence) {
@@ -342,7 +342,7 @@ TEST_F(MemberTest, DroppedChunkLeavesTheOldPlacement) {
   EXPECT_EQ(failed.detail, "checksum differs");
   EXPECT_EQ(failed.step, 7);
   EXPECT_EQ(member_.running().version, 5);
-  EXPECT_EQ(member_.ready(), nullptr);
+  EXPECT_EQ(member_.prepared(), nullptr);
 }
 
 TEST_F(MemberTest, EndedRankSaysGoodbyeWithTheMissingRanksAndNothingMore) {

@@ -319,7 +319,7 @@ TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
   }
   const std::string told = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(told, HasSubstr("refuses rank 2: another process speaks for this rank; training "
-                              "continues without it"));
+                              "continues unbalanced"));
 }
 
 }  // namespace

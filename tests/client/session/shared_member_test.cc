@@ -30,9 +30,9 @@ class SharedMemberTest : public ::testing::Test {
 
   const Placement base_ = Placement::Static(testing::SmallTopology());
   const Placement target_ = Swapped(base_, 0, 0, 2);
-  std::vector<int64_t> ready_;  // versions that became PREPARED
+  std::vector<int64_t> prepared_;  // versions that became PREPARED
   SharedMember member_{MakeMember(base_), 100, [this](const Proposal& proposal, int64_t) {
-                         ready_.push_back(proposal.propose.version);
+                         prepared_.push_back(proposal.propose.version);
                        }};
 };
 
@@ -56,16 +56,16 @@ TEST_F(SharedMemberTest, ReadyIsToldBeforeItLeaves) {
   wire::Propose bad = ProposeTo(Running(0, base_), target_, 3, 1);
   bad.digest.bytes[0] ^= 1;
   member_.OnDown(bad);
-  EXPECT_TRUE(ready_.empty());
+  EXPECT_TRUE(prepared_.empty());
   member_.OnDown(ProposeTo(Running(0, base_), target_, 4, 1));
-  EXPECT_THAT(ready_, ::testing::ElementsAre(4));
+  EXPECT_THAT(prepared_, ::testing::ElementsAre(4));
 }
 
 // A line "ready" behind the line "stop" would be a broken history.
 TEST_F(SharedMemberTest, NothingBecomesReadyAfterGoodbye) {
   member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
-  EXPECT_TRUE(ready_.empty());
+  EXPECT_TRUE(prepared_.empty());
   EXPECT_TRUE(std::holds_alternative<wire::Goodbye>(*member_.Next(true)));
 }
 
@@ -127,7 +127,7 @@ TEST_F(SharedMemberTest, TheStepOfEveryMessageIsTheLastFinishedOne) {
   EXPECT_EQ(std::get<wire::Failed>(*member_.Next(true)).step, 42);
 }
 
-TEST_F(SharedMemberTest, AVoteWithNothingReadyFindsOtherPlacementsAndOpensNothing) {
+TEST_F(SharedMemberTest, AVoteWithNothingPreparedFindsOtherPlacementsAndOpensNothing) {
   const VoteSnapshot own = member_.Enter();
   EXPECT_EQ(own.proposal, nullptr);
   EXPECT_EQ(own.values[4], DigestOf(base_).VoteBits());

@@ -157,7 +157,7 @@ TEST(AuthorizeTest, RefusalsAreOneLineThatSaysWhoAndWhy) {
             "spiffe://x/a: role viewer may not change what runs");
   EXPECT_EQ(
       Allowed(CertifiedPeer("spiffe://x/train/boss", kRules), Verb::kAdmin, "o\nther").message(),
-      "spiffe://x/train/boss: not allowed for job \"o\\nther\"");
+      "spiffe://x/train/boss: not allowed for job \"o\\nther\" (tls.identity)");
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ TEST_F(SecurityTest, EachBadFileIsNamedInOneLine) {
   };
   wire::TlsFiles bad = files;
   bad.key = "";
-  EXPECT_EQ(message(bad), "TLS: no key is named; it needs CA file, certificate and key");
+  EXPECT_EQ(message(bad), "TLS: the key is not set; TLS needs CA file, certificate and key");
   bad.key = "/nowhere/key";
   EXPECT_EQ(message(bad), "/nowhere/key: cannot be read: No such file or directory");
   bad.key = files.cert;

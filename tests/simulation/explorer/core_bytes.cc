@@ -156,7 +156,7 @@ void Add(const std::optional<Run>& run, Bytes& bytes) {
 
 void Add(const core::Proposal& proposal, Bytes& bytes) {
   AddPropose(proposal.message, bytes);
-  bytes.Add(int64_t{proposal.num_ready});
+  bytes.Add(int64_t{proposal.num_prepared});
   bytes.Add(int64_t{proposal.num_applied});
   bytes.Add(int64_t{proposal.num_failed});
   bytes.Add(proposal.plan_hash.value_or(Digest{}));

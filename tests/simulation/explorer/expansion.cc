@@ -114,7 +114,7 @@ void Model::Expansion::Votes(const World& world, Step step) {
 // that is not PREPARED enters when another one waits, or in time before it becomes PREPARED: where
 // it enters earlier it does the same until then.
 bool Model::Expansion::MayEnter(const World& world, int run, const Cell& cell) const {
-  if (model.ranks_.MemberOf(cell).ready() != nullptr) return true;
+  if (model.ranks_.MemberOf(cell).prepared() != nullptr) return true;
   for (const uint32_t message : cell.down) {
     if (std::holds_alternative<wire::Propose>(model.messages_.down[message])) return true;
   }
@@ -131,7 +131,7 @@ void Model::Expansion::Enter(const World& world, Step step) {
   World next = world;
   uint32_t& slot = next.cells[step.run][step.rank];
   if (model.mutant_ == Mutant::kVoteGatedOnReady &&
-      model.ranks_.MemberOf(cell).ready() == nullptr) {
+      model.ranks_.MemberOf(cell).prepared() == nullptr) {
     if (cell.lead >= 2) return;
     step.move = Move::kSkipVote;
     slot = model.ranks_.SkipVote(id).cell;

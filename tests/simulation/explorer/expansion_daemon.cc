@@ -277,7 +277,7 @@ bool Model::Expansion::RanksRemember(const World& world) const {
       if (!cell.has_process()) continue;
       const Member& member = model.ranks_.MemberOf(cell);
       highest = std::max(highest, member.running().version);
-      if (member.ready()) highest = std::max(highest, member.ready()->propose.version);
+      if (member.prepared()) highest = std::max(highest, member.prepared()->propose.version);
       if (model.IsOlder(world, run)) continue;
       remembered = std::max(remembered, model.ranks_.HighestVersion(cell));
     }

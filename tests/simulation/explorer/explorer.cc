@@ -37,7 +37,7 @@ uint32_t RankOf(const Model& model, const World& before, const Step& step) {
       const bool open = has([&](uint32_t id) { return model.ranks()[id].pc != Pc::kTrain; });
       // A vote on different versions changes nothing and can be repeated for ever.
       const auto ready = [&](uint32_t id) {
-        return model.ranks().MemberOf(model.ranks()[id]).ready();
+        return model.ranks().MemberOf(model.ranks()[id]).prepared();
       };
       const bool unready = has([&](uint32_t id) {
         return ready(id) == nullptr ||

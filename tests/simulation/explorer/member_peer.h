@@ -24,7 +24,7 @@ struct MemberPeer {
     };
     bytes.Add(member.running_.version);
     bytes.Add(member.running_.digest);
-    add_version(member.ready_);
+    add_version(member.prepared_);
     bytes.Add(int64_t{member.in_vote_});
     add_version(member.frozen_.proposal);
     if (member.in_vote_) {

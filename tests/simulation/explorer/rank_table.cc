@@ -234,10 +234,10 @@ void RankTable::DoDeliver(Cell& cell, int arrival, RankStep& step) {
 
 void RankTable::OnDown(Cell& cell, const wire::DownMessage& message, RankStep& step) {
   Member member = MemberOf(cell);
-  const bool was_ready = member.ready() != nullptr;
+  const bool was_ready = member.prepared() != nullptr;
   std::vector<wire::UpMessage> answers = member.OnDown(message);
-  if (!was_ready && member.ready() != nullptr) {
-    step.log.push_back(Record(HistoryRecord::Kind::kPrepared, *member.ready()));
+  if (!was_ready && member.prepared() != nullptr) {
+    step.log.push_back(Record(HistoryRecord::Kind::kPrepared, *member.prepared()));
   }
   cell.member = Keep(std::move(member));
   Say(cell, std::move(answers));
@@ -302,7 +302,7 @@ std::array<int64_t, 6> RankTable::Values(const Cell& cell) const {
 
 const Proposal* RankTable::Target(const Cell& cell) const {
   const Member& member = MemberOf(cell);
-  return mutant_ == Mutant::kNoSnapshot ? member.ready().get()
+  return mutant_ == Mutant::kNoSnapshot ? member.prepared().get()
                                         : MemberPeer::Frozen(member).proposal.get();
 }
 

@@ -274,7 +274,7 @@ std::string Model::Describe(const World& world) const {
       } else {
         const Member& member = ranks_.MemberOf(cell);
         absl::StrAppend(&text, kPcNames[static_cast<int>(cell.pc)], " v", member.running().version,
-                        " ready v", member.ready() ? member.ready()->propose.version : 0,
+                        " ready v", member.prepared() ? member.prepared()->propose.version : 0,
                         " stream ", kStreamNames[static_cast<int>(cell.stream)],
                         cell.welcomed ? "" : " unwelcomed");
       }

@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "server/core/values/config.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -299,6 +301,18 @@ TEST(MemoryTest, AJobThatComesLongAfterTheStoreWasMovedAsideIsNotPaused) {
   job.daemon.Advance(absl::Seconds(6));
   job.ConnectAll();
   EXPECT_FALSE(job.daemon.View().paused);
+}
+
+TEST(MemoryTest, TheTimeOfUnknownPausesIsCountedFromWhenTheStoreWasMovedAside) {
+  const absl::Time now = absl::UnixEpoch() + absl::Hours(1);  // of a clock that begins elsewhere
+  const auto end_after = [&](absl::Duration age) {
+    return UnknownPausesEnd(kMovedAside, kMovedAside + age, now) - now;
+  };
+  EXPECT_EQ(end_after(absl::ZeroDuration()), absl::Hours(24));
+  EXPECT_EQ(end_after(absl::Hours(20)), absl::Hours(4)) << "a restart does not begin it anew";
+  EXPECT_LT(end_after(absl::Hours(24 * 365)), absl::ZeroDuration()) << "a copy of last year";
+  EXPECT_EQ(end_after(absl::Hours(-3)), absl::Hours(24)) << "the wall clock was set back";
+  EXPECT_EQ(UnknownPausesEnd(std::nullopt, kMovedAside, now), absl::InfinitePast());
 }
 
 // From a second daemon, while answers are due here.

@@ -1,0 +1,54 @@
+#include "client/formats/load_window.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "placement/load.h"
+
+namespace eplb {
+namespace {
+
+// The windows that a rule looks at.
+std::span<const LoadWindow> InForce(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  return rule.kind == WindowRule::Kind::kLast && !windows.empty() ? windows.last(1) : windows;
+}
+
+std::optional<double> DecayOf(const WindowRule& rule) {
+  if (rule.kind != WindowRule::Kind::kEma) return std::nullopt;
+  return rule.decay;
+}
+
+}  // namespace
+
+absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
+  if (text == "sum") return WindowRule{.kind = WindowRule::Kind::kSum};
+  if (text == "last") return WindowRule{.kind = WindowRule::Kind::kLast};
+  constexpr std::string_view kPrefix = "ema:";
+  double decay = 0;
+  if (text.starts_with(kPrefix) &&
+      absl::SimpleAtod({text.data() + kPrefix.size(), text.size() - kPrefix.size()}, &decay) &&
+      decay >= 0 && decay <= 1) {
+    return WindowRule{.kind = WindowRule::Kind::kEma, .decay = decay};
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "window rule is \"", std::string(text), "\", expected sum, last or ema:A with 0 <= A <= 1"));
+}
+
+absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  std::vector<const Load*> loads;
+  for (const LoadWindow& window : InForce(windows, rule)) loads.push_back(&window.load);
+  return CombineLoads(loads, DecayOf(rule));
+}
+
+double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  std::vector<double> steps;
+  for (const LoadWindow& window : InForce(windows, rule)) {
+    steps.push_back(static_cast<double>(window.last_step - window.first_step) + 1);
+  }
+  return CombineSteps(steps, DecayOf(rule));
+}
+
+}  // namespace eplb

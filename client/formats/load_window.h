@@ -1,0 +1,49 @@
+// The windows of a load file or trace, and how they become one load.
+// threads: safe, no state.
+#ifndef EPLB_CLIENT_FORMATS_LOAD_WINDOW_H_
+#define EPLB_CLIENT_FORMATS_LOAD_WINDOW_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/load.h"
+
+namespace eplb {
+
+// The steps are the window's index where a format has none.
+struct LoadWindow {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  Load load;
+};
+
+// A load file or trace.
+struct LoadFile {
+  std::vector<LoadWindow> windows;      // at least one, oldest first, all of one shape
+  std::vector<std::string> notes = {};  // what was left out or looks odd, a sentence each
+  bool counts_model_layers = false;     // rows for the dense layers too, as sglang writes
+};
+
+struct WindowRule {
+  enum class Kind { kSum, kLast, kEma };
+  Kind kind = Kind::kSum;
+  double decay = 0;  // of kEma: estimate = decay * estimate + (1 - decay) * window, oldest first
+};
+
+// "sum", "last" or "ema:A" with 0 <= A <= 1. errors: InvalidArgument.
+absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text);
+
+// One load from windows of one shape: the last alone, or as CombineLoads. errors: as CombineLoads.
+absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const WindowRule& rule);
+
+// The number of steps that such a load stands for. windows: at least one.
+double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FORMATS_LOAD_WINDOW_H_

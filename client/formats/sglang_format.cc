@@ -1,0 +1,78 @@
+#include "client/formats/sglang_format.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "client/formats/load_json.h"
+#include "client/formats/tables.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kPhysicalToLogical[] = "physical_to_logical_map";
+constexpr char kLogicalCount[] = "logical_count";
+
+absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(bytes));
+  const wire::JsonValue* slots = object.Find(kPhysicalToLogical);
+  if (slots == nullptr || object.Find("format") != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "is no placement of sglang, expected a JSON object with \"", kPhysicalToLogical,
+        IsSglangLoad(object) ? "\"; its logical_count is a load, for `eplbctl plan --load`"
+                             : "\" and without \"format\""));
+  }
+  EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromJson(*slots, kPhysicalToLogical, 2));
+  return PlacementParts{.slots = std::move(table.cells),
+                        .ranks = {},
+                        .num_experts = {},
+                        .frame = {},
+                        .shares = {},
+                        .notes = {}};
+}
+
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
+                                                    std::string_view bytes) {
+  absl::StatusOr<PlacementParts> parts = ParseSglang(bytes);
+  if (!parts.ok()) return InFile(path, parts.status());
+  return parts;
+}
+
+absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
+                                                 const WriteOptions& options) {
+  constexpr int32_t kMaxDenseRows = 1024;
+  if (options.first_layer.value_or(0) > kMaxDenseRows) {
+    return absl::InvalidArgumentError(absl::StrCat("--first-layer is ", *options.first_layer,
+                                                   ": sglang needs a row for each ",
+                                                   "dense layer, expected 0..", kMaxDenseRows));
+  }
+  const IndexMatrix slots =
+      WithDenseRows(placement.physical_to_logical_map(), placement.topology().num_experts(),
+                    options.first_layer.value_or(0));
+  std::string json = absl::StrCat("{\"", kPhysicalToLogical, "\":");
+  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
+    absl::StrAppend(&json, layer == 0 ? "[" : ",", RowToJson(slots, layer));
+  }
+  return json + "]}\n";
+}
+
+bool IsSglangLoad(const wire::JsonValue& value) { return value.Find(kLogicalCount) != nullptr; }
+
+absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value) {
+  const wire::JsonValue* counts = value.is_array() ? &value : value.Find(kLogicalCount);
+  if (counts == nullptr || value.Find("format") != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        value.Find(kPhysicalToLogical) == nullptr
+            ? "is no load of sglang, "
+            : "is a placement of sglang, for `eplbctl convert --from sglang`, and no load; ",
+        "expected a JSON object with \"", kLogicalCount,
+        "\" and without \"format\", or its array alone"));
+  }
+  return StepsFromJson(*counts, value.is_array() ? "" : kLogicalCount);
+}
+
+}  // namespace eplb
