@@ -209,6 +209,7 @@ class BatchSplitter::Solver {
   virtual ~Solver() = default;
   // bound: may be null.
   virtual void Solve(LayerId layer, const int64_t* counts, int64_t* quotas, SplitBound* bound) = 0;
+  virtual SplitPeak FindPeak(LayerId layer, const int64_t* counts) = 0;
 };
 
 // For EP groups of up to 64 * kWords GPUs.
@@ -235,7 +236,7 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
   void Solve(LayerId layer, const int64_t* counts, int64_t* quotas, SplitBound* bound) override {
     const SplitLayer tables = graph_.Layer(layer);
     Body body(tables, ScratchOf(layer), OneThread());
-    const LeastPeak<kWords> least = body.Solve(counts, graph_.slack());
+    const eplb::LeastPeak<kWords> least = body.Solve(counts, graph_.slack());
     body.WriteQuotas(quotas);
     if (bound == nullptr) return;
     bound->peak = least.peak;
@@ -243,6 +244,11 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
     for (int32_t gpu = 0; gpu < graph_.num_gpus(); ++gpu) {
       if (least.tight.Has(gpu)) bound->tight_gpus.push_back(gpu);
     }
+  }
+
+  SplitPeak FindPeak(LayerId layer, const int64_t* counts) override {
+    const SplitLayer tables = graph_.Layer(layer);
+    return Body(tables, ScratchOf(layer), OneThread()).FindPeak(counts).peak;
   }
 
  private:
@@ -284,14 +290,20 @@ BatchSplitter::~BatchSplitter() = default;
 
 absl::Status BatchSplitter::Check(LayerId layer, std::span<const int64_t> counts,
                                   std::span<int64_t> quotas) const {
+  if (std::ssize(quotas) == graph_.num_slots()) return Check(layer, counts);
+  return absl::InvalidArgumentError(
+      absl::StrCat("layer ", layer.value, ": ", counts.size(), " counts and ", quotas.size(),
+                   " quotas, expected ", graph_.num_experts(), " and ", graph_.num_slots()));
+}
+
+absl::Status BatchSplitter::Check(LayerId layer, std::span<const int64_t> counts) const {
   if (layer.value < 0 || layer.value >= graph_.num_layers()) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", layer.value, " is not in 0..", graph_.num_layers() - 1));
   }
-  if (std::ssize(counts) != graph_.num_experts() || std::ssize(quotas) != graph_.num_slots()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer.value, ": ", counts.size(), " counts and ", quotas.size(),
-                     " quotas, expected ", graph_.num_experts(), " and ", graph_.num_slots()));
+  if (std::ssize(counts) != graph_.num_experts()) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", layer.value, ": ", counts.size(),
+                                                   " counts, expected ", graph_.num_experts()));
   }
   int64_t sum = 0;
   for (size_t expert = 0; expert < counts.size(); ++expert) {
@@ -319,6 +331,11 @@ absl::StatusOr<SplitBound> BatchSplitter::SplitWithBound(LayerId layer,
   SplitBound bound;
   solver_->Solve(layer, counts.data(), quotas.data(), &bound);
   return bound;
+}
+
+absl::StatusOr<SplitPeak> BatchSplitter::LeastPeak(LayerId layer, std::span<const int64_t> counts) {
+  EPLB_RETURN_IF_ERROR(Check(layer, counts));
+  return solver_->FindPeak(layer, counts.data());
 }
 
 absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& placement,

@@ -111,12 +111,16 @@ class BatchSplitter {
   // As above, with the proof that no split has a lower maximum.
   absl::StatusOr<SplitBound> SplitWithBound(LayerId layer, std::span<const int64_t> counts,
                                             std::span<int64_t> quotas);
+  // The least maximum alone, equal to SplitWithBound's: for a search that compares placements.
+  // errors: as Split. cost: about two thirds of Split's.
+  absl::StatusOr<SplitPeak> LeastPeak(LayerId layer, std::span<const int64_t> counts);
 
  private:
   class Solver;
   template <int kWords>
   class SolverOf;
 
+  absl::Status Check(LayerId layer, std::span<const int64_t> counts) const;
   absl::Status Check(LayerId layer, std::span<const int64_t> counts,
                      std::span<int64_t> quotas) const;
 

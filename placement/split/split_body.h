@@ -125,19 +125,26 @@ class SplitBody {
     });
   }
 
+  // The least peak alone: the parts are left with a split within it, which moved more than it
+  // needs.
+  EPLB_HOST_DEVICE LeastPeak<kWords> FindPeak(const int64_t* counts) {
+    counts_ = counts;
+    LeastPeak<kWords> least = LowerBound();
+    ShareEqually();
+    raised_ = false;
+    while (!Push(least.peak, 0)) {
+      least = {.peak = PeakOf(reached_, TokensOnlyIn(reached_)), .tight = reached_};
+      raised_ = true;
+    }
+    return least;
+  }
+
   // Leaves the parts with the split: none of a GPU's sums is above its share of the least peak,
   // plus `slack` / kSplitSlackUnit of it. Starts from equal shares and moves only what is above
   // that.
   EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const int64_t* counts, int64_t slack) {
-    counts_ = counts;
-    LeastPeak<kWords> least = LowerBound();
-    ShareEqually();
-    bool moved_for_less = false;  // more was moved than the least peak asks for
-    while (!Push(least.peak, 0)) {
-      least = {.peak = PeakOf(reached_, TokensOnlyIn(reached_)), .tight = reached_};
-      moved_for_less = true;
-    }
-    if (moved_for_less || slack > 0) {
+    const LeastPeak<kWords> least = FindPeak(counts);
+    if (raised_ || slack > 0) {
       ShareEqually();
       (void)Push(least.peak, slack);
     }
@@ -415,6 +422,7 @@ class SplitBody {
   Team team_;
   const int64_t* counts_ = nullptr;
   Set reached_ = Set::None();
+  bool raised_ = false;  // the peak is above the lower bound that FindPeak began with
   int32_t num_levels_ = 0;
 };
 

@@ -91,9 +91,15 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
   };
   EXPECT_THAT(refusal({1, -2, 3}), HasSubstr("layer 0: expert 1 has -2 tokens"));
   EXPECT_THAT(refusal({1, kMaxSplitTokens, 0}), HasSubstr("expert 1 has"));
-  EXPECT_THAT(refusal({1, 2}), HasSubstr("2 counts and 4 quotas, expected 3 and 4"));
+  EXPECT_THAT(refusal({1, 2}), HasSubstr("2 counts, expected 3"));
   EXPECT_THAT(refusal({1, 2, 3}, LayerId{1}), HasSubstr("layer 1 is not in 0..0"));
+  const absl::Status few =
+      splitter.Split(kFirst, std::vector<int64_t>{1, 2, 3}, std::span(quotas).first(3));
+  EXPECT_THAT(std::string(few.message()), HasSubstr("3 counts and 3 quotas, expected 3 and 4"));
   EXPECT_THAT(quotas, ElementsAre(-1, -1, -1, -1)) << "nothing is written";
+  EXPECT_THAT(
+      std::string(splitter.LeastPeak(kFirst, std::vector<int64_t>{1, -2, 3}).status().message()),
+      HasSubstr("layer 0: expert 1 has -2 tokens"));
 }
 
 TEST(BatchSplitTest, AGraphThatCannotBeIsRefusedByName) {
@@ -199,6 +205,7 @@ void CheckAgainstOracle(Random& random, const Placement& placement) {
     const std::vector<int64_t> counts = RandomCounts(random, graph.num_experts());
     std::vector<int64_t> quotas(static_cast<size_t>(graph.num_slots()));
     const SplitBound bound = *splitter.SplitWithBound(layer, counts, quotas);
+    EXPECT_EQ(*splitter.LeastPeak(layer, counts), bound.peak);
     CheckQuotas(placement, graph, layer, counts, quotas, bound.peak);
     const IntegerSplitProblem problem = ProblemOf(placement, graph, layer, counts);
     EXPECT_EQ(testing::CheckProof(problem, bound.peak.tokens, bound.peak.speed, bound.tight_gpus),
