@@ -76,44 +76,64 @@ std::vector<Part> PartsOf(const Placement& placement, LayerId layer, ExpertId ex
 // The tables of one layer while they are built.
 struct Tables {
   Tables(int32_t num_gpus, int32_t num_slots)
-      : fixed_of_gpu(static_cast<size_t>(num_gpus)),
-        parts_of_gpu(static_cast<size_t>(num_gpus)),
-        slot_expert(static_cast<size_t>(num_slots), -1),
-        slot_part(static_cast<size_t>(num_slots), -1),
-        slot_among(static_cast<size_t>(num_slots), 1),
+      : parts_of_gpu(static_cast<size_t>(num_gpus)),
+        slot_is_part(static_cast<size_t>(num_slots), 0),
+        slot_index(static_cast<size_t>(num_slots), 0),
+        slot_among(static_cast<size_t>(num_slots), 0),
         slot_place(static_cast<size_t>(num_slots), 0) {}
 
   void Add(int32_t expert_id, const std::vector<Part>& parts) {
     const bool is_fixed = parts.size() == 1;
-    if (is_fixed) fixed_of_gpu[static_cast<size_t>(parts.front().gpu)].push_back(expert_id);
+    if (is_fixed) {
+      fixed_expert.push_back(expert_id);
+      fixed_gpu.push_back(parts.front().gpu);
+    }
     int32_t before = 0;
     for (const Part& part : parts) {
       const auto num_slots = static_cast<int32_t>(part.slots.size());
+      const auto index = static_cast<int32_t>(expert_gpu.size());
       for (int32_t i = 0; i < num_slots; ++i) {
         const auto slot = static_cast<size_t>(part.slots[static_cast<size_t>(i)]);
-        slot_expert[slot] = expert_id;
-        slot_part[slot] = is_fixed ? -1 : static_cast<int32_t>(part_gpu.size());
+        slot_is_part[slot] = is_fixed ? 0 : 1;
+        slot_index[slot] = is_fixed ? expert_id : index;
         slot_among[slot] = num_slots;
         slot_place[slot] = i;
       }
       if (is_fixed) return;
-      parts_of_gpu[static_cast<size_t>(part.gpu)].push_back(static_cast<int32_t>(part_gpu.size()));
-      part_gpu.push_back(part.gpu);
-      part_slots.push_back(num_slots);
-      part_before.push_back(before);
+      parts_of_gpu[static_cast<size_t>(part.gpu)].push_back(index);
+      expert_gpu.push_back(part.gpu);
+      expert_slots.push_back(num_slots);
+      slots_before.push_back(before);
       part_expert.push_back(static_cast<int32_t>(expert.size()));
       before += num_slots;
     }
     expert.push_back(expert_id);
     num_replicas.push_back(before);
-    first_part.push_back(static_cast<int32_t>(part_gpu.size()));
+    first_of_expert.push_back(static_cast<int32_t>(expert_gpu.size()));
   }
 
-  std::vector<std::vector<int32_t>> fixed_of_gpu, parts_of_gpu;
-  std::vector<int32_t> expert, num_replicas;
-  std::vector<int32_t> first_part = {0};
-  std::vector<int32_t> part_gpu, part_slots, part_before, part_expert;
-  std::vector<int32_t> slot_expert, slot_part, slot_among, slot_place;
+  // Numbers the parts GPU by GPU; so far they are numbered expert by expert. gpu_part: their
+  // numbers so far, GPU by GPU.
+  void NumberByGpu(const std::vector<int32_t>& gpu_part) {
+    expert_part.resize(gpu_part.size());
+    std::vector<int32_t> expert_of(gpu_part.size());
+    for (size_t part = 0; part < gpu_part.size(); ++part) {
+      const auto index = static_cast<size_t>(gpu_part[part]);
+      expert_part[index] = static_cast<int32_t>(part);
+      expert_of[part] = part_expert[index];
+    }
+    part_expert = std::move(expert_of);
+    for (size_t slot = 0; slot < slot_index.size(); ++slot) {
+      int32_t& index = slot_index[slot];
+      if (slot_is_part[slot] != 0) index = expert_part[static_cast<size_t>(index)];
+    }
+  }
+
+  std::vector<std::vector<int32_t>> parts_of_gpu;
+  std::vector<int32_t> fixed_expert, fixed_gpu, expert, num_replicas;
+  std::vector<int32_t> first_of_expert = {0};
+  std::vector<int32_t> expert_part, expert_gpu, expert_slots, slots_before, part_expert;
+  std::vector<int32_t> slot_is_part, slot_index, slot_among, slot_place;
 };
 
 // Appends rows one after the other and, before them, where each begins.
@@ -157,26 +177,29 @@ void SplitGraph::AddLayer(const Placement& placement, LayerId layer) {
     tables_.insert(tables_.end(), table.begin(), table.end());
     return begin;
   };
-  const auto [first_fixed, fixed_expert] = Flattened(tables.fixed_of_gpu);
   const auto [first_on_gpu, gpu_part] = Flattened(tables.parts_of_gpu);
+  const std::vector<int32_t> expert_of = tables.part_expert;
+  tables.NumberByGpu(gpu_part);
   layers_.push_back({.num_replicated = static_cast<int32_t>(tables.expert.size()),
-                     .first_fixed = append(first_fixed),
-                     .fixed_expert = append(fixed_expert),
+                     .num_fixed = static_cast<int32_t>(tables.fixed_expert.size()),
+                     .fixed_expert = append(tables.fixed_expert),
+                     .fixed_gpu = append(tables.fixed_gpu),
                      .expert = append(tables.expert),
                      .num_replicas = append(tables.num_replicas),
-                     .first_part = append(tables.first_part),
-                     .part_gpu = append(tables.part_gpu),
-                     .part_slots = append(tables.part_slots),
-                     .part_before = append(tables.part_before),
-                     .part_expert = append(tables.part_expert),
+                     .first_of_expert = append(tables.first_of_expert),
+                     .expert_part = append(tables.expert_part),
+                     .expert_gpu = append(tables.expert_gpu),
+                     .expert_slots = append(tables.expert_slots),
+                     .slots_before = append(tables.slots_before),
+                     .expert_of = append(expert_of),
                      .first_on_gpu = append(first_on_gpu),
-                     .gpu_part = append(gpu_part),
-                     .slot_expert = append(tables.slot_expert),
-                     .slot_part = append(tables.slot_part),
+                     .part_expert = append(tables.part_expert),
+                     .slot_is_part = append(tables.slot_is_part),
+                     .slot_index = append(tables.slot_index),
                      .slot_among = append(tables.slot_among),
                      .slot_place = append(tables.slot_place)});
   max_replicated_ = std::max(max_replicated_, static_cast<int32_t>(tables.expert.size()));
-  max_parts_ = std::max(max_parts_, static_cast<int32_t>(tables.part_gpu.size()));
+  max_parts_ = std::max(max_parts_, static_cast<int32_t>(tables.part_expert.size()));
 }
 
 SplitLayer SplitGraph::Layer(LayerId layer) const {
@@ -187,19 +210,21 @@ SplitLayer SplitGraph::Layer(LayerId layer) const {
           .num_replicated = at.num_replicated,
           .equal_speeds = equal_speeds_,
           .speed = speeds_.data(),
-          .first_fixed = tables + at.first_fixed,
+          .num_fixed = at.num_fixed,
           .fixed_expert = tables + at.fixed_expert,
+          .fixed_gpu = tables + at.fixed_gpu,
           .expert = tables + at.expert,
           .num_replicas = tables + at.num_replicas,
-          .first_part = tables + at.first_part,
-          .part_gpu = tables + at.part_gpu,
-          .part_slots = tables + at.part_slots,
-          .part_before = tables + at.part_before,
-          .part_expert = tables + at.part_expert,
+          .first_of_expert = tables + at.first_of_expert,
+          .expert_part = tables + at.expert_part,
+          .expert_gpu = tables + at.expert_gpu,
+          .expert_slots = tables + at.expert_slots,
+          .slots_before = tables + at.slots_before,
+          .expert_of = tables + at.expert_of,
           .first_on_gpu = tables + at.first_on_gpu,
-          .gpu_part = tables + at.gpu_part,
-          .slot_expert = tables + at.slot_expert,
-          .slot_part = tables + at.slot_part,
+          .part_expert = tables + at.part_expert,
+          .slot_is_part = tables + at.slot_is_part,
+          .slot_index = tables + at.slot_index,
           .slot_among = tables + at.slot_among,
           .slot_place = tables + at.slot_place};
 }
@@ -219,9 +244,12 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
   explicit SolverOf(const SplitGraph& graph)
       : graph_(graph),
         part_tokens_(static_cast<size_t>(graph.max_parts())),
+        equal_(part_tokens_.size()),
+        each_(static_cast<size_t>(graph.max_replicated())),
+        rest_(each_.size()),
         fixed_(static_cast<size_t>(graph.num_gpus())),
         room_(fixed_.size()),
-        reach_(fixed_.size()),
+        active_(static_cast<size_t>(graph.max_replicated())),
         holders_(static_cast<size_t>(graph.max_replicated()) *
                  static_cast<size_t>(graph.num_layers())),
         levels_(fixed_.size() + 1),
@@ -258,18 +286,21 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
     const auto first =
         static_cast<size_t>(layer.value) * static_cast<size_t>(graph_.max_replicated());
     return {.part_tokens = part_tokens_.data(),
+            .equal = equal_.data(),
+            .each = each_.data(),
+            .rest = rest_.data(),
             .fixed = fixed_.data(),
             .room = room_.data(),
-            .reach = reach_.data(),
             .holders = holders_.data() + first,
+            .active = active_.data(),
             .levels = levels_.data(),
             .path = path_.data(),
             .path_part = path_part_.data()};
   }
 
   const SplitGraph& graph_;
-  std::vector<int64_t> part_tokens_, fixed_, room_;
-  std::vector<GpuSet<kWords>> reach_;
+  std::vector<int64_t> part_tokens_, equal_, each_, rest_, fixed_, room_;
+  std::vector<GpuSet<kWords>> active_;
   std::vector<GpuSet<kWords>> holders_;  // layer by layer
   std::vector<GpuSet<kWords>> levels_;
   std::vector<int32_t> path_, path_part_;

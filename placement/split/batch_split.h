@@ -61,19 +61,21 @@ class SplitGraph {
   // Where each table of a layer begins in `tables_`.
   struct LayerTables {
     int32_t num_replicated = 0;
-    size_t first_fixed = 0;
+    int32_t num_fixed = 0;
     size_t fixed_expert = 0;
+    size_t fixed_gpu = 0;
     size_t expert = 0;
     size_t num_replicas = 0;
-    size_t first_part = 0;
-    size_t part_gpu = 0;
-    size_t part_slots = 0;
-    size_t part_before = 0;
-    size_t part_expert = 0;
+    size_t first_of_expert = 0;
+    size_t expert_part = 0;
+    size_t expert_gpu = 0;
+    size_t expert_slots = 0;
+    size_t slots_before = 0;
+    size_t expert_of = 0;
     size_t first_on_gpu = 0;
-    size_t gpu_part = 0;
-    size_t slot_expert = 0;
-    size_t slot_part = 0;
+    size_t part_expert = 0;
+    size_t slot_is_part = 0;
+    size_t slot_index = 0;
     size_t slot_among = 0;
     size_t slot_place = 0;
   };
