@@ -7,10 +7,11 @@
 // max-flow/min-cut with integer capacities the largest such T over all Q is reached.
 // Method: Newton on these cuts (Dinkelbach), in integers throughout. For a trial T, which starts at
 // a lower bound, push what GPUs have above floor(T * speed) along shortest paths of experts to GPUs
-// with room (Dinic's phases on sets of GPUs). If some is left, the GPUs that can still be reached
-// from it are a set Q that T violates: raise T to the least that Q allows, and go on.
-// Every step depends on the input alone and no number is rounded, so that CPU and GPU, any machine
-// and any number of threads give the same quotas.
+// with room: phases of Dinic, on sets of GPUs by their distance from room. GPUs above T that have
+// no path to room reach a set Q that T violates: raise T to the least that Q allows, and go on with
+// the tokens where they are. At last the tokens that a lower T moved for nothing return. Every step
+// depends on the input alone and no number is rounded, so that CPU and GPU, any machine and any
+// number of threads give the same quotas.
 #ifndef EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 #define EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 
@@ -18,6 +19,7 @@
 
 #include "base/host_device.h"
 #include "placement/split/gpu_set.h"
+#include "placement/split/split_tables.h"
 
 namespace eplb {
 
@@ -41,35 +43,6 @@ EPLB_HOST_DEVICE inline bool IsBelow(const SplitPeak& a, const SplitPeak& b) {
 EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
   return peak.speed == 1 ? peak.tokens * speed : peak.tokens * speed / peak.speed;
 }
-
-// One layer of a placement: views into memory of the CPU or of the GPU. An expert that several GPUs
-// hold is `replicated` and has a part for each of them; the others are fixed.
-struct SplitLayer {
-  int32_t num_gpus = 0;
-  int32_t num_slots = 0;
-  int32_t num_replicated = 0;
-  bool equal_speeds = true;        // of the usable GPUs: then each is 1
-  const int64_t* speed = nullptr;  // [G], 0: unusable
-  int32_t num_fixed = 0;
-  const int32_t* fixed_expert = nullptr;  // [num_fixed]
-  const int32_t* fixed_gpu = nullptr;     // [num_fixed]
-  const int32_t* expert = nullptr;        // [num_replicated]
-  const int32_t* num_replicas = nullptr;  // [num_replicated], slots
-  // Expert by expert, in an expert by rising GPU; [num_replicated + 1] is where each begins.
-  const int32_t* first_of_expert = nullptr;
-  const int32_t* expert_part = nullptr;   // the part
-  const int32_t* expert_gpu = nullptr;    // the GPU
-  const int32_t* expert_slots = nullptr;  // slots of the expert on this GPU
-  const int32_t* slots_before = nullptr;  // slots of the expert on GPUs before
-  const int32_t* expert_of = nullptr;     // the index in `expert`
-  // Parts are numbered GPU by GPU.
-  const int32_t* first_on_gpu = nullptr;  // [G + 1], the GPU's first part
-  const int32_t* part_expert = nullptr;   // by part, index in `expert`
-  const int32_t* slot_is_part = nullptr;  // [S], 1: the tokens are a part's, 0: an expert's
-  const int32_t* slot_index = nullptr;    // [S], of the part or expert
-  const int32_t* slot_among = nullptr;    // [S], slots that share these tokens; 0: holds no expert
-  const int32_t* slot_place = nullptr;    // [S], how many of them are before this one
-};
 
 // Scratch memory of one layer.
 template <int kWords>
@@ -162,8 +135,9 @@ class SplitBody {
   }
 
   // Leaves the parts with the split: none of a GPU's sums is above its share of the least peak,
-  // plus `slack` / kSplitSlackUnit of it. Starts from equal shares and moves only what is above
-  // that.
+  // plus `slack` / kSplitSlackUnit of it. If the lower bound was the peak and there is no slack,
+  // only tokens above the peak moved from equal shares, along shortest paths; else no token can
+  // return from a part that has more than equal shares to one that has less.
   EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const int64_t* counts, int64_t slack) {
     const LeastPeak<kWords> least = FindPeak(counts);
     if (slack > 0) Raise(least.peak, least.peak, slack);
@@ -255,9 +229,8 @@ class SplitBody {
   // The least peak whose tokens on `gpus` add up to `tokens`.
   EPLB_HOST_DEVICE SplitPeak PeakOf(const Set& gpus, int64_t tokens) const {
     int64_t speed = 0;
-    for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
-      if (gpus.Has(gpu)) speed += layer_.speed[gpu];
-    }
+    team_.ForEachIn(gpus, [&](int32_t gpu) { speed += layer_.speed[gpu]; });
+    speed = team_.Sum(speed);
     if (tokens == 0 || speed == 0) return {};
     if (layer_.equal_speeds) return {(tokens + speed - 1) / speed, 1};
     // A peak of d / speed gives floor(d * speed[g] / speed) to g: bisection on d, and from the d
@@ -273,21 +246,18 @@ class SplitBody {
 
   EPLB_HOST_DEVICE int64_t SumWithin(const Set& gpus, const SplitPeak& peak) const {
     int64_t sum = 0;
-    for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
-      if (gpus.Has(gpu)) sum += TokensWithin(peak, layer_.speed[gpu]);
-    }
-    return sum;
+    team_.ForEachIn(gpus, [&](int32_t gpu) { sum += TokensWithin(peak, layer_.speed[gpu]); });
+    return team_.Sum(sum);
   }
 
   // The lowest peak above `peak` with `tokens` tokens within it. REQUIRES: `peak` has fewer.
   EPLB_HOST_DEVICE SplitPeak NextPeak(const Set& gpus, SplitPeak peak, int64_t tokens) const {
     while (true) {
       SplitPeak next{0, 0};
-      for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
-        if (!gpus.Has(gpu)) continue;
+      gpus.Visit([&](int32_t gpu) {
         const SplitPeak one_more{TokensWithin(peak, layer_.speed[gpu]) + 1, layer_.speed[gpu]};
         if (next.speed == 0 || IsBelow(one_more, next)) next = one_more;
-      }
+      });
       if (SumWithin(gpus, next) >= tokens) return next;
       peak = next;
     }
@@ -296,9 +266,7 @@ class SplitBody {
   // Tokens of the experts that only these GPUs hold.
   EPLB_HOST_DEVICE int64_t TokensOnlyIn(const Set& gpus) const {
     int64_t tokens = 0;
-    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
-      if (gpus.Has(gpu)) tokens += scratch_.fixed[gpu];
-    });
+    team_.ForEachIn(gpus, [&](int32_t gpu) { tokens += scratch_.fixed[gpu]; });
     team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
       if (scratch_.holders[expert].IsWithin(gpus)) tokens += counts_[layer_.expert[expert]];
     });
