@@ -39,6 +39,12 @@ EPLB_HOST_DEVICE inline bool IsBelow(const SplitPeak& a, const SplitPeak& b) {
   return a.tokens * b.speed < b.tokens * a.speed;
 }
 
+// Of equal ones that with the lower speed: in whatever order peaks are compared, one result.
+EPLB_HOST_DEVICE inline SplitPeak LargerPeak(const SplitPeak& a, const SplitPeak& b) {
+  if (IsBelow(a, b)) return b;
+  return IsBelow(b, a) || a.speed <= b.speed ? a : b;
+}
+
 // The most tokens that a GPU of this speed does within the peak.
 EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
   return peak.speed == 1 ? peak.tokens * speed : peak.tokens * speed / peak.speed;
@@ -61,8 +67,8 @@ struct SplitScratch {
 };
 
 // Who works on a layer: one thread, or the lanes of a warp. ForEach calls with every index once and
-// returns when all have; Add adds to a number that others add to; Sum, Union and Largest give every
-// member the same result.
+// returns when all have; Add adds to a number that others add to; Sum, Max, Union and Largest
+// give every member the same result.
 struct OneThread {
   static constexpr bool leader() { return true; }
   template <class Work>
@@ -75,6 +81,7 @@ struct OneThread {
   }
   EPLB_HOST_DEVICE void Add(int64_t& sum, int64_t value) const { sum += value; }
   EPLB_HOST_DEVICE int64_t Sum(int64_t value) const { return value; }
+  EPLB_HOST_DEVICE int64_t Max(int64_t value) const { return value; }
   template <int kWords>
   EPLB_HOST_DEVICE GpuSet<kWords> Union(const GpuSet<kWords>& set) const {
     return set;
@@ -180,8 +187,7 @@ class SplitBody {
     team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
       if (layer_.speed[gpu] == 0) return;
       usable.Add(gpu);
-      const SplitPeak peak{scratch_.fixed[gpu], layer_.speed[gpu]};
-      if (IsBelow(most, peak)) most = peak;
+      most = LargerPeak(most, {scratch_.fixed[gpu], layer_.speed[gpu]});
     });
     tokens = team_.Sum(tokens);
     usable = team_.Union(usable);
