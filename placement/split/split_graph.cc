@@ -158,6 +158,7 @@ absl::StatusOr<SplitGraph> SplitGraph::Make(const Placement& placement,
   SplitGraph graph;
   graph.num_experts_ = topology.num_experts();
   graph.num_slots_ = topology.num_slots();
+  graph.num_nodes_ = topology.num_nodes();
   graph.slack_ = static_cast<int64_t>(options.slack * static_cast<double>(kSplitSlackUnit));
   const GpuSpeeds equal = GpuSpeeds::Equal(topology.num_gpus());
   graph.speeds_ = IntegerSpeeds(options.speeds == nullptr ? equal : *options.speeds);

@@ -38,6 +38,7 @@ class SplitGraph {
   int32_t num_experts() const { return num_experts_; }
   int32_t num_slots() const { return num_slots_; }
   int32_t num_gpus() const { return static_cast<int32_t>(speeds_.size()); }
+  int32_t num_nodes() const { return num_nodes_; }
   int64_t slack() const { return slack_; }  // in kSplitSlackUnit
   std::span<const int64_t> speeds() const { return speeds_; }
   // Views of the graph, which outlives them.
@@ -51,6 +52,7 @@ class SplitGraph {
 
   int32_t num_experts_ = 0;
   int32_t num_slots_ = 0;
+  int32_t num_nodes_ = 1;
   int32_t max_parts_ = 0;
   int32_t max_replicated_ = 0;
   int64_t slack_ = 0;
