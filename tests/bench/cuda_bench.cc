@@ -1,9 +1,9 @@
 // Times the kernels on a GPU, one JSON object a line: the batched row copy with and without
 // checksums against cudaMemcpyAsync of the same rows; count, route and both in one pass against a
-// copy of the same bytes; and the echo of one layer and of all. Repetitions stand in one captured
-// graph, so that the times are the device's; latency_us is one launch from the host and the wait
-// for it. Medians. Figures that have a target are judged on a line each; with --check a miss is
-// exit 1. Exit 77 without a usable GPU.
+// copy of the same bytes; the split of one layer; and the echo of one layer and of all. Repetitions
+// stand in one captured graph, so that the times are the device's; latency_us is one launch from
+// the host and the wait for it. Medians. Figures that have a target are judged on a line each; with
+// --check a miss is exit 1. Exit 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -21,6 +21,10 @@
 #include "cuda/echo.h"
 #include "cuda/route.h"
 #include "cuda/runtime.h"
+#include "cuda/split.h"
+#include "placement/policies/deepseek_policy.h"
+#include "placement/split/split_graph.h"
+#include "tests/bench/measure.h"
 #include "tests/bench/targets.h"
 #include "tests/support/echo_loads.h"
 
@@ -280,6 +284,46 @@ absl::StatusOr<Targets> MeasureEcho(int32_t num_layers, cudaStream_t stream) {
   return Targets{bench::EchoTarget(num_layers, shape.num_gpus, echo_us)};
 }
 
+// 58 layers of 256 experts on the placement of `deepseek` for their popularity, and a batch around
+// it.
+absl::StatusOr<Targets> MeasureSplit(int32_t num_slots, int32_t num_gpus, cudaStream_t stream) {
+  constexpr int32_t kLayers = 58;
+  constexpr int32_t kExperts = 256;
+  const Load popularity = bench::MakeLoad(kLayers, kExperts);
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = kLayers,
+                                                                 .num_experts = kExperts,
+                                                                 .num_slots = num_slots,
+                                                                 .num_gpus = num_gpus}));
+  EPLB_ASSIGN_OR_RETURN(const Placement placement,
+                        MakeDeepseekPolicy({})->Solve({.load = popularity, .topology = topology}));
+  EPLB_ASSIGN_OR_RETURN(const SplitGraph graph, SplitGraph::Make(placement));
+  const LoadMatrix batch = bench::BatchAround(popularity, 0.2);
+  const std::vector<int64_t> counts(batch.data(), batch.data() + batch.size());
+  std::vector<std::byte> packed(static_cast<size_t>(SplitTableBytes(graph.Tables())));
+  PackSplitTables(graph.Tables(), packed);
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory tables, ToDevice(packed));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory on_device, ToDevice(counts));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory quotas,
+                        MakeDeviceMemory(int64_t{8} * kLayers * num_slots));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory refused, MakeDeviceMemory(int64_t{4} * kLayers));
+  SplitArgs args{.tables = SplitTablesAt(graph.Tables(), tables.get()),
+                 .num_layers = kLayers,
+                 .counts = static_cast<const int64_t*>(on_device.get()),
+                 .quotas = static_cast<int64_t*>(quotas.get()),
+                 .refused = static_cast<int32_t*>(refused.get())};
+  constexpr int kRepetitions = 100;
+  const Work launch = [&args](cudaStream_t s) { return LaunchSplit(args, s); };
+  EPLB_ASSIGN_OR_RETURN(const double all_us, DeviceTime(launch, kRepetitions, stream));
+  args.num_layers = 1;
+  EPLB_ASSIGN_OR_RETURN(const double one_us, DeviceTime(launch, kRepetitions, stream));
+  EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(launch, stream));
+  absl::PrintF(
+      "{\"bench\": \"split\", \"experts\": %d, \"slots\": %d, \"gpus\": %d, \"layers\": %d, "
+      "\"one_layer_us\": %.2f, \"all_layers_us\": %.2f, \"latency_us\": %.2f}\n",
+      kExperts, num_slots, num_gpus, kLayers, one_us, all_us, latency_us);
+  return Targets{bench::SplitTarget(num_gpus, one_us)};
+}
+
 // Adds what a measurement is held to, if it could be made.
 absl::Status Add(absl::StatusOr<Targets> measured, Targets& all) {
   EPLB_RETURN_IF_ERROR(measured.status());
@@ -301,6 +345,8 @@ absl::Status MeasureAll(Targets& all) {
   for (const int32_t num_layers : {1, 58}) {
     EPLB_RETURN_IF_ERROR(Add(MeasureEcho(num_layers, stream.get()), all));
   }
+  EPLB_RETURN_IF_ERROR(Add(MeasureSplit(288, 32, stream.get()), all));
+  EPLB_RETURN_IF_ERROR(Add(MeasureSplit(384, 64, stream.get()), all));
   return absl::OkStatus();
 }
 
