@@ -39,7 +39,7 @@ MAY_INCLUDE = {
     "server/runner": {"server/core", "server/core/values", "server/process", "server/store", "proto", "placement", "placement/policies"},
     "server/store": {"server/core/values", "server/messages", "proto", "placement", "placement/decision"},
     "client": {"client/control", "client/migration", "client/run_log", "client/session", "cuda", "cuda/kernels", "proto",
-               "placement"},
+               "placement", "placement/split"},
     "client/c": {"client", "placement", "placement/policies"},
     "client/cli": {"client/formats", "client/run_log", "proto", "placement", "placement/decision", "placement/policies",
                    "placement/replay", "placement/search", "placement/split"},
