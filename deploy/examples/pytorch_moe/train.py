@@ -154,8 +154,8 @@ def gain_of_split(records: list[dict[str, Any]], num_ranks: int) -> str:
     ran, equal = (float(np.mean([record[name] for record in records]))
                   for name in ("fullest_rank_tokens", "fullest_rank_tokens_if_equal"))
     mean = float(np.mean([np.sum(record["load"], axis=1) for record in records])) / num_ranks
-    return (f"split batch: the fullest rank had {ran:.1f} tokens a layer and step; with equal shares it had had {equal:.1f} "
-            f"({equal / ran - 1:+.1%}), and the mean rank has {mean:.1f}")
+    return (f"split batch: the fullest rank had {ran:.1f} tokens a layer and step; with equal shares it would have had "
+            f"{equal:.1f} ({equal / ran - 1:+.1%}), and the mean rank has {mean:.1f}")
 
 
 def _say(record: dict[str, Any], steps: int) -> None:
