@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
+#include "client/batch_splits.h"
 #include "client/client.h"
 #include "client/control/control_channel.h"
 #include "client/echo.h"
@@ -59,6 +60,10 @@ struct Client::Impl {
   absl::Status Register(std::span<const ExpertTensorView> views);
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
+  absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
+                                     std::span<int64_t> quotas, std::span<int64_t> own);
+  absl::Status SetSplitOptions(const SplitOptions& options) { return splits_.SetOptions(options); }
+  absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts) const;
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   absl::Status ReduceGradients(std::span<const ReplicaRows> rows, void* stream);
   absl::Status BroadcastWeights(std::span<const ReplicaRows> rows, void* stream);
@@ -108,6 +113,9 @@ struct Client::Impl {
   // Ranks that go on learn of it in their next vote, or in rows that they share, and do not wait.
   void LeavePeers();
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
+
+  // What placement() shows, and splits are of, from now on.
+  void Show(const RunningPlacement& running);
 
   // ---- boundary.cc: registration ----
   absl::StatusOr<JobNeeds> CompareTensors(
@@ -174,6 +182,7 @@ struct Client::Impl {
   const std::string secret_;
   RunningPlacement running_;
   PlacementTables tables_;
+  BatchSplits splits_;
   std::unique_ptr<RouteTables> route_tables_;  // null before Register
   DeviceTables device_tables_;
   LineFile placements_;

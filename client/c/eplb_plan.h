@@ -132,6 +132,23 @@ EPLB_API int32_t eplb_plan_echo(const eplb_plan* homes, const eplb_echo_options*
                                 int32_t layer, const int64_t* counts, int32_t num_experts,
                                 eplb_echo* echo) EPLB_NOEXCEPT;
 
+/* A placement that exists already: `previous`, and `previous_replicas` if given, of the shape in
+ * the options; the rest is not looked at. The plan has no figures. */
+EPLB_API int32_t eplb_plan_from_maps(const eplb_plan_options* options,
+                                     eplb_plan** plan) EPLB_NOEXCEPT;
+
+/* Exact splits of batches under a plan's placement, without a client; eplb.h's eplb_client_split
+ * has the words. options: NULL: the defaults. The plan may go before the
+ * splitter does. Threads: safe; calls run one after the other. */
+typedef struct eplb_splitter eplb_splitter;
+EPLB_API int32_t eplb_splitter_create(const eplb_plan* plan, const eplb_split_options* options,
+                                      eplb_splitter** splitter) EPLB_NOEXCEPT;
+/* gpu: whose own quotas are asked for; without split->own it is not looked at. version is 0. */
+EPLB_API int32_t eplb_splitter_split(eplb_splitter* splitter, int32_t layer,
+                                     const eplb_batch* batch, int32_t gpu,
+                                     eplb_split* split) EPLB_NOEXCEPT;
+EPLB_API void eplb_splitter_destroy(eplb_splitter* splitter) EPLB_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

@@ -40,7 +40,7 @@ MAY_INCLUDE = {
     "server/runner": {"server/core", "server/core/values", "server/process", "server/store", "proto", "placement", "placement/policies"},
     "server/store": {"server/core/values", "server/messages", "proto", "placement", "placement/decision"},
     "client": {"client/control", "client/migration", "client/run_log", "client/session", "cuda", "cuda/kernels", "proto",
-               "placement", "placement/echo"},
+               "placement", "placement/echo", "placement/split"},
     "client/c": {"client", "placement", "placement/echo", "placement/policies"},
     "client/cli": {"client/formats", "client/run_log", "proto", "placement", "placement/decision", "placement/policies",
                    "placement/replay", "placement/search", "placement/split"},

@@ -77,6 +77,22 @@ class Choices(ctypes.Structure):
                 ("reserved", c_int32)]
 
 
+class Batch(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("totals", c_void_p), ("by_gpu", c_void_p), ("before", c_void_p),
+                ("mine", c_void_p), ("num_experts", c_int32), ("num_gpus", c_int32)]
+
+
+class Split(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("quotas", c_void_p), ("own", c_void_p), ("tight_gpus", c_void_p),
+                ("num_slots", c_int32), ("num_tight_gpus", c_int32), ("version", c_int64), ("peak", c_double),
+                ("mean", c_double), ("balancedness", c_double), ("equal_peak", c_double)]
+
+
+class SplitOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("gpu_speeds", c_void_p), ("slack", c_double), ("num_gpus", c_int32),
+                ("reserved", c_int32)]
+
+
 class Stats(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("connected", c_int32), ("reserved", c_int32), ("reconnects", c_int64),
                 ("reports_sent", c_int64), ("refusals", c_int64), ("dropped_steps", c_int64), ("votes", c_int64),

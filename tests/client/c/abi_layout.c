@@ -199,6 +199,35 @@ static void print_plans(void) {
   FIELD(eplb_echo, bound_domain);
 }
 
+static void print_splits(void) {
+  STRUCT(eplb_batch);
+  FIELD(eplb_batch, struct_size);
+  FIELD(eplb_batch, totals);
+  FIELD(eplb_batch, by_gpu);
+  FIELD(eplb_batch, before);
+  FIELD(eplb_batch, mine);
+  FIELD(eplb_batch, num_experts);
+  FIELD(eplb_batch, num_gpus);
+  STRUCT(eplb_split);
+  FIELD(eplb_split, struct_size);
+  FIELD(eplb_split, quotas);
+  FIELD(eplb_split, own);
+  FIELD(eplb_split, tight_gpus);
+  FIELD(eplb_split, num_slots);
+  FIELD(eplb_split, num_tight_gpus);
+  FIELD(eplb_split, version);
+  FIELD(eplb_split, peak);
+  FIELD(eplb_split, mean);
+  FIELD(eplb_split, balancedness);
+  FIELD(eplb_split, equal_peak);
+  STRUCT(eplb_split_options);
+  FIELD(eplb_split_options, struct_size);
+  FIELD(eplb_split_options, gpu_speeds);
+  FIELD(eplb_split_options, slack);
+  FIELD(eplb_split_options, num_gpus);
+  FIELD(eplb_split_options, reserved);
+}
+
 int main(void) {
   printf("EPLB_ABI_VERSION %d\n", EPLB_ABI_VERSION);
   print_client_options();
@@ -206,5 +235,6 @@ int main(void) {
   print_placement_and_tables();
   print_stats();
   print_plans();
+  print_splits();
   return 0;
 }
