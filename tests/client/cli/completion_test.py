@@ -132,7 +132,7 @@ class UsageTest(CommandTest):
     def test_policies_are_listed_and_the_nearest_is_suggested(self):
         load = self.write("load.json", "[[1, 2]]")
         self.assert_fails(run("plan", "--load", load, "--slots", 2, "--gpus", 1, "--policy", "balancd"), 2,
-                          "balanced, deepseek, incremental", "did you mean balanced?")
+                          "balanced, deepseek, incremental, flow", "did you mean balanced?")
         self.assertIn("balanced|deepseek|incremental", run("plan", "--help").stdout)
         self.assert_fails(run("set", "policy", "every_step=3"), 2, "did you mean every_steps?")
         self.assert_fails(run("set", "policy", "name=balancd"), 2, "did you mean balanced?")
