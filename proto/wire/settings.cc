@@ -1,6 +1,7 @@
 #include "proto/wire/settings.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 constexpr size_t kMaxStepsText = 39;  // two numbers of 19 digits
 constexpr int64_t kMaxSteps = std::numeric_limits<int32_t>::max();
 constexpr char kNever[] = "never";
+constexpr char kNone[] = "none";
 
 bool ReadStep(std::string_view text, int64_t* step) {
   return !text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text.front())) &&
@@ -49,6 +51,34 @@ void SetGiven(const Scalar& value, SettingsPatch* patch) {
 
 using S = Settings;
 using P = SettingsPatch;
+
+// The words of a setting that is one of a few values.
+template <class Value>
+struct Word {
+  std::string_view word;
+  Value value;
+};
+constexpr Word<std::optional<Hierarchy>> kHierarchies[] = {{"auto", std::nullopt},
+                                                           {"strict", Hierarchy::kStrict},
+                                                           {"soft", Hierarchy::kSoft},
+                                                           {"none", Hierarchy::kNone}};
+constexpr Word<SpeedMode> kSpeedModes[] = {
+    {"off", SpeedMode::kOff}, {"observe", SpeedMode::kObserve}, {"apply", SpeedMode::kApply}};
+
+template <class Value, size_t kCount>
+std::string_view WordOf(const Word<Value> (&words)[kCount], const Value& value) {
+  const auto found = std::find_if(std::begin(words), std::end(words),
+                                  [&value](const auto& one) { return one.value == value; });
+  return found->word;  // the table has every value
+}
+// REQUIRES: one of the words.
+template <class Value, size_t kCount>
+Value ValueOf(const Word<Value> (&words)[kCount], const Scalar& word) {
+  const auto found = std::find_if(std::begin(words), std::end(words), [&word](const auto& one) {
+    return one.word == std::get<std::string>(word);
+  });
+  return found->value;
+}
 
 constexpr SettingRow kRows[] = {
     {"name", "policy", "name", PolicyRange{}, "The algorithm that computes placements.",
@@ -86,7 +116,7 @@ constexpr SettingRow kRows[] = {
      &Set<&S::layers_per_chunk>, &GetGiven<&P::layers_per_chunk>, &SetGiven<&P::layers_per_chunk>},
 };
 
-// A text in quotes, and not without end; "never" for none.
+// A text in quotes, and not without end.
 std::string Shown(const Scalar& value) {
   constexpr size_t kMost = 64;
   const auto* text = std::get_if<std::string>(&value);
@@ -95,7 +125,8 @@ std::string Shown(const Scalar& value) {
 
 std::string Pair(const SettingRow& row, const Scalar& value) {
   const std::string text = ScalarText(value);
-  return absl::StrCat(std::string(row.name), "=", text.empty() ? kNever : text);
+  const char* const nothing = std::holds_alternative<StepsRange>(row.range) ? kNever : kNone;
+  return absl::StrCat(std::string(row.name), "=", text.empty() ? nothing : text);
 }
 
 }  // namespace
