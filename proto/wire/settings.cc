@@ -114,6 +114,31 @@ constexpr SettingRow kRows[] = {
     {"layers_per_chunk", "migration", "layers_per_chunk", IntegerRange{1, 1 << 20},
      "Most layers that one boundary of the training switches together.", &Get<&S::layers_per_chunk>,
      &Set<&S::layers_per_chunk>, &GetGiven<&P::layers_per_chunk>, &SetGiven<&P::layers_per_chunk>},
+    {"hierarchy", "policy", "hierarchy", WordRange{"auto", "strict", "soft", "none"},
+     "Ties of replicas to nodes: strict keeps an expert group on a node, soft only its primaries; "
+     "auto: the policy's rule.",
+     [](const S& s) -> Scalar { return std::string(WordOf(kHierarchies, s.hierarchy)); },
+     [](const Scalar& v, S* s) { s->hierarchy = ValueOf(kHierarchies, v); },
+     &GetGiven<&P::hierarchy>, &SetGiven<&P::hierarchy>},
+    {"gpu_speeds", "policy", "gpu_speeds", WordRange{"off", "observe", "apply"},
+     "GPU speeds from the ranks' step times: observe shows slow GPUs, apply also plans less load "
+     "for them.",
+     [](const S& s) -> Scalar { return std::string(WordOf(kSpeedModes, s.gpu_speeds)); },
+     [](const Scalar& v, S* s) { s->gpu_speeds = ValueOf(kSpeedModes, v); },
+     &GetGiven<&P::gpu_speeds>, &SetGiven<&P::gpu_speeds>},
+    {"stated_speeds", "policy", "stated_speeds", SpeedsRange{},
+     "Relative speeds of GPUs of the EP group, used in place of measured ones: 3:0.5 plans half "
+     "the load for GPU 3.",
+     [](const S& s) -> Scalar { return SpeedsText(s.stated_speeds); },
+     [](const Scalar& v, S* s) {
+       s->stated_speeds = ParseSpeeds(std::get<std::string>(v)).value();
+     },
+     &GetGiven<&P::stated_speeds>, &SetGiven<&P::stated_speeds>},
+    {"avoid_gpus", "policy", "avoid_gpus", GpusRange{},
+     "GPUs of the EP group that get the experts with the fewest tokens; their slots stay in use.",
+     [](const S& s) -> Scalar { return GpusText(s.avoid_gpus); },
+     [](const Scalar& v, S* s) { s->avoid_gpus = ParseGpus(std::get<std::string>(v)).value(); },
+     &GetGiven<&P::avoid_gpus>, &SetGiven<&P::avoid_gpus>},
 };
 
 // A text in quotes, and not without end.

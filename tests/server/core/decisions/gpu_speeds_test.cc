@@ -52,7 +52,7 @@ TEST(GpuSpeedsTest, ASlowGpuIsNamedAndNoDecisionUsesItBeforeAnOperatorSaysSo) {
   EXPECT_THAT(
       job.daemon().LastReason("gpu_slow"),
       StartsWith("GPU 2 runs at 0.75 of the median GPU: in the median of 8 windows its step "
-                 "took 320 us, 240 us are expected for its tokens; gpu_speeds is observe"));
+                 "took 0.32 ms, 0.24 ms are expected for its tokens; gpu_speeds is observe"));
   EXPECT_EQ(job.newest_solve().speeds, nullptr);
   const JobView view = job.daemon().View();
   ASSERT_EQ(view.gpu_speeds.size(), 1u);
