@@ -171,6 +171,10 @@ absl::Status Client::CheckCounts(int32_t layer, std::span<const int64_t> counts)
   return IsForkedCopy() ? absl::OkStatus() : impl_->CheckCounts(layer, counts);
 }
 
+absl::Status Client::RecordStepTime(double seconds) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->RecordStepTime(seconds);
+}
+
 absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) {
   if (IsForkedCopy()) return BoundaryResult{};
   return impl_->StepBoundary(step, stream);
@@ -337,6 +341,12 @@ absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts
 void Client::Impl::Show(const RunningPlacement& running) {
   tables_.Update(running);
   splits_.Show(running.placement, running.version);
+}
+
+absl::Status Client::Impl::RecordStepTime(double seconds) {
+  if (disabled_) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(ended_);
+  return windows_.RecordStepTime(seconds);
 }
 
 void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propose) {

@@ -364,6 +364,13 @@ class Client {
   // EPLB_DISABLE=1.
   absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
 
+  // Adds to the time that this rank's experts computed in the current step, forward and backward,
+  // without waits for other ranks and without what does not grow with tokens. From these times
+  // the daemon finds slow GPUs (docs/gpu-speeds.md); a rank that records none is left out. May be
+  // called several times a step, on the training thread. errors: InvalidArgument for a time outside
+  // 0..1e6 s.
+  absl::Status RecordStepTime(double seconds);
+
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
   // Every vote_every steps all ranks vote and may migrate and switch one chunk. The next forward
   // comes after the call.

@@ -281,6 +281,11 @@ int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* co
   });
 }
 
+int32_t eplb_client_record_step_time(eplb_client* client, double seconds) noexcept {
+  return CallOnTrainingThread(client, "record_step_time", Needs::kOpen,
+                              [&] { return client->client.load()->RecordStepTime(seconds); });
+}
+
 int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* stream,
                                   eplb_boundary* result) noexcept {
   eplb_boundary empty = {};

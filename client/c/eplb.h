@@ -262,6 +262,10 @@ EPLB_API int32_t eplb_client_expert_squares(eplb_client* client, const eplb_repl
 EPLB_API int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
                                     size_t num_experts) EPLB_NOEXCEPT;
 
+/* Adds to the time that this rank's experts computed in the current step, in seconds, without waits
+ * for other ranks: from it the daemon finds slow GPUs. Without calls this rank is left out. */
+EPLB_API int32_t eplb_client_record_step_time(eplb_client* client, double seconds) EPLB_NOEXCEPT;
+
 typedef struct eplb_boundary {
   size_t struct_size;
   int32_t voted;

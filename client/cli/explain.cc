@@ -97,6 +97,15 @@ int32_t CountUsable(const Placement& placement) {
   return usable;
 }
 
+// As the daemon's decisions use them.
+absl::StatusOr<GpuSpeeds> SpeedsInUse(const v1::JobStatus& job, int32_t num_gpus) {
+  std::vector<double> speeds(static_cast<size_t>(num_gpus), 1);
+  for (const v1::GpuSpeed& one : job.gpu_speeds()) {
+    if (one.gpu() < speeds.size()) speeds[one.gpu()] = one.in_use();
+  }
+  return GpuSpeeds::Make(num_gpus, speeds, {});
+}
+
 absl::Status EvaluateWindow(Explanation& explanation) {
   if (!explanation.body || !explanation.load) return absl::OkStatus();
   const Placement& placement = explanation.body->placement;
@@ -107,13 +116,18 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   };
   // Asked one after the other: a new run of another shape may lie between the answers.
   if (!fits(placement)) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(explanation.predicted, Evaluate(load, placement));
+  const int32_t num_gpus = placement.topology().num_gpus();
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsInUse(explanation.job, num_gpus));
+  const EvaluateOptions options{.speeds = &speeds};
+  EPLB_ASSIGN_OR_RETURN(explanation.predicted, Evaluate(load, placement, options));
   const std::optional<RealMatrix>& gpu_loads = explanation.load->gpu_loads;
-  if (gpu_loads && gpu_loads->cols() == placement.topology().num_gpus()) {
-    explanation.measured = EvaluateGpuLoads(*gpu_loads, CountUsable(placement));
+  if (gpu_loads && gpu_loads->cols() == num_gpus) {
+    RealMatrix loads = *gpu_loads;
+    for (int32_t gpu = 0; gpu < num_gpus; ++gpu) loads.col(gpu) /= speeds.SpeedOf(GpuId{gpu});
+    explanation.measured = EvaluateGpuLoads(std::move(loads), CountUsable(placement));
   }
   EPLB_ASSIGN_OR_RETURN(explanation.unmoved,
-                        Evaluate(load, Placement::Static(placement.topology())));
+                        Evaluate(load, Placement::Static(placement.topology()), options));
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
     explanation.layers.push_back(FiguresOf(explanation, layer));
   }

@@ -1,5 +1,6 @@
 #include "client/session/load_windows.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -60,6 +61,15 @@ absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts)
   return absl::OkStatus();
 }
 
+absl::Status LoadWindows::RecordStepTime(double seconds) {
+  if (!(seconds >= 0 && seconds <= wire::kMaxStepSeconds)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step time is ", seconds, " s, expected 0..", wire::kMaxStepSeconds));
+  }
+  step_seconds_ += seconds;
+  return absl::OkStatus();
+}
+
 std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
   if ((step + 1) % report_every_ != 0) return std::nullopt;
   wire::LoadReport window{.first_step = first_step_,
@@ -68,6 +78,9 @@ std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
                           .version = version_,
                           .earlier = std::exchange(earlier_, {}),
                           .parts_unknown = std::exchange(parts_unknown_, false)};
+  const auto num_steps = static_cast<double>(step - first_step_ + 1);
+  window.step_seconds =
+      std::min(std::exchange(step_seconds_, 0) / num_steps, wire::kMaxStepSeconds);
   earlier_counts_.resize(0, 0);
   earlier_bytes_ = 0;
   first_step_ = step + 1;

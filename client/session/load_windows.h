@@ -27,6 +27,10 @@ class LoadWindows {
   // added then.
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
 
+  // Adds to the compute time of the current step. errors: InvalidArgument for a time that is not in
+  // 0..wire::kMaxStepSeconds; nothing is added then.
+  absl::Status RecordStepTime(double seconds);
+
   // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
   std::optional<wire::LoadReport> EndStep(int64_t step);
 
@@ -52,6 +56,7 @@ class LoadWindows {
   int64_t earlier_bytes_ = 0;  // of earlier_ in a report
   bool parts_unknown_ = false;
   std::vector<int64_t> layer_tokens_;  // [L], sums of the rows
+  double step_seconds_ = 0;            // recorded in the window
 };
 
 // Finished windows that wait for the daemon, newest kept. Threads: the caller's lock.

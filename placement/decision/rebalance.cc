@@ -129,8 +129,10 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
 }  // namespace
 
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(input.load, input.incumbent));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(input.load, input.candidate));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before,
+                        Evaluate(input.load, input.incumbent, {.speeds = input.speeds}));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after,
+                        Evaluate(input.load, input.candidate, {.speeds = input.speeds}));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
   const std::string how_far =
       absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * std::abs(gain),

@@ -10,6 +10,7 @@
 
 #include "placement/decision/cost.h"
 #include "placement/decision/track_record.h"
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -23,7 +24,8 @@ struct RebalanceInput {
   double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
   double steps_to_next = 1;    // until the next decision can be made
   const Costs& costs;
-  const TrackRecord& record;  // looked at when the costs are priced
+  const TrackRecord& record;          // looked at when the costs are priced
+  const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
 };
 
 // What a decision came down to.

@@ -32,17 +32,18 @@ double SavedTokens::WorstPerStep() const {
   return Finite((mean - 2 * std::sqrt(variance)) * windows / steps);
 }
 
-absl::Status TrackRecord::Observe(const Load& window, int64_t num_steps,
-                                  const Placement& incumbent) {
+absl::Status TrackRecord::Observe(const Load& window, int64_t num_steps, const Placement& incumbent,
+                                  const GpuSpeeds* speeds) {
+  const EvaluateOptions options{.speeds = speeds};
   Follow(incumbent);
   if (!start_.has_value()) start_ = incumbent;
   const auto steps = static_cast<double>(num_steps);
-  EPLB_ASSIGN_OR_RETURN(const Evaluation in_force, Evaluate(window, incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation in_force, Evaluate(window, incumbent, options));
   for (Trial& trial : trials_) {
-    EPLB_ASSIGN_OR_RETURN(const Evaluation tried, Evaluate(window, trial.candidate));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation tried, Evaluate(window, trial.candidate, options));
     trial.saved.Add(in_force.peak_load - tried.peak_load, steps);
   }
-  EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluate(window, *start_));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluate(window, *start_, options));
   const double saved = unmoved.peak_load - in_force.peak_load;
   incumbent_saved_.Add(saved, steps);
   start_tokens_ = Finite(start_tokens_ + unmoved.peak_load);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -44,8 +45,10 @@ class TrackRecord {
 
   // A window passed while `incumbent` was in force; the first call says where the record begins.
   // Another incumbent than in the call before ends all trials.
+  // speeds: as EvaluateOptions; tokens are then tokens / speed.
   // errors: InvalidArgument when load and incumbent differ in shape. cost: O(kMaxTrials * L * S).
-  absl::Status Observe(const Load& window, int64_t num_steps, const Placement& incumbent);
+  absl::Status Observe(const Load& window, int64_t num_steps, const Placement& incumbent,
+                       const GpuSpeeds* speeds = nullptr);
 
   // `candidate` was computed and not taken. A candidate that is the incumbent has nothing to try.
   void BeginTrial(const Placement& candidate, const Placement& incumbent);

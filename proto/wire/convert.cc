@@ -497,6 +497,7 @@ void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
     SetCounts(part, to);
   }
   out->set_parts_unknown(report.parts_unknown);
+  out->set_step_seconds(report.step_seconds);
 }
 
 absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
@@ -506,6 +507,11 @@ absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
   EPLB_ASSIGN_OR_RETURN(report.last_step, GetCount("last_step", in.last_step()));
   EPLB_ASSIGN_OR_RETURN(report.dropped_steps, GetCount("dropped_steps", in.dropped_steps()));
   EPLB_ASSIGN_OR_RETURN(report.version, GetCount("version", in.version()));
+  report.step_seconds = in.step_seconds();
+  if (!(report.step_seconds >= 0 && report.step_seconds <= kMaxStepSeconds)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load report: step_seconds is ", report.step_seconds, ", expected 0..", kMaxStepSeconds));
+  }
   if (report.last_step < report.first_step) {
     return absl::InvalidArgumentError(absl::StrCat("load report covers steps ", report.first_step,
                                                    "..", report.last_step,

@@ -142,6 +142,7 @@ struct JobMemory {
   double report_seconds = 0;
   double gap_seconds = 0;
   int64_t next_version = 0;
+  std::string slow_gpus = {};  // as ParseSpeeds
 
   friend bool operator==(const JobMemory&, const JobMemory&) = default;
 };
@@ -238,7 +239,9 @@ struct LoadReport {
   int64_t version = 0;                 // of the placement that the last steps ran under
   std::vector<LoadPart> earlier = {};  // the steps before, rising; in most windows none
   bool parts_unknown = false;          // more than kMaxLoadParts: `earlier` is empty
+  double step_seconds = 0;             // mean compute time of this rank's steps; 0: not recorded
 };
+inline constexpr double kMaxStepSeconds = 1e6;
 
 struct Prepared {
   int64_t version = 0;

@@ -13,6 +13,7 @@
 #include "placement/evaluate.h"
 #include "proto/wire/messages.h"
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
@@ -239,12 +240,14 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
 void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   if (job.windows.complete.empty()) return;
   const Window& window = job.windows.complete.back();
-  const absl::StatusOr<Evaluation> before = Evaluate(*window.load, *job.last_known->placement);
-  const absl::StatusOr<Evaluation> after = Evaluate(*window.load, target);
+  const EvaluateOptions options{.speeds = job.windows.speeds.get()};
+  const absl::StatusOr<Evaluation> before =
+      Evaluate(*window.load, *job.last_known->placement, options);
+  const absl::StatusOr<Evaluation> after = Evaluate(*window.load, target, options);
   if (!before.ok() || !after.ok()) return;
   plan.decided_first_step = window.first_step;
   plan.decided_last_step = window.last_step;
-  plan.balancedness_before = BalancednessOf(window.on_gpus.get());
+  plan.balancedness_before = BalancednessOf(window.on_gpus.get(), options.speeds);
   plan.balancedness_in_force = before->mean_balancedness;
   plan.balancedness_predicted = after->mean_balancedness;
   if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
@@ -283,9 +286,11 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
     return absl::InvalidArgumentError("settings are empty, expected at least one to change");
   }
   EPLB_RETURN_IF_ERROR(wire::CheckPatch(set.settings));
+  Settings settings = wire::Patched(job.settings, set.settings);
+  if (job.current) EPLB_RETURN_IF_ERROR(CheckFits(settings, job.current->topology));
   deed.before = wire::SettingsText(job.settings, set.settings);
   job.patch = wire::Merged(std::move(job.patch), set.settings);
-  job.settings = wire::Patched(std::move(job.settings), set.settings);
+  job.settings = std::move(settings);
   Remember(job);
   deed.after = wire::SettingsText(job.settings, set.settings);
   deed.outcome = absl::StrCat("set ", deed.after, " (was ", deed.before, ")", deed.By());

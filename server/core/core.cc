@@ -12,6 +12,7 @@
 
 #include "server/core/admin.h"
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
@@ -101,6 +102,12 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::Hello&) {
             absl::InvalidArgumentError("a second Hello on one session"));
 }
 
+absl::Status CheckStepSeconds(double seconds) {
+  if (seconds >= 0 && seconds <= wire::kMaxStepSeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("load report: step_seconds is ", seconds,
+                                                 ", expected 0..", wire::kMaxStepSeconds));
+}
+
 absl::Status CheckReporter(const Run& run, int32_t rank) {
   if (run.reduce == wire::Reduce::kRoot && rank != 0) {
     return absl::InvalidArgumentError(
@@ -180,6 +187,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   absl::Status status = CheckReport(report, run.topology);
   status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));
   status.Update(CheckNumber("load report: dropped_steps", report.dropped_steps, kMaxDropped));
+  status.Update(CheckStepSeconds(report.step_seconds));
   if (!status.ok()) {
     CloseRank(context, run, sender.rank, std::move(status));
     return;
@@ -218,6 +226,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
     ++counters.windows_unmeasured;
   }
   WatchWindow(context.state, job);
+  WatchGpuSpeeds(context, job);
   MaybeSolve(context, job);
 }
 

@@ -9,6 +9,7 @@
 
 #include "server/core/core.h"
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
@@ -108,6 +109,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.model_layers = job.current->model_layers;
     view.took_over = job.current->took_over;
     view.ranks = RanksOf(job, now);
+    view.gpu_speeds = SpeedViewsOf(job);
   }
   if (const RunEnd* end = EndOf(job)) {
     view.ending = end->how;

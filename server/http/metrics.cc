@@ -316,6 +316,25 @@ void AddProgress(const MetricsSnapshot& s, Page& page) {
       s, "eplb_step_seconds", "Time of a step, from when steps were reported.",
       [](const core::JobView& job) { return AboveZero(job.step_seconds); }, page);
   PerJob(
+      s, MetricType::Gauge, "eplb_slow_gpus",
+      "GPUs of the EP group whose step times are above those that are expected for their tokens.",
+      [](const core::JobView& job) {
+        return std::count_if(job.gpu_speeds.begin(), job.gpu_speeds.end(),
+                             [](const auto& one) { return one.measured_speed.has_value(); });
+      },
+      page);
+  PerJob(
+      s, MetricType::Gauge, "eplb_slowest_gpu_speed_ratio",
+      "Measured speed of the slowest GPU / speed of the median GPU; 1 = no GPU is named slow.",
+      [](const core::JobView& job) {
+        double slowest = 1;
+        for (const auto& one : job.gpu_speeds) {
+          slowest = std::min(slowest, one.measured_speed.value_or(1));
+        }
+        return slowest;
+      },
+      page);
+  PerJob(
       s, MetricType::Counter, "eplb_windows_given_up_total",
       "Load windows that too few ranks reported before newer ones took their place.",
       [](const core::JobView& job) { return job.windows_given_up; }, page);

@@ -72,6 +72,17 @@ void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
   candidate->set_waits(view.candidate->waits);
 }
 
+void SpeedsToProto(const core::JobView& view, v1::JobStatus* out) {
+  for (const core::GpuSpeedView& one : view.gpu_speeds) {
+    v1::GpuSpeed* const speed = out->add_gpu_speeds();
+    speed->set_gpu(static_cast<uint32_t>(one.gpu));
+    if (one.measured_speed) speed->set_measured(*one.measured_speed);
+    speed->set_in_use(one.speed_in_use);
+    speed->set_source(one.source);
+    speed->set_reason(one.reason);
+  }
+}
+
 }  // namespace
 
 void ToProto(const core::JobView& view, v1::JobStatus* out) {
@@ -105,6 +116,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_took_over(view.took_over);
   out->set_stuck_seconds(view.stuck_seconds);
   ProgressToProto(view, out);
+  SpeedsToProto(view, out);
   for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
 }
 

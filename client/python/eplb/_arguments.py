@@ -30,6 +30,14 @@ def integer(name: str, value: Any, num_bytes: int = 4) -> int:
     return number
 
 
+def real(name: str, value: Any) -> float:
+    """errors: InvalidArgument for what is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name}: {value!r}, expected a number") from None
+
+
 def text(name: str, value: Any) -> bytes:
     """errors: InvalidArgument for what is neither text nor a path."""
     try:

@@ -83,20 +83,21 @@ std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& pl
 }
 
 MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers,
-                           int32_t world_size) {
+                           int32_t world_size, const SlowRank& slow) {
   double sum = 0, peaks = 0, means = 0;
   int32_t layers_with_load = 0;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
-    double peak = 0, total = 0;
+    double peak = 0, slowest = 0, total = 0;
     for (int32_t rank = 0; rank < world_size; ++rank) {
       const int64_t cell = int64_t{rank} * num_layers + layer;
       const auto tokens = std::bit_cast<double>(gathered[static_cast<size_t>(cell)]);
       peak = std::max(peak, tokens);
+      slowest = std::max(slowest, tokens * slow.FactorOf(rank));
       total += tokens;
     }
     if (peak <= 0) continue;
     sum += std::min(1.0, total / world_size / peak);
-    peaks += peak;
+    peaks += slowest;
     means += total / world_size;
     ++layers_with_load;
   }

@@ -57,9 +57,17 @@ struct MeasuredLoads {
   double slowdown = 1;      // sum of peaks / sum of means: of the step against a balanced one
 };
 
-// gathered: [world_size, num_layers], doubles as bits.
+// A rank whose GPU takes `factor` times as long for a token; -1: none.
+struct SlowRank {
+  int32_t rank = -1;
+  double factor = 1;
+
+  double FactorOf(int32_t other) const { return other == rank ? factor : 1; }
+};
+
+// gathered: [world_size, num_layers], doubles as bits. slow: changes the slowdown alone.
 MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers,
-                           int32_t world_size);
+                           int32_t world_size, const SlowRank& slow = {});
 
 // The demonstration job's own collectives: stands for the all-to-all that keeps a real trainer's
 // ranks in step.

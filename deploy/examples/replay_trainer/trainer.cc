@@ -211,6 +211,14 @@ class Trainer {
     return VerifyEverywhere(num_run - 1, nullptr);
   }
 
+  // What this rank's GPU would compute in the step: the trainer sleeps for it with all others.
+  double ComputeSeconds(const LoadMatrix& total, double own_tokens) const {
+    const double mean = static_cast<double>(total.sum()) / options_.world_size;
+    if (!(mean > 0)) return 0;
+    return absl::ToDoubleSeconds(options_.step_time) * own_tokens / mean *
+           options_.slow_rank.FactorOf(options_.rank);
+  }
+
   // True on every rank after the step at which rank 0 found the stop file.
   absl::StatusOr<bool> RankZeroSaysStop() {
     if (options_.stop_path.empty()) return false;
@@ -263,12 +271,16 @@ class Trainer {
     EPLB_RETURN_IF_ERROR(experts_.Publish());
 
     std::vector<int64_t> mine;
+    double own_tokens = 0;
     for (const double tokens : OwnGpuLoads(total, client_->placement())) {
       mine.push_back(std::bit_cast<int64_t>(tokens));
+      own_tokens += tokens;
     }
+    EPLB_RETURN_IF_ERROR(client_->RecordStepTime(ComputeSeconds(total, own_tokens)));
     EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
                           GatherNumbers(*job_channel_, mine, options_.step_deadline));
-    const MeasuredLoads measured = MeasureLoads(gathered, loads_.num_layers(), options_.world_size);
+    const MeasuredLoads measured =
+        MeasureLoads(gathered, loads_.num_layers(), options_.world_size, options_.slow_rank);
     const absl::Duration work = absl::Now() - begin;
     WaitUntil(begin + options_.step_time * measured.slowdown);
 

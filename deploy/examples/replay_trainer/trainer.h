@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 
 #include "client/client.h"
+#include "deploy/examples/replay_trainer/step_loads.h"
 
 namespace eplb {
 
@@ -48,6 +49,7 @@ struct TrainerOptions {
   absl::Duration step_deadline =
       absl::Seconds(60);  // how long a rank waits for the others in a step
   absl::Duration vote_deadline = absl::Seconds(600);
+  SlowRank slow_rank;          // its steps last longer, as those of a slow GPU
   bool show_progress = false;  // rank 0 says on stderr how far it is
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "placement/decision/rebalance.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
@@ -37,22 +38,27 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
   }
   const Settings& settings = job.settings;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  return EvaluateCandidate({.load = *job.solving.load,
-                            .first_step = job.solving.first_step,
-                            .last_step = job.solving.last_step,
-                            .incumbent = *job.last_known->placement,
-                            .candidate = candidate,
-                            .min_gain = settings.min_gain,
-                            .layers_per_chunk = LayersPerChunk(job),
-                            .staging_rows = LeastStagingRows(*job.current),
-                            .migration = job.current->migration,
-                            .costs = CostsOf(state, job),
-                            .record = &job.record,
-                            .every_steps = settings.every_steps,
-                            .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
-                            .seconds_per_byte = SecondsPerByte(job),
-                            .measured = measured,
-                            .force = job.solving.force});
+  EPLB_ASSIGN_OR_RETURN(
+      CandidateDecision decision,
+      EvaluateCandidate({.load = *job.solving.load,
+                         .first_step = job.solving.first_step,
+                         .last_step = job.solving.last_step,
+                         .incumbent = *job.last_known->placement,
+                         .candidate = candidate,
+                         .min_gain = settings.min_gain,
+                         .layers_per_chunk = LayersPerChunk(job),
+                         .staging_rows = LeastStagingRows(*job.current),
+                         .migration = job.current->migration,
+                         .costs = CostsOf(state, job),
+                         .record = &job.record,
+                         .every_steps = settings.every_steps,
+                         .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
+                         .seconds_per_byte = SecondsPerByte(job),
+                         .measured = measured,
+                         .force = job.solving.force,
+                         .speeds = job.windows.speeds.get()}));
+  decision.reason += SpeedsClause(job);
+  return decision;
 }
 
 // What is known of a decision when the solver has answered, or has not in time.
@@ -111,6 +117,7 @@ std::vector<std::shared_ptr<const Load>> WindowsOf(const Job& job, const Window&
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                 const std::string& actor) {
   job.last_decision_step = job.windows.complete.back().last_step;
+  RefreshSpeeds(context, job, *estimate.load);
   job.solving = {.id = ++context.state.last_solve_id,
                  .force = force,
                  .asked_by = actor,
@@ -118,14 +125,16 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                  .load = std::move(estimate.load),
                  .first_step = estimate.first_step,
                  .last_step = estimate.last_step,
-                 .balancedness = BalancednessOf(estimate.on_gpus.get())};
+                 .balancedness = BalancednessOf(estimate.on_gpus.get(), job.windows.speeds.get())};
   SetPhase(context, job, Phase::kSolving);
   context.decision.effects.emplace_back(Solve{.job = job.name,
                                               .solve_id = job.solving.id,
                                               .policy_name = job.settings.policy_name,
                                               .load = job.solving.load,
                                               .recent = WindowsOf(job, estimate),
-                                              .previous = job.last_known->placement});
+                                              .previous = job.last_known->placement,
+                                              .hierarchy = job.settings.hierarchy,
+                                              .speeds = job.windows.speeds});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
                                          ": asking policy ", job.settings.policy_name);
 }
@@ -204,7 +213,8 @@ void WatchWindow(const State& state, Job& job) {
   const Window& window = job.windows.complete.back();
   const int64_t num_steps = window.last_step - window.first_step + 1;
   // Shapes were checked when the window was added and when the placement was adopted.
-  if (!job.record.Observe(*window.load, num_steps, incumbent).ok()) return;
+  if (!job.record.Observe(*window.load, num_steps, incumbent, job.windows.speeds.get()).ok())
+    return;
   const double replicas =
       ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*job.record.start(), costs);
   job.record.Spend(replicas * static_cast<double>(num_steps));

@@ -130,14 +130,18 @@ absl::Status ConsiderReturn(const CandidateInput& question, RebalanceInput rebal
                                         .min_gain = rebalance.min_gain,
                                         .steps_to_next = rebalance.steps_to_next,
                                         .costs = rebalance.costs,
-                                        .record = rebalance.record}));
+                                        .record = rebalance.record,
+                                        .speeds = rebalance.speeds}));
   return judged.rebalance ? Settle(question, within_budget, judged, decision) : absl::OkStatus();
 }
 
 absl::Status MeasureRebalance(const RebalanceInput& rebalance, const WithinBudget& within_budget,
                               CandidateDecision& decision) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(rebalance.load, rebalance.incumbent));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(rebalance.load, within_budget.target));
+  const EvaluateOptions options{.speeds = rebalance.speeds};
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before,
+                        Evaluate(rebalance.load, rebalance.incumbent, options));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after,
+                        Evaluate(rebalance.load, within_budget.target, options));
   decision.transfers = within_budget.transfers;
   decision.balancedness_before = before.mean_balancedness;
   decision.balancedness_predicted = after.mean_balancedness;
@@ -172,7 +176,8 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
       .min_gain = question.min_gain,
       .steps_to_next = static_cast<double>(question.every_steps),
       .costs = costs,
-      .record = question.record == nullptr ? none : *question.record};
+      .record = question.record == nullptr ? none : *question.record,
+      .speeds = question.speeds};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
   EPLB_RETURN_IF_ERROR(MeasureRebalance(rebalance, within_budget, decision));
   if (within_budget.moves.empty()) {

@@ -12,6 +12,7 @@
 
 #include "placement/decision/cost.h"
 #include "placement/decision/track_record.h"
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
@@ -36,7 +37,8 @@ struct CandidateInput {
   double seconds_per_byte = 0;  // as BoundaryLimits
   // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::span<const MeasuredPause> measured = {};
-  bool force = false;  // take what the ranks can, whether it pays or not
+  bool force = false;                 // take what the ranks can, whether it pays or not
+  const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
 };
 
 struct CandidateDecision {

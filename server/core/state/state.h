@@ -20,6 +20,7 @@
 #include "placement/placement.h"
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
+#include "server/core/state/gpu_speed_estimate.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 #include "server/core/values/config.h"
@@ -300,7 +301,9 @@ struct Job {
   int64_t windows_given_up = 0;    // since the daemon started
   ReportOverload report_overload;  // of its streams' own limits
   Account account;
-  TrackRecord record;  // of this run; kept when the costs are priced
+  TrackRecord record;               // of this run; kept when the costs are priced
+  GpuSpeedEstimate speed_estimate;  // of this run; kept unless gpu_speeds is off
+  std::string speeds_unused;        // why decisions use no GPU speeds, as was recorded; empty: none
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
   double report_seconds = 0;  // as JobMemory has it

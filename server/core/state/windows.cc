@@ -160,8 +160,8 @@ void MeasureNewest(Windows& windows, ReportOutcome& outcome) {
   const Window& window = windows.complete.back();
   if (window.on_gpus == nullptr) return;
   const int64_t version = window.on_gpus->versions.back();
-  windows.measured =
-      Measure(*window.load, *window.on_gpus, windows.placements.Find(version)->topology());
+  windows.measured = Measure(*window.load, *window.on_gpus,
+                             windows.placements.Find(version)->topology(), windows.speeds.get());
   windows.measured->first_step = window.first_step;
   windows.measured->last_step = window.last_step;
   windows.placements.DropBelow(version);
@@ -235,7 +235,8 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
                               .last_step = last_step,
                               .load = std::make_shared<const Load>(*std::move(load)),
                               .coverage = windows.newest.coverage,
-                              .on_gpus = std::move(on_gpus)});
+                              .on_gpus = std::move(on_gpus),
+                              .step_seconds = std::move(window.step_seconds)});
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
   }
@@ -363,6 +364,10 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
                                   [](int32_t reported) { return reported > 0; });
   window.reported[reporter] = true;
   ++window.num_reported[reporter / ReportersPerPipelineStage(limits)];
+  if (report.step_seconds > 0) {
+    window.step_seconds.resize(static_cast<size_t>(limits.num_reporters), 0);
+    window.step_seconds[static_cast<size_t>(reporter)] = report.step_seconds;
+  }
   if (!wire::AddCounts(report, &window.sum)) {
     Drop(window, outcome);
   } else {

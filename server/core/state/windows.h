@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/topology.h"
 #include "proto/wire/messages.h"
@@ -27,6 +28,8 @@ struct Window {
   double coverage = 0;               // share of reporters in the sum
   // Null when a placement that some of the steps ran under is not known.
   std::shared_ptr<const GpuTokens> on_gpus = nullptr;
+  // [num_reporters], as LoadReport::step_seconds; 0 where it is not known. Empty: nowhere known.
+  std::vector<double> step_seconds = {};
 };
 
 // Steps of a pending window up to last_step that ran under one placement.
@@ -42,6 +45,7 @@ struct PendingWindow {
   LoadMatrix sum;                     // empty once dropped
   std::vector<bool> reported;         // [num_reporters]
   std::vector<int32_t> num_reported;  // [pipeline_parallel_size]
+  std::vector<double> step_seconds;   // as in Window
   bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
   // Which placements its steps ran under, as the first report told: the last steps, and those
   // before.
@@ -65,8 +69,10 @@ struct Windows {
   int64_t last_short_step = -1;       // newest window for which a short report was noted
   RunPlacements placements;           // that the ranks ran
   std::optional<Measured> measured;   // the newest complete window that could be
-  Figures newest;                     // of the newest complete window, also once it was dropped
-  bool differing_noted = false;       // that ranks do not agree on which placements they ran
+  // With which `measured` divides the tokens; null: all equal. Has the job's number of GPUs.
+  std::shared_ptr<const GpuSpeeds> speeds;
+  Figures newest;                // of the newest complete window, also once it was dropped
+  bool differing_noted = false;  // that ranks do not agree on which placements they ran
 };
 
 struct WindowLimits {

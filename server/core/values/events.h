@@ -91,6 +91,8 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   std::shared_ptr<const Load> load;                 // sum of `recent`
   std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
   std::shared_ptr<const Placement> previous;
+  std::optional<Hierarchy> hierarchy = std::nullopt;  // none: the policy's own rule
+  std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
 };
 struct CancelSolve {  // nobody waits for its answer any more; none need come
   std::string job;

@@ -47,23 +47,39 @@ std::optional<GpuTokens> TokensOnGpus(std::vector<TokensUnder> parts,
   return tokens;
 }
 
-Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topology) {
-  Evaluation ran = EvaluateGpuLoads(tokens.loads, topology.num_gpus());
+namespace {
+
+// Tokens / speed.
+RealMatrix LoadsOf(const GpuTokens& tokens, const GpuSpeeds* speeds) {
+  RealMatrix loads = tokens.loads;
+  if (speeds == nullptr || speeds->num_gpus() != loads.cols()) return loads;
+  for (int32_t gpu = 0; gpu < speeds->num_gpus(); ++gpu) {
+    loads.col(gpu) /= speeds->SpeedOf(GpuId{gpu});
+  }
+  return loads;
+}
+
+}  // namespace
+
+Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topology,
+                 const GpuSpeeds* speeds) {
+  Evaluation ran = EvaluateGpuLoads(LoadsOf(tokens, speeds), topology.num_gpus());
   Measured measured{.versions = tokens.versions,
                     .balancedness = ran.mean_balancedness,
                     .layer_balancedness = std::move(ran.balancedness),
                     .peak_load = ran.peak_load};
-  const absl::StatusOr<Evaluation> initial = Evaluate(load, Placement::Static(topology));
+  const absl::StatusOr<Evaluation> initial =
+      Evaluate(load, Placement::Static(topology), {.speeds = speeds});
   if (!initial.ok()) return measured;
   measured.balancedness_static = initial->mean_balancedness;
   measured.peak_load_static = initial->peak_load;
   return measured;
 }
 
-double BalancednessOf(const GpuTokens* tokens) {
+double BalancednessOf(const GpuTokens* tokens, const GpuSpeeds* speeds) {
   if (tokens == nullptr) return 0;
   const auto num_gpus = static_cast<int32_t>(tokens->loads.cols());
-  return EvaluateGpuLoads(tokens->loads, num_gpus).mean_balancedness;
+  return EvaluateGpuLoads(LoadsOf(*tokens, speeds), num_gpus).mean_balancedness;
 }
 
 }  // namespace eplb::core

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -57,16 +58,19 @@ struct Measured {
   std::vector<int64_t> versions;           // that its steps ran under, rising
   double balancedness = 0;                 // mean over layers with load
   std::vector<double> layer_balancedness;  // [L]
-  double peak_load = 0;                    // sum over layers of the fullest GPU's tokens
+  double peak_load = 0;                    // sum over layers of the fullest GPU's load
   double balancedness_static = 0;          // counterfactual: the same tokens, static placement
   double peak_load_static = 0;
 };
 
+// speeds: none: all equal; else every figure is of tokens / speed. All GPUs are usable.
 // REQUIRES: `tokens` are those of `load` under placements of `topology`. cost: O(L * S).
-Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topology);
+Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topology,
+                 const GpuSpeeds* speeds = nullptr);
 
 // Mean over layers with load of (mean GPU load / max GPU load); 0 without tokens.
-double BalancednessOf(const GpuTokens* tokens);
+// speeds: as Measure.
+double BalancednessOf(const GpuTokens* tokens, const GpuSpeeds* speeds = nullptr);
 
 // What was measured since the run began here.
 struct Account {

@@ -51,6 +51,14 @@ struct RunView {
   absl::Duration since;  // its first rank came
   std::string waits;     // for what, as a sentence
 };
+// A GPU that the ranks' step times show to be slow, or whose speed the settings name.
+struct GpuSpeedView {
+  int32_t gpu = 0;
+  std::optional<double> measured_speed = std::nullopt;  // of a slow one; none: not slow
+  double speed_in_use = 1;                              // by the newest decision
+  std::string source = {};  // of what decisions use: measured, stated, avoided
+  std::string reason = {};  // of a slow one, one sentence
+};
 struct JobView {
   std::string job;
   std::string run_id;
@@ -104,6 +112,7 @@ struct JobView {
   bool take_over_refused = false;  // it waits because the steps of the run in force advance
   std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
   int64_t refused_hellos = 0;      // of this job, since the daemon started
+  std::vector<GpuSpeedView> gpu_speeds;  // rising
 };
 
 // How this daemon leads a run.

@@ -96,6 +96,8 @@ TEST_F(CallsTest, NullArgumentsAreNamed) {
   Start();
   EXPECT_EQ(eplb_client_record(client(), 0, nullptr, 4), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "counts is NULL");
+  EXPECT_EQ(eplb_client_record_step_time(client(), -1), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_record_step_time(client(), 0.25), EPLB_OK);
   EXPECT_EQ(eplb_client_register_experts(client(), nullptr, 3), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "tensors is NULL");
   EXPECT_EQ(eplb_client_check_experts(client(), nullptr, nullptr, nullptr), EPLB_INVALID_ARGUMENT);

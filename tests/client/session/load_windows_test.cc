@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -36,6 +37,20 @@ TEST(LoadWindowsTest, WindowHoldsTheSumOfItsSteps) {
   LoadMatrix expected(2, 3);
   expected << 11, 2, 3, 0, 0, 7;
   EXPECT_TRUE((window->counts == expected).all());
+}
+
+TEST(LoadWindowsTest, TheWindowHasTheMeanOfTheRecordedStepTimes) {
+  LoadWindows windows(1, 1, 2, 0);
+  ASSERT_TRUE(windows.RecordStepTime(1).ok());
+  ASSERT_TRUE(windows.RecordStepTime(0.5).ok());
+  ASSERT_FALSE(windows.EndStep(0).has_value());
+  ASSERT_TRUE(windows.RecordStepTime(0.5).ok());
+  EXPECT_EQ(windows.EndStep(1)->step_seconds, 1);
+  ASSERT_FALSE(windows.EndStep(2).has_value());
+  EXPECT_EQ(windows.EndStep(3)->step_seconds, 0) << "the next window begins at zero";
+  for (const double wrong : {-1.0, 2e6, std::nan("")}) {
+    EXPECT_THAT(std::string(windows.RecordStepTime(wrong).message()), HasSubstr("step time is "));
+  }
 }
 
 TEST(LoadWindowsTest, NextWindowStartsEmpty) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 namespace eplb {
 namespace {
@@ -60,6 +61,25 @@ class RebalanceTest : public ::testing::Test {
   Costs costs_;
   TrackRecord record_;
 };
+
+TEST_F(RebalanceTest, WithSpeedsTokensOfASlowGpuCountMore) {
+  const GpuSpeeds speeds = GpuSpeeds::Make(2, std::vector<double>{1, 0.1}, {}).value();
+  record_.BeginTrial(apart_, together_);
+  ASSERT_TRUE(record_.Observe(hot_, 10, together_, &speeds).ok());
+  // 2000 tokens beside 200 / 0.1, or 1100 beside 1100 / 0.1.
+  EXPECT_DOUBLE_EQ(record_.Trials(together_).at(0).sum, 2000 - 11000);
+  EXPECT_DOUBLE_EQ(record_.start_tokens(), 2000);
+  const RebalanceDecision decision = EvaluateRebalance({.load = hot_,
+                                                        .num_steps = 10,
+                                                        .incumbent = together_,
+                                                        .candidate = apart_,
+                                                        .costs = costs_,
+                                                        .record = record_,
+                                                        .speeds = &speeds})
+                                         .value();
+  EXPECT_FALSE(decision.rebalance);
+  EXPECT_THAT(decision.reason, HasSubstr("would rise 450.0 %"));
+}
 
 TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
   costs_.token_seconds = 0;

@@ -217,6 +217,8 @@ TEST(ConvertTest, PartsOfAWindowComeBackWhole) {
     EXPECT_EQ(CountBytes(back), 24u + 24u + 48u);
   }
   report.earlier.clear();
+  report.step_seconds = 0.0125;
+  EXPECT_EQ(RoundTripUp(report).step_seconds, 0.0125);
   report.parts_unknown = true;
   EXPECT_TRUE(RoundTripUp(report).parts_unknown);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <random>
 #include <thread>
 
@@ -59,6 +60,18 @@ TEST(StepLoadsTest, GapsOverlapsAndShapesAreRefused) {
   RecordedWindow narrow{5, 9, LoadMatrix::Zero(2, 4)};
   EXPECT_THAT(std::string(StepLoads::Make({Window(0, 4, 1), narrow}).status().message()),
               HasSubstr("window 1 is 2 layers x 4 experts, window 0 is 2 x 5"));
+}
+
+TEST(MeasuredLoadsTest, ASlowRankLengthensTheStepAndChangesNoBalancedness) {
+  std::vector<int64_t> gathered;
+  for (const double tokens : {10.0, 20.0, 15.0, 15.0}) {  // 2 ranks x 2 layers
+    gathered.push_back(std::bit_cast<int64_t>(tokens));
+  }
+  const MeasuredLoads equal = MeasureLoads(gathered, 2, 2);
+  EXPECT_DOUBLE_EQ(equal.slowdown, (15 + 20) / (12.5 + 17.5));
+  const MeasuredLoads slowed = MeasureLoads(gathered, 2, 2, {.rank = 0, .factor = 2});
+  EXPECT_DOUBLE_EQ(slowed.slowdown, (20 + 40) / (12.5 + 17.5));
+  EXPECT_DOUBLE_EQ(slowed.balancedness, equal.balancedness);
 }
 
 TEST(JobChannelTest, EveryRankGetsEverybodysValuesInRankOrder) {
