@@ -58,6 +58,7 @@ struct Client::Impl {
 
   absl::Status Register(std::span<const ExpertTensorView> views);
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
+  absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   absl::Status ReduceGradients(std::span<const ReplicaRows> rows, void* stream);

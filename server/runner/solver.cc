@@ -46,6 +46,7 @@ absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
   return SolveAligned(*policy, {.load = *request.load,
                                 .topology = request.previous->topology(),
                                 .previous = request.previous.get(),
+                                .split = request.split,
                                 .recent = recent,
                                 .abandoned = abandoned});
 }

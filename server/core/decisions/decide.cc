@@ -37,6 +37,8 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
   }
   const Settings& settings = job.settings;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  std::vector<Load> recent;
+  for (const std::shared_ptr<const Load>& window : job.solving.recent) recent.push_back(*window);
   return EvaluateCandidate({.load = *job.solving.load,
                             .first_step = job.solving.first_step,
                             .last_step = job.solving.last_step,
@@ -52,7 +54,9 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                             .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
                             .seconds_per_byte = SecondsPerByte(job),
                             .measured = measured,
-                            .force = job.solving.force});
+                            .force = job.solving.force,
+                            .split = job.current->split,
+                            .recent = recent});
 }
 
 // What is known of a decision when the solver has answered, or has not in time.
@@ -60,6 +64,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   Plan plan;
   plan.policy = job.solving.policy_name;
   plan.result = result;
+  plan.split = job.current->split;
   plan.decided_first_step = job.solving.first_step;
   plan.decided_last_step = job.solving.last_step;
   plan.balancedness_before = job.solving.balancedness;
@@ -111,23 +116,29 @@ std::vector<std::shared_ptr<const Load>> WindowsOf(const Job& job, const Window&
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                 const std::string& actor) {
   job.last_decision_step = job.windows.complete.back().last_step;
+  const SplitMode split = job.current->split;
+  std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
+  const std::string policy_name = SettingsOf(context.state.config, job).policy_name;
   job.solving = {.id = ++context.state.last_solve_id,
                  .force = force,
                  .asked_by = actor,
-                 .policy_name = job.settings.policy_name,
+                 .policy_name = policy_name,
                  .load = std::move(estimate.load),
+                 .recent = {},
                  .first_step = estimate.first_step,
                  .last_step = estimate.last_step,
-                 .balancedness = BalancednessOf(estimate.on_gpus.get())};
+                 .balancedness = BalancednessOf(estimate.on_gpus.get(), estimate.split.get())};
+  if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
   context.decision.effects.emplace_back(Solve{.job = job.name,
                                               .solve_id = job.solving.id,
-                                              .policy_name = job.settings.policy_name,
+                                              .policy_name = policy_name,
                                               .load = job.solving.load,
-                                              .recent = WindowsOf(job, estimate),
-                                              .previous = job.last_known->placement});
+                                              .recent = std::move(recent),
+                                              .previous = job.last_known->placement,
+                                              .split = split});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
-                                         ": asking policy ", job.settings.policy_name);
+                                         ": asking policy ", policy_name);
 }
 
 // What an observed job cannot be told, and the keys that would change it; empty with prices.
@@ -204,7 +215,7 @@ void WatchWindow(const State& state, Job& job) {
   const Window& window = job.windows.complete.back();
   const int64_t num_steps = window.last_step - window.first_step + 1;
   // Shapes were checked when the window was added and when the placement was adopted.
-  if (!job.record.Observe(*window.load, num_steps, incumbent).ok()) return;
+  if (!job.record.Observe(*window.load, num_steps, incumbent, job.current->split).ok()) return;
   const double replicas =
       ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*job.record.start(), costs);
   job.record.Spend(replicas * static_cast<double>(num_steps));

@@ -12,6 +12,7 @@
 
 #include "placement/decision/cost.h"
 #include "placement/decision/track_record.h"
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
@@ -37,6 +38,9 @@ struct CandidateInput {
   // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::span<const MeasuredPause> measured = {};
   bool force = false;  // take what the ranks can, whether it pays or not
+  // As the run splits tokens, and with kBatch the windows that `load` is the sum of.
+  SplitMode split = SplitMode::kEqual;
+  std::span<const Load> recent = {};
 };
 
 struct CandidateDecision {
@@ -45,7 +49,7 @@ struct CandidateDecision {
   std::string left_out;  // which layers need more staging than the ranks have; empty when none
   std::string too_long;  // which layers would need a longer boundary than allowed; empty when none
   double migration_seconds = 0;  // what the chunks cost, where that is known
-  // Of the candidate without the layers left out, on the load.
+  // Of the candidate without the layers left out, on the load as the run splits it.
   int64_t transfers = 0;
   double balancedness_before = 0;
   double balancedness_predicted = 0;

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
@@ -91,6 +92,7 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   std::shared_ptr<const Load> load;                 // sum of `recent`
   std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
   std::shared_ptr<const Placement> previous;
+  SplitMode split = SplitMode::kEqual;  // as the run registered
 };
 struct CancelSolve {  // nobody waits for its answer any more; none need come
   std::string job;
