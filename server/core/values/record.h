@@ -194,6 +194,7 @@ struct JobEvent {
                      // cancelling, withdrawn, committed, pause_exceeded, quarantined, stuck,
                      // stalled, stalled_over, report_ahead, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
+                     // splits_differ,
                      // store_failed, expired, report_interval, vote_every_differs, memory_recalled,
                      // unknown_job_paused; of operators: rebalance,
                      // pause, resume, rollback, set_policy, forget, refused
