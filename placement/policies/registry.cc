@@ -8,6 +8,7 @@
 #include "base/suggestion.h"
 #include "placement/policies/balanced_policy.h"
 #include "placement/policies/deepseek_policy.h"
+#include "placement/policies/flow_policy.h"
 #include "placement/policies/incremental_policy.h"
 
 namespace eplb {
@@ -40,6 +41,14 @@ constexpr PolicyRow kPolicies[] = {
                                      .effort = options.effort,
                                      .allow_duplicates = options.allow_duplicates,
                                      .max_moves_per_gpu = options.max_moves_per_gpu});
+     }},
+    {kSplitPolicyName,
+     {},
+     [](const PolicyOptions& options) {
+       return MakeFlowPolicy({.hierarchy = options.hierarchy,
+                              .effort = options.effort,
+                              .allow_duplicates = options.allow_duplicates,
+                              .max_moves_per_gpu = options.max_moves_per_gpu});
      }},
 };
 

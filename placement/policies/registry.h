@@ -39,8 +39,8 @@ inline constexpr std::string_view kDefaultPolicyName = "balanced";
 // Of the daemon. A job decides again and again, on a load that has changed by the time it switches:
 // about the balancedness of `balanced` at a seventh of the bytes (docs/choosing-a-policy.md).
 inline constexpr std::string_view kServicePolicyName = "incremental";
-// Of the daemon, for jobs that split each batch exactly.
-inline constexpr std::string_view kSplitPolicyName = kServicePolicyName;
+// Of jobs that split every batch exactly (SplitMode::kBatch).
+inline constexpr std::string_view kSplitPolicyName = "flow";
 // What others run, to compare with.
 inline constexpr std::string_view kReferencePolicyName = "deepseek";
 
