@@ -116,6 +116,7 @@ ClientOptions Strings(const eplb_client_options& given) {
   Take(given.tls_key, options.tls.key);
   Take(given.tls_server_name, options.tls.server_name);
   Take(given.reduce, options.reduce);
+  Take(given.split, options.split);
   Take(given.transport, options.transport);
   Take(given.bind_address, options.bind_address);
   Take(given.initial_placement, options.initial_placement);
@@ -284,6 +285,14 @@ int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* co
 int32_t eplb_client_record_step_time(eplb_client* client, double seconds) noexcept {
   return CallOnTrainingThread(client, "record_step_time", Needs::kOpen,
                               [&] { return client->client.load()->RecordStepTime(seconds); });
+}
+
+int32_t eplb_client_record_split(eplb_client* client, int32_t layer, const int64_t* quotas,
+                                 size_t num_slots) noexcept {
+  return CallOnTrainingThread(client, "record_split", Needs::kOpen, [&]() -> absl::Status {
+    if (quotas == nullptr) return absl::InvalidArgumentError("quotas is NULL");
+    return client->client.load()->RecordSplit(layer, {quotas, num_slots});
+  });
 }
 
 int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* stream,

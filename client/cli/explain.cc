@@ -11,7 +11,9 @@
 
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
+#include "client/cli/job_text.h"
 #include "client/cli/watch.h"
+#include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
 #include <CLI/CLI.hpp>
@@ -119,7 +121,8 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   const int32_t num_gpus = placement.topology().num_gpus();
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsInUse(explanation.job, num_gpus));
   const EvaluateOptions options{.speeds = &speeds};
-  EPLB_ASSIGN_OR_RETURN(explanation.predicted, Evaluate(load, placement, options));
+  EPLB_ASSIGN_OR_RETURN(explanation.predicted,
+                        EvaluateSplit(load, placement, SplitOf(explanation.job), &speeds));
   const std::optional<RealMatrix>& gpu_loads = explanation.load->gpu_loads;
   if (gpu_loads && gpu_loads->cols() == num_gpus) {
     RealMatrix loads = *gpu_loads;
@@ -277,8 +280,8 @@ Json GpuLoads(const Evaluation& evaluation, int32_t layer) {
 
 Json LoadsBefore(const Explanation& explanation, int32_t layer) {
   if (!explanation.before) return nullptr;
-  const absl::StatusOr<Evaluation> before =
-      Evaluate(explanation.load->window.load, explanation.before->placement);
+  const absl::StatusOr<Evaluation> before = EvaluateSplit(
+      explanation.load->window.load, explanation.before->placement, SplitOf(explanation.job));
   return before.ok() ? GpuLoads(*before, layer) : Json(nullptr);
 }
 
@@ -332,6 +335,8 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"run_number", job.run_number()},
       {"version", job.version()},
       {"settings", wire::ToJson(job.policy())},
+      {"split", job.split()},
+      {"measured_split", job.measured_split()},
       {"balancedness", nullptr},
       {"balancedness_static", nullptr},
       {"window", nullptr},

@@ -14,6 +14,7 @@
 #include "client/cli/text.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/message_json.h"
+#include "proto/wire/messages.h"
 #include "proto/wire/settings.h"
 
 #include "eplb/v1/query.pb.h"
@@ -131,6 +132,22 @@ std::string BalancednessText(const v1::JobStatus& job) {
     if (job.has_balancedness_seen()) {
       absl::StrAppendFormat(&text, ", seen %.4f", job.balancedness_seen());
     }
+  }
+  return text;
+}
+
+SplitMode SplitOf(const v1::JobStatus& job) {
+  return job.split() == wire::SplitName(SplitMode::kBatch) ? SplitMode::kBatch : SplitMode::kEqual;
+}
+
+std::string ObjectiveText(const v1::JobStatus& job) {
+  if (job.split().empty()) return "";
+  if (SplitOf(job) == SplitMode::kEqual) return "objective: equal shares";
+  std::string text = "objective: exact split per batch";
+  if (job.measured_split() == wire::SplitName(SplitMode::kEqual)) {
+    absl::StrAppend(&text,
+                    "; measured is of equal shares, for the ranks did not report splits of all "
+                    "tokens of these steps");
   }
   return text;
 }

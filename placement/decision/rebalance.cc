@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
-#include "placement/evaluate.h"
+#include "placement/split/batch_split.h"
 
 namespace eplb {
 namespace {
@@ -128,15 +128,21 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
 
 }  // namespace
 
+absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
+                                            const Placement& placement) {
+  if (input.split == SplitMode::kEqual || input.recent.empty()) {
+    return EvaluateSplit(input.load, placement, input.split, input.speeds);
+  }
+  return EvaluateBatches(input.recent, placement, input.speeds);
+}
+
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before,
-                        Evaluate(input.load, input.incumbent, {.speeds = input.speeds}));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after,
-                        Evaluate(input.load, input.candidate, {.speeds = input.speeds}));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(input, input.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(input, input.candidate));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
-  const std::string how_far =
-      absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * std::abs(gain),
-                      before.mean_balancedness, after.mean_balancedness);
+  const std::string how_far = absl::StrFormat(
+      "%.1f %% (balancedness %.3f -> %.3f%s)", 100 * std::abs(gain), before.mean_balancedness,
+      after.mean_balancedness, input.split == SplitMode::kBatch ? ", with exact splits" : "");
   RebalanceDecision decision;
   if (gain <= 0 || gain < input.min_gain) {
     const std::string too_little =

@@ -4,12 +4,14 @@
 #define EPLB_PLACEMENT_DECISION_REBALANCE_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
 
 #include "placement/decision/cost.h"
 #include "placement/decision/track_record.h"
+#include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
@@ -26,7 +28,16 @@ struct RebalanceInput {
   const Costs& costs;
   const TrackRecord& record;          // looked at when the costs are priced
   const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
+  // With kBatch peaks are those that exact splits leave: of each window of `recent`, which sum to
+  // `load`, or of `load` as one batch where there is none.
+  SplitMode split = SplitMode::kEqual;
+  std::span<const Load> recent = {};
 };
+
+// The placement under what the input expects, as its job splits tokens. errors: those of Evaluate
+// and EvaluateBatches.
+absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
+                                            const Placement& placement);
 
 // What a decision came down to.
 enum class RebalanceRule {

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 
 #include "placement/digest.h"
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "proto/wire/settings.h"
@@ -43,8 +44,9 @@ inline constexpr int64_t kMaxReportBytes = kMaxSlotsOfAllLayers * int64_t{sizeof
 inline constexpr int64_t kMaxPlacementBytes = kMaxSlotsOfAllLayers * 6 + kMaxLayers * 24;
 static_assert(kMaxPlacementBytes <= kMaxReportBytes);
 
-// All else in a message: names, numbers, sentences, a job's memory, the numbers of model layers.
-inline constexpr int64_t kMaxRestBytes = int64_t{1} << 20;
+// All else in a message: names, numbers, sentences, a job's memory, the numbers of model layers,
+// and for each layer two numbers of its splits, of 9 bytes each.
+inline constexpr int64_t kMaxRestBytes = (int64_t{1} << 20) + kMaxLayers * 18;
 inline constexpr int64_t kMaxMessageBytes = kMaxReportBytes + kMaxRestBytes;
 
 // The layers of a proposal.
@@ -162,6 +164,11 @@ absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes);
 
 enum class Reduce { kRank, kRoot };
 
+// "equal", "batch": as clients and operators read it.
+constexpr const char* SplitName(SplitMode split) {
+  return split == SplitMode::kBatch ? "batch" : "equal";
+}
+
 struct TransportInfo {
   struct Setting {
     std::string name;
@@ -210,6 +217,7 @@ struct Hello {
   int64_t run_number = 0;  // 0: no daemon has numbered this run yet
   bool take_over = false;
   CarriedMemory memory = {};
+  SplitMode split = SplitMode::kEqual;
 };
 
 // Counts as they came: little-endian u32, row by row.
@@ -236,10 +244,12 @@ struct LoadReport {
   LoadMatrix counts;  // [L, E], every cell >= 0; empty when they are packed
   int64_t dropped_steps = 0;
   PackedCounts packed;
-  int64_t version = 0;                 // of the placement that the last steps ran under
-  std::vector<LoadPart> earlier = {};  // the steps before, rising; in most windows none
-  bool parts_unknown = false;          // more than kMaxLoadParts: `earlier` is empty
-  double step_seconds = 0;             // mean compute time of this rank's steps; 0: not recorded
+  int64_t version = 0;                     // of the placement that the last steps ran under
+  std::vector<LoadPart> earlier = {};      // the steps before, rising; in most windows none
+  bool parts_unknown = false;              // more than kMaxLoadParts: `earlier` is empty
+  std::vector<int64_t> split_tokens = {};  // [L] or empty
+  std::vector<int64_t> split_peaks = {};   // likewise
+  double step_seconds = 0;  // mean compute time of this rank's steps; 0: not recorded
 };
 inline constexpr double kMaxStepSeconds = 1e6;
 

@@ -122,6 +122,12 @@ absl::Status CheckReporter(const Run& run, int32_t rank) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMaySplit(const Run& run, const wire::LoadReport& report) {
+  if (run.split == SplitMode::kBatch || report.split_tokens.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "load report: it has splits of batches, but the run registered split equal");
+}
+
 WindowLimits LimitsOf(const Config& config, const Run& run) {
   WindowLimits limits{.num_reporters = 1,
                       .report_every = run.report_every,
@@ -131,6 +137,7 @@ WindowLimits LimitsOf(const Config& config, const Run& run) {
                       .max_complete = config.max_windows};
   if (run.reduce == wire::Reduce::kRoot) return limits;
   const RankGrid& grid = run.grid;
+  limits.grid = &grid;
   limits.num_reporters = grid.world_size() / grid.expert_tensor_parallel();
   limits.ranks_per_reporter = grid.expert_tensor_parallel();
   limits.pipeline_parallel_size = grid.pipeline_parallel_size();
@@ -185,6 +192,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   Job& job = sender.job;
   Run& run = sender.run;
   absl::Status status = CheckReport(report, run.topology);
+  status.Update(CheckMaySplit(run, report));
   status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));
   status.Update(CheckNumber("load report: dropped_steps", report.dropped_steps, kMaxDropped));
   status.Update(CheckStepSeconds(report.step_seconds));

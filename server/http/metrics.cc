@@ -209,15 +209,17 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
     PerJobWithValue(s, name, help, value, page);
   };
-  gauge("eplb_balancedness_mean_ratio",
-        "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
-        "newest complete window whose placements are known, each step under the placement that it "
-        "ran under. Absent before such a window.",
-        [](const core::JobView& job) { return AboveZero(job.balancedness); });
+  gauge(
+      "eplb_balancedness_mean_ratio",
+      "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
+      "newest complete window whose placements are known, each step under the placement that it "
+      "ran under. Of a job that splits each batch exactly and reports it, max GPU load is that of "
+      "each batch, summed over the batches. Absent before such a window.",
+      [](const core::JobView& job) { return AboveZero(job.balancedness); });
   AddLayers(s, page);
   gauge("eplb_static_balancedness_ratio",
         "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the "
-        "static placement.",
+        "static placement in equal shares.",
         [](const core::JobView& job) { return AboveZero(job.balancedness_static); });
   gauge("eplb_predicted_balancedness_ratio",
         "Computed: mean over layers with load of (mean GPU load / max GPU load) of the newest "

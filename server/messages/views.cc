@@ -42,6 +42,7 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
 
 void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_balancedness(view.balancedness);
+  if (view.balancedness > 0) out->set_measured_split(wire::SplitName(view.measured_split));
   out->set_balancedness_static(view.balancedness_static);
   if (view.balancedness_predicted) out->set_balancedness_predicted(*view.balancedness_predicted);
   if (view.balancedness_seen) out->set_balancedness_seen(*view.balancedness_seen);
@@ -107,6 +108,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   wire::ToProto(wire::PatchOf(view.settings), out->mutable_policy());
   out->set_report_every(static_cast<uint32_t>(view.report_every));
   out->set_reduce(view.reduce);
+  out->set_split(view.split);
   out->set_coverage(view.coverage);
   for (const int32_t layer : view.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));

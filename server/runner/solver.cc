@@ -53,6 +53,7 @@ absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
                                 .topology = request.previous->topology(),
                                 .previous = request.previous.get(),
                                 .speeds = request.speeds.get(),
+                                .split = request.split,
                                 .recent = recent,
                                 .abandoned = abandoned});
 }

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "placement/split": {"placement"},
     "placement/echo": {"placement"},
     "placement/policies": {"placement", "placement/search"},
-    "placement/decision": {"placement"},
+    "placement/decision": {"placement", "placement/split"},
     "placement/replay": {"placement", "placement/decision", "placement/split"},
     "cuda": {"cuda/kernels", "placement/split"},
     "cuda/kernels": {"placement/echo", "placement/split"},
@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "server/core/ranks": {"server/core/decisions", "server/core/state", "server/core/values", "proto", "placement",
                           "placement/decision"},
     "server/core": {"server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
-                    "placement", "placement/decision"},
+                    "placement", "placement/decision", "placement/split"},
     "server/http": {"server/messages", "server/core", "server/core/values", "server/process", "server/store", "proto"},
     "server/messages": {"server/core/values", "proto", "placement"},
     "server/process": set(),
@@ -49,7 +49,7 @@ MAY_INCLUDE = {
     "client/migration": {"client/control", "cuda", "cuda/kernels", "placement"},
     "client/run_log": {"client/formats", "client/session", "proto", "placement"},
     "client/session": {"proto", "placement"},
-    "deploy/examples": {"client", "client/formats", "client/control", "client/run_log", "cuda", "placement"},
+    "deploy/examples": {"client", "client/formats", "client/control", "client/run_log", "cuda", "placement", "placement/split"},
 }
 ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 

@@ -66,11 +66,11 @@ def integers(name: str, given: Any, shape: str) -> np.ndarray:
     return np.ascontiguousarray(numbers(name, given, "iu", f"integers {shape}"), dtype=np.int64)
 
 
-def counts_of(counts: Any) -> np.ndarray:
-    """int64 [n], contiguous. errors: InvalidArgument for what are no integers."""
-    array = integers("counts", counts, "[experts]")
+def counts_of(counts: Any, name: str = "counts", shape: str = "[experts]") -> np.ndarray:
+    """int64 [n], contiguous. errors: InvalidArgument for what are no integers, naming the argument."""
+    array = integers(name, counts, shape)
     if array.ndim != 1:
-        raise InvalidArgument(f"counts: {_described(array)}, expected integers [experts]")
+        raise InvalidArgument(f"{name}: {_described(array)}, expected integers {shape}")
     return array
 
 

@@ -36,6 +36,7 @@ _SIGNATURES = {
     "eplb_client_check_experts": (c_int32, [_CLIENT, structs.ProbeCallback, c_void_p, c_void_p]),
     "eplb_client_record": (c_int32, [_CLIENT, c_int32, c_void_p, c_size_t]),
     "eplb_client_record_step_time": (c_int32, [_CLIENT, c_double]),
+    "eplb_client_record_split": (c_int32, [_CLIENT, c_int32, c_void_p, c_size_t]),
     "eplb_client_step_boundary": (c_int32, [_CLIENT, c_int64, c_void_p, POINTER(structs.Boundary)]),
     "eplb_client_placement": (c_int32, [_CLIENT, POINTER(structs.Placement)]),
     "eplb_client_device_tables": (c_int32, [_CLIENT, POINTER(structs.DeviceTables)]),

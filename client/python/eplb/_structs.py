@@ -36,7 +36,7 @@ class ClientOptions(ctypes.Structure):
             "vote_every", "report_every", "report_max_steps", "layers_per_chunk", "state_placement", "nccl_max_ctas",
             "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "pipeline_parallel_size",
             "expert_tensor_parallel", "reserved", "require_daemon", "take_over")
-    ]
+    ] + [("split", c_char_p)]
 
 
 class Tensor(ctypes.Structure):

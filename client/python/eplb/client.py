@@ -184,6 +184,17 @@ class Client:
         """
         self._handle.check(self._library.eplb_client_record_step_time(self._pointer, real("seconds", seconds)))
 
+    def record_split(self, layer: int, quotas: Any) -> None:
+        """With split="batch": a batch of the layer was routed by these quotas, the tokens of each slot, those of all ranks of
+        the EP group together. Once a batch, alike on all ranks of the EP group; the daemon measures balancedness by them.
+
+        quotas: integers [slots], as numpy array, torch tensor or list. One on a GPU is waited for. errors: InvalidArgument
+        naming layer and slot; FailedPrecondition with split="equal".
+        """
+        quotas = counts_of(quotas, "quotas", "[slots]")
+        self._handle.check(self._library.eplb_client_record_split(
+            self._pointer, integer("layer", layer), quotas.__array_interface__["data"][0], quotas.size))
+
     def count_tokens(self, expert_ids: Any, counters: Any = None, *, is_padding: Any = None, stream: Any = None) -> Any:
         """Adds the router's choices to counters, on the GPU or the host, wherever the arrays lie: all in one memory.
 

@@ -79,6 +79,11 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms, std::st
   app.add_option("--reduce", options.reduce, "Who reports: rank, or root with the ranks' sum")
       ->check(CLI::IsMember({"rank", "root"}))
       ->capture_default_str();
+  app.add_option(
+         "--split", options.split,
+         "How tokens are split among replicas: in equal shares, or exactly, each step as a batch")
+      ->check(CLI::IsMember({"equal", "batch"}))
+      ->capture_default_str();
   app.add_option("--bind-address", options.bind_address,
                  "Numeric address that other ranks reach this one at")
       ->capture_default_str();

@@ -37,6 +37,7 @@ struct TrainerOptions {
   int32_t vote_every = 8;
   int32_t report_every = 50;
   std::string reduce = "rank";             // as ClientOptions
+  std::string split = "equal";             // likewise; "batch": each step is one batch
   std::string bind_address = "127.0.0.1";  // that other ranks reach this one at
   std::string stop_path;      // when rank 0 sees this file, the job ends well after that step
   int64_t hang_at_step = -1;  // this rank does nothing for hang_time before it

@@ -38,6 +38,8 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
   }
   const Settings& settings = job.settings;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  std::vector<Load> recent;
+  for (const std::shared_ptr<const Load>& window : job.solving.recent) recent.push_back(*window);
   EPLB_ASSIGN_OR_RETURN(
       CandidateDecision decision,
       EvaluateCandidate({.load = *job.solving.load,
@@ -56,7 +58,9 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .seconds_per_byte = SecondsPerByte(job),
                          .measured = measured,
                          .force = job.solving.force,
-                         .speeds = job.windows.speeds.get()}));
+                         .speeds = job.windows.speeds.get(),
+                         .split = job.current->split,
+                         .recent = recent}));
   decision.reason += SpeedsClause(job);
   return decision;
 }
@@ -66,6 +70,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   Plan plan;
   plan.policy = job.solving.policy_name;
   plan.result = result;
+  plan.split = job.current->split;
   plan.decided_first_step = job.solving.first_step;
   plan.decided_last_step = job.solving.last_step;
   plan.balancedness_before = job.solving.balancedness;
@@ -118,25 +123,32 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                 const std::string& actor) {
   job.last_decision_step = job.windows.complete.back().last_step;
   RefreshSpeeds(context, job, *estimate.load);
+  const SplitMode split = job.current->split;
+  std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
+  const std::string policy_name = SettingsOf(context.state.config, job).policy_name;
   job.solving = {.id = ++context.state.last_solve_id,
                  .force = force,
                  .asked_by = actor,
-                 .policy_name = job.settings.policy_name,
+                 .policy_name = policy_name,
                  .load = std::move(estimate.load),
+                 .recent = {},
                  .first_step = estimate.first_step,
                  .last_step = estimate.last_step,
-                 .balancedness = BalancednessOf(estimate.on_gpus.get(), job.windows.speeds.get())};
+                 .balancedness = BalancednessOf(estimate.on_gpus.get(), estimate.split.get(),
+                                                job.windows.speeds.get())};
+  if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
   context.decision.effects.emplace_back(Solve{.job = job.name,
                                               .solve_id = job.solving.id,
-                                              .policy_name = job.settings.policy_name,
+                                              .policy_name = policy_name,
                                               .load = job.solving.load,
-                                              .recent = WindowsOf(job, estimate),
+                                              .recent = std::move(recent),
                                               .previous = job.last_known->placement,
                                               .hierarchy = job.settings.hierarchy,
-                                              .speeds = job.windows.speeds});
+                                              .speeds = job.windows.speeds,
+                                              .split = split});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
-                                         ": asking policy ", job.settings.policy_name);
+                                         ": asking policy ", policy_name);
 }
 
 // What an observed job cannot be told, and the keys that would change it; empty with prices.
@@ -213,8 +225,12 @@ void WatchWindow(const State& state, Job& job) {
   const Window& window = job.windows.complete.back();
   const int64_t num_steps = window.last_step - window.first_step + 1;
   // Shapes were checked when the window was added and when the placement was adopted.
-  if (!job.record.Observe(*window.load, num_steps, incumbent, job.windows.speeds.get()).ok())
+  if (!job.record
+           .Observe(*window.load, num_steps, incumbent, job.current->split,
+                    job.windows.speeds.get())
+           .ok()) {
     return;
+  }
   const double replicas =
       ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*job.record.start(), costs);
   job.record.Spend(replicas * static_cast<double>(num_steps));

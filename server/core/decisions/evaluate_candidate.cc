@@ -137,11 +137,8 @@ absl::Status ConsiderReturn(const CandidateInput& question, RebalanceInput rebal
 
 absl::Status MeasureRebalance(const RebalanceInput& rebalance, const WithinBudget& within_budget,
                               CandidateDecision& decision) {
-  const EvaluateOptions options{.speeds = rebalance.speeds};
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before,
-                        Evaluate(rebalance.load, rebalance.incumbent, options));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after,
-                        Evaluate(rebalance.load, within_budget.target, options));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(rebalance, rebalance.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(rebalance, within_budget.target));
   decision.transfers = within_budget.transfers;
   decision.balancedness_before = before.mean_balancedness;
   decision.balancedness_predicted = after.mean_balancedness;
@@ -177,7 +174,9 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
       .steps_to_next = static_cast<double>(question.every_steps),
       .costs = costs,
       .record = question.record == nullptr ? none : *question.record,
-      .speeds = question.speeds};
+      .speeds = question.speeds,
+      .split = question.split,
+      .recent = question.recent};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
   EPLB_RETURN_IF_ERROR(MeasureRebalance(rebalance, within_budget, decision));
   if (within_budget.moves.empty()) {

@@ -12,6 +12,7 @@
 
 #include "placement/decision/cost.h"
 #include "placement/decision/track_record.h"
+#include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/migration_plan.h"
@@ -39,6 +40,9 @@ struct CandidateInput {
   std::span<const MeasuredPause> measured = {};
   bool force = false;                 // take what the ranks can, whether it pays or not
   const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
+  // As the run splits tokens, and with kBatch the windows that `load` is the sum of.
+  SplitMode split = SplitMode::kEqual;
+  std::span<const Load> recent = {};
 };
 
 struct CandidateDecision {
@@ -47,7 +51,7 @@ struct CandidateDecision {
   std::string left_out;  // which layers need more staging than the ranks have; empty when none
   std::string too_long;  // which layers would need a longer boundary than allowed; empty when none
   double migration_seconds = 0;  // what the chunks cost, where that is known
-  // Of the candidate without the layers left out, on the load.
+  // Of the candidate without the layers left out, on the load as the run splits it.
   int64_t transfers = 0;
   double balancedness_before = 0;
   double balancedness_predicted = 0;

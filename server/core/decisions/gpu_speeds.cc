@@ -41,8 +41,10 @@ std::vector<double> TokensOfGpus(const Window& window) {
   return tokens;
 }
 
+// Tokens of GPUs are those of equal shares: where batches are split, others ran.
 bool CanMeasure(const Run& run) {
-  return run.reduce == wire::Reduce::kRank && run.grid.pipeline_parallel_size() == 1;
+  return run.split == SplitMode::kEqual && run.reduce == wire::Reduce::kRank &&
+         run.grid.pipeline_parallel_size() == 1;
 }
 
 void RecordChange(DecisionContext& context, Job& job, const GpuSpeedEstimate::Change& change) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
@@ -93,6 +94,7 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   std::shared_ptr<const Placement> previous;
   std::optional<Hierarchy> hierarchy = std::nullopt;  // none: the policy's own rule
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
+  SplitMode split = SplitMode::kEqual;                // as the run registered
 };
 struct CancelSolve {  // nobody waits for its answer any more; none need come
   std::string job;

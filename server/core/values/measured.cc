@@ -59,12 +59,26 @@ RealMatrix LoadsOf(const GpuTokens& tokens, const GpuSpeeds* speeds) {
   return loads;
 }
 
+Evaluation EvaluateRan(const GpuTokens& tokens, const SplitTokens* split, const GpuSpeeds* speeds) {
+  const auto num_gpus = static_cast<int32_t>(tokens.loads.cols());
+  if (split == nullptr) return EvaluateGpuLoads(LoadsOf(tokens, speeds), num_gpus);
+  // Of the batches only each layer's sum is known, which is all that the mean is made of.
+  RealMatrix loads(tokens.loads.rows(), num_gpus);
+  for (Eigen::Index layer = 0; layer < loads.rows(); ++layer) {
+    loads.row(layer) = static_cast<double>(split->tokens[static_cast<size_t>(layer)]) / num_gpus;
+  }
+  const std::vector<double> peaks(split->peaks.begin(), split->peaks.end());
+  return EvaluateGpuLoads(std::move(loads), num_gpus, peaks);
+}
+
 }  // namespace
 
-Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topology,
-                 const GpuSpeeds* speeds) {
-  Evaluation ran = EvaluateGpuLoads(LoadsOf(tokens, speeds), topology.num_gpus());
+Measured Measure(const Load& load, const GpuTokens& tokens, const SplitTokens* split,
+                 const Topology& topology, const GpuSpeeds* speeds) {
+  if (split != nullptr) speeds = nullptr;
+  Evaluation ran = EvaluateRan(tokens, split, speeds);
   Measured measured{.versions = tokens.versions,
+                    .split = split == nullptr ? SplitMode::kEqual : SplitMode::kBatch,
                     .balancedness = ran.mean_balancedness,
                     .layer_balancedness = std::move(ran.balancedness),
                     .peak_load = ran.peak_load};
@@ -76,10 +90,8 @@ Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topo
   return measured;
 }
 
-double BalancednessOf(const GpuTokens* tokens, const GpuSpeeds* speeds) {
-  if (tokens == nullptr) return 0;
-  const auto num_gpus = static_cast<int32_t>(tokens->loads.cols());
-  return EvaluateGpuLoads(LoadsOf(*tokens, speeds), num_gpus).mean_balancedness;
+double BalancednessOf(const GpuTokens* tokens, const SplitTokens* split, const GpuSpeeds* speeds) {
+  return tokens == nullptr ? 0 : EvaluateRan(*tokens, split, speeds).mean_balancedness;
 }
 
 }  // namespace eplb::core

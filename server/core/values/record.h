@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 
 #include "placement/digest.h"
+#include "placement/evaluate.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 #include "proto/wire/settings.h"
@@ -51,8 +52,9 @@ struct Plan {
   int64_t decided_last_step = 0;
   // Measured: of those steps, under the placements that they ran under; 0 when that is not known.
   double balancedness_before = 0;
-  double balancedness_in_force = 0;   // computed: of base_version on that load
-  double balancedness_predicted = 0;  // computed: of what the policy may change, on that load
+  double balancedness_in_force = 0;     // computed: of base_version on that load
+  double balancedness_predicted = 0;    // computed: of what the policy may change, on that load
+  SplitMode split = SplitMode::kEqual;  // of what is computed; with kBatch each window is a batch
   // Measured: of the first complete window all of whose steps ran under last_version, what was
   // predicted beside what followed. None before it, or when another decision switched before it.
   std::optional<double> balancedness_seen = std::nullopt;
@@ -193,6 +195,7 @@ struct JobEvent {
                      // cancelling, withdrawn, committed, pause_exceeded, quarantined, stuck,
                      // stalled, stalled_over, report_ahead, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
+                     // splits_differ,
                      // store_failed, expired, report_interval, vote_every_differs, memory_recalled,
                      // unknown_job_paused; of operators: rebalance,
                      // pause, resume, rollback, set_policy, forget, refused

@@ -76,6 +76,7 @@ struct JobView {
   double balancedness = 0;
   std::vector<double> layer_balancedness;  // [num_layers]
   double balancedness_static = 0;          // counterfactual: the same window, static placement
+  SplitMode measured_split = SplitMode::kEqual;  // as Measured
   int64_t measured_first_step = 0;
   int64_t measured_last_step = 0;
   // Of the newest plan that switched anything: computed before, and measured after it.
@@ -93,6 +94,7 @@ struct JobView {
   wire::Settings settings;   // in force
   int32_t report_every = 0;  // steps in a window, in force
   std::string reduce;        // rank, root; empty before the first Hello
+  std::string split;         // equal, batch; likewise
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
   std::optional<RunEnding> ending;  // of the newest run; none while it lives
@@ -134,7 +136,8 @@ struct WindowView {
   int64_t first_step = 0;
   int64_t last_step = 0;
   std::shared_ptr<const Load> load;
-  std::shared_ptr<const GpuTokens> on_gpus = nullptr;  // null: a placement of them is not known
+  // Null: a placement of them is not known, or the run splits each batch.
+  std::shared_ptr<const GpuTokens> on_gpus = nullptr;
 };
 
 }  // namespace eplb::core

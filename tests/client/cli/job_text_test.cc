@@ -65,6 +65,20 @@ TEST(JobTextTest, SlowAndStatedGpusAreNamedWithWhatDecisionsUse) {
   EXPECT_THAT(StateNotes(job, "", terminal), ::testing::HasSubstr("and 2 more GPUs (-o json"));
 }
 
+TEST(JobTextTest, TheObjectiveIsHowTheRunSplitsAndWhatWasMeasuredOtherwiseIsNamed) {
+  v1::JobStatus job = ExampleJob();
+  EXPECT_EQ(ObjectiveText(job), "") << "no rank has registered";
+  job.set_split("equal");
+  job.set_measured_split("equal");
+  EXPECT_EQ(ObjectiveText(job), "objective: equal shares");
+  job.set_split("batch");
+  EXPECT_EQ(ObjectiveText(job),
+            "objective: exact split per batch; measured is of equal shares, for the ranks did not "
+            "report splits of all tokens of these steps");
+  job.set_measured_split("batch");
+  EXPECT_EQ(ObjectiveText(job), "objective: exact split per batch");
+}
+
 TEST(JobTextTest, PausedAndObserveStandBesideTheState) {
   v1::JobStatus job = HealthyJob();
   EXPECT_EQ(StateText(job), "IDLE");

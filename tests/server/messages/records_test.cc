@@ -20,6 +20,7 @@ core::Plan FullPlan() {
           .balancedness_before = 0.5,
           .balancedness_in_force = 0.51,
           .balancedness_predicted = 0.9,
+          .split = SplitMode::kBatch,
           .balancedness_seen = 0.88,
           .seen_first_step = 200,
           .seen_last_step = 249,
