@@ -272,7 +272,7 @@ absl::Status CheckFlags(const PlanOptions& options) {
 }
 
 // The load that is planned for. float32 is what the reference computes in.
-// note: what is said of the file; windows: those of the file.
+// note: what is said of the file; windows: those that the load is made of.
 absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note,
                               std::vector<Load>& windows) {
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
@@ -280,7 +280,7 @@ absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note,
   note = NotesOn(options.load, file);
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  for (const LoadWindow& window : file.windows) windows.push_back(window.load);
+  windows = BatchesOf(file.windows, rule);
   if (TraitsOf(options.frame.policy).follows_reference) {
     const absl::Status status = load->ToFloat().status();
     if (!status.ok()) return InFile(options.load, status);
@@ -400,7 +400,7 @@ void AddPlan(CLI::App& root, Command& command) {
   app.add_option("--unusable-gpus", options->speeds.unusable_gpus, "GPUs that hold nothing")
       ->type_name("3,7,..");
   AddChoice(app, "--split", options->split,
-            "Tokens among replicas: equal, best for this load, or each batch exactly [equal]",
+            "Tokens among replicas: equal, best for the load, by batch [equal]",
             {"equal", "optimal", "batch"});
   app.add_option("--previous", options->previous,
                  "Placement in force: moves are counted against it")
@@ -417,7 +417,8 @@ void AddPlan(CLI::App& root, Command& command) {
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --policy incremental \\\n"
       "      --previous now.json --max-moves-per-gpu 1\n"
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
-      "  eplbctl plan --load trace.jsonl --gpus 8 --slots 72 --policy flow --split batch\n"
+      "  eplbctl plan --load trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
+      "      --split batch\n"
       "Exit codes: 0 planned, 1 error, as --out not written, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunPlan(*options, terminal); };

@@ -109,7 +109,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
   Basis basis{*std::move(load), {}, StepsOfWindows(file.windows, rule), costs};
-  for (const LoadWindow& window : file.windows) basis.windows.push_back(window.load);
+  basis.windows = BatchesOf(file.windows, rule);
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeTopology(options.frame, basis.load, slots.front()));
   Progress progress("slot count", static_cast<int64_t>(slots.size()));
@@ -171,7 +171,7 @@ void AddSweep(CLI::App& root, Command& command) {
   app.add_option("--window", options->window, "How windows become one load [sum]")
       ->type_name("sum|last|ema:A");
   AddChoice(app, "--split", options->split,
-            "Tokens among replicas: equal shares, or the load exactly [equal]", {"equal", "batch"});
+            "Tokens among replicas: equal shares, or by batch [equal]", {"equal", "batch"});
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
