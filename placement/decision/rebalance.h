@@ -9,11 +9,28 @@
 #include "absl/status/statusor.h"
 
 #include "placement/decision/cost.h"
+#include "placement/decision/prediction.h"
 #include "placement/decision/track_record.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
 namespace eplb {
+
+// What a back-test on the job's own windows (placement/backtest) says of a gain that is predicted
+// now.
+struct LearnedGate {
+  bool in_use = true;        // false: no candidate is proved to be better than doing nothing
+  double realized = 0.5;     // of predicted gains, what later windows showed; 0..1
+  double horizon_steps = 0;  // that a gain is counted over
+  double times = 1;          // that it must be above its price; more while little is known
+  int64_t windows = 0;       // that this was learned from
+  std::string choice;        // the candidate in use, for the sentence
+};
+
+// Whether a gain pays: realized * predicted * horizon, less the replicas, is more than `times` the
+// migration. All in seconds; predicted and replicas per step. `value`, when given: the left side.
+bool Earns(const LearnedGate& gate, double predicted, double replicas, double migration,
+           double* value = nullptr);
 
 struct RebalanceInput {
   const Load& load;      // what is expected: the tokens of `num_steps` steps
@@ -24,6 +41,9 @@ struct RebalanceInput {
   double steps_to_next = 1;    // until the next decision can be made
   const Costs& costs;
   const TrackRecord& record;  // looked at when the costs are priced
+  const LearnedGate* learned = nullptr;  // it decides in the place of the record's trials
+  // What earlier predictions turned out to be; without it what is computed on `load` is shown.
+  const PredictionRecord* predictions = nullptr;
 };
 
 // What a decision came down to.
@@ -33,6 +53,7 @@ enum class RebalanceRule {
   kNoEvidence,  // kept: no later window has confirmed a saving yet
   kCost,        // kept: the confirmed saving is no more than the cost
   kRisk,        // kept: more is at stake than the loss budget and the confirmed saving allow
+  kBacktest,    // kept: no candidate of the back-test is proved to be better than doing nothing
   kPays,        // rebalance
   kReturn,      // back to the placement that the record began with
 };
@@ -47,6 +68,8 @@ struct RebalanceDecision {
   // (balancedness 0.842 -> 0.951)", or "kept, ..": the caller puts what it knows before and after.
   // A reason that the prices decided against ends with kSeeCosts.
   std::string reason;
+  double balancedness_before = 1;    // computed on `load`: of the incumbent, and
+  double balancedness_computed = 1;  // of the candidate
   MigrationCost migration;  // zero where it was not looked at: kept before it came to that
 };
 
@@ -66,6 +89,8 @@ struct RebalanceDecision {
 //     what was spent. So being wrong costs about kAllowance, not more; or
 //   - 1 / kTimesEarned of net = saved - replicas: waiting for the budget would lose more. With 3
 //     or 4 in its place some random drift loses more than 0.5 % (tests/placement/replay).
+// With `learned` the back-test decides instead: a candidate must be in use, and the gain must earn
+// its price (Earns).
 // errors: InvalidArgument when shapes differ; those of PlanMigration. threads: safe, no state.
 inline constexpr double kAllowance = 0.003;
 inline constexpr double kTimesEarned = 5;
