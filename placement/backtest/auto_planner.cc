@@ -16,6 +16,7 @@ absl::StatusOr<std::optional<AutoAnswer>> PlanAuto(const AutoRequest& request, A
     if (state.recent.size() > kEstimateWindows) state.recent.erase(state.recent.begin());
     if (state.windows_since_decision >= 0) ++state.windows_since_decision;
     EPLB_RETURN_IF_ERROR(state.backtest.Advance({.windows = state.recent,
+                                                 .incumbent = request.incumbent,
                                                  .costs = request.costs,
                                                  .speeds = request.speeds,
                                                  .abandoned = request.abandoned}));
@@ -39,6 +40,26 @@ absl::StatusOr<std::optional<AutoAnswer>> PlanAuto(const AutoRequest& request, A
                                                .recent = expected.recent,
                                                .abandoned = request.abandoned}));
   return AutoAnswer{std::move(expected), std::move(placement), backtest.gate(), candidate};
+}
+
+absl::StatusOr<AutoOutcome> AskAuto(const AutoQuestion& question, const Placement& incumbent,
+                                    const std::atomic<bool>* abandoned) {
+  std::shared_ptr<AutoState> state;
+  if (question.state != nullptr) {
+    state = std::make_shared<AutoState>(*question.state);
+  } else {
+    EPLB_ASSIGN_OR_RETURN(Backtest backtest, Backtest::Begin(incumbent, question.options));
+    state = std::make_shared<AutoState>(AutoState{.backtest = std::move(backtest)});
+  }
+  AutoOutcome outcome;
+  EPLB_ASSIGN_OR_RETURN(outcome.answer, PlanAuto({.fresh = question.fresh,
+                                                  .incumbent = incumbent,
+                                                  .costs = question.costs,
+                                                  .abandoned = abandoned,
+                                                  .now = question.now},
+                                                 *state));
+  outcome.state = std::move(state);
+  return outcome;
 }
 
 std::string BacktestText(const Backtest& backtest) {

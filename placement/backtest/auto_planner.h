@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,7 +32,7 @@ struct AutoState {
 
 struct AutoRequest {
   std::span<const SeenWindow> fresh;  // windows since the request before, oldest first
-  const Placement& incumbent;
+  const Placement& incumbent;  // in force, also during the fresh windows
   const Costs& costs;
   PolicyOptions policy = {};            // of the decision; the back-test is always `fast`
   const GpuSpeeds* speeds = nullptr;    // as PolicyInput's, and
@@ -50,6 +51,23 @@ struct AutoAnswer {
 // cadence. Nothing: it is not due, or there was no window yet. errors: those of Backtest::Advance
 // and of the policy; the state is then as far as it came.
 absl::StatusOr<std::optional<AutoAnswer>> PlanAuto(const AutoRequest& request, AutoState& state);
+
+// The same for a caller that hands the state in and takes it back: equal questions have equal
+// answers.
+struct AutoQuestion {
+  std::shared_ptr<const AutoState> state;  // null: the back-test begins at the placement in force
+  std::vector<SeenWindow> fresh;           // as AutoRequest's, and the others
+  Costs costs;
+  BacktestOptions options;  // of a back-test that begins
+  bool now = false;
+};
+struct AutoOutcome {
+  std::shared_ptr<const AutoState> state;
+  std::optional<AutoAnswer> answer;  // none: not due
+};
+// errors: those of PlanAuto.
+absl::StatusOr<AutoOutcome> AskAuto(const AutoQuestion& question, const Placement& incumbent,
+                                    const std::atomic<bool>* abandoned = nullptr);
 
 // "best of 18 candidates over 24 windows: incremental on the last window, at every opportunity, net
 // 1.9 s; in use: ..": for reasons. Empty before the first score.

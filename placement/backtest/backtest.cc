@@ -71,7 +71,9 @@ absl::StatusOr<SeenWindow> LayersOf(const SeenWindow& window, std::span<const La
 
 Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
                    const BacktestOptions& options)
-    : start_(std::move(start)), layers_(std::move(layers)), scale_(scale), options_(options) {
+    : start_(std::move(start)),
+      incumbent_(start_),
+      layers_(std::move(layers)), scale_(scale), options_(options) {
   for (const Candidate& candidate : CandidatesFor(options.split)) {
     shadows_.push_back({.candidate = candidate, .in_force = start_});
   }
@@ -103,12 +105,28 @@ LearnedGate Backtest::GateOf(const Shadow& shadow) const {
   return {.in_use = true,
           .realized = std::clamp(realized, 0.0, 1.0),
           .horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
+          .proved_tokens =
+              std::max(0.0, shadow.ahead_tokens - std::sqrt(shadow.ahead_squares)) * scale_ /
+              static_cast<double>(std::max<int64_t>(1, incumbent_windows_)),
           .times = 1,
           .windows = std::max<int64_t>(0, num_windows_ - 1),
           .choice = TextOf(shadow.candidate)};
 }
 
-absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, double unmoved,
+absl::Status Backtest::Follow(const Placement& incumbent) {
+  EPLB_ASSIGN_OR_RETURN(Placement some, LayersOf(incumbent, layers_));
+  ++incumbent_windows_;
+  if (some == incumbent_) return absl::OkStatus();
+  incumbent_ = std::move(some);
+  incumbent_windows_ = 1;
+  for (Shadow& shadow : shadows_) {
+    shadow.ahead_tokens = 0;
+    shadow.ahead_squares = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
                              const BacktestInput& input) const {
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   const auto steps = static_cast<double>(window.num_steps);
@@ -116,7 +134,7 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, double un
   const double replicas = (ReplicaSecondsPerStep(shadow.in_force, input.costs) -
                            ReplicaSecondsPerStep(start_, input.costs)) *
                           scale_ * steps;
-  const double saved = Finite((unmoved - now.peak_load) * scale_ * token_seconds);
+  const double saved = Finite((peaks.unmoved - now.peak_load) * scale_ * token_seconds);
   const double net = Finite(saved - replicas - shadow.owed_seconds);
   shadow.balancedness += now.mean_balancedness;
   shadow.saved_seconds = Finite(shadow.saved_seconds + saved);
@@ -124,6 +142,9 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, double un
   shadow.net_seconds = Finite(kScoreMemory * shadow.net_seconds + net);
   shadow.net_squares = Finite(kScoreMemory * shadow.net_squares + net * net);
   shadow.owed_seconds = 0;
+  const double ahead = Finite((peaks.incumbent - now.peak_load) / steps);
+  shadow.ahead_tokens = Finite(shadow.ahead_tokens + ahead);
+  shadow.ahead_squares = Finite(shadow.ahead_squares + ahead * ahead);
   if (shadow.promise) {
     EPLB_ASSIGN_OR_RETURN(const Evaluation before,
                           Evaluated(window, shadow.promise->before, input));
@@ -178,7 +199,9 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
                           scale_;
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   const double owed = input.costs.priced() ? price : 0;
-  if (!Earns(GateOf(shadow), Finite(tokens * scale_ * token_seconds), replicas, owed)) {
+  LearnedGate own = GateOf(shadow);
+  own.proved_tokens = 0;  // it is ahead of another placement than its own
+  if (!Earns(own, Finite(tokens * scale_ * token_seconds), replicas, {.migration = owed, .token_seconds = token_seconds})) {
     return absl::OkStatus();
   }
   shadow.owed_seconds = owed;
@@ -199,10 +222,13 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   const SeenWindow& newest = windows.back();
   steps_per_window_ = static_cast<double>(newest.num_steps);
   EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluated(newest, start_, input));
+  EPLB_RETURN_IF_ERROR(Follow(input.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation in_use, Evaluated(newest, incumbent_, input));
+  const Yardstick peaks{.unmoved = unmoved.peak_load, .incumbent = in_use.peak_load};
   ++num_windows_;
   unmoved_ += unmoved.mean_balancedness;
   for (Shadow& shadow : shadows_) {
-    EPLB_RETURN_IF_ERROR(Score(shadow, newest, unmoved.peak_load, input));
+    EPLB_RETURN_IF_ERROR(Score(shadow, newest, peaks, input));
   }
   Choose();
   for (Shadow& shadow : shadows_) EPLB_RETURN_IF_ERROR(Decide(shadow, windows, input));

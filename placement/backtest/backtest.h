@@ -37,6 +37,7 @@ struct BacktestOptions {
 
 struct BacktestInput {
   std::span<const SeenWindow> windows;  // oldest first, at least one; of the whole model
+  const Placement& incumbent;           // in force during the newest of them; of the whole model
   const Costs& costs;                   // of the whole model
   const GpuSpeeds* speeds = nullptr;    // as PolicyInput's, and
   const std::atomic<bool>* abandoned = nullptr;
@@ -96,6 +97,8 @@ class Backtest {
     double seen_tokens = 0;               // what came of it
     double net_seconds = 0;               // discounted
     double net_squares = 0;               // likewise, of the windows' nets
+    double ahead_tokens = 0;              // per step, of the incumbent, summed over windows, and
+    double ahead_squares = 0;             // their squares, since the incumbent came into force
     double owed_seconds = 0;              // for the newest decision, not yet in a window's net
     double balancedness = 0;              // sum over windows
     double saved_seconds = 0;
@@ -104,8 +107,13 @@ class Backtest {
 
   Backtest(Placement start, std::vector<LayerId> layers, double scale,
            const BacktestOptions& options);
-  absl::Status Score(Shadow& shadow, const SeenWindow& window, double unmoved,
+  struct Yardstick {  // peak loads of a window
+    double unmoved = 0;
+    double incumbent = 0;
+  };
+  absl::Status Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
                      const BacktestInput& input) const;
+  absl::Status Follow(const Placement& incumbent);
   absl::Status Decide(Shadow& shadow, std::span<const SeenWindow> windows,
                       const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
@@ -114,6 +122,8 @@ class Backtest {
   void Choose();
 
   Placement start_;  // of the tested layers
+  Placement incumbent_;  // likewise, as it was in the newest window
+  int64_t incumbent_windows_ = 0;
   std::vector<LayerId> layers_;
   double scale_ = 1;  // layers of the model for each tested one
   BacktestOptions options_;

@@ -142,13 +142,16 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
                                  ReplicaSecondsPerStep(input.incumbent, input.costs));
   const double price = decision.migration.seconds;
   double value = 0;
-  decision.rebalance = Earns(gate, predicted, replicas, price, &value);
+  decision.rebalance =
+      Earns(gate, predicted, replicas,
+            {.migration = price, .token_seconds = input.costs.token_seconds}, &value);
   const std::string spent = SpentText(decision.migration, Finite(replicas * gate.horizon_steps));
+  const double share = predicted > 0 ? std::clamp((value / gate.horizon_steps + replicas) / predicted, 0.0, 1.0) : 0;
   const std::string counted = absl::StrFormat(
-      "over %s, counted with the %.0f %% of predicted gains that %s", StepsText(gate.horizon_steps),
-      100 * gate.realized,
-      gate.windows == 0 ? std::string("are usual") : absl::StrCat("the back-test of ", windows,
-                                                                  " realized"));
+      "over %s, counted with %.0f %% of the predicted gain%s", StepsText(gate.horizon_steps),
+      100 * share,
+      gate.windows == 0 ? std::string()
+                        : absl::StrCat(" as the back-test of ", windows, " shows"));
   if (decision.rebalance) {
     decision.rule = RebalanceRule::kPays;
     decision.reason = absl::StrCat("rebalance saves ", SecondsText(value), " ", counted, ", for ",
@@ -173,11 +176,13 @@ std::string AfterText(const RebalanceInput& input, const Evaluation& before,
 
 }  // namespace
 
-bool Earns(const LearnedGate& gate, double predicted, double replicas, double migration,
+bool Earns(const LearnedGate& gate, double predicted, double replicas, const GainPrice& price,
            double* value) {
-  const double saved = Finite((gate.realized * predicted - replicas) * gate.horizon_steps);
+  const double proved = std::min(predicted, gate.proved_tokens * price.token_seconds);
+  const double believed = std::max(gate.realized * predicted, proved);
+  const double saved = Finite((believed - replicas) * gate.horizon_steps);
   if (value != nullptr) *value = saved;
-  return saved > 0 && saved > gate.times * migration;
+  return saved > 0 && saved > gate.times * price.migration;
 }
 
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {

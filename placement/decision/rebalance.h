@@ -22,14 +22,22 @@ struct LearnedGate {
   bool in_use = true;        // false: no candidate is proved to be better than doing nothing
   double realized = 0.5;     // of predicted gains, what later windows showed; 0..1
   double horizon_steps = 0;  // that a gain is counted over
+  // Per step, of the peak load: what the candidate's own placement has saved for certain against
+  // the one in force. So much of a gain is believed whatever became of other predictions.
+  double proved_tokens = 0;
   double times = 1;          // that it must be above its price; more while little is known
   int64_t windows = 0;       // that this was learned from
   std::string choice;        // the candidate in use, for the sentence
 };
 
-// Whether a gain pays: realized * predicted * horizon, less the replicas, is more than `times` the
-// migration. All in seconds; predicted and replicas per step. `value`, when given: the left side.
-bool Earns(const LearnedGate& gate, double predicted, double replicas, double migration,
+// Whether a gain pays: (believed - replicas) * horizon is more than `times` the migration, where
+// believed is `realized` of the predicted gain, or as much of it as is proved. predicted and
+// replicas: seconds per step. `value`, when given: the left side.
+struct GainPrice {
+  double migration = 0;      // seconds
+  double token_seconds = 1;  // of the proved tokens
+};
+bool Earns(const LearnedGate& gate, double predicted, double replicas, const GainPrice& price,
            double* value = nullptr);
 
 struct RebalanceInput {

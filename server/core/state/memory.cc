@@ -248,6 +248,8 @@ void BeginRun(Job& job, const std::string& run_id) {
   job.back_off = {};
   job.account = {};
   job.record = {};
+  job.predictions = NewPredictions();
+  job.chooser = {};
 }
 
 }  // namespace eplb::core

@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
+#include "placement/backtest/auto_planner.h"
+#include "placement/decision/prediction.h"
 #include "placement/decision/track_record.h"
 #include "placement/digest.h"
 #include "placement/migration_plan.h"
@@ -239,6 +241,17 @@ struct StallWatch {
   absl::Time differs_since = absl::InfiniteFuture();  // what is seen is not what was told
 };
 
+// What a policy that chooses has learned of the job's run.
+struct Chooser {
+  std::shared_ptr<const AutoState> state;  // null: nothing yet
+  int64_t last_step = -1;                  // of the newest window that it knows
+};
+
+// A decision is in force in the middle of the window that follows: the next one is the first whole
+// window under it.
+inline constexpr int32_t kWindowsToSwitch = 1;
+inline PredictionRecord NewPredictions() { return PredictionRecord(kWindowsToSwitch); }
+
 struct Job {
   std::string name;
   Phase phase = Phase::kRecovering;
@@ -301,6 +314,8 @@ struct Job {
   ReportOverload report_overload;  // of its streams' own limits
   Account account;
   TrackRecord record;  // of this run; kept when the costs are priced
+  PredictionRecord predictions = NewPredictions();  // of this run's decisions
+  Chooser chooser;
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
   double report_seconds = 0;  // as JobMemory has it

@@ -52,7 +52,9 @@ struct Plan {
   // Measured: of those steps, under the placements that they ran under; 0 when that is not known.
   double balancedness_before = 0;
   double balancedness_in_force = 0;   // computed: of base_version on that load
-  double balancedness_predicted = 0;  // computed: of what the policy may change, on that load
+  // Predicted: of the first whole window under what the policy may change, +- prediction_error.
+  double balancedness_predicted = 0;
+  double prediction_error = 0;
   // Measured: of the first complete window all of whose steps ran under last_version, what was
   // predicted beside what followed. None before it, or when another decision switched before it.
   std::optional<double> balancedness_seen = std::nullopt;

@@ -98,6 +98,8 @@ void Simplify(Job& job, bool carries) {
   }
   job.account = {};
   job.record = {};
+  job.predictions = core::NewPredictions();
+  job.chooser = {};
   job.last_decision_step.reset();
   job.back_off = {};
   job.report_seconds = 0;
