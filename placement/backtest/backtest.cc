@@ -274,7 +274,8 @@ LearnedGate Backtest::gate() const {
   const int64_t proved = num_windows_ - 1 - options_.latency;
   if (proved < kProvingWindows) {
     gate.times = kFirstTimes;
-    gate.horizon_steps = std::min(gate.horizon_steps, steps_per_window_ * num_windows_);
+    gate.horizon_steps = 
+        std::min(gate.horizon_steps, steps_per_window_ * static_cast<double>(num_windows_));
   }
   return gate;
 }

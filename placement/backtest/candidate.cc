@@ -48,7 +48,7 @@ std::string TextOf(const Candidate& candidate) {
   return absl::StrCat(std::string(candidate.policy), " ", LongName(candidate.estimate),
                       candidate.cadence == 1
                           ? std::string(", at every opportunity")
-                          : absl::StrCat(", at every ", candidate.cadence, "th opportunity"));
+                          : absl::StrCat(", at every ", candidate.cadence, candidate.cadence == 2 ? "nd" : "th", " opportunity"));
 }
 
 std::string NameOf(const Candidate& candidate) {

@@ -16,9 +16,8 @@ namespace {
 
 constexpr double kLeastError = 0.005;  // of a mean over a window's tokens
 constexpr double kFirstError = 0.02;   // besides the gain, before anything was compared
-// Beyond the widest ratio of n that are known, the next one lies outside with about 2 / (n + 1).
-constexpr double kWidening = 1.15;
-constexpr size_t kRarest = 12;  // of so many ratios or more the widest one is left out
+constexpr size_t kNewest = 5;   // ratios that the prediction goes by; the error goes by all
+constexpr size_t kRarest = 16;  // of so many ratios the widest distance is left out
 constexpr size_t kTold = 9;     // outcomes of a sentence
 
 double MedianOf(std::vector<double> values) {
@@ -37,14 +36,16 @@ Prediction PredictionRecord::Predict(double computed, double in_force) const {
     return {.balancedness = (computed + in_force) / 2,
             .error = std::abs(computed - in_force) / 2 + kFirstError};
   }
-  const double ratio = MedianOf({ratios_.begin(), ratios_.end()});
+  const auto newest = static_cast<std::ptrdiff_t>(std::min(ratios_.size(), kNewest));
+  const double ratio = MedianOf({ratios_.end() - newest, ratios_.end()});
   std::vector<double> distances;
   for (const double one : ratios_) distances.push_back(std::abs(one - ratio));
   std::sort(distances.begin(), distances.end());
   const size_t left_out = distances.size() >= kRarest ? 1 : 0;
+  // The next of n values lies beyond all that are known about once in n times, so few are widened.
   const auto n = static_cast<double>(distances.size());
-  const double few = std::abs(1 - ratio) / (2 * n);  // what one ratio alone cannot tell
-  const double width = kWidening * distances[distances.size() - 1 - left_out] + few;
+  const double width =
+      (1 + 1 / n) * distances[distances.size() - 1 - left_out] + std::abs(1 - ratio) / n;
   const double predicted = std::min(1.0, ratio * computed);
   return {.balancedness = predicted,
           .error = std::max(kLeastError, width * computed),

@@ -34,7 +34,7 @@ constexpr PolicyRow kPolicies[] = {
        return MakeDeepseekPolicy(
            {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
      }},
-    {kServicePolicyName,
+    {kIncrementalPolicyName,
      {.needs_previous = true,
       .tried_for_equal = TriedFor::kFirst,
       .tried_for_batch = TriedFor::kFirst},

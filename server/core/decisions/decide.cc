@@ -130,7 +130,7 @@ int32_t WindowsPerDecision(const Job& job) {
   return std::max(1, job.settings.every_steps / report_every + rest);
 }
 
-// The windows that the back-test has not seen yet; all of them for one that begins.
+// The windows that the back-test has not seen yet.
 std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& job, bool now) {
   AutoQuestion question{.state = job.chooser.state,
                         .costs = PricesOf(state, job),
@@ -139,6 +139,10 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
   for (const Window& window : job.windows.complete) {
     if (window.last_step <= job.chooser.last_step) continue;
     question.fresh.push_back({window.load, window.last_step - window.first_step + 1});
+  }
+  // After a pause: what is older says little of what comes, and each window costs as much as others.
+  if (question.fresh.size() > kEstimateWindows) {
+    question.fresh.erase(question.fresh.begin(), question.fresh.end() - kEstimateWindows);
   }
   return std::make_shared<const AutoQuestion>(std::move(question));
 }
@@ -375,6 +379,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   } else {
     job.record.Spend(decision->migration_seconds);
     Plan plan = PlanOf(job, PlanResult::kProposed, decision->reason, *decision);
+    if (solved.chosen != nullptr) plan.candidates = CandidatesOf(solved.chosen->state->backtest);
     ProposeChunks(context, job, {.chunks = std::move(decision->chunks), .plan = std::move(plan)});
   }
 }

@@ -39,6 +39,18 @@ absl::string_view PlanResultName(PlanResult result);  // "kept", ..
 // later and said only what it runs.
 inline constexpr int kNotMeasured = -1;
 
+// What a candidate of a back-test would have reached, as v1.TriedCandidate.
+struct TriedCandidate {
+  std::string name;
+  bool in_use = false;
+  int64_t windows = 0;
+  double balancedness = 0;
+  double net_seconds = 0;
+  double realized = 0;
+
+  friend bool operator==(const TriedCandidate&, const TriedCandidate&) = default;
+};
+
 struct Plan {
   int64_t plan = 0;  // rising within a job, from 1
   absl::Time decided_at = absl::UnixEpoch();
@@ -73,6 +85,7 @@ struct Plan {
   int64_t switched_step = 0;   // of the last chunk; 0 when none was
   std::string reason;          // one sentence
   std::string asked_by;        // an identity, when an operator asked for it
+  std::vector<TriedCandidate> candidates = {};  // of a policy that chooses; not of a kept one
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
