@@ -136,6 +136,12 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
                         .costs = PricesOf(state, job),
                         .options = {.every = WindowsPerDecision(job), .latency = kWindowsToSwitch},
                         .now = now};
+  if (job.last_decision_step && job.current->report_every > 0) {
+    // Also a daemon that begins again keeps to the job's pace.
+    question.windows_since_decision =
+        (job.windows.complete.back().last_step - *job.last_decision_step) /
+        job.current->report_every;
+  }
   for (const Window& window : job.windows.complete) {
     if (window.last_step <= job.chooser.last_step) continue;
     question.fresh.push_back({window.load, window.last_step - window.first_step + 1});
@@ -154,6 +160,7 @@ void TakeAnswer(const Solved& solved, Job& job) {
   job.chooser = {.state = solved.chosen->state, .last_step = job.solving.last_step};
   const AutoAnswer* const answer = AnswerOf(solved);
   if (answer == nullptr) return;
+  job.last_decision_step = job.solving.last_step;
   job.solving.load = std::make_shared<const Load>(answer->expected.load);
   job.solving.first_step = job.solving.last_step;
   size_t windows = answer->expected.recent.size();
@@ -167,7 +174,8 @@ void TakeAnswer(const Solved& solved, Job& job) {
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                 const std::string& actor) {
-  job.last_decision_step = job.windows.complete.back().last_step;
+  // One that chooses is asked at every window, and seldom decides.
+  if (!Chooses(job)) job.last_decision_step = job.windows.complete.back().last_step;
   job.solving = {.id = ++context.state.last_solve_id,
                  .force = force,
                  .asked_by = actor,
@@ -314,7 +322,7 @@ void MaybeSolve(DecisionContext& context, Job& job) {
   TellFreezeOver(context, job);
   const int64_t step = job.windows.complete.back().last_step;
   const int64_t after_step = job.last_decision_step.value_or(-1);
-  job.last_decision_step = step;
+  if (!Chooses(job)) job.last_decision_step = step;
   if (job.back_off.to_skip > 0) {
     --job.back_off.to_skip;
     Remember(job);

@@ -40,8 +40,8 @@ TEST(CandidateTest, NamesAreShortAndTextsAreSentences) {
   EXPECT_EQ(NameOf(candidate), "incremental/ema/2");
   EXPECT_EQ(TextOf(candidate),
             "incremental on an average that halves with each window, at every 2nd opportunity");
-  EXPECT_EQ(NameOf({}), "none");
-  EXPECT_EQ(TextOf({}), "do nothing");
+  EXPECT_EQ(NameOf(Candidate()), "none");
+  EXPECT_EQ(TextOf(Candidate()), "do nothing");
 }
 
 TEST(CandidateTest, EstimatesLookAtTheNewestWindows) {

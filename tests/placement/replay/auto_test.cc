@@ -164,8 +164,9 @@ TEST(AutoTest, TwoLoadsThatAlternateAreBalanced) {
         MakeRun(5, 64, [&](Random&, int t) { return t / period % 2 == 0 ? one : other; });
     for (const double price : {0.01, 0.1}) {
       const ReplayResult result = Auto(run, 40, price);
-      EXPECT_GE(NetOf(result.summary), BestOf(result) - kMostBehind) << period << ", " << price;
-      EXPECT_GT(NetOf(result.summary), 0.1) << period << ", " << price;
+      // The windows differ so much that the proof takes some of them.
+      EXPECT_GE(NetOf(result.summary), 0.7 * BestOf(result)) << period << ", " << price;
+      EXPECT_GT(NetOf(result.summary), 0.2) << period << ", " << price;
     }
   }
 }
