@@ -317,10 +317,10 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
 // say.
 std::string NoHistoryNote(const PlanOptions& options) {
   if (!TraitsOf(options.frame.policy).chooses) return {};
-  return absl::StrCat("note: policy ", options.frame.policy, " chooses by a history of windows, ",
-                      "which one plan does not have: this is ",
-                      std::string(options.previous.empty() ? kDefaultPolicyName
-                                                           : kIncrementalPolicyName));
+  return absl::StrCat(
+      "note: policy ", options.frame.policy, " chooses by a history of windows, ",
+      "which one plan does not have: this is ",
+      std::string(options.previous.empty() ? kDefaultPolicyName : kIncrementalPolicyName));
 }
 
 std::string Remark(const PlanOptions& options, const PlanReport& report) {
@@ -359,8 +359,8 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
   return {.exit_code = kOk,
           .out = options.format == Format::kJson ? PlanReportToJson(*report)
                                                  : PlanReportToTable(*report, terminal),
-          .message = JoinMessages(JoinMessages(note, NoHistoryNote(options)),
-                                  Remark(options, *report))};
+          .message =
+              JoinMessages(JoinMessages(note, NoHistoryNote(options)), Remark(options, *report))};
 }
 
 void AddPlan(CLI::App& root, Command& command) {

@@ -98,20 +98,21 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
   Json rows = Json::array();
   for (size_t t = 0; t < result.rows.size(); ++t) {
     const ReplayRow& row = result.rows[t];
-    rows.push_back({{"window", t},
-                    {"balancedness_static", row.balancedness_static},
-                    {"balancedness", row.balancedness},
-                    {"rebalanced", row.rebalanced},
-                    {"decided_by", row.rule ? NameOf(*row.rule) : "nothing_due"},
-                    {"reason", row.reason},
-                    {"balancedness_predicted",
-                     row.prediction ? Json(row.prediction->balancedness) : Json(nullptr)},
-                    {"prediction_error", row.prediction ? Json(row.prediction->error) : Json(nullptr)},
-                    {"transfers", row.transfers},
-                    {"bytes", row.bytes},
-                    {"migration_seconds", row.migration_seconds},
-                    {"replica_seconds", row.replica_seconds},
-                    {"seconds_saved", row.saved_seconds}});
+    rows.push_back(
+        {{"window", t},
+         {"balancedness_static", row.balancedness_static},
+         {"balancedness", row.balancedness},
+         {"rebalanced", row.rebalanced},
+         {"decided_by", row.rule ? NameOf(*row.rule) : "nothing_due"},
+         {"reason", row.reason},
+         {"balancedness_predicted",
+          row.prediction ? Json(row.prediction->balancedness) : Json(nullptr)},
+         {"prediction_error", row.prediction ? Json(row.prediction->error) : Json(nullptr)},
+         {"transfers", row.transfers},
+         {"bytes", row.bytes},
+         {"migration_seconds", row.migration_seconds},
+         {"replica_seconds", row.replica_seconds},
+         {"seconds_saved", row.saved_seconds}});
   }
   const ReplaySummary& summary = result.summary;
   Json candidates = Json::array();
@@ -191,7 +192,8 @@ void AddReplay(CLI::App& root, Command& command) {
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
-      "Policy auto decides by the back-test of all windows before; --history and --window are then its own.\n"
+      "Policy auto decides by the back-test of all windows before; --history and --window are then "
+      "its own.\n"
       "Examples:\n"
       "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
       "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"

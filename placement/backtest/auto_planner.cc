@@ -51,9 +51,9 @@ absl::StatusOr<AutoOutcome> AskAuto(const AutoQuestion& question, const Placemen
     EPLB_ASSIGN_OR_RETURN(Backtest backtest, Backtest::Begin(incumbent, question.options));
     const auto fresh = static_cast<int64_t>(question.fresh.size());
     const int64_t before = std::max<int64_t>(0, question.windows_since_decision - fresh);
-    state = std::make_shared<AutoState>(AutoState{
-        .backtest = std::move(backtest),
-        .windows_since_decision = question.windows_since_decision < 0 ? -1 : before});
+    state = std::make_shared<AutoState>(
+        AutoState{.backtest = std::move(backtest),
+                  .windows_since_decision = question.windows_since_decision < 0 ? -1 : before});
   }
   AutoOutcome outcome;
   EPLB_ASSIGN_OR_RETURN(outcome.answer, PlanAuto({.fresh = question.fresh,

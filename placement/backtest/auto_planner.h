@@ -32,10 +32,10 @@ struct AutoState {
 
 struct AutoRequest {
   std::span<const SeenWindow> fresh;  // windows since the request before, oldest first
-  const Placement& incumbent;  // in force, also during the fresh windows
+  const Placement& incumbent;         // in force, also during the fresh windows
   const Costs& costs;
-  PolicyOptions policy = {};            // of the decision; the back-test is always `fast`
-  const GpuSpeeds* speeds = nullptr;    // as PolicyInput's, and
+  PolicyOptions policy = {};          // of the decision; the back-test is always `fast`
+  const GpuSpeeds* speeds = nullptr;  // as PolicyInput's, and
   const std::atomic<bool>* abandoned = nullptr;
   bool now = false;  // decide whether it is due or not
 };
@@ -58,7 +58,7 @@ struct AutoQuestion {
   std::shared_ptr<const AutoState> state;  // null: the back-test begins at the placement in force
   std::vector<SeenWindow> fresh;           // as AutoRequest's, and the others
   Costs costs;
-  BacktestOptions options;  // of a back-test that begins, and
+  BacktestOptions options;              // of a back-test that begins, and
   int64_t windows_since_decision = -1;  // with the fresh ones; -1: no decision was made yet
   bool now = false;
 };

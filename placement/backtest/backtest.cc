@@ -19,7 +19,7 @@ constexpr double kUsuallyRealized = 0.5;  // before anything was seen, with the 
 constexpr double kHorizon = 4;
 constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
 constexpr int64_t kProvingWindows = 2;  // before which no candidate is proved to be any good
-constexpr double kFirstTimes = 4;  // that a gain must be above its price before that
+constexpr double kFirstTimes = 4;       // that a gain must be above its price before that
 
 std::vector<LayerId> TestedLayers(int32_t num_layers) {
   const int32_t tested = std::min(num_layers, kMaxTestedLayers);
@@ -73,7 +73,9 @@ Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
                    const BacktestOptions& options)
     : start_(std::move(start)),
       incumbent_(start_),
-      layers_(std::move(layers)), scale_(scale), options_(options) {
+      layers_(std::move(layers)),
+      scale_(scale),
+      options_(options) {
   for (const Candidate& candidate : CandidatesFor(options.split)) {
     shadows_.push_back({.candidate = candidate, .in_force = start_});
   }
@@ -89,8 +91,7 @@ absl::StatusOr<Backtest> Backtest::Begin(const Placement& incumbent,
   return Backtest(std::move(start), std::move(layers), scale, options);
 }
 
-absl::StatusOr<Evaluation> Backtest::Evaluated(const SeenWindow& window,
-                                               const Placement& placement,
+absl::StatusOr<Evaluation> Backtest::Evaluated(const SeenWindow& window, const Placement& placement,
                                                const BacktestInput& input) const {
   return EvaluateSplit(*window.load, placement, options_.split, input.speeds);
 }
@@ -98,16 +99,15 @@ absl::StatusOr<Evaluation> Backtest::Evaluated(const SeenWindow& window,
 LearnedGate Backtest::GateOf(const Shadow& shadow) const {
   const double prior = shadow.promise ? shadow.promise->tokens_per_step * steps_per_window_ : 0;
   const double predicted = shadow.predicted_tokens + prior;
-  const double realized =
-      predicted > 0 ? (shadow.seen_tokens + kUsuallyRealized * prior) / predicted
-                    : kUsuallyRealized;
+  const double realized = predicted > 0
+                              ? (shadow.seen_tokens + kUsuallyRealized * prior) / predicted
+                              : kUsuallyRealized;
   const int32_t cadence = shadow.candidate.cadence;
   return {.in_use = true,
           .realized = std::clamp(realized, 0.0, 1.0),
           .horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
-          .proved_tokens =
-              std::max(0.0, shadow.ahead_tokens - std::sqrt(shadow.ahead_squares)) * scale_ /
-              static_cast<double>(std::max<int64_t>(1, incumbent_windows_)),
+          .proved_tokens = std::max(0.0, shadow.ahead_tokens - std::sqrt(shadow.ahead_squares)) *
+                           scale_ / static_cast<double>(std::max<int64_t>(1, incumbent_windows_)),
           .times = 1,
           .windows = std::max<int64_t>(0, num_windows_ - 1),
           .choice = TextOf(shadow.candidate)};
@@ -169,10 +169,9 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
     return absl::OkStatus();
   }
   shadow.windows_since_decision = 0;
-  EPLB_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Policy> policy,
-      MakePolicy(shadow.candidate.policy,
-                 {.hierarchy = options_.hierarchy, .effort = Effort::kFast}));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
+                        MakePolicy(shadow.candidate.policy,
+                                   {.hierarchy = options_.hierarchy, .effort = Effort::kFast}));
   EPLB_ASSIGN_OR_RETURN(const ExpectedLoad expected,
                         ExpectLoad(shadow.candidate.estimate, windows));
   const Placement before = shadow.in_force;
@@ -194,14 +193,15 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
   EPLB_ASSIGN_OR_RETURN(const MigrationCost migration, PriceMigration(before, after, input.costs));
   const double stall = input.costs.stall_seconds;
   const double price = Finite((migration.seconds - stall) * scale_ + stall);
-  const double replicas = (ReplicaSecondsPerStep(after, input.costs) -
-                           ReplicaSecondsPerStep(before, input.costs)) *
-                          scale_;
+  const double replicas =
+      (ReplicaSecondsPerStep(after, input.costs) - ReplicaSecondsPerStep(before, input.costs)) *
+      scale_;
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   const double owed = input.costs.priced() ? price : 0;
   LearnedGate own = GateOf(shadow);
   own.proved_tokens = 0;  // it is ahead of another placement than its own
-  if (!Earns(own, Finite(tokens * scale_ * token_seconds), replicas, {.migration = owed, .token_seconds = token_seconds})) {
+  if (!Earns(own, Finite(tokens * scale_ * token_seconds), replicas,
+             {.migration = owed, .token_seconds = token_seconds})) {
     return absl::OkStatus();
   }
   shadow.owed_seconds = owed;
@@ -274,7 +274,7 @@ LearnedGate Backtest::gate() const {
   const int64_t proved = num_windows_ - 1 - options_.latency;
   if (proved < kProvingWindows) {
     gate.times = kFirstTimes;
-    gate.horizon_steps = 
+    gate.horizon_steps =
         std::min(gate.horizon_steps, steps_per_window_ * static_cast<double>(num_windows_));
   }
   return gate;

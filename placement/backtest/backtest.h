@@ -47,7 +47,7 @@ struct BacktestInput {
 struct CandidateScore {
   Candidate candidate;
   int64_t windows = 0;
-  double balancedness = 1;  // mean over windows of the mean over layers
+  double balancedness = 1;   // mean over windows of the mean over layers
   double saved_seconds = 0;  // against the placement that the back-test began with
   double spent_seconds = 0;  // migrations, and replicas beyond those of that placement
   double net_seconds = 0;    // lately: older windows count less
@@ -121,7 +121,7 @@ class Backtest {
   LearnedGate GateOf(const Shadow& shadow) const;
   void Choose();
 
-  Placement start_;  // of the tested layers
+  Placement start_;      // of the tested layers
   Placement incumbent_;  // likewise, as it was in the newest window
   int64_t incumbent_windows_ = 0;
   std::vector<LayerId> layers_;
@@ -130,7 +130,7 @@ class Backtest {
   std::vector<Shadow> shadows_;
   std::optional<size_t> choice_;
   int64_t num_windows_ = 0;
-  double unmoved_ = 0;  // balancedness of `start_`, summed over windows
+  double unmoved_ = 0;           // balancedness of `start_`, summed over windows
   double steps_per_window_ = 1;  // of the newest window
 };
 

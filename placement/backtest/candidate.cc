@@ -48,7 +48,8 @@ std::string TextOf(const Candidate& candidate) {
   return absl::StrCat(std::string(candidate.policy), " ", LongName(candidate.estimate),
                       candidate.cadence == 1
                           ? std::string(", at every opportunity")
-                          : absl::StrCat(", at every ", candidate.cadence, candidate.cadence == 2 ? "nd" : "th", " opportunity"));
+                          : absl::StrCat(", at every ", candidate.cadence,
+                                         candidate.cadence == 2 ? "nd" : "th", " opportunity"));
 }
 
 std::string NameOf(const Candidate& candidate) {
@@ -61,8 +62,8 @@ std::vector<Candidate> CandidatesFor(SplitMode split) {
   std::vector<Candidate> candidates;
   for (const std::string_view policy : PolicyNames()) {
     const PolicyTraits traits = TraitsOf(policy);
-    const TriedFor tried = split == SplitMode::kBatch ? traits.tried_for_batch
-                                                      : traits.tried_for_equal;
+    const TriedFor tried =
+        split == SplitMode::kBatch ? traits.tried_for_batch : traits.tried_for_equal;
     if (tried == TriedFor::kNever) continue;
     std::vector<Candidate> of_policy;
     for (const LoadEstimate estimate : kEstimates) {

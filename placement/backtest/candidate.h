@@ -56,8 +56,7 @@ struct ExpectedLoad {
 };
 
 // windows: oldest first, at least one. errors: those of CombineLoads.
-absl::StatusOr<ExpectedLoad> ExpectLoad(LoadEstimate estimate,
-                                        std::span<const SeenWindow> windows);
+absl::StatusOr<ExpectedLoad> ExpectLoad(LoadEstimate estimate, std::span<const SeenWindow> windows);
 
 }  // namespace eplb
 

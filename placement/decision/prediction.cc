@@ -16,9 +16,9 @@ namespace {
 
 constexpr double kLeastError = 0.005;  // of a mean over a window's tokens
 constexpr double kFirstError = 0.02;   // besides the gain, before anything was compared
-constexpr size_t kNewest = 5;   // ratios that the prediction goes by; the error goes by all
-constexpr size_t kRarest = 16;  // of so many ratios the widest distance is left out
-constexpr size_t kTold = 9;     // outcomes of a sentence
+constexpr size_t kNewest = 5;          // ratios that the prediction goes by; the error goes by all
+constexpr size_t kRarest = 16;         // of so many ratios the widest distance is left out
+constexpr size_t kTold = 9;            // outcomes of a sentence
 
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -65,8 +65,7 @@ absl::Status PredictionRecord::Observe(const Load& window, SplitMode split,
   if (pending_.empty() || pending_.front().windows <= latency_) return absl::OkStatus();
   const Pending due = std::move(pending_.front());
   pending_.pop_front();
-  EPLB_ASSIGN_OR_RETURN(const Evaluation seen,
-                        EvaluateSplit(window, due.placement, split, speeds));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation seen, EvaluateSplit(window, due.placement, split, speeds));
   outcomes_.push_back({.predicted = due.predicted, .seen = seen.mean_balancedness});
   ++num_outcomes_;
   if (outcomes_.back().holds()) ++num_held_;

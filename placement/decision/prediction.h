@@ -32,9 +32,9 @@ struct PredictionOutcome {
 
 // A policy fits its placement to the load that it is given, so what is computed on that load is too
 // good for any other. This record compares what was computed with what the placement reached on
-// later windows, whether it was taken or not, and scales what is computed now by the median of the newest of
-// these ratios. The error covers all but the rarest of them.
-// Threads: a value, not safe. Deterministic. Memory: latency + 1 placements.
+// later windows, whether it was taken or not, and scales what is computed now by the median of the
+// newest of these ratios. The error covers all but the rarest of them. Threads: a value, not safe.
+// Deterministic. Memory: latency + 1 placements.
 class PredictionRecord {
  public:
   static constexpr size_t kMaxOutcomes = 16;

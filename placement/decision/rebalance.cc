@@ -146,12 +146,12 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
       Earns(gate, predicted, replicas,
             {.migration = price, .token_seconds = input.costs.token_seconds}, &value);
   const std::string spent = SpentText(decision.migration, Finite(replicas * gate.horizon_steps));
-  const double share = predicted > 0 ? std::clamp((value / gate.horizon_steps + replicas) / predicted, 0.0, 1.0) : 0;
+  const double share =
+      predicted > 0 ? std::clamp((value / gate.horizon_steps + replicas) / predicted, 0.0, 1.0) : 0;
   const std::string counted = absl::StrFormat(
       "over %s, counted with %.0f %% of the predicted gain%s", StepsText(gate.horizon_steps),
       100 * share,
-      gate.windows == 0 ? std::string()
-                        : absl::StrCat(" as the back-test of ", windows, " shows"));
+      gate.windows == 0 ? std::string() : absl::StrCat(" as the back-test of ", windows, " shows"));
   if (decision.rebalance) {
     decision.rule = RebalanceRule::kPays;
     decision.reason = absl::StrCat("rebalance saves ", SecondsText(value), " ", counted, ", for ",
@@ -160,10 +160,10 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
   }
   decision.rule = RebalanceRule::kCost;
   const ComparedText text = CompareSeconds(std::max(0.0, value), gate.times * price);
-  decision.reason = absl::StrCat(
-      would_fall, ", which saves ", text.of, " ", counted, ", and ",
-      gate.times > 1 ? absl::StrFormat("%.1f times ", gate.times) : std::string(),
-      "the cost is ", text.than, " (", spent, ")", kSeeCosts);
+  decision.reason =
+      absl::StrCat(would_fall, ", which saves ", text.of, " ", counted, ", and ",
+                   gate.times > 1 ? absl::StrFormat("%.1f times ", gate.times) : std::string(),
+                   "the cost is ", text.than, " (", spent, ")", kSeeCosts);
 }
 
 // The candidate's balancedness: predicted from earlier predictions, else as computed.

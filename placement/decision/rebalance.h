@@ -25,9 +25,9 @@ struct LearnedGate {
   // Per step, of the peak load: what the candidate's own placement has saved for certain against
   // the one in force. So much of a gain is believed whatever became of other predictions.
   double proved_tokens = 0;
-  double times = 1;          // that it must be above its price; more while little is known
-  int64_t windows = 0;       // that this was learned from
-  std::string choice;        // the candidate in use, for the sentence
+  double times = 1;     // that it must be above its price; more while little is known
+  int64_t windows = 0;  // that this was learned from
+  std::string choice;   // the candidate in use, for the sentence
 };
 
 // Whether a gain pays: (believed - replicas) * horizon is more than `times` the migration, where
@@ -48,7 +48,7 @@ struct RebalanceInput {
   double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
   double steps_to_next = 1;    // until the next decision can be made
   const Costs& costs;
-  const TrackRecord& record;  // looked at when the costs are priced
+  const TrackRecord& record;             // looked at when the costs are priced
   const LearnedGate* learned = nullptr;  // it decides in the place of the record's trials
   // What earlier predictions turned out to be; without it what is computed on `load` is shown.
   const PredictionRecord* predictions = nullptr;
@@ -78,7 +78,7 @@ struct RebalanceDecision {
   std::string reason;
   double balancedness_before = 1;    // computed on `load`: of the incumbent, and
   double balancedness_computed = 1;  // of the candidate
-  MigrationCost migration;  // zero where it was not looked at: kept before it came to that
+  MigrationCost migration;           // zero where it was not looked at: kept before it came to that
 };
 
 // gain = 1 - peak load of the candidate / peak load of the incumbent, peak load = sum over layers.

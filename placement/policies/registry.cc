@@ -48,9 +48,9 @@ constexpr PolicyRow kPolicies[] = {
      {.chooses = true},
      [](const PolicyOptions& options) {
        return MakeAutoPolicy({.hierarchy = options.hierarchy,
-                                     .effort = options.effort,
-                                     .allow_duplicates = options.allow_duplicates,
-                                     .max_moves_per_gpu = options.max_moves_per_gpu});
+                              .effort = options.effort,
+                              .allow_duplicates = options.allow_duplicates,
+                              .max_moves_per_gpu = options.max_moves_per_gpu});
      }},
 };
 

@@ -103,9 +103,9 @@ class Replayer {
       row.reason = "the starting layout";
     } else if (const absl::Status decided = planner_ ? DecideAuto(t, row) : DecideWhenDue(t, row);
                !decided.ok()) {
-      return absl::Status(decided.code(), absl::StrCat("window ", t, ": policy ",
-                                                       std::string(policy_.name()), ": ",
-                                                       decided.message()));
+      return absl::Status(decided.code(),
+                          absl::StrCat("window ", t, ": policy ", std::string(policy_.name()), ": ",
+                                       decided.message()));
     }
     EPLB_RETURN_IF_ERROR(Run(t, row));
     if (coming_) in_force_ = *std::exchange(coming_, std::nullopt);
@@ -156,13 +156,14 @@ class Replayer {
 
   // As the daemon: each window is a part of the back-test, and may be followed by a decision.
   absl::Status DecideAuto(int64_t t, ReplayRow& row) {
-    const SeenWindow fresh = {std::make_shared<const Load>(trace_.windows[static_cast<size_t>(t - 1)]),
-                              trace_.steps[static_cast<size_t>(t - 1)].count()};
-    EPLB_ASSIGN_OR_RETURN(
-        std::optional<AutoAnswer> answer,
-        PlanAuto({.fresh = {&fresh, 1}, .incumbent = in_force_, .costs = options_.costs,
-                  .policy = options_.chosen},
-                 *planner_));
+    const SeenWindow fresh = {
+        std::make_shared<const Load>(trace_.windows[static_cast<size_t>(t - 1)]),
+        trace_.steps[static_cast<size_t>(t - 1)].count()};
+    EPLB_ASSIGN_OR_RETURN(std::optional<AutoAnswer> answer, PlanAuto({.fresh = {&fresh, 1},
+                                                                      .incumbent = in_force_,
+                                                                      .costs = options_.costs,
+                                                                      .policy = options_.chosen},
+                                                                     *planner_));
     if (!answer) {
       row.reason = absl::StrCat("no decision is due; ", BacktestText(planner_->backtest));
       return absl::OkStatus();
@@ -170,14 +171,14 @@ class Replayer {
     const size_t first = static_cast<size_t>(t) - answer->expected.recent.size();
     const auto steps = trace_.steps.subspan(first, answer->expected.recent.size());
     EPLB_RETURN_IF_ERROR(Weigh(answer->expected.load, answer->expected.num_steps, steps,
-                                  std::move(answer->placement), &answer->gate, row));
+                               std::move(answer->placement), &answer->gate, row));
     const std::string text = BacktestText(planner_->backtest);
     if (!text.empty()) absl::StrAppend(&row.reason, "; ", text);
     return absl::OkStatus();
   }
 
   absl::Status Weigh(const Load& load, double num_steps, std::span<const StepRange> steps,
-                        Placement candidate, const LearnedGate* learned, ReplayRow& row) {
+                     Placement candidate, const LearnedGate* learned, ReplayRow& row) {
     const std::string range =
         absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
     if (candidate == in_force_) {
@@ -198,8 +199,8 @@ class Replayer {
                          .learned = learned,
                          .predictions = &predictions_};
     EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
-    row.prediction = predictions_.Begin(candidate, decision.balancedness_computed,
-                                        decision.balancedness_before);
+    row.prediction =
+        predictions_.Begin(candidate, decision.balancedness_computed, decision.balancedness_before);
     if (decision.rebalance) {
       Adopt(std::move(candidate), decision, range, row);
       return absl::OkStatus();
@@ -279,7 +280,7 @@ class Replayer {
   const Placement start_;
   const double start_replica_seconds_;
   Placement in_force_;
-  std::optional<Placement> coming_;   // in force after this window
+  std::optional<Placement> coming_;  // in force after this window
   PredictionRecord predictions_;
   std::optional<AutoState> planner_;  // of a policy that chooses
   TrackRecord record_;

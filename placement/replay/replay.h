@@ -76,10 +76,10 @@ struct ReplaySummary {
   int64_t rebalances = 0;
   int64_t transfers = 0;
   int64_t bytes = 0;
-  double static_seconds = 0;  // of the fullest GPUs, had nothing ever moved
-  double seconds_saved = 0;   // of it, and by fewer replicas
-  double seconds_spent = 0;   // migrations and more replicas, >= 0
-  int64_t predictions = 0;    // that a later window was compared with, and
+  double static_seconds = 0;     // of the fullest GPUs, had nothing ever moved
+  double seconds_saved = 0;      // of it, and by fewer replicas
+  double seconds_spent = 0;      // migrations and more replicas, >= 0
+  int64_t predictions = 0;       // that a later window was compared with, and
   int64_t predictions_held = 0;  // within their error
 };
 

@@ -146,7 +146,8 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
     if (window.last_step <= job.chooser.last_step) continue;
     question.fresh.push_back({window.load, window.last_step - window.first_step + 1});
   }
-  // After a pause: what is older says little of what comes, and each window costs as much as others.
+  // After a pause: what is older says little of what comes, and each window costs as much as
+  // others.
   if (question.fresh.size() > kEstimateWindows) {
     question.fresh.erase(question.fresh.begin(), question.fresh.end() - kEstimateWindows);
   }

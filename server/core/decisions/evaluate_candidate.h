@@ -38,8 +38,8 @@ struct CandidateInput {
   double seconds_per_byte = 0;  // as BoundaryLimits
   // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::span<const MeasuredPause> measured = {};
-  double num_steps = 0;  // that `load` stands for; 0: those of the range
-  const LearnedGate* learned = nullptr;             // as RebalanceInput's, and
+  double num_steps = 0;                  // that `load` stands for; 0: those of the range
+  const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
   const PredictionRecord* predictions = nullptr;
   bool force = false;  // take what the ranks can, whether it pays or not
 };
@@ -55,10 +55,10 @@ struct CandidateDecision {
   // Of the candidate without the layers left out, on the load.
   int64_t transfers = 0;
   double balancedness_before = 0;
-  double balancedness_computed = 0;  // on that load
+  double balancedness_computed = 0;   // on that load
   double balancedness_predicted = 0;  // of later ones, +- prediction_error
   double prediction_error = 0;
-  Placement target;  // the candidate without those layers
+  Placement target;             // the candidate without those layers
   double peak_fall = 0;         // a fraction
   double net_gain_seconds = 0;  // over the horizon; 0 without prices
 };

@@ -313,7 +313,7 @@ struct Job {
   int64_t windows_given_up = 0;    // since the daemon started
   ReportOverload report_overload;  // of its streams' own limits
   Account account;
-  TrackRecord record;  // of this run; kept when the costs are priced
+  TrackRecord record;                               // of this run; kept when the costs are priced
   PredictionRecord predictions = NewPredictions();  // of this run's decisions
   Chooser chooser;
   std::optional<int64_t> last_decision_step;

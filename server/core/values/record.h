@@ -63,7 +63,7 @@ struct Plan {
   int64_t decided_last_step = 0;
   // Measured: of those steps, under the placements that they ran under; 0 when that is not known.
   double balancedness_before = 0;
-  double balancedness_in_force = 0;   // computed: of base_version on that load
+  double balancedness_in_force = 0;  // computed: of base_version on that load
   // Predicted: of the first whole window under what the policy may change, +- prediction_error.
   double balancedness_predicted = 0;
   double prediction_error = 0;
@@ -80,11 +80,11 @@ struct Plan {
   int32_t num_chunks = 0;
   int32_t chunks_committed = 0;
   double solve_seconds = 0;
-  double prepare_seconds = 0;  // Propose to the last PREPARED, longest chunk
-  double pause_seconds = 0;    // longest boundary of any rank, or kNotMeasured
-  int64_t switched_step = 0;   // of the last chunk; 0 when none was
-  std::string reason;          // one sentence
-  std::string asked_by;        // an identity, when an operator asked for it
+  double prepare_seconds = 0;                   // Propose to the last PREPARED, longest chunk
+  double pause_seconds = 0;                     // longest boundary of any rank, or kNotMeasured
+  int64_t switched_step = 0;                    // of the last chunk; 0 when none was
+  std::string reason;                           // one sentence
+  std::string asked_by;                         // an identity, when an operator asked for it
   std::vector<TriedCandidate> candidates = {};  // of a policy that chooses; not of a kept one
 
   friend bool operator==(const Plan&, const Plan&) = default;

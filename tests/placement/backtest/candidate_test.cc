@@ -14,9 +14,9 @@ namespace eplb {
 namespace {
 
 SeenWindow Window(int64_t tokens) {
-  return {std::make_shared<const Load>(
-              Load::FromCounts(LoadMatrix::Constant(1, 2, tokens)).value()),
-          10};
+  return {
+      std::make_shared<const Load>(Load::FromCounts(LoadMatrix::Constant(1, 2, tokens)).value()),
+      10};
 }
 
 TEST(CandidateTest, EveryPolicyThatIsTriedHasEveryEstimateAndCadence) {

@@ -24,9 +24,9 @@ using ::testing::HasSubstr;
 using testing::Pick;
 using testing::Random;
 
-constexpr double kMostHarm = 0.005;    // of the time without any move
-constexpr double kMostBehind = 0.02;   // likewise, behind the best candidate alone
-constexpr double kLeastHeld = 0.85;    // of the predictions
+constexpr double kMostHarm = 0.005;   // of the time without any move
+constexpr double kMostBehind = 0.02;  // likewise, behind the best candidate alone
+constexpr double kLeastHeld = 0.85;   // of the predictions
 constexpr int32_t kGpus = 8;
 
 double Normal(Random& random) {
@@ -131,8 +131,7 @@ TEST(AutoTest, AShiftOfTheDomainIsFollowed) {
   Random random(2);
   const RealMatrix before = Drawn(random, 0.8);
   const RealMatrix after = Drawn(random, 0.8);
-  const Windows run =
-      MakeRun(3, 48, [&](Random&, int t) { return t < 24 ? before : after; });
+  const Windows run = MakeRun(3, 48, [&](Random&, int t) { return t < 24 ? before : after; });
   for (const double price : {0.01, 0.1, 1.0}) {
     const ReplayResult result = Auto(run, 40, price);
     ExpectAsGoodAsTheBest(result, absl::StrCat("price ", price));
